@@ -1,0 +1,64 @@
+"""Feature caching for diffusion models: `pipe = accelerate(pipe)`.
+
+Names are imported when they are first used, so that `import diffcache` and `import diffcache.kernels.x` stay light.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from diffcache.api import accelerate, methods, plan, report, restore
+    from diffcache.attach import denoising_run, paused
+    from diffcache.config import CacheConfig
+    from diffcache.recipes.easycache import EasyCacheConfig
+    from diffcache.recipes.uniform import UniformConfig
+    from diffcache.reporting import RunReport
+    from diffcache.schedulers.errors import ConfigError, DiffcacheError, ScheduleError, TargetError
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "accelerate": "diffcache.api",
+    "methods": "diffcache.api",
+    "plan": "diffcache.api",
+    "report": "diffcache.api",
+    "restore": "diffcache.api",
+    "denoising_run": "diffcache.attach",
+    "paused": "diffcache.attach",
+    "CacheConfig": "diffcache.config",
+    "EasyCacheConfig": "diffcache.recipes.easycache",
+    "UniformConfig": "diffcache.recipes.uniform",
+    "RunReport": "diffcache.reporting",
+    "ConfigError": "diffcache.schedulers.errors",
+    "DiffcacheError": "diffcache.schedulers.errors",
+    "ScheduleError": "diffcache.schedulers.errors",
+    "TargetError": "diffcache.schedulers.errors",
+}
+
+__all__ = [
+    "CacheConfig",
+    "ConfigError",
+    "DiffcacheError",
+    "EasyCacheConfig",
+    "RunReport",
+    "ScheduleError",
+    "TargetError",
+    "UniformConfig",
+    "accelerate",
+    "denoising_run",
+    "methods",
+    "paused",
+    "plan",
+    "report",
+    "restore",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'diffcache' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,106 @@
+"""The public functions: thin, and all of the checking of what a user passes."""
+
+import difflib
+from typing import Any, NoReturn, TypeVar
+
+from diffcache import attach
+from diffcache.config import CacheConfig, check_options
+from diffcache.recipes.registry import DEFAULT, METHODS
+from diffcache.reporting import RunReport
+from diffcache.schedulers.errors import ConfigError, TargetError
+from diffcache.targets import denoisers_of
+
+Target = TypeVar("Target")
+
+
+def accelerate(
+    target: Target,
+    config: CacheConfig | str | None = None,
+    *,
+    speedup: float | None = None,
+    quality: float | None = None,
+    quantize: Any = None,
+    max_cache_bytes: int | None = None,
+    verbose: bool = False,
+    **options: Any,
+) -> Target:
+    """Attaches a feature cache to a diffusion pipeline or denoiser, in place; on an accelerated one, replaces it.
+
+    Args:
+        target: a Diffusers pipeline (modular or not), or a denoiser (`torch.nn.Module`) whose loop you write
+            yourself with `denoising_run`.
+        config: None for the default method, a method's name ("easycache"; see `methods()`), or a config object.
+        speedup, quality, quantize, max_cache_bytes: not there yet; a value raises NotImplementedError.
+        verbose: print what was attached.
+        **options: the method's own (`threshold=0.1`, `interval=3`, ...).
+
+    Returns:
+        The target itself.
+
+    Raises:
+        TargetError: there is nothing to attach to, or Diffusers' own cache or cache-dit is active on it.
+        ConfigError: an unknown method or option, or a value out of range.
+
+    Either everything is attached or nothing: after an error the target is as it was.
+    """
+    for option, value in {
+        "speedup": speedup,
+        "quality": quality,
+        "quantize": quantize,
+        "max_cache_bytes": max_cache_bytes,
+    }.items():
+        if value is not None:
+            raise NotImplementedError(
+                f"{option}= is not there yet: choose a method and its threshold or interval."
+            )
+    resolved = _config(config, options)
+    attach.attach(target, resolved)
+    if verbose:
+        print(f"diffcache: {resolved} attached to {', '.join(denoisers_of(target))}")
+    return target
+
+
+def restore(target: Target) -> Target:
+    """Removes everything that `accelerate` attached; a target that is not accelerated is returned as it is."""
+    attach.detach(target)
+    return target
+
+
+def report(target: Any) -> RunReport:
+    """The report of the target's last call; an empty one before the first.
+
+    Raises:
+        TargetError: (a ValueError) the target is not accelerated.
+    """
+    attachment = attach.attachment_of(target)
+    if attachment is None:
+        raise TargetError(f"this {type(target).__name__} is not accelerated: call accelerate() on it first.")
+    return RunReport(attachment.config.name, attachment.records)
+
+
+def methods() -> dict[str, type[CacheConfig]]:
+    """Every method's config class by its name."""
+    return dict(METHODS)
+
+
+def plan(target: Any, config: Any = None, **call: Any) -> NoReturn:
+    """What would be attached, and its expected cost, before a run."""
+    raise NotImplementedError("plan() is not there yet: run once and read report(target).")
+
+
+def _config(config: CacheConfig | str | None, options: dict[str, Any]) -> CacheConfig:
+    if isinstance(config, CacheConfig):
+        return config.replace(**options)
+    method = DEFAULT if config is None else _method(config)
+    check_options(method, options)
+    return method(**options)
+
+
+def _method(name: object) -> type[CacheConfig]:
+    if not isinstance(name, str):
+        raise ConfigError(f"config must be a method's name or a CacheConfig, not a {type(name).__name__}.")
+    if name not in METHODS:
+        close = difflib.get_close_matches(name, METHODS, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(METHODS)}."
+        raise ConfigError(f"there is no method {name!r}: {hint}")
+    return METHODS[name]

@@ -1,0 +1,98 @@
+"""One call of a module: its arguments by name, and what is needed of them to recognise and to split it."""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Call:
+    """The arguments of one call, flattened.
+
+    Attributes:
+        leaves: every tensor and plain value by its path ("added_cond_kwargs.text_embeds"), in signature order.
+        latent: path of the evolving sample: the first floating tensor, or the list that holds the first ones.
+        latents: its tensors.
+        batch: number of samples: the latents' first dimension, or their number where they come as a list.
+    """
+
+    def __init__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.args, self.kwargs = args, kwargs
+        arguments = _bound(type(module), args, kwargs)
+        self.leaves: dict[str, Any] = {}
+        for name, value in arguments.items():
+            self.leaves.update(_leaves(name, value))
+        self.tensors = {path: leaf for path, leaf in self.leaves.items() if isinstance(leaf, Tensor)}
+        self.latent, self.latents = _latents(arguments)
+        in_list = isinstance(arguments.get(self.latent), (list, tuple))
+        self.batch = len(self.latents) if in_list else self.latents[0].shape[0] if self.latents else 1
+        self.batched = not in_list
+
+    def fingerprint(self) -> tuple[Any, ...]:
+        """Shapes, dtypes, devices and which arguments are present: a change of these empties the store."""
+        return tuple(
+            (path, leaf.shape, leaf.dtype, leaf.device) if isinstance(leaf, Tensor) else (path, leaf is None)
+            for path, leaf in self.leaves.items()
+        )
+
+    def is_latent(self, path: str) -> bool:
+        """Whether the tensor at `path` belongs to the evolving sample."""
+        return path == self.latent or path.startswith(f"{self.latent}.")
+
+    def rows(self, rows: list[int]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The same arguments for some of the samples: tensors whose first dimension is the batch are cut."""
+        args, kwargs = _take_rows((self.args, self.kwargs), rows, self.batch)
+        return args, kwargs
+
+
+@cache
+def _signature(cls: type) -> inspect.Signature:
+    return inspect.signature(cls.forward)  # type: ignore[attr-defined]
+
+
+def _bound(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
+    """Arguments by parameter name; by position where the class does not say."""
+    try:
+        bound = _signature(cls).bind(None, *args, **kwargs).arguments
+    except (TypeError, ValueError):  # a wrong call is the module's own to refuse; a wrapper may take anything
+        return {**{f"argument {i}": value for i, value in enumerate(args)}, **kwargs}
+    return {name: value for i, (name, value) in enumerate(bound.items()) if i > 0}
+
+
+def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _leaves(f"{path}.{key}", item)
+    elif isinstance(value, (list, tuple)):
+        for i, item in enumerate(value):
+            yield from _leaves(f"{path}.{i}", item)
+    else:
+        yield path, value
+
+
+def _latents(arguments: Mapping[str, Any]) -> tuple[str, list[Tensor]]:
+    for name, value in arguments.items():
+        tensors = [value] if isinstance(value, Tensor) else value
+        if isinstance(tensors, (list, tuple)) and tensors and all(_is_sample(tensor) for tensor in tensors):
+            return name, list(tensors)
+    return "", []
+
+
+def _is_sample(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point() and value.ndim >= 2
+
+
+def _take_rows(value: Any, rows: list[int], batch: int) -> Any:
+    if isinstance(value, Tensor):
+        if value.ndim == 0 or value.shape[0] != batch:
+            return value
+        return value.index_select(0, torch.tensor(rows, device=value.device))
+    if isinstance(value, dict):
+        return {key: _take_rows(item, rows, batch) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        items = [_take_rows(item, rows, batch) for item in value]
+        return items if isinstance(value, list) else tuple(items)
+    return value

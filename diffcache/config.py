@@ -1,0 +1,103 @@
+"""CacheConfig: what a method is - the four choices, and the options that methods share."""
+
+import dataclasses
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from typing_extensions import Self
+
+from diffcache.predictors import Hold, Predictor
+from diffcache.schedulers.base import CacheScheduler
+from diffcache.schedulers.errors import ConfigError
+from diffcache.schedulers.guards import Guards
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What a method may know of a run before it starts.
+
+    Attributes:
+        denoiser: the denoiser's class name: published defaults hang on it.
+        experts: how many denoisers of that class the pipeline has (Wan 2.2 has two).
+        num_ticks: length of the run; None where nothing says so.
+    """
+
+    denoiser: str
+    experts: int = 1
+    num_ticks: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheConfig(ABC):
+    """One method: where (site), when (cache scheduler), how (predictor). Immutable; holds no state of any run.
+
+    Attributes:
+        warmup_steps: ticks at the start of each run that are computed. None: the method's own rule.
+        tail_steps: ticks at the end of each run that are computed.
+        max_consecutive_reuses: reuses in a row after which a tick is computed; None for no cap.
+
+    Raises:
+        ConfigError: an option out of range.
+    """
+
+    name: ClassVar[str]
+    residual: ClassVar[bool] = True
+    """Store what the denoiser adds to its latent (True), or its output as it is."""
+
+    warmup_steps: int | None = None
+    tail_steps: int = 1
+    max_consecutive_reuses: int | None = None
+
+    def __post_init__(self) -> None:
+        self._check("warmup_steps", 0, whole=True)
+        self._check("tail_steps", 0, whole=True)
+        self._check("max_consecutive_reuses", 1, whole=True)
+
+    @abstractmethod
+    def scheduler(self, run: RunFacts) -> CacheScheduler:
+        """When: a fresh cache scheduler for one run."""
+
+    @abstractmethod
+    def warmup(self, run: RunFacts) -> int:
+        """Warm-up in ticks, where `warmup_steps` is left open."""
+
+    def predictor_for(self, run: RunFacts) -> Predictor:
+        """How: the predictor of a reused tick."""
+        return Hold()
+
+    def guards(self, run: RunFacts) -> Guards:
+        warmup = self.warmup(run) if self.warmup_steps is None else self.warmup_steps
+        return Guards(warmup, self.tail_steps, self.max_consecutive_reuses)
+
+    def replace(self, **options: Any) -> Self:
+        """A copy with some options changed.
+
+        Raises:
+            ConfigError: an option that the method does not have, or a value out of range.
+        """
+        check_options(type(self), options)
+        return dataclasses.replace(self, **options)
+
+    def _check(self, option: str, least: int, *, whole: bool = False) -> None:
+        """Refuses a value that is no number, or too small. None is an option left open."""
+        value = getattr(self, option)
+        kind = int if whole else (int, float)
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(value, kind) or not value >= least
+        ):
+            number = "a whole number" if whole else "a number"
+            raise ConfigError(f"{self.name}: {option} must be {number} >= {least}, not {value!r}.")
+
+    def _choose(self, option: str, *allowed: str) -> None:
+        value = getattr(self, option)
+        if value not in allowed:
+            raise ConfigError(f"{self.name}: {option} must be one of {', '.join(allowed)}, not {value!r}.")
+
+
+def check_options(method: type[CacheConfig], options: dict[str, Any]) -> None:
+    """Raises ConfigError, naming what exists, for an option that `method` does not have."""
+    known = [field.name for field in dataclasses.fields(method)]
+    for option in options:
+        if option not in known:
+            raise ConfigError(f"{method.name} has no option {option!r}; its options are {', '.join(known)}.")

@@ -1,0 +1,139 @@
+"""How a module's output splits into tensors, and which input each of them is a residual to."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from diffcache.calls import Call
+from diffcache.kernels.extrapolate import extrapolate
+from diffcache.kernels.residual import store_residual
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """One output tensor and the input that it is measured against.
+
+    Attributes:
+        source: path of the input among the call's tensors; None where no input has its shape.
+        dim: the dimension in which the two differ; None where they do not.
+        size: the extent in `dim` that both have: an image-to-video denoiser takes more channels than it returns,
+            one with learned sigma returns more than it takes.
+        dtype: the output's.
+    """
+
+    source: str | None
+    dim: int | None
+    size: int
+    dtype: torch.dtype
+
+    def cut(self, tensor: Tensor) -> Tensor:
+        """The part that input and output have in common."""
+        return tensor if self.dim is None else tensor.narrow(self.dim, 0, self.size)
+
+    def base(self, tensors: Mapping[str, Tensor], like: Tensor) -> Tensor | None:
+        """The input, cut or zero-padded to the shape of `like`."""
+        if self.source is None:
+            return None
+        base = self.cut(tensors[self.source])
+        if base.shape == like.shape:
+            return base
+        padded = base.new_zeros(like.shape)
+        self.cut(padded).copy_(base)
+        return padded
+
+
+class Layout:
+    """Learned from one computed call; valid for every call with the same fingerprint.
+
+    Args:
+        call: the computed call.
+        output: what the module returned: a tensor, or tensors in tuples, lists, dicts or output classes.
+        residual: store what the module adds to its input (True) or its output as it is.
+    """
+
+    def __init__(self, call: Call, output: Any, *, residual: bool) -> None:
+        leaves, self._spec = pytree.tree_flatten(output)
+        self._constants = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        self._places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+        outputs = [leaves[i] for i in self._places]
+        self.residual = residual
+        self.streams = _match(call, outputs)
+
+    def split(self, output: Any) -> list[Tensor]:
+        """The output's tensors, in order."""
+        leaves = pytree.tree_leaves(output)
+        return [leaves[i] for i in self._places]
+
+    def join(self, tensors: Sequence[Tensor]) -> Any:
+        """An output like the one learned from, made of other tensors."""
+        leaves = list(self._constants)
+        for place, tensor in zip(self._places, tensors, strict=True):
+            leaves[place] = tensor
+        return pytree.tree_unflatten(leaves, self._spec)
+
+    def features(self, tensors: Mapping[str, Tensor], outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """What to store of a computed call: one new, detached tensor for each output."""
+        return tuple(
+            store_residual(output, self._base(stream, tensors, output))
+            for stream, output in zip(self.streams, outputs, strict=True)
+        )
+
+    def predict(
+        self, tensors: Mapping[str, Tensor], features: Sequence[Sequence[Tensor]], weights: Sequence[float]
+    ) -> list[Tensor]:
+        """The outputs of a reused call, from the `features` of past calls (newest first) and their weights."""
+        return [
+            extrapolate(past, weights, self._base(stream, tensors, past[0]), stream.dtype)
+            if stream.dtype.is_floating_point
+            else past[0].clone()
+            for stream, past in zip(self.streams, zip(*features, strict=True), strict=True)
+        ]
+
+    def latents(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
+        """What adaptive decisions look at on the way in: the part of each input that its output evolves."""
+        return [stream.cut(tensors[stream.source]) for stream in self.streams if stream.source is not None]
+
+    def evolved(self, outputs: Sequence[Tensor]) -> list[Tensor]:
+        """And on the way out: the outputs that belong to `latents`, cut alike."""
+        pairs = zip(self.streams, outputs, strict=True)
+        return [stream.cut(output) for stream, output in pairs if stream.source is not None]
+
+    def sources(self) -> set[str]:
+        """Paths of the inputs that some output is measured against."""
+        return {stream.source for stream in self.streams if stream.source is not None}
+
+    def _base(self, stream: Stream, tensors: Mapping[str, Tensor], like: Tensor) -> Tensor | None:
+        return stream.base(tensors, like) if self.residual and stream.dtype.is_floating_point else None
+
+
+def _match(call: Call, outputs: Sequence[Tensor]) -> list[Stream]:
+    """Pairs outputs with inputs in order: equal shapes first, then latents that differ in one dimension.
+
+    Pairing with an input that never changes does no harm: its residual is held like the output itself.
+    """
+    free = {path: t for path, t in call.tensors.items() if t.is_floating_point() and t.ndim >= 2}
+    found: dict[int, Stream] = {}
+    for exact in (True, False):
+        for i, output in enumerate(outputs):
+            if i in found or not output.is_floating_point():
+                continue
+            for path, tensor in free.items():
+                dims = _differing(tensor, output)
+                if dims == [] if exact else dims is not None and len(dims) == 1 and call.is_latent(path):
+                    dim = dims[0] if dims else None
+                    size = 0 if dim is None else min(tensor.shape[dim], output.shape[dim])
+                    found[i] = Stream(path, dim, size, output.dtype)
+                    del free[path]
+                    break
+    return [found.get(i, Stream(None, None, 0, output.dtype)) for i, output in enumerate(outputs)]
+
+
+def _differing(a: Tensor, b: Tensor) -> list[int] | None:
+    """The dimensions in which two shapes differ; None if the batch does, or the number of dimensions."""
+    if a.ndim != b.ndim or a.shape[:1] != b.shape[:1] or 0 in (a.numel(), b.numel()):
+        return None
+    return [i for i in range(1, a.ndim) if a.shape[i] != b.shape[i]]

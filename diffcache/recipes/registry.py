@@ -1,0 +1,15 @@
+"""The methods by name. One line each: nothing else has to know of a new one."""
+
+from diffcache.config import CacheConfig
+from diffcache.recipes.easycache import EasyCacheConfig
+from diffcache.recipes.uniform import UniformConfig
+
+METHODS: dict[str, type[CacheConfig]] = {
+    method.name: method
+    for method in (
+        EasyCacheConfig,
+        UniformConfig,
+    )
+}
+
+DEFAULT = EasyCacheConfig

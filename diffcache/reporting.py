@@ -1,0 +1,183 @@
+"""RunReport: what a call computed and reused, why, and what it held."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diffcache.records import CallRecord, RunRecord
+from diffcache.schedulers.guards import TAIL, WARM_UP
+
+NOT_OBSERVED = "steps not observed: the noise scheduler was not stepped during the call"
+
+
+class RunReport:
+    """The last call of an accelerated target; empty before the first.
+
+    A pipeline call with several denoising loops (long videos in chunks) has several runs. The tables lay them end
+    to end: run 2's first tick follows run 1's last.
+    """
+
+    def __init__(self, method: str, records: Sequence[RunRecord]) -> None:
+        self.method = method
+        self.records = list(records)
+
+    @property
+    def runs(self) -> list["RunReport"]:
+        """One report for each denoising loop of the call."""
+        return [RunReport(self.method, [record]) for record in self.records]
+
+    @property
+    def calls(self) -> list[CallRecord]:
+        """Every denoiser call in order; their ticks count from the first run's first."""
+        return [call for _, call in self._placed()]
+
+    @property
+    def num_ticks(self) -> int:
+        """Ticks in which a denoiser was called, over all runs."""
+        return 1 + max((tick for tick, _ in self._placed()), default=-1)
+
+    @property
+    def branches(self) -> list[str]:
+        """The guidance passes, in order of appearance."""
+        return list(dict.fromkeys(call.branch for call in self.calls))
+
+    @property
+    def sites(self) -> list[str]:
+        """The places that were cached, in order of appearance."""
+        return list(dict.fromkeys(call.site for call in self.calls))
+
+    @property
+    def decisions(self) -> Tensor:
+        """Bool [tick, branch, site]: True where something was computed. See `called` for what was called at all."""
+        return self._table(lambda call: call.computed > 0)
+
+    @property
+    def called(self) -> Tensor:
+        """Bool [tick, branch, site]: True where the denoiser was called, computed or not."""
+        return self._table(lambda call: True)
+
+    @property
+    def computed_ticks(self) -> list[int]:
+        """The ticks in which anything was computed."""
+        return sorted({tick for tick, call in self._placed() if call.computed > 0})
+
+    @property
+    def compute_fraction(self) -> float:
+        """Computed share of the work (calls weighted by samples and parameters); 1.0 before any run."""
+        total = sum(call.weight for call in self.calls)
+        return sum(call.weight * call.computed for call in self.calls) / total if total else 1.0
+
+    @property
+    def speedup(self) -> float:
+        """1 / compute_fraction: what the denoising loop gains where the denoiser is all its cost."""
+        return 1 / self.compute_fraction if self.compute_fraction else float("inf")
+
+    @property
+    def cache_bytes(self) -> int:
+        """Most bytes that the cache held at once."""
+        return max((record.cache_bytes for record in self.records), default=0)
+
+    @property
+    def reasons(self) -> dict[str, list[tuple[int, str, str]]]:
+        """(tick, branch, site) of every call that a guard forced to compute, by reason."""
+        found: dict[str, list[tuple[int, str, str]]] = {}
+        for tick, call in self._placed():
+            if call.reason is not None:
+                found.setdefault(call.reason, []).append((tick, call.branch, call.site))
+        return found
+
+    @property
+    def notes(self) -> list[str]:
+        """What the user should know: that nothing was reused, and why; that steps could not be observed."""
+        if not self.records:
+            return ["no run yet"]
+        if not self.calls:
+            return [
+                "no call of the denoiser was seen: it ran outside this target, or compiled into something larger"
+            ]
+        if not any(record.observed for record in self.records):
+            return [f"nothing was reused: {NOT_OBSERVED}"]
+        if all(call.computed == 1 for call in self.calls):
+            return [f"nothing was reused: {self._why()}"]
+        return []
+
+    def summary(self) -> str:
+        """A few lines for a person."""
+        if not self.calls:
+            return f"{self.method}: {self.notes[0]}"
+        ticks = len(self.computed_ticks)
+        head = f"{self.method}: {ticks} of {self.num_ticks} ticks computed"
+        work = f"{self.compute_fraction:.1%} of the work ({self.speedup:.2f}x less)"
+        lines = [f"{head}, {work}, at most {self.cache_bytes / 2**20:.2f} MiB cached"]
+        for branch in self.branches:
+            lines.append(f"  {branch:>8} {self._timeline(branch)}")
+        for reason, places in self.reasons.items():
+            lines.append(f"  computed by guard: {reason} ({len(places)} calls)")
+        lines += [f"  note: {note}" for note in self.notes]
+        return "\n".join(lines)
+
+    def plot(self, path: str | Path) -> Path:
+        """Draws the decision timeline (tick by branch and site) as PNG or SVG, by the path's ending.
+
+        Raises:
+            ImportError: matplotlib is not installed (`pip install diffcache[evals]`).
+        """
+        from diffcache.plotting import draw_timeline
+
+        return draw_timeline(self, Path(path))
+
+    def save(self, path: str | Path) -> Path:
+        """Writes everything as JSON; returns the path."""
+        data: dict[str, Any] = {
+            "method": self.method,
+            "compute_fraction": self.compute_fraction,
+            "cache_bytes": self.cache_bytes,
+            "notes": self.notes,
+            "runs": [asdict(record) for record in self.records],
+        }
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(data, indent=1) + "\n")
+        return path
+
+    def to_schedule(self) -> Any:
+        """The run's decisions as a schedule that can be saved, shared and replayed."""
+        raise NotImplementedError("to_schedule() comes with the schedule artifact.")
+
+    def __repr__(self) -> str:
+        return f"<RunReport {self.summary().splitlines()[0]}>"
+
+    def _placed(self) -> list[tuple[int, CallRecord]]:
+        placed, first = [], 0
+        for record in self.records:
+            placed += [(first + call.tick, call) for call in record.calls]
+            first = 1 + max((tick for tick, _ in placed), default=-1)
+        return placed
+
+    def _table(self, holds: Any) -> Tensor:
+        branches, sites = self.branches, self.sites
+        table = torch.zeros(self.num_ticks, len(branches), len(sites), dtype=torch.bool)
+        for tick, call in self._placed():
+            if holds(call):
+                table[tick, branches.index(call.branch), sites.index(call.site)] = True
+        return table
+
+    def _timeline(self, branch: str) -> str:
+        """One character per tick: computed, partly computed (`per_sample`), reused, not called."""
+        marks = ["."] * self.num_ticks
+        for tick, call in self._placed():
+            if call.branch == branch:
+                marks[tick] = "#" if call.computed == 1 else "+" if call.computed else "-"
+        return "".join(marks)
+
+    def _why(self) -> str:
+        reasons = Counter(call.reason or "the method asked for it" for call in self.calls)
+        if set(reasons) <= {WARM_UP, TAIL}:
+            return f"too few steps to skip any ({self.num_ticks} ticks are all warm-up or tail)"
+        return ", ".join(f"{reason} ({count} calls)" for reason, count in reasons.most_common())

@@ -1,0 +1,71 @@
+"""Runs: one denoising loop, and everything cached that belongs to it."""
+
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from diffcache.branches import FORGET_AFTER
+from diffcache.config import CacheConfig, RunFacts
+from diffcache.engine import Engine, Place
+from diffcache.records import RunRecord
+from diffcache.timetable import Timetable
+
+
+@dataclass(slots=True)
+class Run:
+    """One denoising loop. It owns the engines, and so every cached tensor; closed, it owns nothing.
+
+    Attributes:
+        timetable: its ticks and noise levels.
+        tick: the current tick.
+        called: a denoiser has been called in this tick.
+    """
+
+    timetable: Timetable
+    tick: int = 0
+    called: bool = False
+    record: RunRecord = field(default_factory=RunRecord)
+    engines: dict[int, Engine] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.record.num_ticks = self.timetable.num_ticks
+        self.record.sigmas = self.timetable.of_run()
+
+    def engine(self, module: nn.Module, config: CacheConfig, site: str, experts: int) -> Engine:
+        """The engine of a denoiser, made at its first call."""
+        if id(module) not in self.engines:
+            facts = RunFacts(type(module).__name__, experts, self.timetable.num_ticks)
+            self.record.parameters[site] = sum(p.numel() for p in module.parameters())
+            self.engines[id(module)] = Engine(site, config, facts, self.record)
+        return self.engines[id(module)]
+
+    def place(self, context: str | None, *, by_order: bool) -> Place:
+        """Where a call that arrives now stands."""
+        self.called = True
+        return Place(self.tick, self.timetable, context, by_order)
+
+    def end_tick(self) -> None:
+        """The noise scheduler has stepped. Steps without a denoiser call between them end one tick, not several."""
+        if self.called:
+            self.tick += 1
+            self.called = False
+            self.record.observed = True
+            self._drop_idle()
+
+    @property
+    def over(self) -> bool:
+        """All ticks are done: a further call belongs to another loop."""
+        return self.timetable.num_ticks is not None and self.tick >= self.timetable.num_ticks
+
+    def _drop_idle(self) -> None:
+        """Frees what a denoiser stored that is no longer called (the first of two experts, after the hand-over)."""
+        idle = [
+            key for key, engine in self.engines.items() if engine.branches.tick < self.tick - 1 - FORGET_AFTER
+        ]
+        for key in idle:
+            self.engines.pop(key).close()
+
+    def close(self) -> None:
+        for engine in self.engines.values():
+            engine.close()
+        self.engines.clear()

@@ -1,0 +1,197 @@
+"""Scopes: what is between the start and the end of a pipeline call, or of a hand-written loop.
+
+A context-local variable holds the innermost scope, so threads and nested calls do not see each other's.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+from torch import nn
+
+from diffcache.config import CacheConfig
+from diffcache.engine import Forward
+from diffcache.records import RunRecord
+from diffcache.runs import Run
+from diffcache.schedulers.errors import DiffcacheError
+from diffcache.timetable import Timetable, place_in_list, timetable_of
+
+_current: ContextVar["Scope | None"] = ContextVar("diffcache_scope", default=None)
+
+
+def current_scope() -> "Scope | None":
+    return _current.get()
+
+
+ScopeT = TypeVar("ScopeT", bound="Scope | None")
+
+
+@contextmanager
+def entered(scope: ScopeT) -> Iterator[ScopeT]:
+    """Makes `scope` the innermost one; None hides those around it."""
+    token = _current.set(scope)
+    try:
+        yield scope
+    finally:
+        _current.reset(token)
+        if scope is not None:
+            scope.close()
+
+
+def uncompiled(module: nn.Module) -> nn.Module:
+    """The module that `torch.compile(module)` returned wraps, or the module itself."""
+    inner = module.__dict__.get("_modules", {}).get("_orig_mod")
+    return inner if isinstance(inner, nn.Module) else module
+
+
+class Scope:
+    """Serves the calls of some denoisers; its runs are closed, whatever happens, when it is left.
+
+    Args:
+        config: the method; None where no denoiser is served.
+        denoisers: those it serves, by their name in the report (uncompiled).
+    """
+
+    by_order = False
+
+    def __init__(self, config: CacheConfig | None, denoisers: dict[str, nn.Module]) -> None:
+        self.config = config
+        self.sites = {id(module): name for name, module in denoisers.items()}
+        self.experts = Counter(type(module).__name__ for module in denoisers.values())
+        self.context: str | None = None
+        self.run: Run | None = None
+        self.records: list[RunRecord] = []
+
+    def serves(self, module: nn.Module) -> bool:
+        return id(uncompiled(module)) in self.sites
+
+    def call(self, module: nn.Module, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A denoiser has been called inside this scope."""
+        if self.run is None or self.run.over:
+            self._begin()
+        assert self.run is not None
+        assert self.config is not None
+        plain = uncompiled(module)
+        engine = self.run.engine(
+            plain, self.config, self.sites[id(plain)], self.experts[type(plain).__name__]
+        )
+        return engine.call(plain, forward, args, kwargs, self.run.place(self.context, by_order=self.by_order))
+
+    @contextmanager
+    def named(self, context: str) -> Iterator[None]:
+        """Between these, the pipeline says, all calls belong to the guidance pass `context`."""
+        outer, self.context = self.context, context
+        try:
+            yield
+        finally:
+            self.context = outer
+
+    def timetable(self) -> Timetable:
+        """Of the run that is about to begin."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self.end_run()
+
+    def end_run(self) -> None:
+        if self.run is not None:
+            self.run.close()
+            self.run = None
+
+    def _begin(self) -> None:
+        self.end_run()
+        self.run = Run(self.timetable())
+        self.records.append(self.run.record)
+
+
+class PipelineScope(Scope):
+    """One call of a pipeline.
+
+    Args:
+        config: the method.
+        denoisers: as for `Scope`.
+        pipeline: asked for its number of timesteps.
+        noise_schedulers: those whose steps are observed.
+    """
+
+    def __init__(
+        self,
+        config: CacheConfig | None,
+        denoisers: dict[str, nn.Module],
+        pipeline: Any,
+        noise_schedulers: Sequence[Any],
+    ) -> None:
+        super().__init__(config, denoisers)
+        self.pipeline = pipeline
+        self.noise_schedulers = list(noise_schedulers)
+        self.active = self.noise_schedulers[0] if noise_schedulers else None
+
+    def observes(self, noise_scheduler: object) -> bool:
+        return any(noise_scheduler is known for known in self.noise_schedulers)
+
+    def timetable(self) -> Timetable:
+        return timetable_of(self.active, getattr(self.pipeline, "num_timesteps", None))
+
+    def timesteps_set(self, noise_scheduler: object) -> None:
+        """Another loop begins: what the one before it stored is of no use to it."""
+        self.active = noise_scheduler
+        if self.run is not None and (self.run.tick or self.run.called):
+            self.end_run()
+
+    def stepped(self, noise_scheduler: object, timestep: object) -> None:
+        if self.run is None:
+            return
+        place = place_in_list(timestep, noise_scheduler)
+        if place is not None and self.run.called and noise_scheduler is self.active:
+            self.run.timetable.first = place - self.run.tick
+        self.run.end_tick()
+
+    def close(self) -> None:
+        super().close()
+        self.pipeline, self.active, self.noise_schedulers = None, None, []
+
+
+class LoopScope(Scope):
+    """One hand-written loop (`denoising_run`): each call after `begin_step` is the next branch of that tick."""
+
+    by_order = True
+
+    def __init__(
+        self,
+        config: CacheConfig | None,
+        denoisers: dict[str, nn.Module],
+        num_steps: int,
+        sigmas: Sequence[float] | None,
+    ) -> None:
+        super().__init__(config, denoisers)
+        self.num_steps = num_steps
+        self.sigmas = None if sigmas is None else [float(sigma) for sigma in sigmas]
+        self.step: int | None = None
+
+    def timetable(self) -> Timetable:
+        return Timetable(self.num_steps, self.sigmas)
+
+    def begin_step(self, i: int) -> None:
+        """Step `i` (0 to num_steps - 1) begins; going back begins another run.
+
+        Raises:
+            ValueError: `i` is not a step of this loop.
+        """
+        if not 0 <= i < self.num_steps:
+            raise DiffcacheError(
+                f"begin_step({i}): this run has steps 0 to {self.num_steps - 1}; set num_steps."
+            )
+        if self.run is not None and self.step is not None and i <= self.step:
+            self.end_run()
+        if self.run is None:
+            self._begin()
+        assert self.run is not None
+        self.step = self.run.tick = i
+        self.run.record.observed = True
+
+    def call(self, module: nn.Module, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.step is None:
+            return forward(*args, **kwargs)
+        return super().call(module, forward, args, kwargs)

@@ -1,0 +1,80 @@
+"""The timetable of a run: how many ticks it has and at which noise levels, as the noise scheduler tells."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(slots=True)
+class Timetable:
+    """The noise levels of a run.
+
+    Attributes:
+        num_ticks: how many ticks there will be; None where nothing says so.
+        sigmas: noise levels of the noise scheduler's whole list, where known.
+        first: place in that list of the run's first tick (image-to-image starts later).
+    """
+
+    num_ticks: int | None = None
+    sigmas: list[float] | None = None
+    first: int = 0
+
+    def sigma(self, tick: int) -> float | None:
+        i = self.first + tick
+        return self.sigmas[i] if self.sigmas is not None and 0 <= i < len(self.sigmas) else None
+
+    def repeats(self, tick: int) -> bool:
+        """Whether a tick stands at the noise level of the one before it."""
+        sigma = self.sigma(tick)
+        return tick > 0 and sigma is not None and sigma == self.sigma(tick - 1)
+
+    def of_run(self) -> list[float] | None:
+        if self.sigmas is None or self.num_ticks is None:
+            return None
+        return self.sigmas[self.first : self.first + self.num_ticks]
+
+
+def sigmas_of(noise_scheduler: Any) -> list[float] | None:
+    """The noise level at each of its timesteps, or None where it keeps neither sigmas nor alphas.
+
+    This reads the device once per run, before the loop.
+    """
+    timesteps = getattr(noise_scheduler, "timesteps", None)
+    if not isinstance(timesteps, Tensor) or timesteps.ndim != 1:
+        return None
+    sigmas = getattr(noise_scheduler, "sigmas", None)
+    if isinstance(sigmas, Tensor) and sigmas.ndim == 1 and len(sigmas) >= len(timesteps):
+        return [float(sigma) for sigma in sigmas[: len(timesteps)].tolist()]
+    alphas = getattr(noise_scheduler, "alphas_cumprod", None)
+    if isinstance(alphas, Tensor) and not timesteps.is_floating_point():
+        alpha = alphas.double().cpu()[timesteps.cpu().clamp(0, len(alphas) - 1)]
+        return [float(sigma) for sigma in torch.sqrt((1 - alpha) / alpha).tolist()]
+    return None
+
+
+def timetable_of(noise_scheduler: Any, num_timesteps: object) -> Timetable:
+    """The timetable of a loop that is about to begin.
+
+    Args:
+        noise_scheduler: after `set_timesteps` and `set_begin_index`; None where the pipeline has none.
+        num_timesteps: the pipeline's own count, where it has one.
+    """
+    timesteps = getattr(noise_scheduler, "timesteps", None)
+    if not isinstance(timesteps, Tensor) or timesteps.ndim != 1:
+        return Timetable(num_timesteps if isinstance(num_timesteps, int) else None)
+    first = getattr(noise_scheduler, "begin_index", None) or 0
+    left = len(timesteps) - first
+    counted = isinstance(num_timesteps, int) and 0 < num_timesteps <= left
+    return Timetable(num_timesteps if counted else left, sigmas_of(noise_scheduler), first)  # type: ignore[arg-type]
+
+
+def place_in_list(timestep: object, noise_scheduler: Any) -> int | None:
+    """Which of the noise scheduler's timesteps this one is, if it is a view into their list. Reads nothing."""
+    timesteps = getattr(noise_scheduler, "timesteps", None)
+    if not isinstance(timestep, Tensor) or not isinstance(timesteps, Tensor) or timestep.ndim != 0:
+        return None
+    if timestep.untyped_storage().data_ptr() != timesteps.untyped_storage().data_ptr():
+        return None
+    return int(timestep.storage_offset() - timesteps.storage_offset())

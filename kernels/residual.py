@@ -1,0 +1,30 @@
+"""What is stored of a computed call: its output, or the residual to its input, one precision wider."""
+
+import torch
+from torch import Tensor
+
+
+def wide(tensor: Tensor) -> torch.dtype:
+    """The next wider floating dtype: fp16 and bf16 -> fp32, fp32 -> fp64 (fp32 where a device has no fp64).
+
+    A residual kept this wide gives the computed output back to the bit when the input stands still.
+    """
+    if tensor.element_size() < 4 or tensor.device.type == "mps":
+        return torch.float32
+    return torch.float64
+
+
+def store_residual(output: Tensor, base: Tensor | None) -> Tensor:
+    """output - base in the next wider dtype, or a copy of `output` where there is no base.
+
+    Args:
+        output: what the module returned, any shape, floating.
+        base: the input it is a residual to, same shape, or None.
+
+    Returns:
+        A new, detached tensor of the output's shape; it shares no memory with either argument.
+    """
+    output = output.detach()
+    if base is None:
+        return output.clone()
+    return output.to(wide(output)) - base.detach()

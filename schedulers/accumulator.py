@@ -1,0 +1,42 @@
+"""The adaptive cache scheduler: reuse while the accumulated signal stays below a threshold."""
+
+from collections.abc import Iterator, Sequence
+
+from torch import Tensor
+
+from diffcache.schedulers.base import CacheScheduler
+from diffcache.schedulers.signals import Signal
+from diffcache.schedulers.steps import Step
+
+
+class Accumulator(CacheScheduler):
+    """E <- E + signal at each tick; reuse if and only if E < threshold; a computed tick sets E to 0.
+
+    With several streams (video and audio) each has its own E, and one that reaches the threshold computes for all.
+    A tick without a signal (no history yet) is computed. A tick at an unchanged noise level adds nothing.
+    """
+
+    def __init__(self, signal: Signal, threshold: float) -> None:
+        self.signal = signal
+        self.threshold = threshold
+        self.error: list[float] = []
+
+    def measure(self, latents: Sequence[Tensor]) -> Tensor | None:
+        return self.signal.measure(latents)
+
+    def decide(self, step: Step, signal: Sequence[float] | None) -> bool:
+        if signal is None:
+            return True
+        if not step.repeats_sigma:
+            self.error = [e + s for e, s in zip(self.error or [0.0] * len(signal), signal, strict=True)]
+        return not all(e < self.threshold for e in self.error)
+
+    def arrived(self, latents: Sequence[Tensor]) -> None:
+        self.signal.arrived(latents)
+
+    def computed(self, latents: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        self.error = []
+        self.signal.computed(latents, outputs)
+
+    def held(self) -> Iterator[Tensor]:
+        return self.signal.held()

@@ -1,0 +1,37 @@
+"""The contract of a cache scheduler: when to compute, when to reuse."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+
+from torch import Tensor
+
+from diffcache.schedulers.steps import Step
+
+
+class CacheScheduler(ABC):
+    """Decides for one denoiser (and, with `per_sample`, one sample) over one run.
+
+    The engine makes a fresh one for every run and asks it once per tick, unless a guard has decided already.
+    It tells it about every tick, whoever decided.
+    """
+
+    def measure(self, latents: Sequence[Tensor]) -> Tensor | None:
+        """The signal at this tick, fp32 of shape [streams] on the latents' device; None where there is none to read.
+
+        Static schedulers have no signal. Nothing is read back here: the engine reads all signals of a tick at once.
+        """
+        return None
+
+    @abstractmethod
+    def decide(self, step: Step, signal: Sequence[float] | None) -> bool:
+        """True to compute, False to reuse. `signal` is what `measure` returned, on the host."""
+
+    def arrived(self, latents: Sequence[Tensor]) -> None:
+        """Called on every tick, after the decision, with the leading branch's latents."""
+
+    def computed(self, latents: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        """Called after every computed tick, with the leading branch's latents and outputs."""
+
+    def held(self) -> Iterator[Tensor]:
+        """The tensors that are alive for the scheduler's sake (they count as cache)."""
+        return iter(())

@@ -1,0 +1,17 @@
+"""What diffcache raises when it is used wrongly: one sentence that says what to do instead."""
+
+
+class DiffcacheError(ValueError):
+    """Base of all errors that diffcache raises on purpose."""
+
+
+class TargetError(DiffcacheError, TypeError):
+    """The target cannot be accelerated, or is not."""
+
+
+class ConfigError(DiffcacheError, TypeError):
+    """An unknown method or option, or a value out of range. Also a TypeError, as for any unknown keyword."""
+
+
+class ScheduleError(DiffcacheError):
+    """A schedule artifact that cannot be read, or does not belong to this model or run."""

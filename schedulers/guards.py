@@ -1,0 +1,59 @@
+"""Guards: what may turn a reuse into a compute, never the reverse."""
+
+from dataclasses import dataclass
+
+from diffcache.schedulers.steps import Step
+
+WARM_UP = "warm-up"
+TAIL = "tail"
+NOTHING_STORED = "nothing stored yet"
+STALE = "missed the last computed tick"
+CAP = "cap on consecutive reuses"
+NAN = "signal is not finite"
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What a branch has stored when a call arrives.
+
+    Attributes:
+        last_computed: tick of the newest stored feature; None when there is none.
+        refreshed: tick that the leading branch computed last; a branch that missed it is stale.
+    """
+
+    last_computed: int | None
+    refreshed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Guards:
+    """The rules that every method shares.
+
+    Args:
+        warmup_steps: ticks at the start of a run that are always computed.
+        tail_steps: ticks at its end that are always computed.
+        max_consecutive_reuses: cap on reuses in a row; None for no cap.
+    """
+
+    warmup_steps: int
+    tail_steps: int
+    max_consecutive_reuses: int | None = None
+
+    def forces_compute(self, step: Step, history: History) -> str | None:
+        """The reason why `step` must be computed, or None."""
+        if step.tick < self.warmup_steps:
+            return WARM_UP
+        if step.num_ticks is not None and step.tick >= step.num_ticks - self.tail_steps:
+            return TAIL
+        if history.last_computed is None:
+            return NOTHING_STORED
+        if history.refreshed is not None and history.last_computed < history.refreshed:
+            return STALE
+        reused = step.tick - history.last_computed - 1
+        if self.max_consecutive_reuses is not None and reused >= self.max_consecutive_reuses:
+            return CAP
+        return None
+
+    def leaves_room(self, num_ticks: int) -> bool:
+        """Whether a run of `num_ticks` has any tick that could be reused at all."""
+        return num_ticks > max(self.warmup_steps, 1) + self.tail_steps

@@ -1,0 +1,72 @@
+"""Signals: the scalars that adaptive cache schedulers look at, measured without reading the device."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from diffcache.kernels.relative_l1 import mean_abs
+
+EPS = 1e-8
+
+
+class Signal(ABC):
+    """Measures how far the denoiser's output has moved, from what is cheap to see."""
+
+    @abstractmethod
+    def measure(self, latents: Sequence[Tensor]) -> Tensor | None:
+        """The expected relative change since the tick before, fp32 [streams]; None without history."""
+
+    @abstractmethod
+    def arrived(self, latents: Sequence[Tensor]) -> None:
+        """Called on every tick, computed or not, after `measure`."""
+
+    @abstractmethod
+    def computed(self, latents: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        """Called after every computed tick."""
+
+    @abstractmethod
+    def held(self) -> Iterator[Tensor]:
+        """The tensors that the signal keeps."""
+
+
+class SecantGain(Signal):
+    """EasyCache's signal (arXiv 2507.02860): k * mean|x_s - x_{s-1}| / mean|v_c|.
+
+    k = mean|v_c - v_p| / mean|x_c - x_p| is the secant between the last two computed ticks c and p, x the latent
+    that enters the denoiser and v what leaves it. The division has an epsilon, and a repeated input keeps the old k (NaN,
+    which computes, if there is none): the published code divides by zero there.
+    """
+
+    def __init__(self) -> None:
+        self.previous: list[Tensor] = []
+        self.latents: list[Tensor] = []
+        self.outputs: list[Tensor] = []
+        self.output_size: Tensor | None = None
+        self.gain: Tensor | None = None
+
+    def measure(self, latents: Sequence[Tensor]) -> Tensor | None:
+        if self.gain is None or self.output_size is None:
+            return None
+        moved = torch.stack([mean_abs(x, y) for x, y in zip(latents, self.previous, strict=True)])
+        return self.gain * moved / (self.output_size + EPS)
+
+    def arrived(self, latents: Sequence[Tensor]) -> None:
+        self.previous = [x.clone() for x in latents]  # pipelines may step their latents in place
+
+    def computed(self, latents: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        if self.outputs:
+            rise = torch.stack([mean_abs(v, c) for v, c in zip(outputs, self.outputs, strict=True)])
+            run = torch.stack([mean_abs(x, c) for x, c in zip(latents, self.latents, strict=True)])
+            known = torch.full_like(run, torch.nan) if self.gain is None else self.gain
+            self.gain = torch.where(run > 0, rise / (run + EPS), known)
+        self.latents = self.previous  # `arrived` has just copied this tick's latents
+        self.outputs = [v.clone() for v in outputs]
+        self.output_size = torch.stack([mean_abs(v) for v in outputs])
+
+    def held(self) -> Iterator[Tensor]:
+        yield from self.previous
+        if self.latents is not self.previous:
+            yield from self.latents
+        yield from self.outputs

@@ -1,0 +1,22 @@
+"""Where in a denoising loop a denoiser call stands."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The place of one denoiser call in its run.
+
+    Attributes:
+        tick: 0-based number of model evaluations of the loop before this one.
+        num_ticks: how many the run will have; None where nothing says so.
+        branch: the guidance pass ("cond", "uncond", or "0", "1", ... where the pipeline names none).
+        sigma: noise level of this tick on the noise scheduler's own axis; None where unknown.
+        repeats_sigma: the tick stands at the noise level of the one before it (PNDM, restarts).
+    """
+
+    tick: int
+    num_ticks: int | None
+    branch: str
+    sigma: float | None = None
+    repeats_sigma: bool = False
