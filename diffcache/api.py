@@ -89,16 +89,17 @@ def plan(target: Any, config: Any = None, **call: Any) -> NoReturn:
 
 
 def _config(config: CacheConfig | str | None, options: dict[str, Any]) -> CacheConfig:
-    if isinstance(config, CacheConfig):
-        return config.replace(**options)
-    method = DEFAULT if config is None else _method(config)
-    check_options(method, options)
-    return method(**options)
+    if isinstance(config, str):
+        method = _method(config)
+        check_options(method, options)
+        return method(**options)
+    chosen = DEFAULT if config is None else config
+    if not isinstance(chosen, CacheConfig):
+        raise ConfigError(f"config must be a method's name or a CacheConfig, not a {type(config).__name__}.")
+    return chosen.replace(**options)
 
 
-def _method(name: object) -> type[CacheConfig]:
-    if not isinstance(name, str):
-        raise ConfigError(f"config must be a method's name or a CacheConfig, not a {type(name).__name__}.")
+def _method(name: str) -> type[CacheConfig]:
     if name not in METHODS:
         close = difflib.get_close_matches(name, METHODS, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(METHODS)}."

@@ -20,8 +20,8 @@ class Call:
     """
 
     def __init__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.args, self.kwargs = args, kwargs
-        arguments = _bound(type(module), args, kwargs)
+        self.args, self.kwargs, self._cls = args, kwargs, type(module)
+        arguments = _bound(self._cls, args, kwargs)
         self.leaves: dict[str, Any] = {}
         for name, value in arguments.items():
             self.leaves.update(_leaves(name, value))
@@ -37,6 +37,12 @@ class Call:
             (path, leaf.shape, leaf.dtype, leaf.device) if isinstance(leaf, Tensor) else (path, leaf is None)
             for path, leaf in self.leaves.items()
         )
+
+    def state(self) -> dict[str, Any]:
+        """Identity and version of every tensor among the arguments now: it differs once one has been written to."""
+        arguments = _bound(self._cls, self.args, self.kwargs)
+        leaves = [leaf for name, value in arguments.items() for leaf in _leaves(name, value)]
+        return {path: (id(leaf), _version(leaf)) for path, leaf in leaves if isinstance(leaf, Tensor)}
 
     def is_latent(self, path: str) -> bool:
         """Whether the tensor at `path` belongs to the evolving sample."""
@@ -83,6 +89,11 @@ def _latents(arguments: Mapping[str, Any]) -> tuple[str, list[Tensor]]:
 
 def _is_sample(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point() and value.ndim >= 2
+
+
+def _version(tensor: Tensor) -> int | None:
+    """Counts in-place changes; inference tensors do not count theirs."""
+    return None if tensor.is_inference() else tensor._version
 
 
 def _take_rows(value: Any, rows: list[int], batch: int) -> Any:

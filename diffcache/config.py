@@ -42,8 +42,6 @@ class CacheConfig(ABC):
     """
 
     name: ClassVar[str]
-    residual: ClassVar[bool] = True
-    """Store what the denoiser adds to its latent (True), or its output as it is."""
 
     warmup_steps: int | None = None
     tail_steps: int = 1
@@ -53,6 +51,16 @@ class CacheConfig(ABC):
         self._check("warmup_steps", 0, whole=True)
         self._check("tail_steps", 0, whole=True)
         self._check("max_consecutive_reuses", 1, whole=True)
+
+    @property
+    def residual(self) -> bool:
+        """What is stored: what the denoiser adds to its latent (True), or its output as it is."""
+        return True
+
+    @property
+    def watch(self) -> float | None:
+        """Bound of the watch over the predictor (see `Watch`); None for none."""
+        return None
 
     @abstractmethod
     def scheduler(self, run: RunFacts) -> CacheScheduler:

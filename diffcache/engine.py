@@ -12,7 +12,7 @@ from diffcache.branches import MAX_BRANCHES, Branch, Branches, conditioning_of
 from diffcache.calls import Call
 from diffcache.config import CacheConfig, RunFacts
 from diffcache.layout import Layout
-from diffcache.predictors import Moment
+from diffcache.predictors import Hold, Moment, Predictor
 from diffcache.records import RunRecord
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.errors import ConfigError
@@ -20,6 +20,7 @@ from diffcache.schedulers.guards import NAN, History
 from diffcache.schedulers.steps import Step
 from diffcache.store import Feature, Ring
 from diffcache.timetable import Timetable
+from diffcache.watch import OFF_BOUND, Watch
 
 Forward = Callable[..., Any]
 
@@ -28,7 +29,7 @@ TRAINING = "training mode: call .eval() on the denoiser"
 TOO_MANY_CALLS = "steps not observed: the noise scheduler was not stepped between calls"
 NO_LATENT = "no floating tensor among the denoiser's arguments"
 CHANGED = "the call's shapes, dtypes, devices, adapters or optional inputs changed"
-WRITES_INPUT = "the denoiser writes into its input"
+WRITES_INPUT = "the denoiser writes into its arguments"
 OTHER_BATCH = "per_sample: not the leading branch's batch size"
 FOLLOWER_FIRST = "arrived before the leading branch"
 
@@ -39,6 +40,21 @@ class Verdict:
 
     compute: bool
     reason: str | None = None
+
+
+@dataclass(slots=True)
+class Lane:
+    """What is decided together: the whole batch, or one sample with `per_sample`.
+
+    Attributes:
+        scheduler: when.
+        watch: how far the predictor can be trusted; None where the method does not ask for one.
+        refreshed: tick that the leading branch computed last.
+    """
+
+    scheduler: CacheScheduler
+    watch: Watch | None
+    refreshed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +81,7 @@ class Place:
 class Engine:
     """One denoiser in one run.
 
-    A lane is what is decided together: the whole batch, or one sample with `per_sample`. Each lane has its own cache
-    scheduler, and each branch one ring of features per lane.
+    Each lane has its own cache scheduler, and each branch one ring of features per lane.
 
     Args:
         site: the denoiser's name in the report.
@@ -83,9 +98,8 @@ class Engine:
         self.guards = config.guards(facts)
         self.predictor = config.predictor_for(facts)
         self.branches = Branches()
-        self.lanes: list[CacheScheduler] = []
+        self.lanes: list[Lane] = []
         self.leader: Branch | None = None
-        self.refreshed: list[int | None] = []
         self.plan: list[Verdict] = []
         self.planned_tick = -1
         self.busy = False
@@ -111,7 +125,7 @@ class Engine:
         reason = next((verdict.reason for verdict in verdicts if verdict.reason), None)
         self.record.add(step.tick, branch.name, self.site, len(rows) / len(verdicts), reason, call.batch)
         if len(rows) == len(verdicts):
-            return self._compute(place.tick, branch, call, forward)
+            return self._compute(place, branch, call, forward)
         return self._reuse(place, branch, call, forward, rows)
 
     def close(self) -> None:
@@ -124,7 +138,7 @@ class Engine:
         for branch in self.branches.known:
             yield from branch.tensors()
         for lane in self.lanes:
-            yield from lane.held()
+            yield from lane.scheduler.held()
 
     # -- deciding ------------------------------------------------------------------------------------------------
 
@@ -171,10 +185,15 @@ class Engine:
         lanes = self._lane_count(call)
         if left or (branch is self.leader and (branch.changed or lanes != len(self.lanes))):
             self.leader = branch
-            self.lanes = [self.config.scheduler(self.facts) for _ in range(lanes)]
-            self.refreshed = [None] * lanes
+            self.lanes = [self._lane() for _ in range(lanes)]
         if len(branch.rings) != len(self.lanes):
             branch.rings = [Ring(self.predictor.depth) for _ in self.lanes]
+
+    def _lane(self) -> Lane:
+        bound = self.config.watch
+        return Lane(
+            self.config.scheduler(self.facts), None if bound is None else Watch(self.predictor, bound)
+        )
 
     def _lane_count(self, call: Call) -> int:
         if not getattr(self.config, "per_sample", False):
@@ -186,7 +205,7 @@ class Engine:
         return call.batch
 
     def _forced(self, step: Step, branch: Branch, lane: int) -> str | None:
-        refreshed = None if branch is self.leader else self.refreshed[lane]
+        refreshed = None if branch is self.leader else self.lanes[lane].refreshed
         reason = self.guards.forces_compute(step, History(branch.rings[lane].last_computed, refreshed))
         return (
             CHANGED if reason is not None and branch.changed and not branch.rings[lane].features else reason
@@ -195,7 +214,7 @@ class Engine:
     def _decide(self, step: Step, branch: Branch, call: Call, forced: Sequence[str | None]) -> list[Verdict]:
         """Asks the cache scheduler of every lane that no guard has decided; one host read for all of them."""
         signals = {
-            i: lane.measure(self._measured(branch, call, i))
+            i: lane.scheduler.measure(self._measured(branch, call, i))
             for i, lane in enumerate(self.lanes)
             if forced[i] is None
         }
@@ -203,9 +222,12 @@ class Engine:
         read = dict(zip(known, torch.stack(list(known.values())).tolist(), strict=True)) if known else {}
         verdicts = [Verdict(True, reason) for reason in forced]
         for i in signals:
-            compute = self.lanes[i].decide(step, read.get(i))
+            compute = self.lanes[i].scheduler.decide(step, read.get(i))
             finite = all(abs(value) < float("inf") for value in read.get(i, ()))
-            verdicts[i] = Verdict(compute or not finite, None if finite else NAN)
+            verdicts[i] = Verdict(compute, None) if finite else Verdict(True, NAN)
+            watch = self.lanes[i].watch
+            if watch is not None and not verdicts[i].compute and not watch.trusted:
+                verdicts[i] = Verdict(True, OFF_BOUND)
         return verdicts
 
     # -- computing and reusing -----------------------------------------------------------------------------------
@@ -217,19 +239,18 @@ class Engine:
         finally:
             self.busy = False
 
-    def _compute(self, tick: int, branch: Branch, call: Call, forward: Forward) -> Any:
-        versions = {path: _version(tensor) for path, tensor in call.tensors.items()}
+    def _compute(self, place: Place, branch: Branch, call: Call, forward: Forward) -> Any:
+        before = call.state()
         output = self._inside(forward, call.args, call.kwargs)
-        layout = Layout(call, output, residual=self.config.residual)
-        if any(_version(call.tensors[path]) != versions[path] for path in layout.sources()):
+        if call.state() != before:  # a K/V cache, a list of outputs: skipping the call would skip the write
             self.record.amend(WRITES_INPUT)
             branch.clear()
             return output
-        branch.layout = layout
+        branch.layout = layout = Layout(call, output, residual=self.config.residual)
         outputs = layout.split(output)
         for lane in range(len(self.lanes)):
             self._arrived(branch, call, lane)
-            self._store(tick, branch, lane, self._rows(call.tensors, lane), self._cut(outputs, lane))
+            self._store(place, branch, lane, self._rows(call.tensors, lane), self._cut(outputs, lane))
         branch.changed = False
         self.record.hold(self.tensors())
         return output
@@ -247,36 +268,58 @@ class Engine:
             tensors = self._rows(call.tensors, lane)
             self._arrived(branch, call, lane)
             if lane in computed:
-                self._store(place.tick, branch, lane, tensors, computed[lane])
+                self._store(place, branch, lane, tensors, computed[lane])
                 lanes.append(computed[lane])
             else:
                 lanes.append(self._predict(place, branch, lane, tensors))
         self.record.hold(self.tensors())
         joined = lanes[0] if len(lanes) == 1 else [torch.cat(parts) for parts in zip(*lanes, strict=True)]
-        return branch.layout.join(joined)
+        return branch.layout.join(joined, call.tensors)
 
     def _predict(self, place: Place, branch: Branch, lane: int, tensors: dict[str, Tensor]) -> list[Tensor]:
+        watch = self.lanes[lane].watch
+        predictor = self.predictor if watch is None else watch.predictor
+        return self._value(predictor, place, branch, lane, tensors)
+
+    def _value(
+        self, predictor: Predictor, place: Place, branch: Branch, lane: int, tensors: dict[str, Tensor]
+    ) -> list[Tensor]:
         assert branch.layout is not None
-        past = branch.rings[lane].features
-        moments = [
-            Moment(tick, place.timetable.sigma(tick)) for tick in (*(f.tick for f in past), place.tick)
-        ]
-        weights = self.predictor.weights(moments[:-1], moments[-1])
+        past = list(branch.rings[lane].features)[: predictor.depth]
+        ticks = (*(feature.tick for feature in past), place.tick)
+        moments = [Moment(tick, place.timetable.sigma(tick)) for tick in ticks]
+        weights = predictor.weights(moments[:-1], moments[-1])
         return branch.layout.predict(tensors, [feature.tensors for feature in past], weights)
 
+    def _compare(
+        self, place: Place, branch: Branch, lane: int, tensors: dict[str, Tensor], v: list[Tensor]
+    ) -> None:
+        """Lets the watch see what the leading branch would have been given instead of what was computed."""
+        watch = self.lanes[lane].watch
+        if watch is None or branch is not self.leader or len(branch.rings[lane].features) < 2:
+            return
+        assert branch.layout is not None
+        predicted = self._value(self.predictor, place, branch, lane, tensors)
+        held = self._value(Hold(), place, branch, lane, tensors)
+        evolved = branch.layout.evolved
+        watch.compare(evolved(predicted), evolved(held), evolved(v))
+
     def _store(
-        self, tick: int, branch: Branch, lane: int, tensors: dict[str, Tensor], outputs: list[Tensor]
+        self, place: Place, branch: Branch, lane: int, tensors: dict[str, Tensor], outputs: list[Tensor]
     ) -> None:
         assert branch.layout is not None
+        self._compare(place, branch, lane, tensors, outputs)
         features = branch.layout.features(tensors, outputs)
-        branch.rings[lane].push(Feature(tick, features))
+        branch.rings[lane].push(Feature(place.tick, features))
         if branch is self.leader:
-            self.refreshed[lane] = tick
-            self.lanes[lane].computed(branch.layout.latents(tensors), branch.layout.evolved(outputs))
+            self.lanes[lane].refreshed = place.tick
+            self.lanes[lane].scheduler.computed(
+                branch.layout.latents(tensors), branch.layout.evolved(outputs)
+            )
 
     def _arrived(self, branch: Branch, call: Call, lane: int) -> None:
         if branch is self.leader:
-            self.lanes[lane].arrived(self._measured(branch, call, lane))
+            self.lanes[lane].scheduler.arrived(self._measured(branch, call, lane))
 
     # -- lanes ---------------------------------------------------------------------------------------------------
 
@@ -293,8 +336,3 @@ class Engine:
 
     def _cut(self, outputs: list[Tensor], lane: int) -> list[Tensor]:
         return outputs if len(self.lanes) == 1 else [tensor[lane : lane + 1] for tensor in outputs]
-
-
-def _version(tensor: Tensor) -> int | None:
-    """Counts in-place changes; inference tensors do not count theirs."""
-    return None if tensor.is_inference() else tensor._version

@@ -57,22 +57,29 @@ class Layout:
 
     def __init__(self, call: Call, output: Any, *, residual: bool) -> None:
         leaves, self._spec = pytree.tree_flatten(output)
+        paths = {id(tensor): path for path, tensor in call.tensors.items()}
         self._constants = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        self._places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+        self._passed = {i: paths[id(leaf)] for i, leaf in enumerate(leaves) if id(leaf) in paths}
+        self._places = [
+            i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and i not in self._passed
+        ]
         outputs = [leaves[i] for i in self._places]
         self.residual = residual
         self.streams = _match(call, outputs)
+        self._first_latent = next((path for path in call.tensors if call.is_latent(path)), None)
 
     def split(self, output: Any) -> list[Tensor]:
-        """The output's tensors, in order."""
+        """The output's tensors, in order, but for arguments that the module only hands on."""
         leaves = pytree.tree_leaves(output)
         return [leaves[i] for i in self._places]
 
-    def join(self, tensors: Sequence[Tensor]) -> Any:
-        """An output like the one learned from, made of other tensors."""
+    def join(self, outputs: Sequence[Tensor], tensors: Mapping[str, Tensor]) -> Any:
+        """An output like the one learned from, made of other `outputs` and the call's own `tensors`."""
         leaves = list(self._constants)
-        for place, tensor in zip(self._places, tensors, strict=True):
-            leaves[place] = tensor
+        for place, path in self._passed.items():
+            leaves[place] = tensors[path]
+        for place, output in zip(self._places, outputs, strict=True):
+            leaves[place] = output
         return pytree.tree_unflatten(leaves, self._spec)
 
     def features(self, tensors: Mapping[str, Tensor], outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -94,13 +101,18 @@ class Layout:
         ]
 
     def latents(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
-        """What adaptive decisions look at on the way in: the part of each input that its output evolves."""
-        return [stream.cut(tensors[stream.source]) for stream in self.streams if stream.source is not None]
+        """What adaptive decisions look at on the way in: the part of each input that its output evolves.
+
+        Where no output has an input's shape, the first latent and the first output are looked at as they are.
+        """
+        paired = [stream.cut(tensors[stream.source]) for stream in self.streams if stream.source is not None]
+        return paired or ([tensors[self._first_latent]] if self._first_latent else [])
 
     def evolved(self, outputs: Sequence[Tensor]) -> list[Tensor]:
         """And on the way out: the outputs that belong to `latents`, cut alike."""
         pairs = zip(self.streams, outputs, strict=True)
-        return [stream.cut(output) for stream, output in pairs if stream.source is not None]
+        paired = [stream.cut(output) for stream, output in pairs if stream.source is not None]
+        return paired or ([outputs[0]] if self._first_latent else [])
 
     def sources(self) -> set[str]:
         """Paths of the inputs that some output is measured against."""

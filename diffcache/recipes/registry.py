@@ -12,4 +12,5 @@ METHODS: dict[str, type[CacheConfig]] = {
     )
 }
 
-DEFAULT = EasyCacheConfig
+DEFAULT: CacheConfig = UniformConfig(interval=2, order=1, basis="output", warmup_steps=3, watch_bound=0.3)
+"""What `accelerate(pipe)` uses."""

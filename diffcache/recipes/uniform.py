@@ -11,13 +11,17 @@ from diffcache.schedulers.interval import Interval
 
 @dataclass(frozen=True, kw_only=True)
 class UniformConfig(CacheConfig):
-    """Where: the whole denoiser. When: a fixed interval. How: hold, or extrapolate the residual v - x.
+    """Where: the whole denoiser. When: a fixed interval. How: hold, or extrapolate.
 
     Attributes:
         interval: distance between computed ticks, counted from the last warm-up tick; 1 computes everything.
         predictor: "polynomial" through the last `order + 1` computed ticks, or "hold".
         order: degree of the polynomial, 0 to 2; 0 holds.
         axis: what it is a polynomial in: "sigma" (the noise level) or "tick".
+        basis: what is held or extrapolated: "residual" (v - x) or "output" (v).
+        watch_bound: at each computed tick the prediction is compared with the truth: one that is worse than holding
+            falls back to it, and where both are off by more than this fraction of the output, the next ticks are
+            computed. None: no watch.
         warmup_steps: None: 1.
     """
 
@@ -27,15 +31,27 @@ class UniformConfig(CacheConfig):
     predictor: Literal["hold", "polynomial"] = "polynomial"
     order: int = 0
     axis: Axis = "sigma"
+    basis: Literal["residual", "output"] = "residual"
+    watch_bound: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check("interval", 1, whole=True)
         self._check("order", 0, whole=True)
+        self._check("watch_bound", 0)
         if self.order > 2:
             raise ConfigError(f"uniform: order must be 0, 1 or 2, not {self.order!r}.")
         self._choose("predictor", "hold", "polynomial")
         self._choose("axis", "sigma", "tick")
+        self._choose("basis", "residual", "output")
+
+    @property
+    def residual(self) -> bool:
+        return self.basis == "residual"
+
+    @property
+    def watch(self) -> float | None:
+        return self.watch_bound
 
     def scheduler(self, run: RunFacts) -> Interval:
         return Interval(self.interval, self.guards(run).warmup_steps)

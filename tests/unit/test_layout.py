@@ -41,9 +41,10 @@ def hold(layout: Layout, at: Call, outputs: list[Tensor], now: Call) -> list[Ten
 )
 def test_any_output_is_taken_apart_and_put_together(wrap: Any) -> None:
     x, v = torch.randn(2, 4, 8, 8), torch.randn(2, 4, 8, 8)
-    layout = Layout(call(hidden_states=x), wrap(v), residual=True)
+    at = call(hidden_states=x)
+    layout = Layout(at, wrap(v), residual=True)
     other = torch.randn(2, 4, 8, 8)
-    joined = layout.join([other])
+    joined = layout.join([other], at.tensors)
     assert type(joined) is type(wrap(v))
     assert torch.equal(layout.split(joined)[0], other)
 
@@ -89,6 +90,15 @@ def test_two_streams_find_their_own_inputs() -> None:
     at = call(hidden_states=torch.randn(1, 6, 8), audio=torch.randn(1, 3, 8), text=torch.randn(1, 5, 8))
     layout = Layout(at, Pair(torch.randn(1, 6, 8), torch.randn(1, 3, 8)), residual=True)
     assert layout.sources() == {"hidden_states", "audio"}
+
+
+def test_an_argument_that_is_handed_on_is_not_stored() -> None:
+    cache, x = torch.randn(2, 3), torch.randn(1, 4, 4)
+    at = call(hidden_states=x, audio={"keys": cache})
+    layout = Layout(at, (torch.randn(1, 4, 4), {"keys": cache}), residual=True)
+    now = call(hidden_states=x, audio={"keys": torch.zeros(2, 3)})
+    assert len(layout.streams) == 1
+    assert layout.join([x], now.tensors)[1]["keys"] is now.tensors["audio.keys"]
 
 
 def test_list_valued_latents_are_streams_of_their_own() -> None:

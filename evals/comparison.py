@@ -1,0 +1,100 @@
+"""Compares methods on one pipeline at a given compute, with the plain pipeline at fewer steps as the ruler."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import Tensor
+
+from diffcache.config import CacheConfig
+from diffcache.evals.fidelity import psnr, ssim
+from diffcache.evals.rendering import noise_scheduler, render
+from diffcache.evals.rulers import rulers
+
+REFERENCE_STEPS = 1000
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a comparison; medians over the samples.
+
+    Attributes:
+        name: the method, or the ruler.
+        ticks: model evaluations computed, of `total`.
+        compute: share of the full run's work.
+        psnr_full, ssim_full: against the full run.
+        psnr_reference: against the reference of 1000 steps.
+    """
+
+    name: str
+    ticks: int
+    total: int
+    compute: float
+    psnr_full: float
+    ssim_full: float
+    psnr_reference: float
+
+
+class Comparison:
+    """Holds a pipeline call's full run and its reference, and measures others against them.
+
+    Args:
+        pipe: a plain pipeline.
+        call: its keyword arguments, several samples with a generator each; `num_inference_steps` is the full run's.
+        reference: pictures of the reference run, where they are known already.
+    """
+
+    def __init__(self, pipe: Any, call: dict[str, Any], reference: Tensor | None = None) -> None:
+        self.pipe = pipe
+        self.call = call
+        self.steps: int = call["num_inference_steps"]
+        self.full = render(pipe, call).pictures
+        self.reference = self.fewer(REFERENCE_STEPS) if reference is None else reference
+
+    def fewer(self, steps: int, replacement: Any = None) -> Tensor:
+        """The plain pipeline with another number of steps, and perhaps another noise scheduler."""
+        with noise_scheduler(self.pipe, replacement):
+            return render(self.pipe, {**self.call, "num_inference_steps": steps}).pictures
+
+    def full_row(self) -> Row:
+        return self._row("full run", self.full, self.steps, 1.0)
+
+    def method(self, name: str, config: CacheConfig) -> Row:
+        rendered = render(self.pipe, self.call, config)
+        assert rendered.report is not None
+        found = rendered.report
+        return self._row(name, rendered.pictures, len(found.computed_ticks), found.compute_fraction)
+
+    def fewer_steps(self, steps: int) -> list[Row]:
+        """One row for each ruler at `steps` steps."""
+        return [
+            self._row(f"{steps} steps, {name}", self.fewer(steps, replacement), steps, steps / self.steps)
+            for name, replacement in rulers(self.pipe).items()
+        ]
+
+    def _row(self, name: str, pictures: Tensor, ticks: int, compute: float) -> Row:
+        def median(values: Tensor) -> float:
+            return round(float(values.median()), 3)
+
+        return Row(
+            name,
+            ticks,
+            self.steps,
+            round(compute, 4),
+            median(psnr(pictures, self.full)),
+            median(ssim(pictures, self.full)),
+            median(psnr(pictures, self.reference)),
+        )
+
+
+def table(rows: list[Row]) -> str:
+    """The rows as a Markdown table."""
+    head = "| run | ticks | compute | PSNR to full | SSIM to full | PSNR to 1000 steps |\n|---|---|---|---|---|---|\n"
+    return head + "\n".join(
+        f"| {r.name} | {r.ticks}/{r.total} | {r.compute:.0%} | {r.psnr_full:.1f} | {r.ssim_full:.4f} "
+        f"| {r.psnr_reference:.1f} |"
+        for r in rows
+    )
+
+
+def as_json(rows: list[Row]) -> list[dict[str, Any]]:
+    return [asdict(row) for row in rows]

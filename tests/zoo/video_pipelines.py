@@ -1,0 +1,353 @@
+"""Tiny video pipelines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from diffusers import (
+    AnimateDiffPipeline,
+    AutoencoderKLCogVideoX,
+    AutoencoderKLHunyuanVideo,
+    AutoencoderKLHunyuanVideo15,
+    AutoencoderKLLTX2Audio,
+    AutoencoderKLLTX2Video,
+    AutoencoderKLLTXVideo,
+    AutoencoderKLMochi,
+    CogVideoXDDIMScheduler,
+    CogVideoXPipeline,
+    HunyuanVideo15Pipeline,
+    HunyuanVideoPipeline,
+    Kandinsky5T2VPipeline,
+    LattePipeline,
+    LTX2Pipeline,
+    LTXPipeline,
+    MochiPipeline,
+    MotionAdapter,
+    SkyReelsV2DiffusionForcingPipeline,
+    UniPCMultistepScheduler,
+    WanImageToVideoPipeline,
+    WanPipeline,
+    WanVACEPipeline,
+)
+from diffusers.guiders import ClassifierFreeGuidance
+from diffusers.pipelines.ltx2 import LTX2TextConnectors
+from zoo.image_pipelines import (
+    BOTH_POOLED,
+    EVERY_TOKEN,
+    MASKS,
+    MOST_TOKENS,
+    ONE_TEXT,
+    POOLED,
+    PROMPTS,
+    TWO_TEXTS,
+)
+from zoo.pipeline_case import PipelineCase, calling, ddim, flow, kl_vae, model, noise, picture, quiet, wan_vae
+from zoo.weights import tiny
+
+CLIP = {"height": 16, "width": 16, "num_frames": 5, "output_type": "latent"}
+
+
+def unipc() -> UniPCMultistepScheduler:
+    return UniPCMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0)
+
+
+def wan(
+    cls: type = WanPipeline, denoiser: str = "WanTransformer3DModel", *, experts: int = 1, **config: Any
+) -> Any:
+    components = {"image_encoder": None, "image_processor": None} if cls is WanImageToVideoPipeline else {}
+    return quiet(
+        cls(
+            vae=wan_vae(),
+            scheduler=unipc(),
+            transformer=model(denoiser, **config),
+            transformer_2=model(denoiser, seed=1, **config) if experts == 2 else None,
+            boundary_ratio=0.875 if experts == 2 else None,
+            **ONE_TEXT,
+            **components,
+        )
+    )
+
+
+def sky_reels() -> Any:
+    transformer = model("SkyReelsV2Transformer3DModel")
+    return quiet(
+        SkyReelsV2DiffusionForcingPipeline(
+            transformer=transformer, vae=wan_vae(), scheduler=unipc(), **ONE_TEXT
+        )
+    )
+
+
+def ltx2() -> Any:
+    vae = tiny(
+        AutoencoderKLLTX2Video,
+        latent_channels=4,
+        block_out_channels=(8, 8, 8, 8),
+        decoder_block_out_channels=(8, 8, 8),
+        layers_per_block=(1, 1, 1, 1, 1),
+        decoder_layers_per_block=(1, 1, 1, 1),
+        patch_size=2,
+    )
+    audio_vae = tiny(
+        AutoencoderKLLTX2Audio,
+        base_channels=8,
+        ch_mult=(1,),
+        num_res_blocks=1,
+        latent_channels=2,
+        mel_bins=16,
+    )
+    connectors = tiny(
+        LTX2TextConnectors,
+        caption_channels=16,
+        text_proj_in_factor=2,
+        video_connector_num_layers=1,
+        video_connector_num_attention_heads=2,
+        video_connector_attention_head_dim=8,
+        video_connector_num_learnable_registers=2,
+        audio_connector_num_layers=1,
+        audio_connector_num_attention_heads=2,
+        audio_connector_attention_head_dim=8,
+        audio_connector_num_learnable_registers=2,
+        connector_rope_base_seq_len=8,
+        rope_double_precision=False,
+    )
+    return quiet(
+        LTX2Pipeline(
+            scheduler=flow(),
+            vae=vae,
+            audio_vae=audio_vae,
+            connectors=connectors,
+            transformer=model("LTX2VideoTransformer3DModel"),
+            vocoder=None,
+            **ONE_TEXT,
+        )
+    )
+
+
+def ltx() -> Any:
+    vae = tiny(
+        AutoencoderKLLTXVideo,
+        latent_channels=4,
+        block_out_channels=(8, 8, 8, 8),
+        decoder_block_out_channels=(8, 8, 8, 8),
+        layers_per_block=(1, 1, 1, 1, 1),
+        decoder_layers_per_block=(1, 1, 1, 1, 1),
+        patch_size=1,
+    )
+    return quiet(LTXPipeline(flow(), vae, transformer=model("LTXVideoTransformer3DModel"), **ONE_TEXT))
+
+
+def cogvideox() -> Any:
+    vae = tiny(
+        AutoencoderKLCogVideoX,
+        latent_channels=4,
+        block_out_channels=(8, 8, 8, 8),
+        layers_per_block=1,
+        norm_num_groups=2,
+        down_block_types=("CogVideoXDownBlock3D",) * 4,
+        up_block_types=("CogVideoXUpBlock3D",) * 4,
+    )
+    transformer = model("CogVideoXTransformer3DModel")
+    return quiet(
+        CogVideoXPipeline(vae=vae, transformer=transformer, scheduler=CogVideoXDDIMScheduler(), **ONE_TEXT)
+    )
+
+
+def hunyuan() -> Any:
+    vae = tiny(
+        AutoencoderKLHunyuanVideo,
+        latent_channels=4,
+        block_out_channels=(8, 8, 8, 8),
+        layers_per_block=1,
+        norm_num_groups=4,
+        mid_block_add_attention=False,
+    )
+    transformer = model("HunyuanVideoTransformer3DModel")
+    return quiet(HunyuanVideoPipeline(transformer=transformer, vae=vae, scheduler=flow(), **TWO_TEXTS))
+
+
+def hunyuan15() -> Any:
+    vae = tiny(
+        AutoencoderKLHunyuanVideo15,
+        latent_channels=4,
+        block_out_channels=(8, 8),
+        layers_per_block=1,
+        spatial_compression_ratio=2,
+        temporal_compression_ratio=2,
+        downsample_match_channel=False,
+        upsample_match_channel=False,
+    )
+    transformer = model("HunyuanVideo15Transformer3DModel")
+    guider = ClassifierFreeGuidance(guidance_scale=3.0)
+    return quiet(
+        HunyuanVideo15Pipeline(transformer=transformer, vae=vae, scheduler=flow(), guider=guider, **TWO_TEXTS)
+    )
+
+
+def mochi() -> Any:
+    vae = tiny(
+        AutoencoderKLMochi,
+        latent_channels=4,
+        encoder_block_out_channels=(32, 32, 32, 32),
+        decoder_block_out_channels=(32, 32, 32, 32),
+        layers_per_block=(1, 1, 1, 1, 1),
+        latents_mean=[0.0] * 4,
+        latents_std=[1.0] * 4,
+    )
+    return quiet(MochiPipeline(flow(), vae, transformer=model("MochiTransformer3DModel"), **ONE_TEXT))
+
+
+def latte() -> Any:
+    return quiet(
+        LattePipeline(
+            vae=kl_vae(), transformer=model("LatteTransformer3DModel"), scheduler=ddim(), **ONE_TEXT
+        )
+    )
+
+
+def kandinsky5() -> Any:
+    transformer = model("Kandinsky5Transformer3DModel")
+    vae = tiny(
+        AutoencoderKLHunyuanVideo,
+        latent_channels=4,
+        block_out_channels=(8, 8, 8, 8),
+        layers_per_block=1,
+        norm_num_groups=4,
+        mid_block_add_attention=False,
+    )
+    return quiet(Kandinsky5T2VPipeline(transformer=transformer, vae=vae, scheduler=flow(), **TWO_TEXTS))
+
+
+def animate_diff() -> Any:
+    adapter = tiny(
+        MotionAdapter,
+        block_out_channels=(8, 16, 16),
+        motion_layers_per_block=2,
+        motion_norm_num_groups=4,
+        motion_num_attention_heads=2,
+        motion_max_seq_length=4,
+    )
+    unet = model("UNet2DConditionModel")
+    return quiet(
+        AnimateDiffPipeline(vae=kl_vae(), unet=unet, motion_adapter=adapter, scheduler=ddim(), **ONE_TEXT)
+    )
+
+
+LTX2_CALL = {
+    "prompt_embeds": noise(1, 4, 32, seed=1),
+    "prompt_attention_mask": torch.ones(1, 4, dtype=torch.bool),
+    "negative_prompt_embeds": noise(1, 4, 32, seed=2),
+    "negative_prompt_attention_mask": torch.ones(1, 4, dtype=torch.bool),
+    "height": 64,
+    "width": 64,
+    "num_frames": 9,
+    "stg_scale": 0.0,
+    "modality_scale": 1.0,
+    "audio_stg_scale": 0.0,
+    "audio_modality_scale": 1.0,
+    "output_type": "latent",
+}
+ALL_GUIDANCE = {"stg_scale": 1.0, "modality_scale": 3.0, "spatio_temporal_guidance_blocks": [1]}
+
+CASES = [
+    PipelineCase("WanPipeline", wan, calling(**PROMPTS, **CLIP), "two-pass"),
+    PipelineCase(
+        "WanPipeline-two-experts",
+        lambda: wan(experts=2),
+        calling(**PROMPTS, **CLIP),
+        "two-pass",
+        denoisers=("transformer", "transformer_2"),
+    ),
+    PipelineCase(
+        "WanImageToVideoPipeline",
+        lambda: wan(WanImageToVideoPipeline, in_channels=36),
+        calling(image=picture(1, 3, 16, 16), **PROMPTS, **CLIP),
+        "two-pass",
+    ),
+    PipelineCase(
+        "WanVACEPipeline",
+        lambda: wan(WanVACEPipeline, "WanVACETransformer3DModel", vace_in_channels=96),
+        calling(**PROMPTS, **CLIP),
+        "two-pass",
+    ),
+    PipelineCase(
+        "SkyReelsV2DiffusionForcingPipeline",
+        sky_reels,
+        calling(prompt=None, **PROMPTS, **CLIP, base_num_frames=5),
+        "two-pass",
+    ),
+    PipelineCase("LTX2Pipeline", ltx2, calling(**LTX2_CALL), "batched"),
+    PipelineCase("LTX2Pipeline-three-passes", ltx2, calling(**{**LTX2_CALL, **ALL_GUIDANCE}), "batched"),
+    PipelineCase(
+        "LTXPipeline",
+        ltx,
+        calling(**PROMPTS, **MASKS, **{**CLIP, "height": 64, "width": 64, "num_frames": 9}),
+        "batched",
+    ),
+    PipelineCase(
+        "CogVideoXPipeline", cogvideox, calling(**PROMPTS, **{**CLIP, "height": 32, "width": 32}), "batched"
+    ),
+    PipelineCase(
+        "HunyuanVideoPipeline",
+        hunyuan,
+        calling(prompt_embeds=PROMPTS["prompt_embeds"], prompt_attention_mask=EVERY_TOKEN, **POOLED, **CLIP),
+        "none",
+    ),
+    PipelineCase(
+        "HunyuanVideoPipeline-true-cfg",
+        hunyuan,
+        calling(**PROMPTS, **MASKS, **BOTH_POOLED, true_cfg_scale=3.0, **CLIP),
+        "two-pass",
+    ),
+    PipelineCase(
+        "HunyuanVideo15Pipeline",
+        hunyuan15,
+        calling(
+            **PROMPTS,
+            prompt_embeds_mask=EVERY_TOKEN,
+            negative_prompt_embeds_mask=MOST_TOKENS,
+            prompt_embeds_2=noise(1, 4, 16, seed=5),
+            prompt_embeds_mask_2=EVERY_TOKEN[:, :4],
+            negative_prompt_embeds_2=noise(1, 4, 16, seed=6),
+            negative_prompt_embeds_mask_2=EVERY_TOKEN[:, :4],
+            **CLIP,
+        ),
+        "two-pass",
+    ),
+    PipelineCase("MochiPipeline", mochi, calling(**PROMPTS, **MASKS, **{**CLIP, "num_frames": 7}), "batched"),
+    PipelineCase(
+        "LattePipeline",
+        latte,
+        calling(
+            **PROMPTS,
+            negative_prompt=None,
+            height=8,
+            width=8,
+            video_length=2,
+            output_type="latent",
+            mask_feature=False,
+        ),
+        "batched",
+    ),
+    PipelineCase(
+        "Kandinsky5T2VPipeline",
+        kandinsky5,
+        calling(
+            prompt_embeds_qwen=noise(1, 6, 16, seed=1),
+            prompt_embeds_clip=noise(1, 16, seed=2),
+            negative_prompt_embeds_qwen=noise(1, 6, 16, seed=3),
+            negative_prompt_embeds_clip=noise(1, 16, seed=4),
+            prompt_cu_seqlens=torch.tensor([0, 6], dtype=torch.int32),
+            negative_prompt_cu_seqlens=torch.tensor([0, 6], dtype=torch.int32),
+            **CLIP,
+        ),
+        "two-pass",
+    ),
+    PipelineCase(
+        "AnimateDiffPipeline",
+        animate_diff,
+        calling(**PROMPTS, **{**CLIP, "num_frames": 2}),
+        "batched",
+        ("unet",),
+    ),
+]
