@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from diffcache.recipes.uniform import UniformConfig
     from diffcache.reporting import RunReport
     from diffcache.schedulers.errors import ConfigError, DiffcacheError, ScheduleError, TargetError
+    from diffcache.schedulers.schedule import Schedule
 
 __version__ = "0.1.0"
 
@@ -31,6 +32,7 @@ _HOME = {
     "RunReport": "diffcache.reporting",
     "ConfigError": "diffcache.schedulers.errors",
     "DiffcacheError": "diffcache.schedulers.errors",
+    "Schedule": "diffcache.schedulers.schedule",
     "ScheduleError": "diffcache.schedulers.errors",
     "TargetError": "diffcache.schedulers.errors",
 }
@@ -41,6 +43,7 @@ __all__ = [
     "DiffcacheError",
     "EasyCacheConfig",
     "RunReport",
+    "Schedule",
     "ScheduleError",
     "TargetError",
     "UniformConfig",

@@ -1,13 +1,18 @@
 """The public functions: thin, and all of the checking of what a user passes."""
 
 import difflib
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from diffcache import attach
 from diffcache.config import CacheConfig, check_options
+from diffcache.models import model_of
 from diffcache.recipes.registry import DEFAULT, METHODS
+from diffcache.recipes.replay import ReplayConfig
 from diffcache.reporting import RunReport
 from diffcache.schedulers.errors import ConfigError, TargetError
+from diffcache.schedulers.schedule import Schedule
+from diffcache.scopes import uncompiled
 from diffcache.targets import denoisers_of
 
 Target = TypeVar("Target")
@@ -15,7 +20,7 @@ Target = TypeVar("Target")
 
 def accelerate(
     target: Target,
-    config: CacheConfig | str | None = None,
+    config: CacheConfig | Schedule | str | Path | None = None,
     *,
     speedup: float | None = None,
     quality: float | None = None,
@@ -29,10 +34,11 @@ def accelerate(
     Args:
         target: a Diffusers pipeline (modular or not), or a denoiser (`torch.nn.Module`) whose loop you write
             yourself with `denoising_run`.
-        config: None for the default method, a method's name ("easycache"; see `methods()`), or a config object.
+        config: None for the default method, a method's name ("easycache"; see `methods()`), a config object, a
+            `Schedule`, or the folder or hub id of a saved one.
         speedup, quality, quantize, max_cache_bytes: not there yet; a value raises NotImplementedError.
         verbose: print what was attached.
-        **options: the method's own (`threshold=0.1`, `interval=3`, ...).
+        **options: the method's own (`threshold=0.1`, `interval=3`, ...); for a schedule `resample=True`.
 
     Returns:
         The target itself.
@@ -40,6 +46,7 @@ def accelerate(
     Raises:
         TargetError: there is nothing to attach to, or Diffusers' own cache or cache-dit is active on it.
         ConfigError: an unknown method or option, or a value out of range.
+        ScheduleError: a schedule that cannot be read, or was made for another model.
 
     Either everything is attached or nothing: after an error the target is as it was.
     """
@@ -54,6 +61,7 @@ def accelerate(
                 f"{option}= is not there yet: choose a method and its threshold or interval."
             )
     resolved = _config(config, options)
+    resolved.check({name: model_of(uncompiled(module)) for name, module in denoisers_of(target).items()})
     attach.attach(target, resolved)
     if verbose:
         print(f"diffcache: {resolved} attached to {', '.join(denoisers_of(target))}")
@@ -75,7 +83,7 @@ def report(target: Any) -> RunReport:
     attachment = attach.attachment_of(target)
     if attachment is None:
         raise TargetError(f"this {type(target).__name__} is not accelerated: call accelerate() on it first.")
-    return RunReport(attachment.config.name, attachment.records)
+    return RunReport(attachment.config.name, attachment.config.options(), attachment.records)
 
 
 def methods() -> dict[str, type[CacheConfig]]:
@@ -88,15 +96,27 @@ def plan(target: Any, config: Any = None, **call: Any) -> NoReturn:
     raise NotImplementedError("plan() is not there yet: run once and read report(target).")
 
 
-def _config(config: CacheConfig | str | None, options: dict[str, Any]) -> CacheConfig:
+def _config(config: CacheConfig | Schedule | str | Path | None, options: dict[str, Any]) -> CacheConfig:
+    if isinstance(config, Path) or (isinstance(config, str) and config not in METHODS and _is_place(config)):
+        config = Schedule.from_pretrained(config)
+    if isinstance(config, Schedule):
+        check_options(ReplayConfig, options)
+        return ReplayConfig(schedule=config, **options)
     if isinstance(config, str):
         method = _method(config)
         check_options(method, options)
         return method(**options)
     chosen = DEFAULT if config is None else config
     if not isinstance(chosen, CacheConfig):
-        raise ConfigError(f"config must be a method's name or a CacheConfig, not a {type(config).__name__}.")
+        raise ConfigError(
+            f"config must be a method's name, a CacheConfig or a Schedule, not a {type(config).__name__}."
+        )
     return chosen.replace(**options)
+
+
+def _is_place(name: str) -> bool:
+    """A folder, or what can only be a path or a hub id."""
+    return "/" in name or Path(name).is_dir()
 
 
 def _method(name: str) -> type[CacheConfig]:

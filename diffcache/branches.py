@@ -4,15 +4,13 @@ The name that the pipeline gives it (`cache_context`) decides where there is one
 else its order inside the tick.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from diffcache.calls import Call
-from diffcache.layout import Layout
-from diffcache.store import Ring
+from diffcache.store import Store
 
 MAX_BRANCHES = 8
 """More calls than this in one tick are no guidance passes: nothing of theirs is reused."""
@@ -29,37 +27,33 @@ class Branch:
     Attributes:
         conditioning: the arguments of its newest call that may tell it apart.
         fingerprint: of its newest call; `changed` when it differs from that of what had been stored.
-        layout: how its output splits, learned from its newest computed call.
-        rings: its stored features, one ring for each lane.
+        store: its past features.
         tick: of its newest call.
     """
 
-    def __init__(self, name: str, context: str | None) -> None:
+    def __init__(self, name: str, context: str | None, depth: int) -> None:
         self.name = name
         self.context = context
         self.conditioning: Conditioning = {}
         self.fingerprint: tuple[Any, ...] = ()
         self.changed = False
-        self.layout: Layout | None = None
-        self.rings: list[Ring] = []
+        self.store = Store(depth)
         self.tick = -1
 
     def clear(self) -> None:
-        for ring in self.rings:
-            ring.clear()
-        self.rings = []
-        self.layout = None
+        self.store.clear()
         self.conditioning = {}
-
-    def tensors(self) -> Iterator[Tensor]:
-        for ring in self.rings:
-            yield from ring.tensors()
 
 
 class Branches:
-    """The branches of one denoiser in one run; `tick` is that of its newest call."""
+    """The branches of one denoiser in one run; `tick` is that of its newest call.
 
-    def __init__(self) -> None:
+    Args:
+        depth: how many past features each is to store.
+    """
+
+    def __init__(self, depth: int) -> None:
+        self.depth = depth
         self.known: list[Branch] = []
         self.habits = Habits()
         self._before: list[Branch] = []
@@ -78,7 +72,7 @@ class Branches:
         for branch in self.known:
             if branch.tick < tick - 1 - FORGET_AFTER:
                 branch.clear()
-        self.known = [branch for branch in self.known if branch.rings or branch.tick >= tick - 1]
+        self.known = [branch for branch in self.known if len(branch.store) or branch.tick >= tick - 1]
 
     def identify(self, conditioning: Conditioning, context: str | None, *, by_order: bool) -> Branch:
         """The branch of a call of this tick; a new one, with nothing stored, where none fits.
@@ -124,7 +118,7 @@ class Branches:
         stem = "" if context is None else f"{context}#"
         names = [] if context is None else [context]
         names += [f"{stem}{i}" for i in range(len(taken) + 1)]
-        branch = Branch(next(name for name in names if name not in taken), context)
+        branch = Branch(next(name for name in names if name not in taken), context, self.depth)
         self.known.append(branch)
         return branch
 

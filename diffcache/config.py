@@ -3,14 +3,17 @@
 import dataclasses
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from typing_extensions import Self
 
 from diffcache.predictors import Hold, Predictor
+from diffcache.schedulers.artifact import load_config, save_config, upload
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.guards import Guards
+from diffcache.schedulers.schedule import Model
 
 
 @dataclass(frozen=True)
@@ -21,11 +24,19 @@ class RunFacts:
         denoiser: the denoiser's class name: published defaults hang on it.
         experts: how many denoisers of that class the pipeline has (Wan 2.2 has two).
         num_ticks: length of the run; None where nothing says so.
+        site: the denoiser's name in the target.
+        sigmas: noise level of each tick; None where unknown.
+        noise_scheduler: its class name; None in a hand-written loop.
+        latents: shapes of the denoiser's latents, without the batch dimension.
     """
 
     denoiser: str
     experts: int = 1
     num_ticks: int | None = None
+    site: str = "denoiser"
+    sigmas: tuple[float, ...] | None = None
+    noise_scheduler: str | None = None
+    latents: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +63,9 @@ class CacheConfig(ABC):
         self._check("tail_steps", 0, whole=True)
         self._check("max_consecutive_reuses", 1, whole=True)
 
+    def check(self, models: dict[str, Model]) -> None:
+        """Raises ScheduleError where the method was made for other denoisers than these."""
+
     @property
     def residual(self) -> bool:
         """What is stored: what the denoiser adds to its latent (True), or its output as it is."""
@@ -61,6 +75,11 @@ class CacheConfig(ABC):
     def watch(self) -> float | None:
         """Bound of the watch over the predictor (see `Watch`); None for none."""
         return None
+
+    @property
+    def each_branch(self) -> bool:
+        """Every branch is decided for itself (a schedule that names branches), not all by the leading one."""
+        return False
 
     @abstractmethod
     def scheduler(self, run: RunFacts) -> CacheScheduler:
@@ -77,6 +96,33 @@ class CacheConfig(ABC):
     def guards(self, run: RunFacts) -> Guards:
         warmup = self.warmup(run) if self.warmup_steps is None else self.warmup_steps
         return Guards(warmup, self.tail_steps, self.max_consecutive_reuses)
+
+    def options(self) -> dict[str, Any]:
+        """Every option with its value."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    def save_pretrained(self, folder: str | Path) -> Path:
+        """Writes `cache_config.json`."""
+        return save_config(self.name, self.options(), Path(folder))
+
+    @classmethod
+    def from_pretrained(cls, name: str | Path) -> "CacheConfig":
+        """Reads a config from a folder or from the hub; on a method's own class, one of that method only.
+
+        Raises:
+            ConfigError: there is none, or it is not of this method, or an option is unknown or out of range.
+        """
+        from diffcache.recipes.registry import METHODS
+
+        method, options = load_config(name)
+        if method not in METHODS or not issubclass(METHODS[method], cls):
+            raise ConfigError(f"{name}: holds the method {method!r}, which is not {cls.__name__}'s.")
+        check_options(METHODS[method], options)
+        return METHODS[method](**options)
+
+    def push_to_hub(self, repo_id: str, **options: Any) -> str:
+        """Uploads the config to a hub repository, made if need be; returns its address (options: `private`, `token`)."""
+        return upload(self.save_pretrained, repo_id, **options)
 
     def replace(self, **options: Any) -> Self:
         """A copy with some options changed.

@@ -1,9 +1,11 @@
 """Predictors: the weights with which stored features add up to the value of a reused tick."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from diffcache.schedulers.errors import ScheduleError
 
 Axis = Literal["sigma", "tick"]
 
@@ -23,6 +25,10 @@ class Predictor(ABC):
     """How many past features it looks at when it has them."""
 
     @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Name and parameters, as `predictor_from` reads them."""
+
+    @abstractmethod
     def weights(self, past: Sequence[Moment], target: Moment) -> list[float]:
         """One weight for each of the `past` moments (newest first, at least one, at most `depth`)."""
 
@@ -31,6 +37,9 @@ class Hold(Predictor):
     """The newest feature, unchanged."""
 
     depth = 1
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": "hold"}
 
     def weights(self, past: Sequence[Moment], target: Moment) -> list[float]:
         return [1.0]
@@ -48,6 +57,9 @@ class Polynomial(Predictor):
         self.depth = order + 1
         self.axis = axis
 
+    def describe(self) -> dict[str, Any]:
+        return {"name": "polynomial", "order": self.depth - 1, "axis": self.axis}
+
     def weights(self, past: Sequence[Moment], target: Moment) -> list[float]:
         at, x = self._positions(past, target)
         weights = []
@@ -64,3 +76,17 @@ class Polynomial(Predictor):
         if self.axis == "sigma" and target.sigma is not None and len(set(sigmas)) == len(past):
             return sigmas, target.sigma
         return [float(moment.tick) for moment in past], float(target.tick)
+
+
+def predictor_from(description: Mapping[str, Any]) -> Predictor:
+    """The predictor that `describe` described.
+
+    Raises:
+        ScheduleError: it is of no known kind.
+    """
+    match description:
+        case {"name": "hold"}:
+            return Hold()
+        case {"name": "polynomial", "order": int(order), "axis": "sigma" | "tick" as axis}:
+            return Polynomial(order, axis)
+    raise ScheduleError(f"predictor: {dict(description)} is none that this version knows.")

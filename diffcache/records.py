@@ -1,9 +1,17 @@
 """What the engine writes down of a run while it goes on."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
+
+from diffcache.schedulers.schedule import Model
+
+if TYPE_CHECKING:
+    from diffcache.planner import Verdict
+
+MIXED = "+"
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +21,7 @@ class CallRecord:
     Attributes:
         tick, branch, site: where it stands.
         computed: share of its samples that were computed: 0 or 1, or between with `per_sample`.
+        mark: "#" computed, "-" predicted, "=" held, "+" not all samples alike.
         reason: why a guard, not the method, made it compute; None otherwise.
         weight: its cost when computed, in samples times parameters.
     """
@@ -21,6 +30,7 @@ class CallRecord:
     branch: str
     site: str
     computed: float
+    mark: str
     reason: str | None
     weight: float
 
@@ -36,6 +46,9 @@ class RunRecord:
         calls: every denoiser call in order.
         cache_bytes: most bytes that were held at once.
         parameters: number of parameters of each site.
+        models: what each site is.
+        noise_scheduler: class name; None in a hand-written loop.
+        predictor: description of the method's.
     """
 
     num_ticks: int | None = None
@@ -44,10 +57,18 @@ class RunRecord:
     calls: list[CallRecord] = field(default_factory=list)
     cache_bytes: int = 0
     parameters: dict[str, int] = field(default_factory=dict)
+    models: dict[str, Model] = field(default_factory=dict)
+    noise_scheduler: str | None = None
+    predictor: dict[str, Any] = field(default_factory=dict)
 
-    def add(self, tick: int, branch: str, site: str, computed: float, reason: str | None, batch: int) -> None:
+    def add(self, tick: int, branch: str, site: str, verdicts: Sequence["Verdict"], batch: int) -> None:
+        """Notes a call with one verdict for each lane."""
+        decisions = [verdict.decision for verdict in verdicts]
+        computed = sum(decision.computes for decision in decisions) / len(decisions)
+        mark = decisions[0].value if len(set(decisions)) == 1 else MIXED
+        reason = next((verdict.reason for verdict in verdicts if verdict.reason), None)
         weight = float(batch * max(self.parameters.get(site, 1), 1))
-        self.calls.append(CallRecord(tick, branch, site, computed, reason, weight))
+        self.calls.append(CallRecord(tick, branch, site, computed, mark, reason, weight))
 
     def amend(self, reason: str) -> None:
         """Gives the newest call a reason that was found only while it was computed."""

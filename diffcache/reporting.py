@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from diffcache.freezing import freeze
 from diffcache.records import CallRecord, RunRecord
 from diffcache.schedulers.guards import TAIL, WARM_UP
+from diffcache.schedulers.schedule import Schedule
 
 NOT_OBSERVED = "steps not observed: the noise scheduler was not stepped during the call"
 
@@ -23,14 +25,15 @@ class RunReport:
     to end: run 2's first tick follows run 1's last.
     """
 
-    def __init__(self, method: str, records: Sequence[RunRecord]) -> None:
+    def __init__(self, method: str, options: dict[str, Any], records: Sequence[RunRecord]) -> None:
         self.method = method
+        self.options = options
         self.records = list(records)
 
     @property
     def runs(self) -> list["RunReport"]:
         """One report for each denoising loop of the call."""
-        return [RunReport(self.method, [record]) for record in self.records]
+        return [RunReport(self.method, self.options, [record]) for record in self.records]
 
     @property
     def calls(self) -> list[CallRecord]:
@@ -136,6 +139,7 @@ class RunReport:
         """Writes everything as JSON; returns the path."""
         data: dict[str, Any] = {
             "method": self.method,
+            "options": self.options,
             "compute_fraction": self.compute_fraction,
             "cache_bytes": self.cache_bytes,
             "notes": self.notes,
@@ -146,9 +150,13 @@ class RunReport:
         path.write_text(json.dumps(data, indent=1) + "\n")
         return path
 
-    def to_schedule(self) -> Any:
-        """The run's decisions as a schedule that can be saved, shared and replayed."""
-        raise NotImplementedError("to_schedule() comes with the schedule artifact.")
+    def to_schedule(self) -> Schedule:
+        """The run's decisions as a schedule that can be saved, shared and replayed.
+
+        Raises:
+            ScheduleError: there is not exactly one denoising loop, or it was decided sample by sample.
+        """
+        return freeze(self)
 
     def __repr__(self) -> str:
         return f"<RunReport {self.summary().splitlines()[0]}>"
@@ -169,11 +177,11 @@ class RunReport:
         return table
 
     def _timeline(self, branch: str) -> str:
-        """One character per tick: computed, partly computed (`per_sample`), reused, not called."""
+        """One character per tick: the call's mark, or a dot where the branch was not called."""
         marks = ["."] * self.num_ticks
         for tick, call in self._placed():
             if call.branch == branch:
-                marks[tick] = "#" if call.computed == 1 else "+" if call.computed else "-"
+                marks[tick] = call.mark
         return "".join(marks)
 
     def _why(self) -> str:

@@ -1,12 +1,14 @@
 """Runs: one denoising loop, and everything cached that belongs to it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import nn
 
 from diffcache.branches import FORGET_AFTER
+from diffcache.calls import Call
 from diffcache.config import CacheConfig, RunFacts
 from diffcache.engine import Engine, Place
+from diffcache.models import model_of
 from diffcache.records import RunRecord
 from diffcache.timetable import Timetable
 
@@ -30,13 +32,29 @@ class Run:
     def __post_init__(self) -> None:
         self.record.num_ticks = self.timetable.num_ticks
         self.record.sigmas = self.timetable.of_run()
+        self.record.noise_scheduler = self.timetable.noise_scheduler
 
-    def engine(self, module: nn.Module, config: CacheConfig, site: str, experts: int) -> Engine:
+    def engine(self, module: nn.Module, config: CacheConfig, site: str, experts: int, call: Call) -> Engine:
         """The engine of a denoiser, made at its first call."""
         if id(module) not in self.engines:
-            facts = RunFacts(type(module).__name__, experts, self.timetable.num_ticks)
+            sigmas = self.timetable.of_run()
+            facts = RunFacts(
+                denoiser=type(module).__name__,
+                experts=experts,
+                num_ticks=self.timetable.num_ticks,
+                site=site,
+                sigmas=None if sigmas is None else tuple(sigmas),
+                noise_scheduler=self.timetable.noise_scheduler,
+                latents=tuple(tuple(x.shape[1:] if call.batched else x.shape) for x in call.latents),
+            )
+            engine = Engine(site, config, facts, self.record)
             self.record.parameters[site] = sum(p.numel() for p in module.parameters())
-            self.engines[id(module)] = Engine(site, config, facts, self.record)
+            self.record.models[site] = replace(model_of(module), latents=facts.latents)
+            self.record.predictor = {
+                **engine.planner.predictor.describe(),
+                "basis": "residual" if config.residual else "output",
+            }
+            self.engines[id(module)] = engine
         return self.engines[id(module)]
 
     def place(self, context: str | None, *, by_order: bool) -> Place:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
+from diffcache.calls import Call
 from diffcache.config import CacheConfig
 from diffcache.engine import Forward
 from diffcache.records import RunRecord
@@ -74,10 +75,11 @@ class Scope:
         assert self.run is not None
         assert self.config is not None
         plain = uncompiled(module)
+        call = Call(plain, args, kwargs)
         engine = self.run.engine(
-            plain, self.config, self.sites[id(plain)], self.experts[type(plain).__name__]
+            plain, self.config, self.sites[id(plain)], self.experts[type(plain).__name__], call
         )
-        return engine.call(plain, forward, args, kwargs, self.run.place(self.context, by_order=self.by_order))
+        return engine.call(plain, forward, call, self.run.place(self.context, by_order=self.by_order))
 
     @contextmanager
     def named(self, context: str) -> Iterator[None]:

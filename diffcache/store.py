@@ -1,10 +1,16 @@
-"""The store: a ring of past features for each branch (and sample) of a site."""
+"""The store: past features of a site for one branch, one ring for each lane."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
+
+from diffcache.layout import Layout
+from diffcache.predictors import Moment, Predictor
+from diffcache.timetable import Timetable
+
+Tensors = dict[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,23 +21,56 @@ class Feature:
     tensors: tuple[Tensor, ...]
 
 
-class Ring:
-    """The newest `depth` features, newest first."""
+class Store:
+    """Rings of the newest `depth` features, newest first.
+
+    Attributes:
+        layout: how the output splits, learned from the newest computed call; None before the first.
+        rings: one for each lane.
+    """
 
     def __init__(self, depth: int) -> None:
-        self.features: deque[Feature] = deque(maxlen=depth)
+        self.depth = depth
+        self.layout: Layout | None = None
+        self.rings: list[deque[Feature]] = []
+
+    def seat(self, lanes: int) -> None:
+        """Makes room for so many lanes; another number than before empties the store."""
+        if len(self.rings) != lanes:
+            self.rings = [deque(maxlen=self.depth) for _ in range(lanes)]
+
+    def __len__(self) -> int:
+        return sum(len(ring) for ring in self.rings)
+
+    def last_computed(self, lane: int) -> int | None:
+        """Tick of the newest feature of a lane."""
+        return self.rings[lane][0].tick if self.rings[lane] else None
+
+    def push(self, tick: int, lane: int, tensors: Tensors, outputs: Sequence[Tensor]) -> None:
+        """Keeps what a computed call gave: `outputs`, from the call's `tensors`."""
+        self.rings[lane].appendleft(Feature(tick, self.learned.features(tensors, outputs)))
+
+    def value(
+        self, predictor: Predictor, tick: int, times: Timetable, lane: int, tensors: Tensors
+    ) -> list[Tensor]:
+        """The outputs that `predictor` expects at `tick` for a call with these `tensors`."""
+        past = list(self.rings[lane])[: predictor.depth]
+        moments = [Moment(feature.tick, times.sigma(feature.tick)) for feature in past]
+        weights = predictor.weights(moments, Moment(tick, times.sigma(tick)))
+        return self.learned.predict(tensors, [feature.tensors for feature in past], weights)
 
     @property
-    def last_computed(self) -> int | None:
-        """Tick of the newest feature."""
-        return self.features[0].tick if self.features else None
-
-    def push(self, feature: Feature) -> None:
-        self.features.appendleft(feature)
+    def learned(self) -> Layout:
+        """The layout, of a store that has been filled."""
+        assert self.layout is not None
+        return self.layout
 
     def clear(self) -> None:
-        self.features.clear()
+        for ring in self.rings:
+            ring.clear()
+        self.rings, self.layout = [], None
 
     def tensors(self) -> Iterator[Tensor]:
-        for feature in self.features:
-            yield from feature.tensors
+        for ring in self.rings:
+            for feature in ring:
+                yield from feature.tensors

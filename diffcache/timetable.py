@@ -15,11 +15,13 @@ class Timetable:
         num_ticks: how many ticks there will be; None where nothing says so.
         sigmas: noise levels of the noise scheduler's whole list, where known.
         first: place in that list of the run's first tick (image-to-image starts later).
+        noise_scheduler: class name; None in a hand-written loop.
     """
 
     num_ticks: int | None = None
     sigmas: list[float] | None = None
     first: int = 0
+    noise_scheduler: str | None = None
 
     def sigma(self, tick: int) -> float | None:
         i = self.first + tick
@@ -67,7 +69,8 @@ def timetable_of(noise_scheduler: Any, num_timesteps: object) -> Timetable:
     first = getattr(noise_scheduler, "begin_index", None) or 0
     left = len(timesteps) - first
     counted = isinstance(num_timesteps, int) and 0 < num_timesteps <= left
-    return Timetable(num_timesteps if counted else left, sigmas_of(noise_scheduler), first)  # type: ignore[arg-type]
+    ticks = num_timesteps if counted and isinstance(num_timesteps, int) else left
+    return Timetable(ticks, sigmas_of(noise_scheduler), first, type(noise_scheduler).__name__)
 
 
 def place_in_list(timestep: object, noise_scheduler: Any) -> int | None:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.signals import Signal
-from diffcache.schedulers.steps import Step
+from diffcache.schedulers.steps import Decision, Step
 
 
 class Accumulator(CacheScheduler):
@@ -24,12 +24,13 @@ class Accumulator(CacheScheduler):
     def measure(self, latents: Sequence[Tensor]) -> Tensor | None:
         return self.signal.measure(latents)
 
-    def decide(self, step: Step, signal: Sequence[float] | None) -> bool:
+    def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
         if signal is None:
-            return True
+            return Decision.COMPUTE
         if not step.repeats_sigma:
             self.error = [e + s for e, s in zip(self.error or [0.0] * len(signal), signal, strict=True)]
-        return not all(e < self.threshold for e in self.error)
+        below = all(e < self.threshold for e in self.error)
+        return Decision.PREDICT if below else Decision.COMPUTE
 
     def arrived(self, latents: Sequence[Tensor]) -> None:
         self.signal.arrived(latents)

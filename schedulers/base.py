@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
-from diffcache.schedulers.steps import Step
+from diffcache.schedulers.steps import Decision, Step
 
 
 class CacheScheduler(ABC):
@@ -23,8 +23,8 @@ class CacheScheduler(ABC):
         return None
 
     @abstractmethod
-    def decide(self, step: Step, signal: Sequence[float] | None) -> bool:
-        """True to compute, False to reuse. `signal` is what `measure` returned, on the host."""
+    def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
+        """Compute, predict or hold. `signal` is what `measure` returned, on the host."""
 
     def arrived(self, latents: Sequence[Tensor]) -> None:
         """Called on every tick, after the decision, with the leading branch's latents."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from diffcache.schedulers.base import CacheScheduler
-from diffcache.schedulers.steps import Step
+from diffcache.schedulers.steps import Decision, Step
 
 
 class Interval(CacheScheduler):
@@ -18,5 +18,6 @@ class Interval(CacheScheduler):
         self.interval = interval
         self.first = max(warmup_steps - 1, 0)
 
-    def decide(self, step: Step, signal: Sequence[float] | None) -> bool:
-        return (step.tick - self.first) % self.interval == 0
+    def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
+        due = (step.tick - self.first) % self.interval == 0
+        return Decision.COMPUTE if due else Decision.PREDICT

@@ -1,6 +1,7 @@
-"""Where in a denoising loop a denoiser call stands."""
+"""Where in a denoising loop a denoiser call stands, and what is decided there."""
 
 from dataclasses import dataclass
+from enum import Enum
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,3 +21,15 @@ class Step:
     branch: str
     sigma: float | None = None
     repeats_sigma: bool = False
+
+
+class Decision(Enum):
+    """What is done at a call; the value is its mark in timelines and schedules."""
+
+    COMPUTE = "#"
+    PREDICT = "-"
+    HOLD = "="
+
+    @property
+    def computes(self) -> bool:
+        return self is Decision.COMPUTE

@@ -10,7 +10,8 @@ from typing_extensions import Self
 from zoo.denoisers import Case, loop, tensors
 
 from diffcache import accelerate, denoising_run, report, restore
-from diffcache.engine import CHANGED, WRITES_INPUT
+from diffcache.engine import WRITES_ARGUMENTS
+from diffcache.planner import CHANGED
 from diffcache.records import RunRecord
 
 STEPS = 6
@@ -96,8 +97,8 @@ def whole_model(case: Case) -> str:
     assert held.alive() == 0, "a cached tensor outlives its run"
     assert all(torch.isfinite(x).all() for x in reused), "not finite"
     assert [x.shape for x in reused] == [x.shape for x in plain], "shapes differ"
-    if WRITES_INPUT in found.reasons:
-        verdict = WRITES_INPUT
+    if WRITES_ARGUMENTS in found.reasons:
+        verdict = WRITES_ARGUMENTS
         assert same(reused, plain), "a forward that writes was skipped"
     else:
         verdict = "OK"

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from diffcache.branches import Branches
-from diffcache.store import Feature, Ring
+from diffcache.store import Feature
 
 COND, UNCOND = torch.randn(1, 4, 8), torch.randn(1, 4, 8)
 
@@ -14,7 +14,7 @@ class Loop:
     """Feeds calls into Branches and marks each found branch as having stored something."""
 
     def __init__(self) -> None:
-        self.branches = Branches()
+        self.branches = Branches(depth=1)
         self.tick = -1
 
     def __call__(
@@ -27,9 +27,9 @@ class Loop:
         for conditioning in calls:
             given = conditioning if isinstance(conditioning, dict) else {"text": conditioning}
             branch = self.branches.identify(given, context, by_order=by_order)
-            found.append((branch.name, any(ring.features for ring in branch.rings)))
-            branch.rings = branch.rings or [Ring(1)]
-            branch.rings[0].push(Feature(self.tick, ()))
+            found.append((branch.name, len(branch.store) > 0))
+            branch.store.seat(1)
+            branch.store.rings[0].appendleft(Feature(self.tick, ()))
         return found
 
 

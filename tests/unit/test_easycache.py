@@ -25,9 +25,9 @@ def test_decisions_on_recorded_tensors_equal_a_hand_computed_sequence() -> None:
     computed = []
     for tick, x in enumerate(inputs):
         signal = scheduler.measure([x])
-        compute = scheduler.decide(Step(tick, 12, "0"), None if signal is None else signal.tolist())
+        decision = scheduler.decide(Step(tick, 12, "0"), None if signal is None else signal.tolist())
         scheduler.arrived([x])
-        if compute:
+        if decision.computes:
             scheduler.computed([x], [2 * x])
             computed.append(tick)
     # ticks 0 and 1 have no k yet; then 2/198 + ... crosses 0.035 at every fourth tick (4 * 2/198 = 0.0404).
@@ -127,15 +127,15 @@ def test_a_repeated_input_keeps_the_gain_and_never_divides_by_zero() -> None:
 
 def test_one_stream_at_its_threshold_computes_for_all() -> None:
     scheduler = Accumulator(SecantGain(), threshold=0.1)
-    assert not scheduler.decide(Step(3, 10, "0"), [0.01, 0.09])
-    assert scheduler.decide(Step(4, 10, "0"), [0.01, 0.09])
+    assert not scheduler.decide(Step(3, 10, "0"), [0.01, 0.09]).computes
+    assert scheduler.decide(Step(4, 10, "0"), [0.01, 0.09]).computes
 
 
 def test_a_repeated_noise_level_adds_nothing() -> None:
     scheduler = Accumulator(SecantGain(), threshold=0.1)
     scheduler.decide(Step(1, 10, "0"), [0.09])
-    assert not scheduler.decide(Step(2, 10, "0", repeats_sigma=True), [0.09])
-    assert scheduler.decide(Step(3, 10, "0"), [0.09])
+    assert not scheduler.decide(Step(2, 10, "0", repeats_sigma=True), [0.09]).computes
+    assert scheduler.decide(Step(3, 10, "0"), [0.09]).computes
 
 
 def test_an_adaptive_tick_reads_the_device_once_and_a_static_one_never(

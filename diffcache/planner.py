@@ -1,0 +1,156 @@
+"""The planner: here it is decided, once per tick, what is computed and what is reused."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from diffcache.branches import Branch
+from diffcache.config import CacheConfig, RunFacts
+from diffcache.lanes import lane_of
+from diffcache.predictors import Hold, Predictor
+from diffcache.schedulers.base import CacheScheduler
+from diffcache.schedulers.guards import NAN, History
+from diffcache.schedulers.steps import Decision, Step
+from diffcache.store import Tensors
+from diffcache.watch import OFF_BOUND, Watch
+
+CHANGED = "the call's shapes, dtypes, devices, adapters or optional inputs changed"
+FOLLOWER_FIRST = "arrived before the leading branch"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is done at one call with one lane; `reason` is set when a guard, not the method, made it compute."""
+
+    decision: Decision
+    reason: str | None = None
+
+
+@dataclass(slots=True)
+class Lane:
+    """What is decided together: the whole batch, or one sample with `per_sample`.
+
+    Attributes:
+        scheduler: when.
+        watch: how far the predictor can be trusted; None where the method does not ask for one.
+        refreshed: tick that the leading branch computed last.
+    """
+
+    scheduler: CacheScheduler
+    watch: Watch | None
+    refreshed: int | None = None
+
+
+class Planner:
+    """Decides for one denoiser over one run.
+
+    The leading branch (the run's first; the next one when it leaves) makes the tick's plan, and the others obey it. A
+    method whose schedule names branches is asked for each instead. Guards come first, and can only make it compute.
+    """
+
+    def __init__(self, config: CacheConfig, facts: RunFacts) -> None:
+        self.config = config
+        self.facts = facts
+        self.guards = config.guards(facts)
+        self.predictor = config.predictor_for(facts)
+        self.lanes: list[Lane] = []
+        self.leader: Branch | None = None
+        self._plan: list[Verdict] = []
+        self._planned_tick = -1
+
+    def verdicts(self, step: Step, branch: Branch, tensors: Tensors, lanes: int) -> list[Verdict]:
+        """One verdict for each of so many lanes."""
+        self._seat(branch, step, lanes)
+        forced = [self._forced(step, branch, lane) for lane in range(lanes)]
+        if self.config.each_branch:
+            return self._decide(step, branch, tensors, forced)
+        if branch is self.leader:
+            self._plan, self._planned_tick = self._decide(step, branch, tensors, forced), step.tick
+            return self._plan
+        if self._planned_tick != step.tick:
+            return [Verdict(Decision.COMPUTE, reason or FOLLOWER_FIRST) for reason in forced]
+        return [
+            planned if planned.decision.computes or reason is None else Verdict(Decision.COMPUTE, reason)
+            for planned, reason in zip(self._plan, forced, strict=True)
+        ]
+
+    def predictor_of(self, verdict: Verdict) -> Predictor:
+        """How a lane that is reused is predicted."""
+        return Hold() if verdict.decision is Decision.HOLD else self.predictor
+
+    def arrived(self, branch: Branch, lane: int, tensors: Tensors) -> None:
+        """A call of the leading branch with these tensors has been decided."""
+        if branch is self.leader:
+            self.lanes[lane].scheduler.arrived(branch.store.learned.latents(tensors))
+
+    def computed(self, branch: Branch, lane: int, tick: int, tensors: Tensors, outputs: list[Tensor]) -> None:
+        """And has been computed."""
+        if branch is self.leader:
+            learned = branch.store.learned
+            self.lanes[lane].refreshed = tick
+            self.lanes[lane].scheduler.computed(learned.latents(tensors), learned.evolved(outputs))
+
+    def follows(self, tick: int) -> bool:
+        """Whether the leading branch has been called in this tick already."""
+        return self.leader is not None and self.leader.tick == tick
+
+    def clear(self) -> None:
+        self.lanes, self._plan, self.leader = [], [], None
+
+    def tensors(self) -> Iterator[Tensor]:
+        """The tensors that cache schedulers keep."""
+        for lane in self.lanes:
+            yield from lane.scheduler.held()
+
+    def _seat(self, branch: Branch, step: Step, lanes: int) -> None:
+        """Elects the leader, and sets up the lanes."""
+        left = self.leader is None or self.leader.tick < step.tick - 1
+        if left or (branch is self.leader and (branch.changed or lanes != len(self.lanes))):
+            self.leader = branch
+            self.lanes = [self._lane() for _ in range(lanes)]
+        branch.store.seat(lanes)
+
+    def _lane(self) -> Lane:
+        bound = self.config.watch
+        return Lane(self.config.scheduler(self.facts), None if bound is None else Watch(bound))
+
+    def _forced(self, step: Step, branch: Branch, lane: int) -> str | None:
+        refreshed = None if branch is self.leader or self.config.each_branch else self.lanes[lane].refreshed
+        last = branch.store.last_computed(lane)
+        reason = self.guards.forces_compute(step, History(last, refreshed))
+        return CHANGED if reason is not None and last is None and branch.changed else reason
+
+    def _decide(
+        self, step: Step, branch: Branch, tensors: Tensors, forced: Sequence[str | None]
+    ) -> list[Verdict]:
+        """Asks the cache scheduler of every lane that no guard has decided."""
+        asked = [i for i, reason in enumerate(forced) if reason is None]
+        signals = self._signals(branch, tensors, asked)
+        verdicts = [Verdict(Decision.COMPUTE, reason) for reason in forced]
+        for i in asked:
+            verdicts[i] = self._judge(self.lanes[i], step, signals.get(i))
+        return verdicts
+
+    def _signals(self, branch: Branch, tensors: Tensors, asked: Sequence[int]) -> dict[int, list[float]]:
+        """The signals of these lanes, where they have one; all are read from the device at once."""
+        measured = {}
+        for i in asked:
+            latents = branch.store.learned.latents(lane_of(tensors, i, len(self.lanes)))
+            signal = self.lanes[i].scheduler.measure(latents)
+            if signal is not None:
+                measured[i] = signal
+        if not measured:
+            return {}
+        return dict(zip(measured, torch.stack(list(measured.values())).tolist(), strict=True))
+
+    def _judge(self, lane: Lane, step: Step, signal: list[float] | None) -> Verdict:
+        decision = lane.scheduler.decide(step, signal)
+        if any(not abs(value) < float("inf") for value in signal or ()):
+            return Verdict(Decision.COMPUTE, NAN)
+        if lane.watch is None or decision is not Decision.PREDICT:
+            return Verdict(decision)
+        if not lane.watch.trusts_any:
+            return Verdict(Decision.COMPUTE, OFF_BOUND)
+        return Verdict(Decision.PREDICT if lane.watch.trusts_prediction else Decision.HOLD)

@@ -1,0 +1,94 @@
+"""Replay: a schedule as a method."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from diffcache.config import CacheConfig, RunFacts
+from diffcache.predictors import Predictor, predictor_from
+from diffcache.schedulers.errors import ScheduleError
+from diffcache.schedulers.guards import Guards
+from diffcache.schedulers.schedule import Model, Schedule
+from diffcache.schedulers.table import Table
+
+SIGMA_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayConfig(CacheConfig):
+    """Where, when and how as a `Schedule` says; its warm-up and tail are part of the table.
+
+    Attributes:
+        schedule: what is replayed.
+        resample: fit it to runs of other lengths, noise levels or resolutions, tick by tick the nearest in noise
+            level, instead of refusing them.
+    """
+
+    name: ClassVar[str] = "schedule"
+
+    schedule: Schedule
+    resample: bool = False
+
+    @property
+    def residual(self) -> bool:
+        return bool(self.schedule.predictor.get("basis", "residual") == "residual")
+
+    @property
+    def each_branch(self) -> bool:
+        return True
+
+    def options(self) -> dict[str, Any]:
+        return {"resample": self.resample, "of": dict(self.schedule.producer)}
+
+    def check(self, models: dict[str, Model]) -> None:
+        for site, made_for in self.schedule.models.items():
+            here = models.get(site)
+            if here is None:
+                raise ScheduleError(
+                    f"the schedule is for {site!r}, and this target has {', '.join(models)} only."
+                )
+            if (here.name, here.config) != (made_for.name, made_for.config):
+                differs = (
+                    f"{made_for.name}, not {here.name}"
+                    if here.name != made_for.name
+                    else "another configuration"
+                )
+                raise ScheduleError(f"the schedule's {site} is of {differs}: record one on this model.")
+
+    def scheduler(self, run: RunFacts) -> Table:
+        return Table(self._fitted(run), run.site)
+
+    def warmup(self, run: RunFacts) -> int:
+        return 0
+
+    def guards(self, run: RunFacts) -> Guards:
+        return Guards(warmup_steps=0, tail_steps=0)
+
+    def predictor_for(self, run: RunFacts) -> Predictor:
+        return predictor_from(self.schedule.predictor)
+
+    def _fitted(self, run: RunFacts) -> Schedule:
+        """The schedule, fitted to the run if that was asked for."""
+        difference = self._difference(run)
+        if difference is None:
+            return self.schedule
+        if not self.resample or run.num_ticks is None:
+            raise ScheduleError(
+                f"the schedule has {difference}: pass resample=True, or record one for this run."
+            )
+        return self.schedule.resampled(run.num_ticks, run.sigmas)
+
+    def _difference(self, run: RunFacts) -> str | None:
+        made = self.schedule
+        if run.num_ticks != made.num_ticks:
+            return f"{made.num_ticks} ticks and this run {run.num_ticks}"
+        if run.noise_scheduler is not None and made.noise_scheduler not in (None, run.noise_scheduler):
+            return f"the noise scheduler {made.noise_scheduler} and this run {run.noise_scheduler}"
+        if run.sigmas is not None and made.sigmas is not None:
+            scale = max(abs(sigma) for sigma in made.sigmas)
+            gap = max(abs(a - b) for a, b in zip(run.sigmas, made.sigmas, strict=True))
+            if gap > SIGMA_TOLERANCE * scale:
+                return "other noise levels than this run"
+        latents = made.models[run.site].latents if run.site in made.models else ()
+        if latents and run.latents and latents != run.latents:
+            return f"latents of {list(latents[0])} and this run of {list(run.latents[0])}"
+        return None

@@ -1,0 +1,200 @@
+"""A schedule as files: `cache_schedule.json`, readable and diffable, and tensors beside it. No pickle."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from diffcache.schedulers.errors import ConfigError, ScheduleError
+from diffcache.schedulers.schedule import Model, Schedule
+
+FORMAT = 1
+JSON_NAME = "cache_schedule.json"
+TENSORS_NAME = "cache_schedule.safetensors"
+CONFIG_NAME = "cache_config.json"
+
+
+def as_json(schedule: Schedule) -> dict[str, Any]:
+    """All of it but the coefficients' values."""
+    return {
+        "format": FORMAT,
+        "models": {
+            site: {
+                "class": model.name,
+                "config": model.config,
+                "latents": [list(shape) for shape in model.latents],
+            }
+            for site, model in schedule.models.items()
+        },
+        "noise_scheduler": {
+            "class": schedule.noise_scheduler,
+            "num_ticks": schedule.num_ticks,
+            "sigmas": None if schedule.sigmas is None else list(schedule.sigmas),
+        },
+        "table": {site: dict(rows) for site, rows in schedule.table.items()},
+        "predictor": dict(schedule.predictor),
+        "corrections": {name: list(tensor.shape) for name, tensor in schedule.corrections.items()},
+        "fitted_with": schedule.fitted_with,
+        "quantization": schedule.quantization,
+        "producer": dict(schedule.producer),
+        "measured": dict(schedule.measured),
+    }
+
+
+def save(schedule: Schedule, folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / JSON_NAME).write_text(json.dumps(as_json(schedule), indent=1) + "\n")
+    if schedule.corrections:
+        save_file({name: t.contiguous() for name, t in schedule.corrections.items()}, folder / TENSORS_NAME)
+    return folder
+
+
+def load(name: str | Path) -> Schedule:
+    """From a folder, else from the hub."""
+    try:
+        return _read(find(name, JSON_NAME), lambda: find(name, TENSORS_NAME))
+    except FileNotFoundError as error:
+        raise ScheduleError(f"{error}.") from error
+
+
+def save_config(method: str, options: dict[str, Any], folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    data = {"format": FORMAT, "method": method, "options": options}
+    (folder / CONFIG_NAME).write_text(json.dumps(data, indent=1) + "\n")
+    return folder
+
+
+def load_config(name: str | Path) -> tuple[str, dict[str, Any]]:
+    """Method and options of a saved config."""
+    try:
+        path = find(name, CONFIG_NAME)
+        fields = _Fields(_json(path), path)
+        return fields("method", str), fields("options", dict)
+    except (FileNotFoundError, ScheduleError) as error:
+        raise ConfigError(f"{error}") from error
+
+
+def find(name: str | Path, file: str) -> Path:
+    """A file in a folder, else in a hub repository.
+
+    Raises:
+        FileNotFoundError: it is in neither.
+    """
+    if Path(name).is_dir():
+        if not (Path(name) / file).exists():
+            raise FileNotFoundError(f"{Path(name) / file}: there is no such file")
+        return Path(name) / file
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(hf_hub_download(str(name), file))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
+        raise FileNotFoundError(f"{name}: neither a folder nor a hub repository with {file}") from error
+
+
+def upload(save_to: Callable[[Path], object], repo_id: str, **options: Any) -> str:
+    """Puts what `save_to(folder)` writes into a hub repository, made if need be; returns its address."""
+    from tempfile import TemporaryDirectory
+
+    from huggingface_hub import HfApi
+
+    api = HfApi(token=options.pop("token", None))
+    address = api.create_repo(repo_id, exist_ok=True, private=options.pop("private", None))
+    with TemporaryDirectory() as folder:
+        save_to(Path(folder))
+        api.upload_folder(repo_id=repo_id, folder_path=folder, **options)
+    return str(address)
+
+
+def _read(path: Path, tensors_path: Callable[[], Path]) -> Schedule:
+    fields = _Fields(_json(path), path)
+    version = fields("format", int)
+    if version != FORMAT:
+        raise ScheduleError(
+            f"{path}: format: this is version {version}, which needs another diffcache (this: {FORMAT})."
+        )
+    shapes = fields("corrections", dict)
+    try:
+        return Schedule(
+            models={site: _model(site, model, path) for site, model in fields("models", dict).items()},
+            table=_table(fields("table", dict), fields("noise_scheduler.num_ticks", int), path),
+            noise_scheduler=fields("noise_scheduler.class", str, None),
+            sigmas=_sigmas(fields("noise_scheduler.sigmas", list, None), path),
+            predictor=fields("predictor", dict),
+            corrections=_tensors(tensors_path(), shapes) if shapes else {},
+            fitted_with=fields("fitted_with", str, None),
+            quantization=fields("quantization", str, None),
+            producer=fields("producer", dict),
+            measured=fields("measured", dict),
+        )
+    except ScheduleError as error:
+        raise error if str(path.parent) in str(error) else ScheduleError(f"{path}: {error}") from error
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ScheduleError(f"{path}: not JSON, or cut short ({error}).") from error
+
+
+class _Fields:
+    """Reads fields by dotted name, or says which one is missing or of the wrong kind."""
+
+    def __init__(self, data: Any, path: Path) -> None:
+        self.data, self.path = data, path
+
+    def __call__(self, name: str, kind: type, *others: None) -> Any:
+        value = self.data
+        for part in name.split("."):
+            if not isinstance(value, dict) or part not in value:
+                raise ScheduleError(f"{self.path}: {name}: missing.")
+            value = value[part]
+        if not isinstance(value, kind) and not (others and value is None):
+            raise ScheduleError(f"{self.path}: {name}: must be {kind.__name__}, not {type(value).__name__}.")
+        return value
+
+
+def _model(site: str, data: Any, path: Path) -> Model:
+    fields = _Fields(data, path)
+    latents = tuple(tuple(int(n) for n in shape) for shape in fields("latents", list))
+    return Model(fields("class", str), fields("config", str), latents)
+
+
+def _table(data: dict[str, Any], num_ticks: int, path: Path) -> dict[str, dict[str, str]]:
+    for site, rows in data.items():
+        if not isinstance(rows, dict) or not all(isinstance(marks, str) for marks in rows.values()):
+            raise ScheduleError(f"{path}: table.{site}: must hold one string of marks for each branch.")
+        for branch, marks in rows.items():
+            if len(marks) != num_ticks:
+                raise ScheduleError(
+                    f"{path}: table.{site}.{branch}: {len(marks)} ticks instead of {num_ticks}."
+                )
+    return data
+
+
+def _sigmas(data: list[Any] | None, path: Path) -> tuple[float, ...] | None:
+    if data is None:
+        return None
+    if not all(isinstance(sigma, (int, float)) for sigma in data):
+        raise ScheduleError(f"{path}: noise_scheduler.sigmas: must be numbers.")
+    return tuple(float(sigma) for sigma in data)
+
+
+def _tensors(path: Path, shapes: dict[str, list[int]]) -> dict[str, Tensor]:
+    try:
+        tensors = load_file(path)
+    except (FileNotFoundError, SafetensorError) as error:
+        raise ScheduleError(f"{path}: corrections: missing, or cut short ({error}).") from error
+    for name, shape in shapes.items():
+        if name not in tensors or list(tensors[name].shape) != shape:
+            raise ScheduleError(f"{path}: corrections.{name}: missing, or not of shape {shape}.")
+        if not torch.isfinite(tensors[name]).all():
+            raise ScheduleError(f"{path}: corrections.{name}: a coefficient is not finite.")
+    return {name: tensors[name] for name in shapes}

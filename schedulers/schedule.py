@@ -1,0 +1,174 @@
+"""Schedule: decisions written down, with what they belong to and what was measured to make them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diffcache.schedulers.errors import ScheduleError
+from diffcache.schedulers.steps import Decision
+
+ALL = "all"
+"""The branch name of a schedule that treats all guidance passes alike."""
+
+NOT_CALLED = "."
+MARKS = {decision.value for decision in Decision} | {NOT_CALLED}
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a schedule was made for, one for each denoiser.
+
+    Attributes:
+        name: class of the denoiser.
+        config: hash of its configuration.
+        latents: shapes of its latents without the batch dimension.
+    """
+
+    name: str
+    config: str
+    latents: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A table of decisions [tick, branch or all, site], immutable, that can be saved, shared and replayed.
+
+    Attributes:
+        models: what it was made for, by denoiser site ("transformer").
+        table: marks by site and branch, one character per tick: "#" compute, "-" predict, "=" hold, "." not called.
+        noise_scheduler: class name; None for a hand-written loop.
+        sigmas: noise level of each tick; None where unknown.
+        predictor: the predictor's name and parameters.
+        corrections: coefficients by name, fitted with what `fitted_with` says.
+        quantization: of the model while the schedule was made, or None.
+        producer: method, its options, and a hash of the prompts it was made with.
+        measured: cost and fidelity when it was made.
+    """
+
+    models: Mapping[str, Model]
+    table: Mapping[str, Mapping[str, str]]
+    noise_scheduler: str | None = None
+    sigmas: tuple[float, ...] | None = None
+    predictor: Mapping[str, Any] = field(default_factory=lambda: {"name": "hold"})
+    corrections: Mapping[str, Tensor] = field(default_factory=dict)
+    fitted_with: str | None = None
+    quantization: str | None = None
+    producer: Mapping[str, Any] = field(default_factory=dict)
+    measured: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._check_table()
+        if self.sigmas is not None and len(self.sigmas) != self.num_ticks:
+            raise ScheduleError(f"sigmas: {len(self.sigmas)} noise levels for {self.num_ticks} ticks.")
+        if self.sigmas is not None and not torch.tensor(self.sigmas).isfinite().all():
+            raise ScheduleError("sigmas: a noise level is not finite.")
+        for name, tensor in self.corrections.items():
+            if not tensor.isfinite().all():
+                raise ScheduleError(f"corrections.{name}: a coefficient is not finite.")
+
+    @property
+    def num_ticks(self) -> int:
+        return len(next(iter(next(iter(self.table.values())).values())))
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        return tuple(self.table)
+
+    @property
+    def branches(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(branch for rows in self.table.values() for branch in rows))
+
+    @property
+    def decisions(self) -> Tensor:
+        """Bool [tick, branch, site]: True where something is computed."""
+        table = torch.zeros(self.num_ticks, len(self.branches), len(self.sites), dtype=torch.bool)
+        for s, rows in enumerate(self.table.values()):
+            for branch, marks in rows.items():
+                computed = [mark == Decision.COMPUTE.value for mark in marks]
+                table[:, self.branches.index(branch), s] = torch.tensor(computed)
+        return table
+
+    def decision(self, site: str, branch: str, tick: int) -> Decision:
+        """What to do; a call that the schedule does not know is computed."""
+        rows = self.table.get(site, {})
+        marks = rows.get(branch, rows.get(ALL, ""))
+        known = tick < len(marks) and marks[tick] != NOT_CALLED
+        return Decision(marks[tick]) if known else Decision.COMPUTE
+
+    def resampled(self, num_ticks: int, sigmas: Sequence[float] | None = None) -> "Schedule":
+        """This schedule for another number of ticks: each takes the decision of the tick nearest to it in noise level.
+
+        Without noise levels on both sides it is the tick at the nearest fraction of the run.
+        """
+        if sigmas is not None and self.sigmas is not None:
+            here = torch.tensor(self.sigmas)
+            nearest = [int((here - sigma).abs().argmin()) for sigma in sigmas]
+        else:
+            nearest = [round(i * (self.num_ticks - 1) / max(num_ticks - 1, 1)) for i in range(num_ticks)]
+        table = {
+            site: {branch: "".join(marks[i] for i in nearest) for branch, marks in rows.items()}
+            for site, rows in self.table.items()
+        }
+        return replace(self, table=table, sigmas=None if sigmas is None else tuple(sigmas), measured={})
+
+    def diff(self, other: "Schedule") -> str:
+        """What differs from another schedule, line by line; empty where nothing does."""
+        from diffcache.schedulers.artifact import as_json
+
+        mine, theirs = _flat(as_json(self)), _flat(as_json(other))
+        keys = dict.fromkeys([*mine, *theirs])
+        return "\n".join(
+            f"{key}: {mine.get(key)} -> {theirs.get(key)}" for key in keys if mine.get(key) != theirs.get(key)
+        )
+
+    def save_pretrained(self, folder: str | Path) -> Path:
+        """Writes `cache_schedule.json`, and `cache_schedule.safetensors` where there are coefficients."""
+        from diffcache.schedulers.artifact import save
+
+        return save(self, Path(folder))
+
+    @classmethod
+    def from_pretrained(cls, name: str | Path) -> "Schedule":
+        """Reads a schedule from a folder or from the hub, and checks all of it.
+
+        Raises:
+            ScheduleError: names the field and the file that are wrong.
+        """
+        from diffcache.schedulers.artifact import load
+
+        return load(name)
+
+    def push_to_hub(self, repo_id: str, **options: Any) -> str:
+        """Uploads the schedule to a hub repository, made if need be; returns its address.
+
+        Args:
+            repo_id: "user/name".
+            **options: `private`, `token`, `commit_message`, as for `huggingface_hub`.
+        """
+        from diffcache.schedulers.artifact import upload
+
+        return upload(self.save_pretrained, repo_id, **options)
+
+    def _check_table(self) -> None:
+        if not self.table or not all(self.table.values()):
+            raise ScheduleError("table: there is no site, or a site without a branch.")
+        for site, rows in self.table.items():
+            for branch, marks in rows.items():
+                if len(marks) != self.num_ticks or not marks:
+                    raise ScheduleError(
+                        f"table.{site}.{branch}: {len(marks)} ticks where others have {self.num_ticks}."
+                    )
+                if set(marks) - MARKS:
+                    raise ScheduleError(f"table.{site}.{branch}: marks must be of {' '.join(sorted(MARKS))}.")
+
+
+def _flat(value: Any, path: str = "") -> dict[str, Any]:
+    if isinstance(value, dict):
+        return {
+            k: v for key, item in value.items() for k, v in _flat(item, f"{path}.{key}".strip(".")).items()
+        }
+    return {path: value}
