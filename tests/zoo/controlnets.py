@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Generator
 from zoo import image_dits, packed_dits, paired_dits, unets
-from zoo.denoiser_case import Kwargs, case, randn
+from zoo.denoiser_case import Inputs, Kwargs, case, randn, train_steps, unit
 
 PICTURE = "conditioning_embedding_out_channels"
 
 
-def controlled(inputs: Any, *shape: int) -> Any:
+def controlled(inputs: Inputs, *shape: int) -> Inputs:
     """The inputs of the denoiser and the control picture of that shape."""
 
     def make(generator: Generator, batch: int) -> Kwargs:
@@ -55,20 +53,20 @@ CASES = [
         {**without(unets.SD, "sample_size", "up_block_types"), PICTURE: (4, 4)},
         controlled(unets.text, 3, 16, 16),
         latents=("sample",),
-        time_values=unets.train_steps,
+        time_values=train_steps,
     ),
     case(
         "FluxControlNetModel",
         packed_dits.POOLED_FLUX,
         controlled(packed_dits.flux_schnell, 16, 16),
-        time_values=packed_dits.unit,
+        time_values=unit,
     ),
     case("SD3ControlNetModel", SD3, controlled(paired_dits.sd3, 4, 8, 8)),
     case(
         "QwenImageControlNetModel",
         packed_dits.QWEN,
         controlled(packed_dits.qwen, 16, 16),
-        time_values=packed_dits.unit,
+        time_values=unit,
     ),
     case("SanaControlNetModel", SANA, controlled(image_dits.masked, 4, 8, 8)),
 ]

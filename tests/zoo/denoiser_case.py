@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from zoo.weights import tiny
 
 Kwargs = dict[str, Any]
+Inputs = Callable[[torch.Generator, int], Kwargs]
 Advance = Callable[[Kwargs, list[Tensor], int, int], Kwargs]
 
 
@@ -40,7 +41,7 @@ def tensors(value: Any) -> list[Tensor]:
     if isinstance(value, Tensor):
         return [value]
     if isinstance(value, dict):
-        value = value.values()
+        value = list(value.values())
     elif not isinstance(value, (list, tuple)):
         return []
     return [tensor for part in value for tensor in tensors(part)]
@@ -89,7 +90,7 @@ class Case:
 
     name: str
     build: Callable[..., nn.Module]
-    inputs: Callable[[torch.Generator, int], Kwargs]
+    inputs: Inputs
     latents: tuple[str, ...] = ("hidden_states",)
     time: tuple[str, ...] = ("timestep",)
     next_time: str = ""
@@ -140,19 +141,20 @@ def redrawn(value: Tensor, generator: torch.Generator) -> Tensor:
 def case(
     cls: str,
     config: Kwargs,
-    inputs: Callable[[torch.Generator, int], Kwargs],
+    inputs: Inputs,
     *,
     variant: str = "",
     **fields: Any,
 ) -> Case:
     """A case of the Diffusers class named `cls` (with its module before a colon, if it is not exported)."""
-    module, _, name = cls.rpartition(":")
+    path, _, name = cls.rpartition(":")
 
     def build(*, seed: int = 0, **overrides: Any) -> nn.Module:
-        owner = importlib.import_module(f"diffusers.{module}" if module else "diffusers")
-        return tiny(getattr(owner, name), seed=seed, **{**config, **overrides})
+        owner = importlib.import_module(f"diffusers.{path}" if path else "diffusers")
+        module: nn.Module = tiny(getattr(owner, name), seed=seed, **{**config, **overrides})
+        return module
 
-    exported = None if module else name
+    exported = None if path else name
     return Case(f"{name}-{variant}" if variant else name, build, inputs, exported=exported, **fields)
 
 
@@ -193,9 +195,11 @@ def loop(
     """A hand-written denoising loop; returns the final latents.
 
     With two branches the text-conditional call comes first, then the other, and the outputs are combined as in
-    classifier-free guidance. Conditioning tensors stay the same objects from step to step.
+    classifier-free guidance. Conditioning tensors stay the same objects from step to step. Everything runs on the
+    device of the module's parameters.
     """
-    inputs = case.inputs(torch.Generator().manual_seed(seed), batch)
+    device = next(module.parameters()).device
+    inputs = like(case.inputs(torch.Generator().manual_seed(seed), batch), lambda x: x.to(device))
     branch_inputs = [case.conditioning(inputs, which) for which in range(branches)]
     values = case.time_values(num_steps)
     ends = [*values[1:], 2 * values[-1] - values[-2] if num_steps > 1 else 0.0]

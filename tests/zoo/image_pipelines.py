@@ -46,7 +46,6 @@ TWO_TEXTS = absent("text_encoder", "tokenizer", "text_encoder_2", "tokenizer_2")
 SMALL = {"height": 16, "width": 16, "output_type": "latent"}
 EVERY_TOKEN = torch.ones(1, 6, dtype=torch.long)
 MOST_TOKENS = torch.tensor([[1, 1, 1, 1, 0, 0]])
-
 PROMPT = {"prompt_embeds": noise(1, 6, 16, seed=1)}
 PROMPTS = {**PROMPT, "negative_prompt_embeds": noise(1, 6, 16, seed=3)}
 MASKS = {"prompt_attention_mask": EVERY_TOKEN, "negative_prompt_attention_mask": MOST_TOKENS}
@@ -124,7 +123,6 @@ NEGATIVE = {
     "negative_pooled_prompt_embeds": noise(1, 16, seed=4),
 }
 LAYERS = noise(6, 1, 6, 16, seed=5)
-
 CASES = [
     PipelineCase("DiTPipeline", dit, calling(class_labels=[7], output_type="pt"), "batched"),
     PipelineCase("FluxPipeline", flux, calling(**PROMPT, **POOLED, **SMALL), "none"),
@@ -183,6 +181,7 @@ CASES = [
         plain(ChromaPipeline, "ChromaTransformer2DModel"),
         calling(**PROMPTS, **{key: mask.bool() for key, mask in MASKS.items()}, **SMALL),
         "two-pass",
+        notes="no cache_context; the text mask is the same kind of tensor in both branches",
     ),
     PipelineCase(
         "QwenImagePipeline",
@@ -208,12 +207,14 @@ CASES = [
         plain(Lumina2Pipeline, "Lumina2Transformer2DModel"),
         calling(**PROMPTS, **MASKS, **SMALL),
         "two-pass",
+        notes="no cache_context; time rises",
     ),
     PipelineCase(
         "ZImagePipeline",
         plain(ZImagePipeline, "ZImageTransformer2DModel"),
         calling(prompt_embeds=[noise(6, 16, seed=1)], negative_prompt_embeds=[noise(4, 16, seed=2)], **SMALL),
         "batched",
+        notes="latents and texts are lists, passed by position",
     ),
     PipelineCase(
         "HiDreamImagePipeline",

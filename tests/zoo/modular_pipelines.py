@@ -27,6 +27,18 @@ def wan() -> Any:
 
 SMALL = {"height": 16, "width": 16, "output": "latents"}
 CASES = [
-    PipelineCase("FluxModularPipeline", flux, calling(**PROMPT, **POOLED, **SMALL), "none"),
-    PipelineCase("WanModularPipeline", wan, calling(**PROMPTS, **SMALL, num_frames=5), "two-pass"),
+    PipelineCase(
+        "FluxModularPipeline",
+        flux,
+        calling(**PROMPT, **POOLED, **SMALL),
+        "none",
+        notes="no cache_context and no num_timesteps",
+    ),
+    PipelineCase(
+        "WanModularPipeline",
+        wan,
+        calling(**PROMPTS, **SMALL, num_frames=5),
+        "two-pass",
+        notes="a guider calls once per branch, without cache_context; no num_timesteps",
+    ),
 ]

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from diffusers import (
     AutoencoderKLFlux2,
-    AutoencoderKLHunyuanVideo,
     AutoencoderKLTemporalDecoder,
     AutoencoderOobleck,
     EDMDPMSolverMultistepScheduler,
@@ -27,7 +26,7 @@ from transformers import (
     SiglipVisionModel,
 )
 from zoo.image_pipelines import EVERY_TOKEN, ONE_TEXT, POOLED, PROMPT, PROMPTS, SMALL, TWO_TEXTS
-from zoo.pipeline_case import PipelineCase, calling, flow, model, picture, quiet
+from zoo.pipeline_case import PipelineCase, calling, flow, hunyuan_vae, model, picture, quiet
 from zoo.video_pipelines import CLIP, sky_reels
 from zoo.weights import tiny
 
@@ -65,18 +64,10 @@ def svd() -> Any:
 
 
 def framepack() -> Any:
-    vae = tiny(
-        AutoencoderKLHunyuanVideo,
-        latent_channels=4,
-        block_out_channels=(8, 8, 8, 8),
-        layers_per_block=1,
-        norm_num_groups=4,
-        mid_block_add_attention=False,
-    )
     return quiet(
         HunyuanVideoFramepackPipeline(
             transformer=model("HunyuanVideoFramepackTransformer3DModel"),
-            vae=vae,
+            vae=hunyuan_vae(),
             scheduler=flow(),
             image_encoder=tiny(SiglipVisionModel, config=SiglipVisionConfig(**VISION)),
             feature_extractor=SiglipImageProcessor(size={"height": 32, "width": 32}),
@@ -150,12 +141,14 @@ CASES = [
         ),
         "none",
         image=lambda output: torch.cat(list(output[0]), dim=2),
+        notes="one loop per section of the clip; each starts the noise scheduler anew",
     ),
     PipelineCase(
         "SkyReelsV2DiffusionForcingPipeline-two-loops",
         sky_reels,
         calling(prompt=None, **PROMPTS, **{**CLIP, "num_frames": 13}, base_num_frames=9, overlap_history=5),
         "two-pass",
+        notes="one loop per section of the clip, on copies of its noise scheduler",
     ),
     PipelineCase("Flux2KleinPipeline", flux2, calling(**PROMPTS, **SMALL), "two-pass"),
     PipelineCase(

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Generator
-from zoo.denoiser_case import (
-    Kwargs,
-    case,
-    randn,
-    times,
-    unit,
-)
+from zoo.denoiser_case import Kwargs, case, randn, times, unit
 from zoo.image_dits import HEADS, TEXT, WIDTH, from_one, mask, picture, sizes
 
 

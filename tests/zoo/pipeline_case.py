@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from diffusers import (
     AutoencoderKL,
+    AutoencoderKLHunyuanVideo,
     AutoencoderKLWan,
     DDIMScheduler,
     DiffusionPipeline,
@@ -31,8 +32,14 @@ def first(output: Any) -> Tensor:
 class PipelineCase:
     """A tiny complete pipeline.
 
-    `build()` makes a fresh one; `call(seed, steps, **overrides)` gives the keyword arguments of one render;
-    `image(output)` is the tensor to compare.
+    Fields:
+        name: the class, with a suffix where a class has several cases.
+        build: makes a fresh one.
+        call: (seed, steps, **overrides) -> the keyword arguments of one render.
+        guidance: "two-pass" (one call per branch), "batched" (one call with a doubled batch) or "none".
+        denoisers: the components that are denoisers.
+        image: the pipeline's output -> the tensor to compare.
+        notes: what the loop does that others do not.
     """
 
     name: str
@@ -41,8 +48,10 @@ class PipelineCase:
     guidance: Guidance
     denoisers: tuple[str, ...] = ("transformer",)
     image: Callable[[Any], Tensor] = first
+    notes: str = ""
 
     def render(self, pipe: Any, seed: int = 0, steps: int = 4, **overrides: Any) -> Tensor:
+        """The picture of one run of `pipe`, which `build` made."""
         return self.image(pipe(**self.call(seed, steps, **overrides)))
 
 
@@ -101,6 +110,18 @@ def kl_vae(latent_channels: int = 4, blocks: int = 2, **config: Any) -> Autoenco
 def wan_vae(cls: type = AutoencoderKLWan, **config: Any) -> Any:
     """A video autoencoder of the Wan family: 8 x 8 pixels and 4 frames to one latent of 16 channels."""
     return tiny(cls, base_dim=4, dim_mult=[1, 1, 1, 1], num_res_blocks=1, **config)
+
+
+def hunyuan_vae() -> AutoencoderKLHunyuanVideo:
+    """A video autoencoder: 8 x 8 pixels and 4 frames to one latent of 4 channels."""
+    return tiny(
+        AutoencoderKLHunyuanVideo,
+        latent_channels=4,
+        block_out_channels=(8, 8, 8, 8),
+        layers_per_block=1,
+        norm_num_groups=4,
+        mid_block_add_attention=False,
+    )
 
 
 def ddim(**config: Any) -> DDIMScheduler:

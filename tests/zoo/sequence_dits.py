@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Generator
-from zoo.denoiser_case import (
-    Kwargs,
-    case,
-    randn,
-    rising,
-    times,
-    unit,
-)
+from zoo.denoiser_case import Kwargs, case, randn, rising, times, unit
 from zoo.image_dits import TEXT, WIDTH, mask, masked, picture
 
 

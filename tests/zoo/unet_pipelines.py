@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from diffusers import (
+    AnimateDiffPipeline,
     DDPMPipeline,
     DDPMScheduler,
     DDPMWuerstchenScheduler,
     KandinskyV22Pipeline,
     LatentConsistencyModelPipeline,
     LCMScheduler,
+    MotionAdapter,
     StableCascadePriorPipeline,
     StableDiffusionControlNetPipeline,
     StableDiffusionImg2ImgPipeline,
@@ -65,11 +67,26 @@ def kandinsky22() -> Any:
     return quiet(KandinskyV22Pipeline(model("UNet2DConditionModel-kandinsky2"), ddim(), movq))
 
 
+def animate_diff() -> Any:
+    adapter = tiny(
+        MotionAdapter,
+        block_out_channels=(8, 16, 16),
+        motion_layers_per_block=2,
+        motion_norm_num_groups=4,
+        motion_num_attention_heads=2,
+        motion_max_seq_length=4,
+    )
+    unet = model("UNet2DConditionModel")
+    return quiet(
+        AnimateDiffPipeline(vae=kl_vae(), unet=unet, motion_adapter=adapter, scheduler=ddim(), **ONE_TEXT)
+    )
+
+
 def cascade() -> Any:
     prior = model("StableCascadeUNet")
     sizes = {"hidden_size": 16, "projection_dim": 16, "intermediate_size": 16, "num_attention_heads": 2}
     config = CLIPTextConfig(num_hidden_layers=1, vocab_size=8, max_position_embeddings=8, **sizes)
-    text_encoder = CLIPTextModelWithProjection(config)  # only its dtype is read
+    text_encoder = tiny(CLIPTextModelWithProjection, config=config)  # only its dtype is read
     return quiet(
         StableCascadePriorPipeline(
             prior=prior,
@@ -107,6 +124,7 @@ CASES = [
         calling(image=PICTURE, **PROMPTS, **SMALL),
         "batched",
         UNET,
+        notes="the residuals are new tensors at each step",
     ),
     PipelineCase(
         "LatentConsistencyModelPipeline",
@@ -118,7 +136,7 @@ CASES = [
     PipelineCase(
         "StableDiffusionXLPipeline", sdxl, calling(**PROMPTS, **BOTH_POOLED, **SMALL), "batched", UNET
     ),
-    PipelineCase("DDPMPipeline", ddpm, calling(output_type="np"), "none", UNET),
+    PipelineCase("DDPMPipeline", ddpm, calling(output_type="np"), "none", UNET, notes="no num_timesteps"),
     PipelineCase(
         "KandinskyV22Pipeline",
         kandinsky22,
@@ -139,5 +157,12 @@ CASES = [
         ),
         "batched",
         ("prior",),
+    ),
+    PipelineCase(
+        "AnimateDiffPipeline",
+        animate_diff,
+        calling(**PROMPTS, **SMALL, num_frames=2),
+        "batched",
+        UNET,
     ),
 ]

@@ -6,23 +6,12 @@ from typing import Any
 
 import torch
 from torch import Generator
-from zoo.denoiser_case import (
-    Kwargs,
-    case,
-    randn,
-    times,
-    train_steps,
-    unit,
-)
+from zoo.denoiser_case import Case, Inputs, Kwargs, case, randn, times, train_steps, unit
 
 TEXT = 6
-
 WIDTH = 16
-
 NOW = torch.tensor(999)  # pipelines pass the noise scheduler's own scalar
-
 CHANNELS = (8, 16, 16)
-
 UNET: Kwargs = {"sample_size": 8, "block_out_channels": CHANNELS, "layers_per_block": 2, "norm_num_groups": 4}
 
 SD: Kwargs = {
@@ -130,11 +119,10 @@ def control_xs(generator: Generator, batch: int) -> Kwargs:
 
 
 DEPTHS = "skip connections between depths"
-
 SAMPLE = ("sample",)
 
 
-def unet(cls: str, config: Kwargs, inputs: Any, **fields: Any) -> Any:
+def unet(cls: str, config: Kwargs, inputs: Inputs, **fields: Any) -> Case:
     defaults = {"latents": SAMPLE, "time_values": train_steps, "notes": DEPTHS}
     return case(cls, config, inputs, **{**defaults, **fields})
 
@@ -257,7 +245,7 @@ CASES = [
             "ctrl_conditioning_embedding_out_channels": (4, 4, 4, 4),
         },
         control_xs,
-        notes="two streams with two sets of skip connections",
+        notes="two streams with two sets of skip connections; up blocks modify their input in place",
     ),
     unet(
         "pipelines.audioldm2.modeling_audioldm2:AudioLDM2UNet2DConditionModel",

@@ -6,13 +6,7 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor
-from zoo.denoiser_case import (
-    Kwargs,
-    case,
-    randn,
-    times,
-    unit,
-)
+from zoo.denoiser_case import Kwargs, case, randn, times, unit
 from zoo.unets import TEXT, UNET, WIDTH, text, unet
 
 

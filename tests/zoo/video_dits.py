@@ -6,18 +6,10 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor
-from zoo.denoiser_case import (
-    Kwargs,
-    case,
-    randn,
-    rotary,
-    times,
-)
+from zoo.denoiser_case import Kwargs, case, randn, rotary, times
 
 TEXT = 6
-
 WIDTH = 16
-
 HEADS: Kwargs = {"num_attention_heads": 2, "attention_head_dim": 8}
 
 WIDE_HEADS: Kwargs = {"num_attention_heads": 2, "attention_head_dim": 16}

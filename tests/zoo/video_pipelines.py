@@ -6,9 +6,7 @@ from typing import Any
 
 import torch
 from diffusers import (
-    AnimateDiffPipeline,
     AutoencoderKLCogVideoX,
-    AutoencoderKLHunyuanVideo,
     AutoencoderKLHunyuanVideo15,
     AutoencoderKLLTX2Audio,
     AutoencoderKLLTX2Video,
@@ -23,7 +21,6 @@ from diffusers import (
     LTX2Pipeline,
     LTXPipeline,
     MochiPipeline,
-    MotionAdapter,
     SkyReelsV2DiffusionForcingPipeline,
     UniPCMultistepScheduler,
     WanImageToVideoPipeline,
@@ -42,7 +39,19 @@ from zoo.image_pipelines import (
     PROMPTS,
     TWO_TEXTS,
 )
-from zoo.pipeline_case import PipelineCase, calling, ddim, flow, kl_vae, model, noise, picture, quiet, wan_vae
+from zoo.pipeline_case import (
+    PipelineCase,
+    calling,
+    ddim,
+    flow,
+    hunyuan_vae,
+    kl_vae,
+    model,
+    noise,
+    picture,
+    quiet,
+    wan_vae,
+)
 from zoo.weights import tiny
 
 CLIP = {"height": 16, "width": 16, "num_frames": 5, "output_type": "latent"}
@@ -154,16 +163,10 @@ def cogvideox() -> Any:
 
 
 def hunyuan() -> Any:
-    vae = tiny(
-        AutoencoderKLHunyuanVideo,
-        latent_channels=4,
-        block_out_channels=(8, 8, 8, 8),
-        layers_per_block=1,
-        norm_num_groups=4,
-        mid_block_add_attention=False,
-    )
     transformer = model("HunyuanVideoTransformer3DModel")
-    return quiet(HunyuanVideoPipeline(transformer=transformer, vae=vae, scheduler=flow(), **TWO_TEXTS))
+    return quiet(
+        HunyuanVideoPipeline(transformer=transformer, vae=hunyuan_vae(), scheduler=flow(), **TWO_TEXTS)
+    )
 
 
 def hunyuan15() -> Any:
@@ -207,29 +210,8 @@ def latte() -> Any:
 
 def kandinsky5() -> Any:
     transformer = model("Kandinsky5Transformer3DModel")
-    vae = tiny(
-        AutoencoderKLHunyuanVideo,
-        latent_channels=4,
-        block_out_channels=(8, 8, 8, 8),
-        layers_per_block=1,
-        norm_num_groups=4,
-        mid_block_add_attention=False,
-    )
-    return quiet(Kandinsky5T2VPipeline(transformer=transformer, vae=vae, scheduler=flow(), **TWO_TEXTS))
-
-
-def animate_diff() -> Any:
-    adapter = tiny(
-        MotionAdapter,
-        block_out_channels=(8, 16, 16),
-        motion_layers_per_block=2,
-        motion_norm_num_groups=4,
-        motion_num_attention_heads=2,
-        motion_max_seq_length=4,
-    )
-    unet = model("UNet2DConditionModel")
     return quiet(
-        AnimateDiffPipeline(vae=kl_vae(), unet=unet, motion_adapter=adapter, scheduler=ddim(), **ONE_TEXT)
+        Kandinsky5T2VPipeline(transformer=transformer, vae=hunyuan_vae(), scheduler=flow(), **TWO_TEXTS)
     )
 
 
@@ -257,6 +239,7 @@ CASES = [
         calling(**PROMPTS, **CLIP),
         "two-pass",
         denoisers=("transformer", "transformer_2"),
+        notes="the first denoiser makes the early steps, the second the late ones",
     ),
     PipelineCase(
         "WanImageToVideoPipeline",
@@ -275,9 +258,22 @@ CASES = [
         sky_reels,
         calling(prompt=None, **PROMPTS, **CLIP, base_num_frames=5),
         "two-pass",
+        notes="steps copies of its noise scheduler, one per frame, never the one it owns",
     ),
-    PipelineCase("LTX2Pipeline", ltx2, calling(**LTX2_CALL), "batched"),
-    PipelineCase("LTX2Pipeline-three-passes", ltx2, calling(**{**LTX2_CALL, **ALL_GUIDANCE}), "batched"),
+    PipelineCase(
+        "LTX2Pipeline",
+        ltx2,
+        calling(**LTX2_CALL),
+        "batched",
+        notes="steps a copy of its noise scheduler for the audio",
+    ),
+    PipelineCase(
+        "LTX2Pipeline-three-passes",
+        ltx2,
+        calling(**{**LTX2_CALL, **ALL_GUIDANCE}),
+        "batched",
+        notes="a call with two branches in its batch, then two calls with one branch each",
+    ),
     PipelineCase(
         "LTXPipeline",
         ltx,
@@ -313,6 +309,7 @@ CASES = [
             **CLIP,
         ),
         "two-pass",
+        notes="a guider names the branches pred_cond and pred_uncond",
     ),
     PipelineCase("MochiPipeline", mochi, calling(**PROMPTS, **MASKS, **{**CLIP, "num_frames": 7}), "batched"),
     PipelineCase(
@@ -342,12 +339,6 @@ CASES = [
             **CLIP,
         ),
         "two-pass",
-    ),
-    PipelineCase(
-        "AnimateDiffPipeline",
-        animate_diff,
-        calling(**PROMPTS, **{**CLIP, "num_frames": 2}),
-        "batched",
-        ("unet",),
+        notes="writes each step into the same latent tensor; no cache_context",
     ),
 ]

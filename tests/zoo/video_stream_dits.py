@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Generator
-from zoo.denoiser_case import (
-    Kwargs,
-    case,
-    like,
-    randn,
-    rotary,
-    times,
-)
+from zoo.denoiser_case import Kwargs, case, like, randn, rotary, times
 from zoo.video_dits import HEADS, TEXT, WIDE_HEADS, WIDTH, clip, mask, masked
 
 

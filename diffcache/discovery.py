@@ -1,0 +1,309 @@
+"""Discovery: one watched forward shows where a denoiser can be cut, and where it must not be."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from diffcache.calls import Call
+from diffcache.schedulers.errors import TargetError
+from diffcache.scopes import uncompiled
+from diffcache.swap import base_class, swap_in, swap_out
+from diffcache.trace import Trace
+from diffcache.units import blocks_of, is_attention, sub_layers_of, unit_members, watched
+
+SKIPPED_IS_USED = "what it computes inside is used after it (a skip connection): skipping it would lose that"
+WRITES = "it writes to memory that was there before it (a K/V cache, an argument)"
+NOT_EVOLVING = "it does not depend on the latents: nothing changes from tick to tick but the time"
+NO_TENSOR = "it returns no tensor"
+
+
+@dataclass
+class UnitCall:
+    """One call of a unit in the watched forward.
+
+    Attributes:
+        path: of the module.
+        nth: which of its calls in this forward (0 unless it is used twice).
+        module: the unit.
+        begin, end: the operations n it ran, begin < n <= end.
+        flops: of these.
+        depth: how many other units' calls it lies in.
+        evolves: something that it is given follows from the latents.
+        inputs: (path of the argument, storage, shape) of each tensor that it is given.
+        outputs: (storage, shape) of each tensor that it returns, None for what is none.
+        continues: see `Site`.
+    """
+
+    path: str
+    nth: int
+    module: nn.Module
+    begin: int
+    depth: int
+    evolves: bool
+    inputs: list[tuple[str, int, tuple[int, ...]]]
+    end: int = 0
+    flops: int = 0
+    outputs: list[tuple[int, tuple[int, ...]] | None] = field(default_factory=list)
+    continues: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.path if self.nth == 0 else f"{self.path}#{self.nth}"
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place of a denoiser.
+
+    Attributes:
+        name: "model", "stack", a module's path, or "depth 1".
+        kind: "model", "stack", "block", "self-attention", "cross-attention", "joint-attention", "feed-forward" or
+            "depth".
+        units: names of the units that it spans, in order.
+        continues: for an output of its last unit, by place, the argument of which it is the continuation: learned
+            from the next call of a unit of the same class.
+        streams: the tensors that its last unit returns, by shape.
+        parameters: number of parameters that it spans.
+        share: of the forward's floating-point operations.
+        reason: why it cannot be cached; None where it can.
+    """
+
+    name: str
+    kind: str
+    units: tuple[str, ...]
+    streams: tuple[tuple[int, ...], ...]
+    parameters: int
+    share: float
+    reason: str | None = None
+    continues: Mapping[int, str] = field(default_factory=dict)
+
+
+class SiteTable:
+    """The sites of a denoiser, in the order in which the forward reaches them; printable."""
+
+    def __init__(self, denoiser: str, sites: list[Site]) -> None:
+        self.denoiser = denoiser
+        self.sites = sites
+
+    def __iter__(self) -> Iterator[Site]:
+        return iter(self.sites)
+
+    def __len__(self) -> int:
+        return len(self.sites)
+
+    def __getitem__(self, name: str) -> Site:
+        return next(site for site in self.sites if site.name == name)
+
+    def of_kind(self, kind: str) -> list[Site]:
+        return [site for site in self.sites if site.kind == kind]
+
+    def __str__(self) -> str:
+        rows = [("site", "kind", "streams", "parameters", "share", "")]
+        for site in self.sites:
+            streams = " ".join("x".join(map(str, shape)) for shape in site.streams)
+            parameters, share = f"{site.parameters:,}", f"{site.share:.1%}"
+            rows.append(
+                (
+                    site.name,
+                    site.kind,
+                    streams,
+                    parameters,
+                    share,
+                    f"no: {site.reason}" if site.reason else "",
+                )
+            )
+        widths = [max(len(row[i]) for row in rows) for i in range(5)]
+        lines = [
+            "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[5]])
+            for row in rows
+        ]
+        return "\n".join([self.denoiser, *(line.rstrip() for line in lines)])
+
+
+class Recorder:
+    """Watches units during one traced forward."""
+
+    def __init__(self, units: dict[str, nn.Module], trace: Trace) -> None:
+        self.paths = {id(module): path for path, module in units.items()}
+        self.trace = trace
+        self.calls: list[UnitCall] = []
+        self.streams: dict[type, dict[int, str]] = {}
+        self._open: list[UnitCall] = []
+
+    def unit(self, module: nn.Module, forward: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        path = self.paths.get(id(module))
+        if path is None:
+            return forward(*args, **kwargs)
+        call = Call(module, args, kwargs)
+        unit = UnitCall(
+            path=path,
+            nth=sum(other.path == path for other in self.calls),
+            module=module,
+            begin=self.trace.now,
+            depth=len(self._open),
+            evolves=self.trace.evolves(call.tensors.values()),
+            inputs=[(name, self.trace.storage(t), tuple(t.shape)) for name, t in call.tensors.items()],
+        )
+        flops = self.trace.flops
+        self._follow(unit)
+        self.calls.append(unit)
+        self._open.append(unit)
+        try:
+            output = forward(*args, **kwargs)
+        finally:
+            self._open.pop()
+        self.trace.returned(call.tensors.values(), (t for t in tree_leaves(output) if isinstance(t, Tensor)))
+        unit.end, unit.flops = self.trace.now, self.trace.flops - flops
+        unit.outputs = [
+            (self.trace.storage(leaf), tuple(leaf.shape)) if isinstance(leaf, Tensor) else None
+            for leaf in tree_leaves(output)
+        ]
+        return output
+
+    def _follow(self, unit: UnitCall) -> None:
+        """An output of the unit before that comes in here again as it was tells which stream it is, for all its class."""
+        before = next((call for call in reversed(self.calls) if call.depth == unit.depth), None)
+        if before is None or type(before.module) is not type(unit.module):
+            return
+        places = {output: place for place, output in enumerate(before.outputs) if output is not None}
+        found = {
+            places[storage, shape]: path for path, storage, shape in unit.inputs if (storage, shape) in places
+        }
+        self.streams.setdefault(base_class(type(unit.module)), {}).update(found)
+
+    def finish(self) -> None:
+        """Gives every call what was learned of its class."""
+        for call in self.calls:
+            call.continues = self.streams.get(base_class(type(call.module)), {})
+
+
+def discover(denoiser: nn.Module, *args: Any, **kwargs: Any) -> SiteTable:
+    """Runs one forward and tells where the denoiser can be cached.
+
+    Args:
+        denoiser: any `torch.nn.Module`; it is left as it was.
+        *args, **kwargs: the arguments of an example call, as the denoising loop gives them.
+
+    Returns:
+        A table of sites (whole model, stack, blocks, sub-layers, UNet depths) with their cost, and a reason for each
+        that cannot be cached.
+
+    Raises:
+        TargetError: not a module, or there is no floating tensor among the arguments.
+    """
+    if not isinstance(denoiser, nn.Module):
+        raise TargetError(f"discover() takes a denoiser (torch.nn.Module), not a {type(denoiser).__name__}.")
+    module = uncompiled(denoiser)
+    call = Call(module, args, kwargs)
+    if not call.latents:
+        raise TargetError(
+            "discover() needs an example call: pass the denoiser's arguments, with a floating latent."
+        )
+    blocks = blocks_of(module)
+    layers = {
+        f"{b}.{path}": layer for b, block in blocks.items() for path, layer in sub_layers_of(block).items()
+    }
+    with torch.no_grad(), swapped({**blocks, **layers}.values()), Trace(call.latents) as trace:
+        recorder = Recorder({**blocks, **layers}, trace)
+        with watched(recorder):
+            output = module(*args, **kwargs)
+        recorder.finish()
+        trace.read_at_end(leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
+    return sites_of(module, recorder.calls, trace, output)
+
+
+@contextmanager
+def swapped(modules: Any) -> Iterator[None]:
+    """Lets the calls of these modules be seen, for a while."""
+    mine = [module for module in modules if swap_in(module, unit_members)]
+    try:
+        yield
+    finally:
+        for module in mine:
+            swap_out(module)
+
+
+def sites_of(denoiser: nn.Module, calls: list[UnitCall], trace: Trace, output: Any) -> SiteTable:
+    """What a recorded forward shows."""
+    total = max(trace.flops, 1)
+    shapes = tuple(tuple(leaf.shape) for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
+    sites = [Site("model", "model", (), shapes, _parameters([denoiser]), 1.0)]
+    level = [call for call in calls if call.depth == 0]
+    members = [call for call in level if _in_list(call)]
+    stack = _stack(level, members)
+    if stack:
+        sites.append(_site("stack", "stack", stack, trace, total))
+    for k in range(1, len(stack) // 2 + 1):
+        depth = _depth(stack, k, trace, total)
+        if depth is not None:
+            sites.append(depth)
+    for call in calls:
+        if call in members:
+            sites.append(_site(call.name, "block", [call], trace, total))
+        elif call.depth > 0:
+            sites.append(_site(call.name, _kind(call), [call], trace, total))
+    return SiteTable(type(denoiser).__name__, sites)
+
+
+def _stack(level: list[UnitCall], members: list[UnitCall]) -> list[UnitCall]:
+    """Everything from the first to the last block that follows from the latents."""
+    evolving = [call for call in members if call.evolves]
+    if not evolving:
+        return []
+    return level[level.index(evolving[0]) : level.index(evolving[-1]) + 1]
+
+
+def _depth(stack: list[UnitCall], k: int, trace: Trace, total: int) -> Site | None:
+    """The stack without its outer k units on both sides, if it takes long skips to need them: a UNet's depth."""
+    inner = stack[k : len(stack) - k]
+    if not inner or _reason(stack[: len(stack) - k], trace) is None:
+        return None
+    site = _site(f"depth {k}", "depth", inner, trace, total)
+    return site if site.reason is None else None
+
+
+def _site(name: str, kind: str, span: list[UnitCall], trace: Trace, total: int) -> Site:
+    flops = sum(call.flops for call in span)
+    parameters = _parameters([call.module for call in span])
+    streams = tuple(output[1] for output in span[-1].outputs if output is not None)
+    units = tuple(call.name for call in span)
+    reason = _reason(span, trace)
+    return Site(name, kind, units, streams, parameters, flops / total, reason, span[-1].continues)
+
+
+def _reason(span: list[UnitCall], trace: Trace) -> str | None:
+    """Why a span of units must not be skipped, or None."""
+    allowed = {output[0] for output in span[-1].outputs if output is not None}
+    begin, end = span[0].begin, span[-1].end
+    if not allowed:
+        return NO_TENSOR
+    if trace.writes_outside(begin, end):
+        return WRITES
+    if trace.leaks(begin, end, allowed):
+        return SKIPPED_IS_USED
+    return None if any(call.evolves for call in span) else NOT_EVOLVING
+
+
+def _kind(call: UnitCall) -> str:
+    if not is_attention(call.module):
+        return "feed-forward"
+    if sum(output is not None for output in call.outputs) > 1:
+        return "joint-attention"
+    context = [
+        name for name, _, shape in call.inputs if ("encoder" in name or "context" in name) and len(shape) > 2
+    ]
+    return "cross-attention" if context else "self-attention"
+
+
+def _in_list(call: UnitCall) -> bool:
+    return call.path.rsplit(".", 1)[-1].isdigit()
+
+
+def _parameters(modules: list[nn.Module]) -> int:
+    unique = {id(p): p.numel() for module in modules for p in module.parameters()}
+    return sum(unique.values())

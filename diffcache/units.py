@@ -1,0 +1,106 @@
+"""Units: the modules of a denoiser that can be skipped, found by structure, and how their calls are seen.
+
+A denoiser's units are what its forward calls one after another: the members of its block lists, and whatever other
+children stand beside those. Inside a block, its sub-layers are units too: attentions and feed-forwards.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+CONTAINERS = (nn.ModuleList, nn.ModuleDict)
+QUERIES = ("to_q", "to_qkv", "to_qkv_mlp_proj", "qkv", "q_proj", "wq", "query", "linear_q")
+FEED_FORWARDS = ("feedforward", "mlp", "glu", "ffn", "swiglu")
+
+
+class Watcher(Protocol):
+    """Sees the calls of units while a denoiser's forward runs."""
+
+    def unit(
+        self, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: dict[str, Any]
+    ) -> Any: ...
+
+
+_watcher: ContextVar[Watcher | None] = ContextVar("diffcache_units", default=None)
+
+
+@contextmanager
+def watched(watcher: Watcher) -> Iterator[None]:
+    """Inside, `watcher` sees every call of a swapped unit in this context."""
+    token = _watcher.set(watcher)
+    try:
+        yield
+    finally:
+        _watcher.reset(token)
+
+
+def unit_members(base: type) -> dict[str, Any]:
+    """What a unit's swapped class overrides."""
+
+    def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return base.__call__(self, *args, **kwargs)
+        watcher = _watcher.get()
+        if watcher is None:
+            return base.__call__(self, *args, **kwargs)
+        return watcher.unit(self, partial(base.__call__, self), args, kwargs)
+
+    return {"__call__": __call__}
+
+
+def blocks_of(denoiser: nn.Module) -> dict[str, nn.Module]:
+    """The units at the denoiser's own level by path, in the order of registration."""
+    owner, prefix = _owner(denoiser, "")
+    return {f"{prefix}{path}": module for path, module in _flat(owner)}
+
+
+def sub_layers_of(block: nn.Module) -> dict[str, nn.Module]:
+    """The attentions and feed-forwards of a block by path, the outermost ones."""
+    found: dict[str, nn.Module] = {}
+    for name, child in block.named_children():
+        if is_attention(child) or is_feed_forward(child):
+            found[name] = child
+        else:
+            found.update({f"{name}.{path}": module for path, module in sub_layers_of(child).items()})
+    return found
+
+
+def is_attention(module: nn.Module) -> bool:
+    return any(isinstance(getattr(module, name, None), nn.Module) for name in QUERIES)
+
+
+def is_feed_forward(module: nn.Module) -> bool:
+    """By its name, and because it holds at least two projections."""
+    named = any(part in type(module).__name__.lower() for part in FEED_FORWARDS)
+    projections = [part for part in module.modules() if isinstance(part, (nn.Linear, nn.Conv1d, nn.Conv2d))]
+    return named and len(projections) >= 2 and not any(is_attention(part) for part in module.modules())
+
+
+def _owner(module: nn.Module, prefix: str) -> tuple[nn.Module, str]:
+    """The module that holds the block lists: the denoiser, or what it wraps."""
+    if any(_is_block_list(child) for child in module.children()):
+        return module, prefix
+    for name, child in module.named_children():
+        if any(_is_block_list(part) for part in child.modules()):
+            return _owner(child, f"{prefix}{name}.")
+    return module, prefix
+
+
+def _is_block_list(module: nn.Module) -> bool:
+    """A list of modules that are made of modules."""
+    return isinstance(module, nn.ModuleList) and any(
+        any(True for _ in member.children()) for _, member in module.named_children()
+    )
+
+
+def _flat(owner: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    for name, child in owner.named_children():
+        if isinstance(child, CONTAINERS):
+            yield from ((f"{name}.{path}", member) for path, member in _flat(child))
+        else:
+            yield name, child
