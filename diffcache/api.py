@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from diffcache import attach
+from diffcache.compiled import uncompiled
 from diffcache.config import CacheConfig, check_options
 from diffcache.models import model_of
 from diffcache.recipes.registry import DEFAULT, METHODS
@@ -12,7 +13,6 @@ from diffcache.recipes.replay import ReplayConfig
 from diffcache.reporting import RunReport
 from diffcache.schedulers.errors import ConfigError, TargetError
 from diffcache.schedulers.schedule import Schedule
-from diffcache.scopes import uncompiled
 from diffcache.targets import denoisers_of
 
 Target = TypeVar("Target")

@@ -13,12 +13,15 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch
 from torch import nn
 
+from diffcache.compiled import uncompiled
 from diffcache.config import CacheConfig
+from diffcache.inner import units_to_see
 from diffcache.records import RunRecord
 from diffcache.schedulers.errors import TargetError
-from diffcache.scopes import LoopScope, PipelineScope, Scope, current_scope, entered, uncompiled
+from diffcache.scopes import LoopScope, PipelineScope, Scope, current_scope, entered
 from diffcache.swap import swap_in, swap_out
 from diffcache.targets import denoisers_of, noise_schedulers_of, refuse_foreign_cache
+from diffcache.units import unit_members
 
 logger = logging.getLogger("diffcache")
 
@@ -61,7 +64,7 @@ def attach(target: Any, config: CacheConfig) -> None:
     """
     denoisers = denoisers_of(target)
     attachment = _attachments.get(target) or Attachment(config)
-    _swap_in(denoisers.values(), attachment, None if isinstance(target, nn.Module) else target)
+    _swap_in(denoisers.values(), attachment, config, None if isinstance(target, nn.Module) else target)
     attachment.config, attachment.records = config, []
     _attachments[target] = attachment
 
@@ -126,7 +129,7 @@ def denoising_run(module: nn.Module, num_steps: int, sigmas: Any = None) -> Iter
         with entered(LoopScope(None, {}, num_steps, sigmas)) as scope:
             yield scope
         return
-    _swap_in([module, plain], attachment)
+    _swap_in([module, plain], attachment, attachment.config)
     scope = LoopScope(attachment.config, {"denoiser": plain}, num_steps, sigmas)
     with _reporting(scope, attachment), entered(scope):
         yield scope
@@ -172,7 +175,7 @@ def _pipeline_members(base: type) -> dict[str, Any]:
             with entered(None):
                 return forward(*args, **kwargs)
         denoisers = denoisers_of(self)  # looked up anew: they may have been compiled or replaced since
-        _swap_in(denoisers.values(), attachment)
+        _swap_in(denoisers.values(), attachment, attachment.config)
         noise_schedulers = noise_schedulers_of(self)
         plain = {name: uncompiled(module) for name, module in denoisers.items()}
         scope = PipelineScope(attachment.config, plain, self, noise_schedulers)
@@ -208,16 +211,28 @@ def _noise_scheduler_members(base: type) -> dict[str, Any]:
 # -- helpers ------------------------------------------------------------------------------------------------------
 
 
-def _swap_in(denoisers: Iterable[nn.Module], attachment: Attachment, pipeline: Any = None) -> None:
+def _swap_in(
+    denoisers: Iterable[nn.Module], attachment: Attachment, config: CacheConfig, pipeline: Any = None
+) -> None:
     """Swaps in the denoisers, compiled or not, and the pipeline that they belong to: all of them or none."""
     parts = {id(m): m for module in denoisers for m in (module, uncompiled(module))}
     for module in parts.values():
         refuse_foreign_cache(module)
+    inside = config.where != "model"
+    if inside and any(uncompiled(module) is not module for module in parts.values()):
+        raise TargetError(
+            "sites inside a denoiser that is compiled as a whole cannot be cached: compile its blocks."
+        )
+    plain = [module for module in parts.values() if uncompiled(module) is module] if inside else []
+    units = [unit for module in plain for unit in units_to_see(module, config.where)]
     swapped: list[Any] = []
     part: Any = None
     try:
         for part in parts.values():
             if swap_in(part, _denoiser_members):
+                swapped.append(part)
+        for part in units:
+            if swap_in(part, unit_members):
                 swapped.append(part)
         part = pipeline
         if pipeline is not None:
@@ -227,7 +242,7 @@ def _swap_in(denoisers: Iterable[nn.Module], attachment: Attachment, pipeline: A
         raise TargetError(
             f"cannot attach to {type(part).__name__}: Python cannot change its class."
         ) from error
-    attachment.modules.update(parts.values())
+    attachment.modules.update([*parts.values(), *units])
 
 
 def _release(modules: list[nn.Module]) -> None:

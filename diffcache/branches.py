@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from diffcache.calls import Call
+from diffcache.inner import Interior
 from diffcache.store import Store
 
 MAX_BRANCHES = 8
@@ -27,7 +28,8 @@ class Branch:
     Attributes:
         conditioning: the arguments of its newest call that may tell it apart.
         fingerprint: of its newest call; `changed` when it differs from that of what had been stored.
-        store: its past features.
+        store: its past features; with sites inside the denoiser, only when they were computed.
+        interior: those sites, with theirs.
         tick: of its newest call.
     """
 
@@ -38,11 +40,18 @@ class Branch:
         self.fingerprint: tuple[Any, ...] = ()
         self.changed = False
         self.store = Store(depth)
+        self.interior: Interior | None = None
         self.tick = -1
 
     def clear(self) -> None:
-        self.store.clear()
+        self.empty()
         self.conditioning = {}
+
+    def empty(self) -> None:
+        """Drops what is stored."""
+        self.store.clear()
+        if self.interior is not None:
+            self.interior.clear()
 
 
 class Branches:

@@ -67,6 +67,11 @@ class CacheConfig(ABC):
         """Raises ScheduleError where the method was made for other denoisers than these."""
 
     @property
+    def where(self) -> str:
+        """Where: "model" for the whole denoiser, or a site's kind or name (see `discover`)."""
+        return "model"
+
+    @property
     def residual(self) -> bool:
         """What is stored: what the denoiser adds to its latent (True), or its output as it is."""
         return True

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from diffcache.calls import Call
+from diffcache.compiled import uncompiled
 from diffcache.schedulers.errors import TargetError
-from diffcache.scopes import uncompiled
 from diffcache.swap import base_class, swap_in, swap_out
 from diffcache.trace import Trace
 from diffcache.units import blocks_of, is_attention, sub_layers_of, unit_members, watched
@@ -234,7 +234,7 @@ def sites_of(denoiser: nn.Module, calls: list[UnitCall], trace: Trace, output: A
     shapes = tuple(tuple(leaf.shape) for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
     sites = [Site("model", "model", (), shapes, _parameters([denoiser]), 1.0)]
     level = [call for call in calls if call.depth == 0]
-    members = [call for call in level if _in_list(call)]
+    members = [call for call in level if in_list(call)]
     stack = _stack(level, members)
     if stack:
         sites.append(_site("stack", "stack", stack, trace, total))
@@ -300,7 +300,8 @@ def _kind(call: UnitCall) -> str:
     return "cross-attention" if context else "self-attention"
 
 
-def _in_list(call: UnitCall) -> bool:
+def in_list(call: UnitCall) -> bool:
+    """Whether the unit is a member of a block list."""
     return call.path.rsplit(".", 1)[-1].isdigit()
 
 

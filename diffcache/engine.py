@@ -11,6 +11,7 @@ from diffcache.adapters import adapters_of
 from diffcache.branches import MAX_BRANCHES, Branch, Branches, conditioning_of
 from diffcache.calls import Call
 from diffcache.config import CacheConfig, RunFacts
+from diffcache.inner import Interior
 from diffcache.lanes import lane_of, outputs_of
 from diffcache.layout import Layout
 from diffcache.planner import Planner, Verdict
@@ -84,7 +85,9 @@ class Engine:
         verdicts = self.planner.verdicts(place.step(branch.name), branch, call.tensors, lanes)
         self.record.add(place.tick, branch.name, self.site, verdicts, call.batch)
         if all(verdict.decision.computes for verdict in verdicts):
-            return self._compute(place, branch, call, forward)
+            return self._compute(module, place, branch, call, forward)
+        if branch.interior is not None:
+            return self._reuse_inside(module, place, branch, call, forward, verdicts[0])
         return self._reuse(place, branch, call, forward, verdicts)
 
     def close(self) -> None:
@@ -96,6 +99,8 @@ class Engine:
         """Every tensor that is alive for the cache's sake."""
         for branch in self.branches.known:
             yield from branch.store.tensors()
+            if branch.interior is not None:
+                yield from branch.interior.tensors()
         yield from self.planner.tensors()
 
     def _obstacle(self, module: nn.Module, call: Call, tick: int) -> str | None:
@@ -119,7 +124,7 @@ class Engine:
         fingerprint = (call.fingerprint(), adapters_of(module))
         if branch.fingerprint != fingerprint:
             branch.changed = len(branch.store) > 0
-            branch.store.clear()
+            branch.empty()
             branch.fingerprint = fingerprint
         return branch
 
@@ -139,15 +144,19 @@ class Engine:
         finally:
             self.busy = False
 
-    def _compute(self, place: Place, branch: Branch, call: Call, forward: Forward) -> Any:
+    def _compute(self, module: nn.Module, place: Place, branch: Branch, call: Call, forward: Forward) -> Any:
         before = call.state()
-        output = self._inside(forward, call.args, call.kwargs)
+        output = self._inside(
+            self._storing(module, branch, call, forward, place.tick), call.args, call.kwargs
+        )
         if call.state() != before:  # a K/V cache, a list of outputs: skipping the call would skip the write
             self.record.amend(WRITES_ARGUMENTS)
-            branch.store.clear()
+            branch.empty()
             return output
         branch.store.layout = layout = Layout(call, output, residual=self.config.residual)
         branch.changed = False
+        if branch.interior is not None:
+            self._split(branch.interior)
         lanes = len(self.planner.lanes)
         outputs = layout.split(output)
         for lane in range(lanes):
@@ -181,13 +190,46 @@ class Engine:
         joined = parts[0] if lanes == 1 else [torch.cat(tensors) for tensors in zip(*parts, strict=True)]
         return store.learned.join(joined, call.tensors)
 
+    def _storing(self, module: nn.Module, branch: Branch, call: Call, forward: Forward, tick: int) -> Forward:
+        """The forward, made to store the sites inside where the method wants those."""
+        if self.config.where == "model":
+            return forward
+        if branch.interior is None:
+            depth = self.planner.predictor.depth
+            branch.interior = Interior(self.config.where, self.config.residual, depth)
+        interior = branch.interior
+        return lambda *args, **kwargs: interior.compute(module, forward, call, tick)
+
+    def _reuse_inside(
+        self, module: nn.Module, place: Place, branch: Branch, call: Call, forward: Forward, verdict: Verdict
+    ) -> Any:
+        """Runs the forward without what its sites span."""
+        interior = branch.interior
+        assert interior is not None
+        self.planner.arrived(branch, 0, call.tensors)
+        predictor = self.planner.predictor_of(verdict)
+        self._split(interior)
+        return self._inside(
+            lambda *args, **kwargs: interior.reuse(
+                module, forward, call, predictor, place.tick, place.timetable
+            ),
+            call.args,
+            call.kwargs,
+        )
+
+    def _split(self, interior: Interior) -> None:
+        self.record.split([f"{self.site}.{site.name}" for site in interior.sites or ()], interior.share)
+
     def _keep(
         self, place: Place, branch: Branch, lane: int, tensors: dict[str, Tensor], outputs: list[Tensor]
     ) -> None:
         """Stores what a lane computed, and tells the planner."""
         self.planner.arrived(branch, lane, tensors)
         self._compare(place, branch, lane, tensors, outputs)
-        branch.store.push(place.tick, lane, tensors, outputs)
+        if branch.interior is None:
+            branch.store.push(place.tick, lane, tensors, outputs)
+        else:
+            branch.store.note(place.tick, lane)
         self.planner.computed(branch, lane, place.tick, tensors, outputs)
 
     def _compare(
@@ -195,7 +237,12 @@ class Engine:
     ) -> None:
         """Lets the watch see what the leading branch would have been given instead of what was computed."""
         watch, store = self.planner.lanes[lane].watch, branch.store
-        if watch is None or branch is not self.planner.leader or len(store.rings[lane]) < 2:
+        if (
+            watch is None
+            or branch is not self.planner.leader
+            or branch.interior
+            or len(store.rings[lane]) < 2
+        ):
             return
         guesses = [
             store.learned.evolved(store.value(predictor, place.tick, place.timetable, lane, tensors))

@@ -53,9 +53,12 @@ class Layout:
         call: the computed call.
         output: what the module returned: a tensor, or tensors in tuples, lists, dicts or output classes.
         residual: store what the module adds to its input (True) or its output as it is.
+        continues: for an output, by place, the argument that it is known to continue.
     """
 
-    def __init__(self, call: Call, output: Any, *, residual: bool) -> None:
+    def __init__(
+        self, call: Call, output: Any, *, residual: bool, continues: Mapping[int, str] | None = None
+    ) -> None:
         leaves, self._spec = pytree.tree_flatten(output)
         paths = {id(tensor): path for path, tensor in call.tensors.items()}
         self._constants = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
@@ -65,7 +68,8 @@ class Layout:
         ]
         outputs = [leaves[i] for i in self._places]
         self.residual = residual
-        self.streams = _match(call, outputs)
+        known = {self._places.index(i): path for i, path in (continues or {}).items() if i in self._places}
+        self.streams = _match(call, outputs, known)
         self._first_latent = next((path for path in call.tensors if call.is_latent(path)), None)
 
     def split(self, output: Any) -> list[Tensor]:
@@ -122,13 +126,17 @@ class Layout:
         return stream.base(tensors, like) if self.residual and stream.dtype.is_floating_point else None
 
 
-def _match(call: Call, outputs: Sequence[Tensor]) -> list[Stream]:
-    """Pairs outputs with inputs in order: equal shapes first, then latents that differ in one dimension.
+def _match(call: Call, outputs: Sequence[Tensor], known: Mapping[int, str]) -> list[Stream]:
+    """Pairs outputs with inputs: those that are known, then equal shapes, then latents that differ in one dimension.
 
     Pairing with an input that never changes does no harm: its residual is held like the output itself.
     """
     free = {path: t for path, t in call.tensors.items() if t.is_floating_point() and t.ndim >= 2}
     found: dict[int, Stream] = {}
+    for i, path in known.items():
+        if path in free and free[path].shape == outputs[i].shape:
+            found[i] = Stream(path, None, 0, outputs[i].dtype)
+            del free[path]
     for exact in (True, False):
         for i, output in enumerate(outputs):
             if i in found or not output.is_floating_point():

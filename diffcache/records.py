@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from diffcache.planner import Verdict
 
 MIXED = "+"
+COMPUTED = "#"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,12 @@ class RunRecord:
         reason = next((verdict.reason for verdict in verdicts if verdict.reason), None)
         weight = float(batch * max(self.parameters.get(site, 1), 1))
         self.calls.append(CallRecord(tick, branch, site, computed, mark, reason, weight))
+
+    def split(self, sites: Sequence[str], share: float) -> None:
+        """The newest call is that of a denoiser whose `sites` span so large a `share` of its operations."""
+        call = self.calls.pop()
+        rest = replace(call, computed=1 - share * (1 - call.computed), mark=COMPUTED)
+        self.calls += [rest, *(replace(call, site=site, weight=0.0) for site in sites)]
 
     def amend(self, reason: str) -> None:
         """Gives the newest call a reason that was found only while it was computed."""

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from diffcache.calls import Call
+from diffcache.compiled import uncompiled
 from diffcache.config import CacheConfig
 from diffcache.engine import Forward
 from diffcache.records import RunRecord
@@ -39,12 +40,6 @@ def entered(scope: ScopeT) -> Iterator[ScopeT]:
         _current.reset(token)
         if scope is not None:
             scope.close()
-
-
-def uncompiled(module: nn.Module) -> nn.Module:
-    """The module that `torch.compile(module)` returned wraps, or the module itself."""
-    inner = module.__dict__.get("_modules", {}).get("_orig_mod")
-    return inner if isinstance(inner, nn.Module) else module
 
 
 class Scope:

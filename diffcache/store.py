@@ -50,6 +50,10 @@ class Store:
         """Keeps what a computed call gave: `outputs`, from the call's `tensors`."""
         self.rings[lane].appendleft(Feature(tick, self.learned.features(tensors, outputs)))
 
+    def note(self, tick: int, lane: int) -> None:
+        """Notes a computed call whose features are kept elsewhere."""
+        self.rings[lane].appendleft(Feature(tick, ()))
+
     def value(
         self, predictor: Predictor, tick: int, times: Timetable, lane: int, tensors: Tensors
     ) -> list[Tensor]:

@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import nn
 
+from diffcache.compiled import uncompiled
 from diffcache.schedulers.errors import TargetError
-from diffcache.scopes import uncompiled
 
 TIMES = {"t", "time", "times", "sigma", "sigmas", "noise_level", "noise_labels"}
 FOREIGN_HOOKS = {

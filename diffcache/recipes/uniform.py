@@ -19,6 +19,9 @@ class UniformConfig(CacheConfig):
         order: degree of the polynomial, 0 to 2; 0 holds.
         axis: what it is a polynomial in: "sigma" (the noise level) or "tick".
         basis: what is held or extrapolated: "residual" (v - x) or "output" (v).
+        site: where: "model", or inside the denoiser "stack" (all blocks), "block" (each), "attention",
+            "feed-forward", "sub-layer", a UNet's "depth 1", or the name of a site that `discover` lists. Sub-layers
+            and depths always hold or extrapolate their output.
         watch_bound: at each computed tick the prediction is compared with the truth: one that is worse than holding
             falls back to it, and where both are off by more than this fraction of the output, the next ticks are
             computed. None: no watch.
@@ -32,6 +35,7 @@ class UniformConfig(CacheConfig):
     order: int = 0
     axis: Axis = "sigma"
     basis: Literal["residual", "output"] = "residual"
+    site: str = "model"
     watch_bound: float | None = None
 
     def __post_init__(self) -> None:
@@ -44,6 +48,10 @@ class UniformConfig(CacheConfig):
         self._choose("predictor", "hold", "polynomial")
         self._choose("axis", "sigma", "tick")
         self._choose("basis", "residual", "output")
+
+    @property
+    def where(self) -> str:
+        return self.site
 
     @property
     def residual(self) -> bool:
