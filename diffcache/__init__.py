@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from diffcache.api import accelerate, methods, plan, report, restore
     from diffcache.attach import denoising_run, paused
     from diffcache.config import CacheConfig
+    from diffcache.discovery import SiteTable, discover
     from diffcache.recipes.easycache import EasyCacheConfig
     from diffcache.recipes.uniform import UniformConfig
     from diffcache.reporting import RunReport
@@ -25,6 +26,8 @@ _HOME = {
     "report": "diffcache.api",
     "restore": "diffcache.api",
     "denoising_run": "diffcache.attach",
+    "discover": "diffcache.discovery",
+    "SiteTable": "diffcache.discovery",
     "paused": "diffcache.attach",
     "CacheConfig": "diffcache.config",
     "EasyCacheConfig": "diffcache.recipes.easycache",
@@ -45,10 +48,12 @@ __all__ = [
     "RunReport",
     "Schedule",
     "ScheduleError",
+    "SiteTable",
     "TargetError",
     "UniformConfig",
     "accelerate",
     "denoising_run",
+    "discover",
     "methods",
     "paused",
     "plan",

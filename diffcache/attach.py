@@ -18,7 +18,7 @@ from diffcache.config import CacheConfig
 from diffcache.inner import units_to_see
 from diffcache.records import RunRecord
 from diffcache.schedulers.errors import TargetError
-from diffcache.scopes import LoopScope, PipelineScope, Scope, current_scope, entered
+from diffcache.scopes import LoopScope, PipelineScope, Scope, entered, innermost, scope_of
 from diffcache.swap import swap_in, swap_out
 from diffcache.targets import denoisers_of, noise_schedulers_of, refuse_foreign_cache
 from diffcache.units import unit_members
@@ -125,6 +125,10 @@ def denoising_run(module: nn.Module, num_steps: int, sigmas: Any = None) -> Iter
         )
     attachment = attachment_of(module)
     plain = uncompiled(module)
+    if attachment is None and len(_users(plain)) > 1:
+        raise TargetError(
+            f"this {type(plain).__name__} belongs to several accelerated pipelines: accelerate it itself."
+        )
     if attachment is None or _paused.get() & {id(module), id(plain)}:
         with entered(LoopScope(None, {}, num_steps, sigmas)) as scope:
             yield scope
@@ -139,11 +143,12 @@ def denoising_run(module: nn.Module, num_steps: int, sigmas: Any = None) -> Iter
 
 
 def _denoiser_members(base: type) -> dict[str, Any]:
+    @functools.wraps(base.__call__)
     def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return base.__call__(self, *args, **kwargs)
-        scope = current_scope()
-        if scope is None or not scope.serves(self):
+        scope = scope_of(self)
+        if scope is None or _paused.get() & {id(self), id(uncompiled(self))}:
             _outside(self, scope)
             return base.__call__(self, *args, **kwargs)
         return scope.call(self, functools.partial(base.__call__, self), args, kwargs)
@@ -154,7 +159,7 @@ def _denoiser_members(base: type) -> dict[str, Any]:
 
         @contextmanager
         def cache_context(self: nn.Module, name: str, **kwargs: Any) -> Iterator[None]:
-            scope = current_scope()
+            scope = scope_of(self)
             with plain_context(self, name, **kwargs):
                 if scope is None:
                     yield
@@ -171,10 +176,10 @@ def _pipeline_members(base: type) -> dict[str, Any]:
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         forward = functools.partial(base.__call__, self)
         attachment = _attachments.get(self)
-        if attachment is None or id(self) in _paused.get():
+        denoisers = denoisers_of(self) if attachment else {}  # they may have been compiled or replaced since
+        if attachment is None or _paused.get() & {id(self), *map(id, denoisers.values())}:
             with entered(None):
                 return forward(*args, **kwargs)
-        denoisers = denoisers_of(self)  # looked up anew: they may have been compiled or replaced since
         _swap_in(denoisers.values(), attachment, attachment.config)
         noise_schedulers = noise_schedulers_of(self)
         plain = {name: uncompiled(module) for name, module in denoisers.items()}
@@ -187,21 +192,21 @@ def _pipeline_members(base: type) -> dict[str, Any]:
 
 
 def _noise_scheduler_members(base: type) -> dict[str, Any]:
-    def scope_of(noise_scheduler: object) -> PipelineScope | None:
-        scope = current_scope()
+    def observer(noise_scheduler: object) -> PipelineScope | None:
+        scope = innermost()
         return scope if isinstance(scope, PipelineScope) and scope.observes(noise_scheduler) else None
 
     @functools.wraps(base.set_timesteps)  # type: ignore[attr-defined]
     def set_timesteps(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = base.set_timesteps(self, *args, **kwargs)  # type: ignore[attr-defined]
-        if scope := scope_of(self):
+        if scope := observer(self):
             scope.timesteps_set(self)
         return result
 
     @functools.wraps(base.step)  # type: ignore[attr-defined]
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = base.step(self, *args, **kwargs)  # type: ignore[attr-defined]
-        if scope := scope_of(self):
+        if scope := observer(self):
             scope.stepped(self, kwargs.get("timestep", args[1] if len(args) > 1 else None))
         return result
 
@@ -237,10 +242,10 @@ def _swap_in(
         part = pipeline
         if pipeline is not None:
             swap_in(pipeline, _pipeline_members)
-    except TypeError as error:
+    except Exception as error:
         _release(swapped)
         raise TargetError(
-            f"cannot attach to {type(part).__name__}: Python cannot change its class."
+            f"cannot attach to {type(part).__name__}: its class cannot be swapped ({error})."
         ) from error
     attachment.modules.update([*parts.values(), *units])
 

@@ -4,12 +4,14 @@ The name that the pipeline gives it (`cache_context`) decides where there is one
 else its order inside the tick.
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from diffcache.calls import Call
+from diffcache.calls import Call, version_of
 from diffcache.inner import Interior
 from diffcache.store import Store
 
@@ -19,7 +21,10 @@ MAX_BRANCHES = 8
 FORGET_AFTER = 2
 """A branch that stays away for more ticks than this is forgotten, and computes when it comes back."""
 
-Conditioning = dict[str, Any]
+TIMES = {"t", "r", "sigma", "sigmas", "noise_level"}
+"""Names of time arguments that do not say "time"."""
+
+Conditioning = dict[str, "Argument"]
 
 
 class Branch:
@@ -39,13 +44,19 @@ class Branch:
         self.conditioning: Conditioning = {}
         self.fingerprint: tuple[Any, ...] = ()
         self.changed = False
+        self.remade: list[str] = []
         self.store = Store(depth)
         self.interior: Interior | None = None
         self.tick = -1
 
     def clear(self) -> None:
         self.empty()
-        self.conditioning = {}
+        self.conditioning, self.remade = {}, []
+
+    def kept(self) -> Iterator[Tensor]:
+        """Tensors that pipelines make anew at every tick: nobody else has last tick's."""
+        arguments = (self.conditioning[path].value for path in self.remade if path in self.conditioning)
+        return (value for value in arguments if isinstance(value, Tensor))
 
     def empty(self) -> None:
         """Drops what is stored."""
@@ -107,20 +118,22 @@ class Branches:
         self.known, self._before, self._now = [], [], []
 
     def _match(self, free: list[Branch], conditioning: Conditioning, context: str | None) -> Branch:
-        recent = sorted(free, key=lambda branch: -branch.tick)
-        fitting = [branch for branch in recent if self.habits.fits(branch.conditioning, conditioning)]
-        if fitting:
-            branch = self.habits.closest(fitting, conditioning)
-            self.habits.learn(branch.conditioning, conditioning, self.tick)
-            return branch
-        if len(self._now) < len(self._before):
-            self.habits.learn(self._before[len(self._now)].conditioning, conditioning, self.tick)
+        place = len(self._now)
+        before = self._before[place] if place < len(self._before) else None
+        recent = sorted(free, key=lambda branch: (branch is not before, -branch.tick))
+        for branch in recent:
+            if self.habits.fit(branch.conditioning, conditioning):
+                branch.remade = [
+                    p for p in conditioning if not _shared(branch.conditioning.get(p), conditioning[p])
+                ]
+                self.habits.learn(branch.conditioning, conditioning, self.tick)
+                return branch
+        if before is not None:
+            self.habits.learn(before.conditioning, conditioning, self.tick)
         if not free or context is None:
             return self._new(context)
-        branch = recent[0]
-        if self.habits.broken(branch.conditioning, conditioning):
-            branch.clear()  # the same pass with another prompt
-        return branch
+        recent[0].clear()  # the same pass by name, with another prompt
+        return recent[0]
 
     def _new(self, context: str | None) -> Branch:
         taken = {branch.name for branch in self.known}
@@ -135,83 +148,76 @@ class Branches:
 class Habits:
     """What the arguments do from tick to tick.
 
-    Most keep their identity. Some are made anew with the same content, some change altogether (a ControlNet's
-    residuals): done in two ticks, that is a habit, and says nothing about the branch. Content is read back from the
-    device only until an argument's habit is known, or to choose between branches that nothing else tells apart.
+    Most stay the same tensor. Some are made anew with the same content; that is read back from the device to be sure.
+    Some change altogether at every tick (a ControlNet's residuals): once seen in two ticks, and unless they have ever
+    stayed the same, they say nothing about the branch.
     """
 
     def __init__(self) -> None:
-        self._kept: set[str] = set()
-        self._remade: dict[str, set[int]] = {}
-        self._changed: dict[str, set[int]] = {}
+        self._steady: set[str] = set()
+        self._changes: dict[str, set[int]] = {}
 
-    def fits(self, known: Conditioning, new: Conditioning) -> bool:
-        """Whether two calls may belong to one branch."""
+    def fit(self, known: Conditioning, new: Conditioning) -> bool:
+        """Whether two calls may belong to one branch: all but evolving arguments are the same."""
         return all(
-            path in known
-            and (_identical(known[path], value) or (path not in self._kept and _equal(known[path], value)))
-            for path, value in new.items()
-            if not self._is_habit(path)
+            path in known and _same(known[path], argument)
+            for path, argument in new.items()
+            if not self._evolves(path)
         )
-
-    def broken(self, known: Conditioning, new: Conditioning) -> bool:
-        """Whether an argument that has kept its identity is another one now."""
-        return any(
-            path in known and not _identical(known[path], new[path]) for path in self._kept & new.keys()
-        )
-
-    def closest(self, fitting: list[Branch], conditioning: Conditioning) -> Branch:
-        """The first of several fitting branches whose remade arguments have the same content, or the first."""
-        remade = [path for path in conditioning if len(self._remade.get(path, ())) >= 2]
-        if len(fitting) > 1 and remade:
-            for branch in fitting:
-                if all(_equal(branch.conditioning.get(path), conditioning[path]) for path in remade):
-                    return branch
-        return fitting[0]
 
     def learn(self, before: Conditioning, now: Conditioning, tick: int) -> None:
         """`now` was called where `before` was called earlier."""
-        for path, value in now.items():
-            if path not in before or path in self._kept or self._is_habit(path):
+        for path, argument in now.items():
+            if path not in before or path in self._steady or self._evolves(path):
                 continue
-            if _identical(before[path], value):
-                self._kept.add(path)
+            if _same(before[path], argument):
+                self._steady.add(path)
             else:
-                seen = self._remade if _equal(before[path], value) else self._changed
-                seen.setdefault(path, set()).add(tick)
+                self._changes.setdefault(path, set()).add(tick)
 
     def worth_keeping(self, conditioning: Conditioning) -> Conditioning:
-        """All but the arguments that change at every tick: holding those would only cost memory."""
-        return {path: value for path, value in conditioning.items() if len(self._changed.get(path, ())) < 2}
+        """All but evolving arguments: holding those would only cost memory."""
+        return {path: argument for path, argument in conditioning.items() if not self._evolves(path)}
 
-    def _is_habit(self, path: str) -> bool:
-        return len(self._remade.get(path, ())) >= 2 or len(self._changed.get(path, ())) >= 2
+    def _evolves(self, path: str) -> bool:
+        return len(self._changes.get(path, ())) >= 2
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A tensor or plain value that a pass was called with, and how often the tensor had been written to."""
+
+    value: Any
+    version: int | None = None
 
 
 def conditioning_of(call: Call, evolving: set[str]) -> Conditioning:
-    """The arguments that may tell guidance passes apart: no latents, no times (they have at most one dimension)."""
+    """The arguments that may tell guidance passes apart: all but latents and times."""
     return {
-        path: leaf
+        path: Argument(leaf, version_of(leaf) if isinstance(leaf, Tensor) else None)
         for path, leaf in call.leaves.items()
-        if path not in evolving and not call.is_latent(path) and "time" not in path and _tells(leaf)
+        if path not in evolving
+        and not call.is_latent(path)
+        and "time" not in path
+        and path not in TIMES
+        and isinstance(leaf, (Tensor, bool, int, float, str))
     }
 
 
-def _tells(leaf: Any) -> bool:
-    return leaf.ndim >= 2 if isinstance(leaf, Tensor) else isinstance(leaf, (bool, int, str))
+def _shared(a: Argument | None, b: Argument) -> bool:
+    """The same memory, or no tensors at all."""
+    if a is None or not isinstance(a.value, Tensor) or not isinstance(b.value, Tensor):
+        return True
+    return a.value is b.value or a.value.data_ptr() == b.value.data_ptr()
 
 
-def _identical(a: Any, b: Any) -> bool:
-    if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return a is b or (
-            (a.shape, a.stride(), a.dtype) == (b.shape, b.stride(), b.dtype) and a.data_ptr() == b.data_ptr()
-        )
-    return type(a) is type(b) and bool(a == b)
-
-
-def _equal(a: Any, b: Any) -> bool:
-    if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return _identical(a, b) or (
-            (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device) and bool(torch.equal(a, b))
-        )
-    return _identical(a, b)
+def _same(a: Argument, b: Argument) -> bool:
+    """The same value: the same memory, not written to since, or else the same content."""
+    if not isinstance(a.value, Tensor) or not isinstance(b.value, Tensor):
+        return type(a.value) is type(b.value) and bool(a.value == b.value)
+    x, y = a.value, b.value
+    if (x.shape, x.dtype, x.device) != (y.shape, y.dtype, y.device):
+        return False
+    if x is y or (x.data_ptr() == y.data_ptr() and x.stride() == y.stride()):
+        return a.version == b.version
+    return bool(torch.equal(x, y))

@@ -42,7 +42,7 @@ class Call:
         """Identity and version of every tensor among the arguments now: it differs once one has been written to."""
         arguments = _bound(self._cls, self.args, self.kwargs)
         leaves = [leaf for name, value in arguments.items() for leaf in _leaves(name, value)]
-        return {path: (id(leaf), _version(leaf)) for path, leaf in leaves if isinstance(leaf, Tensor)}
+        return {path: (id(leaf), version_of(leaf)) for path, leaf in leaves if isinstance(leaf, Tensor)}
 
     def is_latent(self, path: str) -> bool:
         """Whether the tensor at `path` belongs to the evolving sample."""
@@ -91,7 +91,7 @@ def _is_sample(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point() and value.ndim >= 2
 
 
-def _version(tensor: Tensor) -> int | None:
+def version_of(tensor: Tensor) -> int | None:
     """Counts in-place changes; inference tensors do not count theirs."""
     return None if tensor.is_inference() else tensor._version
 

@@ -148,10 +148,11 @@ class CacheConfig(ABC):
             number = "a whole number" if whole else "a number"
             raise ConfigError(f"{self.name}: {option} must be {number} >= {least}, not {value!r}.")
 
-    def _choose(self, option: str, *allowed: str) -> None:
+    def _choose(self, option: str, *allowed: object) -> None:
         value = getattr(self, option)
-        if value not in allowed:
-            raise ConfigError(f"{self.name}: {option} must be one of {', '.join(allowed)}, not {value!r}.")
+        if not any(value is one or (isinstance(value, str) and value == one) for one in allowed):
+            names = ", ".join(map(str, allowed))
+            raise ConfigError(f"{self.name}: {option} must be one of {names}, not {value!r}.")
 
 
 def check_options(method: type[CacheConfig], options: dict[str, Any]) -> None:

@@ -26,8 +26,10 @@ Forward = Callable[..., Any]
 GRADIENTS = "gradients enabled: run the loop under torch.no_grad()"
 TRAINING = "training mode: call .eval() on the denoiser"
 TOO_MANY_CALLS = "steps not observed: the noise scheduler was not stepped between calls"
+SEVERAL_SAMPLES = "steps not observed: several samples are stepped one after another at the same timestep"
 NO_LATENT = "no floating tensor among the denoiser's arguments"
 WRITES_ARGUMENTS = "the denoiser writes into its arguments"
+OPAQUE = "the denoiser's output is of a kind that cannot be taken apart: return tensors, tuples, dicts or a ModelOutput"
 OTHER_BATCH = "per_sample: not the leading branch's batch size"
 
 
@@ -39,6 +41,7 @@ class Place:
         tick: of the run.
         timetable: the run's noise levels.
         context: the guidance pass's name, where the pipeline gives one.
+        lost: the run's ticks cannot be told apart.
         by_order: tell guidance passes apart by their order inside the tick.
     """
 
@@ -46,6 +49,7 @@ class Place:
     timetable: Timetable
     context: str | None
     by_order: bool
+    lost: bool = False
 
     def step(self, branch: str) -> Step:
         times = self.timetable
@@ -75,7 +79,7 @@ class Engine:
         if self.busy:  # an OptimizedModule that fell back to its eager original: the outer call has decided
             return forward(*call.args, **call.kwargs)
         self.branches.begin_tick(place.tick)
-        obstacle = self._obstacle(module, call, place.tick)
+        obstacle = self._obstacle(module, call, place)
         if obstacle is not None:
             name, verdicts = str(self.branches.calls_in_tick), [Verdict(Decision.COMPUTE, obstacle)]
             self.record.add(place.tick, name, self.site, verdicts, call.batch)
@@ -99,11 +103,12 @@ class Engine:
         """Every tensor that is alive for the cache's sake."""
         for branch in self.branches.known:
             yield from branch.store.tensors()
+            yield from branch.kept()
             if branch.interior is not None:
                 yield from branch.interior.tensors()
         yield from self.planner.tensors()
 
-    def _obstacle(self, module: nn.Module, call: Call, tick: int) -> str | None:
+    def _obstacle(self, module: nn.Module, call: Call, place: Place) -> str | None:
         """Why this call is computed without being looked at, or None."""
         if torch.is_grad_enabled():
             return GRADIENTS
@@ -111,9 +116,11 @@ class Engine:
             return TRAINING
         if self.branches.calls_in_tick >= MAX_BRANCHES:
             return TOO_MANY_CALLS
+        if place.lost:
+            return SEVERAL_SAMPLES
         if not call.latents:
             return NO_LATENT
-        fits = not self.planner.follows(tick) or self._lane_count(call) == len(self.planner.lanes)
+        fits = not self.planner.follows(place.tick) or self._lane_count(call) == len(self.planner.lanes)
         return None if fits else OTHER_BATCH
 
     def _branch(self, module: nn.Module, call: Call, place: Place) -> Branch:
@@ -153,7 +160,12 @@ class Engine:
             self.record.amend(WRITES_ARGUMENTS)
             branch.empty()
             return output
-        branch.store.layout = layout = Layout(call, output, residual=self.config.residual)
+        layout = Layout(call, output, residual=self.config.residual)
+        if not layout.complete:
+            self.record.amend(OPAQUE)
+            branch.empty()
+            return output
+        branch.store.layout = layout
         branch.changed = False
         if branch.interior is not None:
             self._split(branch.interior)
@@ -162,7 +174,7 @@ class Engine:
         for lane in range(lanes):
             tensors = lane_of(call.tensors, lane, lanes)
             self._keep(place, branch, lane, tensors, outputs_of(outputs, lane, lanes))
-        self.record.hold(self.tensors())
+        self.record.hold(self.site, self.tensors())
         return output
 
     def _reuse(
@@ -186,7 +198,7 @@ class Engine:
                 predictor = self.planner.predictor_of(verdict)
                 outputs = store.value(predictor, place.tick, place.timetable, lane, tensors)
             parts.append(outputs)
-        self.record.hold(self.tensors())
+        self.record.hold(self.site, self.tensors())
         joined = parts[0] if lanes == 1 else [torch.cat(tensors) for tensors in zip(*parts, strict=True)]
         return store.learned.join(joined, call.tensors)
 

@@ -19,6 +19,12 @@ def freeze(report: "RunReport") -> Schedule:
     (record,) = report.records
     if any(call.mark == MIXED for call in record.calls):
         raise ScheduleError("a per_sample run cannot be frozen: its samples were decided apart.")
+    if report.options.get("per_sample"):
+        raise ScheduleError("a per_sample run cannot be frozen: its samples are decided apart.")
+    if any(call.site not in record.models for call in record.calls):
+        raise ScheduleError(
+            'a run that caches sites inside the denoiser cannot be frozen yet: use site="model".'
+        )
     return Schedule(
         models=record.models,
         table=_table(record),

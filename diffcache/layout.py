@@ -46,8 +46,14 @@ class Stream:
         return padded
 
 
+PLAIN = (type(None), bool, int, float, str)
+
+
 class Layout:
-    """Learned from one computed call; valid for every call with the same fingerprint.
+    """Learned anew from every computed call.
+
+    Attributes:
+        complete: there are tensors, and nothing in the output could hide others.
 
     Args:
         call: the computed call.
@@ -68,6 +74,7 @@ class Layout:
         ]
         outputs = [leaves[i] for i in self._places]
         self.residual = residual
+        self.complete = len(outputs) > 0 and all(isinstance(leaf, PLAIN) for leaf in self._constants)
         known = {self._places.index(i): path for i, path in (continues or {}).items() if i in self._places}
         self.streams = _match(call, outputs, known)
         self._first_latent = next((path for path in call.tensors if call.is_latent(path)), None)

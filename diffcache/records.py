@@ -46,6 +46,7 @@ class RunRecord:
         observed: the end of a tick has been seen.
         calls: every denoiser call in order.
         cache_bytes: most bytes that were held at once.
+        held: bytes that were held last, by denoiser.
         parameters: number of parameters of each site.
         models: what each site is.
         noise_scheduler: class name; None in a hand-written loop.
@@ -57,6 +58,7 @@ class RunRecord:
     observed: bool = False
     calls: list[CallRecord] = field(default_factory=list)
     cache_bytes: int = 0
+    held: dict[str, int] = field(default_factory=dict)
     parameters: dict[str, int] = field(default_factory=dict)
     models: dict[str, Model] = field(default_factory=dict)
     noise_scheduler: str | None = None
@@ -81,7 +83,8 @@ class RunRecord:
         """Gives the newest call a reason that was found only while it was computed."""
         self.calls[-1] = replace(self.calls[-1], reason=reason)
 
-    def hold(self, tensors: Iterable[Tensor]) -> None:
-        """Notes how much is held now."""
+    def hold(self, site: str, tensors: Iterable[Tensor]) -> None:
+        """Notes how much is held for a denoiser now."""
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
-        self.cache_bytes = max(self.cache_bytes, sum(storages.values()))
+        self.held[site] = sum(storages.values())
+        self.cache_bytes = max(self.cache_bytes, sum(self.held.values()))

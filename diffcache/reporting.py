@@ -15,6 +15,7 @@ from diffcache.records import CallRecord, RunRecord
 from diffcache.schedulers.guards import TAIL, WARM_UP
 from diffcache.schedulers.schedule import Schedule
 
+NOT_SEEN = "no call of the denoiser was seen: it ran before begin_step, or compiled into something larger"
 NOT_OBSERVED = "steps not observed: the noise scheduler was not stepped during the call"
 
 

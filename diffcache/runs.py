@@ -21,11 +21,13 @@ class Run:
         timetable: its ticks and noise levels.
         tick: the current tick.
         called: a denoiser has been called in this tick.
+        lost: several samples are stepped one after another at each step (panoramas): nothing can be reused.
     """
 
     timetable: Timetable
     tick: int = 0
     called: bool = False
+    lost: bool = False
     record: RunRecord = field(default_factory=RunRecord)
     engines: dict[int, Engine] = field(default_factory=dict)
 
@@ -60,7 +62,7 @@ class Run:
     def place(self, context: str | None, *, by_order: bool) -> Place:
         """Where a call that arrives now stands."""
         self.called = True
-        return Place(self.tick, self.timetable, context, by_order)
+        return Place(self.tick, self.timetable, context, by_order, self.lost)
 
     def end_tick(self) -> None:
         """The noise scheduler has stepped. Steps without a denoiser call between them end one tick, not several."""
@@ -84,6 +86,8 @@ class Run:
             self.engines.pop(key).close()
 
     def close(self) -> None:
+        self.record.num_ticks = self.timetable.num_ticks
+        self.record.sigmas = self.timetable.of_run()
         for engine in self.engines.values():
             engine.close()
         self.engines.clear()

@@ -20,26 +20,46 @@ from diffcache.runs import Run
 from diffcache.schedulers.errors import DiffcacheError
 from diffcache.timetable import Timetable, place_in_list, timetable_of
 
-_current: ContextVar["Scope | None"] = ContextVar("diffcache_scope", default=None)
-
-
-def current_scope() -> "Scope | None":
-    return _current.get()
-
+_scopes: ContextVar[tuple["Scope | None", ...]] = ContextVar("diffcache_scopes", default=())
+"""Outermost first. None hides those before it, and so does a pipeline's scope."""
 
 ScopeT = TypeVar("ScopeT", bound="Scope | None")
+
+
+def scope_of(module: nn.Module) -> "Scope | None":
+    """The innermost scope that serves a denoiser, if none that hides it lies between."""
+    for scope in reversed(_scopes.get()):
+        if scope is None or scope.serves(module):
+            return scope
+        if scope.hides:
+            return None
+    return None
+
+
+def innermost() -> "Scope | None":
+    return _scopes.get()[-1] if _scopes.get() else None
 
 
 @contextmanager
 def entered(scope: ScopeT) -> Iterator[ScopeT]:
     """Makes `scope` the innermost one; None hides those around it."""
-    token = _current.set(scope)
+    _scopes.set((*_scopes.get(), scope))
     try:
         yield scope
     finally:
-        _current.reset(token)
         if scope is not None:
             scope.close()
+        _scopes.set(_without(scope))
+
+
+def _without(scope: "Scope | None") -> tuple["Scope | None", ...]:
+    """The scopes but for the innermost occurrence of this one: generators may leave theirs in any order."""
+    scopes = list(_scopes.get())
+    for i in reversed(range(len(scopes))):
+        if scopes[i] is scope:
+            del scopes[i]
+            break
+    return tuple(scopes)
 
 
 class Scope:
@@ -51,6 +71,8 @@ class Scope:
     """
 
     by_order = False
+    hides = True
+    """Scopes around this one do not see the calls inside it."""
 
     def __init__(self, config: CacheConfig | None, denoisers: dict[str, nn.Module]) -> None:
         self.config = config
@@ -58,19 +80,25 @@ class Scope:
         self.experts = Counter(type(module).__name__ for module in denoisers.values())
         self.context: str | None = None
         self.run: Run | None = None
+        self.last_place: int | None = None
         self.records: list[RunRecord] = []
 
     def serves(self, module: nn.Module) -> bool:
         return id(uncompiled(module)) in self.sites
 
     def call(self, module: nn.Module, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A denoiser has been called inside this scope."""
-        if self.run is None or self.run.over:
-            self._begin()
-        assert self.run is not None
-        assert self.config is not None
+        """A denoiser has been called inside this scope.
+
+        Raises:
+            ScheduleError: the method replays a schedule that does not fit the run that begins here.
+        """
         plain = uncompiled(module)
         call = Call(plain, args, kwargs)
+        if self.run is None or self.run.over:
+            self._begin()
+        self.locate(call)
+        assert self.run is not None
+        assert self.config is not None
         engine = self.run.engine(
             plain, self.config, self.sites[id(plain)], self.experts[type(plain).__name__], call
         )
@@ -89,8 +117,13 @@ class Scope:
         """Of the run that is about to begin."""
         raise NotImplementedError
 
+    def locate(self, call: Call) -> None:
+        """Learns what can be learned from a call's arguments about its place in the run."""
+
     def close(self) -> None:
+        """Ends the run; a closed scope serves nothing."""
         self.end_run()
+        self.sites = {}
 
     def end_run(self) -> None:
         if self.run is not None:
@@ -99,6 +132,7 @@ class Scope:
 
     def _begin(self) -> None:
         self.end_run()
+        self.last_place = None
         self.run = Run(self.timetable())
         self.records.append(self.run.record)
 
@@ -140,10 +174,26 @@ class PipelineScope(Scope):
     def stepped(self, noise_scheduler: object, timestep: object) -> None:
         if self.run is None:
             return
-        place = place_in_list(timestep, noise_scheduler)
-        if place is not None and self.run.called and noise_scheduler is self.active:
-            self.run.timetable.first = place - self.run.tick
+        if noise_scheduler is self.active and self.run.called:
+            place = place_in_list(timestep, noise_scheduler)
+            if place is not None:
+                self.run.timetable.begins_at(place - self.run.tick)
+                self.last_place = place
         self.run.end_tick()
+
+    def locate(self, call: Call) -> None:
+        """Most pipelines hand the denoiser their timestep as it is, a view into the noise scheduler's list."""
+        times = (tensor for path, tensor in call.tensors.items() if not call.is_latent(path))
+        place = next((p for p in (place_in_list(time, self.active) for time in times) if p is not None), None)
+        if place is None or self.run is None:
+            return
+        if self.last_place is not None and not self.run.called:
+            if place < self.last_place:  # the timesteps begin anew: another loop
+                self._begin()
+            elif place == self.last_place:
+                self.run.lost = True
+        if not self.run.called:
+            self.run.timetable.begins_at(place - self.run.tick)
 
     def close(self) -> None:
         super().close()
@@ -154,6 +204,7 @@ class LoopScope(Scope):
     """One hand-written loop (`denoising_run`): each call after `begin_step` is the next branch of that tick."""
 
     by_order = True
+    hides = False
 
     def __init__(
         self,
@@ -166,6 +217,7 @@ class LoopScope(Scope):
         self.num_steps = num_steps
         self.sigmas = None if sigmas is None else [float(sigma) for sigma in sigmas]
         self.step: int | None = None
+        self.unplaced = False
 
     def timetable(self) -> Timetable:
         return Timetable(self.num_steps, self.sigmas)
@@ -185,10 +237,18 @@ class LoopScope(Scope):
         if self.run is None:
             self._begin()
         assert self.run is not None
+        if self in _scopes.get():  # loops that take turns in one thread: this one goes on now
+            _scopes.set((*_without(self), self))
         self.step = self.run.tick = i
         self.run.record.observed = True
 
     def call(self, module: nn.Module, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.step is None:
+            self.unplaced = True
             return forward(*args, **kwargs)
         return super().call(module, forward, args, kwargs)
+
+    def close(self) -> None:
+        if self.unplaced and not self.records:
+            self.records.append(RunRecord())
+        super().close()

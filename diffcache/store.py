@@ -1,5 +1,6 @@
 """The store: past features of a site for one branch, one ring for each lane."""
 
+import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -61,7 +62,14 @@ class Store:
         past = list(self.rings[lane])[: predictor.depth]
         moments = [Moment(feature.tick, times.sigma(feature.tick)) for feature in past]
         weights = predictor.weights(moments, Moment(tick, times.sigma(tick)))
-        return self.learned.predict(tensors, [feature.tensors for feature in past], weights)
+        try:
+            return self.learned.predict(tensors, [feature.tensors for feature in past], weights)
+        except BaseException as error:
+            past.clear()
+            traceback.clear_frames(
+                error.__traceback__
+            )  # a traceback that somebody keeps would keep the features
+            raise
 
     @property
     def learned(self) -> Layout:

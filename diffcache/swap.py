@@ -4,6 +4,7 @@ Nobody's class is patched and nothing is left in the instance's `__dict__`. The 
 `save_pretrained` and `from_pipe` see no difference; copies and pickles are instances of the base, plain.
 """
 
+import copyreg
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 Override = Callable[[type], dict[str, Any]]
 """Makes the attributes of the subclass, given its base."""
 
+_NEW_OBJECT = vars(copyreg)["__newobj__"]
 _lock = threading.Lock()
 _subclasses: dict[tuple[type, Override], type] = {}
 _bases: dict[type, type] = {}
@@ -62,6 +64,8 @@ def _reduce_to(base: type) -> Callable[[Any, Any], Any]:
         if not isinstance(reduced, tuple):
             return reduced
         make, args, *rest = reduced
+        if make is _NEW_OBJECT and args == (type(self),):  # pickle insists on the instance's own class there
+            return (copyreg._reconstructor, (base, object, None), *rest)  # type: ignore[attr-defined]
         plain = tuple(base if arg is type(self) else arg for arg in args)
         return (base if make is type(self) else make, plain, *rest)
 

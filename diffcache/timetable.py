@@ -1,5 +1,6 @@
 """The timetable of a run: how many ticks it has and at which noise levels, as the noise scheduler tells."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,12 @@ class Timetable:
         sigma = self.sigma(tick)
         return tick > 0 and sigma is not None and sigma == self.sigma(tick - 1)
 
+    def begins_at(self, first: int) -> None:
+        """The run's first tick has been seen to be this one of the list."""
+        self.first = first
+        if self.sigmas is not None and self.num_ticks is not None:
+            self.num_ticks = min(self.num_ticks, len(self.sigmas) - first)
+
     def of_run(self) -> list[float] | None:
         if self.sigmas is None or self.num_ticks is None:
             return None
@@ -47,13 +54,17 @@ def sigmas_of(noise_scheduler: Any) -> list[float] | None:
     if not isinstance(timesteps, Tensor) or timesteps.ndim != 1:
         return None
     sigmas = getattr(noise_scheduler, "sigmas", None)
-    if isinstance(sigmas, Tensor) and sigmas.ndim == 1 and len(sigmas) >= len(timesteps):
-        return [float(sigma) for sigma in sigmas[: len(timesteps)].tolist()]
     alphas = getattr(noise_scheduler, "alphas_cumprod", None)
-    if isinstance(alphas, Tensor) and not timesteps.is_floating_point():
+    if isinstance(sigmas, Tensor) and sigmas.ndim == 1 and len(sigmas) >= len(timesteps):
+        levels = [float(sigma) for sigma in sigmas[: len(timesteps)].tolist()]
+    elif isinstance(alphas, Tensor) and not timesteps.is_floating_point():
         alpha = alphas.double().cpu()[timesteps.cpu().clamp(0, len(alphas) - 1)]
-        return [float(sigma) for sigma in torch.sqrt((1 - alpha) / alpha).tolist()]
-    return None
+        levels = [float(sigma) for sigma in torch.sqrt((1 - alpha) / alpha).tolist()]
+    else:
+        return None
+    return (
+        levels if all(math.isfinite(level) for level in levels) else None
+    )  # zero terminal SNR begins at infinity
 
 
 def timetable_of(noise_scheduler: Any, num_timesteps: object) -> Timetable:
@@ -73,11 +84,13 @@ def timetable_of(noise_scheduler: Any, num_timesteps: object) -> Timetable:
     return Timetable(ticks, sigmas_of(noise_scheduler), first, type(noise_scheduler).__name__)
 
 
-def place_in_list(timestep: object, noise_scheduler: Any) -> int | None:
-    """Which of the noise scheduler's timesteps this one is, if it is a view into their list. Reads nothing."""
+def place_in_list(time: object, noise_scheduler: Any) -> int | None:
+    """Which of the noise scheduler's timesteps this is, if it is a view into their list. Reads nothing."""
     timesteps = getattr(noise_scheduler, "timesteps", None)
-    if not isinstance(timestep, Tensor) or not isinstance(timesteps, Tensor) or timestep.ndim != 0:
+    if not isinstance(time, Tensor) or not isinstance(timesteps, Tensor) or timesteps.ndim != 1:
         return None
-    if timestep.untyped_storage().data_ptr() != timesteps.untyped_storage().data_ptr():
+    if any(stride != 0 for stride in time.stride()) and time.numel() > 1:
         return None
-    return int(timestep.storage_offset() - timesteps.storage_offset())
+    if time.untyped_storage().data_ptr() != timesteps.untyped_storage().data_ptr():
+        return None
+    return int(time.storage_offset() - timesteps.storage_offset())

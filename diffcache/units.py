@@ -7,7 +7,7 @@ children stand beside those. Inside a block, its sub-layers are units too: atten
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial
+from functools import partial, wraps
 from typing import Any, Protocol
 
 import torch
@@ -42,6 +42,7 @@ def watched(watcher: Watcher) -> Iterator[None]:
 def unit_members(base: type) -> dict[str, Any]:
     """What a unit's swapped class overrides."""
 
+    @wraps(base.__call__)
     def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return base.__call__(self, *args, **kwargs)

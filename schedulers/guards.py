@@ -53,7 +53,3 @@ class Guards:
         if self.max_consecutive_reuses is not None and reused >= self.max_consecutive_reuses:
             return CAP
         return None
-
-    def leaves_room(self, num_ticks: int) -> bool:
-        """Whether a run of `num_ticks` has any tick that could be reused at all."""
-        return num_ticks > max(self.warmup_steps, 1) + self.tail_steps

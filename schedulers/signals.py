@@ -70,3 +70,4 @@ class SecantGain(Signal):
         if self.latents is not self.previous:
             yield from self.latents
         yield from self.outputs
+        yield from (scalar for scalar in (self.gain, self.output_size) if scalar is not None)

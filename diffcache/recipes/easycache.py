@@ -42,6 +42,7 @@ class EasyCacheConfig(CacheConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check("threshold", 0)
+        self._choose("per_sample", True, False)
 
     def scheduler(self, run: RunFacts) -> Accumulator:
         published, _ = PUBLISHED.get((run.denoiser, run.experts), GENERAL)

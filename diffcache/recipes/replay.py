@@ -40,6 +40,14 @@ class ReplayConfig(CacheConfig):
         return {"resample": self.resample, "of": dict(self.schedule.producer)}
 
     def check(self, models: dict[str, Model]) -> None:
+        if self.schedule.corrections or self.schedule.quantization:
+            raise ScheduleError(
+                "the schedule has corrections or quantization, which this version cannot apply."
+            )
+        predictor_from(self.schedule.predictor)
+        unknown = [site for site in self.schedule.table if site not in self.schedule.models]
+        if unknown:
+            raise ScheduleError(f"table.{unknown[0]}: there is no model of that name in the schedule.")
         for site, made_for in self.schedule.models.items():
             here = models.get(site)
             if here is None:

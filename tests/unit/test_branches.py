@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from diffcache.branches import Branches
+from diffcache.branches import Argument, Branches
 from diffcache.store import Feature
 
 COND, UNCOND = torch.randn(1, 4, 8), torch.randn(1, 4, 8)
@@ -26,7 +26,8 @@ class Loop:
         found = []
         for conditioning in calls:
             given = conditioning if isinstance(conditioning, dict) else {"text": conditioning}
-            branch = self.branches.identify(given, context, by_order=by_order)
+            arguments = {path: Argument(value) for path, value in given.items()}
+            branch = self.branches.identify(arguments, context, by_order=by_order)
             found.append((branch.name, len(branch.store) > 0))
             branch.store.seat(1)
             branch.store.rings[0].appendleft(Feature(self.tick, ()))
@@ -75,7 +76,10 @@ def test_another_prompt_under_the_same_name_empties_the_branch() -> None:
 def test_names_rule_where_they_are_given() -> None:
     loop = Loop()
     loop.branches.begin_tick(0)
-    names = [loop.branches.identify({"text": COND}, name, by_order=False).name for name in ("cond", "uncond")]
+    names = [
+        loop.branches.identify({"text": Argument(COND)}, name, by_order=False).name
+        for name in ("cond", "uncond")
+    ]
     assert names == ["cond", "uncond"]
 
 

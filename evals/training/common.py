@@ -1,0 +1,117 @@
+"""What the picture testbeds share: cached latents, noising, which parameters are matrices, saving."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from diffusers import AutoencoderKL, DiffusionPipeline
+from torch import Tensor, nn
+
+from diffcache.evals import procedural
+
+POOL = 20_000
+POOL_SEED = 50_000
+
+
+@dataclass(frozen=True)
+class Latents:
+    """Encoded training pictures: `latents` [n, 8, 16, 16] in float16, `labels` [n], n captions."""
+
+    latents: Tensor
+    labels: Tensor
+    captions: list[str]
+
+
+@torch.no_grad()
+def picture_latents(vae: AutoencoderKL, cache: Path, device: torch.device, n: int = POOL) -> Latents:
+    """Encode n procedural pictures, or read them from `cache` when they are there."""
+    batch = procedural.pictures(n, seed=POOL_SEED)
+    if cache.exists():
+        latents = torch.load(cache, weights_only=True)
+    else:
+        latents = encode(vae, batch.pixels, device)
+        torch.save(latents, cache)
+    return Latents(latents, batch.labels, batch.captions)
+
+
+@torch.no_grad()
+def encode(vae: AutoencoderKL, pixels: Tensor, device: torch.device) -> Tensor:
+    """Latents [n, 8, 16, 16] in float16 of pictures [n, 3, 64, 64] in [0, 1]."""
+    chunks = [vae.encode((part * 2 - 1).to(device)).latent_dist.mode() for part in torch.split(pixels, 128)]
+    return torch.cat([chunk.half().cpu() for chunk in chunks]).contiguous()
+
+
+def v_target(clean: Tensor, noise: Tensor, alphas_cumprod: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+    """Noisy latents and velocity sqrt(a) * noise - sqrt(1 - a) * clean (Salimans and Ho 2022) at timesteps t [n]."""
+    signal = alphas_cumprod[t].sqrt().view(-1, *[1] * (clean.ndim - 1))
+    sigma = (1 - alphas_cumprod[t]).sqrt().view_as(signal)
+    return signal * clean + sigma * noise, signal * noise - sigma * clean
+
+
+def flow_target(clean: Tensor, noise: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
+    """Noisy latents (1 - sigma) * clean + sigma * noise and velocity noise - clean for sigma [n]."""
+    s = sigma.view(-1, *[1] * (clean.ndim - 1))
+    return (1 - s) * clean + s * noise, noise - clean
+
+
+def shifted_sigma(n: int, shift: float, generator: torch.Generator) -> Tensor:
+    """Training noise levels [n] in (0, 1): logit-normal, then shifted towards noise as sampling is."""
+    u = torch.randn(n, generator=generator, device=generator.device).mul(1.2).sigmoid()
+    return shift * u / (1 + (shift - 1) * u)
+
+
+def informative_timesteps(n: int, alphas_cumprod: Tensor, generator: torch.Generator) -> Tensor:
+    """Training timesteps [n] of a discrete noise scheduler, most of them where shapes are decided.
+
+    Uniform timesteps of a DDPM schedule are mostly so noisy that little can be learnt from them. Seven eighths are
+    drawn by noise level sigma / (alpha + sigma) as flow matching draws them; the rest uniformly, to cover both ends.
+    """
+    device = generator.device
+    levels = (1 - alphas_cumprod).sqrt() / (alphas_cumprod.sqrt() + (1 - alphas_cumprod).sqrt())
+    by_level = torch.searchsorted(levels.contiguous(), shifted_sigma(n, 2.0, generator)).clamp_max(
+        len(levels) - 1
+    )
+    uniform = torch.randint(len(levels), (n,), generator=generator, device=device)
+    return torch.where(torch.rand(n, generator=generator, device=device) < 0.125, uniform, by_level)
+
+
+def is_block_matrix(name: str, parameter: Tensor) -> bool:
+    """True for the weight matrices inside repeated blocks, which Muon updates."""
+    inside = "blocks." in name or "block." in name or "layers." in name
+    table = "embedding_table" in name or "relative_attention_bias" in name
+    return inside and not table and parameter.ndim >= 2 and min(parameter.shape[:2]) >= 16
+
+
+def zero_modulation(model: nn.Module) -> None:
+    """Start every adaptive norm of the blocks at zero (DiT's adaLN-Zero), so that deep stacks start as identities."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear) and (
+            ".norm1.linear" in name or ".norm1_context.linear" in name or ".norm.linear" in name
+        ):
+            nn.init.zeros_(module.weight)
+            nn.init.zeros_(module.bias)
+
+
+def save_pipeline(pipe: DiffusionPipeline, folder: Path) -> None:
+    """Save as safetensors: text encoders in float32, all else in float16.
+
+    Without a dtype Diffusers loads its models in float32 but Transformers loads its own as they were saved, so text
+    encoders in float16 would not fit a pipeline that is loaded plainly.
+    """
+    pipe.to(torch.float16)
+    for name, part in pipe.components.items():
+        if name.startswith("text_encoder") and part is not None:
+            part.float()
+    pipe.save_pretrained(folder, safe_serialization=True)
+    for path in folder.rglob("*.json"):
+        _forget_origin(path)
+
+
+def _forget_origin(path: Path) -> None:
+    """Remove the folder that a part was loaded from while it was trained, which nobody else has."""
+    config = json.loads(path.read_text())
+    if config.pop("_name_or_path", None) is not None:
+        path.write_text(json.dumps(config, indent=2) + "\n")

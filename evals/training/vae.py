@@ -1,0 +1,96 @@
+"""The picture autoencoder that the three picture testbeds share: 64 x 64 RGB to 16 x 16 x 8 latents."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from diffusers import AutoencoderKL
+from torch import Tensor, nn
+
+from diffcache.evals import procedural
+from diffcache.evals.training.grids import save_grid
+from diffcache.evals.training.loop import Budget, Progress, fit
+from diffcache.evals.training.optim import Optimiser
+
+LATENT_CHANNELS = 8
+_WIDTHS = (16, 32, 48)
+
+
+def build() -> AutoencoderKL:
+    """A new autoencoder, 4x smaller on each side; its latents have mean 0 and deviation 1 after `normalise`."""
+    return AutoencoderKL(
+        down_block_types=("DownEncoderBlock2D",) * len(_WIDTHS),
+        up_block_types=("UpDecoderBlock2D",) * len(_WIDTHS),
+        block_out_channels=_WIDTHS,
+        layers_per_block=1,
+        latent_channels=LATENT_CHANNELS,
+        norm_num_groups=4,
+        mid_block_add_attention=False,
+        sample_size=64,
+        scaling_factor=1.0,
+        shift_factor=0.0,
+    )
+
+
+def reconstruction_loss(output: Tensor, target: Tensor) -> Tensor:
+    """Absolute error of the pixels and of their neighbours' differences, which keeps edges sharp."""
+    error = output - target
+    rows, columns = error.diff(dim=-2), error.diff(dim=-1)
+    return error.abs().mean() + 0.5 * (rows.abs().mean() + columns.abs().mean())
+
+
+def train(
+    folder: Path, minutes: float, device: torch.device, seed: int = 0, resume: bool = False
+) -> Progress:
+    """Train and save the autoencoder to `folder`/vae; returns what it took."""
+    torch.manual_seed(seed)
+    vae = build().to(device, memory_format=torch.channels_last)
+    pool = procedural.pictures(20_000, seed=1000 + seed).pixels.mul(255).round().to(torch.uint8)
+
+    def loss(generator: torch.Generator) -> Tensor:
+        rows = torch.randint(len(pool), (16,), generator=generator, device=device).cpu()
+        pixels = pool[rows].to(device).float() / 127.5 - 1
+        pixels = pixels.contiguous(memory_format=torch.channels_last)
+        posterior = vae.encode(pixels).latent_dist
+        noise = torch.randn(posterior.mean.shape, generator=generator, device=device)
+        output = vae.decode(posterior.mean + posterior.std * noise).sample
+        total: Tensor = (
+            reconstruction_loss(output, pixels) + 3e-4 * posterior.kl().mean() / posterior.mean[0].numel()
+        )
+        return total
+
+    def preview(path: Path) -> None:
+        pixels = pool[:16].to(device).float() / 127.5 - 1
+        output = vae.decode(vae.encode(pixels).latent_dist.mode()).sample
+        save_grid(torch.cat([pixels, output]) / 2 + 0.5, path)
+
+    optimiser = Optimiser(vae, lambda name, p: p.ndim == 4 and min(p.shape[0], p.shape[1]) >= 16)
+    budget = Budget(minutes * 60, lr=3e-3, checkpoint_every=120)
+    progress = fit(vae, loss, optimiser, budget, folder, seed=seed, resume=resume, preview=preview)
+    with torch.no_grad():
+        preview(folder / "final.png")
+        normalise(vae, pool[:1024].to(device).float() / 127.5 - 1)
+    vae.save_pretrained(folder / "vae")
+    return progress
+
+
+@torch.no_grad()
+def normalise(vae: AutoencoderKL, pixels: Tensor) -> None:
+    """Give each latent channel mean 0 and deviation 1 over `pixels` [n, 3, s, s] in [-1, 1].
+
+    The inverse goes into the 1 x 1 convolution before the decoder, so decoded pictures do not change.
+    """
+    latents = torch.cat([vae.encode(chunk).latent_dist.mode() for chunk in torch.split(pixels, 64)])
+    mean, std = latents.mean((0, 2, 3)), latents.std((0, 2, 3))
+    channels = len(mean)
+    encode, decode = vae.quant_conv, vae.post_quant_conv
+    assert isinstance(encode, nn.Conv2d)
+    assert isinstance(decode, nn.Conv2d)
+    assert encode.bias is not None
+    assert decode.bias is not None
+    encode.weight[:channels] /= std[:, None, None, None]
+    encode.bias[:channels] = (encode.bias[:channels] - mean) / std
+    encode.bias[channels:] -= 2 * std.log()
+    decode.bias += (decode.weight[:, :, 0, 0] * mean).sum(1)
+    decode.weight *= std[None, :, None, None]

@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Everything that waits for a GPU, in one command: `bash scripts/gpu_checks.sh [folder for the JSON]`.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+out=${1:-evals/results}
+mkdir -p "$out"
+export HF_HUB_OFFLINE=1 PYTHONUNBUFFERED=1
+python -m pytest -q -m gpu tests
+python scripts/benchmark.py --device cuda --json "$out/engine_gpu.json"
+python scripts/compare_methods.py --device cuda --samples 16 --json "$out/comparison_gpu.json"

@@ -1,0 +1,197 @@
+"""Hand-written loops: branches by their order, steps as told, and nothing of one loop in another."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from toys import MARKS, ToyDenoiser
+
+from diffcache import accelerate, denoising_run, paused, report, restore
+
+STEPS = 8
+
+
+def toy(method: str | None = "uniform", **options: Any) -> ToyDenoiser:
+    net = ToyDenoiser().eval()
+    return net if method is None else accelerate(net, method, **options)
+
+
+def embed(mark: float) -> Tensor:
+    return torch.full((1, 2, 4), mark)
+
+
+def start() -> Tensor:
+    return torch.arange(8.0).reshape(1, 2, 4)
+
+
+def loop(
+    net: nn.Module, marks: Sequence[float] = tuple(MARKS.values()), steps: int = STEPS, run: Any = None
+) -> Tensor:
+    """Embeddings are made anew at each call: only their order tells the guidance passes apart."""
+    x = start()
+    for i in range(steps):
+        if run is not None:
+            run.begin_step(i)
+        outputs = [net(x, torch.ones(1), embed(mark))[0] for mark in marks]
+        x = x + sum((k + 1) * (output - x) for k, output in enumerate(outputs)) / 8
+    return x
+
+
+@torch.no_grad()
+def cached(net: nn.Module, *args: Any, num_steps: int = STEPS, **kwargs: Any) -> Tensor:
+    with denoising_run(net, num_steps) as run:
+        return loop(net, *args, run=run, **kwargs)
+
+
+def test_calls_after_a_step_begins_are_branches_in_order() -> None:
+    net = toy(interval=2)
+    assert torch.equal(cached(net), loop(toy(None)))
+    told = report(net)
+    assert told.branches == ["0", "1", "2"]
+    assert told.computed_ticks == [0, 2, 4, 6, 7]
+    assert told.compute_fraction == 5 / 8
+    assert torch.equal(cached(net, (1.0,)), loop(toy(None), (1.0,)))
+    assert report(net).branches == ["0"]
+
+
+def test_one_loop_leaves_nothing_to_the_next() -> None:
+    net = toy(interval=4)
+    for marks in [(3.0, -5.0), (-5.0, 3.0), (7.0,), (3.0, -5.0)]:
+        assert torch.equal(cached(net, marks), loop(toy(None), marks))
+        assert report(net).computed_ticks == [0, 4, 7]
+    with pytest.raises(TypeError), torch.no_grad(), denoising_run(net, STEPS) as run:
+        loop(net, (9.0, "no number"), run=run)
+    assert torch.equal(cached(net), loop(toy(None)))
+
+
+def test_going_back_begins_another_run() -> None:
+    net = toy(interval=4)
+    with torch.no_grad(), denoising_run(net, STEPS) as run:
+        for marks in [(3.0, -5.0), (-5.0, 3.0)]:
+            assert torch.equal(loop(net, marks, run=run), loop(toy(None), marks))
+        run.begin_step(7)
+        net(start(), torch.ones(1), embed(1.0))
+        run.begin_step(7)  # a step that begins again does not continue the one before
+        output = net(start(), torch.ones(1), embed(2.0))[0]
+    assert torch.equal(output, start() + 2)
+    assert [run.computed_ticks for run in report(net).runs] == [[0, 4, 7], [0, 4, 7], [7], [7]]
+
+
+@pytest.mark.parametrize("i", [-1, STEPS, STEPS + 1])
+@pytest.mark.parametrize("method", ["uniform", None])
+def test_a_step_that_is_not_of_the_loop_is_refused(i: int, method: str | None) -> None:
+    net = toy(method)
+    with denoising_run(net, STEPS) as run, pytest.raises(ValueError, match="begin_step"):
+        run.begin_step(i)
+
+
+@pytest.mark.parametrize(("num_steps", "sigmas"), [(0, None), (-3, None), (4, [1.0, 0.5, 0.2])])
+@pytest.mark.parametrize("method", ["uniform", None])
+def test_a_loop_that_cannot_be_is_refused(num_steps: int, sigmas: Any, method: str | None) -> None:
+    with pytest.raises(ValueError, match="step"), denoising_run(toy(method), num_steps, sigmas):
+        pass
+
+
+@pytest.mark.parametrize("as_sigmas", [list, tuple, torch.tensor])
+def test_sigmas_may_be_numbers_or_a_tensor(as_sigmas: Any) -> None:
+    net = toy(interval=2, order=1)
+    with torch.no_grad(), denoising_run(net, 4, as_sigmas([1.0, 0.75, 0.5, 0.25, 0.0])) as run:
+        assert torch.equal(loop(net, steps=4, run=run), loop(toy(None), steps=4))
+    assert report(net).records[0].sigmas == [1.0, 0.75, 0.5, 0.25]
+
+
+def test_over_a_plain_module_it_does_nothing() -> None:
+    net = toy(None)
+    cls = type(net)
+    assert torch.equal(cached(net), loop(net))
+    assert type(net) is cls
+    with pytest.raises(ValueError, match="not accelerated"):
+        report(net)
+    restored = restore(toy())
+    assert torch.equal(cached(restored), loop(net))
+
+
+def test_calls_before_the_first_step_compute() -> None:
+    net = toy(interval=2)
+    with torch.no_grad(), denoising_run(net, STEPS) as run:
+        for mark in (1.0, 2.0):
+            assert torch.equal(net(start(), torch.ones(1), embed(mark))[0], start() + mark)
+        assert torch.equal(loop(net, run=run), loop(toy(None)))
+    assert len(report(net).calls) == 3 * STEPS
+
+
+def test_calls_after_a_loop_compute_and_it_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    net = toy(interval=4)
+    cached(net)
+    told = report(net).decisions
+    with caplog.at_level(logging.WARNING, logger="diffcache"), torch.no_grad():
+        for mark in (1.0, 2.0, 3.0):
+            assert torch.equal(net(start(), torch.ones(1), embed(mark))[0], start() + mark)
+    assert len([r for r in caplog.records if "outside" in r.message]) == 1
+    assert report(net).decisions.equal(told)
+
+
+def test_skipped_steps_and_an_unfinished_loop() -> None:
+    net = toy(interval=4)
+    with torch.no_grad(), denoising_run(net, STEPS) as run:
+        for i in (0, 1, 3, 4, 6):
+            run.begin_step(i)
+            for mark in MARKS.values():
+                assert torch.equal(net(start() * i, torch.ones(1), embed(mark))[0], start() * i + mark)
+    assert report(net).computed_ticks == [0, 4]
+
+
+def test_more_calls_than_guidance_passes_compute() -> None:
+    marks = [float(mark) for mark in range(11)]
+    net = toy(interval=4)
+    assert torch.equal(cached(net, marks), loop(toy(None), marks))
+    called = [call for call in report(net).calls if call.tick == 1]
+    assert [call.computed for call in called] == [0.0] * 8 + [1.0] * 3
+
+
+def test_paused_loops_compute() -> None:
+    net = toy(interval=4)
+    cached(net)
+    told = report(net).decisions
+    with paused(net):
+        assert torch.equal(cached(net, (1.0,)), loop(toy(None), (1.0,)))
+    assert report(net).decisions.equal(told)
+
+
+def test_a_loop_inside_a_loop_over_the_same_denoiser() -> None:
+    """As a preview: the inner loop is a run of its own, and the outer one goes on as if it had not been."""
+    net = toy(interval=4)
+    x = start()
+    with torch.no_grad(), denoising_run(net, STEPS) as run:
+        for i in range(STEPS):
+            run.begin_step(i)
+            outputs = [net(x, torch.ones(1), embed(mark))[0] for mark in MARKS.values()]
+            if i in (0, 2):
+                assert torch.equal(cached(net, (9.0, 1.0)), loop(toy(None), (9.0, 1.0)))
+            x = x + sum((k + 1) * (output - x) for k, output in enumerate(outputs)) / 8
+    assert torch.equal(x, loop(toy(None)))
+    assert report(net).computed_ticks == [0, 4, 7]
+
+
+@pytest.mark.parametrize("other", ["accelerated", "plain"])
+def test_two_denoisers_in_one_loop(other: str) -> None:
+    """Each has its own `denoising_run`, one inside the other; both reuse."""
+    one, two = toy(interval=2), toy("uniform" if other == "accelerated" else None)
+    x = start()
+    with torch.no_grad(), denoising_run(one, STEPS) as outer, denoising_run(two, STEPS) as inner:
+        for i in range(STEPS):
+            outer.begin_step(i)
+            inner.begin_step(i)
+            a = one(x, torch.ones(1), embed(3.0))[0]
+            b = two(x, torch.ones(1), embed(-5.0))[0]
+            assert torch.equal(a, x + 3)
+            assert torch.equal(b, x - 5)
+            x = x + (a - b) / 8
+    assert report(one).computed_ticks == [0, 2, 4, 6, 7]
+    if other == "accelerated":
+        assert report(two).computed_ticks == [0, 2, 4, 6, 7]

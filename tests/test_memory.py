@@ -1,0 +1,171 @@
+"""Nothing that a run stored is alive after it, and `cache_bytes` tells what was held during it."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from harness import (
+    METHODS,
+    STEPS,
+    Abort,
+    aborting,
+    accelerated,
+    counting_new_tensors,
+    each_run,
+    failing,
+    fresh,
+    part,
+    render,
+)
+from toys import by_embeds, toy_pipeline
+from zoo.pipelines import CASES
+
+from diffcache import accelerate, report
+from diffcache.records import RunRecord
+
+
+@contextmanager
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[weakref.ref[torch.Tensor]]]:
+    """Weak references to every tensor that a run says it holds."""
+    seen: list[weakref.ref[torch.Tensor]] = []
+    hold = RunRecord.hold
+
+    def watching(self: RunRecord, site: str, tensors: Iterable[torch.Tensor]) -> None:
+        tensors = list(tensors)
+        seen.extend(weakref.ref(tensor) for tensor in tensors)
+        hold(self, site, tensors)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunRecord, "hold", watching)
+        yield seen
+
+
+def ends_well(pipe: Any, name: str) -> BaseException | None:
+    render(pipe, name)
+    return None
+
+
+def ends_by_callback(pipe: Any, name: str) -> BaseException | None:
+    with pytest.raises(Abort) as caught:
+        render(pipe, name, callback_on_step_end=aborting(3))
+    return caught.value
+
+
+def ends_by_interrupt(pipe: Any, name: str) -> BaseException | None:
+    with pytest.raises(KeyboardInterrupt) as caught:
+        render(pipe, name, callback_on_step_end=aborting(3, KeyboardInterrupt()))
+    return caught.value
+
+
+def ends_in_the_denoiser(pipe: Any, name: str) -> BaseException | None:
+    with failing(part(pipe, CASES[name].denoisers[-1]), call=2), pytest.raises(Abort) as caught:
+        render(pipe, name)
+    return caught.value
+
+
+def ends_in_the_noise_scheduler(pipe: Any, name: str) -> BaseException | None:
+    steps = Counter[str]()
+    step = pipe.scheduler.step
+
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        steps.update(["all"])
+        if steps["all"] == 4:
+            raise Abort
+        return step(*args, **kwargs)
+
+    pipe.scheduler.step = counting
+    with pytest.raises(Abort) as caught:
+        render(pipe, name)
+    del pipe.scheduler.step
+    return caught.value
+
+
+ENDS = [ends_well, ends_by_callback, ends_by_interrupt, ends_in_the_denoiser, ends_in_the_noise_scheduler]
+
+
+@pytest.mark.parametrize("end", ENDS, ids=lambda function: function.__name__)
+@each_run
+def test_nothing_is_alive_after_a_run(
+    name: str, end: Callable[[Any, str], BaseException | None], method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe = fresh(name, method)
+    with watched(monkeypatch) as seen:
+        error = end(pipe, name)
+    assert seen
+    gc.collect()
+    assert not [ref for ref in seen if ref() is not None]
+    del error
+
+
+def test_nothing_is_alive_after_a_prediction_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def out_of_memory(*args: Any) -> Any:
+        raise torch.OutOfMemoryError
+
+    pipe = fresh("WanPipeline", "uniform")
+    monkeypatch.setattr("diffcache.layout.extrapolate", out_of_memory)
+    with watched(monkeypatch) as seen, pytest.raises(torch.OutOfMemoryError) as caught:
+        render(pipe, "WanPipeline")
+    assert seen
+    gc.collect()
+    assert not [ref for ref in seen if ref() is not None]
+    del caught
+
+
+def left_by(pipe: Any, name: str, end: Callable[[Any, str], BaseException | None]) -> Counter[Any]:
+    """The shapes of the tensors that a run leaves behind, while its exception is held."""
+    render(pipe, name)
+    with counting_new_tensors() as new:
+        error = end(pipe, name)
+        left = new.shapes()
+    del error
+    return left
+
+
+@pytest.mark.parametrize("end", ENDS, ids=lambda function: function.__name__)
+@pytest.mark.parametrize("name", ["WanPipeline", "StableDiffusionPipeline"])
+def test_a_run_leaves_what_the_plain_pipeline_leaves(
+    name: str, end: Callable[[Any, str], BaseException | None]
+) -> None:
+    exact = accelerated(name, "easycache", threshold=0)
+    assert left_by(exact, name, end) == left_by(CASES[name].build(), name, end)
+
+
+def held_between_steps(pipe: Any, call: dict[str, Any]) -> list[int]:
+    """How many bytes are alive at the end of each step of a render that were not before it."""
+    weights: list[int] = []
+    with counting_new_tensors() as new:
+
+        def callback(pipe: Any, step: int, timestep: Any, kwargs: Any) -> Any:
+            weights.append(new.bytes())
+            return kwargs
+
+        pipe(**call, callback_on_step_end=callback)
+    return weights
+
+
+def most_held(pipe: Any, plain: Any, call: Callable[[], dict[str, Any]]) -> int:
+    """Most bytes that an accelerated pipeline holds beyond what the plain one holds at the same step."""
+    held, usual = held_between_steps(pipe, call()), held_between_steps(plain, call())
+    return max(mine - theirs for mine, theirs in zip(held, usual, strict=True))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", ["WanPipeline", "FluxPipeline-true-cfg", "StableDiffusionPipeline"])
+def test_cache_bytes_are_what_was_held(name: str, method: str) -> None:
+    case = CASES[name]
+    pipe = fresh(name, method)
+    assert most_held(pipe, case.build(), lambda: case.call(0, STEPS)) == report(pipe).cache_bytes > 0
+
+
+def test_conditioning_that_only_the_cache_keeps_is_counted() -> None:
+    """Embeddings made anew at each step are nobody's but the cache's between steps."""
+    call = {"embeds": by_embeds(), "remade": True, "contexts": False}
+    pipe = accelerate(toy_pipeline(), "uniform", interval=2)
+    assert most_held(pipe, toy_pipeline(), lambda: call) == report(pipe).cache_bytes > 0
