@@ -1,7 +1,8 @@
 """Swapping the class of one instance for a generated subclass of its own class, and back.
 
-Nobody's class is patched and nothing is left in the instance's `__dict__`. The subclass has its base's name, so logs,
-`save_pretrained` and `from_pipe` see no difference; copies and pickles are instances of the base, plain.
+Nobody's class is patched and nothing is left in the instance's `__dict__`. The subclass has its base's name and equals
+it (Diffusers' `from_pipe` asks whether `type(component)` is among the expected classes), so logs, `save_pretrained` and
+`from_pipe` see no difference; copies and pickles are instances of the base, plain.
 """
 
 import copyreg
@@ -12,19 +13,21 @@ from typing import Any
 Override = Callable[[type], dict[str, Any]]
 """Makes the attributes of the subclass, given its base."""
 
+_BASE = "_diffcache_base"
 _NEW_OBJECT = vars(copyreg)["__newobj__"]
 _lock = threading.Lock()
-_subclasses: dict[tuple[type, Override], type] = {}
-_bases: dict[type, type] = {}
+_metaclasses: dict[type, type] = {}
+_subclasses: dict[tuple[int, Override], type] = {}
 
 
 def is_swapped(instance: object) -> bool:
-    return type(instance) in _bases
+    return _BASE in vars(type(instance))
 
 
 def base_class(cls: type) -> type:
     """The class that `cls` stands for, if it was generated here; else `cls` itself."""
-    return _bases.get(cls, cls)
+    base: type = vars(cls).get(_BASE, cls)
+    return base
 
 
 def swap_in(instance: object, override: Override) -> bool:
@@ -44,18 +47,31 @@ def swap_out(instance: object) -> None:
     """Gives `instance` its own class back."""
     with _lock:
         if is_swapped(instance):
-            object.__setattr__(instance, "__class__", _bases[type(instance)])
+            object.__setattr__(instance, "__class__", base_class(type(instance)))
 
 
 def _subclass(base: type, override: Override) -> type:
-    key = (base, override)
+    """One for each base and override; it keeps its base alive, whose identity is the key."""
+    key = (id(base), override)
     if key not in _subclasses:
         names = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
-        members = {**names, "__slots__": (), "__reduce_ex__": _reduce_to(base), **override(base)}
-        subclass = type(base)(base.__name__, (base,), members)
-        _bases[subclass] = base
-        _subclasses[key] = subclass
+        members = {**names, "__slots__": (), _BASE: base, "__reduce_ex__": _reduce_to(base), **override(base)}
+        _subclasses[key] = _metaclass(type(base))(base.__name__, (base,), members)
     return _subclasses[key]
+
+
+def _metaclass(of: type) -> type:
+    """The metaclass of generated classes: each equals its base."""
+
+    def equals(cls: type, other: object) -> bool:
+        return other is cls or other is base_class(cls)
+
+    def hashed(cls: type) -> int:
+        return hash(base_class(cls)) if base_class(cls) is not cls else object.__hash__(cls)
+
+    if of not in _metaclasses:
+        _metaclasses[of] = type(of.__name__, (of,), {"__eq__": equals, "__hash__": hashed})
+    return _metaclasses[of]
 
 
 def _reduce_to(base: type) -> Callable[[Any, Any], Any]:
@@ -64,8 +80,8 @@ def _reduce_to(base: type) -> Callable[[Any, Any], Any]:
         if not isinstance(reduced, tuple):
             return reduced
         make, args, *rest = reduced
-        if make is _NEW_OBJECT and args == (type(self),):  # pickle insists on the instance's own class there
-            return (copyreg._reconstructor, (base, object, None), *rest)  # type: ignore[attr-defined]
+        if make is _NEW_OBJECT and len(args) == 1:  # pickle insists on the instance's own class there
+            return (vars(copyreg)["_reconstructor"], (base, object, None), *rest)
         plain = tuple(base if arg is type(self) else arg for arg in args)
         return (base if make is type(self) else make, plain, *rest)
 

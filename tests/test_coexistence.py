@@ -73,17 +73,21 @@ def lora(pipe: Any, name: str = "one", scale: float = 1.0) -> None:
     denoiser(pipe).set_adapters(name, scale)
 
 
-FEATURES: list[Callable[[Any], None]] = [
-    model_offload,
-    group_offload,
-    leaf_offload,
-    layerwise_casting,
-    bfloat16,
-    channels_last,
-    attention_slicing,
-    lora,
+FEATURES: list[tuple[str, Callable[[Any], None]]] = [
+    ("WanPipeline", model_offload),
+    ("WanPipeline", group_offload),
+    ("WanPipeline", layerwise_casting),
+    ("WanPipeline", bfloat16),
+    ("WanPipeline", lora),
+    ("StableDiffusionPipeline", model_offload),
+    ("StableDiffusionPipeline", leaf_offload),
+    ("StableDiffusionPipeline", channels_last),
+    ("StableDiffusionPipeline", attention_slicing),
+    ("StableDiffusionPipeline", lora),
 ]
-each_feature = pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.__name__)
+each_feature = pytest.mark.parametrize(
+    ("name", "feature"), FEATURES, ids=[f"{name}-{feature.__name__}" for name, feature in FEATURES]
+)
 each_pipeline = pytest.mark.parametrize("name", NAMES)
 
 
@@ -107,7 +111,6 @@ def both(name: str, feature: Callable[[Any], None], order: str, method: str, **o
 
 
 @each_feature
-@each_pipeline
 @pytest.mark.parametrize("order", ["feature-first", "cache-first"])
 def test_all_compute_is_exact_with_it(name: str, feature: Callable[[Any], None], order: str) -> None:
     pipe = both(name, feature, order, "easycache", threshold=0)
@@ -119,7 +122,6 @@ def test_all_compute_is_exact_with_it(name: str, feature: Callable[[Any], None],
 
 
 @each_feature
-@each_pipeline
 def test_reuse_works_with_it_in_both_orders(name: str, feature: Callable[[Any], None]) -> None:
     images = []
     for order in ("feature-first", "cache-first"):

@@ -129,7 +129,7 @@ def left_by(pipe: Any, name: str, end: Callable[[Any, str], BaseException | None
 
 
 @pytest.mark.parametrize("end", ENDS, ids=lambda function: function.__name__)
-@pytest.mark.parametrize("name", ["WanPipeline", "StableDiffusionPipeline"])
+@pytest.mark.parametrize("name", ["WanPipeline"])
 def test_a_run_leaves_what_the_plain_pipeline_leaves(
     name: str, end: Callable[[Any, str], BaseException | None]
 ) -> None:

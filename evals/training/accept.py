@@ -51,7 +51,7 @@ def accept(name: str, folder: Path, facts: dict[str, Any]) -> None:
     pictures, labels, rate = sample(name, 50)
     scores = accuracy(pictures, labels)
     if pictures.ndim == 5:
-        save_grid(pictures[:16].flatten(0, 1), folder / "samples.png", columns=18)
+        save_grid(pictures[:16].flatten(0, 1), folder / "samples.png", columns=18, zoom=1)
     else:
         save_grid(pictures[:16], folder / "samples.png")
     (folder / "README.md").write_text(_sheet(name, folder, facts, scores, rate))
