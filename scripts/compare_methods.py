@@ -23,7 +23,7 @@ from diffcache.recipes.uniform import UniformConfig
 def contenders() -> dict[str, CacheConfig]:
     """What is compared, at about half and about a third of the compute."""
     methods: dict[str, CacheConfig] = {"default": DEFAULT}
-    for threshold in (0.02, 0.05, 0.1):
+    for threshold in (0.05, 0.1):
         methods[f"easycache {threshold}"] = EasyCacheConfig(threshold=threshold)
     for interval in (2, 3):
         methods[f"hold every {interval}"] = UniformConfig(interval=interval, warmup_steps=3)

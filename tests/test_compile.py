@@ -130,18 +130,20 @@ def test_restored_it_still_runs_compiled(way: Callable[[Any, Graphs], None], ord
 
 
 @each_way
-def test_a_cache_that_comes_and_goes_recompiles_nothing(way: Callable[[Any, Graphs], None]) -> None:
+def test_a_cache_that_comes_and_goes_compiles_once_more_at_most(way: Callable[[Any, Graphs], None]) -> None:
+    """What was compiled before `accelerate` guards on the denoiser's class; both versions stay compiled."""
     name = "WanPipeline"
     pipe, graphs = CASES[name].build(), Graphs()
     way(pipe, graphs)
     render(pipe, name)
     before = graphs.compiled
-    accelerate(pipe, "easycache", threshold=0)
-    assert torch.equal(render(pipe, name), reference(name))
-    assert graphs.compiled == before
-    restore(pipe)
-    assert torch.equal(render(pipe, name), reference(name))
-    assert graphs.compiled == before
+    for _ in range(2):
+        accelerate(pipe, "easycache", threshold=0)
+        assert torch.equal(render(pipe, name), reference(name))
+        assert graphs.compiled <= before + 1
+        restore(pipe)
+        assert torch.equal(render(pipe, name), reference(name))
+        assert graphs.compiled <= before + 1
 
 
 @each_order

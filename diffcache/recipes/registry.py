@@ -12,5 +12,5 @@ METHODS: dict[str, type[CacheConfig]] = {
     )
 }
 
-DEFAULT: CacheConfig = UniformConfig(interval=2, order=2, basis="output", warmup_steps=3, watch_bound=0.5)
+DEFAULT: CacheConfig = UniformConfig(interval=2, order=1, basis="output", warmup_steps=3, watch_bound=0.5)
 """What `accelerate(pipe)` uses."""

@@ -51,7 +51,7 @@ def accept(name: str, folder: Path, facts: dict[str, Any]) -> None:
     pictures, labels, rate = sample(name, 50)
     scores = accuracy(pictures, labels)
     if pictures.ndim == 5:
-        save_grid(pictures[:16].flatten(0, 1), folder / "samples.png", columns=18, zoom=1)
+        save_grid(pictures[:16, ::2].flatten(0, 1), folder / "samples.png", columns=10)
     else:
         save_grid(pictures[:16], folder / "samples.png")
     (folder / "README.md").write_text(_sheet(name, folder, facts, scores, rate))
@@ -78,6 +78,7 @@ def _sheet(name: str, folder: Path, facts: dict[str, Any], scores: dict[str, flo
     shown = [procedural.class_name(p) for p in asked] if name == "dit" else asked
     read = ", ".join(f"{key} {score:.2f}" for key, score in scores.items())
     commands = " ; ".join(f"`{command}`" for command in facts["commands"])
+    frames = " (every second frame, two clips a row)" if name == "wan" else ""
     lines = [
         f"# Testbed {name}",
         "",
@@ -98,7 +99,7 @@ def _sheet(name: str, folder: Path, facts: dict[str, Any], scores: dict[str, flo
         "",
         *(f"{note}\n" for note in facts.get("notes", [])),
         "The accuracy is what the classifier in `evals/testbeds/classifier` reads from the samples. `samples.png`",
-        "shows the first answers of that measurement, row by row:",
+        f"shows the first answers of that measurement{frames}, row by row:",
         "",
         *(f"{i + 1}. {text}" for i, text in enumerate(shown)),
         "",
