@@ -48,6 +48,18 @@ class Call:
         """Whether the tensor at `path` belongs to the evolving sample."""
         return path == self.latent or path.startswith(f"{self.latent}.")
 
+    def divisible(self) -> bool:
+        """Whether it is plain from the shapes which arguments have one row for each sample.
+
+        It is not where the latents come as a list, where an argument's rows are neither one nor as many as samples
+        (frames folded into the batch), or where as many samples as tokens make the two look alike.
+        """
+        others = [t for path, t in self.tensors.items() if not self.is_latent(path)]
+        features = [t for t in others if t.ndim >= 3]
+        as_many_tokens = self.batch > 1 and any(t.shape[1] == self.batch for t in features)
+        unclear = as_many_tokens and any(t.ndim == 2 and t.shape[0] == self.batch for t in others)
+        return self.batched and not unclear and all(t.shape[0] in (1, self.batch) for t in features)
+
     def rows(self, rows: list[int]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The same arguments for some of the samples: tensors whose first dimension is the batch are cut."""
         args, kwargs = _take_rows((self.args, self.kwargs), rows, self.batch)

@@ -138,9 +138,9 @@ class Engine:
     def _lane_count(self, call: Call) -> int:
         if not getattr(self.config, "per_sample", False):
             return 1
-        if not call.batched:
+        if not call.divisible():
             raise ConfigError(
-                f"per_sample needs latents in one tensor, but {self.site} takes a list: leave it off."
+                f"per_sample cannot tell {self.site}'s samples apart in this call: leave it off."
             )
         return call.batch
 

@@ -11,7 +11,7 @@ from diffcache.config import CacheConfig, RunFacts
 from diffcache.lanes import lane_of
 from diffcache.predictors import Hold, Predictor
 from diffcache.schedulers.base import CacheScheduler
-from diffcache.schedulers.guards import NAN, History
+from diffcache.schedulers.guards import NAN, NO_SIGNAL, History
 from diffcache.schedulers.steps import Decision, Step
 from diffcache.store import Tensors
 from diffcache.watch import OFF_BOUND, Watch
@@ -149,6 +149,8 @@ class Planner:
         decision = lane.scheduler.decide(step, signal)
         if any(not abs(value) < float("inf") for value in signal or ()):
             return Verdict(Decision.COMPUTE, NAN)
+        if signal is None and lane.scheduler.adaptive:
+            return Verdict(Decision.COMPUTE, NO_SIGNAL)
         if lane.watch is None or decision is not Decision.PREDICT:
             return Verdict(decision)
         if not lane.watch.trusts_any:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from diffcache.freezing import freeze
 from diffcache.records import CallRecord, RunRecord
-from diffcache.schedulers.guards import TAIL, WARM_UP
+from diffcache.schedulers.guards import NO_SIGNAL, NOTHING_STORED, TAIL, WARM_UP
 from diffcache.schedulers.schedule import Schedule
 
 NOT_SEEN = "no call of the denoiser was seen: it ran before begin_step, or compiled into something larger"
@@ -187,6 +187,8 @@ class RunReport:
 
     def _why(self) -> str:
         reasons = Counter(call.reason or "the method asked for it" for call in self.calls)
-        if set(reasons) <= {WARM_UP, TAIL}:
-            return f"too few steps to skip any ({self.num_ticks} ticks are all warm-up or tail)"
+        if set(reasons) <= {WARM_UP, TAIL, NOTHING_STORED, NO_SIGNAL}:
+            return (
+                f"too few steps to skip any ({self.num_ticks} ticks: warm-up, history and tail take them all)"
+            )
         return ", ".join(f"{reason} ({count} calls)" for reason, count in reasons.most_common())

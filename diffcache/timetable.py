@@ -57,6 +57,11 @@ def sigmas_of(noise_scheduler: Any) -> list[float] | None:
     alphas = getattr(noise_scheduler, "alphas_cumprod", None)
     if isinstance(sigmas, Tensor) and sigmas.ndim == 1 and len(sigmas) >= len(timesteps):
         levels = [float(sigma) for sigma in sigmas[: len(timesteps)].tolist()]
+        between = getattr(
+            noise_scheduler, "sigmas_interpol", None
+        )  # KDPM2: every second evaluation lies between
+        if isinstance(between, Tensor):
+            levels[1::2] = between[: len(levels)].tolist()[1::2]
     elif isinstance(alphas, Tensor) and not timesteps.is_floating_point():
         alpha = alphas.double().cpu()[timesteps.cpu().clamp(0, len(alphas) - 1)]
         levels = [float(sigma) for sigma in torch.sqrt((1 - alpha) / alpha).tolist()]

@@ -16,6 +16,8 @@ class Accumulator(CacheScheduler):
     A tick without a signal (no history yet) is computed. A tick at an unchanged noise level adds nothing.
     """
 
+    adaptive = True
+
     def __init__(self, signal: Signal, threshold: float) -> None:
         self.signal = signal
         self.threshold = threshold
@@ -27,8 +29,9 @@ class Accumulator(CacheScheduler):
     def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
         if signal is None:
             return Decision.COMPUTE
+        self.error = self.error or [0.0] * len(signal)
         if not step.repeats_sigma:
-            self.error = [e + s for e, s in zip(self.error or [0.0] * len(signal), signal, strict=True)]
+            self.error = [e + s for e, s in zip(self.error, signal, strict=True)]
         below = all(e < self.threshold for e in self.error)
         return Decision.PREDICT if below else Decision.COMPUTE
 

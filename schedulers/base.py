@@ -15,6 +15,9 @@ class CacheScheduler(ABC):
     It tells it about every tick, whoever decided.
     """
 
+    adaptive = False
+    """It has a signal to measure (once there is enough history)."""
+
     def measure(self, latents: Sequence[Tensor]) -> Tensor | None:
         """The signal at this tick, fp32 of shape [streams] on the latents' device; None where there is none to read.
 

@@ -9,6 +9,7 @@ TAIL = "tail"
 NOTHING_STORED = "nothing stored yet"
 STALE = "missed the last computed tick"
 CAP = "cap on consecutive reuses"
+NO_SIGNAL = "nothing to measure yet"
 NAN = "signal is not finite"
 
 

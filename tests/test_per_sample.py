@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from toys import MARKS, by_embeds, toy_pipeline
 from zoo.pipelines import CASES
 
-from diffcache import CacheConfig, EasyCacheConfig, accelerate, report
+from diffcache import CacheConfig, ConfigError, EasyCacheConfig, accelerate, report
 from diffcache.config import RunFacts
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.steps import Decision, Step
@@ -119,9 +119,16 @@ def test_all_compute_is_exact(name: str) -> None:
     assert report(pipe).compute_fraction == 1
 
 
-@pytest.mark.parametrize("size", [1, 2, 4, 6])
+def test_as_many_images_as_tokens_are_refused() -> None:
+    """Six images are as many as the prompt has tokens: which arguments have a row for each image cannot be told."""
+    with pytest.raises(ConfigError, match="per_sample"):
+        render(
+            cached("FluxPipeline", per_sample=True), "FluxPipeline", steps=STEPS, **batch("FluxPipeline", 6)
+        )
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
 def test_other_batch_sizes(size: int) -> None:
-    """Six images are as many as the prompt has tokens: what has no batch dimension must not be split."""
     name = "FluxPipeline"
     call = batch(name, size)
     images = render(cached(name, per_sample=True), name, steps=STEPS, **call)

@@ -131,6 +131,10 @@ def test_one_stream_at_its_threshold_computes_for_all() -> None:
     assert scheduler.decide(Step(4, 10, "0"), [0.01, 0.09]).computes
 
 
+def test_threshold_zero_computes_at_a_repeated_noise_level_too() -> None:
+    assert Accumulator(SecantGain(), threshold=0).decide(Step(2, 10, "0", repeats_sigma=True), [0.0]).computes
+
+
 def test_a_repeated_noise_level_adds_nothing() -> None:
     scheduler = Accumulator(SecantGain(), threshold=0.1)
     scheduler.decide(Step(1, 10, "0"), [0.09])
