@@ -7,7 +7,6 @@ from typing import Any, NoReturn, TypeVar
 from diffcache import attach
 from diffcache.compiled import uncompiled
 from diffcache.config import CacheConfig, check_options
-from diffcache.models import model_of
 from diffcache.recipes.registry import DEFAULT, METHODS
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.reporting import RunReport
@@ -61,7 +60,7 @@ def accelerate(
                 f"{option}= is not there yet: choose a method and its threshold or interval."
             )
     resolved = _config(config, options)
-    resolved.check({name: model_of(uncompiled(module)) for name, module in denoisers_of(target).items()})
+    resolved.check({name: uncompiled(module) for name, module in denoisers_of(target).items()})
     attach.attach(target, resolved)
     if verbose:
         print(f"diffcache: {resolved} attached to {', '.join(denoisers_of(target))}")

@@ -3,7 +3,8 @@
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -14,8 +15,8 @@ import torch
 from torch import nn
 
 from diffcache.compiled import uncompiled
-from diffcache.config import CacheConfig
-from diffcache.inner import units_to_see
+from diffcache.config import CacheConfig, RunFacts
+from diffcache.places import is_inside, units_for
 from diffcache.records import RunRecord
 from diffcache.schedulers.errors import TargetError
 from diffcache.scopes import LoopScope, PipelineScope, Scope, entered, innermost, scope_of
@@ -64,7 +65,7 @@ def attach(target: Any, config: CacheConfig) -> None:
     """
     denoisers = denoisers_of(target)
     attachment = _attachments.get(target) or Attachment(config)
-    _swap_in(denoisers.values(), attachment, config, None if isinstance(target, nn.Module) else target)
+    _swap_in(denoisers, attachment, config, None if isinstance(target, nn.Module) else target)
     attachment.config, attachment.records = config, []
     _attachments[target] = attachment
 
@@ -133,7 +134,7 @@ def denoising_run(module: nn.Module, num_steps: int, sigmas: Any = None) -> Iter
         with entered(LoopScope(None, {}, num_steps, sigmas)) as scope:
             yield scope
         return
-    _swap_in([module, plain], attachment, attachment.config)
+    _swap_in({"denoiser": module}, attachment, attachment.config)
     scope = LoopScope(attachment.config, {"denoiser": plain}, num_steps, sigmas)
     with _reporting(scope, attachment), entered(scope):
         yield scope
@@ -180,7 +181,7 @@ def _pipeline_members(base: type) -> dict[str, Any]:
         if attachment is None or _paused.get() & {id(self), *map(id, denoisers.values())}:
             with entered(None):
                 return forward(*args, **kwargs)
-        _swap_in(denoisers.values(), attachment, attachment.config)
+        _swap_in(denoisers, attachment, attachment.config)
         noise_schedulers = noise_schedulers_of(self)
         plain = {name: uncompiled(module) for name, module in denoisers.items()}
         scope = PipelineScope(attachment.config, plain, self, noise_schedulers)
@@ -217,19 +218,13 @@ def _noise_scheduler_members(base: type) -> dict[str, Any]:
 
 
 def _swap_in(
-    denoisers: Iterable[nn.Module], attachment: Attachment, config: CacheConfig, pipeline: Any = None
+    denoisers: dict[str, nn.Module], attachment: Attachment, config: CacheConfig, pipeline: Any = None
 ) -> None:
     """Swaps in the denoisers, compiled or not, and the pipeline that they belong to: all of them or none."""
-    parts = {id(m): m for module in denoisers for m in (module, uncompiled(module))}
+    parts = {id(m): m for module in denoisers.values() for m in (module, uncompiled(module))}
     for module in parts.values():
         refuse_foreign_cache(module)
-    inside = config.where != "model"
-    if inside and any(uncompiled(module) is not module for module in parts.values()):
-        raise TargetError(
-            "sites inside a denoiser that is compiled as a whole cannot be cached: compile its blocks."
-        )
-    plain = [module for module in parts.values() if uncompiled(module) is module] if inside else []
-    units = [unit for module in plain for unit in units_to_see(module, config.where)]
+    units = _units(denoisers, config)
     swapped: list[Any] = []
     part: Any = None
     try:
@@ -248,6 +243,25 @@ def _swap_in(
             f"cannot attach to {type(part).__name__}: its class cannot be swapped ({error})."
         ) from error
     attachment.modules.update([*parts.values(), *units])
+
+
+def _units(denoisers: dict[str, nn.Module], config: CacheConfig) -> list[nn.Module]:
+    """The modules inside the denoisers whose calls the method needs to see."""
+    kinds = Counter(type(uncompiled(module)).__name__ for module in denoisers.values())
+    found: list[nn.Module] = []
+    for name, module in denoisers.items():
+        plain = uncompiled(module)
+        facts = RunFacts(type(plain).__name__, kinds[type(plain).__name__], site=name)
+        places = config.places(facts)
+        if not is_inside(places):
+            continue
+        if plain is not module:
+            raise TargetError(
+                "sites inside a denoiser that is compiled as a whole cannot be cached: compile its blocks."
+            )
+        units, tap = units_for(plain, places), config.tap(facts)
+        found += [*units.values(), *(tap.modules(units) if tap else ())]
+    return list({id(module): module for module in found}.values())
 
 
 def _release(modules: list[nn.Module]) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from diffcache.anatomy import Anatomy
 from diffcache.calls import Call, version_of
-from diffcache.inner import Interior
 from diffcache.store import Store
 
 MAX_BRANCHES = 8
@@ -33,8 +33,9 @@ class Branch:
     Attributes:
         conditioning: the arguments of its newest call that may tell it apart.
         fingerprint: of its newest call; `changed` when it differs from that of what had been stored.
-        store: its past features; with sites inside the denoiser, only when they were computed.
-        interior: those sites, with theirs.
+        stores: its past features by site.
+        sources: paths of the denoiser's arguments that evolve with the latents, learned from its computed calls.
+        anatomy: where the denoiser can be cut, learned from its first computed call; None where nobody asked.
         tick: of its newest call.
     """
 
@@ -45,9 +46,31 @@ class Branch:
         self.fingerprint: tuple[Any, ...] = ()
         self.changed = False
         self.remade: list[str] = []
-        self.store = Store(depth)
-        self.interior: Interior | None = None
+        self.depth = depth
+        self.stores: dict[str, Store] = {}
+        self.sources: set[str] = set()
+        self.anatomy: Anatomy | None = None
         self.tick = -1
+
+    def store(self, site: str, lanes: int = 1) -> Store:
+        """That of a site, made at its first use; another number of lanes than before empties it."""
+        store = self.stores.setdefault(site, Store(self.depth))
+        store.seat(lanes)
+        return store
+
+    def drop_all_but(self, sites: set[str]) -> None:
+        """Forgets what turned out to be no site."""
+        self.stores = {site: store for site, store in self.stores.items() if site in sites}
+
+    @property
+    def stored(self) -> bool:
+        return any(len(store) for store in self.stores.values())
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Every tensor that is alive for its sake."""
+        for store in self.stores.values():
+            yield from store.tensors()
+        yield from self.kept()
 
     def clear(self) -> None:
         self.empty()
@@ -60,9 +83,9 @@ class Branch:
 
     def empty(self) -> None:
         """Drops what is stored."""
-        self.store.clear()
-        if self.interior is not None:
-            self.interior.clear()
+        for store in self.stores.values():
+            store.clear()
+        self.stores, self.sources, self.anatomy = {}, set(), None
 
 
 class Branches:
@@ -92,7 +115,7 @@ class Branches:
         for branch in self.known:
             if branch.tick < tick - 1 - FORGET_AFTER:
                 branch.clear()
-        self.known = [branch for branch in self.known if len(branch.store) or branch.tick >= tick - 1]
+        self.known = [branch for branch in self.known if branch.stored or branch.tick >= tick - 1]
 
     def identify(self, conditioning: Conditioning, context: str | None, *, by_order: bool) -> Branch:
         """The branch of a call of this tick; a new one, with nothing stored, where none fits.

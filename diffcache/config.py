@@ -2,10 +2,12 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from torch import nn
 from typing_extensions import Self
 
 from diffcache.predictors import Hold, Predictor
@@ -13,7 +15,8 @@ from diffcache.schedulers.artifact import load_config, save_config, upload
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.guards import Guards
-from diffcache.schedulers.schedule import Model
+from diffcache.schedulers.steps import MODEL
+from diffcache.taps import Tap
 
 
 @dataclass(frozen=True)
@@ -63,13 +66,16 @@ class CacheConfig(ABC):
         self._check("tail_steps", 0, whole=True)
         self._check("max_consecutive_reuses", 1, whole=True)
 
-    def check(self, models: dict[str, Model]) -> None:
+    def check(self, denoisers: Mapping[str, nn.Module]) -> None:
         """Raises ScheduleError where the method was made for other denoisers than these."""
 
-    @property
-    def where(self) -> str:
-        """Where: "model" for the whole denoiser, or a site's kind or name (see `discover`)."""
-        return "model"
+    def places(self, run: RunFacts) -> tuple[str, ...]:
+        """Where: "model" for the whole denoiser, or places inside it (see `diffcache.places`)."""
+        return (MODEL,)
+
+    def tap(self, run: RunFacts) -> Tap | None:
+        """What signals are measured on, of a method with places inside; None for the denoiser's latents."""
+        return None
 
     @property
     def residual(self) -> bool:
@@ -80,6 +86,11 @@ class CacheConfig(ABC):
     def watch(self) -> float | None:
         """Bound of the watch over the predictor (see `Watch`); None for none."""
         return None
+
+    @property
+    def by_sample(self) -> bool:
+        """Every sample of a batch is decided for itself."""
+        return False
 
     @property
     def each_branch(self) -> bool:

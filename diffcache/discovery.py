@@ -12,9 +12,18 @@ from torch.utils._pytree import tree_leaves
 from diffcache.calls import Call
 from diffcache.compiled import uncompiled
 from diffcache.schedulers.errors import TargetError
+from diffcache.schedulers.steps import MODEL
 from diffcache.swap import base_class, swap_in, swap_out
 from diffcache.trace import Trace
-from diffcache.units import blocks_of, is_attention, sub_layers_of, unit_members, watched
+from diffcache.units import (
+    blocks_of,
+    is_attention,
+    is_sub_layer,
+    layers_of_blocks,
+    sub_layers_of_blocks,
+    unit_members,
+    watched,
+)
 
 SKIPPED_IS_USED = "what it computes inside is used after it (a skip connection): skipping it would lose that"
 WRITES = "it writes to memory that was there before it (a K/V cache, an argument)"
@@ -61,9 +70,9 @@ class Site:
     """A place of a denoiser.
 
     Attributes:
-        name: "model", "stack", a module's path, or "depth 1".
-        kind: "model", "stack", "block", "self-attention", "cross-attention", "joint-attention", "feed-forward" or
-            "depth".
+        name: "model", "stack", a module's path, "first..last", or "depth 1".
+        kind: "model", "stack", "range", "block", "self-attention", "cross-attention", "joint-attention",
+            "feed-forward" or "depth".
         units: names of the units that it spans, in order.
         continues: for an output of its last unit, by place, the argument of which it is the continuation: learned
             from the next call of a unit of the same class.
@@ -204,17 +213,14 @@ def discover(denoiser: nn.Module, *args: Any, **kwargs: Any) -> SiteTable:
         raise TargetError(
             "discover() needs an example call: pass the denoiser's arguments, with a floating latent."
         )
-    blocks = blocks_of(module)
-    layers = {
-        f"{b}.{path}": layer for b, block in blocks.items() for path, layer in sub_layers_of(block).items()
-    }
-    with torch.no_grad(), swapped({**blocks, **layers}.values()), Trace(call.latents) as trace:
-        recorder = Recorder({**blocks, **layers}, trace)
+    units = blocks_of(module) | layers_of_blocks(module) | sub_layers_of_blocks(module)
+    with torch.no_grad(), swapped(units.values()), Trace(call.latents) as trace:
+        recorder = Recorder(units, trace)
         with watched(recorder):
             output = module(*args, **kwargs)
         recorder.finish()
         trace.read_at_end(leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
-    return sites_of(module, recorder.calls, trace, output)
+    return Survey(type(denoiser).__name__, _parameters([module]), recorder.calls, trace, output).table()
 
 
 @contextmanager
@@ -228,52 +234,112 @@ def swapped(modules: Any) -> Iterator[None]:
             swap_out(module)
 
 
-def sites_of(denoiser: nn.Module, calls: list[UnitCall], trace: Trace, output: Any) -> SiteTable:
-    """What a recorded forward shows."""
-    total = max(trace.flops, 1)
-    shapes = tuple(tuple(leaf.shape) for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
-    sites = [Site("model", "model", (), shapes, _parameters([denoiser]), 1.0)]
-    level = [call for call in calls if call.depth == 0]
-    members = [call for call in level if in_list(call)]
-    stack = _stack(level, members)
-    if stack:
-        sites.append(_site("stack", "stack", stack, trace, total))
-    for k in range(1, len(stack) // 2 + 1):
-        depth = _depth(stack, k, trace, total)
-        if depth is not None:
-            sites.append(depth)
-    for call in calls:
-        if call in members:
-            sites.append(_site(call.name, "block", [call], trace, total))
-        elif call.depth > 0:
-            sites.append(_site(call.name, _kind(call), [call], trace, total))
-    return SiteTable(type(denoiser).__name__, sites)
+class Survey:
+    """What one recorded forward shows: every place at which the denoiser can be cut.
 
+    Args:
+        denoiser: its class name.
+        parameters: how many it has.
+        calls: the calls of its units, in order.
+        trace: of the forward.
+        output: what it returned.
+    """
 
-def _stack(level: list[UnitCall], members: list[UnitCall]) -> list[UnitCall]:
-    """Everything from the first to the last block that follows from the latents."""
-    evolving = [call for call in members if call.evolves]
-    if not evolving:
-        return []
-    return level[level.index(evolving[0]) : level.index(evolving[-1]) + 1]
+    def __init__(
+        self, denoiser: str, parameters: int, calls: list[UnitCall], trace: Trace, output: Any
+    ) -> None:
+        self.denoiser = denoiser
+        self.calls = calls
+        self.trace = trace
+        self.total = max(trace.flops, 1)
+        self.level = [call for call in calls if call.depth == 0]
+        evolving = [call for call in self.level if in_list(call) and call.evolves]
+        first, last = (evolving[0], evolving[-1]) if evolving else (None, None)
+        self.stack = self._between(self.level, first, last) if first and last else []
+        self._places = {call.name: i for i, call in enumerate(calls)}
+        shapes = tuple(tuple(leaf.shape) for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
+        self._model = Site(MODEL, MODEL, (), shapes, parameters, 1.0)
 
+    def table(self) -> SiteTable:
+        """All sites but ranges."""
+        sites = [self._model]
+        if self.stack:
+            sites.append(self._site("stack", "stack", self.stack))
+        sites += self.depths()
+        for call in self.calls:
+            if call.depth == 0 and in_list(call):
+                sites.append(self._site(call.name, "block", [call]))
+            elif call.depth > 0 and is_sub_layer(call.module):
+                sites.append(self._site(call.name, kind_of(call), [call]))
+        return SiteTable(self.denoiser, sites)
 
-def _depth(stack: list[UnitCall], k: int, trace: Trace, total: int) -> Site | None:
-    """The stack without its outer k units on both sides, if it takes long skips to need them: a UNet's depth."""
-    inner = stack[k : len(stack) - k]
-    if not inner or _reason(stack[: len(stack) - k], trace) is None:
-        return None
-    site = _site(f"depth {k}", "depth", inner, trace, total)
-    return site if site.reason is None else None
+    def position(self, unit: str) -> int:
+        """Of a unit's call in the forward."""
+        return self._places[unit]
 
+    def range(self, first: str, last: str) -> Site | None:
+        """The blocks from one to another; None where there are none of these names, or in another order."""
+        names = [call.name for call in self.level]
+        if first not in names or last not in names or names.index(first) > names.index(last):
+            return None
+        return self._range(self.level[names.index(first) : names.index(last) + 1])
 
-def _site(name: str, kind: str, span: list[UnitCall], trace: Trace, total: int) -> Site:
-    flops = sum(call.flops for call in span)
-    parameters = _parameters([call.module for call in span])
-    streams = tuple(output[1] for output in span[-1].outputs if output is not None)
-    units = tuple(call.name for call in span)
-    reason = _reason(span, trace)
-    return Site(name, kind, units, streams, parameters, flops / total, reason, span[-1].continues)
+    def range_of_stack(self, first: int, last: int | None) -> Site | None:
+        """The blocks between two positions in the stack, both included; None where it is shorter."""
+        last = len(self.stack) - 1 if last is None else last
+        if not first <= last < len(self.stack):
+            return None
+        return self._range(self.stack[first : last + 1])
+
+    def depths(self) -> list[Site]:
+        """A UNet's depths, outermost first.
+
+        A layer that is given a long skip needs what lies before the skip's begin and after the layer; all that is
+        between them, the deeper part, can be cached as one.
+        """
+        layers = [layer for unit in self.stack for layer in self._layers(unit)]
+        if not layers:
+            return []
+        found: list[Site] = []
+        inner = 0
+        for last in range(len(layers) - 2, -1, -1):
+            here = layers[last]
+            if not self.trace.reads_old(here.begin, here.end, layers[last + 1].end):
+                continue  # the next layer is given no skip
+            spans = (layers[first : last + 1] for first in range(inner, last + 1))
+            span = next((span for span in spans if _reason(span, self.trace) is None), None)
+            if span is not None:
+                found.append(self._site(f"depth {len(found) + 1}", "depth", span))
+                inner = layers.index(span[0]) + 1
+        return found
+
+    def _layers(self, unit: UnitCall) -> list[UnitCall]:
+        """The layers that a block is made of, or the block itself."""
+        nested = [
+            call
+            for call in self.calls
+            if call.depth == 1 and in_list(call) and unit.begin <= call.begin and call.end <= unit.end
+        ]
+        return nested or [unit]
+
+    def _range(self, span: list[UnitCall]) -> Site:
+        return self._site(f"{span[0].name}..{span[-1].name}", "range", span)
+
+    def _site(self, name: str, kind: str, span: list[UnitCall]) -> Site:
+        return Site(
+            name=name,
+            kind=kind,
+            units=tuple(call.name for call in span),
+            streams=tuple(output[1] for output in span[-1].outputs if output is not None),
+            parameters=_parameters([call.module for call in span]),
+            share=sum(call.flops for call in span) / self.total,
+            reason=_reason(span, self.trace),
+            continues=span[-1].continues,
+        )
+
+    @staticmethod
+    def _between(calls: list[UnitCall], first: UnitCall, last: UnitCall) -> list[UnitCall]:
+        return calls[calls.index(first) : calls.index(last) + 1]
 
 
 def _reason(span: list[UnitCall], trace: Trace) -> str | None:
@@ -284,12 +350,12 @@ def _reason(span: list[UnitCall], trace: Trace) -> str | None:
         return NO_TENSOR
     if trace.writes_outside(begin, end):
         return WRITES
-    if trace.leaks(begin, end, allowed):
+    if trace.leaks([(call.begin, call.end) for call in span], allowed):
         return SKIPPED_IS_USED
     return None if any(call.evolves for call in span) else NOT_EVOLVING
 
 
-def _kind(call: UnitCall) -> str:
+def kind_of(call: UnitCall) -> str:
     if not is_attention(call.module):
         return "feed-forward"
     if sum(output is not None for output in call.outputs) > 1:
@@ -302,7 +368,12 @@ def _kind(call: UnitCall) -> str:
 
 def in_list(call: UnitCall) -> bool:
     """Whether the unit is a member of a block list."""
-    return call.path.rsplit(".", 1)[-1].isdigit()
+    return is_member(call.path)
+
+
+def is_member(path: str) -> bool:
+    """Whether the module at `path` is a member of a list."""
+    return path.rsplit(".", 1)[-1].isdigit()
 
 
 def _parameters(modules: list[nn.Module]) -> int:

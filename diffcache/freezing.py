@@ -21,10 +21,6 @@ def freeze(report: "RunReport") -> Schedule:
         raise ScheduleError("a per_sample run cannot be frozen: its samples were decided apart.")
     if report.options.get("per_sample"):
         raise ScheduleError("a per_sample run cannot be frozen: its samples are decided apart.")
-    if any(call.site not in record.models for call in record.calls):
-        raise ScheduleError(
-            'a run that caches sites inside the denoiser cannot be frozen yet: use site="model".'
-        )
     return Schedule(
         models=record.models,
         table=_table(record),
@@ -39,7 +35,7 @@ def freeze(report: "RunReport") -> Schedule:
 def _table(record: RunRecord) -> dict[str, dict[str, str]]:
     ticks = record.num_ticks or 1 + max(call.tick for call in record.calls)
     marks: dict[str, dict[str, list[str]]] = {}
-    for call in record.calls:
+    for call in (call for call in record.calls if call.cached):
         row = marks.setdefault(call.site, {}).setdefault(call.branch, [NOT_CALLED] * ticks)
         row[call.tick] = call.mark
     return {site: {branch: "".join(row) for branch, row in rows.items()} for site, rows in marks.items()}

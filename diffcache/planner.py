@@ -1,20 +1,22 @@
 """The planner: here it is decided, once per tick, what is computed and what is reused."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from diffcache.branches import Branch
 from diffcache.config import CacheConfig, RunFacts
-from diffcache.lanes import lane_of
 from diffcache.predictors import Hold, Predictor
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.guards import NAN, NO_SIGNAL, History
 from diffcache.schedulers.steps import Decision, Step
-from diffcache.store import Tensors
+from diffcache.store import Store
 from diffcache.watch import OFF_BOUND, Watch
+
+Seen = Callable[[int], list[Tensor]]
+"""What signals look at in a lane: the latents, or what a tap inside the denoiser gives."""
 
 CHANGED = "the call's shapes, dtypes, devices, adapters or optional inputs changed"
 FOLLOWER_FIRST = "arrived before the leading branch"
@@ -35,19 +37,21 @@ class Lane:
     Attributes:
         scheduler: when.
         watch: how far the predictor can be trusted; None where the method does not ask for one.
-        refreshed: tick that the leading branch computed last.
+        refreshed: tick that the leading branch computed last, by site.
     """
 
     scheduler: CacheScheduler
     watch: Watch | None
-    refreshed: int | None = None
+    refreshed: dict[str, int] = field(default_factory=dict)
 
 
 class Planner:
     """Decides for one denoiser over one run.
 
     The leading branch (the run's first; the next one when it leaves) makes the tick's plan, and the others obey it. A
-    method whose schedule names branches is asked for each instead. Guards come first, and can only make it compute.
+    static method plans for each site, an adaptive one once for all of them, at the first that the forward reaches. A
+    method whose schedule names branches is asked for each branch instead. Guards come first, and can only make it
+    compute.
     """
 
     def __init__(self, config: CacheConfig, facts: RunFacts) -> None:
@@ -57,88 +61,90 @@ class Planner:
         self.predictor = config.predictor_for(facts)
         self.lanes: list[Lane] = []
         self.leader: Branch | None = None
-        self._plan: list[Verdict] = []
+        self._plans: dict[str, list[Verdict]] = {}
         self._planned_tick = -1
 
-    def verdicts(self, step: Step, branch: Branch, tensors: Tensors, lanes: int) -> list[Verdict]:
-        """One verdict for each of so many lanes."""
-        self._seat(branch, step, lanes)
-        forced = [self._forced(step, branch, lane) for lane in range(lanes)]
+    def begin(self, branch: Branch, tick: int, lanes: int) -> None:
+        """A call of a branch is to be decided, in so many lanes: elects the leader, and sets up the lanes."""
+        left = self.leader is None or self.leader.tick < tick - 1
+        if left or (branch is self.leader and (branch.changed or lanes != len(self.lanes))):
+            self.leader = branch
+            self.lanes = [self._lane() for _ in range(lanes)]
+        if tick != self._planned_tick:
+            self._plans, self._planned_tick = {}, tick
+
+    def verdicts(self, step: Step, branch: Branch, seen: Seen) -> list[Verdict]:
+        """One verdict for each lane, at the site of `step`; `seen` is what signals are measured on."""
+        store = branch.store(step.site, len(self.lanes))
+        forced = [self._forced(step, branch, store, lane) for lane in range(len(self.lanes))]
         if self.config.each_branch:
-            return self._decide(step, branch, tensors, forced)
-        if branch is self.leader:
-            self._plan, self._planned_tick = self._decide(step, branch, tensors, forced), step.tick
-            return self._plan
-        if self._planned_tick != step.tick:
+            return self._decide(step, seen, forced)
+        plan = "" if self.lanes[0].scheduler.adaptive else step.site
+        if branch is self.leader and plan not in self._plans:
+            self._plans[plan] = self._decide(step, seen, forced)
+            return self._plans[plan]
+        if plan not in self._plans:
             return [Verdict(Decision.COMPUTE, reason or FOLLOWER_FIRST) for reason in forced]
         return [
             planned if planned.decision.computes or reason is None else Verdict(Decision.COMPUTE, reason)
-            for planned, reason in zip(self._plan, forced, strict=True)
+            for planned, reason in zip(self._plans[plan], forced, strict=True)
         ]
 
     def predictor_of(self, verdict: Verdict) -> Predictor:
         """How a lane that is reused is predicted."""
         return Hold() if verdict.decision is Decision.HOLD else self.predictor
 
-    def arrived(self, branch: Branch, lane: int, tensors: Tensors) -> None:
-        """A call of the leading branch with these tensors has been decided."""
+    def arrived(self, branch: Branch, lane: int, seen: list[Tensor]) -> None:
+        """A call of the leading branch in which signals see this has been decided."""
         if branch is self.leader:
-            self.lanes[lane].scheduler.arrived(branch.store.learned.latents(tensors))
+            self.lanes[lane].scheduler.arrived(seen)
 
-    def computed(self, branch: Branch, lane: int, tick: int, tensors: Tensors, outputs: list[Tensor]) -> None:
-        """And has been computed."""
+    def computed(
+        self, branch: Branch, lane: int, step: Step, seen: list[Tensor], outputs: list[Tensor]
+    ) -> None:
+        """And its site has been computed."""
         if branch is self.leader:
-            learned = branch.store.learned
-            self.lanes[lane].refreshed = tick
-            self.lanes[lane].scheduler.computed(learned.latents(tensors), learned.evolved(outputs))
+            self.lanes[lane].refreshed[step.site] = step.tick
+            self.lanes[lane].scheduler.computed(seen, outputs)
 
     def follows(self, tick: int) -> bool:
         """Whether the leading branch has been called in this tick already."""
         return self.leader is not None and self.leader.tick == tick
 
     def clear(self) -> None:
-        self.lanes, self._plan, self.leader = [], [], None
+        self.lanes, self._plans, self.leader = [], {}, None
 
     def tensors(self) -> Iterator[Tensor]:
         """The tensors that cache schedulers keep."""
         for lane in self.lanes:
             yield from lane.scheduler.held()
 
-    def _seat(self, branch: Branch, step: Step, lanes: int) -> None:
-        """Elects the leader, and sets up the lanes."""
-        left = self.leader is None or self.leader.tick < step.tick - 1
-        if left or (branch is self.leader and (branch.changed or lanes != len(self.lanes))):
-            self.leader = branch
-            self.lanes = [self._lane() for _ in range(lanes)]
-        branch.store.seat(lanes)
-
     def _lane(self) -> Lane:
         bound = self.config.watch
         return Lane(self.config.scheduler(self.facts), None if bound is None else Watch(bound))
 
-    def _forced(self, step: Step, branch: Branch, lane: int) -> str | None:
-        refreshed = None if branch is self.leader or self.config.each_branch else self.lanes[lane].refreshed
-        last = branch.store.last_computed(lane)
+    def _forced(self, step: Step, branch: Branch, store: Store, lane: int) -> str | None:
+        obeys = branch is not self.leader and not self.config.each_branch
+        refreshed = self.lanes[lane].refreshed.get(step.site) if obeys else None
+        last = store.last_computed(lane)
         reason = self.guards.forces_compute(step, History(last, refreshed))
         return CHANGED if reason is not None and last is None and branch.changed else reason
 
-    def _decide(
-        self, step: Step, branch: Branch, tensors: Tensors, forced: Sequence[str | None]
-    ) -> list[Verdict]:
+    def _decide(self, step: Step, seen: Seen, forced: Sequence[str | None]) -> list[Verdict]:
         """Asks the cache scheduler of every lane that no guard has decided."""
         asked = [i for i, reason in enumerate(forced) if reason is None]
-        signals = self._signals(branch, tensors, asked)
+        signals = self._signals(seen, asked)
         verdicts = [Verdict(Decision.COMPUTE, reason) for reason in forced]
         for i in asked:
             verdicts[i] = self._judge(self.lanes[i], step, signals.get(i))
         return verdicts
 
-    def _signals(self, branch: Branch, tensors: Tensors, asked: Sequence[int]) -> dict[int, list[float]]:
+    def _signals(self, seen: Seen, asked: Sequence[int]) -> dict[int, list[float]]:
         """The signals of these lanes, where they have one; all are read from the device at once."""
         measured = {}
         for i in asked:
-            latents = branch.store.learned.latents(lane_of(tensors, i, len(self.lanes)))
-            signal = self.lanes[i].scheduler.measure(latents)
+            streams = seen(i)
+            signal = self.lanes[i].scheduler.measure(streams) if streams else None
             if signal is not None:
                 measured[i] = signal
         if not measured:

@@ -14,7 +14,7 @@ def draw_timeline(report: "RunReport", path: Path) -> Path:
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    rows = list(dict.fromkeys((call.branch, call.site) for call in report.calls))
+    rows = list(dict.fromkeys((call.branch, call.site) for call in report.calls if call.cached))
     forced = {place for places in report.reasons.values() for place in places}
     figure = Figure(
         figsize=(max(6.0, 0.18 * report.num_ticks + 2), 1.3 + 0.3 * len(rows)), layout="constrained"

@@ -87,6 +87,6 @@ def predictor_from(description: Mapping[str, Any]) -> Predictor:
     match description:
         case {"name": "hold"}:
             return Hold()
-        case {"name": "polynomial", "order": int(order), "axis": "sigma" | "tick" as axis}:
+        case {"name": "polynomial", "order": int(order), "axis": "sigma" | "tick" as axis} if order >= 0:
             return Polynomial(order, axis)
     raise ScheduleError(f"predictor: {dict(description)} is none that this version knows.")

@@ -1,30 +1,31 @@
 """What the engine writes down of a run while it goes on."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from diffcache.schedulers.schedule import Model
+from diffcache.schedulers.steps import MODEL, Step
 
 if TYPE_CHECKING:
     from diffcache.planner import Verdict
 
 MIXED = "+"
-COMPUTED = "#"
 
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """One denoiser call.
+    """One call of a denoiser, or of a place inside it.
 
     Attributes:
-        tick, branch, site: where it stands.
+        tick, branch, site: where it stands: the denoiser's name, followed by a place's inside it.
         computed: share of its samples that were computed: 0 or 1, or between with `per_sample`.
         mark: "#" computed, "-" predicted, "=" held, "+" not all samples alike.
         reason: why a guard, not the method, made it compute; None otherwise.
         weight: its cost when computed, in samples times parameters.
+        cached: it can be reused. False for what lies beside the places of a denoiser that is cached inside.
     """
 
     tick: int
@@ -34,6 +35,7 @@ class CallRecord:
     mark: str
     reason: str | None
     weight: float
+    cached: bool = True
 
 
 @dataclass(slots=True)
@@ -44,11 +46,11 @@ class RunRecord:
         num_ticks: its expected length; None where nothing said so.
         sigmas: the noise level of each tick, where known.
         observed: the end of a tick has been seen.
-        calls: every denoiser call in order.
+        calls: every denoiser call in order, and those of its places.
         cache_bytes: most bytes that were held at once.
         held: bytes that were held last, by denoiser.
-        parameters: number of parameters of each site.
-        models: what each site is.
+        parameters: number of parameters of each denoiser.
+        models: what each denoiser is.
         noise_scheduler: class name; None in a hand-written loop.
         predictor: description of the method's.
     """
@@ -64,24 +66,24 @@ class RunRecord:
     noise_scheduler: str | None = None
     predictor: dict[str, Any] = field(default_factory=dict)
 
-    def add(self, tick: int, branch: str, site: str, verdicts: Sequence["Verdict"], batch: int) -> None:
-        """Notes a call with one verdict for each lane."""
+    def add(
+        self,
+        step: Step,
+        denoiser: str,
+        verdicts: Sequence["Verdict"],
+        batch: int,
+        share: float = 1.0,
+        *,
+        cached: bool = True,
+    ) -> None:
+        """Notes what was done at a site, with one verdict for each lane; `share` is its part of the denoiser's work."""
         decisions = [verdict.decision for verdict in verdicts]
         computed = sum(decision.computes for decision in decisions) / len(decisions)
         mark = decisions[0].value if len(set(decisions)) == 1 else MIXED
         reason = next((verdict.reason for verdict in verdicts if verdict.reason), None)
-        weight = float(batch * max(self.parameters.get(site, 1), 1))
-        self.calls.append(CallRecord(tick, branch, site, computed, mark, reason, weight))
-
-    def split(self, sites: Sequence[str], share: float) -> None:
-        """The newest call is that of a denoiser whose `sites` span so large a `share` of its operations."""
-        call = self.calls.pop()
-        rest = replace(call, computed=1 - share * (1 - call.computed), mark=COMPUTED)
-        self.calls += [rest, *(replace(call, site=site, weight=0.0) for site in sites)]
-
-    def amend(self, reason: str) -> None:
-        """Gives the newest call a reason that was found only while it was computed."""
-        self.calls[-1] = replace(self.calls[-1], reason=reason)
+        weight = share * batch * max(self.parameters.get(denoiser, 1), 1)
+        site = denoiser if step.site == MODEL else f"{denoiser}.{step.site}"
+        self.calls.append(CallRecord(step.tick, step.branch, site, computed, mark, reason, weight, cached))
 
     def hold(self, site: str, tensors: Iterable[Tensor]) -> None:
         """Notes how much is held for a denoiser now."""

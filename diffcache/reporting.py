@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from diffcache.freezing import freeze
-from diffcache.records import CallRecord, RunRecord
+from diffcache.records import MIXED, CallRecord, RunRecord
 from diffcache.schedulers.guards import NO_SIGNAL, NOTHING_STORED, TAIL, WARM_UP
 from diffcache.schedulers.schedule import Schedule
 
@@ -53,8 +53,8 @@ class RunReport:
 
     @property
     def sites(self) -> list[str]:
-        """The places that were cached, in order of appearance."""
-        return list(dict.fromkeys(call.site for call in self.calls))
+        """The places that were cached, in order of appearance: denoisers ("transformer"), or places inside them."""
+        return list(dict.fromkeys(call.site for call in self.calls if call.cached))
 
     @property
     def decisions(self) -> Tensor:
@@ -68,8 +68,8 @@ class RunReport:
 
     @property
     def computed_ticks(self) -> list[int]:
-        """The ticks in which anything was computed."""
-        return sorted({tick for tick, call in self._placed() if call.computed > 0})
+        """The ticks in which anything that is cached was computed."""
+        return sorted({tick for tick, call in self._placed() if call.cached and call.computed > 0})
 
     @property
     def compute_fraction(self) -> float:
@@ -173,16 +173,16 @@ class RunReport:
         branches, sites = self.branches, self.sites
         table = torch.zeros(self.num_ticks, len(branches), len(sites), dtype=torch.bool)
         for tick, call in self._placed():
-            if holds(call):
+            if call.cached and holds(call):
                 table[tick, branches.index(call.branch), sites.index(call.site)] = True
         return table
 
     def _timeline(self, branch: str) -> str:
-        """One character per tick: the call's mark, or a dot where the branch was not called."""
+        """One character per tick: the marks' common one, "+" where they differ, a dot where the branch was not called."""
         marks = ["."] * self.num_ticks
         for tick, call in self._placed():
-            if call.branch == branch:
-                marks[tick] = call.mark
+            if call.cached and call.branch == branch:
+                marks[tick] = call.mark if marks[tick] in (".", call.mark) else MIXED
         return "".join(marks)
 
     def _why(self) -> str:

@@ -7,10 +7,10 @@ from torch import nn
 from diffcache.branches import FORGET_AFTER
 from diffcache.calls import Call
 from diffcache.config import CacheConfig, RunFacts
-from diffcache.engine import Engine, Place
+from diffcache.engine import Engine
 from diffcache.models import model_of
 from diffcache.records import RunRecord
-from diffcache.timetable import Timetable
+from diffcache.timetable import Timetable, Turn
 
 
 @dataclass(slots=True)
@@ -59,10 +59,10 @@ class Run:
             self.engines[id(module)] = engine
         return self.engines[id(module)]
 
-    def place(self, context: str | None, *, by_order: bool) -> Place:
+    def turn(self, context: str | None, *, by_order: bool) -> Turn:
         """Where a call that arrives now stands."""
         self.called = True
-        return Place(self.tick, self.timetable, context, by_order, self.lost)
+        return Turn(self.tick, self.timetable, context, by_order, self.lost)
 
     def end_tick(self) -> None:
         """The noise scheduler has stepped. Steps without a denoiser call between them end one tick, not several."""

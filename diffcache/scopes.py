@@ -102,7 +102,7 @@ class Scope:
         engine = self.run.engine(
             plain, self.config, self.sites[id(plain)], self.experts[type(plain).__name__], call
         )
-        return engine.call(plain, forward, call, self.run.place(self.context, by_order=self.by_order))
+        return engine.call(plain, forward, call, self.run.turn(self.context, by_order=self.by_order))
 
     @contextmanager
     def named(self, context: str) -> Iterator[None]:

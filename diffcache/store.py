@@ -49,11 +49,10 @@ class Store:
 
     def push(self, tick: int, lane: int, tensors: Tensors, outputs: Sequence[Tensor]) -> None:
         """Keeps what a computed call gave: `outputs`, from the call's `tensors`."""
-        self.rings[lane].appendleft(Feature(tick, self.learned.features(tensors, outputs)))
-
-    def note(self, tick: int, lane: int) -> None:
-        """Notes a computed call whose features are kept elsewhere."""
-        self.rings[lane].appendleft(Feature(tick, ()))
+        ring = self.rings[lane]
+        if len(ring) == self.depth:
+            ring.pop()  # before the new one is made: its memory can be used again
+        ring.appendleft(Feature(tick, self.learned.features(tensors, outputs)))
 
     def value(
         self, predictor: Predictor, tick: int, times: Timetable, lane: int, tensors: Tensors

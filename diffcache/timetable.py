@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from diffcache.schedulers.steps import MODEL, Step
+
 
 @dataclass(slots=True)
 class Timetable:
@@ -43,6 +45,31 @@ class Timetable:
         if self.sigmas is None or self.num_ticks is None:
             return None
         return self.sigmas[self.first : self.first + self.num_ticks]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Where in its run a denoiser call stands, as far as the loop knows.
+
+    Attributes:
+        tick: of the run.
+        timetable: the run's noise levels.
+        context: the guidance pass's name, where the pipeline gives one.
+        by_order: tell guidance passes apart by their order inside the tick.
+        lost: the run's ticks cannot be told apart.
+    """
+
+    tick: int
+    timetable: Timetable
+    context: str | None
+    by_order: bool
+    lost: bool = False
+
+    def step(self, branch: str, site: str = MODEL, kind: str = MODEL) -> Step:
+        """What a cache scheduler gets to know of it."""
+        times = self.timetable
+        sigma, repeats = times.sigma(self.tick), times.repeats(self.tick)
+        return Step(self.tick, times.num_ticks, branch, sigma, repeats, site, kind)
 
 
 def sigmas_of(noise_scheduler: Any) -> list[float] | None:

@@ -3,7 +3,7 @@
 Memory is told apart by storage, so views count as what they are views of. Nothing is kept alive by watching.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -34,6 +34,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._made: set[Storage] = set()
         self._writes: dict[Storage, list[int]] = {}
         self._reads: dict[Storage, list[int]] = {}
+        self._operations: dict[int, tuple[set[Storage], set[Storage]]] = {}
         self._evolving: set[Storage] = {self.storage(latent) for latent in latents}
 
     @classmethod
@@ -45,7 +46,9 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """A unit was given and returned these: that covers what it did out of sight, in compiled code."""
         self.now += 1
         follows = self.evolves(given)
-        for storage in {self.storage(tensor) for tensor in outputs}:
+        made = {self.storage(tensor) for tensor in outputs}
+        self._operations[self.now] = set(), made
+        for storage in made:
             if storage not in self._writes and storage not in self._reads:
                 self._made.add(storage)
                 self._writes[storage] = [self.now]
@@ -69,14 +72,36 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in tensors:
             self._reads.setdefault(self.storage(tensor), []).append(self.now)
 
-    def leaks(self, begin: int, end: int, allowed: set[Storage]) -> bool:
-        """Whether what operations begin < n <= end made is used after them, other than through `allowed`."""
+    def reads_old(self, made: int, begin: int, end: int) -> bool:
+        """Whether operations begin < n <= end read what follows from the latents and was finished by operation `made`."""
         return any(
+            storage in self._evolving
+            and (storage not in self._writes or self._writes[storage][-1] <= made)
+            and any(begin < n <= end for n in reads)
+            for storage, reads in self._reads.items()
+        )
+
+    def leaks(self, skipped: Sequence[tuple[int, int]], allowed: set[Storage]) -> bool:
+        """Whether anything that the `skipped` operations make is used after them, other than through `allowed`.
+
+        Args:
+            skipped: spans begin < n <= end, in order. What lies between them is run all the same.
+            allowed: memory that is made good at the end of the last span.
+        """
+        begin, end = skipped[0][0], skipped[-1][1]
+        if not any(
             storage not in allowed
             and any(begin < n <= end for n in writes)
             and any(n > end for n in self._reads.get(storage, ()))
             for storage, writes in self._writes.items()
-        )
+        ):
+            return False
+        wrong: set[Storage] = set()
+        for n in range(begin + 1, end + 1):
+            reads, writes = self._operations.get(n, (set(), set()))
+            if any(first < n <= last for first, last in skipped) or reads & wrong:
+                wrong |= writes
+        return any(n > end for storage in wrong - allowed for n in self._reads.get(storage, ()))
 
     def writes_outside(self, begin: int, end: int) -> bool:
         """Whether operations begin < n <= end wrote to memory that was there before them."""
@@ -101,6 +126,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._made.add(storage)
             if follows:
                 self._evolving.add(storage)
+        self._operations[self.now] = set(given), changed
         for storage in changed:
             self._writes.setdefault(storage, []).append(self.now)
             if follows:

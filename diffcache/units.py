@@ -60,15 +60,39 @@ def blocks_of(denoiser: nn.Module) -> dict[str, nn.Module]:
     return {f"{prefix}{path}": module for path, module in _flat(owner)}
 
 
+def layers_of_blocks(denoiser: nn.Module) -> dict[str, nn.Module]:
+    """The members of lists inside blocks by path: the resnets, attentions and samplers that a UNet's blocks are made of."""
+    return {
+        f"{path}.{name}.{i}": layer
+        for path, block in blocks_of(denoiser).items()
+        for name, child in block.named_children()
+        if _is_block_list(child)
+        for i, layer in child.named_children()
+    }
+
+
+def sub_layers_of_blocks(denoiser: nn.Module) -> dict[str, nn.Module]:
+    """The attentions and feed-forwards of all blocks by path."""
+    return {
+        f"{path}.{name}": layer
+        for path, block in blocks_of(denoiser).items()
+        for name, layer in sub_layers_of(block).items()
+    }
+
+
 def sub_layers_of(block: nn.Module) -> dict[str, nn.Module]:
     """The attentions and feed-forwards of a block by path, the outermost ones."""
     found: dict[str, nn.Module] = {}
     for name, child in block.named_children():
-        if is_attention(child) or is_feed_forward(child):
+        if is_sub_layer(child):
             found[name] = child
         else:
             found.update({f"{name}.{path}": module for path, module in sub_layers_of(child).items()})
     return found
+
+
+def is_sub_layer(module: nn.Module) -> bool:
+    return is_attention(module) or is_feed_forward(module)
 
 
 def is_attention(module: nn.Module) -> bool:

@@ -163,8 +163,10 @@ class _Fields:
 
 def _model(site: str, data: Any, path: Path) -> Model:
     fields = _Fields(data, path)
-    latents = tuple(tuple(int(n) for n in shape) for shape in fields("latents", list))
-    return Model(fields("class", str), fields("config", str), latents)
+    latents = fields("latents", list)
+    if not all(isinstance(shape, list) and all(type(n) is int for n in shape) for shape in latents):
+        raise ScheduleError(f"{path}: models.{site}.latents: must be lists of whole numbers.")
+    return Model(fields("class", str), fields("config", str), tuple(map(tuple, latents)))
 
 
 def _table(data: dict[str, Any], num_ticks: int, path: Path) -> dict[str, dict[str, str]]:

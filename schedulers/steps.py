@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from enum import Enum
 
+MODEL = "model"
+"""Name and kind of the site that is the whole denoiser."""
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -14,6 +17,8 @@ class Step:
         branch: the guidance pass ("cond", "uncond", or "0", "1", ... where the pipeline names none).
         sigma: noise level of this tick on the noise scheduler's own axis; None where unknown.
         repeats_sigma: the tick stands at the noise level of the one before it (PNDM, restarts).
+        site: name of the place that is decided: "model" for the whole denoiser, else as `discover` lists it.
+        kind: its kind: "model", "stack", "range", "block", "self-attention", ...
     """
 
     tick: int
@@ -21,6 +26,8 @@ class Step:
     branch: str
     sigma: float | None = None
     repeats_sigma: bool = False
+    site: str = MODEL
+    kind: str = MODEL
 
 
 class Decision(Enum):

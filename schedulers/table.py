@@ -4,15 +4,16 @@ from collections.abc import Sequence
 
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.schedule import Schedule
-from diffcache.schedulers.steps import Decision, Step
+from diffcache.schedulers.steps import MODEL, Decision, Step
 
 
 class Table(CacheScheduler):
-    """Does what the schedule says of one site, branch by branch."""
+    """Does what the schedule says of one denoiser and the places inside it, branch by branch."""
 
-    def __init__(self, schedule: Schedule, site: str) -> None:
+    def __init__(self, schedule: Schedule, denoiser: str) -> None:
         self.schedule = schedule
-        self.site = site
+        self.denoiser = denoiser
 
     def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
-        return self.schedule.decision(self.site, step.branch, step.tick)
+        site = self.denoiser if step.site == MODEL else f"{self.denoiser}.{step.site}"
+        return self.schedule.decision(site, step.branch, step.tick)

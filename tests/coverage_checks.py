@@ -10,10 +10,10 @@ from typing_extensions import Self
 from zoo.denoisers import Case, loop, tensors
 
 from diffcache import accelerate, denoising_run, report, restore
-from diffcache.engine import WRITES_ARGUMENTS
 from diffcache.planner import CHANGED
 from diffcache.records import RunRecord
 from diffcache.schedulers.errors import TargetError
+from diffcache.whole import WRITES_ARGUMENTS
 
 STEPS = 6
 SITES = ("model", "stack", "block", "sub-layer", "depth 1")
@@ -122,8 +122,7 @@ def reuse(case: Case, net: nn.Module, site: str, plain: list[Tensor]) -> str:
     changed = {
         tick for tick, *_ in found.reasons.get(CHANGED, [])
     }  # AnyFlowFAR adds to a dict of the caller's
-    computed = {call.tick for call in calls if call.computed == 1}
-    assert computed == {0, 2, 4, 5} | changed, found.summary()
+    assert set(found.computed_ticks) == {0, 2, 4, 5} | changed, found.summary()
     assert len(changed) <= 1, found.summary()
     assert still_input_is_exact(case, net, site), "still input: holding differs from computing"
     return "OK"

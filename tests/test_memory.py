@@ -164,6 +164,30 @@ def test_cache_bytes_are_what_was_held(name: str, method: str) -> None:
     assert most_held(pipe, case.build(), lambda: case.call(0, STEPS)) == report(pipe).cache_bytes > 0
 
 
+@pytest.mark.parametrize(
+    ("name", "site"),
+    [
+        ("FluxPipeline-true-cfg", "sub-layer"),
+        ("StableDiffusionPipeline", "depth 1"),
+        ("LTX2Pipeline", "stack"),
+    ],
+)
+def test_cache_bytes_inside_are_what_was_held(name: str, site: str) -> None:
+    case = CASES[name]
+    pipe = accelerate(case.build(), "uniform", interval=3, site=site)
+    assert most_held(pipe, case.build(), lambda: case.call(0, STEPS)) == report(pipe).cache_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens", "channels"), [("WanPipeline", 2, 24), ("FluxPipeline-true-cfg", 16 + 6, 32)]
+)
+def test_a_stack_holds_one_tensor_for_each_stream_and_branch(name: str, tokens: int, channels: int) -> None:
+    case = CASES[name]
+    pipe = accelerate(case.build(), "uniform", interval=3, site="stack")
+    held = most_held(pipe, case.build(), lambda: case.call(0, STEPS))
+    assert held == report(pipe).cache_bytes == 2 * tokens * channels * torch.float64.itemsize
+
+
 def test_conditioning_that_only_the_cache_keeps_is_counted() -> None:
     """Embeddings made anew at each step are nobody's but the cache's between steps."""
     call = {"embeds": by_embeds(), "remade": True, "contexts": False}

@@ -89,6 +89,10 @@ CORRUPTIONS: dict[str, tuple[Any, str]] = {
     "no site": (lambda d: d["table"].clear(), "table"),
     "NaN noise level": (lambda d: d["noise_scheduler"]["sigmas"].__setitem__(0, float("nan")), "sigmas"),
     "few noise levels": (lambda d: d["noise_scheduler"]["sigmas"].pop(), "sigmas"),
+    "shape that is none": (
+        lambda d: d["models"]["transformer"].update(latents=["a"]),
+        "models.transformer.latents",
+    ),
     "coefficients' shape": (lambda d: d["corrections"].update(a=[3]), "corrections.a"),
     "coefficients that are not there": (lambda d: d["corrections"].update(z=[3]), "corrections.z"),
 }
@@ -161,6 +165,50 @@ def test_what_differs_is_said_line_by_line(flux: Any) -> None:
     schedule = flux[2]
     other = replace(schedule, quantization="int8")
     assert schedule.diff(other) == "quantization: None -> int8"
+
+
+@pytest.mark.parametrize(
+    ("name", "site"),
+    [
+        ("FluxPipeline", "sub-layer"),
+        ("FluxPipeline", "stack[1..]"),
+        ("WanPipeline", "attention"),
+        ("StableDiffusionPipeline", "depth 1"),
+        ("WanPipeline-two-experts", "stack"),
+    ],
+)
+def test_a_run_with_places_inside_replays_exactly(name: str, site: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    pipe = case.build()
+    accelerate(pipe, "uniform", interval=2, order=1, site=site)
+    picture, found = case.render(pipe, seed=4, steps=9), report(pipe)
+    assert 0 < found.compute_fraction < 1
+    accelerate(pipe, str(found.to_schedule().save_pretrained(tmp_path)))
+    assert torch.equal(case.render(pipe, seed=4, steps=9), picture)
+    assert torch.equal(report(pipe).decisions, found.decisions)
+    assert report(pipe).compute_fraction == found.compute_fraction
+
+
+@pytest.mark.parametrize("place", ["transformer_blocks.99", "nowhere", "transformer_blocks.0..nowhere.1"])
+def test_a_place_that_does_not_exist_is_refused_at_once(flux: Any, place: str) -> None:
+    pipe, _, schedule = flux
+    table = {f"transformer.{place}": next(iter(schedule.table.values()))}
+    with pytest.raises(ScheduleError, match=r"table\.transformer\..* no such place"):
+        accelerate(pipe, replace(schedule, table=table))
+
+
+@pytest.mark.parametrize(
+    "predictor",
+    [
+        {"name": "polynomial", "order": -1, "axis": "tick"},
+        {"name": "crystal ball"},
+        {"name": "hold", "basis": "sand"},
+    ],
+)
+def test_a_predictor_that_is_none_is_refused_at_once(flux: Any, predictor: dict[str, Any]) -> None:
+    pipe, _, schedule = flux
+    with pytest.raises(ScheduleError, match="predictor"):
+        accelerate(pipe, replace(schedule, predictor=predictor))
 
 
 def test_runs_that_cannot_be_frozen_say_so() -> None:

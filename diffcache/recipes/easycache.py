@@ -44,6 +44,10 @@ class EasyCacheConfig(CacheConfig):
         self._check("threshold", 0)
         self._choose("per_sample", True, False)
 
+    @property
+    def by_sample(self) -> bool:
+        return self.per_sample
+
     def scheduler(self, run: RunFacts) -> Accumulator:
         published, _ = PUBLISHED.get((run.denoiser, run.experts), GENERAL)
         return Accumulator(SecantGain(), published if self.threshold is None else self.threshold)

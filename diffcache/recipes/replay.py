@@ -1,13 +1,19 @@
 """Replay: a schedule as a method."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from torch import nn
+
 from diffcache.config import CacheConfig, RunFacts
+from diffcache.models import model_of
+from diffcache.places import is_inside, units_for
 from diffcache.predictors import Predictor, predictor_from
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.guards import Guards
-from diffcache.schedulers.schedule import Model, Schedule
+from diffcache.schedulers.schedule import Schedule
+from diffcache.schedulers.steps import MODEL
 from diffcache.schedulers.table import Table
 
 SIGMA_TOLERANCE = 1e-3
@@ -39,21 +45,30 @@ class ReplayConfig(CacheConfig):
     def options(self) -> dict[str, Any]:
         return {"resample": self.resample, "of": dict(self.schedule.producer)}
 
-    def check(self, models: dict[str, Model]) -> None:
+    def places(self, run: RunFacts) -> tuple[str, ...]:
+        inside = [
+            site[len(run.site) + 1 :] for site in self.schedule.table if site.startswith(f"{run.site}.")
+        ]
+        return tuple(inside) or (MODEL,)
+
+    def check(self, denoisers: Mapping[str, nn.Module]) -> None:
         if self.schedule.corrections or self.schedule.quantization:
             raise ScheduleError(
                 "the schedule has corrections or quantization, which this version cannot apply."
             )
         predictor_from(self.schedule.predictor)
-        unknown = [site for site in self.schedule.table if site not in self.schedule.models]
+        basis = self.schedule.predictor.get("basis", "residual")
+        if basis not in ("residual", "output"):
+            raise ScheduleError(f"predictor.basis: must be residual or output, not {basis!r}.")
+        unknown = [site for site in self.schedule.table if site.split(".")[0] not in self.schedule.models]
         if unknown:
             raise ScheduleError(f"table.{unknown[0]}: there is no model of that name in the schedule.")
         for site, made_for in self.schedule.models.items():
-            here = models.get(site)
-            if here is None:
+            if site not in denoisers:
                 raise ScheduleError(
-                    f"the schedule is for {site!r}, and this target has {', '.join(models)} only."
+                    f"the schedule is for {site!r}, and this target has {', '.join(denoisers)} only."
                 )
+            here = model_of(denoisers[site])
             if (here.name, here.config) != (made_for.name, made_for.config):
                 differs = (
                     f"{made_for.name}, not {here.name}"
@@ -61,6 +76,7 @@ class ReplayConfig(CacheConfig):
                     else "another configuration"
                 )
                 raise ScheduleError(f"the schedule's {site} is of {differs}: record one on this model.")
+            self._check_places(site, denoisers[site])
 
     def scheduler(self, run: RunFacts) -> Table:
         return Table(self._fitted(run), run.site)
@@ -73,6 +89,16 @@ class ReplayConfig(CacheConfig):
 
     def predictor_for(self, run: RunFacts) -> Predictor:
         return predictor_from(self.schedule.predictor)
+
+    def _check_places(self, site: str, denoiser: nn.Module) -> None:
+        facts = RunFacts(type(denoiser).__name__, site=site)
+        places = self.places(facts)
+        known = units_for(denoiser, places)
+        for place in places if is_inside(places) else ():
+            for unit in place.split(".."):
+                is_module = "." in unit and unit.split("#")[0] not in known
+                if is_module or ("." not in unit and unit != "stack" and not unit.startswith("depth ")):
+                    raise ScheduleError(f"table.{site}.{place}: {facts.denoiser} has no such place.")
 
     def _fitted(self, run: RunFacts) -> Schedule:
         """The schedule, fitted to the run if that was asked for."""

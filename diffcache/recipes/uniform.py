@@ -20,8 +20,8 @@ class UniformConfig(CacheConfig):
         axis: what it is a polynomial in: "sigma" (the noise level) or "tick".
         basis: what is held or extrapolated: "residual" (v - x) or "output" (v).
         site: where: "model", or inside the denoiser "stack" (all blocks), "block" (each), "attention",
-            "feed-forward", "sub-layer", a UNet's "depth 1", or the name of a site that `discover` lists. Sub-layers
-            and depths always hold or extrapolate their output.
+            "feed-forward", "sub-layer", a UNet's "depth 1", a range ("stack[3..7]", "blocks.3..blocks.7"), or the name
+            of a site that `discover` lists. Sub-layers and depths always hold or extrapolate their output.
         watch_bound: at each computed tick the prediction is compared with the truth: one that is worse than holding
             falls back to it, and where both are off by more than this fraction of the output, the next ticks are
             computed. None: no watch.
@@ -51,9 +51,8 @@ class UniformConfig(CacheConfig):
         self._choose("axis", "sigma", "tick")
         self._choose("basis", "residual", "output")
 
-    @property
-    def where(self) -> str:
-        return self.site
+    def places(self, run: RunFacts) -> tuple[str, ...]:
+        return (self.site,)
 
     @property
     def residual(self) -> bool:

@@ -28,9 +28,8 @@ class Loop:
             given = conditioning if isinstance(conditioning, dict) else {"text": conditioning}
             arguments = {path: Argument(value) for path, value in given.items()}
             branch = self.branches.identify(arguments, context, by_order=by_order)
-            found.append((branch.name, len(branch.store) > 0))
-            branch.store.seat(1)
-            branch.store.rings[0].appendleft(Feature(self.tick, ()))
+            found.append((branch.name, branch.stored))
+            branch.store("model").rings[0].appendleft(Feature(self.tick, ()))
         return found
 
 

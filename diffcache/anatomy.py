@@ -1,0 +1,66 @@
+"""Anatomy: where one denoiser can be cut for one guidance pass, as its first computed call showed."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from diffcache.discovery import Site
+
+
+@dataclass(frozen=True)
+class Form:
+    """A tensor without its content."""
+
+    size: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    def make(self) -> Tensor:
+        return torch.empty(*self.size, dtype=self.dtype, device=self.device)
+
+
+class Blank:
+    """What a unit returned, by form alone: stands in for its output where a whole span is skipped."""
+
+    def __init__(self, output: Any) -> None:
+        leaves, self._spec = pytree.tree_flatten(output)
+        self._leaves = [_form(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+
+    def make(self) -> Any:
+        """An output of that form with arbitrary content, which nothing outside the span gets to see."""
+        leaves = [leaf.make() if isinstance(leaf, Form) else leaf for leaf in self._leaves]
+        return pytree.tree_unflatten(leaves, self._spec)
+
+
+def _form(tensor: Tensor) -> Form:
+    return Form(tuple(tensor.shape), tensor.dtype, tensor.device)
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """What later calls need to know.
+
+    Attributes:
+        sites: the places that are cached, in the order in which the forward reaches them.
+        blanks: of every unit inside a span but its last, by unit name.
+        paths: of the units that matter, by module identity.
+        tap: name of the unit on which signals are measured; "" for none.
+    """
+
+    sites: tuple[Site, ...]
+    blanks: dict[str, Blank]
+    paths: dict[int, str]
+    tap: str
+
+    @property
+    def starts(self) -> dict[str, Site]:
+        """The sites by their first unit."""
+        return {site.units[0]: site for site in self.sites}
+
+    @property
+    def share(self) -> float:
+        """Share of the forward's operations that the sites span."""
+        return sum(site.share for site in self.sites)

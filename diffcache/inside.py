@@ -1,0 +1,191 @@
+"""Sites inside a denoiser: its forward runs, and the units that a site spans are computed and stored, or skipped."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from diffcache.anatomy import Anatomy
+from diffcache.branches import Branch
+from diffcache.calls import Call
+from diffcache.config import CacheConfig
+from diffcache.discovery import Site
+from diffcache.layout import Layout
+from diffcache.learning import learn
+from diffcache.planner import Planner, Verdict
+from diffcache.records import RunRecord
+from diffcache.schedulers.steps import Decision, Step
+from diffcache.timetable import Turn
+from diffcache.units import watched
+
+Forward = Callable[..., Any]
+Verdicts = dict[str, list[Verdict]]
+"""By site."""
+
+STREAMS = ("stack", "range", "block")
+"""Kinds of sites through which the hidden streams pass: only these can be stored as a residual."""
+
+
+class Inside:
+    """Executes the planner's verdicts at places inside one denoiser.
+
+    Args:
+        name: the denoiser's, in the report.
+        places: which (see `diffcache.places`).
+        config: the method.
+        planner: decides.
+        record: where every call is written down.
+    """
+
+    def __init__(
+        self, name: str, places: tuple[str, ...], config: CacheConfig, planner: Planner, record: RunRecord
+    ) -> None:
+        self.name = name
+        self.places = places
+        self.residual = config.residual
+        self.tap = config.tap(planner.facts)
+        self.planner = planner
+        self.record = record
+
+    def run(self, module: nn.Module, forward: Forward, call: Call, turn: Turn, branch: Branch) -> Any:
+        """One denoiser call: decides at each site that the forward reaches."""
+        if branch.anatomy is None:
+            output, verdicts = self._learn(module, forward, call, turn, branch)
+        else:
+            this = _Pass(self, call, turn, branch, branch.anatomy)
+            with watched(this):
+                output = forward(*call.args, **call.kwargs)
+            verdicts = this.verdicts
+        branch.changed = False
+        self._write_down(call, turn, branch, verdicts)
+        return output
+
+    def keep(
+        self, branch: Branch, step: Step, first: Call, output: Any, continues: Mapping[int, str]
+    ) -> list[Tensor]:
+        """Stores what a site's last unit returned, against what its first was given; returns its tensors."""
+        store = branch.store(step.site)
+        residual = self.residual and step.kind in STREAMS
+        store.layout = Layout(first, output, residual=residual, continues=continues)
+        outputs = store.layout.split(output)
+        store.push(step.tick, 0, first.tensors, outputs)
+        return outputs
+
+    def _learn(
+        self, module: nn.Module, forward: Forward, call: Call, turn: Turn, branch: Branch
+    ) -> tuple[Any, Verdicts]:
+        """The branch's first call: computed, and watched to find its sites. Whatever is asked of it is forced."""
+        verdicts: Verdicts = {}
+        kept: dict[str, list[Tensor]] = {}
+
+        def ask(site: str, kind: str) -> Step:
+            step = turn.step(branch.name, site, kind)
+            verdicts[site] = self.planner.verdicts(step, branch, lambda lane: [])
+            return step
+
+        def keep(site: str, kind: str, first: Call, output: Any, continues: Mapping[int, str]) -> None:
+            kept[site] = self.keep(branch, ask(site, kind), first, output, continues)
+
+        output, anatomy, tapped = learn(module, forward, call, self.places, self.tap, keep)
+        branch.anatomy, branch.sources = anatomy, Layout(call, output, residual=True).sources()
+        branch.drop_all_but({site.name for site in anatomy.sites})
+        seen = call.latents if self.tap is None else tapped or []
+        self.planner.arrived(branch, 0, seen)
+        for site in anatomy.sites:
+            if site.name not in verdicts:
+                ask(site.name, site.kind)
+            if site.name in kept:
+                step = turn.step(branch.name, site.name, site.kind)
+                self.planner.computed(branch, 0, step, seen, kept[site.name])
+        return output, verdicts
+
+    def _write_down(self, call: Call, turn: Turn, branch: Branch, verdicts: Verdicts) -> None:
+        assert branch.anatomy is not None
+        computed = [Verdict(Decision.COMPUTE)]
+        rest = 1 - branch.anatomy.share
+        self.record.add(turn.step(branch.name), self.name, computed, call.batch, rest, cached=False)
+        for site in branch.anatomy.sites:
+            if site.name in verdicts:
+                step = turn.step(branch.name, site.name, site.kind)
+                self.record.add(step, self.name, verdicts[site.name], call.batch, site.share)
+
+
+@dataclass
+class _Open:
+    """A site that the forward is in."""
+
+    site: Site
+    step: Step
+    first: Call
+    verdict: Verdict
+
+
+class _Pass:
+    """One forward after the first: its sites are known, and its units are told by path and number of calls."""
+
+    def __init__(self, inside: Inside, call: Call, turn: Turn, branch: Branch, anatomy: Anatomy) -> None:
+        self.inside = inside
+        self.turn = turn
+        self.branch = branch
+        self.anatomy = anatomy
+        self.seen = call.latents if inside.tap is None else []
+        self.verdicts: Verdicts = {}
+        self._counts: dict[str, int] = {}
+        self._open: _Open | None = None
+
+    def unit(self, module: nn.Module, forward: Forward, args: Any, kwargs: dict[str, Any]) -> Any:
+        name = self._name(module)
+        if name is None:
+            return forward(*args, **kwargs)
+        tap = self.inside.tap if name == self.anatomy.tap else None
+        if tap is not None and tap.inside:
+            self.seen = tap.ahead(module, args, kwargs)
+        if name in self.anatomy.starts:
+            self._open = self._begin(self.anatomy.starts[name], Call(module, args, kwargs))
+        output = self._output(name, forward, args, kwargs)
+        if tap is not None and not tap.inside:
+            self.seen = tap.after(Call(module, args, kwargs), output)
+        return output
+
+    def _name(self, module: nn.Module) -> str | None:
+        """Of this call of a unit, as discovery named it."""
+        path = self.anatomy.paths.get(id(module))
+        if path is None:
+            return None
+        nth = self._counts.get(path, 0)
+        self._counts[path] = nth + 1
+        return path if nth == 0 else f"{path}#{nth}"
+
+    def _begin(self, site: Site, first: Call) -> _Open:
+        step = self.turn.step(self.branch.name, site.name, site.kind)
+        planner = self.inside.planner
+        verdicts = planner.verdicts(step, self.branch, lambda lane: self.seen)
+        if not self.verdicts and self.seen:
+            planner.arrived(self.branch, 0, self.seen)
+        self.verdicts[site.name] = verdicts
+        return _Open(site, step, first, verdicts[0])
+
+    def _output(self, name: str, forward: Forward, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Of a unit: its own, or where it lies in a site that is reused, what stands for it."""
+        here = self._open
+        ends = here is not None and name == here.site.units[-1]
+        if ends:
+            self._open = None
+        if here is None or here.verdict.decision.computes:
+            output = forward(*args, **kwargs)
+            if here is not None and ends:
+                self._computed(here, output)
+            return output
+        return self._reused(here) if ends else self.anatomy.blanks[name].make()
+
+    def _computed(self, here: _Open, output: Any) -> None:
+        inside, site = self.inside, here.site
+        outputs = inside.keep(self.branch, here.step, here.first, output, site.continues)
+        inside.planner.computed(self.branch, 0, here.step, self.seen, outputs)
+
+    def _reused(self, here: _Open) -> Any:
+        store, tensors = self.branch.store(here.site.name), here.first.tensors
+        predictor = self.inside.planner.predictor_of(here.verdict)
+        value = store.value(predictor, here.step.tick, self.turn.timetable, 0, tensors)
+        return store.learned.join(value, tensors)

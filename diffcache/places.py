@@ -1,0 +1,88 @@
+"""Places: how a method names the sites that it caches.
+
+"model"              the whole denoiser
+"stack"              everything from the first block to the last
+"stack[1..]"         the blocks from the second on, by their position in the stack; also "stack[3..7]", "stack[0]"
+"blocks.3..blocks.7" the blocks from one to another, by name
+"block", "attention", "self-attention", "cross-attention", "joint-attention", "feed-forward", "sub-layer"
+                     every site of that kind
+"depth 1"            a UNet below its outermost layers
+"blocks.3.attn1"     a site by its name
+"""
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+
+from torch import nn
+
+from diffcache.discovery import Site, Survey
+from diffcache.schedulers.errors import TargetError
+from diffcache.schedulers.steps import MODEL
+from diffcache.units import blocks_of, layers_of_blocks, sub_layers_of_blocks
+
+SUB_LAYERS = ("self-attention", "cross-attention", "joint-attention", "feed-forward")
+GROUPS = {"sub-layer": SUB_LAYERS, "attention": SUB_LAYERS[:3]}
+FIRST_BLOCK = "stack[0]"
+
+_POSITIONS = re.compile(r"stack\[(\d+)(\.\.(\d*))?\]")
+
+
+def is_inside(places: Sequence[str]) -> bool:
+    """Whether these are sites inside the denoiser."""
+    return tuple(places) != (MODEL,)
+
+
+def units_for(denoiser: nn.Module, places: Sequence[str]) -> dict[str, nn.Module]:
+    """The modules whose calls must be seen to cache at these places, by path."""
+    units = blocks_of(denoiser)
+    if any(place.startswith("depth ") for place in places):
+        units |= layers_of_blocks(denoiser)
+    if any(_is_sub_layer(place, units) for place in places):
+        units |= sub_layers_of_blocks(denoiser)
+    return units
+
+
+def positions(place: str) -> tuple[int, int | None] | None:
+    """First and last position in the stack (None: its end) of a place that is given by them, else None."""
+    found = _POSITIONS.fullmatch(place)
+    if found is None:
+        return None
+    first, many, last = int(found[1]), found[2], found[3]
+    return first, (int(last) if last else None) if many else first
+
+
+def sites_at(places: Sequence[str], survey: Survey) -> tuple[Site, ...]:
+    """The sites at these places.
+
+    Raises:
+        TargetError: one that cannot be cached, with its reason; or two that overlap.
+    """
+    sites = [site for place in places for site in _sites(place, survey)]
+    sites.sort(key=lambda site: survey.position(site.units[0]))
+    for before, after in pairwise(sites):
+        if survey.position(after.units[0]) <= survey.position(before.units[-1]):
+            raise TargetError(f"the places {before.name!r} and {after.name!r} overlap: name one of them.")
+    return tuple(sites)
+
+
+def _sites(place: str, survey: Survey) -> list[Site]:
+    at = positions(place)
+    if at is not None:
+        found = [survey.range_of_stack(*at)]
+    elif ".." in place:
+        found = [survey.range(*place.split("..", 1))]
+    else:
+        kinds = GROUPS.get(place, (place,))
+        found = [site for site in survey.table() if site.kind in kinds or site.name == place]
+    usable = [site for site in found if site is not None and site.reason is None]
+    if usable:
+        return usable
+    kinds = tuple(dict.fromkeys(site.kind for site in survey.table()))
+    why = next((site.reason for site in found if site is not None), f"it has none: {', '.join(kinds)}")
+    raise TargetError(f'{survey.denoiser} cannot be cached at {place!r}: {why}; leave `site` at "model".')
+
+
+def _is_sub_layer(place: str, units: dict[str, nn.Module]) -> bool:
+    by_name = positions(place) is None and ".." not in place and "." in place
+    return place in SUB_LAYERS or place in GROUPS or (by_name and place.split("#")[0] not in units)

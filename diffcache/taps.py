@@ -1,0 +1,81 @@
+"""Taps: where inside a denoiser a signal is measured."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from diffcache.calls import Call
+from diffcache.layout import Layout
+from diffcache.places import FIRST_BLOCK
+from diffcache.schedulers.errors import TargetError
+from diffcache.units import watched
+
+
+@dataclass(frozen=True, slots=True)
+class Tap:
+    """What a signal looks at.
+
+    Attributes:
+        unit: a unit's path ("time_embed"), or the first block of the stack.
+        inside: path of a module inside that unit ("norm1"): the unit is run ahead as far as this module's output. "":
+            the unit's own output.
+        change: what the unit adds to its first stream, instead of its output.
+        index: which tensor of the output.
+    """
+
+    unit: str = FIRST_BLOCK
+    inside: str = ""
+    change: bool = False
+    index: int = 0
+
+    def modules(self, units: dict[str, nn.Module]) -> list[nn.Module]:
+        """The modules inside a unit whose calls it has to see."""
+        blocks = [units[self.unit]] if self.unit in units else list(units.values())
+        found = [dict(block.named_modules()).get(self.inside) for block in blocks] if self.inside else []
+        return [module for module in found if module is not None]
+
+    def ahead(self, unit: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+        """Of a module inside: runs the unit as far as it.
+
+        Raises:
+            TargetError: the unit does not call it.
+        """
+        module = dict(unit.named_modules()).get(self.inside)
+        try:
+            with watched(_StopAt(module)):
+                type(unit).forward(unit, *args, **kwargs)  # eager, where the unit is compiled
+        except _Reached as reached:
+            return [self._one(reached.output)]
+        raise TargetError(f"{type(unit).__name__} does not call a module {self.inside!r} to measure on.")
+
+    def after(self, call: Call, output: Any) -> list[Tensor]:
+        """Of the unit itself: looks at what it returned."""
+        if not self.change:
+            return [self._one(output)]
+        layout = Layout(call, output, residual=True)
+        pairs = zip(layout.streams, layout.features(call.tensors, layout.split(output)), strict=True)
+        first = [feature for stream, feature in pairs if stream.source == call.latent]
+        return first or [self._one(output)]
+
+    def _one(self, output: Any) -> Tensor:
+        tensors = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
+        return tensors[self.index]
+
+
+class _Reached(Exception):
+    def __init__(self, output: Any) -> None:
+        self.output = output
+
+
+class _StopAt:
+    def __init__(self, module: nn.Module | None) -> None:
+        self.module = module
+
+    def unit(self, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+        output = forward(*args, **kwargs)
+        if module is self.module:
+            raise _Reached(output)
+        return output

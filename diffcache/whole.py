@@ -1,0 +1,138 @@
+"""The site that is the whole denoiser: a call is computed and stored, or predicted without calling it at all."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diffcache.branches import Branch
+from diffcache.calls import Call
+from diffcache.config import CacheConfig
+from diffcache.lanes import lane_of, outputs_of
+from diffcache.layout import Layout
+from diffcache.planner import Planner, Verdict
+from diffcache.predictors import Hold
+from diffcache.records import RunRecord
+from diffcache.schedulers.steps import MODEL, Step
+from diffcache.store import Store
+from diffcache.timetable import Timetable, Turn
+
+Forward = Callable[..., Any]
+
+WRITES_ARGUMENTS = "the denoiser writes into its arguments"
+OPAQUE = "the denoiser's output is of a kind that cannot be taken apart: return tensors, tuples, dicts or a ModelOutput"
+
+
+class Whole:
+    """Executes the planner's verdicts on whole calls of one denoiser.
+
+    Args:
+        name: the denoiser's, in the report.
+        config: the method.
+        planner: decides.
+        record: where every call is written down.
+    """
+
+    def __init__(self, name: str, config: CacheConfig, planner: Planner, record: RunRecord) -> None:
+        self.name = name
+        self.residual = config.residual
+        self.planner = planner
+        self.record = record
+
+    def run(self, forward: Forward, call: Call, turn: Turn, branch: Branch) -> Any:
+        """One denoiser call."""
+        step = turn.step(branch.name)
+        store = branch.store(MODEL, len(self.planner.lanes))
+        verdicts = self.planner.verdicts(
+            step, branch, lambda lane: store.learned.latents(self._lane(call, lane))
+        )
+        if all(verdict.decision.computes for verdict in verdicts):
+            output, obstacle = self._compute(forward, call, turn, branch, store)
+            verdicts = [Verdict(verdict.decision, obstacle or verdict.reason) for verdict in verdicts]
+        else:
+            output = self._reuse(forward, call, turn, branch, store, verdicts)
+        self.record.add(step, self.name, verdicts, call.batch)
+        return output
+
+    def _compute(
+        self, forward: Forward, call: Call, turn: Turn, branch: Branch, store: Store
+    ) -> tuple[Any, str | None]:
+        """What the denoiser returns, and why it can never be reused, if so."""
+        before = call.state()
+        output = forward(*call.args, **call.kwargs)
+        layout = Layout(call, output, residual=self.residual)
+        written = (
+            call.state() != before
+        )  # a K/V cache, a list of outputs: skipping the call would skip the write
+        if written or not layout.complete:
+            branch.empty()
+            return output, WRITES_ARGUMENTS if written else OPAQUE
+        store.layout, branch.sources, branch.changed = layout, layout.sources(), False
+        outputs, lanes = layout.split(output), len(self.planner.lanes)
+        for lane in range(lanes):
+            self._keep(turn, branch, store, lane, self._lane(call, lane), outputs_of(outputs, lane, lanes))
+        return output, None
+
+    def _reuse(
+        self, forward: Forward, call: Call, turn: Turn, branch: Branch, store: Store, verdicts: list[Verdict]
+    ) -> Any:
+        """Predicts the lanes that are reused; the others are computed as one smaller batch."""
+        lanes = len(verdicts)
+        rows = [lane for lane, verdict in enumerate(verdicts) if verdict.decision.computes]
+        computed: list[Tensor] = []
+        if rows:
+            args, kwargs = call.rows(rows)
+            computed = store.learned.split(forward(*args, **kwargs))
+        parts = []
+        for lane, verdict in enumerate(verdicts):
+            tensors = self._lane(call, lane)
+            if verdict.decision.computes:
+                outputs = outputs_of(computed, rows.index(lane), lanes)
+                self._keep(turn, branch, store, lane, tensors, outputs)
+            else:
+                self.planner.arrived(branch, lane, store.learned.latents(tensors))
+                predictor = self.planner.predictor_of(verdict)
+                outputs = store.value(predictor, turn.tick, turn.timetable, lane, tensors)
+            parts.append(outputs)
+        joined = parts[0] if lanes == 1 else [torch.cat(tensors) for tensors in zip(*parts, strict=True)]
+        return store.learned.join(joined, call.tensors)
+
+    def _lane(self, call: Call, lane: int) -> dict[str, Tensor]:
+        return lane_of(call.tensors, lane, len(self.planner.lanes))
+
+    def _keep(
+        self,
+        turn: Turn,
+        branch: Branch,
+        store: Store,
+        lane: int,
+        tensors: dict[str, Tensor],
+        outputs: list[Tensor],
+    ) -> None:
+        """Stores what a lane computed, and tells the planner."""
+        seen, evolved = store.learned.latents(tensors), store.learned.evolved(outputs)
+        self.planner.arrived(branch, lane, seen)
+        if branch is self.planner.leader:
+            self._compare(turn.step(branch.name), turn.timetable, store, lane, tensors, evolved)
+        store.push(turn.tick, lane, tensors, outputs)
+        self.planner.computed(branch, lane, turn.step(branch.name), seen, evolved)
+
+    def _compare(
+        self,
+        step: Step,
+        times: Timetable,
+        store: Store,
+        lane: int,
+        tensors: dict[str, Tensor],
+        evolved: list[Tensor],
+    ) -> None:
+        """Lets the watch see what the leading branch would have been given instead of what was computed."""
+        watch = self.planner.lanes[lane].watch
+        if watch is None or len(store.rings[lane]) < 2:
+            return
+        guesses = [
+            store.learned.evolved(store.value(predictor, step.tick, times, lane, tensors))
+            for predictor in (self.planner.predictor, Hold())
+        ]
+        watch.compare(guesses[0], guesses[1], evolved)
