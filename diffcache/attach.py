@@ -22,7 +22,7 @@ from diffcache.schedulers.errors import TargetError
 from diffcache.scopes import LoopScope, PipelineScope, Scope, entered, innermost, scope_of
 from diffcache.swap import swap_in, swap_out
 from diffcache.targets import denoisers_of, noise_schedulers_of, refuse_foreign_cache
-from diffcache.units import unit_members
+from diffcache.units import block_counts, unit_members
 
 logger = logging.getLogger("diffcache")
 
@@ -251,7 +251,8 @@ def _units(denoisers: dict[str, nn.Module], config: CacheConfig) -> list[nn.Modu
     found: list[nn.Module] = []
     for name, module in denoisers.items():
         plain = uncompiled(module)
-        facts = RunFacts(type(plain).__name__, kinds[type(plain).__name__], site=name)
+        kind = type(plain).__name__
+        facts = RunFacts(kind, kinds[kind], site=name, blocks=block_counts(plain))
         places = config.places(facts)
         if not is_inside(places):
             continue

@@ -1,9 +1,10 @@
 """CacheConfig: what a method is - the four choices, and the options that methods share."""
 
 import dataclasses
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -31,6 +32,7 @@ class RunFacts:
         sigmas: noise level of each tick; None where unknown.
         noise_scheduler: its class name; None in a hand-written loop.
         latents: shapes of the denoiser's latents, without the batch dimension.
+        blocks: number of blocks in each of the denoiser's lists.
     """
 
     denoiser: str
@@ -40,6 +42,7 @@ class RunFacts:
     sigmas: tuple[float, ...] | None = None
     noise_scheduler: str | None = None
     latents: tuple[tuple[int, ...], ...] = ()
+    blocks: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +137,8 @@ class CacheConfig(ABC):
         if method not in METHODS or not issubclass(METHODS[method], cls):
             raise ConfigError(f"{name}: holds the method {method!r}, which is not {cls.__name__}'s.")
         check_options(METHODS[method], options)
-        return METHODS[method](**options)
+        loaded: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
+        return METHODS[method](**loaded)
 
     def push_to_hub(self, repo_id: str, **options: Any) -> str:
         """Uploads the config to a hub repository, made if need be; returns its address (options: `private`, `token`)."""
@@ -158,6 +162,18 @@ class CacheConfig(ABC):
         ):
             number = "a whole number" if whole else "a number"
             raise ConfigError(f"{self.name}: {option} must be {number} >= {least}, not {value!r}.")
+
+    def _check_numbers(self, option: str, count: int | None = None) -> None:
+        """Refuses what is no sequence of (so many) finite numbers. None is an option left open."""
+        value = getattr(self, option)
+        if value is None:
+            return
+        numbers = isinstance(value, (list, tuple)) and all(
+            isinstance(number, (int, float)) and math.isfinite(number) for number in value
+        )
+        if not numbers or not value or (count is not None and len(value) != count):
+            many = "finite numbers" if count is None else f"{count} finite numbers"
+            raise ConfigError(f"{self.name}: {option} must be a tuple of {many}, not {value!r}.")
 
     def _choose(self, option: str, *allowed: object) -> None:
         value = getattr(self, option)

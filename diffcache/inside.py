@@ -139,12 +139,12 @@ class _Pass:
         if name is None:
             return forward(*args, **kwargs)
         tap = self.inside.tap if name == self.anatomy.tap else None
-        if tap is not None and tap.inside:
+        if tap is not None and tap.is_ahead:
             self.seen = tap.ahead(module, args, kwargs)
         if name in self.anatomy.starts:
             self._open = self._begin(self.anatomy.starts[name], Call(module, args, kwargs))
         output = self._output(name, forward, args, kwargs)
-        if tap is not None and not tap.inside:
+        if tap is not None and not tap.is_ahead:
             self.seen = tap.after(Call(module, args, kwargs), output)
         return output
 

@@ -112,12 +112,12 @@ class _Learning(Recorder):
         ):
             self.position += 1
         tapped = outermost and self.tap is not None and self._is_tapped(self.tap, path)
-        if tapped and self.tap and self.tap.inside:
+        if tapped and self.tap and self.tap.is_ahead:
             self.seen = self.tap.ahead(module, args, kwargs)
         output = super().unit(module, forward, args, kwargs)
         unit = self.calls[place]
         self.blanks[unit.name] = Blank(output)
-        if tapped and self.tap and not self.tap.inside:
+        if tapped and self.tap and not self.tap.is_ahead:
             self.seen = self.tap.after(call, output)
         if outermost:
             for span in self.spans:

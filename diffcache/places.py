@@ -80,7 +80,9 @@ def _sites(place: str, survey: Survey) -> list[Site]:
         return usable
     kinds = tuple(dict.fromkeys(site.kind for site in survey.table()))
     why = next((site.reason for site in found if site is not None), f"it has none: {', '.join(kinds)}")
-    raise TargetError(f'{survey.denoiser} cannot be cached at {place!r}: {why}; leave `site` at "model".')
+    raise TargetError(
+        f"{survey.denoiser} cannot be cached at {place!r}: {why}; choose another place or method."
+    )
 
 
 def _is_sub_layer(place: str, units: dict[str, nn.Module]) -> bool:

@@ -11,6 +11,7 @@ from diffcache.engine import Engine
 from diffcache.models import model_of
 from diffcache.records import RunRecord
 from diffcache.timetable import Timetable, Turn
+from diffcache.units import block_counts
 
 
 @dataclass(slots=True)
@@ -47,6 +48,7 @@ class Run:
                 site=site,
                 sigmas=None if sigmas is None else tuple(sigmas),
                 noise_scheduler=self.timetable.noise_scheduler,
+                blocks=block_counts(module),
                 latents=tuple(tuple(x.shape[1:] if call.batched else x.shape) for x in call.latents),
             )
             engine = Engine(site, config, facts, self.record)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
@@ -22,13 +22,13 @@ class Tap:
         unit: a unit's path ("time_embed"), or the first block of the stack.
         inside: path of a module inside that unit ("norm1"): the unit is run ahead as far as this module's output. "":
             the unit's own output.
-        change: what the unit adds to its first stream, instead of its output.
+        of: the unit's "output", its "input", or the "change" between the two, of its first stream.
         index: which tensor of the output.
     """
 
     unit: str = FIRST_BLOCK
     inside: str = ""
-    change: bool = False
+    of: Literal["output", "input", "change"] = "output"
     index: int = 0
 
     def modules(self, units: dict[str, nn.Module]) -> list[nn.Module]:
@@ -37,12 +37,19 @@ class Tap:
         found = [dict(block.named_modules()).get(self.inside) for block in blocks] if self.inside else []
         return [module for module in found if module is not None]
 
+    @property
+    def is_ahead(self) -> bool:
+        """It is seen before the unit has run."""
+        return bool(self.inside) or self.of == "input"
+
     def ahead(self, unit: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-        """Of a module inside: runs the unit as far as it.
+        """Of the input, or of a module inside, as far as which the unit is run.
 
         Raises:
             TargetError: the unit does not call it.
         """
+        if self.of == "input":
+            return Call(unit, args, kwargs).latents[:1]
         module = dict(unit.named_modules()).get(self.inside)
         try:
             with watched(_StopAt(module)):
@@ -53,7 +60,7 @@ class Tap:
 
     def after(self, call: Call, output: Any) -> list[Tensor]:
         """Of the unit itself: looks at what it returned."""
-        if not self.change:
+        if self.of == "output":
             return [self._one(output)]
         layout = Layout(call, output, residual=True)
         pairs = zip(layout.streams, layout.features(call.tensors, layout.split(output)), strict=True)

@@ -17,6 +17,7 @@ class Timetable:
     Attributes:
         num_ticks: how many ticks there will be; None where nothing says so.
         sigmas: noise levels of the noise scheduler's whole list, where known.
+        times: its timesteps as fractions of its training steps, likewise.
         first: place in that list of the run's first tick (image-to-image starts later).
         noise_scheduler: class name; None in a hand-written loop.
     """
@@ -25,10 +26,17 @@ class Timetable:
     sigmas: list[float] | None = None
     first: int = 0
     noise_scheduler: str | None = None
+    times: list[float] | None = None
 
     def sigma(self, tick: int) -> float | None:
+        return self._at(tick, self.sigmas)
+
+    def time(self, tick: int) -> float | None:
+        return self._at(tick, self.times)
+
+    def _at(self, tick: int, levels: list[float] | None) -> float | None:
         i = self.first + tick
-        return self.sigmas[i] if self.sigmas is not None and 0 <= i < len(self.sigmas) else None
+        return levels[i] if levels is not None and 0 <= i < len(levels) else None
 
     def repeats(self, tick: int) -> bool:
         """Whether a tick stands at the noise level of the one before it."""
@@ -69,7 +77,7 @@ class Turn:
         """What a cache scheduler gets to know of it."""
         times = self.timetable
         sigma, repeats = times.sigma(self.tick), times.repeats(self.tick)
-        return Step(self.tick, times.num_ticks, branch, sigma, repeats, site, kind)
+        return Step(self.tick, times.num_ticks, branch, sigma, repeats, site, kind, times.time(self.tick))
 
 
 def sigmas_of(noise_scheduler: Any) -> list[float] | None:
@@ -113,7 +121,12 @@ def timetable_of(noise_scheduler: Any, num_timesteps: object) -> Timetable:
     left = len(timesteps) - first
     counted = isinstance(num_timesteps, int) and 0 < num_timesteps <= left
     ticks = num_timesteps if counted and isinstance(num_timesteps, int) else left
-    return Timetable(ticks, sigmas_of(noise_scheduler), first, type(noise_scheduler).__name__)
+    name, training_steps = (
+        type(noise_scheduler).__name__,
+        getattr(noise_scheduler.config, "num_train_timesteps", None),
+    )
+    times = [float(t) / training_steps for t in timesteps.tolist()] if training_steps else None
+    return Timetable(ticks, sigmas_of(noise_scheduler), first, name, times)
 
 
 def place_in_list(time: object, noise_scheduler: Any) -> int | None:

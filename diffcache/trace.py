@@ -46,13 +46,12 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """A unit was given and returned these: that covers what it did out of sight, in compiled code."""
         self.now += 1
         follows = self.evolves(given)
-        made = {self.storage(tensor) for tensor in outputs}
-        self._operations[self.now] = set(), made
-        for storage in made:
-            if storage not in self._writes and storage not in self._reads:
-                self._made.add(storage)
-                self._writes[storage] = [self.now]
-            if follows and storage in self._made:
+        unseen = {self.storage(tensor) for tensor in outputs} - self._writes.keys() - self._reads.keys()
+        self._operations[self.now] = set(), unseen
+        for storage in unseen:
+            self._made.add(storage)
+            self._writes[storage] = [self.now]
+            if follows:
                 self._evolving.add(storage)
 
     def storage(self, tensor: Tensor) -> Storage:

@@ -4,6 +4,7 @@ A denoiser's units are what its forward calls one after another: the members of 
 children stand beside those. Inside a block, its sub-layers are units too: attentions and feed-forwards.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -58,6 +59,12 @@ def blocks_of(denoiser: nn.Module) -> dict[str, nn.Module]:
     """The units at the denoiser's own level by path, in the order of registration."""
     owner, prefix = _owner(denoiser, "")
     return {f"{prefix}{path}": module for path, module in _flat(owner)}
+
+
+def block_counts(denoiser: nn.Module) -> dict[str, int]:
+    """How many blocks each of the denoiser's lists has, by path."""
+    members = (path.rpartition(".") for path in blocks_of(denoiser))
+    return dict(Counter(name for name, _, member in members if member.isdigit()))
 
 
 def layers_of_blocks(denoiser: nn.Module) -> dict[str, nn.Module]:

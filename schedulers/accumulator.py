@@ -12,14 +12,20 @@ from diffcache.schedulers.steps import Decision, Step
 class Accumulator(CacheScheduler):
     """E <- E + signal at each tick; reuse if and only if E < threshold; a computed tick sets E to 0.
 
+    Args:
+        signal: what is measured.
+        threshold: bound on E.
+        accumulate: False: E is the signal of this tick alone.
+
     With several streams (video and audio) each has its own E, and one that reaches the threshold computes for all.
     A tick without a signal (no history yet) is computed. A tick at an unchanged noise level adds nothing.
     """
 
     adaptive = True
 
-    def __init__(self, signal: Signal, threshold: float) -> None:
+    def __init__(self, signal: Signal, threshold: float, *, accumulate: bool = True) -> None:
         self.signal = signal
+        self.accumulate = accumulate
         self.threshold = threshold
         self.error: list[float] = []
 
@@ -30,7 +36,9 @@ class Accumulator(CacheScheduler):
         if signal is None:
             return Decision.COMPUTE
         self.error = self.error or [0.0] * len(signal)
-        if not step.repeats_sigma:
+        if not self.accumulate:
+            self.error = list(signal)
+        elif not step.repeats_sigma:
             self.error = [e + s for e, s in zip(self.error, signal, strict=True)]
         below = all(e < self.threshold for e in self.error)
         return Decision.PREDICT if below else Decision.COMPUTE

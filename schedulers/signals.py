@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -71,3 +72,41 @@ class SecantGain(Signal):
             yield from self.latents
         yield from self.outputs
         yield from (scalar for scalar in (self.gain, self.output_size) if scalar is not None)
+
+
+class Drift(Signal):
+    """How far what is seen has moved, as a fraction: f(mean|x - y| / mean|y|).
+
+    Args:
+        since: y is what was seen at the "previous" tick (TeaCache) or at the last "computed" one (FBCache).
+        rescale: coefficients of the polynomial f, highest power first; none for f(d) = d.
+    """
+
+    def __init__(self, since: Literal["previous", "computed"], rescale: Sequence[float] = ()) -> None:
+        self.since = since
+        self.rescale = tuple(rescale)
+        self.reference: list[Tensor] = []
+
+    def measure(self, latents: Sequence[Tensor]) -> Tensor | None:
+        if not self.reference:
+            return None
+        pairs = zip(latents, self.reference, strict=True)
+        drift = torch.stack([mean_abs(x, y) / (mean_abs(y) + EPS) for x, y in pairs])
+        return self._rescaled(drift) if self.rescale else drift
+
+    def arrived(self, latents: Sequence[Tensor]) -> None:
+        if self.since == "previous":
+            self.reference = [x.clone() for x in latents]
+
+    def computed(self, latents: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        if self.since == "computed":
+            self.reference = [x.clone() for x in latents]
+
+    def held(self) -> Iterator[Tensor]:
+        yield from self.reference
+
+    def _rescaled(self, drift: Tensor) -> Tensor:
+        value = torch.zeros_like(drift)
+        for coefficient in self.rescale:
+            value = value * drift + coefficient
+        return value

@@ -19,6 +19,7 @@ class Step:
         repeats_sigma: the tick stands at the noise level of the one before it (PNDM, restarts).
         site: name of the place that is decided: "model" for the whole denoiser, else as `discover` lists it.
         kind: its kind: "model", "stack", "range", "block", "self-attention", ...
+        training_time: the noise scheduler's timestep as a fraction of its training steps; None where unknown.
     """
 
     tick: int
@@ -28,6 +29,14 @@ class Step:
     repeats_sigma: bool = False
     site: str = MODEL
     kind: str = MODEL
+    training_time: float | None = None
+
+    @property
+    def time(self) -> float:
+        """Training time of this tick as a fraction, 1 for pure noise; the share of ticks left where it is unknown."""
+        if self.training_time is not None:
+            return self.training_time
+        return 1.0 if self.num_ticks is None else 1 - self.tick / self.num_ticks
 
 
 class Decision(Enum):

@@ -63,7 +63,7 @@ class UniformConfig(CacheConfig):
         return self.watch_bound
 
     def scheduler(self, run: RunFacts) -> Interval:
-        return Interval(self.interval, self.guards(run).warmup_steps)
+        return Interval(self.interval, first=max(self.guards(run).warmup_steps - 1, 0))
 
     def warmup(self, run: RunFacts) -> int:
         return 1

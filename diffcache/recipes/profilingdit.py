@@ -1,0 +1,83 @@
+"""ProfilingDiT (arXiv 2504.03140): reuse what the blocks that draw the background add, at shrinking intervals."""
+
+from dataclasses import dataclass
+from itertools import groupby
+from typing import ClassVar
+
+from diffcache.config import CacheConfig, RunFacts
+from diffcache.schedulers.base import CacheScheduler
+from diffcache.schedulers.by_site import BySite
+from diffcache.schedulers.interval import Interval
+from diffcache.schedulers.steps import Step
+from diffcache.schedulers.ticks import Ticks
+
+HUNYUAN_SINGLE = (0, 2, *range(4, 8), *range(10, 22), 23, 25, 26, 27, 31, 33)
+WAN = (0, *range(2, 8), *range(10, 21), *range(25, 33), 37, 38)
+
+PUBLISHED = {
+    ("HunyuanVideoTransformer3DModel", "transformer_blocks", 20): tuple(range(6, 20)),
+    ("HunyuanVideoTransformer3DModel", "single_transformer_blocks", 40): HUNYUAN_SINGLE,
+    ("WanTransformer3DModel", "blocks", 40): WAN,
+}
+"""(denoiser, list, its length) -> background blocks, from the authors' scripts (HunyuanVideo, Wan 2.1 14B)."""
+
+SHRINKING = (6, 18, 26, 32, 38, 42, 46, 48)
+"""HunyuanVideo's refreshes, of 50 ticks."""
+
+GENERAL = "stack[1..]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfilingDiTConfig(CacheConfig):
+    """Where: runs of background blocks, as one residual each. When: static, after a warm-up. How: hold.
+
+    Attributes:
+        blocks: places to cache ("blocks.2..blocks.7"). None: as published for HunyuanVideo and Wan 2.1 14B; elsewhere all
+            blocks but the first.
+        interval: refreshes every so many ticks after the warm-up; 1 computes everything. None: as published (HunyuanVideo's
+            single blocks at shrinking intervals, 6 elsewhere).
+        warmup_steps: None: 6 of 50 ticks, in proportion for shorter runs.
+        tail_steps: 0, as published.
+    """
+
+    name: ClassVar[str] = "profilingdit"
+
+    blocks: tuple[str, ...] | None = None
+    interval: int | None = None
+    tail_steps: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check("interval", 1, whole=True)
+
+    def places(self, run: RunFacts) -> tuple[str, ...]:
+        if self.blocks is not None:
+            return tuple(self.blocks)
+        known = {name: PUBLISHED.get((run.denoiser, name, count), ()) for name, count in run.blocks.items()}
+        return tuple(place for name, members in known.items() for place in runs(name, members)) or (GENERAL,)
+
+    def scheduler(self, run: RunFacts) -> CacheScheduler:
+        begin = self.guards(run).warmup_steps
+        uniform = Interval(self.interval or 6, first=begin)
+        if self.interval is not None or run.denoiser != "HunyuanVideoTransformer3DModel":
+            return uniform
+        ticks = (run.num_ticks or 50) / 50
+        shrinking = Ticks(round(tick * ticks) for tick in SHRINKING)
+
+        def of(step: Step) -> CacheScheduler:
+            return shrinking if step.site.startswith("single_") else uniform
+
+        return BySite(of)
+
+    def warmup(self, run: RunFacts) -> int:
+        return round(6 * min((run.num_ticks or 50) / 50, 1))
+
+
+def runs(name: str, members: tuple[int, ...]) -> list[str]:
+    """Members of a list as places: one for each run of successive ones."""
+    found = []
+    for _, group in groupby(enumerate(members), key=lambda pair: pair[1] - pair[0]):
+        indices = [index for _, index in group]
+        first, last = f"{name}.{indices[0]}", f"{name}.{indices[-1]}"
+        found.append(first if first == last else f"{first}..{last}")
+    return found
