@@ -16,6 +16,7 @@ from diffcache.schedulers.artifact import load_config, save_config, upload
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.guards import Guards
+from diffcache.schedulers.interval import Window
 from diffcache.schedulers.steps import MODEL
 from diffcache.taps import Tap
 
@@ -43,6 +44,39 @@ class RunFacts:
     noise_scheduler: str | None = None
     latents: tuple[tuple[int, ...], ...] = ()
     blocks: Mapping[str, int] = field(default_factory=dict)
+
+
+GUIDANCE = "guidance"
+"""Name and kind of the site that is the unconditional pass."""
+
+
+@dataclass(frozen=True)
+class Boost:
+    """A factor that applies inside a window of training time (fractions, both ends excluded)."""
+
+    factor: float = 1.0
+    window: Window = (-1.0, 2.0)
+
+    def at(self, time: float) -> float:
+        return self.factor if self.window[0] < time < self.window[1] else 1.0
+
+
+@dataclass(frozen=True)
+class GuidanceRule:
+    """When and how the unconditional pass is rebuilt from the conditional one.
+
+    Attributes:
+        scheduler: when.
+        low, high: by what the low and the high frequencies of the difference grow at every reuse.
+    """
+
+    scheduler: CacheScheduler
+    low: Boost = Boost()
+    high: Boost = Boost()
+
+    def describe(self) -> dict[str, Any]:
+        """Its numbers, for a schedule."""
+        return {"low": [self.low.factor, *self.low.window], "high": [self.high.factor, *self.high.window]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +133,10 @@ class CacheConfig(ABC):
     def each_branch(self) -> bool:
         """Every branch is decided for itself (a schedule that names branches), not all by the leading one."""
         return False
+
+    def guidance(self, run: RunFacts) -> GuidanceRule | None:
+        """The site that is the unconditional pass; None to treat all passes alike."""
+        return None
 
     @abstractmethod
     def scheduler(self, run: RunFacts) -> CacheScheduler:

@@ -1,15 +1,19 @@
 """The engine: executes one method on one denoiser over one run. It knows no method and no model."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from diffcache.adapters import adapters_of
 from diffcache.branches import MAX_BRANCHES, Branch, Branches, conditioning_of
 from diffcache.calls import Call
 from diffcache.config import CacheConfig, RunFacts
+from diffcache.guidance import Guidance
 from diffcache.inside import Inside
 from diffcache.places import is_inside
 from diffcache.planner import Planner, Verdict
@@ -49,6 +53,8 @@ class Engine:
         inside = is_inside(places)
         self.inside = Inside(name, places, config, self.planner, record) if inside else None
         self.whole = Whole(name, config, self.planner, record)
+        rule = config.guidance(facts)
+        self.guidance = None if rule is None else Guidance(name, rule, config.guards(facts), record)
         self.busy = False
 
     def call(self, module: nn.Module, forward: Forward, call: Call, turn: Turn) -> Any:
@@ -57,6 +63,8 @@ class Engine:
             return forward(*call.args, **call.kwargs)
         self.busy = True
         try:
+            if self.guidance is not None and self.guidance.doubled(call, turn.context):
+                return self._one_by_one(module, forward, call, turn)
             return self._call(module, forward, call, turn)
         finally:
             self.busy = False
@@ -65,12 +73,16 @@ class Engine:
         """Drops every tensor. Explicit: a traceback that somebody keeps would keep this object alive."""
         self.branches.clear()
         self.planner.clear()
+        if self.guidance is not None:
+            self.guidance.clear()
 
     def tensors(self) -> Iterator[Tensor]:
         """Every tensor that is alive for the cache's sake."""
         for branch in self.branches.known:
             yield from branch.tensors()
         yield from self.planner.tensors()
+        if self.guidance is not None:
+            yield from self.guidance.tensors()
 
     def _call(self, module: nn.Module, forward: Forward, call: Call, turn: Turn) -> Any:
         self.branches.begin_tick(turn.tick)
@@ -82,12 +94,33 @@ class Engine:
             return output
         branch = self._branch(module, call, turn)
         self.planner.begin(branch, turn.tick, self._lane_count(call))
-        if self.inside is not None:
-            output = self.inside.run(module, forward, call, turn, branch)
+        if self.guidance is None:
+            output = self._execute(module, forward, call, turn, branch)
+        elif branch is not self.planner.leader and self.guidance.leads(turn.tick):
+            execute = partial(self._execute, module, forward, call, turn, branch)
+            output = self.guidance.follow(turn, branch, call, execute)
         else:
-            output = self.whole.run(forward, call, turn, branch)
+            output = self._execute(module, forward, call, turn, branch)
+            self.guidance.lead(turn, branch, output)
         self.record.hold(self.name, self.tensors())
         return output
+
+    def _execute(self, module: nn.Module, forward: Forward, call: Call, turn: Turn, branch: Branch) -> Any:
+        if self.inside is not None:
+            return self.inside.run(module, forward, call, turn, branch)
+        return self.whole.run(forward, call, turn, branch)
+
+    def _one_by_one(self, module: nn.Module, forward: Forward, call: Call, turn: Turn) -> Any:
+        """Takes a batch of both guidance passes (unconditional first) apart, so that one can be left out."""
+        half, outputs = call.batch // 2, []
+        for context, rows in (("cond", range(half, call.batch)), ("uncond", range(half))):
+            args, kwargs = call.rows(list(rows))
+            part = Call(module, args, kwargs)
+            outputs.append(self._call(module, forward, part, replace(turn, context=context)))
+        conditional, unconditional = outputs
+        return pytree.tree_map(
+            lambda a, b: torch.cat([a, b]) if isinstance(a, Tensor) else a, unconditional, conditional
+        )
 
     def _obstacle(self, module: nn.Module, call: Call, turn: Turn) -> str | None:
         """Why this call is computed without being looked at, or None."""

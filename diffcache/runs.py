@@ -58,6 +58,8 @@ class Run:
                 **engine.planner.predictor.describe(),
                 "basis": "residual" if config.residual else "output",
             }
+            if engine.guidance is not None:
+                self.record.predictor["guidance"] = engine.guidance.rule.describe()
             self.engines[id(module)] = engine
         return self.engines[id(module)]
 

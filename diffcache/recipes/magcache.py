@@ -75,13 +75,13 @@ class MagCacheConfig(CacheConfig):
         published, ticks = PUBLISHED.get(run.denoiser, GENERAL), run.num_ticks or 1
         threshold = published.threshold if self.threshold is None else self.threshold
         cap = self.max_consecutive_reuses or published.cap
-        places = range(len(published.ratios))
+        begin, places = self.guards(run).warmup_steps, range(len(published.ratios))
         forced = [
             tick
             for tick, place in enumerate(resampled(places, ticks))
             if self.ratios is None and place == published.outlier
         ]
-        return Magnitude(self._ratios(run), threshold, cap if threshold else 0, self.warmup(run), forced)
+        return Magnitude(self._ratios(run), threshold, cap if threshold else 0, begin, forced)
 
     def warmup(self, run: RunFacts) -> int:
         retention = PUBLISHED.get(run.denoiser, GENERAL).retention

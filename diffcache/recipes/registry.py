@@ -3,6 +3,7 @@
 from diffcache.config import CacheConfig
 from diffcache.recipes.deepcache import DeepCacheConfig
 from diffcache.recipes.easycache import EasyCacheConfig
+from diffcache.recipes.fastercache import FasterCacheConfig
 from diffcache.recipes.fbcache import FBCacheConfig
 from diffcache.recipes.fora import FORAConfig
 from diffcache.recipes.magcache import MagCacheConfig
@@ -25,6 +26,7 @@ METHODS: dict[str, type[CacheConfig]] = {
         FORAConfig,
         DeepCacheConfig,
         PABConfig,
+        FasterCacheConfig,
         TGATEConfig,
         ProfilingDiTConfig,
     )

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from diffcache.config import CacheConfig, RunFacts
+from diffcache.config import GUIDANCE, Boost, CacheConfig, GuidanceRule, RunFacts
 from diffcache.models import model_of
 from diffcache.places import is_inside, units_for
 from diffcache.predictors import Predictor, predictor_from
@@ -49,7 +49,14 @@ class ReplayConfig(CacheConfig):
         inside = [
             site[len(run.site) + 1 :] for site in self.schedule.table if site.startswith(f"{run.site}.")
         ]
-        return tuple(inside) or (MODEL,)
+        return tuple(place for place in inside if place != GUIDANCE) or (MODEL,)
+
+    def guidance(self, run: RunFacts) -> GuidanceRule | None:
+        if f"{run.site}.{GUIDANCE}" not in self.schedule.table:
+            return None
+        boosts = self.schedule.predictor["guidance"]
+        low, high = (Boost(factor, (begin, end)) for factor, begin, end in (boosts["low"], boosts["high"]))
+        return GuidanceRule(self.scheduler(run), low, high)
 
     def check(self, denoisers: Mapping[str, nn.Module]) -> None:
         if self.schedule.corrections or self.schedule.quantization:
@@ -57,6 +64,9 @@ class ReplayConfig(CacheConfig):
                 "the schedule has corrections or quantization, which this version cannot apply."
             )
         predictor_from(self.schedule.predictor)
+        rebuilt = any(site.endswith(f".{GUIDANCE}") for site in self.schedule.table)
+        if rebuilt and not _is_boosts(self.schedule.predictor.get("guidance")):
+            raise ScheduleError("predictor.guidance: must hold three numbers each for low and high.")
         basis = self.schedule.predictor.get("basis", "residual")
         if basis not in ("residual", "output"):
             raise ScheduleError(f"predictor.basis: must be residual or output, not {basis!r}.")
@@ -126,3 +136,11 @@ class ReplayConfig(CacheConfig):
         if latents and run.latents and latents != run.latents:
             return f"latents of {list(latents[0])} and this run of {list(run.latents[0])}"
         return None
+
+
+def _is_boosts(data: Any) -> bool:
+    numbers = [data.get(name) for name in ("low", "high")] if isinstance(data, Mapping) else []
+    return bool(numbers) and all(
+        isinstance(three, list) and len(three) == 3 and all(isinstance(n, (int, float)) for n in three)
+        for three in numbers
+    )

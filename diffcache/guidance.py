@@ -1,0 +1,137 @@
+"""The site that is a guidance pass: the unconditional one is rebuilt from the conditional one of the same tick."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from diffcache.branches import Branch
+from diffcache.calls import Call
+from diffcache.config import GUIDANCE, GuidanceRule
+from diffcache.planner import Verdict
+from diffcache.records import RunRecord
+from diffcache.schedulers.guards import NOTHING_STORED, Guards, History
+from diffcache.schedulers.steps import Decision, Step
+from diffcache.timetable import Turn
+
+OTHER_ORDER = "the unconditional pass comes first: there is nothing to rebuild it from"
+
+
+@dataclass
+class Difference:
+    """What the unconditional pass said beyond the conditional one, at the last tick at which both were computed."""
+
+    tick: int
+    tensors: list[Tensor]
+    low: float = 1.0
+    high: float = 1.0
+
+
+@dataclass
+class Guidance:
+    """Decides and rebuilds, for one denoiser over one run.
+
+    Attributes:
+        name: the denoiser's, in the report.
+        rule: when and how.
+        guards: the method's.
+        record: where every call is written down.
+    """
+
+    name: str
+    rule: GuidanceRule
+    guards: Guards
+    record: RunRecord
+    _led: tuple[int, Branch, Any] | None = None
+    _differences: dict[int, Difference] = field(default_factory=dict)
+    _doubled: bool | None = None
+
+    def lead(self, turn: Turn, branch: Branch, output: Any) -> None:
+        """The leading pass, the conditional one, has given its output at this tick."""
+        self._led = turn.tick, branch, output
+
+    def follow(self, turn: Turn, branch: Branch, call: Call, compute: Callable[[], Any]) -> Any:
+        """Another pass: its own output, or what it is expected to be."""
+        assert self._led is not None
+        _, leader, led = self._led
+        step = turn.step(branch.name, GUIDANCE, GUIDANCE)
+        verdict = self._verdict(step, leader, branch)
+        self._led = None
+        if verdict.decision.computes:
+            output = compute()
+            pairs = zip(_tensors(output), _tensors(led), strict=True)
+            self._differences[id(branch)] = Difference(turn.tick, [a.float() - b.float() for a, b in pairs])
+            self.record.add(step, self.name, [verdict], call.batch, share=0.0)
+            return output
+        self.record.add(step, self.name, [verdict], call.batch)
+        return self._rebuilt(self._differences[id(branch)], step, led)
+
+    def leads(self, tick: int) -> bool:
+        """Whether the leading pass has been seen at this tick."""
+        return self._led is not None and self._led[0] == tick
+
+    def doubled(self, call: Call, context: str | None) -> bool:
+        """Whether a call holds both passes as one batch: two equal halves of latents. Reads the device once a run."""
+        if context not in (None, "cond_uncond"):
+            return False
+        if self._doubled is None:
+            x = call.latents[0]
+            even = call.batched and call.divisible() and call.batch % 2 == 0
+            self._doubled = even and torch.equal(*x.chunk(2))
+        return self._doubled
+
+    def tensors(self) -> list[Tensor]:
+        return [tensor for difference in self._differences.values() for tensor in difference.tensors]
+
+    def clear(self) -> None:
+        self._led, self._differences = None, {}
+
+    def _verdict(self, step: Step, leader: Branch, branch: Branch) -> Verdict:
+        last = self._differences.get(id(branch))
+        reason = self.guards.forces_compute(step, History(last.tick if last else None, None))
+        if "uncond" in (leader.context or "") and reason is None:
+            reason = OTHER_ORDER
+        if reason is None and (last is None or branch.changed):
+            reason = NOTHING_STORED
+        return (
+            Verdict(Decision.COMPUTE, reason) if reason else Verdict(self.rule.scheduler.decide(step, None))
+        )
+
+    def _rebuilt(self, difference: Difference, step: Step, led: Any) -> Any:
+        """The conditional output plus the difference, whose low and high frequencies grow with every reuse."""
+        difference.low *= self.rule.low.at(step.time)
+        difference.high *= self.rule.high.at(step.time)
+        leaves, spec = pytree.tree_flatten(led)
+        pending = iter(difference.tensors)
+        rebuilt = [
+            (leaf.float() + weighted(next(pending), difference.low, difference.high)).to(leaf.dtype)
+            if isinstance(leaf, Tensor)
+            else leaf
+            for leaf in leaves
+        ]
+        return pytree.tree_unflatten(rebuilt, spec)
+
+
+def weighted(x: Tensor, low: float, high: float) -> Tensor:
+    """x with its low frequencies (inside a fifth of the shorter side) and the others weighted.
+
+    Args:
+        x: [..., height, width] with four dimensions or more. What has fewer has no picture to take frequencies of,
+            and is weighted with `low`.
+    """
+    if x.ndim < 4 or low == high:
+        return low * x
+    height, width = x.shape[-2:]
+    y = torch.fft.fftfreq(height, 1 / height, device=x.device).round()
+    z = torch.fft.fftfreq(width, 1 / width, device=x.device).round()
+    inside = y[:, None] ** 2 + z[None, :] ** 2 <= (min(height, width) // 5) ** 2
+    weights = torch.where(inside, low, high)
+    filtered: Tensor = torch.fft.ifft2(torch.fft.fft2(x) * weights)
+    return filtered.real
+
+
+def _tensors(output: Any) -> Sequence[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]

@@ -1,0 +1,103 @@
+"""The guidance branch as a site: the unconditional pass is rebuilt from the conditional one and a stored difference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from harness import counted
+from toys import by_embeds, toy_pipeline
+from zoo.pipelines import CASES
+
+from diffcache import accelerate, report
+from diffcache.config import Boost, CacheConfig, GuidanceRule, RunFacts
+from diffcache.guidance import OTHER_ORDER, weighted
+from diffcache.schedulers.interval import Interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnlyGuidance(CacheConfig):
+    """The conditional pass is always computed, the other one at every fourth tick."""
+
+    name: ClassVar[str] = "only-guidance"
+
+    tail_steps: int = 0
+    boost: Boost = field(default_factory=Boost)
+
+    def scheduler(self, run: RunFacts) -> Interval:
+        return Interval(1)
+
+    def warmup(self, run: RunFacts) -> int:
+        return 1
+
+    def guidance(self, run: RunFacts) -> GuidanceRule:
+        return GuidanceRule(Interval(4), self.boost, self.boost)
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_constant_difference_is_rebuilt_to_the_bit(batched: bool) -> None:
+    """The toy's passes differ by a number that never changes, so nothing is lost; only the calls are fewer."""
+    call: dict[str, Any] = {"embeds": by_embeds(), "batched": batched}
+    if batched:  # the unconditional half comes first, as in Diffusers
+        call["passes"] = lambda step: ("uncond", "cond")
+    plain = toy_pipeline()(**call)
+    pipe = accelerate(toy_pipeline(), OnlyGuidance())
+    with counted(pipe, ("transformer",)) as calls:
+        assert torch.equal(pipe(**call), plain)
+    assert calls["transformer"] == 8 + 2
+    found = report(pipe)
+    assert found.compute_fraction == (8 + 2) / 16
+    b, s = found.branches.index("uncond"), found.sites.index("transformer.guidance")
+    assert found.decisions[:, b, s].nonzero().flatten().tolist() == [0, 4]
+
+
+def test_the_difference_grows_as_told() -> None:
+    call: dict[str, Any] = {"embeds": by_embeds(), "num_inference_steps": 3}
+    plain, exact, grown = (toy_pipeline() for _ in range(3))
+    accelerate(exact, OnlyGuidance())
+    accelerate(grown, OnlyGuidance(boost=Boost(2.0, (0.5, 0.9))))
+    assert torch.equal(exact(**call), plain(**call))
+    # uncond - cond = -8; doubled at tick 1 (time 2/3) and kept so at tick 2: both are pushed 2 * 8 / 8 further
+    assert torch.equal(grown(**call) - exact(**call), torch.full((1, 2, 4), 2.0 + 2.0))
+
+
+def test_an_unconditional_pass_that_comes_first_is_computed_and_the_report_says_why() -> None:
+    call: dict[str, Any] = {"embeds": by_embeds(), "passes": lambda step: ("uncond", "cond")}
+    pipe = accelerate(toy_pipeline(), OnlyGuidance())
+    assert torch.equal(pipe(**call), toy_pipeline()(**call))
+    assert report(pipe).compute_fraction == 1
+    assert OTHER_ORDER in report(pipe).reasons
+
+
+@pytest.mark.parametrize(
+    "name", ["WanPipeline", "FluxPipeline-true-cfg", "StableDiffusionPipeline", "LTX2Pipeline"]
+)
+def test_a_run_that_rebuilds_replays_exactly(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    pipe = accelerate(case.build(), "fastercache", guidance_interval=3, guidance_window=(-1, 2))
+    picture, found = case.render(pipe, seed=4, steps=9), report(pipe)
+    assert any(site.endswith(".guidance") for site in found.sites)
+    accelerate(pipe, str(found.to_schedule().save_pretrained(tmp_path)))
+    assert torch.equal(case.render(pipe, seed=4, steps=9), picture)
+    assert report(pipe).compute_fraction == found.compute_fraction < 0.9
+
+
+def test_two_images_at_once_are_no_two_passes() -> None:
+    """A batch whose halves differ is left whole."""
+    call: dict[str, Any] = {"embeds": by_embeds(), "passes": lambda step: ("cond",), "contexts": False}
+    latents = torch.arange(16.0).reshape(2, 2, 4)
+    call["embeds"]["cond"]["encoder_hidden_states"] = torch.full((2, 2, 4), 3.0)
+    pipe = accelerate(toy_pipeline(), OnlyGuidance())
+    assert torch.equal(pipe(**call, latents=latents), toy_pipeline()(**call, latents=latents))
+    assert report(pipe).compute_fraction == 1
+
+
+def test_low_and_high_frequencies_are_weighted_apart() -> None:
+    y = torch.arange(16.0)[:, None] * torch.ones(16)
+    low, high = torch.cos(2 * torch.pi * y / 16), torch.cos(2 * torch.pi * 7 * y / 16)
+    torch.testing.assert_close(
+        weighted((low + high)[None, None], 2.0, 3.0)[0, 0], 2 * low + 3 * high, atol=1e-4, rtol=0
+    )
