@@ -5,8 +5,10 @@ with fewer steps. `python scripts/compare_methods.py --testbeds dit flux --json 
 import argparse
 import json
 import platform
+from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import diffusers
 import torch
@@ -16,32 +18,65 @@ from diffcache.api import DEFAULT
 from diffcache.config import CacheConfig
 from diffcache.evals import zoo
 from diffcache.evals.comparison import Comparison, Row, as_json, table
-from diffcache.recipes.easycache import EasyCacheConfig
-from diffcache.recipes.uniform import UniformConfig
+from diffcache.recipes.registry import METHODS
+from diffcache.schedulers.errors import TargetError
+
+SHARES = (0.54, 0.36)
+"""Of the full run's compute, at which methods are held side by side."""
+TOLERANCE = 0.08
 
 
-def contenders() -> dict[str, CacheConfig]:
-    """What is compared, at about half and about a third of the compute."""
-    methods: dict[str, CacheConfig] = {"default": DEFAULT}
-    for threshold in (0.05, 0.1):
-        methods[f"easycache {threshold}"] = EasyCacheConfig(threshold=threshold)
-    for interval in (2, 3):
-        methods[f"hold every {interval}"] = UniformConfig(interval=interval, warmup_steps=3)
-        for order in (1, 2):
-            config = UniformConfig(interval=interval, order=order, basis="output", warmup_steps=3)
-            methods[f"order {order} every {interval}"] = config
-    return methods
+SWEEPS: dict[str, tuple[str, dict[str, Any], tuple[Any, ...]]] = {
+    "hold": ("uniform", {"warmup_steps": 3, "knob": "interval"}, (2, 3, 4)),
+    "order 1": ("uniform", {"order": 1, "basis": "output", "warmup_steps": 3, "knob": "interval"}, (2, 3, 4)),
+    "order 2": ("uniform", {"order": 2, "basis": "output", "warmup_steps": 3, "knob": "interval"}, (2, 3, 4)),
+    "easycache": ("easycache", {"knob": "threshold"}, (0.03, 0.06, 0.1, 0.2)),
+    "fbcache": ("fbcache", {"knob": "threshold"}, (0.03, 0.06, 0.12, 0.24)),
+    "teacache": ("teacache", {"knob": "threshold"}, (0.05, 0.1, 0.2, 0.4)),
+    "magcache": ("magcache", {"knob": "threshold"}, (0.03, 0.06, 0.12, 0.24)),
+    "taylorseer": ("taylorseer", {"order": 1, "warmup_steps": 3, "knob": "interval"}, (2, 3, 4, 6)),
+    "fora": ("fora", {"knob": "interval"}, (2, 3, 4, 6)),
+    "profilingdit": ("profilingdit", {"knob": "interval"}, (2, 3, 4, 6)),
+    "deepcache": ("deepcache", {"knob": "interval"}, (2, 3, 4, 6)),
+    "pab": ("pab", {"knob": "interval"}, (2, 4, 8)),
+    "fastercache": ("fastercache", {"knob": "guidance_interval"}, (2, 5, 10)),
+    "tgate": ("tgate", {"knob": "gate"}, (0.2, 0.4, 0.6)),
+}
+"""Row name -> method, its fixed options with the name of its knob, and the knob's settings."""
+
+
+def contenders() -> Iterator[tuple[str, CacheConfig]]:
+    """Every method at every setting of its knob, and the default."""
+    yield "default", DEFAULT
+    for name, (method, options, settings) in SWEEPS.items():
+        fixed = {key: value for key, value in options.items() if key != "knob"}
+        for setting in settings:
+            yield f"{name} {setting}", METHODS[method](**fixed, **{options["knob"]: setting})
 
 
 def compare(name: str, samples: int, steps: int, device: str) -> list[Row]:
     pipe = zoo.load(name).to(device)
     comparison = Comparison(pipe, zoo.sample_call(name, 0, steps, samples))
     rows = [comparison.full_row()]
-    for method, config in tqdm(contenders().items(), desc=name):
-        rows.append(comparison.method(method, config))
-    for ticks in sorted({row.ticks for row in rows if not row.name.startswith(("full", "easycache"))}):
-        rows += comparison.fewer_steps(ticks)
+    for method, config in tqdm(list(contenders()), desc=name):
+        try:
+            rows.append(comparison.method(method, config))
+        except TargetError as error:  # this denoiser has no such place
+            tqdm.write(f"{method}: {error}")
+    for share in SHARES:
+        rows += comparison.fewer_steps(round(share * steps))
     return rows
+
+
+def matched(rows: list[Row], share: float) -> list[Row]:
+    """Of each method the setting nearest to a share of the compute, the best first; none that is too far from it."""
+    names = [row for row in rows if abs(row.compute - share) <= TOLERANCE]
+    nearest: dict[str, Row] = {}
+    for row in names:
+        method = row.name if "steps," in row.name else row.name.rpartition(" ")[0] or row.name
+        if method not in nearest or abs(row.compute - share) < abs(nearest[method].compute - share):
+            nearest[method] = row
+    return sorted(nearest.values(), key=lambda row: -row.psnr_full)
 
 
 def device_name(device: str) -> str:
@@ -63,7 +98,10 @@ def main() -> None:
     for name in args.testbeds:
         rows = compare(name, args.samples, args.steps, args.device)
         results[name] = as_json(rows)
-        print(f"\n### {name}\n\n{table(rows)}\n")
+        print(f"\n### {name}: everything\n\n{table(rows)}\n")
+        for share in SHARES:
+            print(f"### {name}: at {share:.0%} of the compute, give or take {TOLERANCE:.0%}\n")
+            print(table(matched(rows, share)) + "\n")
     if args.json:
         command = f"python scripts/compare_methods.py --samples {args.samples} --steps {args.steps}"
         versions = {
