@@ -3,6 +3,10 @@
 import torch
 from torch import Tensor
 
+from diffcache.kernels.dispatch import op
+
+EPS = 1e-8
+
 
 def mean_abs(a: Tensor, b: Tensor | None = None) -> Tensor:
     """mean|a|, or mean|a - b|.
@@ -14,5 +18,41 @@ def mean_abs(a: Tensor, b: Tensor | None = None) -> Tensor:
     Returns:
         A 0-dim fp32 tensor on the device of `a`; nothing is read back.
     """
-    difference = a.float() if b is None else a.float() - b.float()
-    return difference.abs().mean(dtype=torch.float32)
+    return l1_means(a, b)[0]
+
+
+def relative_l1(a: Tensor, b: Tensor) -> Tensor:
+    """mean|a - b| / (mean|b| + 1e-8), in one pass; 0-dim fp32.
+
+    Args:
+        a: any shape and floating dtype, at least one element. Some of the tokens are measured as a view, `x[:, i:j]`,
+            which is read in place.
+        b: same shape.
+    """
+    change, size = l1_means(a, b).unbind()
+    return change / (size + EPS)
+
+
+@op()
+def l1_means(a: Tensor, b: Tensor | None) -> Tensor:
+    """mean|a - b| and mean|b|, fp32 [2]; None stands for zeros."""
+    a = a.float()
+    if b is None:
+        return torch.stack([a.abs().mean(), a.new_zeros(())])
+    b = b.float()
+    return torch.stack([(a - b).abs().mean(), b.abs().mean()])
+
+
+@op()
+def secant_means(x: Tensor, x_past: Tensor, v: Tensor, v_past: Tensor) -> Tensor:
+    """mean|v - v_past|, mean|v| and mean|x - x_past|, fp32 [3]: what EasyCache's secant is made of.
+
+    Source: arXiv 2507.02860, k = mean|v - v_past| / mean|x - x_past|.
+
+    Args:
+        x: the latent that enters the denoiser, floating, at least one element.
+        x_past: the latent that entered it when it was computed before, same shape.
+        v: what leaves it, floating, at least one element.
+        v_past: what left it then, same shape as `v`.
+    """
+    return torch.cat([l1_means.reference(v_past, v), l1_means.reference(x, x_past)[:1]])

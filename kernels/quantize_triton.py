@@ -1,0 +1,75 @@
+"""Rows of a feature, or of a residual, in eight bits."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from diffcache.kernels.quantize import LARGEST, TINY
+from diffcache.kernels.strided import as_matrix
+
+BLOCK = 4096
+ELEMENTS_PER_WARP = 512
+
+
+@triton.jit
+def quantize_kernel(
+    x,  # [rows, inner], like base and values
+    base,
+    values,
+    scales,  # [rows]
+    rows,
+    inner,
+    stride_x,
+    stride_b,
+    largest_level,
+    tiny,
+    HAS_BASE: tl.constexpr,
+    ROUNDS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.arange(0, COLUMNS)[None, :]
+    inside = (row < rows) & (column < inner)
+    feature = tl.load(x + row * stride_x + column, mask=inside, other=0.0).to(tl.float32)
+    if HAS_BASE:
+        feature -= tl.load(base + row * stride_b + column, mask=inside, other=0.0).to(tl.float32)
+    magnitude = tl.abs(feature)
+    largest = tl.max(magnitude, axis=1, keep_dims=True)
+    infinite = tl.max((magnitude < float("inf")).to(tl.int32) ^ 1, axis=1, keep_dims=True)  # `max` drops NaN
+    bounded = tl.maximum(largest, tiny)
+    levels = feature * tl.div_rn(largest_level, bounded)
+    if ROUNDS:
+        levels = tl.floor(levels + 0.5)
+    tl.store(values + row * inner + column, levels.to(values.dtype.element_ty), mask=inside)
+    scale = tl.where(infinite == 1, float("nan"), tl.div_rn(bounded, largest_level))
+    tl.store(scales + row, scale, mask=row < rows)
+
+
+def quantize_rows(x: Tensor, base: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    inner = x.shape[-1]
+    x_rows = as_matrix(x, inner)
+    base_rows = x_rows if base is None else as_matrix(base, inner)
+    values = torch.empty(x.shape, dtype=dtype, device=x.device)
+    scales = torch.empty(*x.shape[:-1], 1, dtype=torch.float32, device=x.device)
+    columns = int(triton.next_power_of_2(inner))
+    rows_each = max(BLOCK // columns, 1)
+    quantize_kernel[(triton.cdiv(len(x_rows), rows_each),)](
+        x_rows,
+        base_rows,
+        values,
+        scales,
+        len(x_rows),
+        inner,
+        x_rows.stride(0),
+        base_rows.stride(0),
+        LARGEST[dtype],
+        TINY,
+        HAS_BASE=base is not None,
+        ROUNDS=dtype == torch.int8,
+        ROWS=rows_each,
+        COLUMNS=columns,
+        num_warps=min(max(rows_each * columns // ELEMENTS_PER_WARP, 4), 32),
+    )
+    return values, scales
