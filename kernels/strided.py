@@ -8,6 +8,11 @@ from torch import Tensor
 SHORT_RUN = 16
 
 
+def contiguous_channels(tensor: Tensor) -> Tensor:
+    """The tensor, copied if its last dimension has gaps."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
 def as_matrix(tensor: Tensor, inner: int) -> Tensor:
     """[rows, inner] with contiguous rows; a view where the strides allow one (`x[:, a:b]`), else a copy."""
     matrix = tensor.reshape(-1, inner)
