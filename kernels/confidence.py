@@ -43,8 +43,11 @@ def confidence(logits: Tensor, rows: Tensor | None = None) -> Confidence:
 def top_two(logits: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The fields of `Confidence`, computed in fp32."""
     logits = (logits if rows is None else logits[rows]).float()
-    log_p = logits.log_softmax(-1)
     token = logits.argmax(-1)
-    entropy = -torch.where(log_p == -torch.inf, 0.0, log_p * log_p.exp()).sum(-1)
-    others = log_p.scatter(-1, token[:, None], -torch.inf)
-    return token, log_p.gather(-1, token[:, None])[:, 0].exp(), others.amax(-1).exp(), entropy
+    top = logits.amax(-1, keepdim=True)
+    below = logits - top
+    weight = below.exp()
+    total = weight.sum(-1)
+    moment = torch.where(weight == 0, 0.0, weight * below).sum(-1)
+    rival = below.scatter(-1, token[:, None], -torch.inf).amax(-1)
+    return token, 1 / total, rival.exp() / total, total.log() - moment / total

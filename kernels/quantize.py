@@ -56,7 +56,7 @@ def quantize_rows(x: Tensor, base: Tensor | None, dtype: torch.dtype) -> tuple[T
         return x.to(dtype), x.new_zeros(*x.shape[:-1], 1)
     largest = x.abs().amax(-1, keepdim=True)
     bounded = largest.clamp(min=TINY)
-    levels = x * (LARGEST[dtype] / bounded)
+    levels = x * (torch.full_like(bounded, LARGEST[dtype]) / bounded)  # a number over a tensor is no division
     if dtype == torch.int8:
         levels = (levels + 0.5).floor()
     return levels.to(dtype), torch.where(largest.isfinite(), bounded / LARGEST[dtype], torch.nan)

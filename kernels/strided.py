@@ -38,9 +38,9 @@ def with_result(tensors: Sequence[Tensor], dtype: torch.dtype) -> tuple[list[Ten
 
 def _memory_order(tensor: Tensor) -> list[int]:
     """The dimensions, outermost in memory first."""
-    if tensor.is_contiguous():
-        return list(range(tensor.ndim))
     strides = tensor.stride()
+    if 0 in strides:
+        return list(range(tensor.ndim))
     return sorted(range(tensor.ndim), key=lambda dim: -strides[dim])
 
 
