@@ -71,5 +71,6 @@ def quantize_rows(x: Tensor, base: Tensor | None, dtype: torch.dtype) -> tuple[T
         ROWS=rows_each,
         COLUMNS=columns,
         num_warps=min(max(rows_each * columns // ELEMENTS_PER_WARP, 4), 32),
+        enable_fp_fusion=False,  # levels are rounded as by the reference, to the bit
     )
     return values, scales
