@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from diffcache.kernels.strided import as_matrix, with_result
+from diffcache.kernels.strided import as_matrix, check_shapes, with_result
 from diffcache.kernels.tiles_triton import columns, size_class, store, tile, tile_count, tuned
 
 
@@ -95,6 +95,7 @@ def weighted_sum(
     coefficients = [_rows_of(coefficient, like.shape, channel_dim) for coefficient in (gain, shift, gate)]
     by_row = len(scales) > 0 or any(coefficient is not None for coefficient in (gain, shift, gate))
     if by_row:
+        check_shapes(sources)
         value = torch.empty(like.shape, dtype=dtype, device=like.device)
         matrices = [as_matrix(tensor, like.shape[-1]) for tensor in (*sources, value)]
     else:
@@ -104,7 +105,7 @@ def weighted_sum(
     weights_high = [torch.tensor(weight, dtype=torch.float32).item() for weight in weights]
     weighted_sum_kernel[lambda meta: (tile_count(rows, inner, meta),)](
         tuple(matrices[:depth]),
-        tuple(scales) or tuple(matrices[:depth]),
+        tuple(scale.contiguous() for scale in scales) or tuple(matrices[:depth]),
         tuple(weights_high),
         tuple(weight - high for weight, high in zip(weights, weights_high, strict=True)),
         matrices[depth],

@@ -6,7 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from diffcache.kernels.quantize import LARGEST, TINY
-from diffcache.kernels.strided import as_matrix
+from diffcache.kernels.strided import as_matrix, check_shapes
 
 BLOCK = 4096
 ELEMENTS_PER_WARP = 512
@@ -48,6 +48,7 @@ def quantize_kernel(
 
 
 def quantize_rows(x: Tensor, base: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    check_shapes([x] if base is None else [x, base])
     inner = x.shape[-1]
     x_rows = as_matrix(x, inner)
     base_rows = x_rows if base is None else as_matrix(base, inner)

@@ -8,6 +8,17 @@ from torch import Tensor
 SHORT_RUN = 16
 
 
+def check_shapes(tensors: Sequence[Tensor]) -> None:
+    """Refuses tensors of different shapes: a kernel would read past the end of the smaller.
+
+    Raises:
+        ValueError: there are such.
+    """
+    shapes = {tuple(tensor.shape) for tensor in tensors}
+    if len(shapes) > 1:
+        raise ValueError(f"The shapes {sorted(shapes)} do not go together: give tensors of one shape.")
+
+
 def contiguous_channels(tensor: Tensor) -> Tensor:
     """The tensor, copied if its last dimension has gaps."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
@@ -20,7 +31,12 @@ def as_matrix(tensor: Tensor, inner: int) -> Tensor:
 
 
 def as_matrices(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Tensors of one shape, not empty, as matrices with rows as long as can be, their elements in one order."""
+    """Tensors of one shape, not empty, as matrices with rows as long as can be, their elements in one order.
+
+    Raises:
+        ValueError: their shapes differ.
+    """
+    check_shapes(tensors)
     ordered = [tensor.permute(_memory_order(tensors[0])) for tensor in tensors]
     inner = _longest_run(ordered)
     if inner < SHORT_RUN:

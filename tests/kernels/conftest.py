@@ -33,6 +33,12 @@ def device() -> Iterator[torch.device]:
 
 
 @pytest.fixture
+def triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ops run as Triton kernels, on a CPU too."""
+    monkeypatch.setenv(SWITCH, "triton")
+
+
+@pytest.fixture
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """New memory holds NaN, the largest integer, or True."""
 
@@ -50,13 +56,12 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def compare(device: torch.device, poisoned: None, monkeypatch: pytest.MonkeyPatch) -> Compare:
+def compare(device: torch.device, poisoned: None, triton: None) -> Compare:
     """Runs an op as a Triton kernel and as its reference, and returns the former's results if they are the same.
 
     fp32 may differ in the last digits, since sums are taken in another order; bf16 and fp16 in the last one, since the
     interpreter truncates where a GPU rounds.
     """
-    monkeypatch.setenv(SWITCH, "triton")
 
     def compare(op: Op[..., Any], *args: Any) -> Any:
         given, expected = op(*args), op.reference(*args)

@@ -97,7 +97,7 @@ def test_another_axis_is_refused(device: torch.device) -> None:
         attention_cosine((q, keys, q), (q, keys, q), None, SCALE, "tokens")  # type: ignore[arg-type]
 
 
-def test_compiles_into_one_graph(device: torch.device) -> None:
+def test_compiles_into_one_graph(device: torch.device, triton: None) -> None:
     q, keys = attention("odd")
 
     def probe(q: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:

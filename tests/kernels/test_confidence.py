@@ -75,7 +75,7 @@ def test_logits_are_a_matrix(device: torch.device) -> None:
         confidence(torch.zeros(2, 3, 4))
 
 
-def test_compiles_into_one_graph(device: torch.device) -> None:
+def test_compiles_into_one_graph(device: torch.device, triton: None) -> None:
     logits = torch.randn(3, 50)
     compiled = torch.compile(lambda x: confidence(2 * x).probability, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(logits), confidence(2 * logits).probability)

@@ -104,6 +104,17 @@ def test_ops_are_what_they_declare(
     torch.library.opcheck(node, sample_calls()[name], test_utils=("test_schema", "test_faketensor"))
 
 
+def test_an_op_is_one_node_of_a_compiled_graph(device: torch.device) -> None:
+    called = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
+        called.extend(node.target for node in graph.graph.nodes if node.op == "call_function")
+        return graph.forward
+
+    torch.compile(lambda a: l1_means(a, None), backend=backend, fullgraph=True)(torch.randn(4))
+    assert called == [torch.ops.diffcache.l1_means.default]
+
+
 def test_fp8_runs_as_triton_only_where_triton_converts_it(monkeypatch: pytest.MonkeyPatch) -> None:
     from diffcache.kernels import dispatch
 

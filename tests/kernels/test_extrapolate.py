@@ -119,7 +119,7 @@ def test_one_weight_for_each_feature(device: torch.device) -> None:
         extrapolate([torch.zeros(2), torch.zeros(2)], [1.0], None, torch.float32)
 
 
-def test_compiles_into_one_graph(device: torch.device) -> None:
+def test_compiles_into_one_graph(device: torch.device, triton: None) -> None:
     def step(x: Tensor, residual: Tensor) -> Tensor:
         return 2 * extrapolate([residual, x], LINEAR, x, torch.float32)
 

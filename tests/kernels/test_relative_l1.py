@@ -7,7 +7,6 @@ import torch
 from kernel_layouts import LAYOUTS, like
 from torch import Tensor
 
-from diffcache.kernels.dispatch import SWITCH
 from diffcache.kernels.relative_l1 import l1_means, mean_abs, relative_l1, secant_means
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
@@ -45,8 +44,7 @@ def test_latent_and_output_may_differ_in_shape(compare: Any) -> None:
     compare(secant_means, torch.randn(2, 5), torch.randn(2, 5), torch.randn(2, 4, 3), torch.randn(2, 4, 3))
 
 
-def test_the_same_digits_every_time(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SWITCH, "triton")
+def test_the_same_digits_every_time(device: torch.device, triton: None) -> None:
     a, b = torch.randn(2, 3, 5001)
     assert torch.equal(l1_means(a, b), l1_means(a, b))
 
@@ -57,12 +55,16 @@ def test_nan_shows(compare: Any) -> None:
     assert compare(l1_means, a, a.nan_to_num()).isnan().tolist() == [True, False]
 
 
+def test_shapes_must_agree(device: torch.device, triton: None) -> None:
+    with pytest.raises(ValueError, match="give tensors of one shape"):
+        l1_means(torch.randn(4, 3), torch.randn(3))
+
+
 def test_nothing_has_no_mean(compare: Any) -> None:
     assert compare(l1_means, torch.randn(0, 3), torch.randn(0, 3)).isnan().all()
 
 
-def test_addresses_beyond_32_bits(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SWITCH, "triton")
+def test_addresses_beyond_32_bits(device: torch.device, triton: None) -> None:
     stride = 2**30 + 16
     memory = torch.empty(2 * stride + 64, dtype=torch.int8)  # of which three rows are touched
     rows = memory.as_strided((3, 64), (stride, 1))
@@ -76,7 +78,7 @@ def test_relative_change(device: torch.device) -> None:
     assert relative_l1(b, torch.zeros_like(b)).isfinite()
 
 
-def test_compiles_into_one_graph(device: torch.device) -> None:
+def test_compiles_into_one_graph(device: torch.device, triton: None) -> None:
     def change(a: Tensor, b: Tensor) -> Tensor:
         return relative_l1(2 * a, b) + mean_abs(a)
 

@@ -120,7 +120,7 @@ def test_a_cache_in_other_layout_is_refused(device: torch.device) -> None:
         rope_scatter(q, k, v, rows, cos, sin, keys.mT.contiguous().mT, values)
 
 
-def test_compiles_into_one_graph(device: torch.device) -> None:
+def test_compiles_into_one_graph(device: torch.device, triton: None) -> None:
     q, k, v, rows, _, cos, sin, keys, values = case([[2, 5, 2]])
     caches = keys.clone(), values.clone()
 
