@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from diffcache.evals.kernel_cases import Case
+from diffcache.kernels.dispatch import FP8
 
 Clock = Callable[[Callable[[], Any]], float]
 """Seconds that a call takes on the device."""
@@ -18,6 +19,7 @@ TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
 
 SHARE_OF_COPY, OVER_EAGER, OVER_COMPILED = 0.85, 2.0, 1.0
 ELEMENTWISE = {
+    "mean_abs",
     "l1_means",
     "secant_means",
     "subtract",
@@ -108,6 +110,8 @@ def _check(case: Case, arguments: tuple[Any, ...]) -> tuple[Any, str | None]:
     try:
         for given, wanted in zip(_tensors((result, arguments)), _tensors((expected, twins)), strict=True):
             tolerance = TOLERANCE.get(given.dtype, 0.0)
+            if given.dtype == FP8:
+                given, wanted = given.float(), wanted.float()
             torch.testing.assert_close(given, wanted, rtol=tolerance, atol=min(tolerance, 2e-5))
     except AssertionError as error:
         return result, str(error)

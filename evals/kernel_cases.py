@@ -14,7 +14,7 @@ from diffcache.kernels.confidence import top_two
 from diffcache.kernels.dispatch import FP8, Op
 from diffcache.kernels.extrapolate import weighted_sum
 from diffcache.kernels.quantize import quantize_rows
-from diffcache.kernels.relative_l1 import l1_means, secant_means
+from diffcache.kernels.relative_l1 import l1_means, mean_abs, secant_means
 from diffcache.kernels.residual import subtract, subtract_and_measure
 from diffcache.kernels.rope_scatter import rotate_and_scatter, row_drift
 
@@ -84,6 +84,7 @@ def _feature_cases(model: str, shape: tuple[int, ...]) -> Iterator[Case]:
         return (*eight_bits(dtype), LINEAR, *some(1), gain, shift, None, -1, True, BF16)
 
     plain = (None, None, None, -1, False)
+    yield Case(model, mean_abs, "", lambda: tuple(some(2)))
     yield Case(model, l1_means, "", lambda: tuple(some(2)))
     yield Case(model, secant_means, "", lambda: tuple(some(4)))
     yield Case(model, subtract, "to fp32", lambda: (*some(2), torch.float32))

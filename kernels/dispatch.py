@@ -4,7 +4,7 @@ import functools
 import importlib
 import importlib.util
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
@@ -48,13 +48,13 @@ class Op(Generic[P, R]):
         return run(*args, **kwargs)
 
     def _run(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        tensors, dtypes = _tensors_and_dtypes((*args, *kwargs.values()))
-        empty = any(tensor.numel() == 0 for tensor in tensors)  # nothing to launch
-        if empty or not uses_triton(tensors[0].device, dtypes):
+        arguments = (*args, *kwargs.values())
+        first = next(_tensors(arguments))
+        if not uses_triton(first.device) or not _suits_triton(arguments, first.device):
             return self.reference(*args, **kwargs)
         module, name = self._twin
         twin: Callable[P, R] = getattr(importlib.import_module(module), name)
-        with torch.cuda.device(tensors[0].get_device()):
+        with torch.cuda.device(first.get_device()):
             return twin(*args, **kwargs)
 
 
@@ -68,14 +68,10 @@ def op(mutates: Iterable[str] = (), fake: Any = None) -> Callable[[Callable[P, R
     return lambda reference: Op(reference, mutates, fake)
 
 
-def uses_triton(device: torch.device, dtypes: set[torch.dtype]) -> bool:
-    """Whether an op runs as a Triton kernel: on CUDA it does, where Triton is installed.
+def uses_triton(device: torch.device) -> bool:
+    """Whether ops on tensors of a device run as Triton kernels: on CUDA they do, where Triton is installed.
 
     `DIFFCACHE_KERNELS=reference` or `=triton` forces either.
-
-    Args:
-        device: where the op's tensors are.
-        dtypes: that it reads and writes.
 
     Raises:
         ValueError: the switch has another value.
@@ -83,7 +79,7 @@ def uses_triton(device: torch.device, dtypes: set[torch.dtype]) -> bool:
     """
     choice = os.environ.get(SWITCH, "auto")
     if choice == "auto":
-        return device.type == "cuda" and _installed() and (FP8 not in dtypes or _converts_fp8(device))
+        return device.type == "cuda" and _installed()
     if choice == "reference":
         return False
     if choice != "triton":
@@ -96,25 +92,28 @@ def uses_triton(device: torch.device, dtypes: set[torch.dtype]) -> bool:
     return True
 
 
+def _suits_triton(arguments: Iterable[Any], device: torch.device) -> bool:
+    """Whether there is something to launch, in precisions that Triton converts on the device."""
+    tensors = list(_tensors(arguments))
+    if any(tensor.numel() == 0 for tensor in tensors):
+        return False
+    fp8 = any(given is FP8 for given in (*arguments, *(tensor.dtype for tensor in tensors)))
+    return not fp8 or device.type != "cuda" or _capability(device) >= FP8_CAPABILITY
+
+
+def _tensors(arguments: Iterable[Any]) -> Iterator[Tensor]:
+    for argument in arguments:
+        if isinstance(argument, Tensor):
+            yield argument
+        elif isinstance(argument, (list, tuple)):
+            yield from _tensors(argument)
+
+
 @functools.cache
 def _installed() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
 @functools.cache
-def _converts_fp8(device: torch.device) -> bool:
-    return torch.cuda.get_device_capability(device) >= FP8_CAPABILITY
-
-
-def _tensors_and_dtypes(arguments: Iterable[Any]) -> tuple[list[Tensor], set[torch.dtype]]:
-    """What tells on which device, and in which precisions, an op with these arguments works."""
-    tensors: list[Tensor] = []
-    dtypes: set[torch.dtype] = set()
-    for argument in arguments:
-        if isinstance(argument, Tensor):
-            tensors.append(argument)
-        elif isinstance(argument, torch.dtype):
-            dtypes.add(argument)
-        elif isinstance(argument, (list, tuple)):
-            tensors += [item for item in argument if isinstance(item, Tensor)]
-    return tensors, dtypes | {tensor.dtype for tensor in tensors}
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)

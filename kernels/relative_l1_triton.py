@@ -32,7 +32,7 @@ def l1_kernel(
     stride_y,
     tiles,
     HAS_B: tl.constexpr,
-    HAS_XY: tl.constexpr,
+    QUANTITIES: tl.constexpr,
     BLOCK: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
@@ -48,36 +48,42 @@ def l1_kernel(
         if HAS_B:
             past = tl.load(b + row * stride_b + column, mask=inside, other=0.0).to(tl.float32)
             value -= past
-            size += tl.abs(past)
+            if QUANTITIES > 1:
+                size += tl.abs(past)
         change += tl.abs(value)
-        if HAS_XY:
+        if QUANTITIES > 2:
             start = tl.load(x + row * stride_x + column, mask=inside, other=0.0).to(tl.float32)
             end = tl.load(y + row * stride_y + column, mask=inside, other=0.0).to(tl.float32)
             moved += tl.abs(start - end)
     tl.store(partials + program, tl.sum(tl.sum(change, axis=1), axis=0))
-    tl.store(partials + programs + program, tl.sum(tl.sum(size, axis=1), axis=0))
-    if HAS_XY:
+    if QUANTITIES > 1:
+        tl.store(partials + programs + program, tl.sum(tl.sum(size, axis=1), axis=0))
+    if QUANTITIES > 2:
         tl.store(partials + 2 * programs + program, tl.sum(tl.sum(moved, axis=1), axis=0))
 
 
-def l1_means(a: Tensor, b: Tensor | None) -> Tensor:
-    return _means(a, b, None, None)
+def mean_abs(a: Tensor, b: Tensor | None = None) -> Tensor:
+    return _means([a] if b is None else [a, b], quantities=1)[0]
+
+
+def l1_means(a: Tensor, b: Tensor) -> Tensor:
+    return _means([a, b], quantities=2)
 
 
 def secant_means(x: Tensor, x_past: Tensor, v: Tensor, v_past: Tensor) -> Tensor:
     if x.shape == v.shape:
-        return _means(v_past, v, x, x_past)
-    return torch.cat([_means(v_past, v, None, None), _means(x, x_past, None, None)[:1]])
+        return _means([v_past, v, x, x_past], quantities=3)
+    return torch.cat([_means([v_past, v], quantities=2), _means([x, x_past], quantities=1)])
 
 
-def _means(a: Tensor, b: Tensor | None, x: Tensor | None, y: Tensor | None) -> Tensor:
-    given = [tensor for tensor in (a, b, x, y) if tensor is not None]
-    matrices = as_matrices(given)
+def _means(tensors: list[Tensor], quantities: int) -> Tensor:
+    """The first so many of |a - b|, |b| and |x - y|, from a, b, x and y as far as they are given."""
+    matrices = as_matrices(tensors)
     rows, inner = matrices[0].shape
     meta = {"BLOCK": REDUCTION_BLOCK, "COLUMNS": columns(inner)}
     tiles = tile_count(rows, inner, meta)
     programs = min(tiles, PROGRAMS)
-    partials = a.new_empty(3 if x is not None else 2, programs, dtype=torch.float32)
+    partials = matrices[0].new_empty(quantities, programs, dtype=torch.float32)
     padded = matrices + matrices[:1] * (4 - len(matrices))
     l1_kernel[(programs,)](
         *padded,
@@ -86,9 +92,9 @@ def _means(a: Tensor, b: Tensor | None, x: Tensor | None, y: Tensor | None) -> T
         inner,
         *(matrix.stride(0) for matrix in padded),
         tiles,
-        HAS_B=b is not None,
-        HAS_XY=x is not None,
+        HAS_B=len(tensors) > 1,
+        QUANTITIES=quantities,
         **meta,
         num_warps=8,
     )
-    return finish(partials, a.numel())
+    return finish(partials, tensors[0].numel())

@@ -69,7 +69,7 @@ def compare(device: torch.device, poisoned: None, triton: None) -> Compare:
         for one, other in pairs:
             assert one.dtype == other.dtype
             rtol, atol = TOLERANCE.get(one.dtype, (0.0, 0.0))
-            torch.testing.assert_close(one, other, rtol=rtol, atol=atol, equal_nan=True)
+            torch.testing.assert_close(one.double(), other.double(), rtol=rtol, atol=atol, equal_nan=True)
         return given
 
     return compare

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from diffcache.kernels import relative_l1_triton
+from diffcache.kernels import dispatch, relative_l1_triton
 from diffcache.kernels.dispatch import FP8, SWITCH
-from diffcache.kernels.relative_l1 import l1_means
+from diffcache.kernels.relative_l1 import mean_abs
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = sorted(path.stem for path in (ROOT / "kernels").glob("*.py") if not path.stem.endswith("_triton"))
@@ -21,13 +21,13 @@ MODULES = sorted(path.stem for path in (ROOT / "kernels").glob("*.py") if not pa
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> Callable[[], str]:
     """Calls an op and tells which implementation ran."""
-    twin = relative_l1_triton.l1_means
+    twin = relative_l1_triton.mean_abs
     ran = []
-    monkeypatch.setattr(relative_l1_triton, "l1_means", lambda *args: ran.append(1) or twin(*args))
+    monkeypatch.setattr(relative_l1_triton, "mean_abs", lambda *args: ran.append(1) or twin(*args))
 
     def runs() -> str:
         ran.clear()
-        l1_means(torch.randn(4), None)
+        mean_abs(torch.randn(4))
         return "triton" if ran else "reference"
 
     return runs
@@ -72,6 +72,7 @@ def sample_calls() -> dict[str, tuple[Any, ...]]:
     rotation = (q, q, q, rows, rows, torch.randn(5, 2), torch.randn(5, 2), keys, keys.clone())
     compared = (q, keys, lse, q, keys, lse, None, 0.5)
     return {
+        "mean_abs": (x, x + 1),
         "l1_means": (x, x + 1),
         "secant_means": (x, x + 1, x, x + 1),
         "subtract": (last, last + 1, torch.float64),
@@ -111,16 +112,14 @@ def test_an_op_is_one_node_of_a_compiled_graph(device: torch.device) -> None:
         called.extend(node.target for node in graph.graph.nodes if node.op == "call_function")
         return graph.forward
 
-    torch.compile(lambda a: l1_means(a, None), backend=backend, fullgraph=True)(torch.randn(4))
-    assert called == [torch.ops.diffcache.l1_means.default]
+    torch.compile(lambda a: mean_abs(a), backend=backend, fullgraph=True)(torch.randn(4))
+    assert called == [torch.ops.diffcache.mean_abs.default]
 
 
-def test_fp8_runs_as_triton_only_where_triton_converts_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from diffcache.kernels import dispatch
-
-    monkeypatch.delenv(SWITCH, raising=False)
-    for converts in (True, False):
-        monkeypatch.setattr(dispatch, "_converts_fp8", lambda device, converts=converts: converts)
-        cuda = torch.device("cuda")
-        assert dispatch.uses_triton(cuda, {FP8, torch.float32}) == converts
-        assert dispatch.uses_triton(cuda, {torch.int8, torch.float32})
+def test_e4m3_runs_as_triton_only_where_triton_converts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, x = torch.device("cuda"), torch.zeros(2)
+    for capability, converts in (((9, 0), True), ((8, 9), True), ((8, 6), False)):
+        monkeypatch.setattr(dispatch, "_capability", lambda device, capability=capability: capability)
+        assert dispatch._suits_triton((x, torch.int8), device)
+        assert dispatch._suits_triton((x, FP8), device) == converts
+        assert dispatch._suits_triton(([x.to(FP8)], [x]), device) == converts
