@@ -1,6 +1,7 @@
 """The weighted sum of stored features, dequantised, corrected and added to its base in one pass."""
 
 import math
+import struct
 from collections.abc import Sequence
 
 import torch
@@ -10,6 +11,13 @@ from torch import Tensor
 
 from diffcache.kernels.strided import as_matrix, check_shapes, with_result
 from diffcache.kernels.tiles_triton import columns, size_class, store, tile, tile_count, tuned
+
+
+@triton.jit
+def coefficient(start, outer, column, stride_outer, stride_inner, inside, ACC: tl.constexpr):
+    """One tile of a coefficient that is given by row and column of the features."""
+    place = outer * stride_outer + column * stride_inner
+    return tl.load(start + place, mask=inside, other=0.0).to(ACC)
 
 
 @tuned(key=["SIZE", "DEPTH", "QUANTIZED"])
@@ -59,22 +67,18 @@ def weighted_sum_kernel(
         total += feature * (tl.cast(weights_high[j], ACC) + tl.cast(weights_low[j], ACC))
     if not OF_VALUE:
         if HAS_GAIN:
-            total *= tl.load(gain + outer * gain_outer + column * gain_inner, mask=inside, other=0.0).to(ACC)
+            total *= coefficient(gain, outer, column, gain_outer, gain_inner, inside, ACC)
         if HAS_SHIFT:
-            total += tl.load(shift + outer * shift_outer + column * shift_inner, mask=inside, other=0.0).to(
-                ACC
-            )
+            total += coefficient(shift, outer, column, shift_outer, shift_inner, inside, ACC)
     if HAS_GATE:
-        total *= tl.load(gate + outer * gate_outer + column * gate_inner, mask=inside, other=0.0).to(ACC)
+        total *= coefficient(gate, outer, column, gate_outer, gate_inner, inside, ACC)
     if HAS_BASE:
         total += tl.load(base + row * stride_b + column, mask=inside, other=0.0).to(ACC)
     if OF_VALUE:
         if HAS_GAIN:
-            total *= tl.load(gain + outer * gain_outer + column * gain_inner, mask=inside, other=0.0).to(ACC)
+            total *= coefficient(gain, outer, column, gain_outer, gain_inner, inside, ACC)
         if HAS_SHIFT:
-            total += tl.load(shift + outer * shift_outer + column * shift_inner, mask=inside, other=0.0).to(
-                ACC
-            )
+            total += coefficient(shift, outer, column, shift_outer, shift_inner, inside, ACC)
     store(value + row * stride_v + column, total, inside)
 
 
@@ -102,7 +106,7 @@ def weighted_sum(
         matrices, value = with_result(sources, dtype)
     depth, target = len(features), matrices[-1]
     rows, inner = target.shape
-    weights_high = [torch.tensor(weight, dtype=torch.float32).item() for weight in weights]
+    weights_high = [_in_fp32(weight) for weight in weights]
     weighted_sum_kernel[lambda meta: (tile_count(rows, inner, meta),)](
         tuple(matrices[:depth]),
         tuple(scale.contiguous() for scale in scales) or tuple(matrices[:depth]),
@@ -130,6 +134,12 @@ def weighted_sum(
         SIZE=size_class(target),
     )
     return value if like.is_contiguous() or not by_row else torch.empty_like(like, dtype=dtype).copy_(value)
+
+
+def _in_fp32(weight: float) -> float:
+    """`weight` as Triton passes it to a kernel; what is lost of it is passed beside."""
+    rounded: float = struct.unpack("f", struct.pack("f", weight))[0]
+    return rounded
 
 
 def _rows_of(coefficient: Tensor | None, shape: torch.Size, channel_dim: int) -> Tensor | None:
