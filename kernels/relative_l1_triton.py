@@ -14,6 +14,7 @@ from diffcache.kernels.tiles_triton import (
     tile,
     tile_count,
     tile_width,
+    total,
 )
 
 
@@ -55,11 +56,11 @@ def l1_kernel(
             start = tl.load(x + row * stride_x + column, mask=inside, other=0.0).to(tl.float32)
             end = tl.load(y + row * stride_y + column, mask=inside, other=0.0).to(tl.float32)
             moved += tl.abs(start - end)
-    tl.store(partials + program, tl.sum(tl.sum(change, axis=1), axis=0))
+    tl.store(partials + program, total(change))
     if QUANTITIES > 1:
-        tl.store(partials + programs + program, tl.sum(tl.sum(size, axis=1), axis=0))
+        tl.store(partials + programs + program, total(size))
     if QUANTITIES > 2:
-        tl.store(partials + 2 * programs + program, tl.sum(tl.sum(moved, axis=1), axis=0))
+        tl.store(partials + 2 * programs + program, total(moved))
 
 
 def mean_abs(a: Tensor, b: Tensor | None = None) -> Tensor:

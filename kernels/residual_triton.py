@@ -17,6 +17,7 @@ from diffcache.kernels.tiles_triton import (
     tile,
     tile_count,
     tile_width,
+    total,
     tuned,
 )
 
@@ -80,9 +81,9 @@ def subtract_and_measure_kernel(
         change += tl.abs(v.to(tl.float32) - v_past)
         size += tl.abs(v.to(tl.float32))
         moved += tl.abs(x.to(tl.float32) - x_past)
-    tl.store(partials + program, tl.sum(tl.sum(change, axis=1), axis=0))
-    tl.store(partials + programs + program, tl.sum(tl.sum(size, axis=1), axis=0))
-    tl.store(partials + 2 * programs + program, tl.sum(tl.sum(moved, axis=1), axis=0))
+    tl.store(partials + program, total(change))
+    tl.store(partials + programs + program, total(size))
+    tl.store(partials + 2 * programs + program, total(moved))
 
 
 def subtract(output: Tensor, base: Tensor, dtype: torch.dtype) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from diffcache.kernels.rope_scatter import EPS
 from diffcache.kernels.strided import contiguous_channels
+from diffcache.kernels.tiles_triton import total
 
 
 @triton.jit
@@ -99,8 +100,8 @@ def rotate_and_scatter_kernel(
 @triton.jit
 def cosine_sums(new, old):
     """new . old, new . new and old . old over a tile."""
-    dot = tl.sum(tl.sum(new * old, axis=1), axis=0)
-    return dot, tl.sum(tl.sum(new * new, axis=1), axis=0), tl.sum(tl.sum(old * old, axis=1), axis=0)
+    dot = total(new * old)
+    return dot, total(new * new), total(old * old)
 
 
 @triton.jit
