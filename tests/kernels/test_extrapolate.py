@@ -97,7 +97,6 @@ def test_holding_a_still_input_is_exact(
     dtype: torch.dtype, kernels: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(SWITCH, kernels)
-    # the interpreter truncates to bf16: what is stored exactly is what it can show
     base, output = torch.randn(2, 5, 9).to(dtype), (50 * torch.randn(2, 5, 9)).to(dtype)
     assert torch.equal(extrapolate([store_residual(output, base)], HOLD, base, dtype), output)
 
@@ -117,6 +116,13 @@ def test_the_result_shares_no_memory(device: torch.device) -> None:
 def test_one_weight_for_each_feature(device: torch.device) -> None:
     with pytest.raises(ValueError, match="2 features need as many weights, not 1"):
         extrapolate([torch.zeros(2), torch.zeros(2)], [1.0], None, torch.float32)
+
+
+@pytest.mark.parametrize("gain", [None, 2.0], ids=["plain", "corrected"])
+def test_shapes_must_agree(gain: float | None, device: torch.device, triton: None) -> None:
+    correction = Correction(gain=None if gain is None else torch.full((3,), gain))
+    with pytest.raises(ValueError, match="give tensors of one shape"):
+        extrapolate([torch.zeros(4, 3)], HOLD, torch.zeros(1, 3), torch.float32, correction)
 
 
 def test_compiles_into_one_graph(device: torch.device, triton: None) -> None:
