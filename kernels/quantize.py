@@ -10,7 +10,7 @@ from diffcache.kernels.relative_l1 import secant_means
 
 LARGEST = {torch.int8: 127.0, FP8: 448.0}
 TINY = 1e-30
-MAX_ROW = 65536
+MAX_ROW = 32768  # much longer ones overflow the registers of a program
 
 
 class Quantized(NamedTuple):
@@ -33,7 +33,7 @@ def quantize_feature(x: Tensor, base: Tensor | None = None, dtype: torch.dtype =
     smaller than 1e-30 as zeros.
 
     Args:
-        x: [..., channels], floating, at most 65536 channels.
+        x: [..., channels], floating, at most 32768 channels.
         base: same shape: what the stored feature is a residual to; the difference is not rounded before.
         dtype: torch.int8 or torch.float8_e4m3fn.
 

@@ -8,9 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 MAX_COLUMNS = 4096
-PROGRAMS = (
-    1024  # of a reduction: about what a large GPU runs at once; fixed, so that sums do not depend on it
-)
+PROGRAMS = 1024  # of a reduction, about what a large GPU runs at once; fixed, since sums depend on it
 REDUCTION_BLOCK = 2048
 
 CONFIGS = [

@@ -55,6 +55,15 @@ def test_triton_cannot_be_forced_on_a_cpu_that_interprets_nothing(
         runs()
 
 
+def test_a_gpu_without_triton_runs_the_references(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "_installed", lambda: False)
+    monkeypatch.delenv(SWITCH, raising=False)
+    assert not dispatch.uses_triton(torch.device("cuda"))
+    monkeypatch.setenv(SWITCH, "triton")
+    with pytest.raises(RuntimeError, match="needs Triton and CUDA tensors"):
+        dispatch.uses_triton(torch.device("cuda"))
+
+
 def test_triton_is_imported_when_a_kernel_first_runs() -> None:
     imports = "; ".join(f"import diffcache.kernels.{name}" for name in MODULES)
     code = f"import sys; {imports}; heavy = {{'triton', 'diffusers'}} & set(sys.modules); assert not heavy, heavy"
