@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from diffcache.kernels.relative_l1 import mean_abs
-from diffcache.schedulers.signals import EPS
+from diffcache.kernels.relative_l1 import relative_l1
 
 OFF_BOUND = "the last prediction was off by more than the bound"
 
@@ -55,5 +54,4 @@ class Watch:
 
 
 def _error(guess: Sequence[Tensor], computed: Sequence[Tensor]) -> Tensor:
-    pairs = zip(guess, computed, strict=True)
-    return torch.stack([mean_abs(p, v) / (mean_abs(v) + EPS) for p, v in pairs]).amax()
+    return torch.stack([relative_l1(p, v) for p, v in zip(guess, computed, strict=True)]).amax()

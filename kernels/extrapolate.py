@@ -1,31 +1,120 @@
-"""The value of a reused call: a weighted sum of stored features, plus the input they are residuals to."""
+"""The value of a reused call: a weighted sum of stored features, plus the input they are residuals to, corrected."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from diffcache.kernels.dispatch import op
+from diffcache.kernels.quantize import Quantized
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """An affine repair, channel by channel.
+
+    Attributes:
+        gain: [channels] or [batch, channels]; None leaves the values as they are.
+        shift: likewise, added afterwards.
+        gate: likewise: what the block multiplies the feature with before it adds it to its input.
+        channel_dim: the dimension of the features that holds the channels.
+        of_value: False corrects the feature (CacheQuant): base + gate * (gain * feature + shift). True corrects the whole
+            value (ERTACache): gain * (base + gate * feature) + shift.
+    """
+
+    gain: Tensor | None = None
+    shift: Tensor | None = None
+    gate: Tensor | None = None
+    channel_dim: int = -1
+    of_value: bool = False
+
+
+NO_CORRECTION = Correction()
+
 
 def extrapolate(
-    features: Sequence[Tensor], weights: Sequence[float], base: Tensor | None, dtype: torch.dtype
+    features: Sequence[Tensor] | Sequence[Quantized],
+    weights: Sequence[float],
+    base: Tensor | None,
+    dtype: torch.dtype,
+    correction: Correction = NO_CORRECTION,
 ) -> Tensor:
-    """base + sum_j weights[j] * features[j], summed in the features' precision (fp32 at least), rounded once.
+    """base + sum_j weights[j] * features[j], corrected; summed in the features' precision (fp32 at least), rounded once.
 
     Args:
-        features: at least one tensor, all of one shape and dtype.
-        weights: one number for each.
+        features: at least one, all of one shape and dtype; quantised ones are read where they lie.
+        weights: one number for each: (1,) holds, those of a Taylor or Lagrange polynomial extrapolate.
         base: what the features are residuals to (same shape), or None.
         dtype: of the result.
+        correction: of what has been predicted; none by default.
 
     Returns:
         A new tensor of the features' shape; it shares no memory with any argument.
+
+    Raises:
+        ValueError: not one weight for each feature.
     """
-    precise = torch.promote_types(features[0].dtype, torch.float32)
-    total = features[0].to(precise, copy=True)
+    if len(weights) != len(features):
+        raise ValueError(f"{len(features)} features need as many weights, not {len(weights)}.")
+    values = [feature.values if isinstance(feature, Quantized) else feature for feature in features]
+    scales = [feature.scales for feature in features if isinstance(feature, Quantized)]
+    return weighted_sum(
+        values,
+        scales,
+        weights,
+        base,
+        correction.gain,
+        correction.shift,
+        correction.gate,
+        correction.channel_dim,
+        correction.of_value,
+        dtype,
+    )
+
+
+@op()
+def weighted_sum(
+    features: Sequence[Tensor],
+    scales: Sequence[Tensor],
+    weights: Sequence[float],
+    base: Tensor | None,
+    gain: Tensor | None,
+    shift: Tensor | None,
+    gate: Tensor | None,
+    channel_dim: int,
+    of_value: bool,
+    dtype: torch.dtype,
+) -> Tensor:
+    """`extrapolate` over plain tensors: `scales` has one for each quantised feature, or none."""
+    if scales:
+        features = [values.float() * scale for values, scale in zip(features, scales, strict=True)]
+    total = features[0].to(torch.promote_types(features[0].dtype, torch.float32), copy=True)
     if weights[0] != 1.0:
         total.mul_(weights[0])
     for feature, weight in zip(features[1:], weights[1:], strict=True):
         total.add_(feature, alpha=weight)
+    if not of_value:
+        _correct(total, gain, shift, channel_dim)
+    _correct(total, gate, None, channel_dim)
     if base is not None:
         total.add_(base)
+    if of_value:
+        _correct(total, gain, shift, channel_dim)
     return total.to(dtype)
+
+
+def _correct(total: Tensor, gain: Tensor | None, shift: Tensor | None, channel_dim: int) -> None:
+    if gain is not None:
+        total.mul_(_along(gain, channel_dim, total.ndim))
+    if shift is not None:
+        total.add_(_along(shift, channel_dim, total.ndim))
+
+
+def _along(coefficient: Tensor, channel_dim: int, ndim: int) -> Tensor:
+    """[channels] or [batch, channels], shaped to broadcast against `ndim` dimensions."""
+    shape = [1] * ndim
+    shape[channel_dim] = coefficient.shape[-1]
+    if coefficient.ndim == 2:
+        shape[0] = len(coefficient)
+    return coefficient.reshape(shape)

@@ -3,7 +3,12 @@
 import torch
 from torch import Tensor
 
+from diffcache.kernels.dispatch import op
 
+EPS = 1e-8
+
+
+@op()
 def mean_abs(a: Tensor, b: Tensor | None = None) -> Tensor:
     """mean|a|, or mean|a - b|.
 
@@ -16,3 +21,36 @@ def mean_abs(a: Tensor, b: Tensor | None = None) -> Tensor:
     """
     difference = a.float() if b is None else a.float() - b.float()
     return difference.abs().mean(dtype=torch.float32)
+
+
+def relative_l1(a: Tensor, b: Tensor) -> Tensor:
+    """mean|a - b| / (mean|b| + 1e-8), in one pass; 0-dim fp32.
+
+    Args:
+        a: any shape and floating dtype, at least one element. Some of the tokens are measured as a view, `x[:, i:j]`,
+            which is read in place.
+        b: same shape.
+    """
+    change, size = l1_means(a, b).unbind()
+    return change / (size + EPS)
+
+
+@op()
+def l1_means(a: Tensor, b: Tensor) -> Tensor:
+    """mean|a - b| and mean|b|, fp32 [2]."""
+    return torch.stack([mean_abs.reference(a, b), mean_abs.reference(b)])
+
+
+@op()
+def secant_means(x: Tensor, x_past: Tensor, v: Tensor, v_past: Tensor) -> Tensor:
+    """mean|v - v_past|, mean|v| and mean|x - x_past|, fp32 [3]: what EasyCache's secant is made of.
+
+    Source: arXiv 2507.02860, k = mean|v - v_past| / mean|x - x_past|.
+
+    Args:
+        x: the latent that enters the denoiser, floating, at least one element.
+        x_past: the latent that entered it when it was computed before, same shape.
+        v: what leaves it, floating, at least one element.
+        v_past: what left it then, same shape as `v`.
+    """
+    return torch.stack([mean_abs.reference(v, v_past), mean_abs.reference(v), mean_abs.reference(x, x_past)])

@@ -3,6 +3,9 @@
 import torch
 from torch import Tensor
 
+from diffcache.kernels.dispatch import op
+from diffcache.kernels.relative_l1 import secant_means
+
 
 def wide(tensor: Tensor) -> torch.dtype:
     """The next wider floating dtype: fp16 and bf16 -> fp32, fp32 -> fp64 (fp32 where a device has no fp64).
@@ -14,17 +17,45 @@ def wide(tensor: Tensor) -> torch.dtype:
     return torch.float64
 
 
-def store_residual(output: Tensor, base: Tensor | None) -> Tensor:
-    """output - base in the next wider dtype, or a copy of `output` where there is no base.
+def store_residual(output: Tensor, base: Tensor | None, dtype: torch.dtype | None = None) -> Tensor:
+    """output - base, or a copy of `output` where there is no base.
 
     Args:
-        output: what the module returned, any shape, floating.
+        output: what the module returned, any shape, floating where `base` or `dtype` is given.
         base: the input it is a residual to, same shape, or None.
+        dtype: fp32, bf16, fp16 or fp64 to store it in. None: a residual in the next wider dtype, an output in its own.
 
     Returns:
         A new, detached tensor of the output's shape; it shares no memory with either argument.
     """
     output = output.detach()
     if base is None:
-        return output.clone()
-    return output.to(wide(output)) - base.detach()
+        return output.to(dtype or output.dtype, copy=True)
+    return subtract(output, base.detach(), dtype or wide(output))
+
+
+@op()
+def subtract(output: Tensor, base: Tensor, dtype: torch.dtype) -> Tensor:
+    """output - base, computed one precision wider than the output and rounded once to `dtype`."""
+    return (output.to(wide(output)) - base).to(dtype)
+
+
+@op()
+def subtract_and_measure(
+    output: Tensor, base: Tensor, past_output: Tensor, past_base: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """The residual to store and what EasyCache's secant needs, in one pass over the four tensors.
+
+    Args:
+        output: what the denoiser returned, floating.
+        base: the latent that it is a residual to, same shape, as are the others.
+        past_output: the output of the computed call before.
+        past_base: its latent.
+        dtype: of the residual.
+
+    Returns:
+        output - base as of `subtract`; mean|output - past_output|, mean|output| and mean|base - past_base|, fp32 [3],
+        as of `secant_means`.
+    """
+    means = secant_means.reference(base, past_base, output, past_output)
+    return subtract.reference(output, base, dtype), means

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from diffcache.kernels.relative_l1 import mean_abs
+from diffcache.kernels.relative_l1 import mean_abs, secant_means
 
 EPS = 1e-8
 
@@ -58,13 +58,15 @@ class SecantGain(Signal):
 
     def computed(self, latents: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         if self.outputs:
-            rise = torch.stack([mean_abs(v, c) for v, c in zip(outputs, self.outputs, strict=True)])
-            run = torch.stack([mean_abs(x, c) for x, c in zip(latents, self.latents, strict=True)])
+            pairs = zip(latents, self.latents, outputs, self.outputs, strict=True)
+            means = torch.stack([secant_means(*pair) for pair in pairs])
+            rise, self.output_size, run = means.unbind(-1)
             known = torch.full_like(run, torch.nan) if self.gain is None else self.gain
             self.gain = torch.where(run > 0, rise / (run + EPS), known)
+        else:
+            self.output_size = torch.stack([mean_abs(v) for v in outputs])
         self.latents = self.previous  # `arrived` has just copied this tick's latents
         self.outputs = [v.clone() for v in outputs]
-        self.output_size = torch.stack([mean_abs(v) for v in outputs])
 
     def held(self) -> Iterator[Tensor]:
         yield from self.previous

@@ -1,0 +1,130 @@
+"""What kernels are measured on: the tensors of FLUX at 1024 x 1024, Wan 14B at 720p, and LLaDA 8B."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diffcache.kernels.attention_cosine import cosine_over_heads, cosine_over_keys
+from diffcache.kernels.attention_probe import attention_lse, key_mass
+from diffcache.kernels.confidence import top_two
+from diffcache.kernels.dispatch import FP8, Op
+from diffcache.kernels.extrapolate import weighted_sum
+from diffcache.kernels.quantize import quantize_and_measure, quantize_rows
+from diffcache.kernels.relative_l1 import l1_means, mean_abs, secant_means
+from diffcache.kernels.residual import subtract, subtract_and_measure
+from diffcache.kernels.rope_scatter import rotate_and_scatter, row_drift
+
+BF16 = torch.bfloat16
+FEATURES = {
+    "FLUX-1024": (1, 4096, 3072),
+    "Wan-14B-720p": (1, 75_600, 5120),
+    "LLaDA-8B": (1, 1152, 4096),
+}
+"""[batch, tokens, channels] of a block's output."""
+
+HEADS, HEAD, SLOTS, VOCABULARY = 32, 128, 1152, 126_464
+"""LLaDA 8B: heads (of keys, too), channels of each, length of prompt and answer, tokens."""
+
+ACTIVE, TRACKED = 32, 16
+LINEAR = [2.0, -1.0]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One op on one model's tensors.
+
+    Attributes:
+        model: whose tensors.
+        op: what is measured.
+        variant: which arguments, where an op is measured on several.
+        arguments: makes them on the default device.
+        traffic: bytes that have to be read and written, from arguments and result; all of them by default.
+    """
+
+    model: str
+    op: Op[..., Any]
+    variant: str
+    arguments: Callable[[], tuple[Any, ...]]
+    traffic: Callable[[Any, Any], int] = lambda arguments, result: nbytes(arguments) + nbytes(result)
+
+    @property
+    def name(self) -> str:
+        return " ".join(part for part in (self.op.reference.__name__, self.variant) if part)
+
+
+def nbytes(value: Any) -> int:
+    """Of all tensors in arguments or results; one that is given twice is read once."""
+    if isinstance(value, Tensor):
+        return value.nbytes
+    items = {id(item): item for item in value} if isinstance(value, (tuple, list)) else {}
+    return sum(nbytes(item) for item in items.values())
+
+
+def cases() -> Iterator[Case]:
+    """Every op at every size that it meets."""
+    for model, shape in FEATURES.items():
+        yield from _feature_cases(model, shape)
+    yield from _language_cases("LLaDA-8B")
+
+
+def _feature_cases(model: str, shape: tuple[int, ...]) -> Iterator[Case]:
+    def some(count: int, dtype: torch.dtype = BF16) -> list[Tensor]:
+        return [torch.randn(shape, dtype=dtype) for _ in range(count)]
+
+    def eight_bits(dtype: torch.dtype) -> tuple[list[Tensor], list[Tensor]]:
+        values, scales = zip(*(quantize_rows(x, None, dtype) for x in some(2)), strict=True)
+        return list(values), list(scales)
+
+    def corrected(dtype: torch.dtype) -> tuple[Any, ...]:
+        gain, shift = torch.rand(2, shape[-1])
+        return (*eight_bits(dtype), LINEAR, *some(1), gain, shift, None, -1, True, BF16)
+
+    plain = (None, None, None, -1, False)
+    yield Case(model, mean_abs, "", lambda: tuple(some(2)))
+    yield Case(model, l1_means, "", lambda: tuple(some(2)))
+    yield Case(model, secant_means, "", lambda: tuple(some(4)))
+    yield Case(model, subtract, "to fp32", lambda: (*some(2), torch.float32))
+    yield Case(model, subtract, "to bf16", lambda: (*some(2), BF16))
+    yield Case(model, subtract_and_measure, "to bf16", lambda: (*some(4), BF16))
+    yield Case(
+        model, weighted_sum, "hold fp32", lambda: (some(1, torch.float32), [], [1.0], *some(1), *plain, BF16)
+    )
+    yield Case(model, weighted_sum, "linear bf16", lambda: (some(2), [], LINEAR, *some(1), *plain, BF16))
+    for dtype, name in ((torch.int8, "int8"), (FP8, "e4m3")):
+        yield Case(model, quantize_rows, name, partial(lambda dtype: (*some(2), dtype), dtype))
+        yield Case(model, quantize_and_measure, name, partial(lambda dtype: (*some(4), dtype), dtype))
+        yield Case(model, weighted_sum, f"linear {name} corrected", partial(corrected, dtype))
+
+
+def _language_cases(model: str) -> Iterator[Case]:
+    scale = HEAD**-0.5
+
+    def heads(tokens: int) -> Tensor:
+        return torch.randn(1, HEADS, tokens, HEAD, dtype=BF16)
+
+    def written() -> tuple[Any, ...]:
+        rows = torch.randperm(SLOTS)[None, :ACTIVE].int()
+        angles = torch.rand(SLOTS, HEAD // 2)
+        new = [heads(ACTIVE) for _ in range(3)]
+        return (*new, rows, rows, angles.cos(), angles.sin(), heads(SLOTS), heads(SLOTS))
+
+    def attended(tokens: int) -> tuple[Tensor, Tensor, Tensor]:
+        q, keys = heads(tokens), heads(SLOTS)
+        return q, keys, attention_lse(q, keys, None, scale)
+
+    def active_rows(arguments: Any, result: Any) -> int:
+        return 2 * nbytes(arguments[:3])
+
+    yield Case(model, rotate_and_scatter, "", written, active_rows)
+    yield Case(
+        model, row_drift, "", lambda: written()[1:], lambda arguments, result: 2 * nbytes(arguments[:2])
+    )
+    yield Case(model, attention_lse, "", lambda: (heads(ACTIVE), heads(SLOTS), None, scale))
+    yield Case(model, key_mass, "", lambda: (*attended(ACTIVE), None, scale))
+    for op in (cosine_over_heads, cosine_over_keys):
+        yield Case(model, op, "", lambda: (*attended(TRACKED), *attended(TRACKED), None, scale))
+    yield Case(model, top_two, "", lambda: (torch.randn(ACTIVE, VOCABULARY, dtype=BF16), None))

@@ -1,0 +1,50 @@
+"""The attention that a few tokens give to each key, from its log-sum-exp: no weights of sequence by sequence.
+
+B batch, H query heads, Hk key heads, T tokens that are looked at, S keys, D channels of a head.
+"""
+
+import torch
+from torch import Tensor
+
+from diffcache.kernels.dispatch import op
+
+
+@op()
+def attention_lse(q: Tensor, keys: Tensor, valid: Tensor | None, scale: float) -> Tensor:
+    """log sum_s exp(scale * q . keys[s]), fp32 [B, H, T], for attention that does not return it.
+
+    Args:
+        q: [B, H, T, D].
+        keys: [B, Hk, S, D], each serving H / Hk query heads.
+        valid: bool [B, S], which keys count (False for padding); None for all.
+        scale: usually D ** -0.5.
+    """
+    return _scores(q, keys, valid, scale).logsumexp(-1)
+
+
+@op()
+def key_mass(q: Tensor, keys: Tensor, lse: Tensor, valid: Tensor | None, scale: float) -> Tensor:
+    """The attention that each key gets from the tokens, summed over heads and tokens: fp32 [B, S].
+
+    Elastic-Cache (arXiv 2510.14973) tracks the decoded token that gets most from the window.
+
+    Args:
+        q: [B, H, T, D].
+        keys: [B, Hk, S, D].
+        lse: fp32 [B, H, T], as of `attention_lse`; +inf for a token that does not count, such as a repeated one.
+        valid: bool [B, S] or None.
+        scale: as of `lse`.
+    """
+    return weights_of(q, keys, lse, valid, scale).sum((1, 2))
+
+
+def _scores(q: Tensor, keys: Tensor, valid: Tensor | None, scale: float) -> Tensor:
+    """[B, H, T, S] in fp32, -inf at keys that do not count."""
+    keys = keys.repeat_interleave(q.shape[1] // keys.shape[1], dim=1)
+    scores = q.float() @ keys.float().transpose(-1, -2) * scale
+    return scores if valid is None else scores.masked_fill(~valid[:, None, None], -torch.inf)
+
+
+def weights_of(q: Tensor, keys: Tensor, lse: Tensor, valid: Tensor | None, scale: float) -> Tensor:
+    """The attention weights [B, H, T, S] themselves: what the kernels do without."""
+    return (_scores(q, keys, valid, scale) - lse[..., None]).exp()

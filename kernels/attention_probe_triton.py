@@ -1,0 +1,181 @@
+"""Tiles of queries against tiles of keys: their log-sum-exp, and the attention by key.
+
+Letters as in `attention_probe`; G = H / Hk queries share a key head. A tile is [TOKENS, KEYS].
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from diffcache.kernels.strided import contiguous_channels
+
+TOKENS = 16
+KEYS = 32
+
+
+@triton.jit
+def tile_of(x, stride, index, count, channels, CHANNELS: tl.constexpr, UPCAST: tl.constexpr):
+    """Rows `index` of a matrix [count, channels]; the interpreter multiplies fp32 only."""
+    channel = tl.arange(0, CHANNELS)[None, :]
+    inside = (index[:, None] < count) & (channel < channels)
+    rows = tl.load(x + index[:, None].to(tl.int64) * stride + channel, mask=inside, other=0.0)
+    return rows.to(tl.float32) if UPCAST else rows
+
+
+@triton.jit
+def counted_keys(valid, b, key, S, HAS_VALID: tl.constexpr):
+    """Which keys of a tile count, [KEYS]."""
+    counted = key < S
+    if HAS_VALID:
+        counted = counted & (tl.load(valid + b * S + key, mask=counted, other=0) != 0)
+    return counted
+
+
+@triton.jit
+def weights_of(query, keys, lse, counted, scale):
+    """exp(scale * q . k - lse), 0 at keys that do not count: [TOKENS, KEYS]."""
+    scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
+    return tl.where(counted[None, :], tl.exp(scores - lse[:, None]), 0.0)
+
+
+@triton.jit
+def lse_kernel(
+    q,  # [B, H, T, D]
+    keys,  # [B, Hk, S, D]
+    valid,  # [B, S]
+    lse,  # [B, H, T]
+    H,
+    T,
+    S,
+    D,
+    scale,
+    q_b,
+    q_h,
+    q_t,
+    k_b,
+    k_h,
+    k_s,
+    G: tl.constexpr,
+    HAS_VALID: tl.constexpr,
+    UPCAST: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    TOKENS: tl.constexpr,
+    KEYS: tl.constexpr,
+):
+    head = tl.program_id(0).to(tl.int64)
+    b, h = head // H, head % H
+    token = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
+    query = tile_of(q + b * q_b + h * q_h, q_t, token, T, D, CHANNELS, UPCAST)
+    top = tl.full([TOKENS], float("-inf"), tl.float32)
+    total = tl.zeros([TOKENS], tl.float32)
+    for start in range(0, S, KEYS):
+        key = start + tl.arange(0, KEYS)
+        counted = counted_keys(valid, b, key, S, HAS_VALID)
+        k = tile_of(keys + b * k_b + (h // G) * k_h, k_s, key, S, D, CHANNELS, UPCAST)
+        scores = tl.dot(query, tl.trans(k), input_precision="ieee") * scale
+        scores = tl.where(counted[None, :], scores, float("-inf"))
+        higher = tl.maximum(top, tl.max(scores, axis=1))
+        shift = tl.where(higher == float("-inf"), 0.0, higher)  # -inf - -inf is NaN
+        total = total * tl.exp(top - shift) + tl.sum(tl.exp(scores - shift[:, None]), axis=1)
+        top = higher
+    tl.store(lse + head * T + token, tl.where(top == float("-inf"), top, top + tl.log(total)), mask=token < T)
+
+
+@triton.jit
+def key_mass_kernel(
+    q,  # [B, H, T, D]
+    keys,  # [B, Hk, S, D]
+    lse,  # [B, H, T]
+    valid,  # [B, S]
+    masses,  # [B, Hk, S], to be summed over Hk
+    Hk,
+    T,
+    S,
+    D,
+    scale,
+    q_b,
+    q_h,
+    q_t,
+    k_b,
+    k_h,
+    k_s,
+    G: tl.constexpr,
+    HAS_VALID: tl.constexpr,
+    UPCAST: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    TOKENS: tl.constexpr,
+    KEYS: tl.constexpr,
+):
+    key_head = tl.program_id(0).to(tl.int64)
+    b, kh = key_head // Hk, key_head % Hk
+    key = tl.program_id(1) * KEYS + tl.arange(0, KEYS)
+    counted = counted_keys(valid, b, key, S, HAS_VALID)
+    k = tile_of(keys + b * k_b + kh * k_h, k_s, key, S, D, CHANNELS, UPCAST)
+    mass = tl.zeros([KEYS], tl.float32)
+    for g in range(G):
+        h = kh * G + g
+        for start in range(0, T, TOKENS):
+            token = start + tl.arange(0, TOKENS)
+            query = tile_of(q + b * q_b + h * q_h, q_t, token, T, D, CHANNELS, UPCAST)
+            norm = tl.load(lse + (b * Hk * G + h) * T + token, mask=token < T, other=float("inf"))
+            mass += tl.sum(weights_of(query, k, norm, counted, scale), axis=0)
+    tl.store(masses + key_head * S + key, mass, mask=key < S)
+
+
+def attention_lse(q: Tensor, keys: Tensor, valid: Tensor | None, scale: float) -> Tensor:
+    q, keys = contiguous_channels(q), contiguous_channels(keys)
+    batch, heads, tokens, channels = q.shape
+    lse = q.new_empty(batch, heads, tokens, dtype=torch.float32)
+    lse_kernel[(batch * heads, triton.cdiv(tokens, TOKENS))](
+        q,
+        keys,
+        keys if valid is None else valid.contiguous(),
+        lse,
+        heads,
+        tokens,
+        keys.shape[2],
+        channels,
+        scale,
+        *q.stride()[:3],
+        *keys.stride()[:3],
+        G=heads // keys.shape[1],
+        **tile_options(valid, q, keys),
+    )
+    return lse
+
+
+def key_mass(q: Tensor, keys: Tensor, lse: Tensor, valid: Tensor | None, scale: float) -> Tensor:
+    q, keys = contiguous_channels(q), contiguous_channels(keys)
+    _, heads, tokens, channels = q.shape
+    batch, key_heads, count, _ = keys.shape
+    masses = q.new_empty(batch, key_heads, count, dtype=torch.float32)
+    key_mass_kernel[(batch * key_heads, triton.cdiv(count, KEYS))](
+        q,
+        keys,
+        lse.contiguous(),
+        keys if valid is None else valid.contiguous(),
+        masses,
+        key_heads,
+        tokens,
+        count,
+        channels,
+        scale,
+        *q.stride()[:3],
+        *keys.stride()[:3],
+        G=heads // key_heads,
+        **tile_options(valid, q, keys),
+    )
+    return masses.sum(1)
+
+
+def tile_options(valid: Tensor | None, *operands: Tensor) -> dict[str, int | bool]:
+    """The constexprs that the attention kernels share."""
+    mixed = len({operand.dtype for operand in operands}) > 1
+    return {
+        "HAS_VALID": valid is not None,
+        "UPCAST": mixed or triton.knobs.runtime.interpret,
+        "CHANNELS": max(int(triton.next_power_of_2(operands[0].shape[-1])), 16),
+        "TOKENS": TOKENS,
+        "KEYS": KEYS,
+    }

@@ -1,0 +1,119 @@
+"""The one place where it is decided whether an op runs as a Triton kernel or as plain PyTorch."""
+
+import functools
+import importlib
+import importlib.util
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+SWITCH = "DIFFCACHE_KERNELS"
+FP8 = torch.float8_e4m3fn
+FP8_CAPABILITY = (8, 9)  # of the oldest CUDA devices on which Triton converts to and from e4m3
+
+
+class Op(Generic[P, R]):
+    """An op that is defined by plain PyTorch and has a Triton twin.
+
+    The definition is the reference, and the fake implementation too. The twin has the same name and parameters and lies
+    in the module beside the definition's, `<module>_triton`, which is imported when it first runs. Inside a graph that
+    is being compiled the op stays one node, `torch.ops.diffcache.<name>`; elsewhere it is an ordinary call.
+
+    Attributes:
+        reference: the definition.
+    """
+
+    def __init__(
+        self, reference: Callable[P, R], mutates: Iterable[str] = (), fake: Callable[P, R] | None = None
+    ) -> None:
+        functools.update_wrapper(self, reference)
+        self.reference = reference
+        self._twin = (f"{reference.__module__}_triton", reference.__name__)
+        self._node: Any = torch.library.custom_op(
+            f"diffcache::{reference.__name__}",
+            self._run,
+            mutates_args=mutates,
+            schema=torch.library.infer_schema(reference, mutates_args=mutates),
+        )
+        self._node.register_fake(fake or reference)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        run: Callable[P, R] = self._node if torch.compiler.is_compiling() else self._run
+        return run(*args, **kwargs)
+
+    def _run(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        arguments = (*args, *kwargs.values())
+        first = next(_tensors(arguments))
+        if not uses_triton(first.device) or not _suits_triton(arguments, first.device):
+            return self.reference(*args, **kwargs)
+        module, name = self._twin
+        twin: Callable[P, R] = getattr(importlib.import_module(module), name)
+        with torch.cuda.device(first.get_device()):
+            return twin(*args, **kwargs)
+
+
+def op(mutates: Iterable[str] = (), fake: Any = None) -> Callable[[Callable[P, R]], Op[P, R]]:
+    """Makes an `Op` of the plain-PyTorch function that it decorates.
+
+    Args:
+        mutates: names of the parameters that are written to.
+        fake: metadata of the results, where the reference cannot run on fake tensors.
+    """
+    return lambda reference: Op(reference, mutates, fake)
+
+
+def uses_triton(device: torch.device) -> bool:
+    """Whether ops on tensors of a device run as Triton kernels: on CUDA they do, where Triton is installed.
+
+    `DIFFCACHE_KERNELS=reference` or `=triton` forces either.
+
+    Raises:
+        ValueError: the switch has another value.
+        RuntimeError: Triton is forced where it cannot run.
+    """
+    choice = os.environ.get(SWITCH, "auto")
+    if choice == "auto":
+        return device.type == "cuda" and _installed()
+    if choice == "reference":
+        return False
+    if choice != "triton":
+        raise ValueError(f"{SWITCH}={choice} is not known: set it to auto, triton or reference.")
+    if not _installed() or not (device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1"):
+        raise RuntimeError(
+            f"{SWITCH}=triton needs Triton and CUDA tensors, or TRITON_INTERPRET=1 from the start of the process: "
+            f"unset it to run on {device.type}."
+        )
+    return True
+
+
+def _suits_triton(arguments: Iterable[Any], device: torch.device) -> bool:
+    """Whether there is something to launch, in precisions that Triton converts on the device."""
+    tensors = list(_tensors(arguments))
+    if any(tensor.numel() == 0 for tensor in tensors):
+        return False
+    fp8 = any(given is FP8 for given in (*arguments, *(tensor.dtype for tensor in tensors)))
+    return not fp8 or device.type != "cuda" or _capability(device) >= FP8_CAPABILITY
+
+
+def _tensors(arguments: Iterable[Any]) -> Iterator[Tensor]:
+    for argument in arguments:
+        if isinstance(argument, Tensor):
+            yield argument
+        elif isinstance(argument, (list, tuple)):
+            yield from _tensors(argument)
+
+
+@functools.cache
+def _installed() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+@functools.cache
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)

@@ -1,0 +1,72 @@
+"""Cached features in eight bits, with one scale for each row: half or a quarter of the memory."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from diffcache.kernels.dispatch import FP8, op
+from diffcache.kernels.relative_l1 import secant_means
+
+LARGEST = {torch.int8: 127.0, FP8: 448.0}
+TINY = 1e-30
+MAX_ROW = 32768  # much longer ones overflow the registers of a program
+
+
+class Quantized(NamedTuple):
+    """A tensor in eight bits: values * scales.
+
+    Attributes:
+        values: int8 or float8_e4m3fn, [..., channels].
+        scales: fp32 [..., 1], one for each row of the last dimension, which is a token in [batch, tokens, channels].
+    """
+
+    values: Tensor
+    scales: Tensor
+
+
+def quantize_feature(x: Tensor, base: Tensor | None = None, dtype: torch.dtype = torch.int8) -> Quantized:
+    """x, or x - base, in eight bits; `extrapolate` reads it back.
+
+    With m the largest magnitude of a row, int8 is off by at most m / 254 and e4m3 by at most 1/16 of the value (below
+    m / 28672: by m / 458752), fp32 rounding apart. A row that is not finite comes back as NaN, one that is
+    smaller than 1e-30 as zeros.
+
+    Args:
+        x: [..., channels], floating, at most 32768 channels.
+        base: same shape: what the stored feature is a residual to; the difference is not rounded before.
+        dtype: torch.int8 or torch.float8_e4m3fn.
+
+    Raises:
+        ValueError: another dtype, or more channels.
+    """
+    if dtype not in LARGEST:
+        raise ValueError(f"dtype={dtype} is not an eight-bit storage: use torch.int8 or torch.float8_e4m3fn.")
+    if x.shape[-1] > MAX_ROW:
+        raise ValueError(
+            f"Rows of {x.shape[-1]} elements are longer than {MAX_ROW}: split the last dimension."
+        )
+    return Quantized(*quantize_rows(x.detach(), None if base is None else base.detach(), dtype))
+
+
+@op()
+def quantize_and_measure(
+    output: Tensor, base: Tensor, past_output: Tensor, past_base: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`quantize_rows` of output - base and `secant_means`, in one pass over the four tensors, all of one shape."""
+    means = secant_means.reference(base, past_base, output, past_output)
+    return *quantize_rows.reference(output, base, dtype), means
+
+
+@op()
+def quantize_rows(x: Tensor, base: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Values and scales of x - base, computed in fp32; None stands for zeros."""
+    x = x.float() if base is None else x.float() - base.float()
+    if x.numel() == 0:
+        return x.to(dtype), x.new_zeros(*x.shape[:-1], 1)
+    largest = x.abs().amax(-1, keepdim=True)
+    bounded = largest.clamp(min=TINY)
+    levels = x * (torch.full_like(bounded, LARGEST[dtype]) / bounded)  # a number over a tensor is no division
+    if dtype == torch.int8:
+        levels = (levels + 0.5).floor()
+    return levels.to(dtype), torch.where(largest.isfinite(), bounded / LARGEST[dtype], torch.nan)

@@ -1,0 +1,94 @@
+"""What the elementwise kernels share: how a matrix is cut into tiles, and how their configurations are tuned."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+MAX_COLUMNS = 4096
+PROGRAMS = 1024  # of a reduction, about what a large GPU runs at once; fixed, since sums depend on it
+REDUCTION_BLOCK = 2048
+
+CONFIGS = [
+    triton.Config({"BLOCK": block}, num_warps=warps)
+    for block, warps in ((1024, 4), (2048, 4), (2048, 8), (4096, 8))
+]
+
+
+def tuned(key: Sequence[str]) -> Any:
+    """Decorates an elementwise kernel: the best of `CONFIGS` for each value of `key`, remembered on disk.
+
+    The interpreter takes the first, since it has nothing to time. Reductions are not tuned: their last digits would
+    depend on what was found best.
+    """
+    configs = CONFIGS[:1] if triton.knobs.runtime.interpret else CONFIGS
+    return triton.autotune(configs, key=list(key), cache_results=True)
+
+
+def columns(inner: int) -> int:
+    """The constexpr `COLUMNS` for rows of so many elements."""
+    return min(int(triton.next_power_of_2(inner)), MAX_COLUMNS)
+
+
+@triton.constexpr_function
+def tile_width(block: int, columns: int) -> int:
+    """The width of a tile of `block` elements over rows of up to `columns`."""
+    return min(block, columns)
+
+
+def tile_count(rows: int, inner: int, meta: Mapping[str, int]) -> int:
+    """How many tiles of `BLOCK` elements, at most `COLUMNS` wide, cover a matrix."""
+    width = tile_width(meta["BLOCK"], meta["COLUMNS"])
+    return int(triton.cdiv(rows, meta["BLOCK"] // width) * triton.cdiv(inner, width))
+
+
+def size_class(matrix: Tensor) -> int:
+    """The constexpr `SIZE`, which only the tuner looks at: tensors within a factor of 16 share a configuration."""
+    return matrix.numel().bit_length() // 4
+
+
+@triton.jit
+def tile(index, inner, BLOCK: tl.constexpr, COLUMNS: tl.constexpr):
+    """Row [BLOCK_R, 1] and column [1, BLOCK_C] numbers of a tile, int64 since videos pass 2^31 elements."""
+    BLOCK_C: tl.constexpr = tile_width(BLOCK, COLUMNS)
+    BLOCK_R: tl.constexpr = BLOCK // BLOCK_C
+    across = tl.cdiv(inner, BLOCK_C)
+    index = tl.cast(index, tl.int64)
+    row = (index // across) * BLOCK_R + tl.arange(0, BLOCK_R)[:, None]
+    column = (index % across) * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
+    return row, column
+
+
+@triton.jit
+def store(pointer, value, mask):
+    """Stores `value`, rounded to the pointer's dtype; to 16 bits by way of fp32, as PyTorch does."""
+    if pointer.dtype.element_ty.primitive_bitwidth < 32:
+        value = value.to(tl.float32)
+    tl.store(pointer, value.to(pointer.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def total(values):
+    """The sum of a tile."""
+    return tl.sum(tl.sum(values, axis=1), axis=0)
+
+
+@triton.jit
+def finish_kernel(partials, means, programs, count, BLOCK: tl.constexpr):
+    """means[j] = sum_i partials[j, i] / count: the second stage of a reduction, one program for each j."""
+    j = tl.program_id(0)
+    totals = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, programs, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        totals += tl.load(partials + j * programs + i, mask=i < programs, other=0.0)
+    tl.store(means + j, tl.sum(totals, axis=0) / count)
+
+
+def finish(partials: Tensor, count: int) -> Tensor:
+    """fp32 [quantities, programs] -> [quantities]: sums over the programs, in a fixed order, divided by `count`."""
+    quantities, programs = partials.shape
+    means = partials.new_empty(quantities)
+    finish_kernel[(quantities,)](partials, means, programs, float(count), BLOCK=PROGRAMS)
+    return means

@@ -1,0 +1,59 @@
+"""Measures every kernel at the sizes of FLUX, Wan and LLaDA: `python scripts/benchmark_kernels.py` on a machine with a GPU.
+
+A kernel whose results are not its reference's gets no figure, and the script fails.
+"""
+
+import argparse
+import json
+import sys
+from datetime import date
+from pathlib import Path
+
+import torch
+
+from diffcache.evals.kernel_benchmark import Refusal, measure, row
+from diffcache.evals.kernel_cases import cases
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", type=Path, default=Path("evals/results/kernels_gpu.json"))
+    args = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("kernels are measured on a CUDA device, and there is none.")
+    from triton import __version__ as triton_version
+    from triton.testing import do_bench
+
+    torch.manual_seed(0)
+    torch.set_default_device("cuda")
+    rows, refused = [], False
+    for case in cases():
+        outcome = measure(case, lambda call: 1e-3 * do_bench(call, return_mode="median"))
+        rows.append(row(outcome))
+        if isinstance(outcome, Refusal):
+            refused = True
+            print(f"{case.model:13s} {case.name:30s} REFUSED: {outcome.difference.splitlines()[0]}")
+        else:
+            print(
+                f"{case.model:13s} {case.name:30s} {outcome.bytes_per_second / 1e12:6.3f} TB/s"
+                f"  {outcome.share_of_copy:6.1%} of a copy  {outcome.over_eager:5.2f}x eager"
+                f"  {outcome.over_compiled:5.2f}x compiled  {'' if outcome.meets_targets else 'below target'}"
+            )
+        torch.cuda.empty_cache()
+    machine = {
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "triton": triton_version,
+        "command": " ".join(["python", *sys.argv]),
+        "date": date.today().isoformat(),
+    }
+    args.json.parent.mkdir(parents=True, exist_ok=True)
+    args.json.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
+    if refused:
+        sys.exit("Some kernels disagree with their references.")
+
+
+if __name__ == "__main__":
+    main()

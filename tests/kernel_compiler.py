@@ -1,0 +1,113 @@
+"""Compiles every kernel for an H100 or H200, which needs no GPU, and prints what each does to memory, as JSON.
+
+Run by `tests/kernels/test_gpu_code.py` in a process of its own, since there Triton must not interpret.
+"""
+
+import json
+import os
+import re
+import subprocess
+import tempfile
+from collections import Counter
+from typing import Any
+
+os.environ.pop("TRITON_INTERPRET", None)
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+from diffcache.kernels import tiles_triton
+
+MEMORY = re.compile(r"(?:ld|st)\.global[\w.:]*")
+
+
+class NoDevice:
+    """Stands for a GPU of compute capability 9.0 as far as compiling goes."""
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def stack_bytes(cubin: bytes) -> int:
+    """What a thread keeps in memory because it has too few registers."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
+        usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return sum(int(found) for found in re.findall(r"(?:STACK|LOCAL):(\d+)", usage))
+
+
+def compile_only(found: dict[str, Counter[str]]) -> None:
+    """Makes launches compile, and note their memory accesses, instead of running."""
+    driver.set_active(NoDevice())
+    launch = JITFunction.run
+
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        compiled = launch(self, *args, grid=grid, warmup=True, **kwargs)
+        counts = found.setdefault(self.fn.__name__, Counter())
+        counts.update(MEMORY.findall(compiled.asm["ptx"]))
+        counts["stack"] += stack_bytes(compiled.asm["cubin"])
+        return compiled
+
+    JITFunction.run = run
+
+
+def launch_all(dtype: torch.dtype) -> None:
+    """One launch of each kernel at least, on tensors whose contents nobody reads."""
+    from diffcache.kernels import (
+        attention_cosine_triton,
+        attention_probe_triton,
+        confidence_triton,
+        extrapolate_triton,
+        quantize_triton,
+        relative_l1_triton,
+        residual_triton,
+        rope_scatter_triton,
+    )
+
+    x = torch.zeros(2, 64, 3072, dtype=dtype)
+    relative_l1_triton.secant_means(x, x, x, x)
+    residual_triton.subtract(x, x, torch.float32)
+    residual_triton.subtract_and_measure(x, x, x, x, torch.float32)
+    extrapolate_triton.weighted_sum(
+        [x.double()] * 3, [], [3.0, -3.0, 1.0], x, None, None, None, -1, False, dtype
+    )
+    scales, by_channel = torch.zeros(2, 64, 1), torch.zeros(2, 3072)
+    for stored in (torch.int8, torch.float8_e4m3fn):
+        quantize_triton.quantize_and_measure(x, x, x, x, stored)
+        extrapolate_triton.weighted_sum(
+            [x.to(stored)] * 2, [scales] * 2, [2.0, -1.0], x, by_channel[0], by_channel, by_channel, -1, True, dtype
+        )  # fmt: skip
+    q, keys, lse = (
+        torch.zeros(1, 32, 32, 128, dtype=dtype),
+        torch.zeros(1, 8, 512, 128, dtype=dtype),
+        torch.zeros(1, 32, 32),
+    )
+    rows, table = torch.zeros(1, 32, dtype=torch.int32), torch.zeros(512, 64)
+    new = q[:, :8]
+    rope_scatter_triton.rotate_and_scatter(q, new, new, rows, rows, table, table, keys, keys)
+    rope_scatter_triton.row_drift(new, new, rows, rows, table, table, keys, keys)
+    valid = torch.ones(1, 512, dtype=torch.bool)
+    attention_probe_triton.attention_lse(q, keys, valid, 0.1)
+    attention_probe_triton.key_mass(q, keys, lse, valid, 0.1)
+    attention_cosine_triton.cosine_over_heads(q, keys, lse, q, keys, lse, valid, 0.1)
+    attention_cosine_triton.cosine_over_keys(q, keys, lse, q, keys, lse, valid, 0.1)
+    confidence_triton.top_two(torch.zeros(4, 126464, dtype=dtype), torch.zeros(2, dtype=torch.int64))
+
+
+if __name__ == "__main__":
+    accesses: dict[str, Counter[str]] = {}
+    tiles_triton.CONFIGS[:] = tiles_triton.CONFIGS[-1:]  # nothing can be timed
+    compile_only(accesses)
+    launch_all(torch.bfloat16)
+    print(json.dumps(accesses))

@@ -1,0 +1,135 @@
+"""Who runs: Triton on CUDA, plain PyTorch elsewhere, or what the switch says; and what PyTorch is told of the ops."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from diffcache.kernels import dispatch, relative_l1_triton
+from diffcache.kernels.dispatch import FP8, SWITCH
+from diffcache.kernels.relative_l1 import mean_abs
+
+ROOT = Path(__file__).resolve().parents[2]
+MODULES = sorted(path.stem for path in (ROOT / "kernels").glob("*.py") if not path.stem.endswith("_triton"))
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> Callable[[], str]:
+    """Calls an op and tells which implementation ran."""
+    twin = relative_l1_triton.mean_abs
+    ran = []
+    monkeypatch.setattr(relative_l1_triton, "mean_abs", lambda *args: ran.append(1) or twin(*args))
+
+    def runs() -> str:
+        ran.clear()
+        mean_abs(torch.randn(4))
+        return "triton" if ran else "reference"
+
+    return runs
+
+
+def test_the_switch(runs: Callable[[], str], device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(SWITCH, raising=False)
+    assert runs() == ("triton" if device.type == "cuda" else "reference")
+    for choice in ("triton", "reference"):
+        monkeypatch.setenv(SWITCH, choice)
+        assert runs() == choice
+    monkeypatch.setenv(SWITCH, "cuda")
+    with pytest.raises(ValueError, match="set it to auto, triton or reference"):
+        runs()
+
+
+def test_triton_cannot_be_forced_on_a_cpu_that_interprets_nothing(
+    runs: Callable[[], str], device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if device.type == "cuda":
+        pytest.skip("it can be forced here")
+    monkeypatch.setenv(SWITCH, "triton")
+    monkeypatch.delenv("TRITON_INTERPRET")
+    with pytest.raises(RuntimeError, match="unset it to run on cpu"):
+        runs()
+
+
+def test_a_gpu_without_triton_runs_the_references(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "_installed", lambda: False)
+    monkeypatch.delenv(SWITCH, raising=False)
+    assert not dispatch.uses_triton(torch.device("cuda"))
+    monkeypatch.setenv(SWITCH, "triton")
+    with pytest.raises(RuntimeError, match="needs Triton and CUDA tensors"):
+        dispatch.uses_triton(torch.device("cuda"))
+
+
+def test_triton_is_imported_when_a_kernel_first_runs() -> None:
+    imports = "; ".join(f"import diffcache.kernels.{name}" for name in MODULES)
+    code = f"import sys; {imports}; heavy = {{'triton', 'diffusers'}} & set(sys.modules); assert not heavy, heavy"
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+
+
+def sample_calls() -> dict[str, tuple[Any, ...]]:
+    """Arguments for every op, by name."""
+    x = torch.randn(2, 4, 6)
+    last = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    q, keys, lse = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 5, 4), torch.zeros(1, 2, 3)
+    rows = torch.tensor([[0, 4, -1]])
+    rotation = (q, q, q, rows, rows, torch.randn(5, 2), torch.randn(5, 2), keys, keys.clone())
+    compared = (q, keys, lse, q, keys, lse, None, 0.5)
+    return {
+        "mean_abs": (x, x + 1),
+        "l1_means": (x, x + 1),
+        "secant_means": (x, x + 1, x, x + 1),
+        "subtract": (last, last + 1, torch.float64),
+        "subtract_and_measure": (x, x + 1, x, x + 1, torch.bfloat16),
+        "quantize_and_measure": (x, x + 1, x, x + 1, torch.int8),
+        "quantize_rows": (x, None, torch.int8),
+        "weighted_sum": ([last, last], [], [2.0, -1.0], last, None, None, None, -1, False, torch.bfloat16),
+        "rotate_and_scatter": rotation,
+        "row_drift": rotation[1:],
+        "attention_lse": (q, keys, None, 0.5),
+        "key_mass": (q, keys, lse, None, 0.5),
+        "cosine_over_heads": compared,
+        "cosine_over_keys": compared,
+        "top_two": (torch.randn(4, 9), torch.tensor([1, 3])),
+    }
+
+
+@pytest.mark.parametrize("name", sample_calls())
+@pytest.mark.parametrize("kernels", ["triton", "reference"])
+def test_ops_are_what_they_declare(
+    name: str, kernels: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SWITCH, kernels)
+    for module in MODULES:
+        __import__(f"diffcache.kernels.{module}")
+    registered = {
+        op.split("::")[1].split(".")[0] for op in torch._C._dispatch_get_all_op_names() if "diffcache::" in op
+    }
+    assert registered == set(sample_calls())
+    node = getattr(torch.ops.diffcache, name).default
+    torch.library.opcheck(node, sample_calls()[name], test_utils=("test_schema", "test_faketensor"))
+
+
+def test_an_op_is_one_node_of_a_compiled_graph(device: torch.device) -> None:
+    called = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
+        called.extend(node.target for node in graph.graph.nodes if node.op == "call_function")
+        return graph.forward
+
+    torch.compile(lambda a: mean_abs(a), backend=backend, fullgraph=True)(torch.randn(4))
+    assert called == [torch.ops.diffcache.mean_abs.default]
+
+
+def test_e4m3_runs_as_triton_only_where_triton_converts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, x = torch.device("cuda"), torch.zeros(2)
+    for capability, converts in (((9, 0), True), ((8, 9), True), ((8, 6), False)):
+        monkeypatch.setattr(dispatch, "_capability", lambda device, capability=capability: capability)
+        assert dispatch._suits_triton((x, torch.int8), device)
+        assert dispatch._suits_triton((x, FP8), device) == converts
+        assert dispatch._suits_triton(([x.to(FP8)], [x]), device) == converts

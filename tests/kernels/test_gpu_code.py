@@ -1,0 +1,55 @@
+"""What the interpreter cannot show: that the kernels compile for a GPU, and move memory in 128-bit pieces."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+KERNELS = {
+    name
+    for path in (ROOT / "kernels").glob("*_triton.py")
+    for name in re.findall(r"^def (\w+_kernel)\(", path.read_text(), re.MULTILINE)
+}
+AT_THE_MEMORY_LIMIT = {
+    "l1_kernel",
+    "subtract_kernel",
+    "subtract_and_measure_kernel",
+    "weighted_sum_kernel",
+    "quantize_kernel",
+}
+
+
+@pytest.fixture(scope="module")
+def accesses(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, int]]:
+    """By kernel: its loads and stores, as PTX instructions with how often they stand in the code, and bytes of stack."""
+    environment = {
+        "PYTHONPATH": str(ROOT),
+        "TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton")),
+        "PATH": "/usr/bin:/bin",
+    }
+    run = subprocess.run(
+        [sys.executable, str(ROOT / "tests" / "kernel_compiler.py")],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    compiled: dict[str, dict[str, int]] = json.loads(run.stdout)
+    return compiled
+
+
+def test_every_kernel_compiles(accesses: dict[str, dict[str, int]]) -> None:
+    assert set(accesses) == KERNELS
+
+
+def test_no_kernel_spills_registers(accesses: dict[str, dict[str, int]]) -> None:
+    assert not {name: found["stack"] for name, found in accesses.items() if found["stack"]}
+
+
+@pytest.mark.parametrize("name", sorted(AT_THE_MEMORY_LIMIT))
+def test_features_move_in_128_bit_pieces(name: str, accesses: dict[str, dict[str, int]]) -> None:
+    loads = {access for access in accesses[name] if access.startswith("ld.global")}
+    assert loads & {"ld.global.v4.b32", "ld.global.v2.b64"}
+    assert not [access for access in loads if access.endswith((".b16", ".b8"))]
