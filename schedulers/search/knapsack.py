@@ -37,7 +37,7 @@ def allocate(
     """
     if min(prices) < 1:
         raise ConfigError("prices: each must be a positive whole number.")
-    num_sites, num_ticks = drifts.shape[:2]
+    num_ticks = drifts.shape[-1]
     weighted = drifts if weights is None else drifts * weights[:, None, None]
     cuts = Partitions(weighted, num_ticks, longest=longest)
     unit = max(gcd(*prices), -(-budget // GRID))
