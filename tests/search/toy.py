@@ -1,10 +1,13 @@
 """A toy denoiser with sites that can be held: residual tanh layers, each with a rhythm of its own, run over many tables at once."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from diffcache.schedulers.search.drift import drift_of
 from diffcache.schedulers.search.knapsack import allocate
+from diffcache.schedulers.search.router import Gates
 from diffcache.schedulers.search.seeds import every
 
 FLOOR = 1e-7
@@ -68,3 +71,30 @@ class Toy:
         return torch.cat(
             [self.uniform(), torch.stack([allocate(self.drifts, self.prices, b) for b in budgets[1:]])]
         )
+
+
+class ToyDenoiser:
+    """The toy as a router's training sees it: a batch of its own for each draw, or one share of it."""
+
+    def __init__(self, toy: Toy, share: slice = slice(None)) -> None:
+        self.toy = toy
+        self.share = share
+
+    def begin(self, draw: int) -> Tensor:
+        rng = torch.Generator().manual_seed(1000 + draw)
+        return torch.randn(self.toy.noise.shape, generator=rng, dtype=torch.float64)[self.share]
+
+    def teacher(self, latents: Tensor, tick: int) -> Tensor:
+        return self._output(latents, tick, lambda site, fresh: fresh)
+
+    def student(self, latents: Tensor, tick: int, gates: Gates) -> Tensor:
+        return self._output(latents, tick, gates)
+
+    def step(self, latents: Tensor, output: Tensor, tick: int) -> Tensor:
+        return latents + output / self.toy.ticks
+
+    def _output(self, latents: Tensor, tick: int, gates: Callable[[int, Tensor], Tensor]) -> Tensor:
+        hidden = latents
+        for site in range(self.toy.sites):
+            hidden = hidden + gates(site, self.toy.site(site, tick, hidden))
+        return hidden - 2 * latents
