@@ -59,7 +59,6 @@ class Router(nn.Module):
                 f"budget: {budget} does not pay for the first tick; give at least {sum(prices)}."
             )
         scores = self.scores().detach()
-        scores[0] = torch.inf
         order = scores.flatten().argsort(descending=True, stable=True)
         paid = torch.tensor(prices).repeat(len(scores))[order].cumsum(0)
         table = torch.zeros(scores.numel(), dtype=torch.bool)

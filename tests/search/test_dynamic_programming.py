@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from diffcache.schedulers.errors import ConfigError
+from diffcache.schedulers.search import knapsack
 from diffcache.schedulers.search.bac import adaptive_caching, bubbling_union, volatility
 from diffcache.schedulers.search.cachequant import dps
 from diffcache.schedulers.search.drift import drift_of, heads_of, staleness
@@ -100,12 +101,13 @@ def test_the_knapsack_is_that_of_brute_force(budget: int) -> None:
     assert paid(table, drift) == pytest.approx(best)
 
 
-def test_the_knapsack_never_overspends_on_odd_prices() -> None:
-    prices = (104_729, 1_299_709, 15_485_863)
-    budget = 9 * sum(prices) + 12_345
-    table = allocate(drifts(3, 20), prices, budget)
-    spent = int((table.sum(0) * torch.tensor(prices)).sum())
-    assert 0.98 * budget < spent <= budget
+def test_the_knapsack_never_overspends_on_odd_prices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(knapsack, "GRID", 100)
+    prices = (104_729, 1_299_709, 15_485_863, 611_953, 9_737_333)
+    for budget in range(3 * sum(prices), 15 * sum(prices), 1_999_993):
+        table = allocate(drifts(5, 20), prices, budget)
+        spent = int((table.sum(0) * torch.tensor(prices)).sum())
+        assert 0.9 * budget < spent <= budget
 
 
 def test_weights_move_compute_to_the_sites_that_matter() -> None:
@@ -132,6 +134,11 @@ def test_bubbling_adds_the_deeper_feed_forwards_to_the_volatile_one() -> None:
     assert repaired[:, 3].nonzero().flatten().tolist() == [0, 2, 4]
     assert torch.equal(repaired[:, [0, 2, 4, 5]], table[:, [0, 2, 4, 5]])
     assert torch.equal(bubbling_union(table, [0, 0, 1, 1, 2, 2], [False, True] * 3, sizes, 0), table)
+
+
+def test_feed_forwards_of_one_layer_do_not_bubble_into_each_other() -> None:
+    table = torch.tensor([[True, True], [True, False], [False, True]])
+    assert torch.equal(bubbling_union(table, [0, 0], [True, True], torch.ones(2), 2), table)
 
 
 def test_volatility_is_the_mean_over_pairs_of_ticks() -> None:
