@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from diffcache.schedulers.errors import ConfigError
+from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.schedulers.search.breeding import Breeding, key
 from diffcache.schedulers.search.pareto import fitness, front
 
 Evaluate = Callable[[Tensor], Tensor]
-"""Tables, bool [n, T, S], to scores [n, 2]: loss and cost, both minimised. May be called from one process of several."""
+"""Tables, bool [n, T, S], to scores [n, 2]: loss and cost, both minimised. A batch, so that processes can share it."""
 
 
 class Screen(Protocol):
@@ -154,10 +154,19 @@ class Evolution:
 
     @classmethod
     def load(cls, path: Path) -> "Evolution":
-        """A search as it was saved; it goes on as if it had never stopped."""
-        with safe_open(path, "pt") as file:
-            settings = json.loads(file.metadata()["search"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        """A search as it was saved; it goes on as if it had never stopped.
+
+        Raises:
+            ScheduleError: the file is not a whole checkpoint of a search.
+        """
+        try:
+            with safe_open(path, "pt") as file:
+                settings = json.loads((file.metadata() or {})["search"])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        except (SafetensorError, KeyError) as error:
+            raise ScheduleError(
+                f"{path}: not a checkpoint of a search, or damaged; begin a new search."
+            ) from error
         search = cls(
             tensors["seeds"],
             population=settings["population"],

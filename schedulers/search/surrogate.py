@@ -31,9 +31,9 @@ class ErrorModel:
     def fit(self, tables: Tensor, scores: Tensor) -> None:
         """Learns from tables, bool [n, T, S], and their scores [n, 2]: loss and cost."""
         features = self._features(tables)
-        self._centre, self._width = features.mean(0), features.std(0).clamp_min(1e-9)
+        self._centre, self._width = features.mean(0), features.std(0, correction=0).clamp_min(1e-9)
         self._known = (features - self._centre) / self._width
-        self._mean, self._spread = scores[:, 0].mean(), scores[:, 0].std().clamp_min(1e-9)
+        self._mean, self._spread = scores[:, 0].mean(), scores[:, 0].std(correction=0).clamp_min(1e-9)
         gram = _kernel(self._known, self._known) + self.ridge * torch.eye(len(tables), dtype=torch.float64)
         self._weights = torch.linalg.solve(gram, (scores[:, 0] - self._mean) / self._spread)
         self._price: Tensor = torch.linalg.lstsq(self._macs(tables), scores[:, 1:]).solution

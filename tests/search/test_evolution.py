@@ -11,7 +11,7 @@ import torch
 from search.toy import Toy
 from torch import Tensor
 
-from diffcache.schedulers.errors import ConfigError
+from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.schedulers.search.breeding import Breeding
 from diffcache.schedulers.search.evolution import Evolution
 from diffcache.schedulers.search.pareto import hypervolume
@@ -139,6 +139,23 @@ def test_a_search_that_was_killed_in_a_generation_resumes(tmp_path: Path) -> Non
     assert resumed.generation == 4
     whole = run(Evolution(toy.seeds(), population=10, seed=2), 8, toy)
     assert torch.equal(run(resumed, 8, toy).front.scores, whole.front.scores)
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "search.safetensors"
+    run(Evolution(Toy().seeds()), 1).save(path)
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(ScheduleError, match=r"search\.safetensors: not a checkpoint of a search, or damaged"):
+        Evolution.load(path)
+
+
+def test_screening_begins_with_a_single_seed() -> None:
+    toy = Toy()
+    search = Evolution(toy.uniform()[:1], children=4)
+    for _ in search.generations(toy.evaluate, Screening(ErrorModel(toy.drifts, toy.prices), generations=2)):
+        if search.generation == 3:
+            break
+    assert len(search.tables) > 1
 
 
 def test_screening_finds_as_good_a_front_with_a_fifth_of_the_candidates() -> None:
