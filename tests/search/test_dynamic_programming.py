@@ -14,6 +14,7 @@ from diffcache.schedulers.search.cachequant import dps
 from diffcache.schedulers.search.drift import drift_of, heads_of, staleness
 from diffcache.schedulers.search.knapsack import allocate
 from diffcache.schedulers.search.partition import Partitions
+from diffcache.schedulers.search.shared import shared
 
 
 def drifts(sites: int, ticks: int, seed: int = 0) -> Tensor:
@@ -77,6 +78,14 @@ def test_adaptive_caching_treats_each_site_by_itself() -> None:
     together = adaptive_caching(many, 4)
     for site in range(3):
         assert torch.equal(together[:, [site]], adaptive_caching(many[[site]], 4))
+
+
+def test_a_shared_schedule_is_the_best_of_those_that_compute_all_sites_together() -> None:
+    drift = drifts(3, 8)
+    table = shared(drift, 3)
+    assert table.shape == (8, 3)
+    best = min(paid(one.expand(-1, 3), drift) for one in every_table(8, 3, 1, 8))
+    assert paid(table, drift) == pytest.approx(best)
 
 
 @pytest.mark.parametrize("budget", [11, 14, 19, 26, 60])
