@@ -1,4 +1,4 @@
-"""A tiny diffusion policy, built as robot policies are: a transformer decoder, a Diffusers noise scheduler, a loop by hand.
+"""A tiny diffusion policy as robots have them: a transformer decoder, a noise scheduler, a loop by hand.
 
 The network follows `TransformerForDiffusion` of Diffusion Policy (Chi et al. 2023, arXiv 2303.04137). Letters in shapes:
 n episodes, h actions that are planned, o observations that are seen.

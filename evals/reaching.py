@@ -83,7 +83,7 @@ def roll_out(world: World, act: Callable[[Tensor], Tensor]) -> Episodes:
 
 
 def expert(side: Tensor) -> Callable[[Tensor], Tensor]:
-    """Steers for the goal, and along the obstacle's edge where that is in the way: `side` [n] is 1 for left, -1 for right."""
+    """Steers for the goal, and along the obstacle's edge where it is in the way; `side` [n]: 1 for left, -1 for right."""
 
     def act(observations: Tensor) -> Tensor:
         goal, obstacle = observations[:, -1, 2:4], observations[:, -1, 4:6]
@@ -124,7 +124,7 @@ def success_rate(
 
 
 def demonstrations(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """What the expert did on n worlds, by a random side each: observations [m, o, 6] and the actions [m, h, 2] that followed.
+    """What the expert did on n worlds, by a random side each: observations [m, o, 6], and the actions [m, h, 2] then.
 
     Failed episodes are left out, and what comes after the goal.
     """

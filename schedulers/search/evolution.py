@@ -1,7 +1,7 @@
-"""Evolution of tables (ECAD, arXiv 2506.15682): NSGA-II over what to compute at which tick, towards a front of quality and cost.
+"""Evolution of tables (ECAD, arXiv 2506.15682): NSGA-II towards a front of quality and cost.
 
-A loop of our own: the library that ECAD uses brings 280 MB of dependencies, calls another quantity its mutation rate, and
-checkpoints by pickle.
+A loop of our own: the library that ECAD uses brings 280 MB of dependencies, calls another quantity its
+mutation rate, and checkpoints by pickle.
 """
 
 import json

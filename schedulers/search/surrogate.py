@@ -23,7 +23,7 @@ class ErrorModel:
         ridge: variance of what the features cannot explain, as a share of the losses' variance.
     """
 
-    def __init__(self, drifts: Tensor, prices: Sequence[int], ridge: float = 0.1) -> None:
+    def __init__(self, drifts: Tensor, prices: Sequence[int], ridge: float = 0.03) -> None:
         self.drifts = drifts.double() / drifts.max()
         self.prices = torch.tensor(prices, dtype=torch.float64) / sum(prices)
         self.ridge = ridge

@@ -1,4 +1,4 @@
-"""A toy denoiser with sites that can be held: residual tanh layers, each with a rhythm of its own, run over many tables at once."""
+"""A toy denoiser: residual tanh layers that can be held, each with a rhythm of its own, over many tables at once."""
 
 from collections.abc import Callable
 
