@@ -15,6 +15,7 @@ import torch
 
 from diffcache.evals.training.accept import accept, write_hashes
 from diffcache.evals.training.loop import Progress
+from diffcache.evals.training.policy import accept_policy
 
 ROOT = Path(__file__).resolve().parents[1]
 PIPELINES = ("dit", "flux", "wan", "sd")
@@ -24,7 +25,7 @@ AUTOENCODER_OF = {"dit": "vae", "flux": "vae", "sd": "vae", "wan": "wan_vae"}
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("name", choices=[*AUTOENCODERS, *PIPELINES, "classifier"])
+    parser.add_argument("name", choices=[*AUTOENCODERS, *PIPELINES, "classifier", "policy"])
     parser.add_argument(
         "--minutes", type=float, default=30.0, help="budget in CPU minutes (wall minutes on CUDA)"
     )
@@ -84,6 +85,8 @@ def main() -> None:
         print(f"{args.name}: {progress}")
     if args.name in PIPELINES:
         accept(args.name, args.out / args.name, facts_of(args.name, args.work))
+    elif args.name == "policy":
+        accept_policy(args.out / args.name, json.loads((args.work / args.name / "facts.json").read_text()))
     else:
         write_hashes(args.out)
 

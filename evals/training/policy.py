@@ -1,0 +1,76 @@
+"""Training of the policy testbed: behaviour cloning of the procedural expert in `evals/reaching.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from diffcache.evals.policy import PolicyTransformer, noise_scheduler
+from diffcache.evals.reaching import demonstrations, success_rate
+from diffcache.evals.training.accept import write_hashes
+from diffcache.evals.training.common import is_block_matrix
+from diffcache.evals.training.loop import Budget, Progress, fit
+from diffcache.evals.training.optim import Optimiser
+
+_BATCH = 256
+_EPISODES = 4000
+_STEPS = (100, 20)
+
+
+def train(
+    folder: Path, out: Path, minutes: float, device: torch.device, seed: int = 0, resume: bool = False
+) -> Progress:
+    """Predict the noise in the expert's actions, and save to `out`."""
+    torch.manual_seed(seed)
+    net = PolicyTransformer().to(device)
+    observed, acted = demonstrations(_EPISODES, torch.Generator().manual_seed(seed))
+    observed, acted = observed.to(device), acted.to(device)
+    alphas = noise_scheduler().alphas_cumprod.to(device)
+
+    def loss(generator: torch.Generator) -> Tensor:
+        drawn = torch.randint(len(acted), (_BATCH,), generator=generator, device=device)
+        t = torch.randint(len(alphas), (_BATCH,), generator=generator, device=device)
+        noise = torch.randn(acted[drawn].shape, generator=generator, device=device)
+        signal = alphas[t].sqrt().view(-1, 1, 1)
+        noisy = signal * acted[drawn] + (1 - signal**2).sqrt() * noise
+        return functional.mse_loss(net(noisy, t, observed[drawn]), noise)
+
+    optimiser = Optimiser(net, is_block_matrix)
+    progress = fit(net, loss, optimiser, Budget(minutes * 60, lr=2e-3), folder, seed=seed, resume=resume)
+    net.cpu().save(out)
+    return progress
+
+
+def accept_policy(folder: Path, facts: dict[str, Any], episodes: int = 256) -> None:
+    """Write the fact sheet of the trained policy and bring the table of hashes up to date."""
+    net = PolicyTransformer.load(folder)
+    rates = {steps: success_rate(net, episodes, steps, seed=1) for steps in _STEPS}
+    read = ", ".join(f"{rate:.3f} with {steps} steps" for steps, rate in rates.items())
+    commands = " ; ".join(f"`{command}`" for command in facts["commands"])
+    size = sum(path.stat().st_size for path in folder.glob("*.safetensors")) / 1e6
+    lines = [
+        "# Testbed policy",
+        "",
+        "A diffusion policy: a transformer decoder that plans actions, trained from nothing to imitate the expert of",
+        "`evals/reaching.py`. Its weights are in float16; load it with `diffcache.evals.policy.PolicyTransformer.load`.",
+        "",
+        "| fact | value |",
+        "|---|---|",
+        f"| parameters | {sum(p.numel() for p in net.parameters()):,} |",
+        f"| weight file | {size:.1f} MB |",
+        "| noise scheduler | DDPMScheduler, 100 steps |",
+        f"| trained | {facts['iterations']} iterations, {facts['seconds']} CPU seconds |",
+        f"| seed | {facts['seed']} |",
+        f"| commands | {commands} |",
+        f"| versions | torch {torch.__version__}, diffusers {diffusers.__version__} |",
+        f"| success in {episodes} new episodes | {read} |",
+        "",
+    ]
+    (folder / "README.md").write_text("\n".join(lines))
+    write_hashes(folder.parent)
+    print("policy", rates)
