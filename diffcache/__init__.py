@@ -29,6 +29,7 @@ _HOME = {
     "discover": "diffcache.discovery",
     "SiteTable": "diffcache.discovery",
     "paused": "diffcache.attach",
+    "tune": "diffcache.profiling.tuning",
     "CacheConfig": "diffcache.config",
     "EasyCacheConfig": "diffcache.recipes.easycache",
     "UniformConfig": "diffcache.recipes.uniform",
@@ -59,6 +60,7 @@ __all__ = [
     "plan",
     "report",
     "restore",
+    "tune",
 ]
 
 

@@ -4,9 +4,11 @@ import difflib
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+import diffcache
 from diffcache import attach
 from diffcache.compiled import uncompiled
 from diffcache.config import CacheConfig, check_options
+from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.registry import DEFAULT, METHODS
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.reporting import RunReport
@@ -35,7 +37,10 @@ def accelerate(
             yourself with `denoising_run`.
         config: None for the default method, a method's name ("easycache"; see `methods()`), a config object, a
             `Schedule`, or the folder or hub id of a saved one.
-        speedup, quality, quantize, max_cache_bytes: not there yet; a value raises NotImplementedError.
+        speedup: instead of an interval or a threshold: ticks of a run over computed ticks, at least (2.0 computes half).
+        quality: instead of those: PSNR in dB to the full run that must be kept. This measures first: see `tune`, to which
+            `prompts=` (texts, or whole calls as dicts) and the call's own arguments are handed on.
+        quantize, max_cache_bytes: not there yet; a value raises NotImplementedError.
         verbose: print what was attached.
         **options: the method's own (`threshold=0.1`, `interval=3`, ...); for a schedule `resample=True`.
 
@@ -50,8 +55,6 @@ def accelerate(
     Either everything is attached or nothing: after an error the target is as it was.
     """
     for option, value in {
-        "speedup": speedup,
-        "quality": quality,
         "quantize": quantize,
         "max_cache_bytes": max_cache_bytes,
     }.items():
@@ -59,7 +62,9 @@ def accelerate(
             raise NotImplementedError(
                 f"{option}= is not there yet: choose a method and its threshold or interval."
             )
-    resolved = _config(config, options)
+    if speedup is not None or quality is not None:
+        config, options = _aimed(target, config, speedup, quality, options)
+    resolved = _config(config, options).resolved()
     resolved.check({name: uncompiled(module) for name, module in denoisers_of(target).items()})
     attach.attach(target, resolved)
     if verbose:
@@ -111,6 +116,26 @@ def _config(config: CacheConfig | Schedule | str | Path | None, options: dict[st
             f"config must be a method's name, a CacheConfig or a Schedule, not a {type(config).__name__}."
         )
     return chosen.replace(**options)
+
+
+def _aimed(
+    target: Any, config: Any, speedup: float | None, quality: float | None, options: dict[str, Any]
+) -> tuple[CacheConfig | Schedule, dict[str, Any]]:
+    """The method, and what is left of its options, for an aim instead of a setting."""
+    if config not in (None, "budget") or (speedup is not None and quality is not None):
+        raise ConfigError("speedup= and quality= choose the method themselves: pass one of them alone.")
+    if speedup is not None:
+        check_options(BudgetConfig, options)
+        return BudgetConfig(speedup=speedup, **options), {}
+    if "prompts" not in options:
+        raise ConfigError(
+            "quality= is measured on your prompts: pass prompts=[...] as well, or a schedule from diffcache.tune()."
+        )
+    return diffcache.tune(target, options["prompts"], quality=quality, **_without(options, "prompts")), {}
+
+
+def _without(options: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in options.items() if key != name}
 
 
 def _is_place(name: str) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from torch import nn
 from typing_extensions import Self
 
+from diffcache.correctors import Corrector
 from diffcache.predictors import Hold, Predictor
 from diffcache.schedulers.artifact import load_config, save_config, upload
 from diffcache.schedulers.base import CacheScheduler
@@ -149,6 +150,22 @@ class CacheConfig(ABC):
     def predictor_for(self, run: RunFacts) -> Predictor:
         """How: the predictor of a reused tick."""
         return Hold()
+
+    def corrector(self, run: RunFacts) -> Corrector | None:
+        """Repaired how; None for not at all."""
+        return None
+
+    def respaced(self, sigmas: list[float]) -> list[float] | None:
+        """Other noise levels for a run's ticks, instead of the noise scheduler's; None to leave them."""
+        return None
+
+    def resolved(self) -> "CacheConfig":
+        """What is attached for this config: itself, or what was calibrated for it.
+
+        Raises:
+            ScheduleError: its calibration cannot be read.
+        """
+        return self
 
     def guards(self, run: RunFacts) -> Guards:
         warmup = self.warmup(run) if self.warmup_steps is None else self.warmup_steps

@@ -71,6 +71,7 @@ class Engine:
 
     def close(self) -> None:
         """Drops every tensor. Explicit: a traceback that somebody keeps would keep this object alive."""
+        self.whole.close()
         self.branches.clear()
         self.planner.clear()
         if self.guidance is not None:
@@ -81,6 +82,7 @@ class Engine:
         for branch in self.branches.known:
             yield from branch.tensors()
         yield from self.planner.tensors()
+        yield from self.whole.tensors()
         if self.guidance is not None:
             yield from self.guidance.tensors()
 

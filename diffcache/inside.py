@@ -70,6 +70,7 @@ class Inside:
         store.layout = Layout(first, output, residual=residual, continues=continues)
         outputs = store.layout.split(output)
         store.push(step.tick, 0, first.tensors, outputs)
+        self.planner.observer.computed(self.name, step, store.newest(0), outputs)
         return outputs
 
     def _learn(
@@ -172,11 +173,15 @@ class _Pass:
         ends = here is not None and name == here.site.units[-1]
         if ends:
             self._open = None
-        if here is None or here.verdict.decision.computes:
+        shadow = self.inside.planner.observer.shadow
+        if here is None or here.verdict.decision.computes or shadow:
             output = forward(*args, **kwargs)
-            if here is not None and ends:
+            if here is None or not ends:
+                return output
+            if here.verdict.decision.computes:
                 self._computed(here, output)
-            return output
+                return output
+            return self._shadow(here, output)
         return self._reused(here) if ends else self.anatomy.blanks[name].make()
 
     def _computed(self, here: _Open, output: Any) -> None:
@@ -186,6 +191,12 @@ class _Pass:
 
     def _reused(self, here: _Open) -> Any:
         store, tensors = self.branch.store(here.site.name), here.first.tensors
-        predictor = self.inside.planner.predictor_of(here.verdict)
-        value = store.value(predictor, here.step.tick, self.turn.timetable, 0, tensors)
+        value = self.inside.planner.value(here.verdict, here.step, store, self.turn.timetable, 0, tensors)
         return store.learned.join(value, tensors)
+
+    def _shadow(self, here: _Open, truth: Any) -> Any:
+        """Predicts what has been computed, for an observer to compare."""
+        predicted, observer = self._reused(here), self.inside.planner.observer
+        split = self.branch.store(here.site.name).learned.split
+        observer.predicted(self.inside.name, here.step, split(predicted), split(truth))
+        return predicted if observer.closed else truth

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from diffcache.calls import Call
-from diffcache.kernels.extrapolate import extrapolate
+from diffcache.kernels.extrapolate import NO_CORRECTION, Correction, extrapolate
 from diffcache.kernels.residual import store_residual
 
 
@@ -101,14 +101,27 @@ class Layout:
         )
 
     def predict(
-        self, tensors: Mapping[str, Tensor], features: Sequence[Sequence[Tensor]], weights: Sequence[float]
+        self,
+        tensors: Mapping[str, Tensor],
+        features: Sequence[Sequence[Tensor]],
+        weights: Sequence[float],
+        correction: Correction = NO_CORRECTION,
     ) -> list[Tensor]:
-        """The outputs of a reused call, from the `features` of past calls (newest first) and their weights."""
+        """The outputs of a reused call, from the `features` of past calls (newest first) and their weights.
+
+        The correction is the first stream's.
+        """
         return [
-            extrapolate(past, weights, self._base(stream, tensors, past[0]), stream.dtype)
+            extrapolate(
+                past,
+                weights,
+                self._base(stream, tensors, past[0]),
+                stream.dtype,
+                NO_CORRECTION if i else correction,
+            )
             if stream.dtype.is_floating_point
             else past[0].clone()
-            for stream, past in zip(self.streams, zip(*features, strict=True), strict=True)
+            for i, (stream, past) in enumerate(zip(self.streams, zip(*features, strict=True), strict=True))
         ]
 
     def latents(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:

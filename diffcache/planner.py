@@ -8,11 +8,13 @@ from torch import Tensor
 
 from diffcache.branches import Branch
 from diffcache.config import CacheConfig, RunFacts
-from diffcache.predictors import Hold, Predictor
+from diffcache.observing import observer_now
+from diffcache.predictors import Hold
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.guards import NAN, NO_SIGNAL, History
 from diffcache.schedulers.steps import Decision, Step
-from diffcache.store import Store
+from diffcache.store import Store, Tensors
+from diffcache.timetable import Timetable
 from diffcache.watch import OFF_BOUND, Watch
 
 Seen = Callable[[int], list[Tensor]]
@@ -59,6 +61,8 @@ class Planner:
         self.facts = facts
         self.guards = config.guards(facts)
         self.predictor = config.predictor_for(facts)
+        self.corrector = config.corrector(facts)
+        self.observer = observer_now()
         self.lanes: list[Lane] = []
         self.leader: Branch | None = None
         self._plans: dict[str, list[Verdict]] = {}
@@ -90,9 +94,12 @@ class Planner:
             for planned, reason in zip(self._plans[plan], forced, strict=True)
         ]
 
-    def predictor_of(self, verdict: Verdict) -> Predictor:
-        """How a lane that is reused is predicted."""
-        return Hold() if verdict.decision is Decision.HOLD else self.predictor
+    def value(
+        self, verdict: Verdict, step: Step, store: Store, times: Timetable, lane: int, tensors: Tensors
+    ) -> list[Tensor]:
+        """The outputs of a lane that is reused."""
+        predictor = Hold() if verdict.decision is Decision.HOLD else self.predictor
+        return store.value(predictor, step, times, lane, tensors, self.corrector)
 
     def arrived(self, branch: Branch, lane: int, seen: list[Tensor]) -> None:
         """A call of the leading branch in which signals see this has been decided."""
@@ -115,9 +122,11 @@ class Planner:
         self.lanes, self._plans, self.leader = [], {}, None
 
     def tensors(self) -> Iterator[Tensor]:
-        """The tensors that cache schedulers keep."""
+        """The tensors that cache schedulers and corrector keep."""
         for lane in self.lanes:
             yield from lane.scheduler.held()
+        if self.corrector is not None:
+            yield from self.corrector.tensors()
 
     def _lane(self) -> Lane:
         bound = self.config.watch

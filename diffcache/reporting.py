@@ -83,6 +83,18 @@ class RunReport:
         return 1 / self.compute_fraction if self.compute_fraction else float("inf")
 
     @property
+    def drift(self) -> float | None:
+        """Estimated error of the reused outputs, as a fraction of the output, mean over all ticks; None where unknown.
+
+        At each computed tick the prediction that would have been used is compared with the truth. Between two computed
+        ticks the error grows from nothing to that, so a gap of n reused ticks counts n / 2 of it.
+        """
+        if not any(record.errors for record in self.records):
+            return None
+        lost = sum((tick - last - 1) * errors[0] / 2 for r in self.records for tick, last, errors in r.errors)
+        return float(lost / self.num_ticks)
+
+    @property
     def cache_bytes(self) -> int:
         """Most bytes that the cache held at once."""
         return max((record.cache_bytes for record in self.records), default=0)
@@ -123,6 +135,8 @@ class RunReport:
             lines.append(f"  {branch:>8} {self._timeline(branch)}")
         for reason, places in self.reasons.items():
             lines.append(f"  computed by guard: {reason} ({len(places)} calls)")
+        if self.drift is not None:
+            lines.append(f"  estimated error of the output: {self.drift:.2%} (mean over ticks)")
         lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(lines)
 

@@ -16,9 +16,10 @@ from diffcache.compiled import uncompiled
 from diffcache.config import CacheConfig
 from diffcache.engine import Forward
 from diffcache.records import RunRecord
+from diffcache.respacing import respace
 from diffcache.runs import Run
 from diffcache.schedulers.errors import DiffcacheError
-from diffcache.timetable import Timetable, place_in_list, timetable_of
+from diffcache.timetable import Timetable, place_in_list, sigmas_of, timetable_of
 
 _scopes: ContextVar[tuple["Scope | None", ...]] = ContextVar("diffcache_scopes", default=())
 """Outermost first. None hides those before it, and so does a pipeline's scope."""
@@ -166,8 +167,16 @@ class PipelineScope(Scope):
         return timetable_of(self.active, getattr(self.pipeline, "num_timesteps", None))
 
     def timesteps_set(self, noise_scheduler: object) -> None:
-        """Another loop begins: what the one before it stored is of no use to it."""
+        """Another loop begins: what the one before it stored is of no use to it.
+
+        Raises:
+            ScheduleError: the method has other noise levels for the run, and this noise scheduler cannot take them.
+        """
         self.active = noise_scheduler
+        nominal = sigmas_of(noise_scheduler) if self.config is not None else None
+        levels = self.config.respaced(nominal) if self.config is not None and nominal is not None else None
+        if levels is not None:
+            respace(noise_scheduler, levels)
         if self.run is not None and (self.run.tick or self.run.called):
             self.end_run()
 

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from diffcache.correctors import Corrector
+from diffcache.kernels.extrapolate import NO_CORRECTION
 from diffcache.layout import Layout
 from diffcache.predictors import Moment, Predictor
+from diffcache.schedulers.steps import Step
 from diffcache.timetable import Timetable
 
 Tensors = dict[str, Tensor]
@@ -55,20 +58,31 @@ class Store:
         ring.appendleft(Feature(tick, self.learned.features(tensors, outputs)))
 
     def value(
-        self, predictor: Predictor, tick: int, times: Timetable, lane: int, tensors: Tensors
+        self,
+        predictor: Predictor,
+        step: Step,
+        times: Timetable,
+        lane: int,
+        tensors: Tensors,
+        corrector: Corrector | None = None,
     ) -> list[Tensor]:
-        """The outputs that `predictor` expects at `tick` for a call with these `tensors`."""
+        """The outputs that `predictor` expects at `step` for a call with these `tensors`, repaired by `corrector`."""
         past = list(self.rings[lane])[: predictor.depth]
         moments = [Moment(feature.tick, times.sigma(feature.tick)) for feature in past]
-        weights = predictor.weights(moments, Moment(tick, times.sigma(tick)))
+        weights = predictor.weights(moments, Moment(step.tick, step.sigma))
+        correction = NO_CORRECTION if corrector is None else corrector.correction(step, past[0].tensors[0])
         try:
-            return self.learned.predict(tensors, [feature.tensors for feature in past], weights)
+            return self.learned.predict(tensors, [feature.tensors for feature in past], weights, correction)
         except BaseException as error:
             past.clear()
             traceback.clear_frames(
                 error.__traceback__
             )  # a traceback that somebody keeps would keep the features
             raise
+
+    def newest(self, lane: int) -> tuple[Tensor, ...]:
+        """The feature that was stored last."""
+        return self.rings[lane][0].tensors
 
     @property
     def learned(self) -> Layout:

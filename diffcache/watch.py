@@ -26,14 +26,9 @@ class Watch:
         self._errors: Tensor | None = None
         self._trusts = (True, True)
 
-    def compare(
-        self, predicted: Sequence[Tensor], held: Sequence[Tensor], computed: Sequence[Tensor]
-    ) -> None:
-        """Notes how far prediction and holding are from what was computed; reads nothing.
-
-        Each is a list of streams; the worst stream counts.
-        """
-        self._errors = torch.stack([_error(predicted, computed), _error(held, computed)])
+    def note(self, errors: Tensor) -> None:
+        """How far prediction and holding were from what was computed (see `errors_of`); reads nothing."""
+        self._errors = errors
 
     @property
     def trusts_prediction(self) -> bool:
@@ -51,6 +46,14 @@ class Watch:
             self._trusts = (predicted <= held, min(predicted, held) <= self._bound)
             self._errors = None
         return self._trusts
+
+
+def errors_of(predicted: Sequence[Tensor], held: Sequence[Tensor], computed: Sequence[Tensor]) -> Tensor:
+    """Errors of prediction and of holding as fractions of the output (mean absolute values), fp32 [2].
+
+    Each argument is a list of streams; the worst stream counts.
+    """
+    return torch.stack([_error(predicted, computed), _error(held, computed)])
 
 
 def _error(guess: Sequence[Tensor], computed: Sequence[Tensor]) -> Tensor:

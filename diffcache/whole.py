@@ -1,6 +1,6 @@
 """The site that is the whole denoiser: a call is computed and stored, or predicted without calling it at all."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from diffcache.records import RunRecord
 from diffcache.schedulers.steps import MODEL, Step
 from diffcache.store import Store
 from diffcache.timetable import Timetable, Turn
+from diffcache.watch import errors_of
 
 Forward = Callable[..., Any]
 
@@ -39,6 +40,20 @@ class Whole:
         self.residual = config.residual
         self.planner = planner
         self.record = record
+        self.errors: list[tuple[int, int, Tensor]] = []
+
+    def close(self) -> None:
+        """Reads what was measured back from the device, once, when the run is over."""
+        if self.errors:
+            values = torch.stack([errors for _, _, errors in self.errors]).tolist()
+            self.record.errors += [
+                (t, last, value) for (t, last, _), value in zip(self.errors, values, strict=True)
+            ]
+        self.errors = []
+
+    def tensors(self) -> Iterator[Tensor]:
+        """What was measured and has not been read yet."""
+        return (errors for _, _, errors in self.errors)
 
     def run(self, forward: Forward, call: Call, turn: Turn, branch: Branch) -> Any:
         """One denoiser call."""
@@ -52,6 +67,8 @@ class Whole:
             verdicts = [Verdict(verdict.decision, obstacle or verdict.reason) for verdict in verdicts]
         else:
             output = self._reuse(forward, call, turn, branch, store, verdicts)
+            if self.planner.observer.shadow:
+                output = self._shadow(forward, call, step, store, output)
         self.record.add(step, self.name, verdicts, call.batch)
         return output
 
@@ -78,7 +95,7 @@ class Whole:
         self, forward: Forward, call: Call, turn: Turn, branch: Branch, store: Store, verdicts: list[Verdict]
     ) -> Any:
         """Predicts the lanes that are reused; the others are computed as one smaller batch."""
-        lanes = len(verdicts)
+        step, lanes = turn.step(branch.name), len(verdicts)
         rows = [lane for lane, verdict in enumerate(verdicts) if verdict.decision.computes]
         computed: list[Tensor] = []
         if rows:
@@ -92,11 +109,17 @@ class Whole:
                 self._keep(turn, branch, store, lane, tensors, outputs)
             else:
                 self.planner.arrived(branch, lane, store.learned.latents(tensors))
-                predictor = self.planner.predictor_of(verdict)
-                outputs = store.value(predictor, turn.tick, turn.timetable, lane, tensors)
+                outputs = self.planner.value(verdict, step, store, turn.timetable, lane, tensors)
             parts.append(outputs)
         joined = parts[0] if lanes == 1 else [torch.cat(tensors) for tensors in zip(*parts, strict=True)]
         return store.learned.join(joined, call.tensors)
+
+    def _shadow(self, forward: Forward, call: Call, step: Step, store: Store, predicted: Any) -> Any:
+        """Computes what has been predicted, for an observer to compare."""
+        observer, split = self.planner.observer, store.learned.split
+        truth = forward(*call.args, **call.kwargs)
+        observer.predicted(self.name, step, split(predicted), split(truth))
+        return predicted if observer.closed else truth
 
     def _lane(self, call: Call, lane: int) -> dict[str, Tensor]:
         return lane_of(call.tensors, lane, len(self.planner.lanes))
@@ -116,6 +139,7 @@ class Whole:
         if branch is self.planner.leader:
             self._compare(turn.step(branch.name), turn.timetable, store, lane, tensors, evolved)
         store.push(turn.tick, lane, tensors, outputs)
+        self.planner.observer.computed(self.name, turn.step(branch.name), store.newest(lane), outputs)
         self.planner.computed(branch, lane, turn.step(branch.name), seen, evolved)
 
     def _compare(
@@ -127,12 +151,16 @@ class Whole:
         tensors: dict[str, Tensor],
         evolved: list[Tensor],
     ) -> None:
-        """Lets the watch see what the leading branch would have been given instead of what was computed."""
-        watch = self.planner.lanes[lane].watch
-        if watch is None or len(store.rings[lane]) < 2:
+        """Notes how far the leading branch would have been from what has been computed, had it been predicted."""
+        watch, last = self.planner.lanes[lane].watch, store.last_computed(lane)
+        watched = watch is not None and len(store.rings[lane]) > 1
+        if last is None or (step.tick - last == 1 and not watched):
             return
-        guesses = [
-            store.learned.evolved(store.value(predictor, step.tick, times, lane, tensors))
+        predicted, held = (
+            store.learned.evolved(store.value(predictor, step, times, lane, tensors))
             for predictor in (self.planner.predictor, Hold())
-        ]
-        watch.compare(guesses[0], guesses[1], evolved)
+        )
+        errors = errors_of(predicted, held, evolved)
+        self.errors.append((step.tick, last, errors))
+        if watch is not None and watched:
+            watch.note(errors)

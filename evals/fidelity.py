@@ -9,20 +9,11 @@ from torchmetrics.functional.image import (
     structural_similarity_index_measure,
 )
 
+from diffcache.profiling.pictures import psnr
+
+__all__ = ["lpips", "psnr", "ssim"]
+
 LPIPS_BACKBONE = "alexnet-owt-7be5be79.pth"
-
-
-def psnr(pictures: Tensor, reference: Tensor) -> Tensor:
-    """Peak signal-to-noise ratio in dB of each sample, capped at 100 (identical).
-
-    Args:
-        pictures, reference: [N, ..., H, W] in 0..1; all dimensions but the first are one sample.
-
-    Returns:
-        fp64 [N].
-    """
-    error = (pictures.double() - reference.double()).square().flatten(1).mean(1)
-    return (-10 * torch.log10(error.clamp_min(1e-10))).clamp_max(100.0)
 
 
 def ssim(pictures: Tensor, reference: Tensor) -> Tensor:

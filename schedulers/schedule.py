@@ -1,5 +1,7 @@
 """Schedule: decisions written down, with what they belong to and what was measured to make them."""
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -43,7 +45,7 @@ class Schedule:
         noise_scheduler: class name; None for a hand-written loop.
         sigmas: noise level of each tick; None where unknown.
         predictor: the predictor's name and parameters.
-        corrections: coefficients by name, fitted with what `fitted_with` says.
+        corrections: coefficients by name; they are dropped where `fitted_with` is not the schedule's own `fingerprint`.
         quantization: of the model while the schedule was made, or None.
         producer: method, its options, and a hash of the prompts it was made with.
         measured: cost and fidelity when it was made.
@@ -99,6 +101,12 @@ class Schedule:
         known = tick < len(marks) and marks[tick] != NOT_CALLED
         return Decision(marks[tick]) if known else Decision.COMPUTE
 
+    def fingerprint(self) -> str:
+        """Of its decisions and quantisation: coefficients are good for these only."""
+        table = {site: dict(rows) for site, rows in self.table.items()}
+        text = json.dumps([table, dict(self.predictor), self.quantization], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
     def resampled(self, num_ticks: int, sigmas: Sequence[float] | None = None) -> "Schedule":
         """This schedule for another number of ticks: each takes the decision of the tick nearest to it in noise level.
 
@@ -113,7 +121,8 @@ class Schedule:
             site: {branch: "".join(marks[i] for i in nearest) for branch, marks in rows.items()}
             for site, rows in self.table.items()
         }
-        return replace(self, table=table, sigmas=None if sigmas is None else tuple(sigmas), measured={})
+        levels = None if sigmas is None else tuple(sigmas)
+        return replace(self, table=table, sigmas=levels, corrections={}, fitted_with=None, measured={})
 
     def diff(self, other: "Schedule") -> str:
         """What differs from another schedule, line by line; empty where nothing does."""

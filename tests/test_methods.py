@@ -18,7 +18,7 @@ PIPELINE = {
     "fastercache": "FluxPipeline-true-cfg",
 }
 ALL_COMPUTE = {
-    "interval": 1, "temporal_interval": 1, "cross_interval": 1, "guidance_interval": 1, "gate": 1.0, "threshold": 0.0,
+    "interval": 1, "temporal_interval": 1, "cross_interval": 1, "guidance_interval": 1, "gate": 1.0, "threshold": 0.0, "speedup": 1.0,
 }  # fmt: skip
 REUSING: dict[str, dict[str, Any]] = {
     "easycache": {"threshold": 0.5, "warmup_steps": 1},

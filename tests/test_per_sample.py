@@ -173,7 +173,10 @@ class AlternateConfig(CacheConfig):
 
     name: ClassVar[str] = "alternate"
 
-    per_sample: bool = True
+    @property
+    def by_sample(self) -> bool:
+        return True
+
     tail_steps: int = 0
     lanes: Iterator[int] = field(default_factory=itertools.count)
 

@@ -1,8 +1,10 @@
 """The methods by name. One line each: nothing else has to know of a new one."""
 
 from diffcache.config import CacheConfig
+from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.deepcache import DeepCacheConfig
 from diffcache.recipes.easycache import EasyCacheConfig
+from diffcache.recipes.ertacache import ERTACacheConfig
 from diffcache.recipes.fastercache import FasterCacheConfig
 from diffcache.recipes.fbcache import FBCacheConfig
 from diffcache.recipes.fora import FORAConfig
@@ -18,6 +20,7 @@ METHODS: dict[str, type[CacheConfig]] = {
     method.name: method
     for method in (
         UniformConfig,
+        BudgetConfig,
         EasyCacheConfig,
         FBCacheConfig,
         TeaCacheConfig,
@@ -28,6 +31,7 @@ METHODS: dict[str, type[CacheConfig]] = {
         PABConfig,
         FasterCacheConfig,
         TGATEConfig,
+        ERTACacheConfig,
         ProfilingDiTConfig,
     )
 }

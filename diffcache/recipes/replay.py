@@ -1,12 +1,14 @@
 """Replay: a schedule as a method."""
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from diffcache.config import GUIDANCE, Boost, CacheConfig, GuidanceRule, RunFacts
+from diffcache.correctors import Affine, Corrector
 from diffcache.models import model_of
 from diffcache.places import is_inside, units_for
 from diffcache.predictors import Predictor, predictor_from
@@ -17,6 +19,9 @@ from diffcache.schedulers.steps import MODEL
 from diffcache.schedulers.table import Table
 
 SIGMA_TOLERANCE = 1e-3
+
+RESPACED = "sigmas"
+"""Name of a schedule's own noise levels among its corrections."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +38,8 @@ class ReplayConfig(CacheConfig):
 
     schedule: Schedule
     resample: bool = False
+    rectify: bool = True
+    respace: bool = True
 
     @property
     def residual(self) -> bool:
@@ -43,7 +50,8 @@ class ReplayConfig(CacheConfig):
         return True
 
     def options(self) -> dict[str, Any]:
-        return {"resample": self.resample, "of": dict(self.schedule.producer)}
+        switches = {"resample": self.resample, "rectify": self.rectify, "respace": self.respace}
+        return {**switches, "of": dict(self.schedule.producer)}
 
     def places(self, run: RunFacts) -> tuple[str, ...]:
         inside = [
@@ -59,9 +67,9 @@ class ReplayConfig(CacheConfig):
         return GuidanceRule(self.scheduler(run), low, high)
 
     def check(self, denoisers: Mapping[str, nn.Module]) -> None:
-        if self.schedule.corrections or self.schedule.quantization:
+        if self.schedule.quantization:
             raise ScheduleError(
-                "the schedule has corrections or quantization, which this version cannot apply."
+                "the schedule was made for a quantised model, which this version cannot attach to."
             )
         predictor_from(self.schedule.predictor)
         rebuilt = any(site.endswith(f".{GUIDANCE}") for site in self.schedule.table)
@@ -100,6 +108,34 @@ class ReplayConfig(CacheConfig):
     def predictor_for(self, run: RunFacts) -> Predictor:
         return predictor_from(self.schedule.predictor)
 
+    def corrector(self, run: RunFacts) -> Corrector | None:
+        coefficients = {name: t for name, t in self._corrections().items() if name != RESPACED}
+        return Affine(coefficients, run.site) if self.rectify and coefficients else None
+
+    def respaced(self, sigmas: list[float]) -> list[float] | None:
+        levels = self._corrections().get(RESPACED)
+        if levels is None or not self.respace:
+            return None
+        made = self.schedule.sigmas
+        if made is None or not _same_levels(sigmas, made):
+            if self.resample:
+                return None
+            raise ScheduleError(
+                "the schedule has other noise levels than this run: pass resample=True, or record one."
+            )
+        return [float(level) for level in levels]
+
+    def _corrections(self) -> Mapping[str, Tensor]:
+        """The schedule's coefficients, unless they were fitted with another one."""
+        made = self.schedule
+        if made.corrections and made.fitted_with != made.fingerprint():
+            warnings.warn(
+                "the schedule's corrections were fitted with other decisions or another quantisation: they are dropped.",
+                stacklevel=2,
+            )
+            return {}
+        return made.corrections
+
     def _check_places(self, site: str, denoiser: nn.Module) -> None:
         facts = RunFacts(type(denoiser).__name__, site=site)
         places = self.places(facts)
@@ -128,14 +164,18 @@ class ReplayConfig(CacheConfig):
         if run.noise_scheduler is not None and made.noise_scheduler not in (None, run.noise_scheduler):
             return f"the noise scheduler {made.noise_scheduler} and this run {run.noise_scheduler}"
         if run.sigmas is not None and made.sigmas is not None:
-            scale = max(abs(sigma) for sigma in made.sigmas)
-            gap = max(abs(a - b) for a, b in zip(run.sigmas, made.sigmas, strict=True))
-            if gap > SIGMA_TOLERANCE * scale:
+            levels = self._corrections().get(RESPACED) if self.respace else None
+            if not _same_levels(run.sigmas, made.sigmas if levels is None else levels.tolist()):
                 return "other noise levels than this run"
         latents = made.models[run.site].latents if run.site in made.models else ()
         if latents and run.latents and latents != run.latents:
             return f"latents of {list(latents[0])} and this run of {list(run.latents[0])}"
         return None
+
+
+def _same_levels(a: Sequence[float], b: Sequence[float]) -> bool:
+    scale = max(abs(sigma) for sigma in b)
+    return len(a) == len(b) and all(abs(x - y) <= SIGMA_TOLERANCE * scale for x, y in zip(a, b, strict=True))
 
 
 def _is_boosts(data: Any) -> bool:

@@ -117,7 +117,14 @@ def test_flux_ratios_are_those_that_diffusers_ships() -> None:
 @pytest.mark.parametrize("method", methods())
 def test_every_method_has_a_setting_that_computes_everything(method: str) -> None:
     kind = methods()[method]
-    static = {"interval": 1, "temporal_interval": 1, "cross_interval": 1, "gate": 1.0, "threshold": 0.0}
+    static = {
+        "interval": 1,
+        "temporal_interval": 1,
+        "cross_interval": 1,
+        "gate": 1.0,
+        "threshold": 0.0,
+        "speedup": 1.0,
+    }
     options = {name: value for name, value in static.items() if name in kind.__dataclass_fields__}
     config = kind(**options)
     if config.scheduler(RunFacts("X", num_ticks=12)).adaptive:

@@ -1,0 +1,63 @@
+"""Correctors: repair what a predictor gives, channel by channel."""
+
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+from torch import Tensor
+
+from diffcache.kernels.extrapolate import NO_CORRECTION, Correction
+from diffcache.schedulers.schedule import ALL
+from diffcache.schedulers.steps import MODEL, Step
+
+GAIN, SHIFT = "gain", "shift"
+
+
+class Corrector(Protocol):
+    """Gives the correction of a place's first stream at a reused tick."""
+
+    def correction(self, step: Step, value: Tensor) -> Correction: ...
+
+    def tensors(self) -> Iterator[Tensor]: ...
+
+
+class Affine:
+    """value <- gain[tick] * value + shift[tick], per channel (ERTACache's rectification, CacheQuant's correction).
+
+    Args:
+        coefficients: by name (see `coefficient_name`), fp32 [ticks, channels].
+        denoiser: whose.
+    """
+
+    def __init__(self, coefficients: Mapping[str, Tensor], denoiser: str) -> None:
+        self.coefficients = dict(coefficients)
+        self.denoiser = denoiser
+
+    def correction(self, step: Step, value: Tensor) -> Correction:
+        gain, shift = (self._row(step, kind, value) for kind in (GAIN, SHIFT))
+        if gain is None and shift is None:
+            return NO_CORRECTION
+        return Correction(gain, shift, channel_dim=channel_dim(value), of_value=True)
+
+    def tensors(self) -> Iterator[Tensor]:
+        yield from self.coefficients.values()
+
+    def _row(self, step: Step, kind: str, value: Tensor) -> Tensor | None:
+        for branch in (step.branch, ALL):
+            name = coefficient_name(self.denoiser, step.site, branch, kind)
+            if name in self.coefficients:
+                rows = self.coefficients[name]
+                if rows.device != value.device:
+                    rows = self.coefficients[name] = rows.to(value.device)
+                return rows[step.tick] if step.tick < len(rows) else None
+        return None
+
+
+def coefficient_name(denoiser: str, site: str, branch: str, kind: str) -> str:
+    """Of a correction in a schedule: "transformer/cond/gain"."""
+    place = denoiser if site == MODEL else f"{denoiser}.{site}"
+    return f"{place}/{branch}/{kind}"
+
+
+def channel_dim(tensor: Tensor) -> int:
+    """The dimension of the channels: the last one of tokens [batch, tokens, channels], else the second."""
+    return tensor.ndim - 1 if tensor.ndim <= 3 else 1

@@ -1,0 +1,49 @@
+"""ERTACache (arXiv 2508.21091): an offline schedule, respaced noise levels, and an affine repair of what is reused."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from diffcache.config import CacheConfig, RunFacts
+from diffcache.recipes.replay import ReplayConfig
+from diffcache.schedulers.interval import Interval
+from diffcache.schedulers.schedule import Schedule
+
+
+@dataclass(frozen=True, kw_only=True)
+class ERTACacheConfig(CacheConfig):
+    """Where: the whole denoiser. When: a calibrated schedule. How: hold the residual v - x, repaired: an affine map of each
+    channel, and steps that are shorter where reuse is far off.
+
+    Attributes:
+        calibration: folder or hub id of a schedule that `diffcache.profiling.ertacache` has made (scripts/calibrate.py).
+            None: not calibrated: an even schedule without repair.
+        rectify: apply the affine maps.
+        respace: run at the respaced noise levels.
+        interval: of the even schedule, where there is no calibration; 1 computes everything.
+        warmup_steps: None: 1.
+    """
+
+    name: ClassVar[str] = "ertacache"
+
+    calibration: str | None = None
+    rectify: bool = True
+    respace: bool = True
+    interval: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check("interval", 1, whole=True)
+        self._choose("rectify", True, False)
+        self._choose("respace", True, False)
+
+    def resolved(self) -> CacheConfig:
+        if self.calibration is None:
+            return self
+        schedule = Schedule.from_pretrained(self.calibration)
+        return ReplayConfig(schedule=schedule, rectify=self.rectify, respace=self.respace)
+
+    def scheduler(self, run: RunFacts) -> Interval:
+        return Interval(self.interval)
+
+    def warmup(self, run: RunFacts) -> int:
+        return 1

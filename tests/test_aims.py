@@ -1,0 +1,47 @@
+"""`speedup=`: an aim instead of a setting."""
+
+import pytest
+import torch
+from harness import reference
+from zoo.pipelines import CASES
+
+from diffcache import accelerate, report
+from diffcache.schedulers.errors import ConfigError
+
+CASE = CASES["FluxPipeline"]
+
+
+@pytest.mark.parametrize("speedup", [1.3, 1.5, 2, 2.5, 3, 4])
+def test_never_more_compute_than_asked_for(speedup: float) -> None:
+    pipe = accelerate(CASE.build(), speedup=speedup)
+    CASE.render(pipe, 0, 50)
+    assert len(report(pipe).computed_ticks) == int(50 / speedup + 1e-9)
+    assert report(pipe).speedup >= speedup
+
+
+def test_speedup_1_is_the_plain_pipeline() -> None:
+    pipe = accelerate(CASE.build(), speedup=1)
+    assert torch.equal(CASE.render(pipe, 0, 6), reference("FluxPipeline"))
+
+
+def test_an_aim_and_a_setting_do_not_go_together() -> None:
+    pipe = CASE.build()
+    for options in ({"config": "easycache", "speedup": 2}, {"speedup": 2, "quality": 30}):
+        with pytest.raises(ConfigError, match="choose the method themselves"):
+            accelerate(pipe, **options)
+    with pytest.raises(ConfigError, match=r"diffcache\.tune"):
+        accelerate(pipe, quality=30)
+    with pytest.raises(ConfigError, match="speedup must be"):
+        accelerate(pipe, speedup=0.5)
+
+
+def test_the_report_says_what_was_lost() -> None:
+    pipe = accelerate(CASE.build(), speedup=2)
+    CASE.render(pipe, 0, 20)
+    drift = report(pipe).drift
+    assert drift is not None
+    assert 0 < drift < 1
+    assert "estimated error" in report(pipe).summary()
+    accelerate(pipe, speedup=1)
+    CASE.render(pipe, 0, 6)
+    assert not report(pipe).drift
