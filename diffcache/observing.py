@@ -25,6 +25,9 @@ class Observer:
     ) -> None:
         """A place has been computed: what was stored of it, and what it returned, one tensor for each stream."""
 
+    def measured(self, denoiser: str, step: Step, signal: Sequence[float]) -> None:
+        """The method's signal at a tick, one number for each stream."""
+
     def predicted(self, denoiser: str, step: Step, guess: Sequence[Tensor], truth: Sequence[Tensor]) -> None:
         """A place would have been reused: its outputs as predicted, and as computed, one for each stream."""
 

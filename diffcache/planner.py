@@ -143,6 +143,8 @@ class Planner:
         """Asks the cache scheduler of every lane that no guard has decided."""
         asked = [i for i, reason in enumerate(forced) if reason is None]
         signals = self._signals(seen, asked)
+        for signal in signals.values():
+            self.observer.measured(self.facts.site, step, signal)
         verdicts = [Verdict(Decision.COMPUTE, reason) for reason in forced]
         for i in asked:
             verdicts[i] = self._judge(self.lanes[i], step, signals.get(i))

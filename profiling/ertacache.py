@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from diffcache import restore
 from diffcache.correctors import GAIN, SHIFT, channel_dim, coefficient_name
 from diffcache.observing import Observer
+from diffcache.profiling.pictures import pictures_of, psnr, rewound
 from diffcache.profiling.record import Call, accelerated, calls_hash, record, watched_run
 from diffcache.profiling.recording import Recording
 from diffcache.recipes.replay import RESPACED, ReplayConfig
@@ -99,31 +101,53 @@ def corrected(
     rectify: bool = True,
     respace: bool = True,
 ) -> Schedule:
-    """Puts corrections on any static schedule of whole denoisers.
+    """Puts corrections on any static schedule of whole denoisers; each is kept only if it raises the median PSNR of the
+    calibration calls to their full runs.
 
-    The affine maps are fitted on the nominal noise levels, the step shares measured on what they leave.
+    The affine maps are fitted on the nominal noise levels, the step shares measured on what they leave. Arguments, result
+    and errors are those of `calibrate`.
     """
+    restore(pipe)
     plain = replace(schedule, corrections={}, fitted_with=None)
-    corrections: dict[str, Tensor] = {}
+    full = torch.cat([pictures_of(pipe(**rewound(call))) for call in calls])
+    best, quality = plain, _quality(pipe, calls, plain, full)
     if rectify:
-        corrections = _shadowed(pipe, calls, plain, closed).coefficients(schedule.num_ticks)
-    repaired = replace(
-        plain, corrections=corrections, fitted_with=plain.fingerprint() if corrections else None
-    )
+        coefficients = _shadowed(pipe, calls, plain, closed).coefficients(schedule.num_ticks)
+        best, quality = _better(pipe, calls, best, quality, _with(plain, coefficients), full)
     if respace:
-        if schedule.sigmas is None:
-            raise ScheduleError(
-                "the noise levels of this pipeline are not known: calibrate with respace=False."
-            )
-        shares = _shadowed(pipe, calls, repaired, closed).shares(schedule.num_ticks)
-        levels = stretched(schedule.sigmas, float(pipe.scheduler.sigmas[-1]), shares)
-        corrections = {**corrections, RESPACED: torch.tensor(levels, dtype=torch.float64)}
+        levels = _levels(pipe, calls, best, closed)
+        candidate = _with(plain, {**best.corrections, RESPACED: levels})
+        best, quality = _better(pipe, calls, best, quality, candidate, full)
     producer = {**schedule.producer, "corrections": {"calls": calls_hash(calls), "closed": closed}}
     return replace(
-        plain,
-        corrections=corrections,
-        fitted_with=plain.fingerprint() if corrections else None,
-        producer=producer,
+        best, producer=producer, measured={**schedule.measured, "psnr_calibration": round(quality, 2)}
+    )
+
+
+def _with(plain: Schedule, corrections: dict[str, Tensor]) -> Schedule:
+    return replace(plain, corrections=corrections, fitted_with=plain.fingerprint() if corrections else None)
+
+
+def _better(
+    pipe: Any, calls: Sequence[Call], best: Schedule, quality: float, candidate: Schedule, full: Tensor
+) -> tuple[Schedule, float]:
+    reached = _quality(pipe, calls, candidate, full)
+    return (candidate, reached) if reached > quality else (best, quality)
+
+
+def _quality(pipe: Any, calls: Sequence[Call], schedule: Schedule, full: Tensor) -> float:
+    with accelerated(pipe, ReplayConfig(schedule=schedule)):
+        pictures = torch.cat([pictures_of(pipe(**rewound(call))) for call in calls])
+    return float(psnr(pictures, full).median())
+
+
+def _levels(pipe: Any, calls: Sequence[Call], schedule: Schedule, closed: bool) -> Tensor:
+    """The respaced noise levels: steps are shorter where what is reused is far off."""
+    if schedule.sigmas is None:
+        raise ScheduleError("the noise levels of this pipeline are not known: calibrate with respace=False.")
+    shares = _shadowed(pipe, calls, schedule, closed).shares(schedule.num_ticks)
+    return torch.tensor(
+        stretched(schedule.sigmas, float(pipe.scheduler.sigmas[-1]), shares), dtype=torch.float64
     )
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from diffcache import report
+from diffcache import report, restore
 from diffcache.config import CacheConfig
 from diffcache.profiling.pictures import pictures_of, psnr, rewound
 from diffcache.profiling.record import Call, accelerated, calls_hash
@@ -34,7 +34,7 @@ def tune(
     with order 0, 1 or 2; the number of ticks is found by bisection.
 
     Args:
-        pipe: a pipeline that is not accelerated; it is left plain.
+        pipe: a pipeline; it is plain afterwards.
         prompts: at least two: texts, or whole calls as keyword arguments (for pipelines without a prompt).
         quality: median PSNR in dB to the full run that must be kept, on both halves of the prompts.
         speedup: or ticks of a run over computed ticks.
@@ -49,6 +49,7 @@ def tune(
     """
     if (quality is None) == (speedup is None) or len(prompts) < 2:
         raise ConfigError("tune() needs at least two prompts, and either quality= or speedup=.")
+    restore(pipe)
     calls = [_call(prompt, seed, call) for seed, prompt in enumerate(prompts)]
     trial = _Trial(pipe, calls[::2])
     if speedup is not None:

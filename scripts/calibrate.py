@@ -1,0 +1,109 @@
+"""Calibrates a pipeline on some prompts and says what that gives on others.
+
+`python scripts/calibrate.py flux --method ertacache --compute 0.5 --out outputs/flux` (a testbed, a folder, or a hub id).
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers import DiffusionPipeline
+
+from diffcache.config import CacheConfig
+from diffcache.evals import zoo
+from diffcache.evals.comparison import Comparison, Row, table
+from diffcache.profiling import calibrations, ertacache
+from diffcache.profiling.record import record
+from diffcache.profiling.tuning import tune
+from diffcache.recipes.easycache import EasyCacheConfig
+from diffcache.recipes.replay import ReplayConfig
+from diffcache.recipes.uniform import UniformConfig
+
+Call = dict[str, Any]
+
+
+def calls_of(args: argparse.Namespace) -> tuple[Any, list[Call], Call]:
+    """The pipeline, the calibration calls, and a call of held-out prompts."""
+    if args.model in zoo.NAMES:
+        calibration = zoo.sample_call(args.model, 1000, args.steps, args.samples)
+        return zoo.load(args.model), [calibration], zoo.sample_call(args.model, 0, args.steps, args.samples)
+    pipe = DiffusionPipeline.from_pretrained(args.model).to("cuda" if torch.cuda.is_available() else "cpu")
+    prompts = args.prompts.read_text().splitlines() if args.prompts else []
+    if len(prompts) < 2:
+        raise SystemExit("--prompts must name a file of at least two prompts, one on each line")
+    half = len(prompts) // 2
+    calls = [
+        {"prompt": p, "num_inference_steps": args.steps, "generator": torch.Generator().manual_seed(i)}
+        for i, p in enumerate(prompts[:half])
+    ]
+    generators = [torch.Generator().manual_seed(1000 + i) for i in range(len(prompts) - half)]
+    return pipe, calls, {"prompt": prompts[half:], "num_inference_steps": args.steps, "generator": generators}
+
+
+def candidates(args: argparse.Namespace, pipe: Any, calls: list[Call]) -> dict[str, CacheConfig]:
+    """What the calibration makes, saved under `args.out`; with ERTACache each of its corrections by itself."""
+    if args.method == "ertacache":
+        schedule = ertacache.calibrate(pipe, calls, compute=args.compute, closed=args.closed)
+        schedule.save_pretrained(args.out)
+        return {
+            "schedule alone": ReplayConfig(schedule=schedule, rectify=False, respace=False),
+            "+ rectification": ReplayConfig(schedule=schedule, respace=False),
+            "+ respacing": ReplayConfig(schedule=schedule),
+        }
+    if args.method == "tune":
+        schedule = tune(
+            pipe, [*calls, *calls], quality=args.quality, speedup=None if args.quality else 1 / args.compute
+        )
+        schedule.save_pretrained(args.out)
+        return {"tuned": ReplayConfig(schedule=schedule)}
+    made: CacheConfig
+    if args.method == "easycache":
+        made = calibrations.threshold_for(pipe, calls, EasyCacheConfig(), args.compute)
+    else:
+        base = {"magcache": calibrations.magcache, "teacache": calibrations.teacache}[args.method](
+            pipe, calls
+        )
+        made = calibrations.threshold_for(pipe, calls, base, args.compute)
+    made.save_pretrained(args.out)
+    return {args.method: made}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", help="a testbed, a folder, or a hub id")
+    parser.add_argument(
+        "--method",
+        default="ertacache",
+        choices=["ertacache", "magcache", "teacache", "easycache", "tune", "record"],
+    )
+    parser.add_argument("--compute", type=float, default=0.5, help="share of the full run's work")
+    parser.add_argument("--quality", type=float, help="PSNR in dB to keep, for --method tune")
+    parser.add_argument("--closed", action="store_true", help="fit along the trajectory that reuse leads to")
+    parser.add_argument(
+        "--prompts", type=Path, help="one prompt on each line, for pipelines other than testbeds"
+    )
+    parser.add_argument("--samples", type=int, default=16, help="of a testbed, on each side")
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    pipe, calls, held_out = calls_of(args)
+    if args.method == "record":
+        print(f"written to {record(pipe, calls).save(args.out)}")
+        return
+    made = candidates(args, pipe, calls)
+    comparison = Comparison(pipe, held_out)
+    rows: list[Row] = [comparison.method(name, config) for name, config in made.items()]
+    interval = max(round(1 / args.compute), 1)
+    rows.append(comparison.method("uniform, hold", UniformConfig(interval=interval)))
+    extrapolate = UniformConfig(interval=interval, order=1, basis="output", warmup_steps=3)
+    rows.append(comparison.method("uniform, order 1", extrapolate))
+    rows += comparison.fewer_steps(round(args.compute * args.steps))
+    print(table(rows))
+    print(f"\nwritten to {args.out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""Recordings and what is made of them, on tiny pipelines and on numbers that can be checked by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from harness import reference
+from toys import by_embeds, toy_pipeline
+from zoo.pipelines import CASES
+
+from diffcache import Schedule, accelerate, report, tune
+from diffcache.profiling import calibrations, ertacache
+from diffcache.profiling.record import accelerated, record
+from diffcache.profiling.recorder import Recorder
+from diffcache.profiling.recording import Curve, Recording
+from diffcache.recipes.easycache import EasyCacheConfig
+from diffcache.recipes.replay import RESPACED, ReplayConfig
+from diffcache.recipes.uniform import UniformConfig
+from diffcache.respacing import stretched
+from diffcache.schedulers.errors import ConfigError, ScheduleError
+from diffcache.schedulers.steps import Step
+
+FLUX = CASES["FluxPipeline"]
+STEPS = 8
+
+
+def calls(count: int = 2) -> list[dict[str, Any]]:
+    return [FLUX.call(seed, STEPS) for seed in range(count)]
+
+
+def test_drift_ratio_and_cosine_are_means_over_runs() -> None:
+    recorder = Recorder()
+    for scale in (1.0, 3.0):
+        for tick, value in enumerate((1.0, 2.0, 2.0 + scale)):
+            recorder.computed("net", Step(tick, 3, "0"), [torch.full((1, 2, 4), value)], [])
+        recorder.end_run()
+    curve = recorder.curves["net", "0"]
+    assert curve.drift[1, 0].item() == pytest.approx(1 / 2)
+    assert curve.drift[2, 1].item() == pytest.approx((1 / 3 + 3 / 5) / 2)
+    assert curve.drift[2, 0].item() == pytest.approx((2 / 3 + 4 / 5) / 2)
+    assert curve.drift[0].isnan().all()
+    assert curve.ratio.tolist() == pytest.approx([1, 2, (3 / 2 + 5 / 2) / 2])
+    assert curve.cosine.tolist() == pytest.approx([1, 1, 1])
+    assert not list(Path(recorder._folder.name).iterdir())  # nothing is left on disk after a run
+    recorder.close()
+
+
+def test_a_recording_is_saved_loaded_and_checked(tmp_path: Path) -> None:
+    pipe = FLUX.build()
+    recording = record(pipe, calls())
+    assert torch.equal(FLUX.render(pipe, 0, STEPS), reference("FluxPipeline", 0, STEPS))
+    again = Recording.load(recording.save(tmp_path))
+    assert again.models == recording.models
+    assert torch.equal(again.leading.drift.nan_to_num(), recording.leading.drift.nan_to_num())
+    (tmp_path / "recording.json").write_text("{")
+    with pytest.raises(ScheduleError, match="damaged"):
+        Recording.load(tmp_path)
+
+
+def test_the_policy_refreshes_by_the_distance_to_the_last_refresh() -> None:
+    drift = torch.full((6, 6), torch.nan, dtype=torch.float64)
+    for s in range(6):
+        for g in range(s):
+            drift[s, g] = 0.1 * (s - g)
+    recording = Recording({}, None, None, {("net", "0"): curve_of(drift)})
+    assert ertacache.policy(recording, 1.0) == [0, 1, 2, 3, 4, 5]
+    assert ertacache.policy(recording, 0.7) == [0, 2, 4, 5]
+    assert ertacache.policy(recording, 0.5) == [0, 3, 5]
+
+
+def curve_of(drift: torch.Tensor) -> Any:
+    return Curve(drift, torch.ones(len(drift)), torch.ones(len(drift)), runs=1)
+
+
+def test_the_affine_fit_finds_what_was_put_in_and_trusts_many_samples_only() -> None:
+    generator = torch.Generator().manual_seed(0)
+    u = torch.randn(64, 3, 8, 8, generator=generator)
+    gain, shift = torch.tensor([0.9, 1.0, 1.2]), torch.tensor([0.1, 0.0, -0.3])
+    y = u * gain[:, None, None] + shift[:, None, None]
+    moments = ertacache.Moments()
+    moments.predicted("net", Step(2, 4, "0"), [u], [y])
+    found = moments.coefficients(4)
+    trust = 64 / (64 + ertacache.SHRINKAGE)
+    torch.testing.assert_close(found["net/0/gain"][2], 1 + trust * (gain - 1), atol=1e-4, rtol=0)
+    torch.testing.assert_close(found["net/0/shift"][2], trust * shift, atol=1e-4, rtol=0)
+    assert torch.equal(found["net/0/gain"][1], torch.ones(3))
+
+
+def test_corrections_do_no_harm_where_they_were_fitted() -> None:
+    """What is kept of the corrections is never worse on the calls that they were fitted on."""
+    pipe = FLUX.build()
+    accelerate(pipe, UniformConfig(interval=2, warmup_steps=1))
+    FLUX.render(pipe, 0, STEPS)
+    schedule = report(pipe).to_schedule()
+    repaired = ertacache.corrected(pipe, calls(), schedule, respace=False)
+    assert torch.equal(FLUX.render(pipe, 0, STEPS), reference("FluxPipeline", 0, STEPS))
+    full = reference("FluxPipeline", 0, STEPS)
+    errors = []
+    for candidate in (schedule, repaired):
+        with accelerated(pipe, ReplayConfig(schedule=candidate)):
+            errors.append(float((FLUX.render(pipe, 0, STEPS) - full).square().mean()))
+    assert errors[1] <= errors[0]
+
+
+def test_calibrated_schedules_replay_and_their_corrections_can_be_switched_off(tmp_path: Path) -> None:
+    pipe = FLUX.build()
+    schedule = ertacache.calibrate(pipe, calls(), compute=0.5)
+    assert schedule.decisions.sum() <= STEPS / 2
+    folder = schedule.save_pretrained(tmp_path)
+    accelerate(pipe, "ertacache", calibration=str(folder))
+    with_repair = FLUX.render(pipe, 0, STEPS)
+    accelerate(pipe, schedule)
+    assert torch.equal(FLUX.render(pipe, 0, STEPS), with_repair)
+    accelerate(pipe, "ertacache", calibration=str(folder), rectify=False, respace=False)
+    assert FLUX.render(pipe, 0, STEPS).isfinite().all()
+
+
+def test_respaced_runs_really_run_at_their_levels() -> None:
+    pipe = FLUX.build()
+    accelerate(pipe, UniformConfig(interval=2))
+    FLUX.render(pipe, 0, STEPS)
+    schedule = report(pipe).to_schedule()
+    assert schedule.sigmas is not None
+    levels = stretched(schedule.sigmas, 0.0, [1.0, 0.5] * (STEPS // 2))
+    respaced = replace(
+        schedule,
+        corrections={RESPACED: torch.tensor(levels, dtype=torch.float64)},
+        fitted_with=schedule.fingerprint(),
+    )
+    accelerate(pipe, respaced)
+    FLUX.render(pipe, 0, STEPS)
+    assert report(pipe).records[0].sigmas == pytest.approx(levels, rel=1e-5)
+    accelerate(pipe, replace(respaced, fitted_with="something else"))
+    with pytest.warns(UserWarning, match="dropped"):
+        FLUX.render(pipe, 0, STEPS)
+    assert report(pipe).records[0].sigmas == pytest.approx(schedule.sigmas)
+
+
+def test_magcache_is_given_the_pipelines_own_ratios() -> None:
+    config = calibrations.magcache(FLUX.build(), calls(), threshold=0.1)
+    assert config.ratios is not None
+    assert len(config.ratios) == STEPS
+    assert config.ratios[0] == 1
+    assert all(0.2 < ratio < 5 for ratio in config.ratios)
+
+
+def test_teacaches_polynomial_is_fitted_to_the_pipeline() -> None:
+    pipe = FLUX.build()
+    config = calibrations.teacache(pipe, calls(3))
+    assert config.coefficients is not None
+    assert len(config.coefficients) == 5
+    assert np.isfinite(config.coefficients).all()
+    assert torch.equal(FLUX.render(pipe, 0, STEPS), reference("FluxPipeline", 0, STEPS))
+
+
+def test_a_threshold_is_found_for_a_share_of_compute() -> None:
+    pipe = FLUX.build()
+    config = calibrations.threshold_for(pipe, calls(1), EasyCacheConfig(warmup_steps=2), 0.7)
+    accelerate(pipe, config)
+    FLUX.render(pipe, 0, STEPS)
+    assert 0.4 < report(pipe).compute_fraction <= 0.7
+    with pytest.raises(ConfigError, match="no threshold"):
+        calibrations.threshold_for(pipe, calls(1), UniformConfig(), 0.5)
+
+
+def test_tune_keeps_a_quality_on_prompts_that_it_has_not_seen(tmp_path: Path) -> None:
+    pipe = FLUX.build()
+    schedule = tune(pipe, calls(4), quality=30.0)
+    assert schedule.measured["psnr"] >= 30
+    assert schedule.measured["psnr_held_out"] >= 30
+    assert schedule.measured["compute_fraction"] < 1
+    accelerate(pipe, Schedule.from_pretrained(schedule.save_pretrained(tmp_path)))
+    FLUX.render(pipe, 9, STEPS)
+    assert report(pipe).compute_fraction == schedule.measured["compute_fraction"]
+    accelerate(pipe, quality=30.0, prompts=calls(4))
+    FLUX.render(pipe, 9, STEPS)
+    assert report(pipe).compute_fraction == schedule.measured["compute_fraction"]
+
+
+def test_tune_keeps_a_budget_and_refuses_what_it_cannot_do() -> None:
+    pipe = FLUX.build()
+    assert tune(pipe, calls(2), speedup=2).measured["compute_fraction"] == 0.5
+    for options in ({}, {"quality": 30.0, "speedup": 2.0}):
+        with pytest.raises(ConfigError, match="either quality= or speedup="):
+            tune(pipe, calls(2), **options)
+    with pytest.raises(ConfigError, match="no reuse keeps"):
+        tune(pipe, calls(2), quality=99.9)
+
+
+def test_a_recording_needs_one_denoising_loop_for_each_call() -> None:
+    pipe = toy_pipeline()
+    with pytest.raises(ValueError, match="one denoising loop"):
+        record(pipe, [{"embeds": by_embeds(), "loops": 2}])
