@@ -1,6 +1,6 @@
 """Discovery: one watched forward shows where a denoiser can be cut, and where it must not be."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +20,7 @@ from diffcache.units import (
     is_attention,
     is_sub_layer,
     layers_of_blocks,
+    parallel_parts_of_blocks,
     sub_layers_of_blocks,
     unit_members,
     watched,
@@ -72,7 +73,7 @@ class Site:
     Attributes:
         name: "model", "stack", a module's path, "first..last", or "depth 1".
         kind: "model", "stack", "range", "block", "self-attention", "cross-attention", "joint-attention",
-            "feed-forward" or "depth".
+            "feed-forward", "parallel" (the two side by side) or "depth".
         units: names of the units that it spans, in order.
         continues: for an output of its last unit, by place, the argument of which it is the continuation: learned
             from the next call of a unit of the same class.
@@ -213,14 +214,17 @@ def discover(denoiser: nn.Module, *args: Any, **kwargs: Any) -> SiteTable:
         raise TargetError(
             "discover() needs an example call: pass the denoiser's arguments, with a floating latent."
         )
-    units = blocks_of(module) | layers_of_blocks(module) | sub_layers_of_blocks(module)
+    parallel = parallel_parts_of_blocks(module)
+    units = blocks_of(module) | layers_of_blocks(module) | sub_layers_of_blocks(module) | parallel
     with torch.no_grad(), swapped(units.values()), Trace(call.latents) as trace:
         recorder = Recorder(units, trace)
         with watched(recorder):
             output = module(*args, **kwargs)
         recorder.finish()
         trace.read_at_end(leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
-    return Survey(type(denoiser).__name__, _parameters([module]), recorder.calls, trace, output).table()
+    return Survey(
+        type(denoiser).__name__, _parameters([module]), recorder.calls, trace, output, parallel
+    ).table()
 
 
 @contextmanager
@@ -243,10 +247,17 @@ class Survey:
         calls: the calls of its units, in order.
         trace: of the forward.
         output: what it returned.
+        parallel: paths of the parts of blocks whose attention and feed-forward run side by side.
     """
 
     def __init__(
-        self, denoiser: str, parameters: int, calls: list[UnitCall], trace: Trace, output: Any
+        self,
+        denoiser: str,
+        parameters: int,
+        calls: list[UnitCall],
+        trace: Trace,
+        output: Any,
+        parallel: Collection[str],
     ) -> None:
         self.denoiser = denoiser
         self.calls = calls
@@ -256,6 +267,7 @@ class Survey:
         evolving = [call for call in self.level if in_list(call) and call.evolves]
         first, last = (evolving[0], evolving[-1]) if evolving else (None, None)
         self.stack = self._between(self.level, first, last) if first and last else []
+        self.parallel = parallel
         self._places = {call.name: i for i, call in enumerate(calls)}
         shapes = tuple(tuple(leaf.shape) for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
         self._model = Site(MODEL, MODEL, (), shapes, parameters, 1.0)
@@ -266,6 +278,7 @@ class Survey:
         if self.stack:
             sites.append(self._site("stack", "stack", self.stack))
         sites += self.depths()
+        sites += self.parallels()
         for call in self.calls:
             if call.depth == 0 and in_list(call):
                 sites.append(self._site(call.name, "block", [call]))
@@ -278,11 +291,13 @@ class Survey:
         return self._places[unit]
 
     def range(self, first: str, last: str) -> Site | None:
-        """The blocks from one to another; None where there are none of these names, or in another order."""
-        names = [call.name for call in self.level]
-        if first not in names or last not in names or names.index(first) > names.index(last):
-            return None
-        return self._range(self.level[names.index(first) : names.index(last) + 1])
+        """The blocks, or parts of one block, from one to another; None where there are none of these names, or in another order."""
+        for calls in (self.level, *(self._nested(block) for block in self.level)):
+            names = [call.name for call in calls]
+            if first in names and last in names and names.index(first) <= names.index(last):
+                span = calls[names.index(first) : names.index(last) + 1]
+                return self._site(f"{first}..{last}", "range" if calls is self.level else "parallel", span)
+        return None
 
     def range_of_stack(self, first: int, last: int | None) -> Site | None:
         """The blocks between two positions in the stack, both included; None where it is shorter."""
@@ -313,14 +328,27 @@ class Survey:
                 inner = layers.index(span[0]) + 1
         return found
 
-    def _layers(self, unit: UnitCall) -> list[UnitCall]:
-        """The layers that a block is made of, or the block itself."""
-        nested = [
+    def parallels(self) -> list[Site]:
+        """Attention and feed-forward that run side by side in one block, up to the projection that joins them."""
+        found = []
+        for block in self.level:
+            parts = [call for call in self._nested(block) if call.path in self.parallel]
+            work = [i for i, call in enumerate(parts) if is_attention(call.module) or _is_linear(call)]
+            if work:
+                span = parts[work[0] : work[-1] + 1]
+                found.append(self._site(f"{span[0].name}..{span[-1].name}", "parallel", span))
+        return found
+
+    def _nested(self, unit: UnitCall) -> list[UnitCall]:
+        return [
             call
             for call in self.calls
-            if call.depth == 1 and in_list(call) and unit.begin <= call.begin and call.end <= unit.end
+            if call.depth == 1 and unit.begin <= call.begin and call.end <= unit.end
         ]
-        return nested or [unit]
+
+    def _layers(self, unit: UnitCall) -> list[UnitCall]:
+        """The layers that a block is made of, or the block itself."""
+        return [call for call in self._nested(unit) if in_list(call)] or [unit]
 
     def _range(self, span: list[UnitCall]) -> Site:
         return self._site(f"{span[0].name}..{span[-1].name}", "range", span)
@@ -374,6 +402,10 @@ def in_list(call: UnitCall) -> bool:
 def is_member(path: str) -> bool:
     """Whether the module at `path` is a member of a list."""
     return path.rsplit(".", 1)[-1].isdigit()
+
+
+def _is_linear(call: UnitCall) -> bool:
+    return isinstance(call.module, nn.Linear)
 
 
 def _parameters(modules: list[nn.Module]) -> int:

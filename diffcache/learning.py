@@ -4,7 +4,7 @@ What the cuts will be is known only when the forward is over. Until then no more
 its first call's arguments and its newest output, of a block whatever its successor has not explained yet.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from diffcache.places import FIRST_BLOCK, GROUPS, positions, sites_at, units_for
 from diffcache.swap import base_class
 from diffcache.taps import Tap
 from diffcache.trace import Trace
-from diffcache.units import is_sub_layer, watched
+from diffcache.units import is_sub_layer, parallel_parts_of_blocks, watched
 
 Forward = Callable[..., Any]
 
@@ -39,12 +39,12 @@ def learn(
     """
     units = units_for(denoiser, places)
     with Trace(call.latents) as trace:
-        learning = _Learning(units, trace, places, tap, keep)
+        learning = _Learning(units, trace, places, tap, keep, parallel_parts_of_blocks(denoiser))
         with watched(learning):
             output = forward(*call.args, **call.kwargs)
         learning.finish()
         trace.read_at_end(leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor))
-    survey = Survey(type(denoiser).__name__, 0, learning.calls, trace, output)
+    survey = Survey(type(denoiser).__name__, 0, learning.calls, trace, output, learning.parallel)
     sites = sites_at(places, survey)
     learning.keep_spans(sites)
     named = "" if tap is None else survey.stack[0].name if tap.unit == FIRST_BLOCK else tap.unit
@@ -88,9 +88,16 @@ class _Span:
 
 class _Learning(Recorder):
     def __init__(
-        self, units: dict[str, nn.Module], trace: Trace, places: Sequence[str], tap: Tap | None, keep: Keep
+        self,
+        units: dict[str, nn.Module],
+        trace: Trace,
+        places: Sequence[str],
+        tap: Tap | None,
+        keep: Keep,
+        parallel: Collection[str],
     ) -> None:
         super().__init__(units, trace)
+        self.parallel = parallel
         self.places = places
         self.tap = tap
         self.keep = keep
@@ -100,6 +107,10 @@ class _Learning(Recorder):
         self.position = -1
         self._blocks: list[_Kept] = []
         self._ends: dict[str, tuple[Call, Any]] = {}
+        self._newest: dict[str, str] = {}
+        self._parallel_is_cached = any(
+            "parallel" in GROUPS.get(place, (place,)) or ".." in place for place in places
+        )
 
     def unit(self, module: nn.Module, forward: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         path = self.paths.get(id(module))
@@ -134,7 +145,7 @@ class _Learning(Recorder):
         spans = {(kept.unit.name, kept.last): kept for span in self.spans if (kept := span.kept) is not None}
         for site in sites:
             kept = spans.get((site.units[0], site.units[-1]))
-            if site.kind == "depth":
+            if site.kind in ("depth", "parallel"):
                 call, output = self._ends[site.units[-1]]
                 self.keep(site.name, site.kind, call, output, {})
             elif kept is not None and not kept.stale:
@@ -154,6 +165,10 @@ class _Learning(Recorder):
             self.keep(unit.name, kind_of(unit), call, output, {})
         if unit.depth <= 1 and in_list(unit) and any(place.startswith("depth ") for place in self.places):
             self._ends[unit.name] = call, _copy(output)
+        if unit.depth == 1 and unit.path in self.parallel and self._parallel_is_cached:
+            block = unit.path.rpartition(".")[0]
+            self._ends.pop(self._newest.get(block, ""), None)  # the last one of a block is what may be needed
+            self._ends[unit.name], self._newest[block] = (call, _copy(output)), unit.name
 
     def _flush(self, *, everything: bool) -> None:
         """Stores the blocks of which it is known by now what continues what."""

@@ -4,8 +4,10 @@
 "stack"              everything from the first block to the last
 "stack[1..]"         the blocks from the second on, by their position in the stack; also "stack[3..7]", "stack[0]"
 "blocks.3..blocks.7" the blocks from one to another, by name
-"block", "attention", "self-attention", "cross-attention", "joint-attention", "feed-forward", "sub-layer"
+"block", "self-attention", "cross-attention", "joint-attention", "feed-forward", "parallel"
                      every site of that kind
+"attention", "sub-layer"
+                     every attention; every attention, feed-forward and parallel site
 "depth 1"            a UNet below its outermost layers
 "blocks.3.attn1"     a site by its name
 """
@@ -19,9 +21,14 @@ from torch import nn
 from diffcache.discovery import Site, Survey
 from diffcache.schedulers.errors import TargetError
 from diffcache.schedulers.steps import MODEL
-from diffcache.units import blocks_of, layers_of_blocks, sub_layers_of_blocks
+from diffcache.units import (
+    blocks_of,
+    layers_of_blocks,
+    parallel_parts_of_blocks,
+    sub_layers_of_blocks,
+)
 
-SUB_LAYERS = ("self-attention", "cross-attention", "joint-attention", "feed-forward")
+SUB_LAYERS = ("self-attention", "cross-attention", "joint-attention", "feed-forward", "parallel")
 GROUPS = {"sub-layer": SUB_LAYERS, "attention": SUB_LAYERS[:3]}
 FIRST_BLOCK = "stack[0]"
 
@@ -39,7 +46,7 @@ def units_for(denoiser: nn.Module, places: Sequence[str]) -> dict[str, nn.Module
     if any(place.startswith("depth ") for place in places):
         units |= layers_of_blocks(denoiser)
     if any(_is_sub_layer(place, units) for place in places):
-        units |= sub_layers_of_blocks(denoiser)
+        units |= sub_layers_of_blocks(denoiser) | parallel_parts_of_blocks(denoiser)
     return units
 
 
@@ -74,7 +81,7 @@ def _sites(place: str, survey: Survey) -> list[Site]:
         found = [survey.range(*place.split("..", 1))]
     else:
         kinds = GROUPS.get(place, (place,))
-        found = [site for site in survey.table() if site.kind in kinds or site.name == place]
+        found = _outermost([site for site in survey.table() if site.kind in kinds or site.name == place])
     usable = [site for site in found if site is not None and site.reason is None]
     if usable:
         return usable
@@ -85,6 +92,18 @@ def _sites(place: str, survey: Survey) -> list[Site]:
     )
 
 
+def _outermost(sites: Sequence[Site]) -> list[Site | None]:
+    """Without the attentions that a parallel site which can be cached spans."""
+    joined = [site for site in sites if site.kind == "parallel" and site.reason is None]
+    inner = {name for site in joined for name in site.units}
+    return [site for site in sites if site.kind == "parallel" or site.name not in inner]
+
+
 def _is_sub_layer(place: str, units: dict[str, nn.Module]) -> bool:
-    by_name = positions(place) is None and ".." not in place and "." in place
-    return place in SUB_LAYERS or place in GROUPS or (by_name and place.split("#")[0] not in units)
+    """Whether it is one by kind, or by a name that is none of the blocks'."""
+    by_name = positions(place) is None and "." in place
+    return (
+        place in SUB_LAYERS
+        or place in GROUPS
+        or (by_name and place.split("..")[0].split("#")[0] not in units)
+    )

@@ -87,6 +87,21 @@ def sub_layers_of_blocks(denoiser: nn.Module) -> dict[str, nn.Module]:
     }
 
 
+def parallel_parts_of_blocks(denoiser: nn.Module) -> dict[str, nn.Module]:
+    """The children of blocks that run attention beside a feed-forward of bare projections, by path.
+
+    Such a block (Flux's single-stream one) has an attention, no feed-forward, and at least two linear layers of its own.
+    """
+    found: dict[str, nn.Module] = {}
+    for path, block in blocks_of(denoiser).items():
+        children = dict(block.named_children())
+        linear = sum(isinstance(child, nn.Linear) for child in children.values())
+        attends = any(is_attention(child) for child in children.values())
+        if linear >= 2 and attends and not any(is_feed_forward(child) for child in children.values()):
+            found.update({f"{path}.{name}": child for name, child in children.items()})
+    return found
+
+
 def sub_layers_of(block: nn.Module) -> dict[str, nn.Module]:
     """The attentions and feed-forwards of a block by path, the outermost ones."""
     found: dict[str, nn.Module] = {}

@@ -55,12 +55,12 @@ def test_reuse_is_finite_and_the_same_twice(method: str) -> None:
 MEMORY: list[tuple[str, dict[str, Any], str, tuple[str, ...], int]] = [
     # method, options, denoiser, kinds of the places, features kept of each
     ("magcache", {"ratios": (1.0, 1.0)}, "FluxTransformer2DModel", ("stack",), 1),
-    ("fora", {}, "FluxTransformer2DModel", ("joint-attention", "self-attention", "feed-forward"), 1),
+    ("fora", {}, "FluxTransformer2DModel", ("joint-attention", "feed-forward", "parallel"), 1),
     (
         "taylorseer",
         {"order": 1},
         "FluxTransformer2DModel",
-        ("joint-attention", "self-attention", "feed-forward"),
+        ("joint-attention", "feed-forward", "parallel"),
         2,
     ),
     (
