@@ -1,7 +1,7 @@
 """Word chains: text whose tokens depend on each other, with a checker that needs no reference answer.
 
-A text is a chain of four-letter words without spaces, in which each word begins with the letter that the word before
-ends with: `deadduststartold`. Which word comes next is free, but its letters must agree with each other and with the
+A text is a chain of eight-letter words without spaces, in which each word begins with the letter that the word before
+ends with: `rainbowsstudentssunshine`. Which word comes next is free, but its letters must agree with each other and with the
 word before: whoever writes a letter must have seen those that were just written. A cache that hides new tokens is
 found out at once.
 """
@@ -12,22 +12,21 @@ import torch
 from torch import Tensor
 
 WORDS = (
-    *("dead", "died", "dare", "dune", "door", "deer", "dogs", "days", "dirt", "dust"),
-    *("eyed", "eked", "edge", "else", "ever", "ewer", "eggs", "eyes", "east", "exit"),
-    *("road", "read", "rose", "rice", "roar", "rear", "rows", "rats", "root", "rent"),
-    *("sand", "seed", "some", "side", "star", "soar", "seas", "sons", "salt", "soft"),
-    *("told", "tied", "tree", "time", "tour", "tear", "toys", "tens", "text", "tent"),
+    *("directed", "designed", "database", "discrete", "december", "dinosaur", "diamonds", "darkness"),
+    *("expanded", "extended", "estimate", "everyone", "engineer", "employer", "elements", "examples"),
+    *("repeated", "received", "resource", "response", "register", "remember", "requests", "rainbows"),
+    *("standard", "shepherd", "sunshine", "sentence", "singular", "survivor", "students", "subjects"),
 )
-"""Two words for each pair of first and last letter out of d, e, r, s, t, so that every gap can be filled."""
+"""Two words for each pair of first and last letter out of d, e, r, s, so that every gap can be filled."""
 
-WORD = 4
+WORD = 8
 HEAD = 1
 PAD, MASK, EOS, BOS = range(4)
 SYMBOLS = ["<pad>", "<mask>", "<eos>", "<bos>", *sorted(set("".join(WORDS)))]
 """The vocabulary; a token's id is its place."""
 
 _LETTERS = torch.tensor([[SYMBOLS.index(letter) for letter in word] for word in WORDS])
-_ENDS = [SYMBOLS.index(letter) for letter in "derst"]
+_ENDS = [SYMBOLS.index(letter) for letter in "ders"]
 _BY_FIRST = torch.stack([(_LETTERS[:, 0] == end).nonzero()[:, 0] for end in _ENDS])
 _LAST = torch.tensor([_ENDS.index(int(end)) for end in _LETTERS[:, -1]])
 
@@ -38,7 +37,7 @@ def length_of(words: int) -> int:
 
 
 def texts(n: int, words: int, generator: torch.Generator) -> Tensor:
-    """n random chains, token ids [n, 1 + 4 * words]."""
+    """n random chains, token ids [n, 1 + 8 * words]."""
     draws = torch.randint(_BY_FIRST.shape[1], (n, words), generator=generator)
     word = torch.randint(len(WORDS), (n,), generator=generator)
     chain = [word]
@@ -50,7 +49,7 @@ def texts(n: int, words: int, generator: torch.Generator) -> Tensor:
 
 
 def prompts(n: int, words: int, seed: int) -> Tensor:
-    """n beginnings of so many words, token ids [n, 1 + 4 * words]."""
+    """n beginnings of so many words, token ids [n, 1 + 8 * words]."""
     return texts(n, words, torch.Generator().manual_seed(seed))
 
 

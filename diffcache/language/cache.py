@@ -71,11 +71,6 @@ class TokenKVCache:
         self.length = length
         self._filled = min(self._filled, length)
 
-    @property
-    def complete(self) -> bool:
-        """Every position of the text is known to be written, without asking the device."""
-        return self._filled >= self.length
-
     def mark(self, real: Tensor) -> None:
         """Which of the text's positions are padding: `real` [b, S] is False there."""
         self.real[:, : real.shape[1]] = real
@@ -106,7 +101,7 @@ class TokenKVCache:
 
     def mask(self) -> Tensor | None:
         """What may be attended, bool [b, 1, 1, S]; None where that is everything."""
-        if self.complete and not self._padded:
+        if self._filled >= self.length and not self._padded:
             return None
         return self.attendable[:, None, None, :]
 

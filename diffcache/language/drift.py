@@ -1,9 +1,11 @@
 """The walk of Elastic-Cache: from the first layer whose attention drifts on, all rows are computed again."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from diffcache.language.backbones.base import Backbone
+from diffcache.language.backbones.base import Backbone, Rotary
 from diffcache.language.cache import Rows, TokenKVCache, rows_of, take
 from diffcache.language.canvas import Canvas
 from diffcache.language.ledger import Ledger
@@ -44,72 +46,80 @@ class DriftWalk(Walk):
         self.over_keys = over_keys
         self.layer_from = 0
         self._full = True
-        self._window = self._written = cache.real
-        self._drifted: Tensor | None = None
+        self._drifts: list[Tensor] = []
 
     def begin(self, canvas: Canvas, full: bool) -> None:
         self._full = full
-        self._window = canvas.candidates
-        self._written = canvas.tokens != canvas.mask_id
+        self._window = Watched.of(canvas.candidates)
+        self._tracked = None if full or self.extra is None else Watched.of(self.extra)
+        self._eligible = canvas.tokens != canvas.mask_id
 
     def run(self, hidden: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
         layers = len(self.net.layers)
-        partial = not self._full
-        self.layer_from = self._due(layers) if partial else 0
-        watched = rows_of(self.extra) if partial and self.extra is not None else None
-        chosen = torch.zeros_like(self._window)
-        drift: list[Tensor] = []
+        self.layer_from = 0 if self._full else self._due(layers)
+        self._drifts = []
+        self.extra = torch.zeros_like(self._eligible)
         rotary, mask = self.rotary(rows), self.cache.mask()
         for layer in range(layers):
             self.cache.write_plane("inputs", layer, rows, hidden)
-            if partial and layer == self.layer_from:
-                rows, partial = self.everything(), False
+            if layer == self.layer_from and not self._full:
+                rows, self._tracked = self.everything(), None
                 hidden, rotary = self.cache.plane("inputs", layer).clone(), self.rotary(rows)
-            queries, keys, values = self.net.project(layer, hidden, rotary)
-            before = self._attention(layer, watched) if partial and watched is not None else None
-            self.cache.write(layer, rows, keys, values)
-            self.cache.write_plane("queries", layer, rows, queries.transpose(1, 2))
-            if before is not None and watched is not None:
-                drift.append(self._drift(before, self._attention(layer, watched), watched))
-                if not self.delayed and float(drift[-1].min()) < self.gamma:
-                    self.layer_from = layer + 1
-            chosen |= self._chosen(layer)
-            self.ledger.computed(hidden.shape[1])
-            hidden = self.net.finish(
-                layer, hidden, self.net.attend(layer, queries, *self.cache.read(layer), mask)
-            )
-        self.extra = chosen
-        self._drifted = torch.stack(drift).amin(dim=1) < self.gamma if self.delayed and drift else None
+            hidden = self.layer(layer, hidden, rows, rotary, mask)
+            if self._tracked is not None and not self.delayed and float(self._drifts[-1].min()) < self.gamma:
+                self.layer_from = layer + 1
         return hidden, rows
+
+    def layer(self, layer: int, hidden: Tensor, rows: Rows, rotary: Rotary, mask: Tensor | None) -> Tensor:
+        queries, keys, values = self.net.project(layer, hidden, rotary)
+        before = None if self._tracked is None else self._weights(layer, self._tracked.rows, mask)
+        self.cache.write(layer, rows, keys, values)
+        self.cache.write_plane("queries", layer, rows, queries.transpose(1, 2))
+        self.ledger.computed(hidden.shape[1], self.cache.length)
+        self._observe(layer, before, mask)
+        return self.net.finish(layer, hidden, self.net.attend(layer, queries, *self.cache.read(layer), mask))
+
+    def _observe(self, layer: int, before: Tensor | None, mask: Tensor | None) -> None:
+        """Notes how far the tracked tokens have drifted, and what the window attends most."""
+        attendable = None if mask is None else mask[:, 0, 0]
+        asked = self._window.rows
+        if before is not None and self._tracked is not None:
+            asked = torch.cat([asked, self._tracked.rows], dim=1)
+        weights = self._weights(layer, asked, mask)
+        size = self._window.rows.shape[1]
+        if before is not None and self._tracked is not None:
+            after, counted = weights[:, :, size:], self._tracked.counted
+            self._drifts.append(attention_drift(before, after, counted, attendable, self.over_keys))
+        eligible = self._eligible if attendable is None else self._eligible & attendable
+        best = most_attended(weights[:, :, :size], self._window.counted, eligible, self.track)
+        self.extra = best if self.extra is None else self.extra | best
 
     def _due(self, layers: int) -> int:
         """The layer to refresh from, by what the call before has measured."""
-        if self._drifted is None:
+        if not self.delayed or not self._drifts:
             return layers
-        due = self._drifted.tolist()
+        due = (torch.stack(self._drifts).amin(dim=1) < self.gamma).tolist()
         return due.index(True) + 1 if any(due) else layers
 
-    def _attention(self, layer: int, rows: Tensor) -> Tensor:
+    def _weights(self, layer: int, rows: Tensor, mask: Tensor | None) -> Tensor:
         """How rows [b, n] attend the stored keys with their stored queries, [b, H, n, S]."""
         queries = take(self.cache.plane("queries", layer), rows).transpose(1, 2)
         keys, _ = self.cache.read(layer)
         self.ledger.probed(rows.shape[1] * self.cache.length * self.ledger.costs.pair // 2)
-        return attention_weights(queries, keys, self.net.scale, self.cache.mask())
-
-    def _drift(self, before: Tensor, after: Tensor, watched: Tensor) -> Tensor:
-        assert self.extra is not None
-        attendable = None if self.cache.mask() is None else self.cache.attendable
-        return attention_drift(before, after, _counted(self.extra, watched), attendable, self.over_keys)
-
-    def _chosen(self, layer: int) -> Tensor:
-        """What the window attends most in this layer, bool [b, S]."""
-        rows = rows_of(self._window)
-        eligible = self._written & self.cache.attendable
-        return most_attended(self._attention(layer, rows), _counted(self._window, rows), eligible, self.track)
+        return attention_weights(queries, keys, self.net.scale, mask)
 
 
-def _counted(wanted: Tensor, rows: Tensor) -> Tensor:
-    """Bool [b, n]: which entries of `rows` [b, n] are wanted, and not a repetition."""
-    fresh = torch.ones_like(rows, dtype=torch.bool)
-    fresh[:, 1:] = rows[:, 1:] != rows[:, :-1]
-    return fresh & wanted.gather(1, rows)
+@dataclass(frozen=True)
+class Watched:
+    """Positions [b, n], and which of them count: bool [b, n], False for what only fills a short list up."""
+
+    rows: Tensor
+    counted: Tensor
+
+    @classmethod
+    def of(cls, wanted: Tensor) -> "Watched":
+        """Those where `wanted` [b, S] holds. One read from the device."""
+        rows = rows_of(wanted)
+        fresh = torch.ones_like(rows, dtype=torch.bool)
+        fresh[:, 1:] = rows[:, 1:] != rows[:, :-1]
+        return cls(rows, fresh & wanted.gather(1, rows))

@@ -40,7 +40,6 @@ class FeatureWalk(Walk):
 
     def begin(self, canvas: Canvas, full: bool) -> None:
         self._prompt = canvas.prompt
-        full = full or not self.cache.complete
         self._refresh_prompt = full or canvas.step % self.prompt_interval == 0
         self._refresh_answer = full or canvas.step % self.interval == 0
 

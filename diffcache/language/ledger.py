@@ -77,11 +77,11 @@ class Ledger:
         self.full_flops += self.batch * self.costs.call(length, length, length)
         self.row_layers_of.append(0)
 
-    def computed(self, rows: int) -> None:
-        """One layer was computed for so many rows of each text."""
+    def computed(self, rows: int, span: int) -> None:
+        """One layer was computed for so many rows of each text, which attended `span` positions."""
         self.row_layers_of[-1] += self.batch * rows
-        self.flops += self.batch * rows * (self.costs.row + self.costs.pair * self._length)
-        self.kv_bytes_read += self.batch * self._length * self.position_bytes
+        self.flops += self.batch * rows * (self.costs.row + self.costs.pair * span)
+        self.kv_bytes_read += self.batch * span * self.position_bytes
 
     def probed(self, flops: int) -> None:
         """The method spent so many operations on each text to decide."""

@@ -2,7 +2,6 @@
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 
 def attention_weights(queries: Tensor, keys: Tensor, scale: float, mask: Tensor | None) -> Tensor:
@@ -11,8 +10,11 @@ def attention_weights(queries: Tensor, keys: Tensor, scale: float, mask: Tensor 
     Args:
         mask: bool [b, 1, 1, S], False where nothing may be attended; None for no such place.
     """
-    grouped = queries.float().view(len(keys), keys.shape[1], -1, *queries.shape[2:])
-    scores: Tensor = (grouped @ keys.float().mT.unsqueeze(2)).flatten(1, 2) * scale
+    batch, heads, rows, size = queries.shape
+    grouped = queries.float().reshape(
+        batch, keys.shape[1], -1, size
+    )  # the heads of a group ask the same keys
+    scores: Tensor = (grouped @ keys.float().mT).view(batch, heads, rows, -1) * scale
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf)
     return scores.softmax(dim=-1)
@@ -29,10 +31,10 @@ def attention_drift(
         over_keys: the cosine runs over the keys of each head; else over heads, as Elastic-Cache's authors coded it.
     """
     if over_keys:
-        cosine = functional.cosine_similarity(before, after, dim=3).mean(dim=1)
+        cosine = _cosine(before, after, dim=3).mean(dim=1)
         weight = counted.float()
     else:
-        cosine = functional.cosine_similarity(before, after, dim=1)
+        cosine = _cosine(before, after, dim=1)
         keys = torch.ones_like(cosine[:, 0]) if attendable is None else attendable.float()
         weight = counted.float()[:, :, None] * keys[:, None, :]
         cosine, weight = cosine.flatten(1), weight.flatten(1)
@@ -55,4 +57,10 @@ def most_attended(weights: Tensor, counted: Tensor, eligible: Tensor, count: int
 def value_similarity(new: Tensor, old: Tensor) -> Tensor:
     """Cosine [b, n] between new and stored values [b, K, n, D], over heads and their numbers together."""
     new, old = (values.transpose(1, 2).flatten(2).float() for values in (new, old))
-    return functional.cosine_similarity(new, old, dim=-1)
+    return _cosine(new, old, dim=2)
+
+
+def _cosine(a: Tensor, b: Tensor, dim: int) -> Tensor:
+    """Cosine along `dim`; 0 where either is all zero. Several times faster on CPU than PyTorch's own."""
+    norms = a.square().sum(dim) * b.square().sum(dim)
+    return (a * b).sum(dim) * norms.clamp(min=torch.finfo(a.dtype).tiny).rsqrt()

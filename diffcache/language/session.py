@@ -43,7 +43,7 @@ class Plain:
     def logits(self, canvas: Canvas) -> tuple[Tensor, Rows]:
         self.ledger.begin(canvas.length)
         for _ in self.net.layers:
-            self.ledger.computed(canvas.length)
+            self.ledger.computed(canvas.length, canvas.length)
         logits = self.net.call(canvas.tokens, self._real)
         self.ledger.end(canvas.length)
         predicted = slice(canvas.block.start, canvas.block.stop)
@@ -76,17 +76,18 @@ class Session:
         return self.config.candidates
 
     def logits(self, canvas: Canvas) -> tuple[Tensor, Rows]:
+        grown = canvas.length != self.cache.length
         self.cache.resize(canvas.length)
         canvas.dirty = self.cache.dirty(canvas.tokens)
         self.ledger.begin(canvas.length)
-        hidden, rows = self.walk(canvas.tokens, self._rows(canvas))
+        hidden, rows = self.walk(canvas.tokens, self._rows(canvas, grown))
         hidden, predicted = self._predicted(canvas, hidden, rows)
         self.ledger.end(hidden.shape[1])
         return self.net.logits(hidden), predicted
 
-    def _rows(self, canvas: Canvas) -> Rows:
+    def _rows(self, canvas: Canvas, grown: bool) -> Rows:
         """What the method asks for, and what it must not leave out."""
-        full = self.config.forces_full(canvas, self._reuses) or self.config.full(canvas)
+        full = self.config.forces_full(canvas, self._reuses, grown) or self.config.full(canvas)
         self.walk.begin(canvas, full)
         self._reuses = 0 if full else self._reuses + 1
         if full:

@@ -47,7 +47,7 @@ class Walk:
         """One layer's output for these rows."""
         queries, keys, values = self.net.project(layer, hidden, rotary)
         self.cache.write(layer, rows, keys, values)
-        self.ledger.computed(hidden.shape[1])
+        self.ledger.computed(hidden.shape[1], self.cache.length)
         attended = self.net.attend(layer, queries, *self.cache.read(layer), mask)
         return self.net.finish(layer, hidden, attended)
 

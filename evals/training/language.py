@@ -14,7 +14,7 @@ from diffcache.evals import wordchain
 from diffcache.evals.training.loop import Budget, Progress, fit
 from diffcache.evals.training.optim import Optimiser
 
-WORDS = 80
+WORDS = 40
 """Words of the longest texts: 321 tokens, a prompt and at least 256 tokens to write."""
 
 _BATCH_TOKENS = 5_000
@@ -77,13 +77,13 @@ def masked_loss(model: LlamaForCausalLM, clean: Tensor, generator: torch.Generat
 def train(
     folder: Path, out: Path, minutes: float, device: torch.device, seed: int = 0, resume: bool = False
 ) -> Progress:
-    """Train on fresh chains of 4 to 80 words, and save model and tokenizer to `out`."""
+    """Train on fresh chains of 2 to 40 words, and save model and tokenizer to `out`."""
     torch.manual_seed(seed)
     model = build().to(device)
 
     def loss(generator: torch.Generator) -> Tensor:
         local = torch.Generator().manual_seed(int(generator.initial_seed() % 2**62))
-        words = int(torch.randint(4, WORDS + 1, (1,), generator=local))
+        words = int(torch.randint(2, WORDS + 1, (1,), generator=local))
         clean = wordchain.texts(_BATCH_TOKENS // wordchain.length_of(words), words, local).to(device)
         return masked_loss(model, clean, generator)
 

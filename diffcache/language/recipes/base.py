@@ -21,7 +21,7 @@ class LanguageConfig(CacheConfig):
     """One method, pure and immutable: the rows of a model call follow from the canvas.
 
     Attributes:
-        warmup_steps: model calls at the start of a run that compute everything. None: the method's own number.
+        warmup_steps: model calls at the start of a run that compute everything. None: none but the first.
         tail_steps: has no meaning here, since the number of model calls is not known beforehand.
         max_consecutive_reuses: model calls in a row that compute only some rows, before one computes all; None for
             no cap.
@@ -55,21 +55,15 @@ class LanguageConfig(CacheConfig):
         """What the cache holds besides keys and values: size for each position and layer, by name."""
         return {}
 
-    def forces_full(self, canvas: Canvas, reuses: int) -> bool:
-        """Whether a guard makes the call compute everything, after so many in a row that did not."""
-        warmup = self.first_full_calls if self.warmup_steps is None else self.warmup_steps
+    def forces_full(self, canvas: Canvas, reuses: int, grown: bool) -> bool:
+        """Whether a guard makes the call compute everything: after so many in a row that did not, or in a grown text."""
         cap = self.max_consecutive_reuses
-        return canvas.step < max(warmup, 1) or (cap is not None and reuses >= cap)
+        return grown or canvas.step < (self.warmup_steps or 0) or (cap is not None and reuses >= cap)
 
     @property
     def candidates(self) -> int | None:
         """How many masks of a text may be committed at most, the first ones; None for all of the block."""
         return None
-
-    @property
-    def first_full_calls(self) -> int:
-        """The method's own number of warm-up calls."""
-        return 1
 
     def check(self, models: dict[str, Model]) -> NoReturn:
         """Refuses denoisers of pictures."""
@@ -85,4 +79,4 @@ class LanguageConfig(CacheConfig):
         )
 
     def warmup(self, run: RunFacts) -> int:
-        return self.first_full_calls
+        return 0

@@ -25,7 +25,7 @@ class BlockCausalConfig(LanguageConfig):
     def walk(self, net: Backbone, cache: TokenKVCache, ledger: Ledger) -> BlockWalk:
         return BlockWalk(net, cache, ledger)
 
-    def forces_full(self, canvas: Canvas, reuses: int) -> bool:
+    def forces_full(self, canvas: Canvas, reuses: int, grown: bool) -> bool:
         return False
 
     def full(self, canvas: Canvas) -> bool:

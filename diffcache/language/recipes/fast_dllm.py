@@ -35,7 +35,7 @@ class DualConfig(LanguageConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class VicinityConfig(LanguageConfig):
-    """The dual cache with some positions on both sides of the block, and four full calls at the start.
+    """The dual cache with some positions on both sides of the block, and some full calls at the start (published: 4).
 
     Attributes:
         before, after: positions in front of the block and behind it that are computed with it (published: 16).
@@ -43,6 +43,7 @@ class VicinityConfig(LanguageConfig):
 
     name: ClassVar[str] = "vicinity"
 
+    warmup_steps: int | None = 4
     before: int = 16
     after: int = 16
 
@@ -50,10 +51,6 @@ class VicinityConfig(LanguageConfig):
         super().__post_init__()
         self._check("before", 0, whole=True)
         self._check("after", 0, whole=True)
-
-    @property
-    def first_full_calls(self) -> int:
-        return 4
 
     def full(self, canvas: Canvas) -> bool:
         return canvas.block_step == 0
