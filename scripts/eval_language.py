@@ -7,14 +7,16 @@
 import argparse
 import json
 import platform
+import shlex
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from datetime import date
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from tqdm import tqdm
 
 from diffcache.config import CacheConfig
 from diffcache.evals import language, wordchain
@@ -22,32 +24,27 @@ from diffcache.evals import language, wordchain
 TEST_SEED = 1
 
 
-def accuracy(args: argparse.Namespace) -> dict[str, Any]:
-    model = language.load().to(args.device)
-    prompts = wordchain.prompts(args.prompts, language.PROMPT_WORDS, TEST_SEED).to(args.device)
+def accuracy(args: argparse.Namespace) -> None:
+    prompts = wordchain.prompts(args.prompts, language.PROMPT_WORDS, TEST_SEED)
     rows = []
-    for rule in args.rules:
-        options = {**language.DECODINGS[args.decoding], **language.RULES[rule]}
-        comparison = language.Accuracy(model, prompts, args.batch, rule, **options)
-        for name, config in tqdm(language.contenders(args.decoding).items(), desc=rule):
-            if name == "plain" or not args.only or name in args.only:
-                rows.append(comparison.row(name, config))
-                tqdm.write(language.accuracy_table(rows[-1:]).splitlines()[-1])
-    print(language.accuracy_table(rows))
-    return {
-        "decoding": args.decoding,
-        "prompts": args.prompts,
-        "batch": args.batch,
-        "rows": language.as_json(rows),
-    }
+    with ProcessPoolExecutor(args.workers, get_context("spawn")) as pool:
+        for rule in args.rules:
+            for name, config in language.contenders(args.decoding).items():
+                if name == "plain" or not args.only or name in args.only:
+                    row = language.accuracy(name, config, prompts, args.batch, args.decoding, rule, pool)
+                    rows.append(row)
+                    print(language.accuracy_table(rows), flush=True)
+                    save(
+                        args, {"decoding": args.decoding, "batch": args.batch, "rows": language.as_json(rows)}
+                    )
 
 
-def speed(args: argparse.Namespace) -> dict[str, Any]:
+def speed(args: argparse.Namespace) -> None:
     """Each cache beside the plain model under the same rule, and the fastest rules beside the plain sampler."""
-    model = (wide_model() if args.wide else language.load()).to(args.device)
+    model = wide_model() if args.wide else language.load()
     results = {}
     for batch in args.batches:
-        prompts = wordchain.prompts(batch, language.PROMPT_WORDS, TEST_SEED).to(args.device)
+        prompts = wordchain.prompts(batch, language.PROMPT_WORDS, TEST_SEED)
         runs: dict[str, tuple[CacheConfig | None, dict[str, Any]]] = {}
         for decoding, where in language.DECODINGS.items():
             for rule in args.rules:
@@ -63,14 +60,14 @@ def speed(args: argparse.Namespace) -> dict[str, Any]:
             _, decoding, rule = name.rsplit(", ", 2)
             alone, total = rate / rates[f"plain, {decoding}, {rule}"], rate / rates["plain, blocks, quota"]
             print(f"  {name:55} {rate:9.1f} {alone:7.2f}x {total:7.2f}x")
-    return {"wide": args.wide, "repeats": args.repeats, "tokens_per_second": results}
+        save(args, {"wide": args.wide, "repeats": args.repeats, "tokens_per_second": results})
 
 
 def wide_model() -> Any:
-    """The testbed's shape, eight times as wide and twice as deep, with random weights: for speed alone."""
+    """The testbed's shape, four times as wide and twice as deep, with random weights: for speed alone."""
     torch.manual_seed(0)
     config = language.load().config
-    config.update({"hidden_size": 768, "intermediate_size": 2048, "head_dim": 128, "num_hidden_layers": 8})
+    config.update({"hidden_size": 384, "intermediate_size": 1024, "head_dim": 64, "num_hidden_layers": 8})
     return transformers.LlamaForCausalLM(config).eval()
 
 
@@ -87,26 +84,29 @@ def main() -> None:
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--wide", action="store_true", help="a wider model with random weights (speed only)")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=2, help="processes that write (accuracy only)")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    torch.manual_seed(0)
-    results = accuracy(args) if args.what == "accuracy" else speed(args)
-    if args.json:
-        head = {
-            "command": " ".join(["python", "scripts/eval_language.py", *sys.argv[1:]]),
-            "date": date.today().isoformat(),
-            "device": args.device,
-            "versions": {
-                "python": platform.python_version(),
-                "torch": torch.__version__,
-                "transformers": transformers.__version__,
-            },
-        }
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps({**head, **results}, indent=1) + "\n")
+    torch.set_num_threads(1)
+    accuracy(args) if args.what == "accuracy" else speed(args)
+
+
+def save(args: argparse.Namespace, results: dict[str, Any]) -> None:
+    """Writes what there is so far."""
+    if args.json is None:
+        return
+    head = {
+        "command": " ".join(["python", "scripts/eval_language.py", *map(shlex.quote, sys.argv[1:])]),
+        "date": date.today().isoformat(),
+        "device": "cpu",
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        },
+    }
+    args.json.parent.mkdir(parents=True, exist_ok=True)
+    args.json.write_text(json.dumps({**head, **results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
