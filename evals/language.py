@@ -207,9 +207,14 @@ def accuracy_table(rows: list[Row]) -> str:
         "|---|---|---|---|---|---|---|---|\n"
     )
     plain = {row.rule: set(row.wrong) for row in rows if row.cache == "plain"}
+
+    def against(row: Row) -> str:
+        both = {i for i in plain[row.rule] if i < row.prompts}
+        return f"{len(set(row.wrong) - both)} / {len(both - set(row.wrong))}"
+
     return head + "\n".join(
-        f"| {r.cache} | {r.rule} | {1 - len(r.wrong) / r.prompts:.1%} | {r.words:.3%} "
-        f"| {len(set(r.wrong) - plain[r.rule])} / {len(plain[r.rule] - set(r.wrong))} | {r.tokens_per_call:.2f} "
+        f"| {r.cache} | {r.rule} | {1 - len(r.wrong) / r.prompts:.1%} of {r.prompts} | {r.words:.3%} "
+        f"| {against(r)} | {r.tokens_per_call:.2f} "
         f"| {r.row_layers:.1%} | {r.flops:.2f}x less |"
         for r in rows
     )

@@ -26,17 +26,29 @@ TEST_SEED = 1
 
 def accuracy(args: argparse.Namespace) -> None:
     prompts = wordchain.prompts(args.prompts, language.PROMPT_WORDS, TEST_SEED)
-    rows = []
+    rows = stored_rows(args)
+    done = {(row.cache, row.rule) for row in rows}
     with ProcessPoolExecutor(args.workers, get_context("spawn")) as pool:
         for rule in args.rules:
             for name, config in language.contenders(args.decoding).items():
-                if name == "plain" or not args.only or name in args.only:
+                wanted = name == "plain" or not args.only or name in args.only
+                if wanted and (name, rule) not in done:
                     row = language.accuracy(name, config, prompts, args.batch, args.decoding, rule, pool)
                     rows.append(row)
                     print(language.accuracy_table(rows), flush=True)
                     save(
                         args, {"decoding": args.decoding, "batch": args.batch, "rows": language.as_json(rows)}
                     )
+
+
+def stored_rows(args: argparse.Namespace) -> list[language.Row]:
+    """What an earlier call has measured with this decoding and batch, and left in the file."""
+    if args.json is None or not args.json.exists():
+        return []
+    found = json.loads(args.json.read_text())
+    if (found["decoding"], found["batch"]) != (args.decoding, args.batch):
+        raise SystemExit(f"{args.json} holds another decoding or batch: choose another file.")
+    return [language.Row(**row) for row in found["rows"]]
 
 
 def speed(args: argparse.Namespace) -> None:
@@ -95,8 +107,10 @@ def save(args: argparse.Namespace, results: dict[str, Any]) -> None:
     """Writes what there is so far."""
     if args.json is None:
         return
+    command = " ".join(["python", "scripts/eval_language.py", *map(shlex.quote, sys.argv[1:])])
+    earlier = json.loads(args.json.read_text())["commands"] if args.json.exists() else []
     head = {
-        "command": " ".join(["python", "scripts/eval_language.py", *map(shlex.quote, sys.argv[1:])]),
+        "commands": list(dict.fromkeys([*earlier, command])),
         "date": date.today().isoformat(),
         "device": "cpu",
         "versions": {
