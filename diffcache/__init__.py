@@ -7,10 +7,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from diffcache.api import accelerate, methods, plan, report, restore
-    from diffcache.attach import denoising_run, paused
+    from diffcache.api import accelerate, methods, paused, plan, report, restore
+    from diffcache.attach import denoising_run
     from diffcache.config import CacheConfig
     from diffcache.discovery import SiteTable, discover
+    from diffcache.language.sampling import Generation, generate
     from diffcache.recipes.easycache import EasyCacheConfig
     from diffcache.recipes.uniform import UniformConfig
     from diffcache.reporting import RunReport
@@ -28,7 +29,9 @@ _HOME = {
     "denoising_run": "diffcache.attach",
     "discover": "diffcache.discovery",
     "SiteTable": "diffcache.discovery",
-    "paused": "diffcache.attach",
+    "paused": "diffcache.api",
+    "Generation": "diffcache.language.sampling",
+    "generate": "diffcache.language.sampling",
     "tune": "diffcache.profiling.tuning",
     "CacheConfig": "diffcache.config",
     "EasyCacheConfig": "diffcache.recipes.easycache",
@@ -46,6 +49,7 @@ __all__ = [
     "ConfigError",
     "DiffcacheError",
     "EasyCacheConfig",
+    "Generation",
     "RunReport",
     "Schedule",
     "ScheduleError",
@@ -55,6 +59,7 @@ __all__ = [
     "accelerate",
     "denoising_run",
     "discover",
+    "generate",
     "methods",
     "paused",
     "plan",

@@ -1,6 +1,7 @@
 """The public functions: thin, and all of the checking of what a user passes."""
 
 import difflib
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -8,8 +9,9 @@ import diffcache
 from diffcache import attach
 from diffcache.compiled import uncompiled
 from diffcache.config import CacheConfig, check_options
+from diffcache.language import attaching as language
 from diffcache.recipes.budget import BudgetConfig
-from diffcache.recipes.registry import DEFAULT, METHODS
+from diffcache.recipes.registry import DEFAULT, LANGUAGE_DEFAULT, METHODS
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.reporting import RunReport
 from diffcache.schedulers.errors import ConfigError, TargetError
@@ -30,11 +32,11 @@ def accelerate(
     verbose: bool = False,
     **options: Any,
 ) -> Target:
-    """Attaches a feature cache to a diffusion pipeline or denoiser, in place; on an accelerated one, replaces it.
+    """Attaches a cache to a diffusion pipeline or denoiser, in place; on an accelerated one, replaces it.
 
     Args:
-        target: a Diffusers pipeline (modular or not), or a denoiser (`torch.nn.Module`) whose loop you write
-            yourself with `denoising_run`.
+        target: a Diffusers pipeline (modular or not), a denoiser (`torch.nn.Module`) whose loop you write
+            yourself with `denoising_run`, or a masked-diffusion language model, which `generate` samples from.
         config: None for the default method, a method's name ("easycache"; see `methods()`), a config object, a
             `Schedule`, or the folder or hub id of a saved one.
         speedup: instead of an interval or a threshold: ticks of a run over computed ticks, at least (2.0 computes half).
@@ -62,9 +64,19 @@ def accelerate(
             raise NotImplementedError(
                 f"{option}= is not there yet: choose a method and its threshold or interval."
             )
+    if language.is_language(target):
+        if speedup is not None or quality is not None:
+            raise ConfigError(
+                "speedup= and quality= are for diffusion pipelines: choose a language method instead."
+            )
+        chosen = _config(config, options, LANGUAGE_DEFAULT)
+        language.attach(target, chosen)
+        if verbose:
+            print(f"diffcache: {chosen} attached to {type(target).__name__}")
+        return target
     if speedup is not None or quality is not None:
         config, options = _aimed(target, config, speedup, quality, options)
-    resolved = _config(config, options).resolved()
+    resolved = _config(config, options, DEFAULT).resolved()
     resolved.check({name: uncompiled(module) for name, module in denoisers_of(target).items()})
     attach.attach(target, resolved)
     if verbose:
@@ -74,16 +86,27 @@ def accelerate(
 
 def restore(target: Target) -> Target:
     """Removes everything that `accelerate` attached; a target that is not accelerated is returned as it is."""
-    attach.detach(target)
+    language.detach(target) if language.is_language(target) else attach.detach(target)
     return target
 
 
-def report(target: Any) -> RunReport:
-    """The report of the target's last call; an empty one before the first.
+def paused(target: Any) -> AbstractContextManager[None]:
+    """A context in which calls of `target` compute everything and leave its report as it is; in this thread only.
+
+    Raises:
+        TargetError: it is not accelerated.
+    """
+    return language.paused(target) if language.is_language(target) else attach.paused(target)
+
+
+def report(target: Any) -> Any:
+    """The report of the target's last call, a RunReport, or a LanguageReport; an empty one before the first.
 
     Raises:
         TargetError: (a ValueError) the target is not accelerated.
     """
+    if language.is_language(target):
+        return language.report_of(target)
     attachment = attach.attachment_of(target)
     if attachment is None:
         raise TargetError(f"this {type(target).__name__} is not accelerated: call accelerate() on it first.")
@@ -100,7 +123,9 @@ def plan(target: Any, config: Any = None, **call: Any) -> NoReturn:
     raise NotImplementedError("plan() is not there yet: run once and read report(target).")
 
 
-def _config(config: CacheConfig | Schedule | str | Path | None, options: dict[str, Any]) -> CacheConfig:
+def _config(
+    config: CacheConfig | Schedule | str | Path | None, options: dict[str, Any], default: CacheConfig
+) -> CacheConfig:
     if isinstance(config, Path) or (isinstance(config, str) and config not in METHODS and _is_place(config)):
         config = Schedule.from_pretrained(config)
     if isinstance(config, Schedule):
@@ -110,7 +135,7 @@ def _config(config: CacheConfig | Schedule | str | Path | None, options: dict[st
         method = _method(config)
         check_options(method, options)
         return method(**options)
-    chosen = DEFAULT if config is None else config
+    chosen = default if config is None else config
     if not isinstance(chosen, CacheConfig):
         raise ConfigError(
             f"config must be a method's name, a CacheConfig or a Schedule, not a {type(config).__name__}."

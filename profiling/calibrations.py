@@ -63,7 +63,7 @@ def threshold_for(pipe: Any, calls: Sequence[Call], config: CacheConfig, compute
 
 def _compute(pipe: Any, calls: Sequence[Call], config: CacheConfig) -> float:
     """Mean share of work that a method computes."""
-    shares = []
+    shares: list[float] = []
     with accelerated(pipe, config):
         for call in calls:
             pipe(**rewound(call))

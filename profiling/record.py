@@ -53,7 +53,7 @@ def watched_run(pipe: Any, call: Call, observer: Observer) -> RunRecord:
     """One call of an accelerated pipeline under an observer; the record of its denoising loop."""
     with observed(observer):
         pipe(**rewound(call))
-    records = report(pipe).records
+    records: list[RunRecord] = report(pipe).records
     if len(records) != 1:
         raise TargetError(f"a call with one denoising loop can be calibrated; this one had {len(records)}.")
     return records[0]

@@ -118,7 +118,8 @@ class _Trial:
         """A candidate, frozen."""
         with accelerated(self.pipe, config):
             self.pipe(**rewound(self.calls[0]))
-            return report(self.pipe).to_schedule()
+            schedule: Schedule = report(self.pipe).to_schedule()
+            return schedule
 
     def _with(self, ticks: int) -> BudgetConfig:
         return self.best_order(self.ticks / ticks)
@@ -126,7 +127,8 @@ class _Trial:
     def _ticks(self) -> int:
         with accelerated(self.pipe, BudgetConfig(speedup=1)):
             self.pipe(**rewound(self.calls[0]))
-            return report(self.pipe).num_ticks
+            ticks: int = report(self.pipe).num_ticks
+            return ticks
 
     def _render(self) -> Tensor:
         return torch.cat([pictures_of(self.pipe(**rewound(call))) for call in self.calls])

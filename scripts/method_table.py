@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from diffcache.config import CacheConfig, RunFacts
-from diffcache.recipes.registry import DEFAULT, METHODS
+from diffcache.recipes.registry import DEFAULT, FEATURE_METHODS
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAD = """# Methods
@@ -40,10 +40,10 @@ def row(name: str, config: type[CacheConfig]) -> str:
 
 
 def main() -> None:
-    rows = "\n".join(row(name, config) for name, config in METHODS.items())
+    rows = "\n".join(row(name, config) for name, config in FEATURE_METHODS.items())
     default = ", ".join(f"{k}={v!r}" for k, v in DEFAULT.options().items())
     options = "\n\n".join(
-        f"## {name}\n\n{inspect.cleandoc(config.__doc__ or '')}" for name, config in METHODS.items()
+        f"## {name}\n\n{inspect.cleandoc(config.__doc__ or '')}" for name, config in FEATURE_METHODS.items()
     )
     text = f"{HEAD}{rows}\n\nThe default is `{DEFAULT.name}` with {default}.\n\n{options}\n"
     (ROOT / "docs" / "methods.md").write_text(text)

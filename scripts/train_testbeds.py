@@ -25,7 +25,7 @@ AUTOENCODER_OF = {"dit": "vae", "flux": "vae", "sd": "vae", "wan": "wan_vae"}
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("name", choices=[*AUTOENCODERS, *PIPELINES, "classifier", "policy"])
+    parser.add_argument("name", choices=[*AUTOENCODERS, *PIPELINES, "classifier", "policy", "language"])
     parser.add_argument(
         "--minutes", type=float, default=30.0, help="budget in CPU minutes (wall minutes on CUDA)"
     )

@@ -1,6 +1,12 @@
 """The methods by name. One line each: nothing else has to know of a new one."""
 
 from diffcache.config import CacheConfig
+from diffcache.language.recipes.block_causal import BlockCausalConfig
+from diffcache.language.recipes.dkv import DKVDecodeConfig, DKVGreedyConfig, DKVPrefillConfig
+from diffcache.language.recipes.dllm_cache import DLLMCacheConfig
+from diffcache.language.recipes.elastic import ElasticCacheConfig
+from diffcache.language.recipes.everything import NoneConfig
+from diffcache.language.recipes.fast_dllm import DualConfig, PrefixConfig, VicinityConfig
 from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.deepcache import DeepCacheConfig
 from diffcache.recipes.easycache import EasyCacheConfig
@@ -16,7 +22,7 @@ from diffcache.recipes.teacache import TeaCacheConfig
 from diffcache.recipes.tgate import TGATEConfig
 from diffcache.recipes.uniform import UniformConfig
 
-METHODS: dict[str, type[CacheConfig]] = {
+FEATURE_METHODS: dict[str, type[CacheConfig]] = {
     method.name: method
     for method in (
         UniformConfig,
@@ -36,5 +42,26 @@ METHODS: dict[str, type[CacheConfig]] = {
     )
 }
 
+LANGUAGE_METHODS: dict[str, type[CacheConfig]] = {
+    method.name: method
+    for method in (
+        NoneConfig,
+        DKVDecodeConfig,
+        DKVGreedyConfig,
+        DKVPrefillConfig,
+        ElasticCacheConfig,
+        PrefixConfig,
+        DualConfig,
+        VicinityConfig,
+        DLLMCacheConfig,
+        BlockCausalConfig,
+    )
+}
+
+METHODS: dict[str, type[CacheConfig]] = {**FEATURE_METHODS, **LANGUAGE_METHODS}
+
 DEFAULT: CacheConfig = UniformConfig(interval=2, order=1, basis="output", warmup_steps=3, watch_bound=0.5)
 """What `accelerate(pipe)` uses."""
+
+LANGUAGE_DEFAULT: CacheConfig = ElasticCacheConfig()
+"""What `accelerate(model)` uses for a language model."""

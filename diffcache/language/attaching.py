@@ -1,0 +1,127 @@
+"""Which language models are accelerated, how, and what their last run did."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import Tensor
+
+from diffcache.language import pipelines
+from diffcache.language.families import backbone_of, is_language_model, verify
+from diffcache.language.ledger import Ledger
+from diffcache.language.recipes.base import LanguageConfig
+from diffcache.language.reports import LanguageReport
+from diffcache.language.session import Caller, Plain, Session
+from diffcache.schedulers.errors import ConfigError, TargetError
+from diffcache.swap import swap_in, swap_out
+
+
+@dataclass(eq=False)
+class Attachment:
+    """One accelerated model or pipeline.
+
+    Attributes:
+        config: its method.
+        ledger: of its last run; None before the first.
+    """
+
+    config: LanguageConfig
+    ledger: Ledger | None = None
+
+
+_attachments: "WeakKeyDictionary[Any, Attachment]" = WeakKeyDictionary()
+_paused: ContextVar[frozenset[int]] = ContextVar("diffcache_language_paused", default=frozenset())
+
+
+def is_language(target: object) -> bool:
+    """Whether `accelerate` hands the target over to this part of the library."""
+    return is_language_model(target) or pipelines.is_language_pipeline(target)
+
+
+def attach(target: Any, config: object) -> None:
+    """Attaches, or gives an attached target another method. Either everything is attached, or nothing.
+
+    Raises:
+        TargetError: a causal model, or one of no known family.
+        ConfigError: a method for pictures.
+    """
+    if not isinstance(config, LanguageConfig):
+        raise ConfigError(
+            f"{getattr(config, 'name', config)} caches a denoiser of pictures: choose a method for language models, "
+            "such as elastic-cache or dkv-decode."
+        )
+    in_pipeline = pipelines.is_language_pipeline(target)
+    verify(target.model if in_pipeline else target)
+    _attachments[target] = Attachment(config)
+    if in_pipeline:
+        swap_in(target, _pipeline_members)
+        swap_in(target.model, pipelines.model_members)
+
+
+def detach(target: Any) -> None:
+    """Forgets the target; a pipeline and its model get their own classes back."""
+    if _attachments.pop(target, None) is not None and pipelines.is_language_pipeline(target):
+        swap_out(target)
+        if not any(getattr(other, "model", None) is target.model for other in list(_attachments)):
+            swap_out(target.model)
+
+
+def report_of(target: Any) -> LanguageReport:
+    """What the target's last run computed.
+
+    Raises:
+        TargetError: the target is not accelerated.
+    """
+    attachment = _attachments.get(target)
+    if attachment is None:
+        raise TargetError(f"this {type(target).__name__} is not accelerated: call accelerate() on it first.")
+    return LanguageReport(attachment.config.name, attachment.config.options(), attachment.ledger)
+
+
+@contextmanager
+def paused(target: Any) -> Iterator[None]:
+    """Inside, runs of `target` compute everything and leave its report as it is; in this thread only.
+
+    Raises:
+        TargetError: the target is not accelerated.
+    """
+    if target not in _attachments:
+        raise TargetError(f"this {type(target).__name__} is not accelerated: there is nothing to pause.")
+    token = _paused.set(_paused.get() | {id(target)})
+    try:
+        yield
+    finally:
+        _paused.reset(token)
+
+
+def caller_for(model: Any, real: Tensor) -> Caller:
+    """How the sampler asks `model` in a new run over texts of `real` [b, S]."""
+    attachment = _active(model)
+    if attachment is None:
+        return Plain(backbone_of(model), real)
+    session = Session(backbone_of(model), attachment.config, real)
+    attachment.ledger = session.ledger
+    return session
+
+
+def _active(target: Any) -> Attachment | None:
+    return None if id(target) in _paused.get() else _attachments.get(target)
+
+
+def _pipeline_members(base: type) -> dict[str, Any]:
+    def begun(pipe: Any) -> pipelines.Begun | None:
+        attachment = _active(pipe)
+        if attachment is None:
+            return None
+
+        def begin(real: Tensor) -> Session:
+            session = Session(backbone_of(pipe.model), attachment.config, real)
+            attachment.ledger = session.ledger
+            return session
+
+        return begin
+
+    return pipelines.pipeline_members(base, begun)

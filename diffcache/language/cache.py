@@ -1,0 +1,150 @@
+"""TokenKVCache: keys and values of a text, addressed by position."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from diffcache.schedulers.errors import TargetError
+
+Rows = slice | Tensor
+"""Positions: a range that all texts share, or int64 [b, n], one list for each text. A list may repeat itself."""
+
+
+class TokenKVCache:
+    """Post-RoPE keys and values in natural position order, allocated once and written in place.
+
+    Sizes: L layers, b texts, K key/value heads, C positions (capacity), D numbers per head, S positions in use.
+
+    Attributes:
+        keys, values: [L, b, K, C, D].
+        planes: what a method asked for besides, [L, b, C, ...] each.
+        tokens: int64 [b, C], the token that a position was last computed from; -1 before it is written.
+        real: bool [b, C], False where the text is padded; padding is never attended.
+        length: S.
+
+    Raises:
+        TargetError: more positions than the capacity.
+    """
+
+    def __init__(
+        self,
+        layers: int,
+        heads: int,
+        head_dim: int,
+        real: Tensor,
+        *,
+        dtype: torch.dtype,
+        planes: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        batch, capacity = real.shape
+        shape = (layers, batch, heads, capacity, head_dim)
+        # Zeros, not garbage: a masked position is still multiplied by its weight of zero.
+        self.keys = torch.zeros(shape, dtype=dtype, device=real.device)
+        self.values = torch.zeros_like(self.keys)
+        self.planes = {
+            name: self.keys.new_zeros((layers, batch, capacity, *size))
+            for name, size in (planes or {}).items()
+        }
+        self.tokens = real.new_full((batch, capacity), -1, dtype=torch.int64)
+        self.real = real.bool()
+        self.length = 0
+        self._padded = not bool(self.real.all())
+        self._filled = 0  # positions 0 .. _filled - 1 are known to be written, without asking the device
+
+    @property
+    def capacity(self) -> int:
+        return self.tokens.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys, values and planes."""
+        return sum(t.numel() * t.element_size() for t in (self.keys, self.values, *self.planes.values()))
+
+    def resize(self, length: int) -> None:
+        """The text now has so many positions."""
+        if length > self.capacity:
+            raise TargetError(
+                f"the text has {length} positions and the cache {self.capacity}: make the cache as long as prompt "
+                "and answer together."
+            )
+        self.length = length
+        self._filled = min(self._filled, length)
+
+    def mark(self, real: Tensor) -> None:
+        """Which of the text's positions are padding: `real` [b, S] is False there."""
+        self.real[:, : real.shape[1]] = real
+        self._padded = not bool(real.all())
+
+    def write(self, layer: int, rows: Rows, keys: Tensor, values: Tensor) -> None:
+        """Stores keys and values [b, K, n, D] of these rows."""
+        put(self.keys[layer], rows, keys, dim=2)
+        put(self.values[layer], rows, values, dim=2)
+
+    def write_plane(self, name: str, layer: int, rows: Rows, features: Tensor) -> None:
+        """Stores a plane's features [b, n, ...] of these rows."""
+        put(self.planes[name][layer], rows, features, dim=1)
+
+    def read(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of the text, [b, K, S, D] each: views."""
+        return self.keys[layer, :, :, : self.length], self.values[layer, :, :, : self.length]
+
+    def plane(self, name: str, layer: int) -> Tensor:
+        """A plane of the text, [b, S, ...]: a view."""
+        return self.planes[name][layer, :, : self.length]
+
+    def stamp(self, rows: Rows, tokens: Tensor) -> None:
+        """These rows are now computed from `tokens` [b, S] in every layer."""
+        put(self.tokens, rows, take(tokens, rows), dim=1)
+        if isinstance(rows, slice) and rows.start <= self._filled:
+            self._filled = max(self._filled, rows.stop)
+
+    def mask(self) -> Tensor | None:
+        """What may be attended, bool [b, 1, 1, S]; None where that is everything."""
+        if self._filled >= self.length and not self._padded:
+            return None
+        return self.attendable[:, None, None, :]
+
+    @property
+    def attendable(self) -> Tensor:
+        """Bool [b, S]: written, and no padding."""
+        return (self.tokens[:, : self.length] >= 0) & self.real[:, : self.length]
+
+    def dirty(self, tokens: Tensor) -> Tensor:
+        """Bool [b, S]: positions whose keys and values come from another token than `tokens` [b, S] now holds."""
+        length = tokens.shape[1]
+        return (self.tokens[:, :length] != tokens) & self.real[:, :length]
+
+
+def take(source: Tensor, rows: Rows, dim: int = 1) -> Tensor:
+    """The rows of `source` [b, ..., S, ...], whose dimension `dim` is positions."""
+    if isinstance(rows, slice):
+        return source.narrow(dim, rows.start, rows.stop - rows.start)
+    return source.gather(dim, _spread(rows, source, dim))
+
+
+def put(target: Tensor, rows: Rows, new: Tensor, dim: int) -> None:
+    """Writes rows of `target` in place. A repeated row must come with the same values."""
+    if isinstance(rows, slice):
+        target.narrow(dim, rows.start, rows.stop - rows.start).copy_(new)
+    else:
+        target.scatter_(dim, _spread(rows, target, dim), new.to(target.dtype))
+
+
+def rows_of(wanted: Tensor) -> Tensor:
+    """Positions int64 [b, n] where `wanted` [b, S] holds, ascending; short lists repeat their last position.
+
+    A text that wants nothing gets its last position, which is never padding. One read from the device.
+    """
+    counts = wanted.sum(dim=1, keepdim=True)
+    n = max(int(counts.max()), 1)
+    order = wanted.argsort(dim=1, descending=True, stable=True)[:, :n]
+    last = torch.where(counts > 0, order.gather(1, (counts - 1).clamp(min=0)), wanted.shape[1] - 1)
+    return torch.where(torch.arange(n, device=wanted.device) < counts, order, last)
+
+
+def _spread(rows: Tensor, like: Tensor, dim: int) -> Tensor:
+    """Rows [b, n] as an index into `like`, over all its other dimensions."""
+    shape = [rows.shape[0] if i == 0 else rows.shape[1] if i == dim else 1 for i in range(like.ndim)]
+    full = [rows.shape[1] if i == dim else size for i, size in enumerate(like.shape)]
+    return rows.view(shape).expand(full)

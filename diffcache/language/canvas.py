@@ -1,0 +1,84 @@
+"""Canvas: a batch of texts being written, and what a policy may know of it."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class Canvas:
+    """Sizes: b texts, S positions, of which the first `prompt` are given.
+
+    Attributes:
+        tokens: int64 [b, S].
+        prompt: positions before it are never written.
+        mask_id: the token that stands for 'not written yet'.
+        block: the range that is being written; `range(prompt, S)` without blocks.
+        step: model calls so far; `block_step`: those since the block began.
+        limit: int64 [b, 1], the position of a text's first EOS; S where there is none. Nothing is written after it.
+        window: only the first so many masked positions of a text are candidates; None for all.
+        dirty: bool [b, S], computed from another token than stands there now; set by the session.
+        upcoming: bool [b, S], what is committed next, where that is known before the model is asked.
+        edited: tokens were changed that had been written before.
+        rereads: the sampler looks at the whole block, written or not, because it may edit.
+    """
+
+    tokens: Tensor
+    prompt: int
+    mask_id: int
+    block: range
+    limit: Tensor
+    dirty: Tensor
+    window: int | None = None
+    step: int = 0
+    block_step: int = 0
+    upcoming: Tensor | None = None
+    edited: bool = False
+    rereads: bool = False
+
+    @classmethod
+    def of_prompts(cls, input_ids: Tensor, length: int, mask_id: int) -> "Canvas":
+        """The prompts [b, P] with `length` masks behind them."""
+        batch, prompt = input_ids.shape
+        masks = input_ids.new_full((batch, length), mask_id)
+        tokens = torch.cat([input_ids, masks], dim=1)
+        size = tokens.shape[1]
+        limit = input_ids.new_full((batch, 1), size)
+        everything = torch.ones_like(tokens, dtype=torch.bool)
+        return cls(tokens, prompt, mask_id, range(prompt, size), limit, everything)
+
+    @property
+    def length(self) -> int:
+        return self.tokens.shape[1]
+
+    @property
+    def positions(self) -> Tensor:
+        return torch.arange(self.length, device=self.tokens.device)
+
+    @property
+    def masked(self) -> Tensor:
+        """Bool [b, S]: still to be written."""
+        at = self.positions
+        return (self.tokens == self.mask_id) & (at >= self.prompt) & (at < self.limit)
+
+    @property
+    def candidates(self) -> Tensor:
+        """Bool [b, S]: what may be committed now."""
+        found = self.masked & (self.positions < self.block.stop)
+        return found if self.window is None else first(found, self.window)
+
+    def enter(self, block: range) -> None:
+        """The next block begins."""
+        self.block, self.block_step = block, 0
+
+    def advance(self) -> None:
+        """A model call is over."""
+        self.step += 1
+        self.block_step += 1
+        self.edited = False
+
+
+def first(wanted: Tensor, count: int) -> Tensor:
+    """The first `count` positions of each row of `wanted` [b, S] where it holds."""
+    return wanted & (wanted.cumsum(dim=1) <= count)

@@ -1,0 +1,87 @@
+"""Decode rules: which of the candidates are committed, given how sure the model is of each. They know no cache."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+class Rule(ABC):
+    """Chooses among candidates. Each text commits at least one as long as it has a candidate."""
+
+    @abstractmethod
+    def commit(self, confidence: Tensor, quota: Tensor) -> Tensor:
+        """Bool [b, S]: what is written now.
+
+        Args:
+            confidence: [b, S], -inf for what is no candidate.
+            quota: int64 [b, 1], what a fixed number of steps asks of this one.
+        """
+
+
+@dataclass(frozen=True)
+class Quota(Rule):
+    """The most confident ones, as many as a fixed number of steps asks (low-confidence remasking; LLaDA, alg. 5)."""
+
+    def commit(self, confidence: Tensor, quota: Tensor) -> Tensor:
+        return ranks(confidence) < quota
+
+
+@dataclass(frozen=True)
+class Threshold(Rule):
+    """The most confident one, and all whose confidence reaches `threshold` (Fast-dLLM, alg. 1; published: 0.9)."""
+
+    threshold: float
+
+    def commit(self, confidence: Tensor, quota: Tensor) -> Tensor:
+        return (ranks(confidence) == 0) | (confidence >= self.threshold)
+
+
+@dataclass(frozen=True)
+class Factor(Rule):
+    """The longest run of most confident ones whose n-th reaches 1 - factor / (n + 1), and one at least.
+
+    Fast-dLLM v2's rule: n tokens are committed together where n is small enough for the confidence of the n-th.
+    """
+
+    factor: float
+
+    def commit(self, confidence: Tensor, quota: Tensor) -> Tensor:
+        ordered = confidence.sort(dim=1, descending=True).values
+        place = torch.arange(1, ordered.shape[1] + 1, device=ordered.device)
+        reaches = ordered >= 1 - self.factor / (place + 1)
+        run = reaches[:, 1:].cumprod(dim=1).sum(dim=1, keepdim=True) + 1  # the first is committed in any case
+        return ranks(confidence) < run
+
+
+def ranks(confidence: Tensor) -> Tensor:
+    """The place of each entry of [b, S] among its row's, 0 for the largest; ties go to the earlier position."""
+    order = confidence.argsort(dim=1, descending=True, stable=True)
+    places = torch.arange(order.shape[1], device=order.device).expand_as(order)
+    return torch.empty_like(order).scatter_(1, order, places)
+
+
+def draw(
+    logits: Tensor, mask_id: int, temperature: float, generator: torch.Generator | None
+) -> tuple[Tensor, Tensor]:
+    """Tokens [b, m] and their probabilities, float32 [b, m], of logits [b, m, V]; never the mask itself.
+
+    Args:
+        temperature: 0 takes the most likely token; else Gumbel noise is added. The probability is that without noise.
+    """
+    logits = logits.float()
+    logits[..., mask_id] = -torch.inf
+    noisy = logits
+    if temperature > 0:
+        uniform = torch.rand(logits.shape, generator=generator, device=logits.device)
+        noisy = logits - temperature * (-uniform.clamp(min=1e-20).log()).log()
+    tokens = noisy.argmax(dim=-1)
+    picked = logits.gather(-1, tokens[..., None])[..., 0]
+    return tokens, (picked - logits.logsumexp(dim=-1)).exp()
+
+
+def quota(masked: Tensor, step: int, steps: int) -> Tensor:
+    """How many of `masked` [b, S] (at the block's begin) step number `step` of `steps` commits, int64 [b, 1]; 1 at least."""
+    total = masked.sum(dim=1, keepdim=True)
+    return (total // steps + (step < total % steps)).clamp(min=1)

@@ -1,0 +1,125 @@
+"""The walk of Elastic-Cache: from the first layer whose attention drifts on, all rows are computed again."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from diffcache.language.backbones.base import Backbone, Rotary
+from diffcache.language.cache import Rows, TokenKVCache, rows_of, take
+from diffcache.language.canvas import Canvas
+from diffcache.language.ledger import Ledger
+from diffcache.language.probes import attention_drift, attention_weights, most_attended
+from diffcache.language.walk import Walk
+
+
+class DriftWalk(Walk):
+    """Elastic-Cache (arXiv 2510.14973), with attention weights of tracked and window rows alone.
+
+    In each layer the tracked tokens (those that the window attends most) are asked how they attended before their rows
+    were written and how they do now. Where the mean cosine falls below `gamma`, the next layer's stored inputs take the
+    place of the rows, and all positions are computed from there on.
+
+    Attributes:
+        gamma: bound on the cosine.
+        track: tracked tokens in each layer.
+        delayed: act on the drift that the call before has measured. One read from the device for each call instead of
+            one for each layer; a refresh comes one call later.
+        over_keys: the cosine runs over keys, not heads.
+        layer_from: the first layer that the last call computed for all rows; number of layers where there was none.
+    """
+
+    def __init__(
+        self,
+        net: Backbone,
+        cache: TokenKVCache,
+        ledger: Ledger,
+        gamma: float,
+        track: int,
+        delayed: bool,
+        over_keys: bool,
+    ) -> None:
+        super().__init__(net, cache, ledger)
+        self.gamma = gamma
+        self.track = track
+        self.delayed = delayed
+        self.over_keys = over_keys
+        self.layer_from = 0
+        self._full = True
+        self._drifts: list[Tensor] = []
+
+    def begin(self, canvas: Canvas, full: bool) -> None:
+        self._full = full
+        self._window = Watched.of(canvas.candidates)
+        self._tracked = None if full or self.extra is None else Watched.of(self.extra)
+        self._eligible = canvas.tokens != canvas.mask_id
+
+    def run(self, hidden: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
+        layers = len(self.net.layers)
+        self.layer_from = 0 if self._full else self._due(layers)
+        self._drifts = []
+        self.extra = torch.zeros_like(self._eligible)
+        rotary, mask = self.rotary(rows), self.cache.mask()
+        for layer in range(layers):
+            self.cache.write_plane("inputs", layer, rows, hidden)
+            if layer == self.layer_from and not self._full:
+                rows, self._tracked = self.everything(), None
+                hidden, rotary = self.cache.plane("inputs", layer).clone(), self.rotary(rows)
+            hidden = self.layer(layer, hidden, rows, rotary, mask)
+            if self._tracked is not None and not self.delayed and float(self._drifts[-1].min()) < self.gamma:
+                self.layer_from = layer + 1
+        return hidden, rows
+
+    def layer(self, layer: int, hidden: Tensor, rows: Rows, rotary: Rotary, mask: Tensor | None) -> Tensor:
+        queries, keys, values = self.net.project(layer, hidden, rotary)
+        before = None if self._tracked is None else self._weights(layer, self._tracked.rows, mask)
+        self.cache.write(layer, rows, keys, values)
+        self.cache.write_plane("queries", layer, rows, queries.transpose(1, 2))
+        self.ledger.computed(hidden.shape[1], self.cache.length)
+        self._observe(layer, before, mask)
+        return self.net.finish(layer, hidden, self.net.attend(layer, queries, *self.cache.read(layer), mask))
+
+    def _observe(self, layer: int, before: Tensor | None, mask: Tensor | None) -> None:
+        """Notes how far the tracked tokens have drifted, and what the window attends most."""
+        attendable = None if mask is None else mask[:, 0, 0]
+        asked = self._window.rows
+        if before is not None and self._tracked is not None:
+            asked = torch.cat([asked, self._tracked.rows], dim=1)
+        weights = self._weights(layer, asked, mask)
+        size = self._window.rows.shape[1]
+        if before is not None and self._tracked is not None:
+            after, counted = weights[:, :, size:], self._tracked.counted
+            self._drifts.append(attention_drift(before, after, counted, attendable, self.over_keys))
+        eligible = self._eligible if attendable is None else self._eligible & attendable
+        best = most_attended(weights[:, :, :size], self._window.counted, eligible, self.track)
+        self.extra = best if self.extra is None else self.extra | best
+
+    def _due(self, layers: int) -> int:
+        """The layer to refresh from, by what the call before has measured."""
+        if not self.delayed or not self._drifts:
+            return layers
+        due = (torch.stack(self._drifts).amin(dim=1) < self.gamma).tolist()
+        return due.index(True) + 1 if any(due) else layers
+
+    def _weights(self, layer: int, rows: Tensor, mask: Tensor | None) -> Tensor:
+        """How rows [b, n] attend the stored keys with their stored queries, [b, H, n, S]."""
+        queries = take(self.cache.plane("queries", layer), rows).transpose(1, 2)
+        keys, _ = self.cache.read(layer)
+        self.ledger.probed(rows.shape[1] * self.cache.length * self.ledger.costs.pair // 2)
+        return attention_weights(queries, keys, self.net.scale, mask)
+
+
+@dataclass(frozen=True)
+class Watched:
+    """Positions [b, n], and which of them count: bool [b, n], False for what only fills a short list up."""
+
+    rows: Tensor
+    counted: Tensor
+
+    @classmethod
+    def of(cls, wanted: Tensor) -> "Watched":
+        """Those where `wanted` [b, S] holds. One read from the device."""
+        rows = rows_of(wanted)
+        fresh = torch.ones_like(rows, dtype=torch.bool)
+        fresh[:, 1:] = rows[:, 1:] != rows[:, :-1]
+        return cls(rows, fresh & wanted.gather(1, rows))

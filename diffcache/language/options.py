@@ -1,0 +1,79 @@
+"""What a user asks of `generate`: checked, and made into what the sampler works with."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diffcache.language.canvas import Canvas
+from diffcache.language.decoding import Factor, Quota, Rule, Threshold
+from diffcache.schedulers.errors import ConfigError
+
+
+def decode_rule(steps: int | None, threshold: float | None, factor: float | None, remasking: str) -> Rule:
+    """The one rule that was asked for; a quota without any.
+
+    Raises:
+        ConfigError: more than one, or an order that the rule cannot follow.
+    """
+    asked = {"steps": steps, "threshold": threshold, "factor": factor}
+    given = [name for name, value in asked.items() if value is not None]
+    if len(given) > 1:
+        raise ConfigError(f"{' and '.join(given)} are different decode rules: give one of them.")
+    if remasking not in ("low_confidence", "random"):
+        raise ConfigError(f'remasking must be "low_confidence" or "random", not {remasking!r}.')
+    if remasking == "random" and given and steps is None:
+        raise ConfigError(
+            f'{given[0]} asks for confidence, which remasking="random" ignores: leave one of them out.'
+        )
+    if threshold is not None:
+        return Threshold(threshold)
+    return Quota() if factor is None else Factor(factor)
+
+
+def blocks_of(canvas: Canvas, block_length: int | None, steps: int | None) -> list[range]:
+    """The blocks in order; the last may be shorter where no quota asks for equal ones.
+
+    Args:
+        steps: model calls of a quota; None for another rule.
+
+    Raises:
+        ConfigError: with a quota, blocks that do not divide the answer, or steps that the blocks do not divide.
+    """
+    size = canvas.length - canvas.prompt
+    block = size if block_length is None else block_length
+    if block < 1 or size < 1:
+        raise ConfigError(f"gen_length and block_length must be at least 1, not {size} and {block}.")
+    starts = range(canvas.prompt, canvas.length, block)
+    if steps is not None and (size % block or steps % len(starts) or steps < 1):
+        raise ConfigError(
+            f"a quota needs blocks and calls that come out even, and gen_length={size}, block_length={block}, "
+            f"steps={steps} do not: choose a block_length that divides gen_length and a multiple of the number of "
+            "blocks as steps, or decode with threshold=0.9."
+        )
+    return [range(start, min(start + block, canvas.length)) for start in starts]
+
+
+def mask_id_of(model: Any, given: int | None) -> int:
+    """The mask token.
+
+    Raises:
+        ConfigError: nobody says which it is, or it is none of the vocabulary.
+    """
+    found = getattr(model.config, "mask_token_id", None) if given is None else given
+    if found is None:
+        raise ConfigError(
+            "the model's configuration names no mask token: pass mask_token_id (LLaDA's is 126336)."
+        )
+    if not 0 <= found < model.config.vocab_size:
+        raise ConfigError(
+            f"mask_token_id={found} is not in the vocabulary of {model.config.vocab_size} tokens."
+        )
+    return int(found)
+
+
+def eos_ids_of(model: Any, given: int | None) -> Tensor:
+    """Tokens that end a text, int64 [0 or more]."""
+    found = getattr(model.config, "eos_token_id", None) if given is None else given
+    many = [] if found is None else found if isinstance(found, list) else [found]
+    return torch.tensor(many, dtype=torch.int64)

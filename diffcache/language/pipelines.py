@@ -1,0 +1,101 @@
+"""Diffusers' LLaDA2Pipeline: its model calls, which see whole texts, go through a session."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diffcache.language.canvas import Canvas
+from diffcache.language.session import Session
+
+Begun = Callable[[Tensor], Session]
+"""Makes the session of a run over texts of `real` [b, C]."""
+
+_run: ContextVar["PipelineRun | None"] = ContextVar("diffcache_language_run", default=None)
+
+
+class PipelineRun:
+    """One call of the pipeline. It writes block by block, and never shows its model what follows the block.
+
+    Each of its model calls passes all tokens up to the block's end; the logits of the block are all that it reads.
+    """
+
+    def __init__(self, model: Any, begin: Begun, block_length: int, gen_length: int, mask_id: int) -> None:
+        self.model = model
+        self._begin = begin
+        self._block_length = block_length
+        self._gen_length = gen_length
+        self._mask_id = mask_id
+        self._session: Session | None = None
+        self._canvas: Canvas | None = None
+
+    def logits(self, tokens: Tensor, attention_mask: Tensor) -> Tensor:
+        """Logits of the block [b, B, V] for tokens [b, S] up to its end."""
+        stop = tokens.shape[1]
+        if self._session is None or self._canvas is None:
+            blocks = -(-self._gen_length // self._block_length)
+            real = tokens.new_ones(len(tokens), stop + blocks * self._block_length, dtype=torch.bool)
+            self._session = self._begin(real)
+            self._canvas = Canvas.of_prompts(tokens[:, : stop - self._block_length], 0, self._mask_id)
+            self._canvas.rereads = True
+        if stop != self._canvas.length:
+            self._canvas.enter(range(stop - self._block_length, stop))
+            self._canvas.limit = torch.full_like(self._canvas.limit, stop)
+            self._session.cache.mark(attention_mask.bool())
+        self._canvas.tokens = tokens
+        logits, _ = self._session.logits(self._canvas)
+        self._canvas.advance()
+        return logits
+
+
+def is_language_pipeline(target: object) -> bool:
+    from diffusers import LLaDA2Pipeline
+
+    return isinstance(target, LLaDA2Pipeline)
+
+
+def pipeline_members(base: type, begun: Callable[[Any], Begun | None]) -> dict[str, Any]:
+    """Of the swapped pipeline class; `begun` says how an active one begins a session."""
+
+    @functools.wraps(base.__call__)
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        forward = functools.partial(base.__call__, self)
+        begin = begun(self)
+        if begin is None:
+            return forward(*args, **kwargs)
+        asked = inspect.signature(forward).bind(*args, **kwargs)
+        asked.apply_defaults()
+        block, mask = asked.arguments["block_length"], asked.arguments["mask_token_id"]
+        run = PipelineRun(
+            self.model,
+            begin,
+            self.scheduler.config.block_length if block is None else block,
+            asked.arguments["gen_length"],
+            self.mask_token_id if mask is None else mask,
+        )
+        token = _run.set(run)
+        try:
+            return forward(*args, **kwargs)
+        finally:
+            _run.reset(token)
+
+    return {"__call__": __call__}
+
+
+def model_members(base: type) -> dict[str, Any]:
+    """Of the swapped class of a pipeline's model: inside a run its calls go through the session."""
+
+    @functools.wraps(base.__call__)
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        run = _run.get()
+        if run is None or run.model is not self:
+            return base.__call__(self, *args, **kwargs)
+        from transformers.modeling_outputs import CausalLMOutput
+
+        return CausalLMOutput(logits=run.logits(args[0], kwargs["attention_mask"]))
+
+    return {"__call__": __call__}

@@ -1,0 +1,107 @@
+"""dKV-Cache (arXiv 2505.15781): a token's keys and values are kept from one call after it was written."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from diffcache.language.cache import rows_of
+from diffcache.language.canvas import Canvas
+from diffcache.language.recipes.base import LanguageConfig
+from diffcache.schedulers.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class DKVDecodeConfig(LanguageConfig):
+    """dKV-Cache-Decode. Computes all masks, and the tokens that the call before has written (the one-step delay).
+
+    Every token is kept from the call on that first sees it. The authors keep nothing of a block's first call and so
+    compute its second in full as well; here the first is kept, and the second computes like the others.
+
+    Attributes:
+        interval: calls between two full ones, counted from the block's first (published: 8 for LLaDA, 4 for Dream).
+    """
+
+    name: ClassVar[str] = "dkv-decode"
+
+    interval: int = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check("interval", 1, whole=True)
+
+    def full(self, canvas: Canvas) -> bool:
+        return canvas.block_step % self.interval == 0
+
+    def rows(self, canvas: Canvas) -> Tensor:
+        return canvas.masked | canvas.dirty
+
+
+@dataclass(frozen=True, kw_only=True)
+class DKVGreedyConfig(LanguageConfig):
+    """dKV-Cache-Greedy. Computes what is written next, what was written last, and a few masks around it.
+
+    It has to know the next positions before the model is asked: generate with `remasking="random"` and a fixed quota.
+
+    Attributes:
+        interval: calls between two full ones (published: 2).
+        window: masks nearest to the next positions that are computed with them (published: 4).
+    """
+
+    name: ClassVar[str] = "dkv-greedy"
+
+    interval: int = 2
+    window: int = 4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check("interval", 1, whole=True)
+        self._check("window", 0, whole=True)
+
+    def full(self, canvas: Canvas) -> bool:
+        return canvas.block_step % self.interval == 0
+
+    def rows(self, canvas: Canvas) -> Tensor:
+        if canvas.upcoming is None:
+            raise ConfigError(
+                'dkv-greedy must know the next positions: generate with remasking="random", and without threshold '
+                "and factor."
+            )
+        around = nearest(canvas.masked & ~canvas.upcoming, canvas.upcoming, self.window)
+        return canvas.upcoming | canvas.dirty | around
+
+
+@dataclass(frozen=True, kw_only=True)
+class DKVPrefillConfig(LanguageConfig):
+    """dKV-Cache-Prefill, and -PD where `interval` is given: the prompt is computed once and never again.
+
+    Attributes:
+        interval: None computes the whole answer at every call (Prefill). A number computes the answer so often, and
+            masks and the tokens just written at other calls (PD; published: 4).
+    """
+
+    name: ClassVar[str] = "dkv-prefill"
+
+    interval: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check("interval", 1, whole=True)
+
+    def full(self, canvas: Canvas) -> bool:
+        return False
+
+    def rows(self, canvas: Canvas) -> slice | Tensor:
+        if self.interval is None or canvas.block_step % self.interval == 0:
+            return slice(canvas.prompt, canvas.length)
+        return (canvas.masked | canvas.dirty) & (canvas.positions >= canvas.prompt)
+
+
+def nearest(among: Tensor, targets: Tensor, count: int) -> Tensor:
+    """Bool [b, S]: of the positions `among` [b, S], the `count` that are nearest to any of `targets` [b, S]."""
+    positions = torch.arange(among.shape[1], device=among.device)
+    distance = (positions[None, :, None] - rows_of(targets)[:, None, :]).abs().amin(dim=2)
+    far = among.shape[1]
+    order = distance.masked_fill(~among, far).argsort(dim=1, stable=True)[:, :count]
+    return torch.zeros_like(among).scatter(1, order, True) & among

@@ -1,0 +1,49 @@
+"""dLLM-Cache (arXiv 2506.06295): prompt and answer refreshed now and then, and the rows whose values drift."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from diffcache.language.backbones.base import Backbone
+from diffcache.language.cache import TokenKVCache
+from diffcache.language.canvas import Canvas
+from diffcache.language.features import FeatureWalk
+from diffcache.language.ledger import Ledger
+from diffcache.language.recipes.base import LanguageConfig
+from diffcache.schedulers.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class DLLMCacheConfig(LanguageConfig):
+    """Stores keys, values and what each layer adds; in each layer the rows whose values changed most are computed.
+
+    Attributes:
+        prompt_interval: calls between two refreshes of the prompt, K_p (published for LLaDA-Instruct: 50).
+        interval: calls between two refreshes of the answer, K_r (published: 7).
+        ratio: share of the answer that a layer computes at other calls, rho (published: 0.25).
+    """
+
+    name: ClassVar[str] = "dllm-cache"
+
+    prompt_interval: int = 50
+    interval: int = 7
+    ratio: float = 0.25
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check("prompt_interval", 1, whole=True)
+        self._check("interval", 1, whole=True)
+        self._check("ratio", 0)
+        if self.ratio > 1:
+            raise ConfigError(f"dllm-cache: ratio is a share between 0 and 1, not {self.ratio!r}.")
+
+    def planes(self, net: Backbone) -> dict[str, tuple[int, ...]]:
+        return {"changes": (net.width,)}
+
+    def walk(self, net: Backbone, cache: TokenKVCache, ledger: Ledger) -> FeatureWalk:
+        return FeatureWalk(net, cache, ledger, self.prompt_interval, self.interval, self.ratio)
+
+    def full(self, canvas: Canvas) -> bool:
+        return canvas.step % self.prompt_interval == 0 and canvas.step % self.interval == 0
+
+    def rows(self, canvas: Canvas) -> slice:
+        return slice(0, canvas.length)

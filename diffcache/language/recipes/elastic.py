@@ -1,0 +1,64 @@
+"""Elastic-Cache (arXiv 2510.14973): a sliding window, and a refresh from the layer on whose attention drifts."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from diffcache.language.backbones.base import Backbone
+from diffcache.language.cache import TokenKVCache
+from diffcache.language.canvas import Canvas
+from diffcache.language.drift import DriftWalk
+from diffcache.language.ledger import Ledger
+from diffcache.language.recipes.base import LanguageConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElasticCacheConfig(LanguageConfig):
+    """Computes the first masks, the tokens just written, and the most attended tokens, which tell when it is time.
+
+    Defaults are the authors'. Unlike their code it takes batches and padding: texts in a batch are refreshed together,
+    by the one that drifts most.
+
+    Attributes:
+        threshold: gamma, the cosine between a tracked token's old and new attention below which the layers above are
+            refreshed. 1.01 refreshes at every call, -1.01 never.
+        window: masks that are computed, and may be committed.
+        tracked: most attended tokens that each layer tracks.
+        refresh: "immediate" in the call that measures the drift (the original rule, one read from the device for each
+            layer), or "delayed" to the next call (one read for each call).
+        axis: what the cosine runs over, "heads" (as the authors coded it) or "keys".
+    """
+
+    name: ClassVar[str] = "elastic-cache"
+
+    threshold: float = 0.9
+    window: int = 16
+    tracked: int = 1
+    refresh: str = "immediate"
+    axis: str = "heads"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check("threshold", -2)
+        self._check("window", 1, whole=True)
+        self._check("tracked", 1, whole=True)
+        self._choose("refresh", "immediate", "delayed")
+        self._choose("axis", "heads", "keys")
+
+    def planes(self, net: Backbone) -> dict[str, tuple[int, ...]]:
+        return {"inputs": (net.width,), "queries": (net.heads, net.head_dim)}
+
+    def walk(self, net: Backbone, cache: TokenKVCache, ledger: Ledger) -> DriftWalk:
+        delayed, over_keys = self.refresh == "delayed", self.axis == "keys"
+        return DriftWalk(net, cache, ledger, self.threshold, self.tracked, delayed, over_keys)
+
+    @property
+    def candidates(self) -> int:
+        return self.window
+
+    def full(self, canvas: Canvas) -> bool:
+        return False
+
+    def rows(self, canvas: Canvas) -> Tensor:
+        return canvas.candidates | canvas.dirty

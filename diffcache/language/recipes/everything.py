@@ -1,0 +1,20 @@
+"""No cache: every call computes every row. What other methods are measured against."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from diffcache.language.canvas import Canvas
+from diffcache.language.recipes.base import LanguageConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoneConfig(LanguageConfig):
+    """Computes everything, through the cache's machinery. Its tokens are those of the plain sampler, to the bit."""
+
+    name: ClassVar[str] = "none"
+
+    def full(self, canvas: Canvas) -> bool:
+        return True
+
+    def rows(self, canvas: Canvas) -> slice:
+        return slice(0, canvas.length)

@@ -1,0 +1,154 @@
+"""generate(): the sampler of masked-diffusion language models, the same with and without a cache."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from diffcache.language.attaching import caller_for
+from diffcache.language.cache import put
+from diffcache.language.canvas import Canvas
+from diffcache.language.decoding import Quota, draw, quota, ranks
+from diffcache.language.options import blocks_of, decode_rule, eos_ids_of, mask_id_of
+from diffcache.language.session import Caller
+
+Callback = Callable[[int, Tensor], Tensor | None]
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What was written.
+
+    Attributes:
+        sequences: int64 [b, P + G], prompts included; filled up with EOS after a text's first.
+        lengths: int64 [b], tokens written before the first EOS.
+        calls: model calls.
+    """
+
+    sequences: Tensor
+    lengths: Tensor
+    calls: int
+
+
+@torch.no_grad()
+def generate(
+    model: Any,
+    input_ids: Tensor,
+    attention_mask: Tensor | None = None,
+    *,
+    gen_length: int = 128,
+    block_length: int | None = None,
+    steps: int | None = None,
+    threshold: float | None = None,
+    factor: float | None = None,
+    window: int | None = None,
+    temperature: float = 0.0,
+    remasking: Literal["low_confidence", "random"] = "low_confidence",
+    mask_token_id: int | None = None,
+    eos_token_id: int | None = None,
+    eos_early_stop: bool = True,
+    seed: int | None = None,
+    progress: bool = False,
+    callback: Callback | None = None,
+) -> Generation:
+    """Writes `gen_length` tokens behind each prompt (LLaDA, arXiv 2502.09992, alg. 4 and 5).
+
+    The decode rule is one of three, whatever the cache: a quota of `gen_length / steps` tokens for each call, all
+    candidates above a `threshold`, or Fast-dLLM's `factor`.
+
+    Args:
+        model: accelerated, or plain.
+        input_ids: int64 [b, P].
+        attention_mask: [b, P], 0 at padding, which is never attended; pad on the left.
+        block_length: how many tokens are written before the next are begun. None: all of them.
+        steps: model calls; None for one token each. Only without threshold and factor.
+        threshold: commit what the model gives at least this probability, and one token in any case.
+        factor: commit n tokens together while the n-th has a probability of 1 - factor / (n + 1) at least.
+        window: commit none but the first so many masks. None: all of the block, or the method's own window.
+        temperature: 0 takes the most likely token.
+        remasking: which candidates come first, the surest or random ones (then without threshold and factor).
+        mask_token_id, eos_token_id: None: as the model's configuration says.
+        eos_early_stop: write nothing behind a text's first EOS, and stop when no text has anything left.
+        seed: of temperature and random order; None for PyTorch's own state.
+        progress: show a progress bar over tokens.
+        callback: called after each model call with its number and the tokens [b, P + G]; tokens that it returns
+            replace them, and a changed token is computed anew.
+
+    Raises:
+        ConfigError: options that exclude each other or do not divide, or a model without mask token.
+        TargetError: a model of no known family.
+    """
+    generator = None if seed is None else torch.Generator(input_ids.device).manual_seed(seed)
+    rule = decode_rule(steps, threshold, factor, remasking)
+    canvas = Canvas.of_prompts(input_ids, gen_length, mask_id_of(model, mask_token_id))
+    blocks = blocks_of(canvas, block_length, steps or gen_length if isinstance(rule, Quota) else None)
+    eos = eos_ids_of(model, eos_token_id).to(input_ids.device)
+    caller = caller_for(model, _real(input_ids, attention_mask, gen_length))
+    canvas.window = min((size for size in (window, caller.window) if size is not None), default=None)
+    order = torch.rand(canvas.tokens.shape, generator=generator, device=input_ids.device)
+    with tqdm(total=input_ids.shape[0] * gen_length, unit="token", disable=not progress) as bar:
+        for block in blocks:
+            canvas.enter(block)
+            begun = canvas.masked & (canvas.positions < block.stop)
+            while bool((candidates := canvas.candidates).any()):
+                asked = quota(begun, canvas.block_step, (steps or gen_length) // len(blocks))
+                if remasking == "random":
+                    canvas.upcoming = candidates & (ranks(order.masked_fill(~candidates, -1)) < asked)
+                tokens, confidence = _guess(caller, canvas, temperature, generator)
+                askable = candidates & confidence.isfinite()
+                if remasking == "random":
+                    confidence = order
+                commit = askable & rule.commit(confidence.masked_fill(~askable, -torch.inf), asked)
+                canvas.tokens = torch.where(commit, tokens, canvas.tokens)
+                canvas.advance()
+                if eos_early_stop:
+                    canvas.limit = _first_of(eos, canvas)
+                if callback is not None:
+                    _call_back(callback, canvas)
+                if progress:
+                    bar.update(int(commit.sum()))
+    return _finish(canvas, eos, eos_early_stop, caller)
+
+
+def _real(input_ids: Tensor, attention_mask: Tensor | None, gen_length: int) -> Tensor:
+    """Bool [b, P + G], False at padding."""
+    given = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+    return torch.cat([given, given.new_ones(len(given), gen_length)], dim=1).bool()
+
+
+def _guess(
+    caller: Caller, canvas: Canvas, temperature: float, generator: torch.Generator | None
+) -> tuple[Tensor, Tensor]:
+    """Tokens [b, S] and their probabilities [b, S]; -inf where the model was not asked."""
+    logits, predicted = caller.logits(canvas)
+    tokens, probability = draw(logits, canvas.mask_id, temperature, generator)
+    batch, length = canvas.tokens.shape
+    guess = tokens.new_zeros(batch, length + 1)  # the last row of a shifted model predicts one position more
+    confidence = probability.new_full((batch, length + 1), -torch.inf)
+    put(guess, predicted, tokens, dim=1)
+    put(confidence, predicted, probability, dim=1)
+    return guess[:, :length], confidence[:, :length]
+
+
+def _first_of(eos: Tensor, canvas: Canvas) -> Tensor:
+    """Where each text has its first EOS behind the prompt, int64 [b, 1]; its length where there is none."""
+    found = torch.isin(canvas.tokens, eos) & (canvas.positions >= canvas.prompt)
+    return torch.where(found, canvas.positions, canvas.length).amin(dim=1, keepdim=True)
+
+
+def _call_back(callback: Callback, canvas: Canvas) -> None:
+    edited = callback(canvas.step, canvas.tokens.clone())
+    if edited is not None:
+        canvas.edited = not torch.equal(edited, canvas.tokens)
+        canvas.tokens = edited
+
+
+def _finish(canvas: Canvas, eos: Tensor, stopped: bool, caller: Caller) -> Generation:
+    limit = _first_of(eos, canvas)
+    sequences = canvas.tokens
+    if stopped and len(eos):
+        sequences = torch.where(canvas.positions > limit, eos[0], sequences)
+    return Generation(sequences, limit[:, 0] - canvas.prompt, caller.ledger.calls)

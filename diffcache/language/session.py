@@ -1,0 +1,129 @@
+"""Session: the cached state of one run, and the model calls that go through it."""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from diffcache.language.backbones.base import Backbone
+from diffcache.language.cache import Rows, TokenKVCache, rows_of, take
+from diffcache.language.canvas import Canvas
+from diffcache.language.ledger import Costs, Ledger
+from diffcache.language.recipes.base import LanguageConfig
+from diffcache.language.walk import index_in
+
+
+class Caller(Protocol):
+    """How a sampler asks the model."""
+
+    ledger: Ledger
+
+    @property
+    def window(self) -> int | None:
+        """How many masks of a text may be committed at most, the first ones; None for all."""
+
+    def logits(self, canvas: Canvas) -> tuple[Tensor, Rows]:
+        """Logits [b, m, V], and the positions that they predict: all candidates at least."""
+
+
+class Plain:
+    """The model's own forward, without any cache.
+
+    Args:
+        real: bool [b, S], False at padding.
+    """
+
+    window = None
+
+    def __init__(self, net: Backbone, real: Tensor) -> None:
+        self.net = net
+        self.ledger = _ledger(net, len(real))
+        self._real = None if bool(real.all()) else real
+
+    def logits(self, canvas: Canvas) -> tuple[Tensor, Rows]:
+        self.ledger.begin(canvas.length)
+        for _ in self.net.layers:
+            self.ledger.computed(canvas.length, canvas.length)
+        logits = self.net.call(canvas.tokens, self._real)
+        self.ledger.end(canvas.length)
+        predicted = slice(canvas.block.start, canvas.block.stop)
+        first = max(predicted.start - self.net.token_shift, 0)
+        return logits[:, first : first + len(canvas.block)], predicted
+
+
+class Session:
+    """One run through the cache.
+
+    Args:
+        net: the model's parts.
+        config: the method.
+        real: bool [b, C], False at padding; C is the longest that the text may become.
+    """
+
+    def __init__(self, net: Backbone, config: LanguageConfig, real: Tensor) -> None:
+        self.net = net
+        self.config = config
+        self.ledger = _ledger(net, len(real))
+        self.cache = TokenKVCache(
+            len(net.layers), net.kv_heads, net.head_dim, real, dtype=net.dtype, planes=config.planes(net)
+        )
+        self.ledger.cache_bytes = self.cache.nbytes
+        self.walk = config.walk(net, self.cache, self.ledger)
+        self._reuses = 0
+
+    @property
+    def window(self) -> int | None:
+        return self.config.candidates
+
+    def logits(self, canvas: Canvas) -> tuple[Tensor, Rows]:
+        grown = canvas.length != self.cache.length
+        self.cache.resize(canvas.length)
+        canvas.dirty = self.cache.dirty(canvas.tokens)
+        self.ledger.begin(canvas.length)
+        hidden, rows = self.walk(canvas.tokens, self._rows(canvas, grown))
+        hidden, predicted = self._predicted(canvas, hidden, rows)
+        self.ledger.end(hidden.shape[1])
+        return self.net.logits(hidden), predicted
+
+    def _rows(self, canvas: Canvas, grown: bool) -> Rows:
+        """What the method asks for, and what it must not leave out."""
+        full = self.config.forces_full(canvas, self._reuses, grown) or self.config.full(canvas)
+        self.walk.begin(canvas, full)
+        self._reuses = 0 if full else self._reuses + 1
+        if full:
+            return slice(0, canvas.length)
+        rows = self.config.rows(canvas)
+        if isinstance(rows, slice):
+            if not canvas.edited:
+                return slice(max(rows.start - self.net.token_shift, 0), rows.stop)
+            rows = _as_mask(rows, canvas)
+        if canvas.edited:
+            rows = rows | canvas.dirty
+        if canvas.rereads:
+            rows = rows | _as_mask(slice(canvas.block.start, canvas.block.stop), canvas)
+        if self.walk.extra is not None:
+            rows = rows | self.walk.extra
+        if self.net.token_shift:
+            rows[:, :-1] |= canvas.candidates[:, 1:]
+        return rows_of(rows)
+
+    def _predicted(self, canvas: Canvas, hidden: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
+        """The rows of `hidden` whose logits are wanted, and which positions they predict."""
+        shift, size = self.net.token_shift, len(canvas.block)
+        first = max(canvas.block.start - shift, 0)
+        if isinstance(rows, slice):
+            return hidden.narrow(1, first - rows.start, size), slice(first + shift, first + shift + size)
+        if rows.shape[1] < size and not canvas.rereads:
+            return hidden, (rows + shift).clamp(max=canvas.length)
+        asked = torch.arange(first, first + size, device=rows.device).expand(len(rows), -1)
+        return take(hidden, index_in(rows, asked, canvas.length)), slice(first + shift, first + shift + size)
+
+
+def _as_mask(rows: slice, canvas: Canvas) -> Tensor:
+    inside: Tensor = (canvas.positions >= rows.start) & (canvas.positions < rows.stop)
+    return inside.expand_as(canvas.tokens)
+
+
+def _ledger(net: Backbone, batch: int) -> Ledger:
+    size = next(net.model.parameters()).element_size()
+    return Ledger(Costs.of(net), batch, 2 * net.kv_heads * net.head_dim * size)

@@ -1,0 +1,69 @@
+"""Walk: one model call through the cache, for some rows, layer by layer."""
+
+import torch
+from torch import Tensor
+
+from diffcache.language.backbones.base import Backbone, Rotary
+from diffcache.language.cache import Rows, TokenKVCache, take
+from diffcache.language.canvas import Canvas
+from diffcache.language.ledger import Ledger
+
+
+class Walk:
+    """Computes rows and attends everything: their keys and values are new, all others are as they were stored.
+
+    One serves one run. Methods that look into layers override `begin` and `run`.
+    """
+
+    extra: Tensor | None = None
+    """Bool [b, S]: rows that it wants computed besides the method's; None for none."""
+
+    def __init__(self, net: Backbone, cache: TokenKVCache, ledger: Ledger) -> None:
+        self.net = net
+        self.cache = cache
+        self.ledger = ledger
+        self._tables = net.rotary(cache.capacity, cache.real.device)
+
+    def begin(self, canvas: Canvas, full: bool) -> None:
+        """The next call is about this canvas, and computes everything if `full`."""
+
+    def __call__(self, tokens: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
+        """Computes rows of `tokens` [b, S].
+
+        Returns:
+            The last layer's output [b, n, width], and the rows that it stands for: those asked for, or more.
+        """
+        self.cache.stamp(rows, tokens)
+        return self.run(self.net.embed(take(tokens, rows)), rows)
+
+    def run(self, hidden: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
+        """All layers, from embedded rows [b, n, width] on."""
+        rotary, mask = self.rotary(rows), self.cache.mask()
+        for layer in range(len(self.net.layers)):
+            hidden = self.layer(layer, hidden, rows, rotary, mask)
+        return hidden, rows
+
+    def layer(self, layer: int, hidden: Tensor, rows: Rows, rotary: Rotary, mask: Tensor | None) -> Tensor:
+        """One layer's output for these rows."""
+        queries, keys, values = self.net.project(layer, hidden, rotary)
+        self.cache.write(layer, rows, keys, values)
+        self.ledger.computed(hidden.shape[1], self.cache.length)
+        attended = self.net.attend(layer, queries, *self.cache.read(layer), mask)
+        return self.net.finish(layer, hidden, attended)
+
+    def rotary(self, rows: Rows) -> Rotary:
+        """Cosine and sine of rows, [1 or b, n, ...] each."""
+        cos, sin = self._tables
+        if isinstance(rows, slice):
+            return cos[:, rows], sin[:, rows]
+        return cos[0, rows], sin[0, rows]
+
+    def everything(self) -> slice:
+        """All rows of the text."""
+        return slice(0, self.cache.length)
+
+
+def index_in(rows: Tensor, positions: Tensor, length: int) -> Tensor:
+    """Where in `rows` [b, n] each of `positions` [b, m] stands; 0 for those that are not there."""
+    places = torch.arange(rows.shape[1], device=rows.device).expand_as(rows)
+    return rows.new_zeros(rows.shape[0], length).scatter(1, rows, places).gather(1, positions)

@@ -1,0 +1,156 @@
+"""Decode rules against hand-computed tables, and what the sampler does with EOS, edits, seeds and progress."""
+
+import pytest
+import torch
+from language.tiny import EOS, MASK, VOCABULARY, texts, tiny_llama
+from torch import Tensor
+
+from diffcache import accelerate, generate, report
+from diffcache.language.decoding import Factor, Quota, Rule, Threshold, draw, quota
+
+LOW = -torch.inf
+CONFIDENCE = torch.tensor([[0.95, LOW, 0.4, 0.92, 0.6], [0.1, 0.3, LOW, LOW, 0.2]])
+ONE = torch.ones(2, 1, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (Quota(), [[0], [1]]),
+        (Threshold(0.9), [[0, 3], [1]]),
+        (Threshold(0.5), [[0, 3, 4], [1]]),
+        (Threshold(1.5), [[0], [1]]),
+        # thresholds 1/2, 2/3, 3/4, 4/5 of factor 1: 0.92 reaches 2/3, 0.6 misses 3/4
+        (Factor(1.0), [[0, 3], [1]]),
+        (Factor(2.0), [[0, 3, 4], [1]]),
+        (Factor(0.1), [[0], [1]]),
+    ],
+    ids=lambda value: str(value) if isinstance(value, Rule) else None,
+)
+def test_rules_commit_by_hand_computed_tables(rule: Rule, expected: list[list[int]]) -> None:
+    commit = rule.commit(CONFIDENCE, ONE) & CONFIDENCE.isfinite()
+    assert [row.nonzero()[:, 0].tolist() for row in commit] == expected
+
+
+def test_a_quota_spreads_evenly_and_asks_one_at_least() -> None:
+    masked = torch.tensor([[1] * 7, [1, 1, 0, 0, 0, 0, 0]]).bool()
+    asked = [quota(masked, step, 3)[:, 0].tolist() for step in range(3)]
+    assert asked == [[3, 1], [2, 1], [2, 1]]
+
+
+def test_ties_go_to_the_earlier_position() -> None:
+    commit = Quota().commit(torch.tensor([[0.5, 0.5, 0.5]]), ONE[:1] * 2)
+    assert commit.tolist() == [[True, True, False]]
+
+
+def test_a_draw_is_no_mask_and_its_probability_is_the_models() -> None:
+    logits = torch.zeros(1, 1, 4)
+    logits[..., 1] = 9.0
+    logits[..., 3] = 1.0
+    token, probability = draw(logits.clone(), 1, 0.0, None)
+    assert token.item() == 3
+    assert probability.item() == pytest.approx(torch.tensor([0.0, 0.0, 1.0]).softmax(0)[2].item())
+
+
+def test_temperature_one_draws_from_the_models_distribution() -> None:
+    logits = torch.tensor([0.1, 0.2, 0.7]).log().expand(1, 4000, 3)
+    padded = torch.cat([logits, torch.zeros(1, 4000, 1)], dim=2)
+    tokens, _ = draw(padded, 3, 1.0, torch.Generator().manual_seed(0))
+    shares = torch.bincount(tokens[0], minlength=4) / 4000
+    torch.testing.assert_close(shares, torch.tensor([0.1, 0.2, 0.7, 0.0]), atol=0.03, rtol=0)
+
+
+def test_every_call_of_a_threshold_run_writes_something() -> None:
+    left: list[int] = []
+    generate(
+        tiny_llama(),
+        texts(3, 6),
+        gen_length=20,
+        threshold=0.6,
+        eos_early_stop=False,
+        callback=lambda _, tokens: left.append(int((tokens == MASK).sum(1).max())),
+    )
+    assert left == sorted(set(left), reverse=True)
+    assert left[-1] == 0
+
+
+def writes_eos_at(position: int) -> torch.nn.Module:
+    """A model that is surest of an EOS at one position; all else is alike to it."""
+    model = tiny_llama()
+    plain = model.forward
+
+    def forward(tokens: Tensor, **options: object) -> object:
+        out = plain(tokens, **options)
+        out.logits = torch.zeros_like(out.logits)
+        out.logits[..., 10] = 1.0
+        out.logits[:, position, EOS] = 9.0
+        return out
+
+    model.forward = forward
+    return model
+
+
+def test_nothing_is_written_behind_the_first_eos_and_tokens_are_counted_before_it() -> None:
+    written = generate(writes_eos_at(9), texts(2, 5), gen_length=12)
+    assert written.lengths.tolist() == [4, 4]
+    assert (written.sequences[:, 9:] == EOS).all()
+    assert not (written.sequences == MASK).any()
+    assert written.calls == 5
+    late = generate(writes_eos_at(9), texts(2, 5), gen_length=12, eos_early_stop=False)
+    assert late.lengths.tolist() == [4, 4]
+    assert late.calls == 12
+    assert (late.sequences[:, 10:] != EOS).all()
+
+
+@pytest.mark.parametrize(
+    "method", ["dkv-decode", "elastic-cache", "fast-dllm-dual", "fast-dllm-prefix", "dllm-cache"]
+)
+def test_an_edited_token_is_computed_anew(method: str) -> None:
+    """The prompt is changed by the callback after a few calls; every cache must take notice at the next one."""
+    model, prompts = accelerate(tiny_llama(), method), texts(1, 6)
+    dirty: list[int] = []
+
+    def edit(call: int, tokens: Tensor) -> Tensor | None:
+        dirty.append(int(report(model).ledger.row_layers_of[-1]))
+        if call == 4:
+            tokens[0, 2] = 7
+            return tokens
+        return None
+
+    written = generate(model, prompts, gen_length=12, eos_early_stop=False, callback=edit)
+    assert written.sequences[0, 2] == 7
+    if method in ("fast-dllm-dual", "fast-dllm-prefix"):
+        assert dirty[4] == dirty[3] + 3  # one row more in three layers
+
+
+def test_a_token_may_be_taken_back_to_a_mask() -> None:
+    def take_back(call: int, tokens: Tensor) -> Tensor | None:
+        if call != 3:
+            return None
+        tokens[:, 6:] = MASK
+        return tokens
+
+    written = generate(accelerate(tiny_llama(), "dkv-decode"), texts(1, 6), gen_length=8, callback=take_back)
+    assert written.calls == 3 + 8
+    assert not (written.sequences == MASK).any()
+
+
+def test_a_seed_repeats_and_another_does_not() -> None:
+    model, prompts = accelerate(tiny_llama(), "dkv-decode"), texts(2, 6)
+
+    def sample(seed: int) -> Tensor:
+        return generate(model, prompts, gen_length=16, temperature=1.0, seed=seed).sequences
+
+    assert torch.equal(sample(1), sample(1))
+    assert not torch.equal(sample(1), sample(2))
+
+
+def test_the_last_block_may_be_shorter_without_a_quota() -> None:
+    written = generate(tiny_llama(), texts(2, 5), gen_length=11, block_length=4, threshold=0.9)
+    assert written.sequences.shape == (2, 16)
+    assert written.sequences.max() < VOCABULARY
+
+
+def test_a_progress_bar_counts_tokens(capsys: pytest.CaptureFixture[str]) -> None:
+    generate(tiny_llama(), texts(2, 5), gen_length=6, eos_early_stop=False, progress=True)
+    assert "12/12" in capsys.readouterr().err

@@ -1,0 +1,148 @@
+"""What is computed: row counts against closed forms, and that no written token stays as the mask it was."""
+
+from typing import Any
+
+import pytest
+import torch
+from language.tiny import MASK, texts, tiny_llama
+from torch import Tensor
+
+from diffcache import accelerate, generate, methods, report
+from diffcache.language.canvas import Canvas
+from diffcache.language.decoding import Quota, draw, quota
+from diffcache.language.families import backbone_of
+from diffcache.language.ledger import Costs
+from diffcache.language.recipes.dkv import nearest
+from diffcache.language.session import Session
+
+PROMPT, GEN, BLOCK, LAYERS = 4, 24, 8, 3
+LENGTH = PROMPT + GEN
+BLOCKS = range(PROMPT, LENGTH, BLOCK)
+
+
+def dkv_rows(block: int, interval: int) -> int:
+    """All rows every `interval` calls; else what is masked, and the one token that was just written."""
+    calls = range(GEN)
+    return sum(LENGTH if i % block % interval == 0 else GEN - i + 1 for i in calls)
+
+
+CLOSED_FORMS: dict[str, tuple[str, dict[str, Any], int, int]] = {
+    "none": ("none", {}, BLOCK, LENGTH * GEN),
+    "prefix": ("fast-dllm-prefix", {}, BLOCK, sum(LENGTH + (BLOCK - 1) * (LENGTH - a) for a in BLOCKS)),
+    "dual": ("fast-dllm-dual", {}, BLOCK, 3 * (LENGTH + (BLOCK - 1) * BLOCK)),
+    "vicinity": (
+        "vicinity",
+        {"before": 2, "after": 2, "warmup_steps": 0},
+        BLOCK,
+        sum(LENGTH + (BLOCK - 1) * (min(a + BLOCK + 2, LENGTH) - a + 2) for a in BLOCKS),
+    ),
+    "dkv-decode, one block": ("dkv-decode", {"interval": 100}, GEN, dkv_rows(GEN, 100)),
+    "dkv-decode, one block, interval 4": ("dkv-decode", {"interval": 4}, GEN, dkv_rows(GEN, 4)),
+    "dkv-decode, blocks": ("dkv-decode", {"interval": 4}, BLOCK, dkv_rows(BLOCK, 4)),
+    "dkv-prefill": ("dkv-prefill", {}, GEN, LENGTH + (GEN - 1) * GEN),
+    "elastic, never refreshed": ("elastic-cache", {"threshold": -1.01, "window": 6}, GEN, -1),
+    "block-causal": ("block-causal", {}, BLOCK, PROMPT + 2 * BLOCK + GEN * BLOCK),
+}
+
+
+@pytest.mark.parametrize("case", CLOSED_FORMS)
+def test_rows_and_operations_are_those_of_the_closed_form(case: str) -> None:
+    method, options, block, expected = CLOSED_FORMS[case]
+    model = accelerate(tiny_llama(), method, **options)
+    generate(model, texts(1, PROMPT), gen_length=GEN, block_length=block, eos_early_stop=False)
+    ledger = report(model).ledger
+    if case.startswith("elastic"):
+        # the window, what was just written, and at most one tracked token of each layer
+        least = LENGTH + sum(min(6, GEN - i) + 1 for i in range(1, GEN))
+        assert least <= ledger.row_layers / LAYERS <= least + LAYERS * (GEN - 1)
+        return
+    assert ledger.row_layers == expected * LAYERS
+    assert sum(ledger.row_layers_of) == ledger.row_layers
+    assert ledger.full_row_layers == LENGTH * GEN * LAYERS
+    costs = ledger.costs
+    assert ledger.full_flops == GEN * costs.call(LENGTH, LENGTH, LENGTH)
+    if method in (
+        "none",
+        "fast-dllm-prefix",
+        "fast-dllm-dual",
+        "vicinity",
+        "dkv-prefill",
+    ):  # read whole blocks
+        head = GEN * block * costs.head
+        assert ledger.flops == ledger.row_layers * (costs.row + costs.pair * LENGTH) + head
+
+
+def test_greedy_computes_what_is_next_what_was_last_and_a_window() -> None:
+    model = accelerate(tiny_llama(), "dkv-greedy", interval=100, window=4)
+    generate(model, texts(1, PROMPT), gen_length=GEN, remasking="random", seed=0, eos_early_stop=False)
+    per_call = [rows // LAYERS for rows in report(model).ledger.row_layers_of]
+    assert per_call == [LENGTH, *(1 + 1 + min(4, GEN - i - 1) for i in range(1, GEN))]
+
+
+def test_nearest_looks_left_and_right() -> None:
+    among = torch.tensor([[1, 1, 0, 0, 1, 1, 1]]).bool()
+    targets = torch.tensor([[0, 0, 0, 1, 0, 0, 0]]).bool()
+    assert nearest(among, targets, 3).int().tolist() == [[0, 1, 0, 0, 1, 1, 0]]
+    assert nearest(among, targets, 9).int().tolist() == among.int().tolist()
+
+
+def test_costs_are_the_published_closed_form_of_llada_8b() -> None:
+    model = tiny_llama()
+    net = backbone_of(model)
+    d, d_kv, d_ff, vocabulary = 32, 16, 48, net.vocabulary
+    costs = Costs.of(net)
+    assert costs.row == 2 * (2 * d * d + 2 * d * d_kv + 3 * d * d_ff)
+    assert (costs.pair, costs.head) == (4 * d, 2 * d * vocabulary)
+    llada = Costs(2 * (4 * 4096**2 + 3 * 4096 * 12288), 4 * 4096, 2 * 4096 * 126464, 2 * 4096**2, 32)
+    length, prompt, block = 893 + 256, 893, 32
+    full = llada.call(length, length, length) * 256
+    dual = 8 * (llada.call(length, length, length) + 31 * llada.call(block, length, block))
+    prefix = 8 * llada.call(length, length, length) + sum(
+        31 * llada.call(length - a, length, length - a) for a in range(prompt, length, block)
+    )
+    assert round(full / dual, 1) == 17.2
+    assert round(full / prefix, 1) == 6.6
+
+
+def stale_after(method: str, call: int, **options: Any) -> Tensor:
+    """Bool [b, S]: which written tokens still have keys and values of another token, after so many calls."""
+    config = methods()[method](**options)
+    canvas = Canvas.of_prompts(texts(2, PROMPT), GEN, MASK)
+    session = Session(backbone_of(tiny_llama()), config, torch.ones_like(canvas.tokens, dtype=torch.bool))
+    canvas.window = session.window
+    just_written = torch.zeros_like(canvas.tokens, dtype=torch.bool)
+    with torch.no_grad():
+        for step in range(call):
+            if session.window is None and step % BLOCK == 0:
+                canvas.enter(range(BLOCKS[step // BLOCK], BLOCKS[step // BLOCK] + BLOCK))
+            logits, predicted = session.logits(canvas)
+            tokens, sure = draw(logits, MASK, 0.0, None)
+            dense, guess = torch.full(canvas.tokens.shape, -torch.inf), canvas.tokens.clone()
+            if isinstance(predicted, slice):
+                dense[:, predicted], guess[:, predicted] = sure, tokens
+            else:
+                dense, guess = dense.scatter(1, predicted, sure), guess.scatter(1, predicted, tokens)
+            dense = dense.masked_fill(~canvas.candidates, -torch.inf)
+            just_written = Quota().commit(dense, quota(canvas.masked, 0, GEN)) & dense.isfinite()
+            canvas.tokens = torch.where(just_written, guess, canvas.tokens)
+            canvas.advance()
+    return session.cache.dirty(canvas.tokens) & ~just_written
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [("dkv-decode", {"interval": 100}), ("elastic-cache", {"threshold": -1.01, "window": 5})],
+    ids=["dkv-decode", "elastic-cache"],
+)
+@pytest.mark.parametrize("call", [1, 7, 8, 9, 20])
+def test_a_written_token_is_computed_once_more_at_the_next_call(
+    method: str, options: dict[str, Any], call: int
+) -> None:
+    assert not stale_after(method, call, **options).any()
+
+
+@pytest.mark.parametrize("method", ["fast-dllm-dual", "vicinity"])
+def test_block_caches_are_stale_in_no_more_than_a_blocks_last_token(method: str) -> None:
+    assert not stale_after(method, BLOCK, **({"warmup_steps": 0} if method == "vicinity" else {})).any()
+    late = stale_after("fast-dllm-dual", BLOCK + 1)
+    assert not late.any()  # the next block's first call is full

@@ -1,0 +1,173 @@
+"""The public functions on language models, and what is said to those who use them wrongly."""
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from language.tiny import texts, tiny_llama
+
+from diffcache import (
+    CacheConfig,
+    ConfigError,
+    TargetError,
+    UniformConfig,
+    accelerate,
+    generate,
+    methods,
+    paused,
+    report,
+    restore,
+)
+from diffcache.language.cache import TokenKVCache
+from diffcache.language.recipes.base import LanguageConfig
+
+NAMES = [name for name, method in methods().items() if issubclass(method, LanguageConfig)]
+
+
+def test_all_methods_are_there() -> None:
+    assert set(NAMES) == {
+        "none",
+        "dkv-decode",
+        "dkv-greedy",
+        "dkv-prefill",
+        "elastic-cache",
+        "fast-dllm-prefix",
+        "fast-dllm-dual",
+        "vicinity",
+        "dllm-cache",
+        "block-causal",
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_method_writes_everything_and_reports_it(name: str) -> None:
+    model = accelerate(tiny_llama(), name)
+    assert report(model).notes == ["no run yet"]
+    options: dict[str, Any] = {"remasking": "random", "seed": 0} if name == "dkv-greedy" else {}
+    prompts = texts(3, 9)
+    mask = torch.ones_like(prompts)
+    mask[0, :4] = 0
+    written = generate(model, prompts, mask, gen_length=16, block_length=8, eos_early_stop=False, **options)
+    assert not (written.sequences[:, 9:] == model.config.mask_token_id).any()
+    assert torch.equal(written.sequences[:, :9], prompts)
+    found = report(model)
+    assert found.calls == written.calls == 16
+    assert found.cache_bytes > 0
+    assert name in found.summary()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_config_is_saved_and_read(name: str, tmp_path: Any) -> None:
+    config = methods()[name]()
+    config.save_pretrained(tmp_path)
+    assert CacheConfig.from_pretrained(tmp_path) == config
+
+
+def test_a_report_is_saved(tmp_path: Any) -> None:
+    model = accelerate(tiny_llama(), "dkv-decode")
+    generate(model, texts(1, 5), gen_length=8)
+    text = report(model).save(tmp_path / "report.json").read_text()
+    assert '"kv_bytes_read"' in text
+
+
+def test_restore_and_paused_write_what_the_plain_model_writes() -> None:
+    model, prompts = tiny_llama(), texts(2, 7)
+    plain = generate(model, prompts, gen_length=12).sequences
+    accelerate(model)
+    cached = generate(model, prompts, gen_length=12)
+    calls = report(model).ledger
+    with paused(model):
+        assert torch.equal(generate(model, prompts, gen_length=12).sequences, plain)
+    assert report(model).ledger is calls
+    assert torch.equal(generate(model, prompts, gen_length=12).sequences, cached.sequences)
+    assert torch.equal(generate(restore(model), prompts, gen_length=12).sequences, plain)
+    with pytest.raises(TargetError, match="not accelerated"):
+        report(model)
+    with pytest.raises(TargetError, match="nothing to pause"), paused(model):
+        pass
+
+
+def test_nothing_cached_outlives_a_run() -> None:
+    model = accelerate(tiny_llama(), "elastic-cache")
+    generate(model, texts(1, 5), gen_length=8)
+    gc.collect()
+    assert not [thing for thing in gc.get_objects() if isinstance(thing, TokenKVCache)]
+    kept = weakref.ref(model)
+    del model
+    gc.collect()
+    assert kept() is None
+
+
+def test_a_run_that_raised_leaves_the_next_one_as_it_was() -> None:
+    model, prompts = accelerate(tiny_llama(), "dkv-decode"), texts(2, 7)
+    first = generate(model, prompts, gen_length=12).sequences
+
+    def fail(call: int, tokens: torch.Tensor) -> None:
+        if call == 5:
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        generate(model, texts(1, 4), gen_length=20, callback=fail)
+    assert torch.equal(generate(model, prompts, gen_length=12).sequences, first)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"gen_length": 10, "block_length": 4}, "come out even"),
+        ({"gen_length": 12, "block_length": 4, "steps": 4}, "come out even"),
+        ({"gen_length": 8, "steps": 4, "threshold": 0.9}, "steps and threshold are different decode rules"),
+        ({"gen_length": 8, "threshold": 0.9, "remasking": "random"}, "asks for confidence"),
+        ({"gen_length": 8, "remasking": "high"}, "remasking must be"),
+        ({"gen_length": 8, "mask_token_id": 4000}, "not in the vocabulary"),
+        ({"gen_length": 0}, "at least 1"),
+    ],
+    ids=str,
+)
+def test_wrong_options_of_generate(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        generate(tiny_llama(), texts(1, 5), **options)
+
+
+def test_a_missing_mask_token() -> None:
+    with pytest.raises(ConfigError, match="pass mask_token_id"):
+        generate(tiny_llama(mask_token_id=None), texts(1, 5))
+
+
+def test_greedy_must_know_what_is_next() -> None:
+    with pytest.raises(ConfigError, match='remasking="random"'):
+        generate(accelerate(tiny_llama(), "dkv-greedy"), texts(1, 5), gen_length=8)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "sentence"),
+    [
+        ("dkv-decode", {"interval": 0}, "interval must be a whole number >= 1"),
+        ("dkv-decode", {"window": 4}, "has no option 'window'"),
+        ("elastic-cache", {"refresh": "never"}, "refresh must be one of immediate, delayed"),
+        ("dllm-cache", {"ratio": 1.5}, "between 0 and 1"),
+        ("fast-dllm-dual", {"tail_steps": 1}, "leave tail_steps at 0"),
+        ("elastic", {}, "did you mean 'elastic-cache'"),
+    ],
+    ids=str,
+)
+def test_wrong_options_of_a_method(method: str, options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        accelerate(tiny_llama(), method, **options)
+
+
+def test_methods_for_pictures_and_for_language_are_not_mixed_up() -> None:
+    with pytest.raises(ConfigError, match="denoiser of pictures"):
+        accelerate(tiny_llama(), UniformConfig())
+    with pytest.raises(TargetError, match="masked-diffusion language model"):
+        accelerate(torch.nn.Linear(3, 3), "dkv-decode")
+
+
+def test_guards_compute_everything() -> None:
+    model = accelerate(tiny_llama(), "fast-dllm-dual", warmup_steps=3, max_consecutive_reuses=2)
+    generate(model, texts(1, 4), gen_length=12, eos_early_stop=False)
+    full = [rows == 16 * 3 for rows in report(model).ledger.row_layers_of]
+    # one block: its first call, the warm-up, then two reuses in a row at most; the block has 12 rows
+    assert full == [True, True, True, False, False, True, False, False, True, False, False, True]

@@ -1,0 +1,62 @@
+"""Tiny bidirectional models with random weights, for exactness and bookkeeping; they write nonsense."""
+
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from diffcache.language.cache import Rows, TokenKVCache
+from diffcache.language.families import backbone_of
+from diffcache.language.ledger import Costs, Ledger
+from diffcache.language.walk import Walk
+
+MASK = 1
+EOS = 2
+VOCABULARY = 40
+
+
+def tiny_llama(seed: int = 0, **options: object) -> LlamaForCausalLM:
+    """Three layers, four heads on two key/value heads; weights large enough that attention is not uniform."""
+    torch.manual_seed(seed)
+    config = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "is_causal": False,
+        "mask_token_id": MASK,
+        "eos_token_id": EOS,
+        "bos_token_id": 3,
+        "pad_token_id": 0,
+        "initializer_range": 0.2,
+        **options,
+    }
+    return LlamaForCausalLM(LlamaConfig(**config)).eval()
+
+
+def texts(batch: int, length: int, seed: int = 0) -> Tensor:
+    """Random tokens [batch, length], none of them special."""
+    return torch.randint(4, VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+class Walker:
+    """A walk over a cache of its own, asked for logits of rows."""
+
+    def __init__(self, model: LlamaForCausalLM, real: Tensor, length: int | None = None) -> None:
+        self.net = backbone_of(model)
+        self.cache = TokenKVCache(
+            len(self.net.layers), self.net.kv_heads, self.net.head_dim, real, dtype=self.net.dtype
+        )
+        self.cache.resize(real.shape[1] if length is None else length)
+        ledger = Ledger(Costs.of(self.net), len(real), 0)
+        ledger.begin(self.cache.length)
+        self.walk = Walk(self.net, self.cache, ledger)
+
+    @torch.no_grad()
+    def __call__(self, tokens: Tensor, rows: Rows) -> Tensor:
+        hidden, _ = self.walk(tokens, rows)
+        return self.net.logits(hidden)
+
+    def full(self, tokens: Tensor) -> Tensor:
+        return self(tokens, slice(0, tokens.shape[1]))
