@@ -172,4 +172,5 @@ class Planner:
             return Verdict(decision)
         if not lane.watch.trusts_any:
             return Verdict(Decision.COMPUTE, OFF_BOUND)
-        return Verdict(Decision.PREDICT if lane.watch.trusts_prediction else Decision.HOLD)
+        ahead = step.tick - lane.refreshed.get(step.site, step.tick)
+        return Verdict(Decision.PREDICT if lane.watch.trusts_prediction(ahead) else Decision.HOLD)

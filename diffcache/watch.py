@@ -25,15 +25,16 @@ class Watch:
         self._bound = bound
         self._errors: Tensor | None = None
         self._trusts = (True, True)
+        self._compared = False
 
     def note(self, errors: Tensor) -> None:
         """How far prediction and holding were from what was computed (see `errors_of`); reads nothing."""
-        self._errors = errors
+        self._errors, self._compared = errors, True
 
-    @property
-    def trusts_prediction(self) -> bool:
-        """Prediction was no worse than holding."""
-        return self._read()[0]
+    def trusts_prediction(self, ahead: int) -> bool:
+        """Prediction was no worse than holding; until that has been seen, one tick `ahead` is as far as it is trusted."""
+        trusted, _ = self._read()
+        return trusted and (self._compared or ahead <= 1)
 
     @property
     def trusts_any(self) -> bool:

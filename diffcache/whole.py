@@ -153,8 +153,7 @@ class Whole:
     ) -> None:
         """Notes how far the leading branch would have been from what has been computed, had it been predicted."""
         watch, last = self.planner.lanes[lane].watch, store.last_computed(lane)
-        watched = watch is not None and len(store.rings[lane]) > 1
-        if last is None or (step.tick - last == 1 and not watched):
+        if last is None or step.tick - last == 1:  # a step of one tick says little about longer ones
             return
         predicted, held = (
             store.learned.evolved(store.value(predictor, step, times, lane, tensors))
@@ -162,5 +161,5 @@ class Whole:
         )
         errors = errors_of(predicted, held, evolved)
         self.errors.append((step.tick, last, errors))
-        if watch is not None and watched:
+        if watch is not None and len(store.rings[lane]) > 1:
             watch.note(errors)
