@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import diffcache
-from diffcache import attach
+from diffcache import attach, attachments
 from diffcache.compiled import uncompiled
 from diffcache.config import CacheConfig, check_options
 from diffcache.language import attaching as language
@@ -96,7 +96,7 @@ def paused(target: Any) -> AbstractContextManager[None]:
     Raises:
         TargetError: it is not accelerated.
     """
-    return language.paused(target) if language.is_language(target) else attach.paused(target)
+    return language.paused(target) if language.is_language(target) else attachments.paused(target)
 
 
 def report(target: Any) -> Any:
@@ -107,7 +107,7 @@ def report(target: Any) -> Any:
     """
     if language.is_language(target):
         return language.report_of(target)
-    attachment = attach.attachment_of(target)
+    attachment = attachments.attachment_of(target)
     if attachment is None:
         raise TargetError(f"this {type(target).__name__} is not accelerated: call accelerate() on it first.")
     return RunReport(attachment.config.name, attachment.config.options(), attachment.records)
