@@ -28,6 +28,7 @@ from diffcache.units import (
 
 SKIPPED_IS_USED = "what it computes inside is used after it (a skip connection): skipping it would lose that"
 WRITES = "it writes to memory that was there before it (a K/V cache, an argument)"
+REFILLS = "it changes which tensors a list or dict that it is given holds: skipping it would skip that"
 NOT_EVOLVING = "it does not depend on the latents: nothing changes from tick to tick but the time"
 NO_TENSOR = "it returns no tensor"
 
@@ -44,6 +45,7 @@ class UnitCall:
         flops: of these.
         depth: how many other units' calls it lies in.
         evolves: something that it is given follows from the latents.
+        refills: a list or dict among its arguments holds other tensors after it than before.
         inputs: (path of the argument, storage, shape) of each tensor that it is given.
         outputs: (storage, shape) of each tensor that it returns, None for what is none.
         continues: see `Site`.
@@ -58,6 +60,7 @@ class UnitCall:
     inputs: list[tuple[str, int, tuple[int, ...]]]
     end: int = 0
     flops: int = 0
+    refills: bool = False
     outputs: list[tuple[int, tuple[int, ...]] | None] = field(default_factory=list)
     continues: Mapping[int, str] = field(default_factory=dict)
 
@@ -167,6 +170,7 @@ class Recorder:
             output = forward(*args, **kwargs)
         finally:
             self._open.pop()
+        unit.refills = call.refilled()
         self.trace.returned(call.tensors.values(), (t for t in tree_leaves(output) if isinstance(t, Tensor)))
         unit.end, unit.flops = self.trace.now, self.trace.flops - flops
         unit.outputs = [
@@ -378,6 +382,8 @@ def _reason(span: list[UnitCall], trace: Trace) -> str | None:
         return NO_TENSOR
     if trace.writes_outside(begin, end):
         return WRITES
+    if any(call.refills for call in span):
+        return REFILLS
     if trace.leaks([(call.begin, call.end) for call in span], allowed):
         return SKIPPED_IS_USED
     return None if any(call.evolves for call in span) else NOT_EVOLVING

@@ -1,0 +1,93 @@
+"""Denoisers that do what no published one does: what is reused is right, or it is refused with a reason."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from flows import Block, blocks
+from torch import Tensor, nn
+
+from diffcache import accelerate, denoising_run, report
+from diffcache.schedulers.errors import TargetError
+
+X = torch.ones(1, 2, 4)
+
+
+def outputs(net: nn.Module, site: str, times: tuple[float, ...] = (1, 1, 1, 1)) -> list[Tensor]:
+    """Of every tick of a loop whose latent stands still, with every second tick reused."""
+    accelerate(net.eval(), "uniform", interval=2, tail_steps=0, site=site)
+    with torch.no_grad(), denoising_run(net, len(times)) as run:
+        found = []
+        for i, t in enumerate(times):
+            run.begin_step(i)
+            found.append(net(X.clone(), torch.tensor([t])))
+    return found
+
+
+def holds_exactly(net: nn.Module, site: str) -> bool:
+    """Holding gives what was computed, and something was held."""
+    first, *others = outputs(net, site)
+    return all(torch.equal(first, other) for other in others) and report(net).computed_ticks == [0, 2]
+
+
+class Refilling(Block):
+    """Hands its result on in the dict that it is given."""
+
+    def forward(self, state: dict[str, Tensor]) -> dict[str, Tensor]:  # type: ignore[override]
+        state["h"] = state["h"] + self.weight * state["t"]
+        return state
+
+
+class Refilled(nn.Module):
+    """Ignores what its blocks return, because they write it into the dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = blocks(Refilling, 1, 2, 4)
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        state = {"h": 2 * x, "t": t}
+        for block in self.blocks:
+            block(state)
+        return state["h"]
+
+
+class Popping(Block):
+    """Takes its long skip off the list that it is given."""
+
+    def forward(self, h: Tensor, t: Tensor, skips: list[Tensor]) -> Tensor:  # type: ignore[override]
+        return h + self.weight * t + skips.pop()
+
+
+class Popped(nn.Module):
+    """Long skips in a list that the up blocks shorten."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down_blocks = blocks(Block, 1, 2)
+        self.up_blocks = blocks(Popping, 4, 8)
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        h: Tensor = 2 * x
+        skips: list[Tensor] = []
+        for block in self.down_blocks:
+            skips.append(h)
+            h = block(h, t)
+        for block in self.up_blocks:
+            h = block(h, t, skips)
+        return h
+
+
+@pytest.mark.parametrize(
+    ("kind", "site"),
+    [(Refilled, "stack"), (Refilled, "block"), (Refilled, "blocks.1"), (Popped, "up_blocks.0")],
+    ids=lambda v: getattr(v, "__name__", v),
+)
+def test_a_block_that_refills_its_arguments_is_not_skipped(kind: type[nn.Module], site: str) -> None:
+    with pytest.raises(TargetError, match="list or dict"):
+        outputs(kind(), site)
+
+
+def test_what_lies_beside_a_block_that_refills_can_be_cached() -> None:
+    assert holds_exactly(Popped(), "block")
+    assert holds_exactly(Popped(), "depth 1")
