@@ -48,6 +48,7 @@ class UnitCall:
         refills: a list or dict among its arguments holds other tensors after it than before.
         inputs: (path of the argument, storage, shape) of each tensor that it is given.
         outputs: (storage, shape) of each tensor that it returns, None for what is none.
+        made: those of them that are not tensors that it is given.
         continues: see `Site`.
     """
 
@@ -62,6 +63,7 @@ class UnitCall:
     flops: int = 0
     refills: bool = False
     outputs: list[tuple[int, tuple[int, ...]] | None] = field(default_factory=list)
+    made: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
     continues: Mapping[int, str] = field(default_factory=dict)
 
     @property
@@ -173,10 +175,12 @@ class Recorder:
         unit.refills = call.refilled()
         self.trace.returned(call.tensors.values(), (t for t in tree_leaves(output) if isinstance(t, Tensor)))
         unit.end, unit.flops = self.trace.now, self.trace.flops - flops
-        unit.outputs = [
-            (self.trace.storage(leaf), tuple(leaf.shape)) if isinstance(leaf, Tensor) else None
-            for leaf in tree_leaves(output)
-        ]
+        given = {id(tensor) for tensor in call.tensors.values()}
+        for leaf in tree_leaves(output):
+            told = (self.trace.storage(leaf), tuple(leaf.shape)) if isinstance(leaf, Tensor) else None
+            unit.outputs.append(told)
+            if told is not None and id(leaf) not in given:
+                unit.made.append(told)
         return output
 
     def _follow(self, unit: UnitCall) -> None:
@@ -384,8 +388,11 @@ def _reason(span: list[UnitCall], trace: Trace) -> str | None:
         return WRITES
     if any(call.refills for call in span):
         return REFILLS
-    if trace.leaks([(call.begin, call.end) for call in span], allowed):
-        return SKIPPED_IS_USED
+    shared = allowed & {output[0] for call in span[:-1] for output in call.made}
+    if trace.leaks([(call.begin, call.end) for call in span], allowed) or trace.reads(shared, end):
+        return (
+            SKIPPED_IS_USED  # shared: the last one makes its own tensor good, not another of the same memory
+        )
     return None if any(call.evolves for call in span) else NOT_EVOLVING
 
 

@@ -144,7 +144,7 @@ class _Pass:
             self.seen = tap.ahead(module, args, kwargs)
         if name in self.anatomy.starts:
             self._open = self._begin(self.anatomy.starts[name], Call(module, args, kwargs))
-        output = self._output(name, forward, args, kwargs)
+        output = self._output(module, name, forward, args, kwargs)
         if tap is not None and not tap.is_ahead:
             self.seen = tap.after(Call(module, args, kwargs), output)
         return output
@@ -167,7 +167,9 @@ class _Pass:
         self.verdicts[site.name] = verdicts
         return _Open(site, step, first, verdicts[0])
 
-    def _output(self, name: str, forward: Forward, args: Any, kwargs: dict[str, Any]) -> Any:
+    def _output(
+        self, module: nn.Module, name: str, forward: Forward, args: Any, kwargs: dict[str, Any]
+    ) -> Any:
         """Of a unit: its own, or where it lies in a site that is reused, what stands for it."""
         here = self._open
         ends = here is not None and name == here.site.units[-1]
@@ -182,7 +184,9 @@ class _Pass:
                 self._computed(here, output)
                 return output
             return self._shadow(here, output)
-        return self._reused(here) if ends else self.anatomy.blanks[name].make()
+        if ends:
+            return self._reused(here)
+        return self.anatomy.blanks[name].make(Call(module, args, kwargs).tensors)
 
     def _computed(self, here: _Open, output: Any) -> None:
         inside, site = self.inside, here.site

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import flows
 import pytest
 import torch
 from flows import Block, blocks
@@ -91,3 +92,51 @@ def test_a_block_that_refills_its_arguments_is_not_skipped(kind: type[nn.Module]
 def test_what_lies_beside_a_block_that_refills_can_be_cached() -> None:
     assert holds_exactly(Popped(), "block")
     assert holds_exactly(Popped(), "depth 1")
+
+
+class Inert(Block):
+    """Returns the tensor that it is given."""
+
+    def forward(self, h: Tensor, t: Tensor) -> Tensor:
+        return h
+
+
+class Features(nn.Module):
+    """Adds up what its blocks returned."""
+
+    def __init__(self, *kinds: type[Block]) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(kind(2**i) for i, kind in enumerate(kinds))
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        h: Tensor = 2 * x
+        features = []
+        for block in self.blocks:
+            h = block(h, t)
+            features.append(h)
+        return sum(features[1:], features[0])
+
+
+class FirstAndLast(Features):
+    """Of what its blocks returned, only that of the first one and of the last one is used."""
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        h = first = self.blocks[0](2 * x, t)
+        for block in self.blocks[1:]:
+            h = block(h, t)
+        return h + first
+
+
+@pytest.mark.parametrize("last", [Inert, flows.WritesItsInput])
+def test_memory_that_two_blocks_of_a_span_return_is_not_made_good_by_the_last(last: type[Block]) -> None:
+    with pytest.raises(TargetError, match="skip connection"):
+        outputs(FirstAndLast(Block, last), "stack")
+
+
+def test_a_block_that_returns_its_input_can_be_cached() -> None:
+    assert holds_exactly(Features(Block, Block, Inert), "block")
+
+
+def test_a_skipped_block_hands_on_what_it_handed_on() -> None:
+    """The first block's output is the stream from before the stack, and is used after it."""
+    assert holds_exactly(FirstAndLast(Inert, Block, Block), "stack")
