@@ -9,6 +9,7 @@ from flows import Block, blocks
 from torch import Tensor, nn
 
 from diffcache import accelerate, denoising_run, report
+from diffcache.inside import STRAYED
 from diffcache.schedulers.errors import TargetError
 
 X = torch.ones(1, 2, 4)
@@ -140,3 +141,46 @@ def test_a_block_that_returns_its_input_can_be_cached() -> None:
 def test_a_skipped_block_hands_on_what_it_handed_on() -> None:
     """The first block's output is the stream from before the stack, and is used after it."""
     assert holds_exactly(FirstAndLast(Inert, Block, Block), "stack")
+
+
+class LeavesEarly(nn.Module):
+    """Late ticks leave the last block out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = blocks(Block, 1, 2, 4)
+
+    def order(self, t: Tensor) -> list[int]:
+        return [0, 1, 2] if t < 2 else [0, 1]
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        for i in self.order(t):
+            x = self.blocks[i](x, t)
+        return x
+
+
+class Repeats(LeavesEarly):
+    """Late ticks call a block twice."""
+
+    def order(self, t: Tensor) -> list[int]:
+        return [0, 1, 2] if t < 2 else [0, 1, 1, 2]
+
+
+class Reorders(LeavesEarly):
+    """Late ticks end with another block."""
+
+    def order(self, t: Tensor) -> list[int]:
+        return [0, 1, 2] if t < 2 else [0, 2, 1]
+
+
+@pytest.mark.parametrize("kind", [LeavesEarly, Repeats, Reorders])
+def test_a_forward_that_takes_another_way_is_computed_and_the_report_says_why(
+    kind: type[LeavesEarly],
+) -> None:
+    times = (1.0, 2.0, 2.0, 2.0)
+    plain = [1 + sum(float(t) * 2**i for i in kind().order(torch.tensor(t))) for t in times]
+    net = kind()
+    found = outputs(net, "stack", times)
+    assert [float(x.mean()) for x in found] == plain
+    assert [tick for tick, *_ in report(net).reasons[STRAYED]] == [1]
+    assert report(net).computed_ticks == [0, 1, 2]
