@@ -48,7 +48,7 @@ class UnitCall:
         refills: a list or dict among its arguments holds other tensors after it than before.
         inputs: (path of the argument, storage, shape) of each tensor that it is given.
         outputs: (storage, shape) of each tensor that it returns, None for what is none.
-        made: those of them that are not tensors that it is given.
+        made: those of them that it does not hand on as they were given.
         continues: see `Site`.
     """
 
@@ -179,7 +179,9 @@ class Recorder:
         for leaf in tree_leaves(output):
             told = (self.trace.storage(leaf), tuple(leaf.shape)) if isinstance(leaf, Tensor) else None
             unit.outputs.append(told)
-            if told is not None and id(leaf) not in given:
+            if told is not None and (
+                id(leaf) not in given or self.trace.writes(told[0], unit.begin, unit.end)
+            ):
                 unit.made.append(told)
         return output
 
@@ -273,8 +275,8 @@ class Survey:
         self.total = max(trace.flops, 1)
         self.level = [call for call in calls if call.depth == 0]
         evolving = [call for call in self.level if in_list(call) and call.evolves]
-        first, last = (evolving[0], evolving[-1]) if evolving else (None, None)
-        self.stack = self._between(self.level, first, last) if first and last else []
+        making = [call for call in evolving if call.made]
+        self.stack = self._between(self.level, evolving[0], making[-1]) if making else []
         self.parallel = parallel
         self._places = {call.name: i for i, call in enumerate(calls)}
         shapes = tuple(tuple(leaf.shape) for leaf in tree_leaves(output) if isinstance(leaf, Tensor))

@@ -81,7 +81,7 @@ class _Span:
         unit = kept.unit
         if self.kept is None and self.first in (unit.name, position):
             self.kept = kept
-        open_end = self.last is None and unit.evolves and in_list(unit)
+        open_end = self.last is None and unit.evolves and in_list(unit) and bool(unit.made)
         if self.kept is not None and (open_end or self.last in (unit.name, position)):
             self.kept.output, self.kept.last = _copy(output), unit.name
 

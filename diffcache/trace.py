@@ -82,6 +82,10 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in tensors:
             self._reads.setdefault(self.storage(tensor), []).append(self.now)
 
+    def writes(self, storage: Storage, begin: int, end: int) -> bool:
+        """Whether operations begin < n <= end write to this memory."""
+        return any(begin < n <= end for n in self._writes.get(storage, ()))
+
     def reads(self, memory: set[Storage], after: int) -> bool:
         """Whether operations n > after read any of this memory."""
         return any(n > after for storage in memory for n in self._reads.get(storage, ()))

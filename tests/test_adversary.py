@@ -128,10 +128,21 @@ class FirstAndLast(Features):
         return h + first
 
 
-@pytest.mark.parametrize("last", [Inert, flows.WritesItsInput])
-def test_memory_that_two_blocks_of_a_span_return_is_not_made_good_by_the_last(last: type[Block]) -> None:
+@pytest.mark.parametrize(
+    ("last", "site"),
+    [(Inert, "blocks.0..blocks.1"), (flows.WritesItsInput, "stack")],
+    ids=["handed-on", "written-to"],
+)
+def test_memory_that_two_blocks_of_a_span_return_is_not_made_good_by_the_last(
+    last: type[Block], site: str
+) -> None:
     with pytest.raises(TargetError, match="skip connection"):
-        outputs(FirstAndLast(Block, last), "stack")
+        outputs(FirstAndLast(Block, last), site)
+
+
+def test_the_stack_ends_with_the_last_block_that_makes_something() -> None:
+    assert holds_exactly(FirstAndLast(Block, Inert, Inert), "stack")
+    assert holds_exactly(FirstAndLast(Block, Inert, Inert), "stack[0..]")
 
 
 def test_a_block_that_returns_its_input_can_be_cached() -> None:
