@@ -20,7 +20,9 @@ class Form:
     device: torch.device
 
     def make(self) -> Tensor:
-        return torch.empty(*self.size, dtype=self.dtype, device=self.device)
+        """Of arbitrary content; what is not floating is zero, because the forward may index with it."""
+        new = torch.empty if self.dtype.is_floating_point else torch.zeros
+        return new(self.size, dtype=self.dtype, device=self.device)
 
 
 class Blank:
