@@ -296,9 +296,10 @@ class Survey:
                 sites.append(self._site(call.name, kind_of(call), [call]))
         return SiteTable(self.denoiser, sites)
 
-    def position(self, unit: str) -> int:
-        """Of a unit's call in the forward."""
-        return self._places[unit]
+    def extent(self, site: Site) -> tuple[int, int]:
+        """The operations begin < n <= end of the forward between which a site lies."""
+        first, last = (self._places[unit] for unit in (site.units[0], site.units[-1]))
+        return self.calls[first].begin, self.calls[last].end
 
     def range(self, first: str, last: str) -> Site | None:
         """The blocks, or parts of one block, from one to another; None where there are none of these names, or in another order."""

@@ -7,6 +7,7 @@ import pytest
 import torch
 from flows import Block, blocks
 from torch import Tensor, nn
+from zoo.denoisers import CASES
 
 from diffcache import accelerate, denoising_run, report
 from diffcache.inside import STRAYED
@@ -195,3 +196,39 @@ def test_a_forward_that_takes_another_way_is_computed_and_the_report_says_why(
     assert [float(x.mean()) for x in found] == plain
     assert [tick for tick, *_ in report(net).reasons[STRAYED]] == [1]
     assert report(net).computed_ticks == [0, 1, 2]
+
+
+class Indexing(Block):
+    """Returns places in a table beside its stream."""
+
+    def forward(self, h: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        return h + self.weight * t, torch.tensor([1, 0])
+
+
+class Indexed(nn.Module):
+    """Looks up, between its blocks, what they told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = blocks(Indexing, 1, 2, 4)
+        self.table = nn.Parameter(torch.arange(8.0).reshape(2, 4), requires_grad=False)
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        for block in self.blocks:
+            x, places = block(x, t)
+            x = x + self.table[places]
+        return x
+
+
+def test_indices_that_a_skipped_block_stands_in_for_are_in_range() -> None:
+    assert holds_exactly(Indexed(), "stack")
+
+
+def test_a_place_inside_another_is_refused() -> None:
+    case = CASES["WanTransformer3DModel"]
+    net, inputs = case.build(), case.inputs(torch.Generator().manual_seed(0), 1)
+    accelerate(net, "profilingdit", blocks=("blocks.1", "blocks.1.attn1"))
+    with torch.no_grad(), denoising_run(net, 2) as run:
+        run.begin_step(0)
+        with pytest.raises(TargetError, match="overlap"):
+            net(**inputs)
