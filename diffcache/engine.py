@@ -63,7 +63,7 @@ class Engine:
             return forward(*call.args, **call.kwargs)
         self.busy = True
         try:
-            if self.guidance is not None and self.guidance.doubled(call, turn.context):
+            if self.guidance is not None and self.guidance.doubled(call, turn.tick, turn.context):
                 return self._one_by_one(module, forward, call, turn)
             return self._call(module, forward, call, turn)
         finally:

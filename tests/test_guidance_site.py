@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from harness import counted
-from toys import by_embeds, toy_pipeline
+from torch import Tensor
+from toys import ToyDenoiser, by_embeds, toy_pipeline
 from zoo.pipelines import CASES
 
 from diffcache import accelerate, report
@@ -92,6 +93,34 @@ def test_two_images_at_once_are_no_two_passes() -> None:
     call["embeds"]["cond"]["encoder_hidden_states"] = torch.full((2, 2, 4), 3.0)
     pipe = accelerate(toy_pipeline(), OnlyGuidance())
     assert torch.equal(pipe(**call, latents=latents), toy_pipeline()(**call, latents=latents))
+    assert report(pipe).compute_fraction == 1
+
+
+class Curved(ToyDenoiser):
+    """What it adds depends on the latent too."""
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        timestep: Tensor,
+        encoder_hidden_states: Tensor,
+        return_dict: bool = False,
+    ) -> tuple[Tensor]:
+        shift = encoder_hidden_states.mean(dim=(1, 2))[:, None, None]
+        return (hidden_states + shift * torch.sin(hidden_states),)
+
+
+def test_two_images_of_one_seed_are_no_two_passes() -> None:
+    """They begin alike, and differ from the second tick on."""
+    prompts = torch.tensor([3.0, -5.0])[:, None, None].expand(2, 2, 4)
+    call: dict[str, Any] = {
+        "embeds": {"cond": {"encoder_hidden_states": prompts}},
+        "passes": lambda step: ("cond",),
+        "contexts": False,
+        "latents": torch.arange(8.0).reshape(1, 2, 4).repeat(2, 1, 1),
+    }
+    pipe = accelerate(toy_pipeline(Curved()), OnlyGuidance())
+    torch.testing.assert_close(pipe(**call), toy_pipeline(Curved())(**call))
     assert report(pipe).compute_fraction == 1
 
 
