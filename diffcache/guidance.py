@@ -39,12 +39,14 @@ class Guidance:
         rule: when and how.
         guards: the method's.
         record: where every call is written down.
+        separable: rows of a batch can be computed by themselves.
     """
 
     name: str
     rule: GuidanceRule
     guards: Guards
     record: RunRecord
+    separable: bool
     _led: tuple[int, Branch, Any] | None = None
     _differences: dict[int, Difference] = field(default_factory=dict)
     _alike: dict[int, bool] = field(default_factory=dict)
@@ -78,7 +80,7 @@ class Guidance:
 
         Two images of one seed begin alike, and part after the first tick. Reads the device at these two ticks.
         """
-        if context not in (None, "cond_uncond"):
+        if context not in (None, "cond_uncond") or not self.separable:
             return False
         if len(self._alike) < 2 and tick not in self._alike and all(self._alike.values()):
             even = call.batched and call.divisible() and call.batch % 2 == 0
