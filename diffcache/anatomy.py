@@ -1,5 +1,6 @@
 """Anatomy: where one denoiser can be cut for one guidance pass, as its first computed call showed."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,19 +20,31 @@ class Form:
     device: torch.device
 
     def make(self) -> Tensor:
-        return torch.empty(*self.size, dtype=self.dtype, device=self.device)
+        """Of arbitrary content; what is not floating is zero, because the forward may index with it."""
+        new = torch.empty if self.dtype.is_floating_point else torch.zeros
+        return new(self.size, dtype=self.dtype, device=self.device)
 
 
 class Blank:
-    """What a unit returned, by form alone: stands in for its output where a whole span is skipped."""
+    """What a unit returned, by form alone: stands in for its output where a whole span is skipped.
 
-    def __init__(self, output: Any) -> None:
+    Args:
+        given: the unit's arguments; of these, what it only hands on is handed on by its stand-in too.
+        output: what it returned.
+    """
+
+    def __init__(self, given: Mapping[str, Tensor], output: Any) -> None:
         leaves, self._spec = pytree.tree_flatten(output)
+        paths = {id(tensor): path for path, tensor in given.items()}
+        self._passed = {i: paths[id(leaf)] for i, leaf in enumerate(leaves) if id(leaf) in paths}
         self._leaves = [_form(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
 
-    def make(self) -> Any:
+    def make(self, given: Mapping[str, Tensor]) -> Any:
         """An output of that form with arbitrary content, which nothing outside the span gets to see."""
-        leaves = [leaf.make() if isinstance(leaf, Form) else leaf for leaf in self._leaves]
+        leaves = [
+            given[self._passed[i]] if i in self._passed else leaf.make() if isinstance(leaf, Form) else leaf
+            for i, leaf in enumerate(self._leaves)
+        ]
         return pytree.tree_unflatten(leaves, self._spec)
 
 

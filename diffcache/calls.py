@@ -40,9 +40,17 @@ class Call:
 
     def state(self) -> dict[str, Any]:
         """Identity and version of every tensor among the arguments now: it differs once one has been written to."""
+        return {path: (id(tensor), version_of(tensor)) for path, tensor in self._tensors_now().items()}
+
+    def refilled(self) -> bool:
+        """Whether the lists and dicts among the arguments hold other tensors now than when the call was made."""
+        now = self._tensors_now()
+        return now.keys() != self.tensors.keys() or any(now[p] is not t for p, t in self.tensors.items())
+
+    def _tensors_now(self) -> dict[str, Tensor]:
         arguments = _bound(self._cls, self.args, self.kwargs)
         leaves = [leaf for name, value in arguments.items() for leaf in _leaves(name, value)]
-        return {path: (id(leaf), version_of(leaf)) for path, leaf in leaves if isinstance(leaf, Tensor)}
+        return {path: leaf for path, leaf in leaves if isinstance(leaf, Tensor)}
 
     def is_latent(self, path: str) -> bool:
         """Whether the tensor at `path` belongs to the evolving sample."""

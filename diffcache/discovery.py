@@ -28,6 +28,7 @@ from diffcache.units import (
 
 SKIPPED_IS_USED = "what it computes inside is used after it (a skip connection): skipping it would lose that"
 WRITES = "it writes to memory that was there before it (a K/V cache, an argument)"
+REFILLS = "it changes which tensors a list or dict that it is given holds: skipping it would skip that"
 NOT_EVOLVING = "it does not depend on the latents: nothing changes from tick to tick but the time"
 NO_TENSOR = "it returns no tensor"
 
@@ -44,8 +45,10 @@ class UnitCall:
         flops: of these.
         depth: how many other units' calls it lies in.
         evolves: something that it is given follows from the latents.
+        refills: a list or dict among its arguments holds other tensors after it than before.
         inputs: (path of the argument, storage, shape) of each tensor that it is given.
         outputs: (storage, shape) of each tensor that it returns, None for what is none.
+        made: those of them that it does not hand on as they were given.
         continues: see `Site`.
     """
 
@@ -58,7 +61,9 @@ class UnitCall:
     inputs: list[tuple[str, int, tuple[int, ...]]]
     end: int = 0
     flops: int = 0
+    refills: bool = False
     outputs: list[tuple[int, tuple[int, ...]] | None] = field(default_factory=list)
+    made: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
     continues: Mapping[int, str] = field(default_factory=dict)
 
     @property
@@ -167,12 +172,17 @@ class Recorder:
             output = forward(*args, **kwargs)
         finally:
             self._open.pop()
+        unit.refills = call.refilled()
         self.trace.returned(call.tensors.values(), (t for t in tree_leaves(output) if isinstance(t, Tensor)))
         unit.end, unit.flops = self.trace.now, self.trace.flops - flops
-        unit.outputs = [
-            (self.trace.storage(leaf), tuple(leaf.shape)) if isinstance(leaf, Tensor) else None
-            for leaf in tree_leaves(output)
-        ]
+        given = {id(tensor) for tensor in call.tensors.values()}
+        for leaf in tree_leaves(output):
+            told = (self.trace.storage(leaf), tuple(leaf.shape)) if isinstance(leaf, Tensor) else None
+            unit.outputs.append(told)
+            if told is not None and (
+                id(leaf) not in given or self.trace.writes(told[0], unit.begin, unit.end)
+            ):
+                unit.made.append(told)
         return output
 
     def _follow(self, unit: UnitCall) -> None:
@@ -265,8 +275,8 @@ class Survey:
         self.total = max(trace.flops, 1)
         self.level = [call for call in calls if call.depth == 0]
         evolving = [call for call in self.level if in_list(call) and call.evolves]
-        first, last = (evolving[0], evolving[-1]) if evolving else (None, None)
-        self.stack = self._between(self.level, first, last) if first and last else []
+        making = [call for call in evolving if call.made]
+        self.stack = self._between(self.level, evolving[0], making[-1]) if making else []
         self.parallel = parallel
         self._places = {call.name: i for i, call in enumerate(calls)}
         shapes = tuple(tuple(leaf.shape) for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
@@ -286,9 +296,10 @@ class Survey:
                 sites.append(self._site(call.name, kind_of(call), [call]))
         return SiteTable(self.denoiser, sites)
 
-    def position(self, unit: str) -> int:
-        """Of a unit's call in the forward."""
-        return self._places[unit]
+    def extent(self, site: Site) -> tuple[int, int]:
+        """The operations begin < n <= end of the forward between which a site lies."""
+        first, last = (self._places[unit] for unit in (site.units[0], site.units[-1]))
+        return self.calls[first].begin, self.calls[last].end
 
     def range(self, first: str, last: str) -> Site | None:
         """The blocks, or parts of one block, from one to another; None where there are none of these names, or in another order."""
@@ -378,8 +389,13 @@ def _reason(span: list[UnitCall], trace: Trace) -> str | None:
         return NO_TENSOR
     if trace.writes_outside(begin, end):
         return WRITES
-    if trace.leaks([(call.begin, call.end) for call in span], allowed):
-        return SKIPPED_IS_USED
+    if any(call.refills for call in span):
+        return REFILLS
+    shared = allowed & {output[0] for call in span[:-1] for output in call.made}
+    if trace.leaks([(call.begin, call.end) for call in span], allowed) or trace.reads(shared, end):
+        return (
+            SKIPPED_IS_USED  # shared: the last one makes its own tensor good, not another of the same memory
+        )
     return None if any(call.evolves for call in span) else NOT_EVOLVING
 
 

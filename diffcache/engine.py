@@ -41,10 +41,14 @@ class Engine:
         config: the method.
         facts: what the method may know of the run.
         record: where every call is written down.
+        separable: rows of a batch can be computed by themselves.
     """
 
-    def __init__(self, name: str, config: CacheConfig, facts: RunFacts, record: RunRecord) -> None:
+    def __init__(
+        self, name: str, config: CacheConfig, facts: RunFacts, record: RunRecord, *, separable: bool
+    ) -> None:
         self.name = name
+        self.separable = separable
         self.config = config
         self.record = record
         self.planner = Planner(config, facts)
@@ -54,7 +58,9 @@ class Engine:
         self.inside = Inside(name, places, config, self.planner, record) if inside else None
         self.whole = Whole(name, config, self.planner, record)
         rule = config.guidance(facts)
-        self.guidance = None if rule is None else Guidance(name, rule, config.guards(facts), record)
+        self.guidance = (
+            None if rule is None else Guidance(name, rule, config.guards(facts), record, separable)
+        )
         self.busy = False
 
     def call(self, module: nn.Module, forward: Forward, call: Call, turn: Turn) -> Any:
@@ -63,7 +69,7 @@ class Engine:
             return forward(*call.args, **call.kwargs)
         self.busy = True
         try:
-            if self.guidance is not None and self.guidance.doubled(call, turn.context):
+            if self.guidance is not None and self.guidance.doubled(call, turn.tick, turn.context):
                 return self._one_by_one(module, forward, call, turn)
             return self._call(module, forward, call, turn)
         finally:
@@ -153,7 +159,7 @@ class Engine:
     def _lane_count(self, call: Call) -> int:
         if not self.config.by_sample:
             return 1
-        if not call.divisible():
+        if not self.separable or not call.divisible():
             raise ConfigError(
                 f"per_sample cannot tell {self.name}'s samples apart in this call: leave it off."
             )

@@ -39,15 +39,17 @@ class Guidance:
         rule: when and how.
         guards: the method's.
         record: where every call is written down.
+        separable: rows of a batch can be computed by themselves.
     """
 
     name: str
     rule: GuidanceRule
     guards: Guards
     record: RunRecord
+    separable: bool
     _led: tuple[int, Branch, Any] | None = None
     _differences: dict[int, Difference] = field(default_factory=dict)
-    _doubled: bool | None = None
+    _alike: dict[int, bool] = field(default_factory=dict)
 
     def lead(self, turn: Turn, branch: Branch, output: Any) -> None:
         """The leading pass, the conditional one, has given its output at this tick."""
@@ -73,15 +75,17 @@ class Guidance:
         """Whether the leading pass has been seen at this tick."""
         return self._led is not None and self._led[0] == tick
 
-    def doubled(self, call: Call, context: str | None) -> bool:
-        """Whether a call holds both passes as one batch: two equal halves of latents. Reads the device once a run."""
-        if context not in (None, "cond_uncond"):
+    def doubled(self, call: Call, tick: int, context: str | None) -> bool:
+        """Whether a call holds both passes as one batch: two equal halves of latents, at the run's first two ticks.
+
+        Two images of one seed begin alike, and part after the first tick. Reads the device at these two ticks.
+        """
+        if context not in (None, "cond_uncond") or not self.separable:
             return False
-        if self._doubled is None:
-            x = call.latents[0]
+        if len(self._alike) < 2 and tick not in self._alike and all(self._alike.values()):
             even = call.batched and call.divisible() and call.batch % 2 == 0
-            self._doubled = even and torch.equal(*x.chunk(2))
-        return self._doubled
+            self._alike[tick] = even and torch.equal(*call.latents[0].chunk(2))
+        return all(self._alike.values())
 
     def tensors(self) -> list[Tensor]:
         return [tensor for difference in self._differences.values() for tensor in difference.tensors]

@@ -26,6 +26,8 @@ Verdicts = dict[str, list[Verdict]]
 STREAMS = ("stack", "range", "block")
 """Kinds of sites through which the hidden streams pass: only these can be stored as a residual."""
 
+STRAYED = "the denoiser called its blocks in another order than before"
+
 
 class Inside:
     """Executes the planner's verdicts at places inside one denoiser.
@@ -57,6 +59,10 @@ class Inside:
             with watched(this):
                 output = forward(*call.args, **call.kwargs)
             verdicts = this.verdicts
+            if this.strayed:
+                branch.empty()
+                output, verdicts = self._learn(module, forward, call, turn, branch)
+                verdicts = {site: [Verdict(Decision.COMPUTE, STRAYED)] for site in verdicts}
         branch.changed = False
         self._write_down(call, turn, branch, verdicts)
         return output
@@ -114,16 +120,22 @@ class Inside:
 
 @dataclass
 class _Open:
-    """A site that the forward is in."""
+    """A site that the forward is in, `seen` of whose units have been called."""
 
     site: Site
     step: Step
     first: Call
     verdict: Verdict
+    seen: int = 0
 
 
 class _Pass:
-    """One forward after the first: its sites are known, and its units are told by path and number of calls."""
+    """One forward after the first: its sites are known, and its units are told by path and number of calls.
+
+    Attributes:
+        verdicts: what was done.
+        strayed: a span was skipped whose units this forward calls differently: what it returned is worth nothing.
+    """
 
     def __init__(self, inside: Inside, call: Call, turn: Turn, branch: Branch, anatomy: Anatomy) -> None:
         self.inside = inside
@@ -132,8 +144,17 @@ class _Pass:
         self.anatomy = anatomy
         self.seen = call.latents if inside.tap is None else []
         self.verdicts: Verdicts = {}
+        self._strayed = False
         self._counts: dict[str, int] = {}
         self._open: _Open | None = None
+
+    @property
+    def strayed(self) -> bool:
+        return self._strayed or self._skipping
+
+    @property
+    def _skipping(self) -> bool:
+        return self._open is not None and not self._open.verdict.decision.computes
 
     def unit(self, module: nn.Module, forward: Forward, args: Any, kwargs: dict[str, Any]) -> Any:
         name = self._name(module)
@@ -143,8 +164,9 @@ class _Pass:
         if tap is not None and tap.is_ahead:
             self.seen = tap.ahead(module, args, kwargs)
         if name in self.anatomy.starts:
+            self._strayed |= self._skipping
             self._open = self._begin(self.anatomy.starts[name], Call(module, args, kwargs))
-        output = self._output(name, forward, args, kwargs)
+        output = self._output(module, name, forward, args, kwargs)
         if tap is not None and not tap.is_ahead:
             self.seen = tap.after(Call(module, args, kwargs), output)
         return output
@@ -167,22 +189,29 @@ class _Pass:
         self.verdicts[site.name] = verdicts
         return _Open(site, step, first, verdicts[0])
 
-    def _output(self, name: str, forward: Forward, args: Any, kwargs: dict[str, Any]) -> Any:
+    def _output(
+        self, module: nn.Module, name: str, forward: Forward, args: Any, kwargs: dict[str, Any]
+    ) -> Any:
         """Of a unit: its own, or where it lies in a site that is reused, what stands for it."""
         here = self._open
+        if here is not None and self._skipping:
+            self._strayed |= here.site.units[here.seen : here.seen + 1] != (name,)
+            here.seen += 1
         ends = here is not None and name == here.site.units[-1]
         if ends:
             self._open = None
         shadow = self.inside.planner.observer.shadow
-        if here is None or here.verdict.decision.computes or shadow:
+        if here is None or here.verdict.decision.computes or shadow or self._strayed:
             output = forward(*args, **kwargs)
-            if here is None or not ends:
+            if here is None or not ends or self._strayed:
                 return output
             if here.verdict.decision.computes:
                 self._computed(here, output)
                 return output
             return self._shadow(here, output)
-        return self._reused(here) if ends else self.anatomy.blanks[name].make()
+        if ends:
+            return self._reused(here)
+        return self.anatomy.blanks[name].make(Call(module, args, kwargs).tensors)
 
     def _computed(self, here: _Open, output: Any) -> None:
         inside, site = self.inside, here.site

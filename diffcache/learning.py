@@ -81,7 +81,7 @@ class _Span:
         unit = kept.unit
         if self.kept is None and self.first in (unit.name, position):
             self.kept = kept
-        open_end = self.last is None and unit.evolves and in_list(unit)
+        open_end = self.last is None and unit.evolves and in_list(unit) and bool(unit.made)
         if self.kept is not None and (open_end or self.last in (unit.name, position)):
             self.kept.output, self.kept.last = _copy(output), unit.name
 
@@ -127,13 +127,14 @@ class _Learning(Recorder):
             self.seen = self.tap.ahead(module, args, kwargs)
         output = super().unit(module, forward, args, kwargs)
         unit = self.calls[place]
-        self.blanks[unit.name] = Blank(output)
-        if tapped and self.tap and not self.tap.is_ahead:
-            self.seen = self.tap.after(call, output)
-        if outermost:
-            for span in self.spans:
-                span.notice(_Kept(unit, call, state), self.position, output)
-        self._keep_single(unit, call, state, output)
+        self.blanks[unit.name] = Blank(call.tensors, output)
+        with self.trace.aside():
+            if tapped and self.tap and not self.tap.is_ahead:
+                self.seen = self.tap.after(call, output)
+            if outermost:
+                for span in self.spans:
+                    span.notice(_Kept(unit, call, state), self.position, output)
+            self._keep_single(unit, call, state, output)
         return output
 
     def finish(self) -> None:
@@ -173,12 +174,13 @@ class _Learning(Recorder):
     def _flush(self, *, everything: bool) -> None:
         """Stores the blocks of which it is known by now what continues what."""
         waiting = []
-        for kept in self._blocks:
-            known = self.streams.get(base_class(type(kept.unit.module)))
-            if known is None and not everything:
-                waiting.append(kept)
-            elif not kept.stale:
-                self.keep(kept.unit.name, "block", kept.call, kept.output, known or {})
+        with self.trace.aside():
+            for kept in self._blocks:
+                known = self.streams.get(base_class(type(kept.unit.module)))
+                if known is None and not everything:
+                    waiting.append(kept)
+                elif not kept.stale:
+                    self.keep(kept.unit.name, "block", kept.call, kept.output, known or {})
         self._blocks = waiting
 
     def _is_tapped(self, tap: Tap, path: str) -> bool:

@@ -66,9 +66,9 @@ def sites_at(places: Sequence[str], survey: Survey) -> tuple[Site, ...]:
         TargetError: one that cannot be cached, with its reason; or two that overlap.
     """
     sites = [site for place in places for site in _sites(place, survey)]
-    sites.sort(key=lambda site: survey.position(site.units[0]))
+    sites.sort(key=survey.extent)
     for before, after in pairwise(sites):
-        if survey.position(after.units[0]) <= survey.position(before.units[-1]):
+        if survey.extent(after)[0] < survey.extent(before)[1]:
             raise TargetError(f"the places {before.name!r} and {after.name!r} overlap: name one of them.")
     return tuple(sites)
 

@@ -8,6 +8,7 @@ from diffcache.branches import FORGET_AFTER
 from diffcache.calls import Call
 from diffcache.config import CacheConfig, RunFacts
 from diffcache.engine import Engine
+from diffcache.lanes import counts_rows
 from diffcache.models import model_of
 from diffcache.records import RunRecord
 from diffcache.timetable import Timetable, Turn
@@ -51,7 +52,7 @@ class Run:
                 blocks=block_counts(module),
                 latents=tuple(tuple(x.shape[1:] if call.batched else x.shape) for x in call.latents),
             )
-            engine = Engine(site, config, facts, self.record)
+            engine = Engine(site, config, facts, self.record, separable=not counts_rows(module))
             self.record.parameters[site] = sum(p.numel() for p in module.parameters())
             self.record.models[site] = replace(model_of(module), latents=facts.latents)
             self.record.predictor = {

@@ -4,6 +4,7 @@ Memory is told apart by storage, so views count as what they are views of. Nothi
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -35,12 +36,22 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._writes: dict[Storage, list[int]] = {}
         self._reads: dict[Storage, list[int]] = {}
         self._operations: dict[int, tuple[set[Storage], set[Storage]]] = {}
+        self._looks_aside = False
         self._evolving: set[Storage] = {self.storage(latent) for latent in latents}
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         """Compiled regions are compiled and run as they are; what they return is told by `returned`."""
         return True
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Inside, operations are no part of the forward."""
+        self._looks_aside = True
+        try:
+            yield
+        finally:
+            self._looks_aside = False
 
     def returned(self, given: Iterable[Tensor], outputs: Iterable[Tensor]) -> None:
         """A unit was given and returned these: that covers what it did out of sight, in compiled code."""
@@ -71,6 +82,14 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in tensors:
             self._reads.setdefault(self.storage(tensor), []).append(self.now)
 
+    def writes(self, storage: Storage, begin: int, end: int) -> bool:
+        """Whether operations begin < n <= end write to this memory."""
+        return any(begin < n <= end for n in self._writes.get(storage, ()))
+
+    def reads(self, memory: set[Storage], after: int) -> bool:
+        """Whether operations n > after read any of this memory."""
+        return any(n > after for storage in memory for n in self._reads.get(storage, ()))
+
     def reads_old(self, made: int, begin: int, end: int) -> bool:
         """Whether operations begin < n <= end read what follows from the latents and was finished by operation `made`."""
         return any(
@@ -100,7 +119,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             reads, writes = self._operations.get(n, (set(), set()))
             if any(first < n <= last for first, last in skipped) or reads & wrong:
                 wrong |= writes
-        return any(n > end for storage in wrong - allowed for n in self._reads.get(storage, ()))
+        return self.reads(wrong - allowed, end)
 
     def writes_outside(self, begin: int, end: int) -> bool:
         """Whether operations begin < n <= end wrote to memory that was there before them."""
@@ -112,6 +131,8 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         output = func(*args, **kwargs)
+        if self._looks_aside:
+            return output
         self.now += 1
         given = [self.storage(tensor) for tensor in _tensors((args, kwargs))]
         follows = any(storage in self._evolving for storage in given)

@@ -8,13 +8,16 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from diffusers import StableDiffusionPAGPipeline
 from harness import counted
-from toys import by_embeds, toy_pipeline
+from torch import Tensor
+from toys import ToyDenoiser, by_embeds, toy_pipeline
 from zoo.pipelines import CASES
 
 from diffcache import accelerate, report
 from diffcache.config import Boost, CacheConfig, GuidanceRule, RunFacts
 from diffcache.guidance import OTHER_ORDER, weighted
+from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.interval import Interval
 
 
@@ -93,6 +96,61 @@ def test_two_images_at_once_are_no_two_passes() -> None:
     pipe = accelerate(toy_pipeline(), OnlyGuidance())
     assert torch.equal(pipe(**call, latents=latents), toy_pipeline()(**call, latents=latents))
     assert report(pipe).compute_fraction == 1
+
+
+class Curved(ToyDenoiser):
+    """What it adds depends on the latent too."""
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        timestep: Tensor,
+        encoder_hidden_states: Tensor,
+        return_dict: bool = False,
+    ) -> tuple[Tensor]:
+        shift = encoder_hidden_states.mean(dim=(1, 2))[:, None, None]
+        return (hidden_states + shift * torch.sin(hidden_states),)
+
+
+def test_two_images_of_one_seed_are_no_two_passes() -> None:
+    """They begin alike, and differ from the second tick on."""
+    prompts = torch.tensor([3.0, -5.0])[:, None, None].expand(2, 2, 4)
+    call: dict[str, Any] = {
+        "embeds": {"cond": {"encoder_hidden_states": prompts}},
+        "passes": lambda step: ("cond",),
+        "contexts": False,
+        "latents": torch.arange(8.0).reshape(1, 2, 4).repeat(2, 1, 1),
+    }
+    pipe = accelerate(toy_pipeline(Curved()), OnlyGuidance())
+    torch.testing.assert_close(pipe(**call), toy_pipeline(Curved())(**call))
+    assert report(pipe).compute_fraction == 1
+
+
+@pytest.mark.parametrize("guidance_scale", [1.0, 5.0])
+def test_a_batch_whose_attention_counts_its_rows_stays_whole(guidance_scale: float) -> None:
+    """Perturbed-attention guidance: two images, whose batch comes in two or three parts."""
+    parts = ("vae", "text_encoder", "tokenizer", "unet", "scheduler")
+    plain = CASES["StableDiffusionPipeline"].build()
+    pipe = StableDiffusionPAGPipeline(
+        **{name: plain.components[name] for name in parts},
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+        pag_applied_layers=["mid"],
+    )
+    pipe.set_progress_bar_config(disable=True)
+    call = {**CASES["StableDiffusionPipeline"].call(0, 3), "guidance_scale": guidance_scale}
+    call |= {
+        "num_images_per_prompt": 2,
+        "latents": torch.arange(256.0).reshape(1, 4, 8, 8).repeat(2, 1, 1, 1) / 256,
+    }
+    expected = pipe(**call)[0]
+    accelerate(pipe, OnlyGuidance())
+    assert torch.equal(torch.as_tensor(pipe(**call)[0]), torch.as_tensor(expected))
+    assert report(pipe).compute_fraction == 1
+    accelerate(pipe, "easycache", per_sample=True)
+    with pytest.raises(ConfigError, match="leave it off"):
+        pipe(**call)
 
 
 def test_low_and_high_frequencies_are_weighted_apart() -> None:
