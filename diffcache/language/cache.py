@@ -145,6 +145,7 @@ def rows_of(wanted: Tensor) -> Tensor:
 
 def _spread(rows: Tensor, like: Tensor, dim: int) -> Tensor:
     """Rows [b, n] as an index into `like`, over all its other dimensions."""
-    shape = [rows.shape[0] if i == 0 else rows.shape[1] if i == dim else 1 for i in range(like.ndim)]
-    full = [rows.shape[1] if i == dim else size for i, size in enumerate(like.shape)]
-    return rows.view(shape).expand(full)
+    batch, n = rows.shape
+    before, behind = like.shape[1:dim], like.shape[dim + 1 :]
+    alone = rows.view(batch, *[1] * len(before), n, *[1] * len(behind))
+    return alone.expand(batch, *before, n, *behind)

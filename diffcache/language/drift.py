@@ -9,7 +9,7 @@ from diffcache.language.backbones.base import Backbone, Rotary
 from diffcache.language.cache import Rows, TokenKVCache, rows_of, take
 from diffcache.language.canvas import Canvas
 from diffcache.language.ledger import Ledger
-from diffcache.language.probes import attention_drift, attention_weights, most_attended
+from diffcache.language.probes import attention_drift, attention_received, attention_weights, most_attended
 from diffcache.language.walk import Walk
 
 
@@ -47,6 +47,7 @@ class DriftWalk(Walk):
         self.layer_from = 0
         self._full = True
         self._drifts: list[Tensor] = []
+        self._received: list[Tensor] = []
 
     def begin(self, canvas: Canvas, full: bool) -> None:
         self._full = full
@@ -57,8 +58,7 @@ class DriftWalk(Walk):
     def run(self, hidden: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
         layers = len(self.net.layers)
         self.layer_from = 0 if self._full else self._due(layers)
-        self._drifts = []
-        self.extra = torch.zeros_like(self._eligible)
+        self._drifts, self._received = [], []
         rotary, mask = self.rotary(rows), self.cache.mask()
         for layer in range(layers):
             self.cache.write_plane("inputs", layer, rows, hidden)
@@ -68,6 +68,8 @@ class DriftWalk(Walk):
             hidden = self.layer(layer, hidden, rows, rotary, mask)
             if self._tracked is not None and not self.delayed and float(self._drifts[-1].min()) < self.gamma:
                 self.layer_from = layer + 1
+        eligible = self._eligible if mask is None else self._eligible & mask[:, 0, 0]
+        self.extra = most_attended(torch.stack(self._received), eligible, self.track)
         return hidden, rows
 
     def layer(self, layer: int, hidden: Tensor, rows: Rows, rotary: Rotary, mask: Tensor | None) -> Tensor:
@@ -80,19 +82,16 @@ class DriftWalk(Walk):
         return self.net.finish(layer, hidden, self.net.attend(layer, queries, *self.cache.read(layer), mask))
 
     def _observe(self, layer: int, before: Tensor | None, mask: Tensor | None) -> None:
-        """Notes how far the tracked tokens have drifted, and what the window attends most."""
-        attendable = None if mask is None else mask[:, 0, 0]
-        asked = self._window.rows
-        if before is not None and self._tracked is not None:
+        """Notes how far the tracked tokens have drifted, and what the window attends."""
+        asked, size = self._window.rows, self._window.rows.shape[1]
+        if self._tracked is not None:
             asked = torch.cat([asked, self._tracked.rows], dim=1)
         weights = self._weights(layer, asked, mask)
-        size = self._window.rows.shape[1]
+        self._received.append(attention_received(weights[:, :, :size], self._window.share))
         if before is not None and self._tracked is not None:
-            after, counted = weights[:, :, size:], self._tracked.counted
-            self._drifts.append(attention_drift(before, after, counted, attendable, self.over_keys))
-        eligible = self._eligible if attendable is None else self._eligible & attendable
-        best = most_attended(weights[:, :, :size], self._window.counted, eligible, self.track)
-        self.extra = best if self.extra is None else self.extra | best
+            attendable = None if mask is None else mask[:, 0, 0]
+            after, share = weights[:, :, size:], self._tracked.share
+            self._drifts.append(attention_drift(before, after, share, attendable, self.over_keys))
 
     def _due(self, layers: int) -> int:
         """The layer to refresh from, by what the call before has measured."""
@@ -111,15 +110,15 @@ class DriftWalk(Walk):
 
 @dataclass(frozen=True)
 class Watched:
-    """Positions [b, n], and which of them count: bool [b, n], False for what only fills a short list up."""
+    """Positions [b, n], and how much each counts: [b, n], 0 for what only fills a short list up, equal for all others."""
 
     rows: Tensor
-    counted: Tensor
+    share: Tensor
 
     @classmethod
     def of(cls, wanted: Tensor) -> "Watched":
         """Those where `wanted` [b, S] holds. One read from the device."""
         rows = rows_of(wanted)
-        fresh = torch.ones_like(rows, dtype=torch.bool)
-        fresh[:, 1:] = rows[:, 1:] != rows[:, :-1]
-        return cls(rows, fresh & wanted.gather(1, rows))
+        counts = wanted.sum(dim=1, keepdim=True)
+        place = torch.arange(rows.shape[1], device=rows.device)
+        return cls(rows, (place < counts) / counts.clamp(min=1))

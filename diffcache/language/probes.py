@@ -21,37 +21,40 @@ def attention_weights(queries: Tensor, keys: Tensor, scale: float, mask: Tensor 
 
 
 def attention_drift(
-    before: Tensor, after: Tensor, counted: Tensor, attendable: Tensor | None, over_keys: bool
+    before: Tensor, after: Tensor, share: Tensor, attendable: Tensor | None, over_keys: bool
 ) -> Tensor:
-    """Mean cosine [b] between two sets of attention weights [b, H, n, S]; 1 where nothing is counted.
+    """Mean cosine [b] between two sets of attention weights [b, H, n, S]; 1 where no row counts.
 
     Args:
-        counted: bool [b, n], the query rows that count.
+        share: [b, n], how much each query row counts; adds up to 1, or to 0 where none counts.
         attendable: bool [b, S], the keys that count; None for all.
         over_keys: the cosine runs over the keys of each head; else over heads, as Elastic-Cache's authors coded it.
     """
     if over_keys:
         cosine = _cosine(before, after, dim=3).mean(dim=1)
-        weight = counted.float()
     else:
         cosine = _cosine(before, after, dim=1)
-        keys = torch.ones_like(cosine[:, 0]) if attendable is None else attendable.float()
-        weight = counted.float()[:, :, None] * keys[:, None, :]
-        cosine, weight = cosine.flatten(1), weight.flatten(1)
-    total = weight.sum(dim=1)
-    return torch.where(total > 0, (cosine * weight).sum(dim=1) / total.clamp(min=1), 1.0)
+        if attendable is None:
+            cosine = cosine.mean(dim=2)
+        else:
+            cosine = (cosine * attendable[:, None]).sum(dim=2) / attendable.sum(dim=1, keepdim=True)
+    return 1 - ((1 - cosine) * share).sum(dim=1)
 
 
-def most_attended(weights: Tensor, counted: Tensor, eligible: Tensor, count: int) -> Tensor:
-    """Bool [b, S]: the `count` eligible positions that get most of the attention [b, H, n, S] of counted rows.
+def attention_received(weights: Tensor, share: Tensor) -> Tensor:
+    """The attention [b, S] that each position gets, of weights [b, H, n, S] whose rows count by `share` [b, n]."""
+    return (share[:, None] @ weights.sum(dim=1))[:, 0]
+
+
+def most_attended(received: Tensor, eligible: Tensor, count: int) -> Tensor:
+    """Bool [b, S]: eligible positions that are among the `count` which get most attention [L, b, S] in any layer.
 
     Args:
-        counted: bool [b, n].
         eligible: bool [b, S].
     """
-    importance = (weights * counted[:, None, :, None]).sum(dim=(1, 2)).masked_fill(~eligible, -1.0)
-    best = importance.topk(min(count, importance.shape[1]), dim=1)
-    return torch.zeros_like(eligible).scatter(1, best.indices, best.values >= 0)
+    best = received.masked_fill(~eligible, -1.0).topk(min(count, eligible.shape[1]), dim=2)
+    chosen = torch.zeros_like(eligible).expand_as(received).scatter(2, best.indices, best.values >= 0)
+    return chosen.any(dim=0)
 
 
 def value_similarity(new: Tensor, old: Tensor) -> Tensor:

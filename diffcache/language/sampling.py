@@ -14,6 +14,7 @@ from diffcache.language.canvas import Canvas
 from diffcache.language.decoding import Quota, draw, quota, ranks
 from diffcache.language.options import blocks_of, decode_rule, eos_ids_of, mask_id_of
 from diffcache.language.session import Caller
+from diffcache.schedulers.errors import TargetError
 
 Callback = Callable[[int, Tensor], Tensor | None]
 
@@ -79,7 +80,7 @@ def generate(
 
     Raises:
         ConfigError: options that exclude each other or do not divide, or a model without mask token.
-        TargetError: a model of no known family.
+        TargetError: a model of no known family, or a model call that says nothing about what may be written.
     """
     generator = None if seed is None else torch.Generator(input_ids.device).manual_seed(seed)
     rule = decode_rule(steps, threshold, factor, remasking)
@@ -102,6 +103,11 @@ def generate(
                 if remasking == "random":
                     confidence = order
                 commit = askable & rule.commit(confidence.masked_fill(~askable, -torch.inf), asked)
+                if not bool(commit.any()):
+                    raise TargetError(
+                        "no position that may be written got a probability, so the text would never end: let the "
+                        "method's rows() hold all of canvas.candidates, and look for NaN in the model's logits."
+                    )
                 canvas.tokens = torch.where(commit, tokens, canvas.tokens)
                 canvas.advance()
                 if eos_early_stop:

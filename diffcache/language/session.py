@@ -23,7 +23,7 @@ class Caller(Protocol):
         """How many masks of a text may be committed at most, the first ones; None for all."""
 
     def logits(self, canvas: Canvas) -> tuple[Tensor, Rows]:
-        """Logits [b, m, V], and the positions that they predict: all candidates at least."""
+        """Logits [b, m, V], and the positions that they predict: all candidates at least. S stands for no position."""
 
 
 class Plain:
@@ -108,7 +108,7 @@ class Session:
         return rows_of(rows)
 
     def _predicted(self, canvas: Canvas, hidden: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
-        """The rows of `hidden` whose logits are wanted, and which positions they predict."""
+        """The rows of `hidden` whose logits are wanted, and which positions they predict; S for none of the text's."""
         shift, size = self.net.token_shift, len(canvas.block)
         first = max(canvas.block.start - shift, 0)
         if isinstance(rows, slice):
@@ -116,7 +116,9 @@ class Session:
         if rows.shape[1] < size and not canvas.rereads:
             return hidden, (rows + shift).clamp(max=canvas.length)
         asked = torch.arange(first, first + size, device=rows.device).expand(len(rows), -1)
-        return take(hidden, index_in(rows, asked, canvas.length)), slice(first + shift, first + shift + size)
+        places = index_in(rows, asked, canvas.length)
+        predicted = torch.where(rows.gather(1, places) == asked, asked + shift, canvas.length)
+        return take(hidden, places), predicted
 
 
 def _as_mask(rows: slice, canvas: Canvas) -> Tensor:

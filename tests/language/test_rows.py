@@ -8,6 +8,7 @@ from language.tiny import MASK, texts, tiny_llama
 from torch import Tensor
 
 from diffcache import accelerate, generate, methods, report
+from diffcache.language.cache import put
 from diffcache.language.canvas import Canvas
 from diffcache.language.decoding import Quota, draw, quota
 from diffcache.language.families import backbone_of
@@ -117,12 +118,13 @@ def stale_after(method: str, call: int, **options: Any) -> Tensor:
                 canvas.enter(range(BLOCKS[step // BLOCK], BLOCKS[step // BLOCK] + BLOCK))
             logits, predicted = session.logits(canvas)
             tokens, sure = draw(logits, MASK, 0.0, None)
-            dense, guess = torch.full(canvas.tokens.shape, -torch.inf), canvas.tokens.clone()
-            if isinstance(predicted, slice):
-                dense[:, predicted], guess[:, predicted] = sure, tokens
-            else:
-                dense, guess = dense.scatter(1, predicted, sure), guess.scatter(1, predicted, tokens)
-            dense = dense.masked_fill(~canvas.candidates, -torch.inf)
+            dense = torch.full(
+                (len(tokens), PROMPT + GEN + 1), -torch.inf
+            )  # the last: no position of the text
+            guess = dense.to(torch.int64)
+            put(dense, predicted, sure, dim=1)
+            put(guess, predicted, tokens, dim=1)
+            dense, guess = dense[:, :-1].masked_fill(~canvas.candidates, -torch.inf), guess[:, :-1]
             just_written = Quota().commit(dense, quota(canvas.masked, 0, GEN)) & dense.isfinite()
             canvas.tokens = torch.where(just_written, guess, canvas.tokens)
             canvas.advance()

@@ -2,7 +2,8 @@
 
 import gc
 import weakref
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -21,7 +22,9 @@ from diffcache import (
     restore,
 )
 from diffcache.language.cache import TokenKVCache
+from diffcache.language.canvas import Canvas
 from diffcache.language.recipes.base import LanguageConfig
+from diffcache.language.recipes.fast_dllm import DualConfig
 
 NAMES = [name for name, method in methods().items() if issubclass(method, LanguageConfig)]
 
@@ -163,6 +166,32 @@ def test_methods_for_pictures_and_for_language_are_not_mixed_up() -> None:
         accelerate(tiny_llama(), UniformConfig())
     with pytest.raises(TargetError, match="masked-diffusion language model"):
         accelerate(torch.nn.Linear(3, 3), "dkv-decode")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForgetfulConfig(DualConfig):
+    """A method that is wrong: after its first call it never computes position 9, in a few rows or in many."""
+
+    name: ClassVar[str] = "forgetful"
+
+    prompts: bool
+
+    def rows(self, canvas: Canvas) -> torch.Tensor:
+        return (canvas.masked | (self.prompts & (canvas.positions < canvas.prompt))) & (canvas.positions != 9)
+
+
+@pytest.mark.parametrize("prompts", [False, True], ids=["few rows", "many rows"])
+def test_a_method_that_leaves_candidates_out_is_refused_instead_of_asked_for_ever(prompts: bool) -> None:
+    model = accelerate(tiny_llama(), ForgetfulConfig(prompts=prompts))
+    with pytest.raises(TargetError, match=r"hold all of canvas\.candidates"):
+        generate(model, texts(2, 8), gen_length=8, eos_early_stop=False)
+
+
+def test_a_model_whose_logits_are_nan_is_refused() -> None:
+    model = tiny_llama()
+    model.lm_head.weight.data.fill_(torch.nan)
+    with pytest.raises(TargetError, match="look for NaN"):
+        generate(model, texts(1, 5), gen_length=8)
 
 
 def test_guards_compute_everything() -> None:
