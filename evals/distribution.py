@@ -4,6 +4,7 @@ The distances are torchmetrics' own, fed with features instead of pictures, so t
 from several processes, and compared with as many references as wanted.
 """
 
+import warnings
 from dataclasses import asdict, dataclass
 
 import torch
@@ -76,7 +77,9 @@ def fid(features: Tensor, reference: Tensor) -> float:
 def kid(features: Tensor, reference: Tensor) -> float:
     """Kernel distance of two sets of features, [N, D] and [M, D]: the mean over subsets of at most 1000."""
     size = min(KID_SUBSET_SIZE, len(features), len(reference))
-    metric = KernelInceptionDistance(_AsItIs(features.shape[1]), subsets=KID_SUBSETS, subset_size=size)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it keeps all features, which is known
+        metric = KernelInceptionDistance(_AsItIs(features.shape[1]), subsets=KID_SUBSETS, subset_size=size)
     metric.update(reference, real=True)
     metric.update(features, real=False)
     with torch.random.fork_rng(devices=[]):

@@ -11,8 +11,8 @@ WARM_UP = 3
 
 
 @dataclass(frozen=True)
-class Testbed:
-    """What a contender may know of the course.
+class Track:
+    """What a contender may know of the course: one testbed, and how far.
 
     Attributes:
         name: of the testbed.
@@ -39,7 +39,7 @@ class Contender:
     package: str
     knob: str
     settings: tuple[float, ...]
-    attach: Callable[[Any, float, Testbed], AbstractContextManager[None]]
+    attach: Callable[[Any, float, Track], AbstractContextManager[None]]
 
     @property
     def ours(self) -> bool:
@@ -47,7 +47,7 @@ class Contender:
 
 
 def spread(computed: int, steps: int) -> list[bool]:
-    """So many computed ticks: the warm-up, and the rest evenly over what is left."""
+    """Which ticks to compute: the warm-up, and the rest evenly over what is left; fewer than all."""
     rest = computed - WARM_UP
     chosen = {WARM_UP - 1 + round((i + 1) * (steps - WARM_UP) / (rest + 1)) for i in range(rest)}
     return [tick < WARM_UP or tick in chosen for tick in range(steps)]

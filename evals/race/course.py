@@ -13,7 +13,7 @@ from diffcache.evals.classifier import ShapeColourClassifier
 from diffcache.evals.distribution import kid
 from diffcache.evals.fidelity import psnr, ssim
 from diffcache.evals.race.census import census
-from diffcache.evals.race.contender import Contender, Testbed
+from diffcache.evals.race.contender import Contender, Track
 from diffcache.evals.race.flops import counted
 from diffcache.evals.rendering import noise_scheduler, render
 from diffcache.evals.rulers import rulers
@@ -68,7 +68,7 @@ class Course:
     """
 
     def __init__(self, name: str, samples: int, steps: int) -> None:
-        self.testbed = Testbed(name, steps)
+        self.track = Track(name, steps)
         self.samples = samples
         self.classifier = ShapeColourClassifier.load()
         self.real = self._features(_drawn(name))
@@ -76,11 +76,11 @@ class Course:
         self._reference = self._run(steps=REFERENCE_STEPS).pictures
 
     def full(self) -> Lap:
-        return self._lap(FULL, "", "steps", self.testbed.steps, self._full)
+        return self._lap(FULL, "", "steps", self.track.steps, self._full)
 
     def fewer(self, steps: int) -> Iterator[Lap]:
         """The plain pipeline with fewer steps, under its own and under multistep noise schedulers."""
-        for solver in rulers(zoo.load(self.testbed.name)):
+        for solver in rulers(zoo.load(self.track.name)):
             run = self._run(steps=steps, solver=solver)
             yield self._lap(f"{FEWER}, {solver}", "", "steps", steps, run)
 
@@ -105,27 +105,27 @@ class Course:
         steps: int | None = None,
         solver: str = "own",
     ) -> _Run:
-        pipe = zoo.load(self.testbed.name)
-        steps = steps or self.testbed.steps
+        pipe = zoo.load(self.track.name)
+        steps = steps or self.track.steps
         with ExitStack() as stack:
             stack.enter_context(noise_scheduler(pipe, rulers(pipe)[solver]))
             flops = stack.enter_context(counted(pipe))
             memory = stack.enter_context(census(pipe, steps // 2))
             if contender is not None:
-                stack.enter_context(contender.attach(pipe, setting, self.testbed))
+                stack.enter_context(contender.attach(pipe, setting, self.track))
             rendered = render(pipe, self._call(steps))
         assert memory.bytes is not None
         return _Run(rendered.pictures, flops.total, memory.bytes)
 
     def _seconds(self, contender: Contender | None = None, setting: float = 0) -> float:
-        pipe = zoo.load(self.testbed.name)
+        pipe = zoo.load(self.track.name)
         with ExitStack() as stack:
             if contender is not None:
-                stack.enter_context(contender.attach(pipe, setting, self.testbed))
-            return render(pipe, self._call(self.testbed.steps)).cpu_seconds
+                stack.enter_context(contender.attach(pipe, setting, self.track))
+            return render(pipe, self._call(self.track.steps)).cpu_seconds
 
     def _call(self, steps: int) -> dict[str, Any]:
-        return zoo.sample_call(self.testbed.name, 0, steps, self.samples)
+        return zoo.sample_call(self.track.name, 0, steps, self.samples)
 
     def _lap(self, name: str, package: str, knob: str, setting: float, run: _Run) -> Lap:
         return Lap(

@@ -9,7 +9,7 @@ from typing import Any
 from diffcache import accelerate, report, restore
 from diffcache.config import CacheConfig
 from diffcache.evals import zoo
-from diffcache.evals.race.contender import OURS, WARM_UP, Contender, Testbed, spread
+from diffcache.evals.race.contender import OURS, WARM_UP, Contender, Track, spread
 from diffcache.recipes.deepcache import DeepCacheConfig
 from diffcache.recipes.easycache import EasyCacheConfig
 from diffcache.recipes.fbcache import FBCacheConfig
@@ -26,7 +26,7 @@ Make = Callable[[Any], CacheConfig]
 
 def _contender(name: str, knob: str, settings: tuple[float, ...], make: Make) -> Contender:
     @contextmanager
-    def attach(pipe: Any, setting: float, testbed: Testbed) -> Iterator[None]:
+    def attach(pipe: Any, setting: float, track: Track) -> Iterator[None]:
         accelerate(pipe, make(setting))
         try:
             yield
@@ -40,8 +40,8 @@ def _evenly(name: str, **options: Any) -> Contender:
     """A schedule with so many computed ticks, spread evenly: whole intervals miss most budgets."""
 
     @contextmanager
-    def attach(pipe: Any, setting: float, testbed: Testbed) -> Iterator[None]:
-        accelerate(pipe, _schedule(testbed, int(setting), tuple(options.items())))
+    def attach(pipe: Any, setting: float, track: Track) -> Iterator[None]:
+        accelerate(pipe, _schedule(track, int(setting), tuple(options.items())))
         try:
             yield
         finally:
@@ -51,14 +51,14 @@ def _evenly(name: str, **options: Any) -> Contender:
 
 
 @lru_cache
-def _schedule(testbed: Testbed, ticks: int, options: tuple[tuple[str, Any], ...]) -> Schedule:
+def _schedule(track: Track, ticks: int, options: tuple[tuple[str, Any], ...]) -> Schedule:
     """A recorded run's schedule, with its table rewritten."""
     pipe = accelerate(
-        zoo.load(testbed.name), "uniform", interval=2, warmup_steps=WARM_UP, tail_steps=0, **dict(options)
+        zoo.load(track.name), "uniform", interval=2, warmup_steps=WARM_UP, tail_steps=0, **dict(options)
     )
-    pipe(**zoo.sample_call(testbed.name, 1000, testbed.steps, 1, "calibration"))
+    pipe(**zoo.sample_call(track.name, 1000, track.steps, 1, "calibration"))
     recorded = report(pipe).to_schedule()
-    row = "".join("#" if computed else "-" for computed in spread(ticks, testbed.steps))
+    row = "".join("#" if computed else "-" for computed in spread(ticks, track.steps))
     return replace(recorded, table={site: dict.fromkeys(rows, row) for site, rows in recorded.table.items()})
 
 

@@ -15,7 +15,7 @@ import torch
 from diffusers import FirstBlockCacheConfig, MagCacheConfig, SeaCacheConfig, TaylorSeerCacheConfig
 
 from diffcache.evals import zoo
-from diffcache.evals.race.contender import WARM_UP, Contender, Testbed, spread
+from diffcache.evals.race.contender import WARM_UP, Contender, Track, spread
 
 INTERVALS = (12, 10, 8, 6, 5, 4, 3, 2)
 THRESHOLDS = (0.3, 0.2, 0.14, 0.1, 0.07, 0.05, 0.035, 0.025, 0.018)
@@ -29,14 +29,14 @@ BLOCKS = [r"(single_)?(transformer_)?blocks\.\d+"]
 
 @contextmanager
 def _cache_dit(
-    pipe: Any, setting: float, testbed: Testbed, *, calibrator: str | None, masked: bool = False
+    pipe: Any, setting: float, track: Track, *, calibrator: str | None, masked: bool = False
 ) -> Iterator[None]:
     """DBCache with one block in front, so that it can reach the smallest budgets."""
     import cache_dit
 
     options: dict[str, Any] = {"residual_diff_threshold": setting, "max_warmup_steps": WARM_UP}
     if masked:
-        mask = spread(int(setting), testbed.steps)
+        mask = spread(int(setting), track.steps)
         options = {
             "steps_computation_mask": [int(computed) for computed in mask],
             "steps_computation_policy": "static",
@@ -46,7 +46,7 @@ def _cache_dit(
         "FoCa": cache_dit.FoCaCalibratorConfig(),
     }
     config = cache_dit.DBCacheConfig(
-        Fn_compute_blocks=1, Bn_compute_blocks=0, enable_separate_cfg=testbed.name in TWO_PASSES, **options
+        Fn_compute_blocks=1, Bn_compute_blocks=0, enable_separate_cfg=track.name in TWO_PASSES, **options
     )
     given = {} if calibrator is None else {"calibrator_config": calibrators[calibrator]}
     cache_dit.enable_cache(pipe, cache_config=config, **given)
@@ -57,8 +57,8 @@ def _cache_dit(
 
 
 @contextmanager
-def _diffusers(pipe: Any, setting: float, testbed: Testbed, *, config: Callable[..., Any]) -> Iterator[None]:
-    pipe.transformer.enable_cache(config(setting, testbed))
+def _diffusers(pipe: Any, setting: float, track: Track, *, config: Callable[..., Any]) -> Iterator[None]:
+    pipe.transformer.enable_cache(config(setting, track))
     try:
         yield
     finally:
@@ -66,7 +66,7 @@ def _diffusers(pipe: Any, setting: float, testbed: Testbed, *, config: Callable[
 
 
 @contextmanager
-def _deep_cache(pipe: Any, setting: float, testbed: Testbed) -> Iterator[None]:
+def _deep_cache(pipe: Any, setting: float, track: Track) -> Iterator[None]:
     from DeepCache import DeepCacheSDHelper
 
     helper = DeepCacheSDHelper(pipe=pipe)
@@ -79,32 +79,32 @@ def _deep_cache(pipe: Any, setting: float, testbed: Testbed) -> Iterator[None]:
 
 
 @lru_cache
-def mag_ratios(testbed: Testbed) -> tuple[float, ...]:
+def mag_ratios(track: Track) -> tuple[float, ...]:
     """MagCache's ratios by its own calibration, which prints them for the user to copy."""
-    pipe, printed = zoo.load(testbed.name), io.StringIO()
-    config = MagCacheConfig(calibrate=True, num_inference_steps=testbed.steps)
-    with redirect_stdout(printed), _diffusers(pipe, 0, testbed, config=lambda *_: config):
-        pipe(**zoo.sample_call(testbed.name, 1000, testbed.steps, 2, "calibration"))
+    pipe, printed = zoo.load(track.name), io.StringIO()
+    config = MagCacheConfig(calibrate=True, num_inference_steps=track.steps)
+    with redirect_stdout(printed), _diffusers(pipe, 0, track, config=lambda *_: config):
+        pipe(**zoo.sample_call(track.name, 1000, track.steps, 2, "calibration"))
     lines = printed.getvalue().splitlines()
     values = next(line for line in lines if line.startswith("[") and line.endswith("]"))
     return tuple(ast.literal_eval(values))
 
 
-def _first_block(setting: float, testbed: Testbed) -> FirstBlockCacheConfig:
+def _first_block(setting: float, track: Track) -> FirstBlockCacheConfig:
     return FirstBlockCacheConfig(threshold=setting)
 
 
-def _mag(setting: float, testbed: Testbed) -> MagCacheConfig:
+def _mag(setting: float, track: Track) -> MagCacheConfig:
     return MagCacheConfig(
         threshold=setting,
         max_skip_steps=8,
-        retention_ratio=WARM_UP / testbed.steps,
-        num_inference_steps=testbed.steps,
-        mag_ratios=list(mag_ratios(testbed)),
+        retention_ratio=WARM_UP / track.steps,
+        num_inference_steps=track.steps,
+        mag_ratios=list(mag_ratios(track)),
     )
 
 
-def _taylor(setting: float, testbed: Testbed, *, places: list[str]) -> TaylorSeerCacheConfig:
+def _taylor(setting: float, track: Track, *, places: list[str]) -> TaylorSeerCacheConfig:
     return TaylorSeerCacheConfig(
         cache_interval=int(setting),
         disable_cache_before_step=WARM_UP,
@@ -114,7 +114,7 @@ def _taylor(setting: float, testbed: Testbed, *, places: list[str]) -> TaylorSee
     )
 
 
-def _sea(setting: float, testbed: Testbed) -> SeaCacheConfig:
+def _sea(setting: float, track: Track) -> SeaCacheConfig:
     return SeaCacheConfig(threshold=setting, retention_steps=WARM_UP, max_consecutive_cached=8)
 
 
