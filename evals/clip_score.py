@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from diffcache.evals.distribution import MetricError
+from diffcache.evals.errors import EvaluationError
 from diffcache.evals.media import to_pil
 
 WEIGHT = 100.0
@@ -23,7 +23,7 @@ class ClipScore:
         weights: its weights: an open-clip tag ("openai") or a local checkpoint; None for a hub model.
 
     Raises:
-        MetricError: no such model, or its weights are missing.
+        EvaluationError: no such model, or its weights are missing.
     """
 
     def __init__(self, model: str, weights: str | None = None) -> None:
@@ -32,7 +32,9 @@ class ClipScore:
         try:
             built: Any = open_clip.create_model_and_transforms(model, pretrained=_existing(weights))
         except (RuntimeError, OSError) as error:
-            raise MetricError(f"CLIP model {model} with weights {weights}: {_first_line(error)}") from error
+            raise EvaluationError(
+                f"CLIP model {model} with weights {weights}: {_first_line(error)}"
+            ) from error
         self.net, _, self.transform = built
         self.net.eval()
         self.tokenize = open_clip.get_tokenizer(model)
@@ -63,7 +65,7 @@ class ClipScore:
 def _existing(weights: str | None) -> str | None:
     """The weights as they are named; a path must exist."""
     if weights is not None and Path(weights).suffix and not Path(weights).is_file():
-        raise MetricError(f"no CLIP weights at {weights}: name the checkpoint file, or an open-clip tag.")
+        raise EvaluationError(f"no CLIP weights at {weights}: name the checkpoint file, or an open-clip tag.")
     return weights
 
 

@@ -13,16 +13,12 @@ from torchmetrics.image.fid import FrechetInceptionDistance
 from torchmetrics.image.inception import InceptionScore
 from torchmetrics.image.kid import KernelInceptionDistance
 
-from diffcache.schedulers.errors import DiffcacheError
+from diffcache.evals.errors import EvaluationError
 
 KID_SUBSETS, KID_SUBSET_SIZE = 100, 1000
 NEIGHBOURS = 3
 SEED = 0
 """KID and the Inception score draw subsets: from this seed, so that a figure can be repeated."""
-
-
-class MetricError(DiffcacheError):
-    """A figure that cannot be computed from what was given."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +50,7 @@ def distances(features: Tensor, reference: Tensor, logits: Tensor | None = None)
         logits: [N, classes] of the samples, for the Inception score.
 
     Raises:
-        MetricError: too few samples, or features of different lengths.
+        EvaluationError: too few samples, or features of different lengths.
     """
     _check(features, reference)
     return Distances(
@@ -123,10 +119,10 @@ class _AsItIs(nn.Module):
 
 def _check(features: Tensor, reference: Tensor) -> None:
     if features.shape[1] != reference.shape[1]:
-        raise MetricError(
+        raise EvaluationError(
             f"the samples have {features.shape[1]} features and the reference {reference.shape[1]}: "
             "extract both with the same extractor."
         )
     fewest = min(len(features), len(reference))
     if fewest < NEIGHBOURS + 2:
-        raise MetricError(f"{fewest} samples are too few for a distance: give at least {NEIGHBOURS + 2}.")
+        raise EvaluationError(f"{fewest} samples are too few for a distance: give at least {NEIGHBOURS + 2}.")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchmetrics.image.fid import NoTrainInceptionV3
 
 from diffcache.evals.classifier import ShapeColourClassifier
-from diffcache.evals.distribution import MetricError
+from diffcache.evals.errors import EvaluationError
 from diffcache.evals.media import eight_bit, load_sample
 
 CLASSIFIER, INCEPTION = "classifier", "inception"
@@ -36,7 +36,7 @@ class Extractor:
             (weights-inception-2015-12-05-6726825d.pth of the torch-fidelity project).
 
     Raises:
-        MetricError: the weights are missing, or the package that Inception needs.
+        EvaluationError: the weights are missing, or the package that Inception needs.
     """
 
     def __init__(self, name: str) -> None:
@@ -63,11 +63,13 @@ def reference_features(extractor: Extractor, folder: Path) -> Features:
     """Features of a folder of pictures, computed once and kept in the user's cache folder.
 
     Raises:
-        MetricError: the folder has no pictures.
+        EvaluationError: the folder has no pictures.
     """
     files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in PICTURE_FILES)
     if not files:
-        raise MetricError(f"{folder} has no pictures ({', '.join(PICTURE_FILES)}): name a folder that has.")
+        raise EvaluationError(
+            f"{folder} has no pictures ({', '.join(PICTURE_FILES)}): name a folder that has."
+        )
     kept = _cache_folder() / f"{_fingerprint(extractor.name, files)}.safetensors"
     if not kept.exists():
         parts = [extractor(_load(files[i : i + BATCH])) for i in range(0, len(files), BATCH)]
@@ -85,7 +87,7 @@ def reference_features(extractor: Extractor, folder: Path) -> Features:
 def _inception(weights: str) -> nn.Module:
     path = None if weights == INCEPTION else Path(weights)
     if path is not None and not path.is_file():
-        raise MetricError(
+        raise EvaluationError(
             f"no Inception weights at {path}: name the .pth file, or use 'classifier' on testbeds."
         )
     try:
@@ -93,9 +95,11 @@ def _inception(weights: str) -> nn.Module:
             "inception-v3-compat", ["2048", "logits_unbiased"], None if path is None else str(path)
         )
     except ModuleNotFoundError as error:
-        raise MetricError("Inception features need torch-fidelity: pip install torch-fidelity.") from error
+        raise EvaluationError(
+            "Inception features need torch-fidelity: pip install torch-fidelity."
+        ) from error
     except OSError as error:
-        raise MetricError(
+        raise EvaluationError(
             f"Inception's weights could not be had ({error}): download them and give their path instead."
         ) from error
     return net.eval()
@@ -104,7 +108,7 @@ def _inception(weights: str) -> nn.Module:
 def _load(files: list[Path]) -> Tensor:
     pictures = [load_sample(file) for file in files]
     if len({picture.shape for picture in pictures}) > 1:
-        raise MetricError(f"{files[0].parent} mixes picture sizes: resize them to one.")
+        raise EvaluationError(f"{files[0].parent} mixes picture sizes: resize them to one.")
     return torch.stack(pictures)
 
 

@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from diffcache.evals.distribution import MetricError
+from diffcache.evals.errors import EvaluationError
 
 PICTURE, VIDEO = ".png", ".safetensors"
 
@@ -45,7 +45,7 @@ def load_sample(path: Path) -> Tensor:
     """A picture [3, H, W] or a video [F, 3, H, W] in 0..1, fp32.
 
     Raises:
-        MetricError: the file cannot be read.
+        EvaluationError: the file cannot be read.
     """
     try:
         if path.suffix == VIDEO:
@@ -60,7 +60,7 @@ def load_sample(path: Path) -> Tensor:
                 / 255
             )
     except (OSError, KeyError, SafetensorError) as error:
-        raise MetricError(
+        raise EvaluationError(
             f"{path} cannot be read ({type(error).__name__}): delete it and run again."
         ) from error
 
@@ -69,10 +69,10 @@ def find_sample(path: Path) -> Path:
     """The file of a sample that is named without its ending.
 
     Raises:
-        MetricError: there is none.
+        EvaluationError: there is none.
     """
     for ending in (PICTURE, VIDEO):
         found = path.with_name(path.name + ending)
         if found.exists():
             return found
-    raise MetricError(f"sample {path} is missing: delete its batch's record, and run again.")
+    raise EvaluationError(f"sample {path} is missing: delete its batch's record, and run again.")

@@ -5,14 +5,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from diffcache.schedulers.errors import DiffcacheError
+from diffcache.evals.errors import EvaluationError
 
 COLUMNS = ("prompt", "Prompt", "caption", "prompt_en")
 """Where a prompt stands: our own and MJHQ-30K's, PartiPrompts', COCO's, VBench's name for it."""
-
-
-class PromptError(DiffcacheError):
-    """A prompt file that cannot be read."""
 
 
 def read_prompts(path: Path) -> list[str]:
@@ -24,22 +20,22 @@ def read_prompts(path: Path) -> list[str]:
             first caption of each picture is taken.
 
     Raises:
-        PromptError: no such file, another format, nothing in it.
+        EvaluationError: no such file, another format, nothing in it.
     """
     reader = {".txt": _lines, ".csv": _table, ".tsv": _table, ".json": _json}.get(path.suffix.lower())
     if reader is None:
-        raise PromptError(
+        raise EvaluationError(
             f"{path}: prompts come from .txt, .csv, .tsv or .json files; convert it to one of them."
         )
     try:
         prompts = [prompt.strip() for prompt in reader(path)]
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError) as error:
-        raise PromptError(
+        raise EvaluationError(
             f"cannot read prompts from {path} ({type(error).__name__}: {error}): give one per line in a .txt file."
         ) from error
     prompts = [prompt for prompt in prompts if prompt]
     if not prompts:
-        raise PromptError(f"{path} has no prompts: give one per line.")
+        raise EvaluationError(f"{path} has no prompts: give one per line.")
     return prompts
 
 

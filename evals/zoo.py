@@ -52,7 +52,9 @@ def sample_call(
 
 def call_for(name: str, asked: list[Any], seeds: Iterable[int], num_inference_steps: int) -> dict[str, Any]:
     """Arguments for `pipe(**call)[0]` with prompts (class labels for dit) of your own, and a seed for each."""
-    call = {"class_labels": [int(label) for label in asked]} if name == "dit" else {"prompt": asked}
+    call: dict[str, Any] = (
+        {"class_labels": [int(label) for label in asked]} if name == "dit" else {"prompt": asked}
+    )
     if name == "flux":
         call["negative_prompt"] = [""] * len(asked)
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]

@@ -7,7 +7,6 @@ The peers are the real packages: pip install "diffcache[evals,peers]".
 
 import argparse
 import os
-import sys
 from pathlib import Path
 
 import diffusers
@@ -15,6 +14,7 @@ import torch
 import transformers
 
 from diffcache.evals import zoo
+from diffcache.evals.provenance import provenance
 
 RESULTS = Path(__file__).resolve().parents[1] / "evals" / "results"
 
@@ -33,7 +33,6 @@ def main() -> None:
     args = parser.parse_args()
     os.environ.setdefault("CACHE_DIT_LOG_LEVEL", "error")  # eight lines for each attachment
     from diffcache.evals.race.ours import CONTENDERS
-    from diffcache.evals.race.outcome import provenance
     from diffcache.evals.race.peers import PEERS
     from diffcache.evals.race.running import run_race
     from diffcache.evals.race.verdict import sweep_table, verdict_table
@@ -42,7 +41,6 @@ def main() -> None:
     for library in (diffusers, transformers):
         library.utils.logging.set_verbosity_error()
         library.utils.logging.disable_progress_bar()
-    command = " ".join(["python", "scripts/race.py", *sys.argv[1:]])
     for testbed in args.testbeds:
         outcome = run_race(
             testbed,
@@ -50,7 +48,7 @@ def main() -> None:
             samples=args.samples,
             steps=args.steps,
             rounds=args.rounds,
-            provenance=provenance(command),
+            provenance=provenance("cpu, one thread"),
         )
         path = outcome.save(args.out / f"race_{testbed}.json")
         print(f"\n## {testbed}\n\n{verdict_table([outcome])}\n\n{sweep_table(outcome)}\n")

@@ -1,16 +1,11 @@
 """What a race on one testbed gave: every lap, who did not attach, and its file."""
 
 import json
-import platform
 from dataclasses import asdict, dataclass, field
-from datetime import date
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from diffcache.evals.race.course import Lap
-
-PACKAGES = ("torch", "diffusers", "cache-dit", "DeepCache", "torchmetrics")
 
 
 @dataclass(frozen=True)
@@ -52,13 +47,3 @@ class Outcome:
         for rows in ("fewer", "laps"):
             data[rows] = [Lap(**lap) for lap in data[rows]]
         return cls(**data)
-
-
-def provenance(command: str) -> dict[str, Any]:
-    """Where figures come from."""
-    return {
-        "command": command,
-        "date": date.today().isoformat(),
-        "device": "cpu, one thread",
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
-    }

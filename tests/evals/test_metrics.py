@@ -14,16 +14,16 @@ from diffcache.evals import procedural
 from diffcache.evals.clip_score import ClipScore
 from diffcache.evals.distribution import (
     KID_SUBSETS,
-    MetricError,
     coverage,
     distances,
     fid,
     inception_score,
     kid,
 )
+from diffcache.evals.errors import EvaluationError
 from diffcache.evals.extractors import Extractor, reference_features
 from diffcache.evals.media import save_sample, to_pil
-from diffcache.evals.prompts import PromptError, read_prompts
+from diffcache.evals.prompts import read_prompts
 
 
 class Pooled(nn.Module):
@@ -89,9 +89,9 @@ def test_radii_reach_the_third_neighbour() -> None:
 
 
 def test_distances_refuse_what_cannot_be_compared() -> None:
-    with pytest.raises(MetricError, match="same extractor"):
+    with pytest.raises(EvaluationError, match="same extractor"):
         distances(torch.zeros(8, 3), torch.zeros(8, 4))
-    with pytest.raises(MetricError, match="too few"):
+    with pytest.raises(EvaluationError, match="too few"):
         distances(torch.zeros(3, 4), torch.zeros(8, 4))
 
 
@@ -100,7 +100,7 @@ def test_a_reference_is_computed_once(tmp_path: Path, monkeypatch: pytest.Monkey
     folder = tmp_path / "real"
     folder.mkdir()
     extractor = Extractor("classifier")
-    with pytest.raises(MetricError, match="has no pictures"):
+    with pytest.raises(EvaluationError, match="has no pictures"):
         reference_features(extractor, folder)
     drawn = procedural.pictures(6, 0).pixels
     for i, picture in enumerate(drawn):
@@ -116,11 +116,11 @@ def test_a_reference_is_computed_once(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_missing_weights_are_named(tmp_path: Path) -> None:
-    with pytest.raises(MetricError, match=r"no Inception weights at .*weights.pth"):
+    with pytest.raises(EvaluationError, match=r"no Inception weights at .*weights.pth"):
         Extractor(str(tmp_path / "weights.pth"))
-    with pytest.raises(MetricError, match=r"no CLIP weights at .*clip.pt"):
+    with pytest.raises(EvaluationError, match=r"no CLIP weights at .*clip.pt"):
         ClipScore("ViT-B-32", str(tmp_path / "clip.pt"))
-    with pytest.raises(MetricError, match="no-such-model"):
+    with pytest.raises(EvaluationError, match="no-such-model"):
         ClipScore("no-such-model")
 
 
@@ -183,5 +183,5 @@ def test_prompt_files(tmp_path: Path) -> None:
 def test_unreadable_prompt_files(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content)
-    with pytest.raises(PromptError, match=message):
+    with pytest.raises(EvaluationError, match=message):
         read_prompts(tmp_path / name)
