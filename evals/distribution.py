@@ -17,6 +17,7 @@ from diffcache.evals.errors import EvaluationError
 
 KID_SUBSETS, KID_SUBSET_SIZE = 100, 1000
 NEIGHBOURS = 3
+SMALLEST_SPLIT = 100
 SEED = 0
 """KID and the Inception score draw subsets: from this seed, so that a figure can be repeated."""
 
@@ -85,11 +86,13 @@ def kid(features: Tensor, reference: Tensor) -> float:
 
 
 def inception_score(logits: Tensor) -> float:
-    """Inception score of [N, classes] logits, over ten splits or as many as there are samples."""
-    metric = InceptionScore(_AsItIs(logits.shape[1]), splits=min(10, len(logits)))
-    metric.update(logits)
-    with torch.random.fork_rng(devices=[]):
+    """Inception score of [N, classes] logits: the mean over ten splits, or of one where there are too few samples."""
+    splits = 10 if len(logits) >= 10 * SMALLEST_SPLIT else 1
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore")  # that it keeps all logits, and has no deviation of one split
         torch.manual_seed(SEED)
+        metric = InceptionScore(_AsItIs(logits.shape[1]), splits=splits)
+        metric.update(logits)
         mean, _ = metric.compute()
     return float(mean)
 

@@ -58,10 +58,11 @@ def test_fid_kid_and_inception_score_are_torchmetrics_own() -> None:
     torch.manual_seed(0)
     assert kid(net(made), net(real)) == float(kernel.compute()[0])
 
-    score = InceptionScore(net, splits=10)
-    score.update(made)
-    torch.manual_seed(0)
-    assert inception_score(net(made)) == float(score.compute()[0])
+    for splits, n in ((1, 30), (10, 1000)):
+        score = InceptionScore(net, splits=splits)
+        score.update(pictures(n, 1))
+        torch.manual_seed(0)
+        assert inception_score(net(pictures(n, 1))) == float(score.compute()[0])
 
 
 def test_kid_repeats_and_leaves_the_random_state_alone() -> None:
