@@ -19,6 +19,8 @@ from diffcache.evals.prompts import read_prompts
 from diffcache.evals.provenance import provenance
 from diffcache.evals.rendering import Rendered
 from diffcache.evals.subject import Subject
+from diffcache.evals.vbench.naming import export
+from diffcache.evals.vbench.running import CUSTOM, FULL_INFO, STANDARD, check_vbench, vbench_scores
 from diffcache.recipes.registry import DEFAULT, METHODS
 
 RESULT, PAGE = "evaluation.json", "report.html"
@@ -33,11 +35,13 @@ class Evaluation:
         method: its name; None for what `accelerate(pipe)` uses.
         options: the method's.
         prompts: file of prompts (see `read_prompts`); None for a testbed's held-out ones.
-        samples: how many; sample i is made from prompt i (they repeat) and `seed + i`.
+        samples: how many; sample i is made from prompt i // takes (prompts repeat) and from `seed + i`.
+        takes: samples of each prompt; VBench wants five.
         steps, seed, batch_size: of the calls.
         reference: folder of real pictures for the distances; None compares with the full run's pictures.
         extractor: of features, see `Extractor`.
         clip: CLIP model and its weights for the CLIP score; None for none.
+        vbench: interpreter of VBench's environment, and dimensions; None for none.
     """
 
     model: str
@@ -45,12 +49,14 @@ class Evaluation:
     options: dict[str, Any] = field(default_factory=dict)
     prompts: Path | None = None
     samples: int = 64
+    takes: int = 1
     steps: int = 50
     seed: int = 0
     batch_size: int = 4
     reference: Path | None = None
     extractor: str = CLASSIFIER
     clip: tuple[str, str | None] | None = None
+    vbench: tuple[Path, list[str]] | None = None
 
     def config(self) -> CacheConfig:
         """The method.
@@ -74,10 +80,10 @@ class Evaluation:
         if self.prompts is not None:
             known = read_prompts(self.prompts)
         elif self.model in zoo.NAMES:
-            known = zoo.prompts(self.model, self.samples, "heldout")
+            known = zoo.prompts(self.model, -(-self.samples // self.takes), "heldout")
         else:
             raise EvaluationError(f"{self.model} is no testbed: name a file of prompts.")
-        return [known[i % len(known)] for i in range(self.samples)]
+        return [known[i // self.takes % len(known)] for i in range(self.samples)]
 
     def manifest(self) -> dict[str, Any]:
         """What the samples depend on."""
@@ -88,6 +94,7 @@ class Evaluation:
             "options": config.options(),
             "prompts": hashlib.sha256(json.dumps(self.asked()).encode()).hexdigest(),
             "samples": self.samples,
+            "takes": self.takes,
             "steps": self.steps,
             "seed": self.seed,
             "batch_size": self.batch_size,
@@ -107,6 +114,8 @@ def evaluate(evaluation: Evaluation, folder: Path) -> dict[str, Any] | None:
     share = Share(state.process_index, state.num_processes)
     prompts, config = evaluation.asked(), evaluation.config()
     judges = Judges.make(evaluation.extractor, evaluation.reference, evaluation.clip)
+    if evaluation.vbench is not None:
+        check_vbench(*evaluation.vbench)
     with state.main_process_first():
         check_manifest(folder, evaluation.manifest())
         for stale in (RESULT, PAGE):
@@ -124,6 +133,7 @@ def evaluate(evaluation: Evaluation, folder: Path) -> dict[str, Any] | None:
         "provenance": provenance(str(state.device)),
         "prompts": prompts,
         **summary(arms, values, judges),
+        "vbench": {name: _vbench(evaluation, arm, prompts) for name, arm in arms.items()},
     }
     write_json(folder / RESULT, result)
     return result
@@ -133,3 +143,13 @@ def _render(
     subject: Subject, prompts: list[Any], seed: int, config: CacheConfig | None, indices: list[int]
 ) -> Rendered:
     return subject.render([prompts[i] for i in indices], [seed + i for i in indices], config)
+
+
+def _vbench(evaluation: Evaluation, arm: Arm, prompts: list[Any]) -> dict[str, float]:
+    """Scores of an arm's videos by dimension; none where VBench was not asked for."""
+    if evaluation.vbench is None:
+        return {}
+    videos = ((prompts[i], i % evaluation.takes, arm.sample(i)) for i in range(evaluation.samples))
+    standard = evaluation.prompts is not None and evaluation.prompts.name == FULL_INFO
+    folder = export(videos, arm.folder / "vbench")
+    return vbench_scores(*evaluation.vbench, folder, STANDARD if standard else CUSTOM)

@@ -4,10 +4,12 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 from torchmetrics.image.fid import NoTrainInceptionV3
 
 from diffcache.evals.classifier import ShapeColourClassifier
@@ -41,7 +43,7 @@ class Extractor:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.net = ShapeColourClassifier.load() if name == CLASSIFIER else _inception(name)
+        self.net: Any = ShapeColourClassifier.load() if name == CLASSIFIER else _inception(name)
 
     @property
     def label(self) -> str:
@@ -55,8 +57,8 @@ class Extractor:
         if isinstance(self.net, ShapeColourClassifier):
             features = self.net(frames)
             return Features(features, self.net.head(features))
-        features, logits = self.net(frames)
-        return Features(features.float().cpu(), logits.float().cpu())
+        features = self.net(frames)
+        return Features(features, features @ self.net.fc.weight.T)  # torchmetrics' logits_unbiased
 
 
 def reference_features(extractor: Extractor, folder: Path) -> Features:
@@ -84,16 +86,14 @@ def reference_features(extractor: Extractor, folder: Path) -> Features:
     return Features(**load_file(kept))
 
 
-def _inception(weights: str) -> nn.Module:
+def _inception(weights: str) -> Any:
     path = None if weights == INCEPTION else Path(weights)
     if path is not None and not path.is_file():
         raise EvaluationError(
             f"no Inception weights at {path}: name the .pth file, or use 'classifier' on testbeds."
         )
     try:
-        net: nn.Module = NoTrainInceptionV3(
-            "inception-v3-compat", ["2048", "logits_unbiased"], None if path is None else str(path)
-        )
+        return NoTrainInceptionV3("inception-v3-compat", ["2048"], None if path is None else str(path))
     except ModuleNotFoundError as error:
         raise EvaluationError(
             "Inception features need torch-fidelity: pip install torch-fidelity."
@@ -102,7 +102,10 @@ def _inception(weights: str) -> nn.Module:
         raise EvaluationError(
             f"Inception's weights could not be had ({error}): download them and give their path instead."
         ) from error
-    return net.eval()
+    except (RuntimeError, UnpicklingError) as error:
+        raise EvaluationError(
+            f"{path} does not hold the weights of torch-fidelity's Inception v3."
+        ) from error
 
 
 def _load(files: list[Path]) -> Tensor:

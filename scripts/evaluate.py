@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from diffcache.evals.webpage.page import write_page
 
 from diffcache.evals import zoo
 from diffcache.evals.evaluation import Evaluation, evaluate
+from diffcache.evals.webpage.page import write_page
 from diffcache.schedulers.errors import DiffcacheError
 
 
@@ -42,6 +42,7 @@ def asked() -> tuple[Evaluation, Path]:
     )
     parser.add_argument("--prompts", type=Path, help=".txt, .csv, .tsv or .json; default: a testbed's own")
     parser.add_argument("--samples", type=int, default=64)
+    parser.add_argument("--takes", type=int, default=1, help="samples of each prompt; VBench wants 5")
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0, help="of sample 0; sample i has seed + i")
     parser.add_argument("--batch-size", type=int, default=4)
@@ -51,6 +52,8 @@ def asked() -> tuple[Evaluation, Path]:
     )
     parser.add_argument("--clip", help="open-clip model, for the CLIP score")
     parser.add_argument("--clip-weights", help="open-clip tag or checkpoint")
+    parser.add_argument("--vbench", type=Path, help="the Python of an environment that has VBench")
+    parser.add_argument("--dimensions", nargs="+", default=["temporal_flickering"], help="of VBench")
     parser.add_argument("--out", type=Path, default=Path("outputs/evaluation"))
     args = parser.parse_args()
     evaluation = Evaluation(
@@ -59,12 +62,14 @@ def asked() -> tuple[Evaluation, Path]:
         options=dict(args.option),
         prompts=args.prompts,
         samples=args.samples,
+        takes=args.takes,
         steps=args.steps,
         seed=args.seed,
         batch_size=args.batch_size,
         reference=args.reference,
         extractor=args.extractor,
         clip=None if args.clip is None else (args.clip, args.clip_weights),
+        vbench=None if args.vbench is None else (args.vbench, args.dimensions),
     )
     return evaluation, args.out
 
