@@ -44,8 +44,10 @@ def _figure(outcome: Outcome) -> Any:
     axes = figure.subplots()
     for budget in BUDGETS:
         axes.axvline(1 / budget, color="#dddddd", linewidth=1, zorder=0)
-        axes.annotate(f"{budget:g}x", (1 / budget, 1), xycoords=("data", "axes fraction"), fontsize=8)
-    for i, ((package, name), laps) in enumerate(lines(outcome).items()):
+        axes.annotate(
+            f" {budget:g}x", (1 / budget, 0.99), xycoords=("data", "axes fraction"), va="top", fontsize=8
+        )
+    for i, ((package, name), laps) in enumerate(sorted(lines(outcome).items(), key=_place)):
         ours = package == "diffcache"
         axes.plot(
             [lap.compute for lap in laps],
@@ -63,3 +65,9 @@ def _figure(outcome: Outcome) -> Any:
     axes.grid(alpha=0.25)
     figure.legend(loc="outside right upper", fontsize=7)
     return figure
+
+
+def _place(line: tuple[tuple[str, str], list[Lap]]) -> tuple[int, str]:
+    """In the legend: ours, the peers, the plain pipeline."""
+    package, name = line[0]
+    return [*FAMILIES, ""].index(package), name
