@@ -65,7 +65,7 @@ def distances(features: Tensor, reference: Tensor, logits: Tensor | None = None)
 
 def fid(features: Tensor, reference: Tensor) -> float:
     """Fréchet distance of two sets of features, [N, D] and [M, D]."""
-    metric = FrechetInceptionDistance(_AsItIs(features.shape[1]), normalize=False).set_dtype(torch.float64)
+    metric = FrechetInceptionDistance(_AsItIs(features.shape[1]))
     metric.update(reference, real=True)
     metric.update(features, real=False)
     return float(metric.compute())

@@ -17,6 +17,8 @@ from diffcache.evals import zoo
 from diffcache.evals.provenance import provenance
 
 RESULTS = Path(__file__).resolve().parents[1] / "evals" / "results"
+STEPS = 50
+"""The settings that name ticks are for this many."""
 
 
 def main() -> None:
@@ -25,7 +27,6 @@ def main() -> None:
     )
     parser.add_argument("--testbeds", nargs="+", default=zoo.NAMES, choices=zoo.NAMES)
     parser.add_argument("--samples", type=int, default=16, help="seeds per testbed")
-    parser.add_argument("--steps", type=int, default=50)
     parser.add_argument(
         "--rounds", type=int, default=3, help="pairs of renderings per loop time; 0: no times"
     )
@@ -46,7 +47,7 @@ def main() -> None:
             testbed,
             (*CONTENDERS, *PEERS),
             samples=args.samples,
-            steps=args.steps,
+            steps=STEPS,
             rounds=args.rounds,
             provenance=provenance("cpu, one thread"),
         )

@@ -86,7 +86,7 @@ def test_a_folder_holds_one_evaluation(tmp_path: Path) -> None:
         check_manifest(tmp_path / "a", {"steps": 30, "window": (1, 2)})
 
 
-@pytest.mark.parametrize("model", ["dit", "wan"])
+@pytest.mark.parametrize("model", ["flux", "wan"])
 def test_an_evaluation_and_its_page(model: str, tmp_path: Path) -> None:
     asked = Evaluation(model, samples=5, steps=6, batch_size=3)
     result = evaluate(asked, tmp_path)
@@ -116,15 +116,18 @@ def _frames(encoded: str) -> int:
 
 
 def test_the_same_sample_whatever_the_number_of_samples(tmp_path: Path) -> None:
-    few = evaluate(Evaluation("dit", samples=5, steps=3, batch_size=1), tmp_path / "few")
-    more = evaluate(Evaluation("dit", samples=6, steps=3, batch_size=1), tmp_path / "more")
+    few = evaluate(Evaluation("dit", "uniform", samples=5, takes=6, steps=5, batch_size=1), tmp_path / "few")
+    more = evaluate(
+        Evaluation("dit", "uniform", samples=6, takes=6, steps=5, batch_size=1), tmp_path / "more"
+    )
     assert few is not None
     assert more is not None
     assert few["per_sample"] == more["per_sample"][:5]
+    assert len({one["psnr"] for one in more["per_sample"]}) == 6  # one prompt, six seeds
 
 
 def test_flickering_is_the_mean_change() -> None:
-    video = torch.tensor([0.0, 0.5, 0.25]).view(1, 3, 1, 1, 1).expand(1, 3, 3, 2, 2)
+    video = torch.tensor([0.0, 0.5, 0.75]).view(1, 3, 1, 1, 1).expand(1, 3, 3, 2, 2)
     assert temporal_flickering(video).tolist() == [1 - (0.5 + 0.25) / 2]
 
 

@@ -15,7 +15,7 @@ from diffcache.evals.race import course
 from diffcache.evals.race.census import census
 from diffcache.evals.race.contender import Contender, Track, spread
 from diffcache.evals.race.course import Course, Lap
-from diffcache.evals.race.flops import counted
+from diffcache.evals.race.flops import FlopCount, counted
 from diffcache.evals.race.ours import CONTENDERS
 from diffcache.evals.race.outcome import Outcome
 from diffcache.evals.race.peers import PEERS
@@ -44,6 +44,13 @@ def test_compute_and_memory_are_what_our_report_says(name: str) -> None:
     assert report is not None
     assert some / full == pytest.approx(report.compute_fraction)
     assert with_cache - latents == report.cache_bytes
+
+
+def test_attention_is_counted_on_a_cpu_too() -> None:
+    query = torch.rand(1, 2, 8, 16)
+    with FlopCount() as count:
+        torch.nn.functional.scaled_dot_product_attention(query, query, query)
+    assert count.total == 2 * (2 * 2 * 8 * 8 * 16)  # two products for each of two heads
 
 
 @pytest.mark.parametrize("computed", [5, 10, 25, 33, 49])
