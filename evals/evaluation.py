@@ -125,7 +125,7 @@ def evaluate(evaluation: Evaluation, folder: Path) -> dict[str, Any] | None:
     for arm, method in ((arms[FULL], None), (arms[CACHED], config)):
         arm.generate(partial(_render, subject, prompts, evaluation.seed, method), share)
     state.wait_for_everyone()
-    values = gathered(partial(measured, arms, prompts, judges, share))
+    values = gathered(measured(arms, prompts, judges, share))
     if not state.is_main_process:
         return None
     result = {

@@ -1,6 +1,5 @@
 """The figures of an evaluation: of each sample where it lies, then of all of them together."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
@@ -74,9 +73,9 @@ def _of_sample(plain: Tensor, made: Tensor, prompt: str, judges: Judges) -> dict
     return found
 
 
-def gathered(measure: Callable[[], Values]) -> Values:
+def gathered(values: Values) -> Values:
     """Every process's samples, in their order."""
-    parts = gather_object([measure()])
+    parts = gather_object([values])
     return dict(sorted((index, found) for part in parts for index, found in part.items()))
 
 
