@@ -4,23 +4,36 @@ import inspect
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from diffcache.targets import denoisers_of
 
 
+class Instant(NamedTuple):
+    """A moment: on the wall, and of the processor time that this process has spent, in seconds."""
+
+    wall: float
+    cpu: float
+
+
 class LoopClock:
     """The time from the first denoiser call to the end of the last step, in seconds."""
 
     def __init__(self) -> None:
-        self.start: float | None = None
-        self.end = 0.0
+        self.start: Instant | None = None
+        self.end = Instant(0.0, 0.0)
 
     @property
     def seconds(self) -> float:
-        return self.end - self.start if self.start is not None else 0.0
+        """On the wall."""
+        return self.end.wall - self.start.wall if self.start is not None else 0.0
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Of processor time: on a CPU that others use too, what the loop itself took."""
+        return self.end.cpu - self.start.cpu if self.start is not None else 0.0
 
     def begin(self, *_: Any) -> None:
         if self.start is None:
@@ -43,12 +56,31 @@ def loop_clock(pipe: Any, call: dict[str, Any]) -> Iterator[tuple[LoopClock, dic
         if "callback_on_step_end" in inspect.signature(pipe.__call__).parameters:
             yield clock, {**call, "callback_on_step_end": _lapping(clock, call.get("callback_on_step_end"))}
         else:
-            scheduler.step = _lapping_step(clock, scheduler)
-            yield clock, call
+            with after_each_step(scheduler, clock.lap):
+                yield clock, call
     finally:
-        scheduler.__dict__.pop("step", None)
         for hook in hooks:
             hook.remove()
+
+
+@contextmanager
+def after_each_step(scheduler: Any, do: Callable[[], None]) -> Iterator[None]:
+    """Calls `do` after every `step` of a noise scheduler."""
+    outer = vars(scheduler).get("step")  # somebody else's, who waits for steps too
+
+    def step(*args: Any, **kwargs: Any) -> Any:
+        # Looked up now: accelerate swaps the class.
+        result = outer(*args, **kwargs) if outer else type(scheduler).step(scheduler, *args, **kwargs)
+        do()
+        return result
+
+    scheduler.step = step
+    try:
+        yield
+    finally:
+        del scheduler.step
+        if outer is not None:
+            scheduler.step = outer
 
 
 def _lapping(clock: LoopClock, callback: Callable[..., Any] | None) -> Callable[..., Any]:
@@ -59,16 +91,7 @@ def _lapping(clock: LoopClock, callback: Callable[..., Any] | None) -> Callable[
     return on_step_end
 
 
-def _lapping_step(clock: LoopClock, scheduler: Any) -> Callable[..., Any]:
-    def step(*args: Any, **kwargs: Any) -> Any:
-        result = type(scheduler).step(scheduler, *args, **kwargs)  # looked up now: accelerate swaps the class
-        clock.lap()
-        return result
-
-    return step
-
-
-def _now() -> float:
+def _now() -> Instant:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-    return time.perf_counter()
+    return Instant(time.perf_counter(), time.process_time())

@@ -20,12 +20,14 @@ class Rendered:
 
     Attributes:
         pictures: [N, C, H, W], or [N, F, C, H, W] for videos, fp32 in 0..1.
-        seconds: of the denoising loop.
+        seconds: of the denoising loop, on the wall.
+        cpu_seconds: of the denoising loop, in processor time.
         report: None for a plain run.
     """
 
     pictures: Tensor
     seconds: float
+    cpu_seconds: float
     report: RunReport | None = None
 
 
@@ -37,11 +39,11 @@ def render(pipe: Any, call: dict[str, Any], config: CacheConfig | None = None) -
     """
     with loop_clock(pipe, rewound(call)) as (clock, timed):
         if config is None:
-            return Rendered(pictures_of(pipe(**timed)), clock.seconds)
+            return Rendered(pictures_of(pipe(**timed)), clock.seconds, clock.cpu_seconds)
         accelerate(pipe, config)
         try:
             pictures = pictures_of(pipe(**timed))
-            return Rendered(pictures, clock.seconds, report(pipe))
+            return Rendered(pictures, clock.seconds, clock.cpu_seconds, report(pipe))
         finally:
             restore(pipe)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -46,11 +47,17 @@ def sample_call(
     Each sample has its own generator (seed, seed + 1, ...), so a sample does not depend on how many are drawn.
     The generators are spent by one call: ask again before the next.
     """
-    asked = prompts(name, n, split)
-    call = {"class_labels": asked} if name == "dit" else {"prompt": asked}
+    return call_for(name, prompts(name, n, split), range(seed, seed + n), num_inference_steps)
+
+
+def call_for(name: str, asked: list[Any], seeds: Iterable[int], num_inference_steps: int) -> dict[str, Any]:
+    """Arguments for `pipe(**call)[0]` with prompts (class labels for dit) of your own, and a seed for each."""
+    call: dict[str, Any] = (
+        {"class_labels": [int(label) for label in asked]} if name == "dit" else {"prompt": asked}
+    )
     if name == "flux":
-        call["negative_prompt"] = [""] * n
-    generators = [torch.Generator().manual_seed(seed + i) for i in range(n)]
+        call["negative_prompt"] = [""] * len(asked)
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     common = {"num_inference_steps": num_inference_steps, "generator": generators, "output_type": "pt"}
     return {**call, **common, **_CALLS[name]}
 

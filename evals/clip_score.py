@@ -1,0 +1,73 @@
+"""CLIP score (arXiv 2104.08718): how well pictures fit their prompts."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from diffcache.evals.errors import EvaluationError
+from diffcache.evals.media import to_pil
+
+WEIGHT = 100.0
+"""Of the cosine, as torchmetrics and most tables have it; the paper's is 2.5."""
+
+
+class ClipScore:
+    """Scores of a CLIP model of open-clip.
+
+    Args:
+        model: an open-clip model name ("ViT-L-14"), or "hf-hub:..." for one from the hub.
+        weights: its weights: an open-clip tag ("openai") or a local checkpoint; None for a hub model.
+
+    Raises:
+        EvaluationError: no such model, or its weights are missing.
+    """
+
+    def __init__(self, model: str, weights: str | None = None) -> None:
+        import open_clip
+
+        try:
+            built: Any = open_clip.create_model_and_transforms(model, pretrained=_existing(weights))
+        except (RuntimeError, OSError) as error:
+            raise EvaluationError(
+                f"CLIP model {model} with weights {weights}: {_first_line(error)}"
+            ) from error
+        self.net, _, self.transform = built
+        self.net.eval()
+        self.tokenize = open_clip.get_tokenizer(model)
+
+    @torch.no_grad()
+    def __call__(self, pictures: Tensor, prompts: Sequence[str]) -> Tensor:
+        """100 times the cosine of picture and prompt, at least 0; videos are the mean over their frames.
+
+        Args:
+            pictures: [N, 3, H, W] or [N, F, 3, H, W] in 0..1.
+            prompts: N of them.
+
+        Returns:
+            fp32 [N].
+        """
+        frames = pictures.flatten(0, -4)
+        pixels = torch.stack([self.transform(to_pil(frame)) for frame in frames])
+        seen = functional.normalize(self.net.encode_image(pixels), dim=-1).view(len(prompts), -1, self._width)
+        said = functional.normalize(self.net.encode_text(self.tokenize(list(prompts))), dim=-1)
+        cosines = (seen * said[:, None]).sum(-1)
+        return WEIGHT * cosines.clamp_min(0).mean(1)
+
+    @property
+    def _width(self) -> int:
+        return int(self.net.text_projection.shape[-1])
+
+
+def _existing(weights: str | None) -> str | None:
+    """The weights as they are named; a path must exist."""
+    if weights is not None and Path(weights).suffix and not Path(weights).is_file():
+        raise EvaluationError(f"no CLIP weights at {weights}: name the checkpoint file, or an open-clip tag.")
+    return weights
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]

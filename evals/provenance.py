@@ -1,0 +1,25 @@
+"""Where figures come from: command, date, device, versions."""
+
+import platform
+import sys
+from datetime import date
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+PACKAGES = ("diffcache", "torch", "diffusers", "torchmetrics", "cache-dit", "DeepCache")
+
+
+def provenance(device: str) -> dict[str, Any]:
+    """Of this process; packages that are not installed are left out."""
+    versions = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return {
+        "command": " ".join(["python", *sys.argv]),
+        "date": date.today().isoformat(),
+        "device": device,
+        "versions": versions,
+    }

@@ -1,0 +1,78 @@
+"""Our own contenders."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from diffcache import accelerate, report, restore
+from diffcache.config import CacheConfig
+from diffcache.evals import zoo
+from diffcache.evals.race.contender import OURS, WARM_UP, Contender, Track, spread
+from diffcache.recipes.deepcache import DeepCacheConfig
+from diffcache.recipes.easycache import EasyCacheConfig
+from diffcache.recipes.fbcache import FBCacheConfig
+from diffcache.recipes.registry import DEFAULT
+from diffcache.recipes.taylorseer import TaylorSeerConfig
+from diffcache.schedulers.schedule import Schedule
+
+INTERVALS = (12, 10, 8, 6, 5, 4, 3, 2)
+TICKS = (8, 10, 12, 14, 17, 20, 25, 29, 33)
+THRESHOLDS = (0.3, 0.2, 0.14, 0.1, 0.07, 0.05, 0.035, 0.025, 0.018)
+
+Make = Callable[[Any], CacheConfig]
+
+
+def _contender(name: str, knob: str, settings: tuple[float, ...], make: Make) -> Contender:
+    @contextmanager
+    def attach(pipe: Any, setting: float, track: Track) -> Iterator[None]:
+        accelerate(pipe, make(setting))
+        try:
+            yield
+        finally:
+            restore(pipe)
+
+    return Contender(name, OURS, knob, settings, attach)
+
+
+def _evenly(name: str, **options: Any) -> Contender:
+    """A schedule with so many computed ticks, spread evenly: whole intervals miss most budgets."""
+
+    @contextmanager
+    def attach(pipe: Any, setting: float, track: Track) -> Iterator[None]:
+        accelerate(pipe, _schedule(track, int(setting), tuple(options.items())))
+        try:
+            yield
+        finally:
+            restore(pipe)
+
+    return Contender(name, OURS, "ticks", TICKS, attach)
+
+
+@lru_cache
+def _schedule(track: Track, ticks: int, options: tuple[tuple[str, Any], ...]) -> Schedule:
+    """A recorded run's schedule, with its table rewritten."""
+    pipe = accelerate(
+        zoo.load(track.name), "uniform", interval=2, warmup_steps=WARM_UP, tail_steps=0, **dict(options)
+    )
+    pipe(**zoo.sample_call(track.name, 1000, track.steps, 1, "calibration"))
+    recorded = report(pipe).to_schedule()
+    row = "".join("#" if computed else "-" for computed in spread(ticks, track.steps))
+    return replace(recorded, table={site: dict.fromkeys(rows, row) for site, rows in recorded.table.items()})
+
+
+CONTENDERS = (
+    _contender("default", "interval", INTERVALS, lambda n: DEFAULT.replace(interval=n)),
+    _evenly("even schedule, hold", order=0),
+    _evenly("even schedule, order 1", order=1, basis="output"),
+    _evenly("even schedule, order 2", order=2, basis="output"),
+    _contender("easycache", "threshold", THRESHOLDS, lambda t: EasyCacheConfig(threshold=t)),
+    _contender("fbcache", "threshold", THRESHOLDS, lambda t: FBCacheConfig(threshold=t)),
+    _contender(
+        "taylorseer", "interval", INTERVALS, lambda n: TaylorSeerConfig(interval=n, order=1, warmup_steps=3)
+    ),
+    _contender("deepcache", "interval", INTERVALS, lambda n: DeepCacheConfig(interval=n)),
+)
+HOLDING = ("even schedule, hold", "easycache", "fbcache", "deepcache")
+"""Of these, the ones that reuse features as they are."""
