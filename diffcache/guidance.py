@@ -18,6 +18,9 @@ from diffcache.schedulers.steps import Decision, Step
 from diffcache.timetable import Turn
 
 OTHER_ORDER = "the unconditional pass comes first: there is nothing to rebuild it from"
+OTHER_SHAPES = (
+    "the unconditional pass returns other shapes than the conditional one: it cannot be rebuilt from it"
+)
 
 
 @dataclass
@@ -64,8 +67,12 @@ class Guidance:
         self._led = None
         if verdict.decision.computes:
             output = compute()
-            pairs = zip(_tensors(output), _tensors(led), strict=True)
-            self._differences[id(branch)] = Difference(turn.tick, [a.float() - b.float() for a, b in pairs])
+            own, others = _tensors(output), _tensors(led)
+            if [tensor.shape for tensor in own] == [tensor.shape for tensor in others]:
+                tensors = [a.float() - b.float() for a, b in zip(own, others, strict=True)]
+                self._differences[id(branch)] = Difference(turn.tick, tensors)
+            else:
+                verdict = Verdict(Decision.COMPUTE, OTHER_SHAPES)
             self.record.add(step, self.name, [verdict], call.batch, share=0.0)
             return output
         self.record.add(step, self.name, [verdict], call.batch)
