@@ -117,6 +117,23 @@ def test_passes_whose_outputs_differ_in_shape_are_computed_and_the_report_says_w
     assert [tick for tick, *_ in report(net).reasons[OTHER_SHAPES]] == [0, 1, 2]
 
 
+def test_a_forgotten_pass_leaves_no_difference_behind() -> None:
+    """Unconditional prompts that come and go: no more is held for many of them than for few."""
+    call: dict[str, Any] = {
+        "embeds": by_embeds(**{f"uncond{i}": float(-5 - i) for i in range(16)}),
+        "passes": lambda step: ("cond", f"uncond{(step + 2) // 4}"),
+        "contexts": False,
+    }
+    pipe, held = accelerate(toy_pipeline(), OnlyGuidance()), []
+    for steps in (20, 40):
+        torch.testing.assert_close(
+            pipe(**call, num_inference_steps=steps), toy_pipeline()(**call, num_inference_steps=steps)
+        )
+        assert report(pipe).compute_fraction < 1
+        held.append(report(pipe).cache_bytes)
+    assert held[0] == held[1]
+
+
 class Curved(ToyDenoiser):
     """What it adds depends on the latent too."""
 
