@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -18,6 +19,9 @@ from diffcache.schedulers.steps import Decision, Step
 from diffcache.timetable import Turn
 
 OTHER_ORDER = "the unconditional pass comes first: there is nothing to rebuild it from"
+OTHER_SHAPES = (
+    "the unconditional pass returns other shapes than the conditional one: it cannot be rebuilt from it"
+)
 
 
 @dataclass
@@ -48,7 +52,7 @@ class Guidance:
     record: RunRecord
     separable: bool
     _led: tuple[int, Branch, Any] | None = None
-    _differences: dict[int, Difference] = field(default_factory=dict)
+    _differences: WeakKeyDictionary[Branch, Difference] = field(default_factory=WeakKeyDictionary)
     _alike: dict[int, bool] = field(default_factory=dict)
 
     def lead(self, turn: Turn, branch: Branch, output: Any) -> None:
@@ -64,12 +68,17 @@ class Guidance:
         self._led = None
         if verdict.decision.computes:
             output = compute()
-            pairs = zip(_tensors(output), _tensors(led), strict=True)
-            self._differences[id(branch)] = Difference(turn.tick, [a.float() - b.float() for a, b in pairs])
+            own, others = _tensors(output), _tensors(led)
+            if [tensor.shape for tensor in own] == [tensor.shape for tensor in others]:
+                tensors = [a.float() - b.float() for a, b in zip(own, others, strict=True)]
+                self._differences[branch] = Difference(turn.tick, tensors)
+            else:
+                self._differences.pop(branch, None)
+                verdict = Verdict(Decision.COMPUTE, OTHER_SHAPES)
             self.record.add(step, self.name, [verdict], call.batch, share=0.0)
             return output
         self.record.add(step, self.name, [verdict], call.batch)
-        return self._rebuilt(self._differences[id(branch)], step, led)
+        return self._rebuilt(self._differences[branch], step, led)
 
     def leads(self, tick: int) -> bool:
         """Whether the leading pass has been seen at this tick."""
@@ -91,10 +100,11 @@ class Guidance:
         return [tensor for difference in self._differences.values() for tensor in difference.tensors]
 
     def clear(self) -> None:
-        self._led, self._differences = None, {}
+        self._led = None
+        self._differences.clear()
 
     def _verdict(self, step: Step, leader: Branch, branch: Branch) -> Verdict:
-        last = self._differences.get(id(branch))
+        last = self._differences.get(branch)
         reason = self.guards.forces_compute(step, History(last.tick if last else None, None))
         if "uncond" in (leader.context or "") and reason is None:
             reason = OTHER_ORDER

@@ -43,7 +43,7 @@ def denoisers_of(target: Any) -> dict[str, nn.Module]:
         raise TargetError(
             f"cannot accelerate a {type(target).__name__}: pass a Diffusers pipeline, or a denoiser (torch.nn.Module)."
         )
-    found = {name: part for name, part in components_of(target).items() if _is_denoiser(part)}
+    found = {name: part for name, part in components_of(target).items() if is_denoiser(part)}
     if not found:
         raise TargetError(
             f"{type(target).__name__} has no denoiser loaded (a component whose forward takes a timestep): "
@@ -68,7 +68,7 @@ def refuse_foreign_cache(module: nn.Module) -> None:
         raise TargetError(f"{name} is cached by cache-dit: call cache_dit.disable_cache(pipe) first.")
 
 
-def _is_denoiser(part: object) -> bool:
+def is_denoiser(part: object) -> bool:
     """A network whose forward takes a time; control networks and autoencoders may too, and are none."""
     if not isinstance(part, nn.Module):
         return False

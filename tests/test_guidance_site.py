@@ -10,13 +10,13 @@ import pytest
 import torch
 from diffusers import StableDiffusionPAGPipeline
 from harness import counted
-from torch import Tensor
+from torch import Tensor, nn
 from toys import ToyDenoiser, by_embeds, toy_pipeline
 from zoo.pipelines import CASES
 
-from diffcache import accelerate, report
+from diffcache import accelerate, denoising_run, report
 from diffcache.config import Boost, CacheConfig, GuidanceRule, RunFacts
-from diffcache.guidance import OTHER_ORDER, weighted
+from diffcache.guidance import OTHER_ORDER, OTHER_SHAPES, weighted
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.interval import Interval
 
@@ -96,6 +96,42 @@ def test_two_images_at_once_are_no_two_passes() -> None:
     pipe = accelerate(toy_pipeline(), OnlyGuidance())
     assert torch.equal(pipe(**call, latents=latents), toy_pipeline()(**call, latents=latents))
     assert report(pipe).compute_fraction == 1
+
+
+class TellsItsText(nn.Module):
+    """Returns its text stream too, whose length is the pass's own."""
+
+    def forward(self, x: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
+        return x + text.mean(), 2 * text
+
+
+def test_passes_whose_outputs_differ_in_shape_are_computed_and_the_report_says_why() -> None:
+    net = accelerate(TellsItsText().eval(), OnlyGuidance())
+    x, texts = torch.ones(1, 2, 4), [torch.ones(1, length, 4) for length in (3, 5)]
+    with torch.no_grad(), denoising_run(net, 3) as run:
+        for i in range(3):
+            run.begin_step(i)
+            for text in texts:
+                assert torch.equal(net(x, text)[1], 2 * text)
+    assert report(net).compute_fraction == 1
+    assert [tick for tick, *_ in report(net).reasons[OTHER_SHAPES]] == [0, 1, 2]
+
+
+def test_a_forgotten_pass_leaves_no_difference_behind() -> None:
+    """Unconditional prompts that come and go: no more is held for many of them than for few."""
+    call: dict[str, Any] = {
+        "embeds": by_embeds(**{f"uncond{i}": float(-5 - i) for i in range(16)}),
+        "passes": lambda step: ("cond", f"uncond{(step + 2) // 4}"),
+        "contexts": False,
+    }
+    pipe, held = accelerate(toy_pipeline(), OnlyGuidance()), []
+    for steps in (20, 40):
+        torch.testing.assert_close(
+            pipe(**call, num_inference_steps=steps), toy_pipeline()(**call, num_inference_steps=steps)
+        )
+        assert report(pipe).compute_fraction < 1
+        held.append(report(pipe).cache_bytes)
+    assert held[0] == held[1]
 
 
 class Curved(ToyDenoiser):

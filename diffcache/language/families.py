@@ -9,6 +9,7 @@ from diffcache.language.canvas import Canvas
 from diffcache.language.recipes.everything import NoneConfig
 from diffcache.language.session import Session
 from diffcache.schedulers.errors import TargetError
+from diffcache.targets import is_denoiser
 
 _PROBE = 8
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
@@ -16,8 +17,9 @@ _COARSE = 0.1
 
 
 def is_language_model(target: object) -> bool:
-    """A model of tokens, whatever its family."""
-    return isinstance(target, torch.nn.Module) and hasattr(getattr(target, "config", None), "vocab_size")
+    """A model of tokens, whatever its family; a denoiser that reads tokens beside its latents (OmniGen) is none."""
+    has_vocabulary = hasattr(getattr(target, "config", None), "vocab_size")
+    return isinstance(target, torch.nn.Module) and has_vocabulary and not is_denoiser(target)
 
 
 def backbone_of(model: Any) -> Backbone:
