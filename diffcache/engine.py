@@ -13,13 +13,14 @@ from diffcache.adapters import adapters_of
 from diffcache.branches import MAX_BRANCHES, Branch, Branches, conditioning_of
 from diffcache.calls import Call
 from diffcache.config import CacheConfig, RunFacts
-from diffcache.guidance import Guidance
+from diffcache.guidance import CONDITIONAL_FIRST, Guidance
 from diffcache.inside import Inside
 from diffcache.places import is_inside
 from diffcache.planner import Planner, Verdict
 from diffcache.records import RunRecord
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.steps import Decision
+from diffcache.swap import base_class
 from diffcache.timetable import Turn
 from diffcache.whole import Whole
 
@@ -119,15 +120,15 @@ class Engine:
         return self.whole.run(forward, call, turn, branch)
 
     def _one_by_one(self, module: nn.Module, forward: Forward, call: Call, turn: Turn) -> Any:
-        """Takes a batch of both guidance passes (unconditional first) apart, so that one can be left out."""
-        half, outputs = call.batch // 2, []
-        for context, rows in (("cond", range(half, call.batch)), ("uncond", range(half))):
-            args, kwargs = call.rows(list(rows))
+        """Takes a batch of both guidance passes apart, so that one can be left out; the conditional one runs first."""
+        half, outputs = call.batch // 2, {}
+        conditional_first = base_class(type(module)).__name__ in CONDITIONAL_FIRST
+        for context, second in (("cond", not conditional_first), ("uncond", conditional_first)):
+            args, kwargs = call.rows(list(range(half, call.batch) if second else range(half)))
             part = Call(module, args, kwargs)
-            outputs.append(self._call(module, forward, part, replace(turn, context=context)))
-        conditional, unconditional = outputs
+            outputs[second] = self._call(module, forward, part, replace(turn, context=context))
         return pytree.tree_map(
-            lambda a, b: torch.cat([a, b]) if isinstance(a, Tensor) else a, unconditional, conditional
+            lambda a, b: torch.cat([a, b]) if isinstance(a, Tensor) else a, outputs[False], outputs[True]
         )
 
     def _obstacle(self, module: nn.Module, call: Call, turn: Turn) -> str | None:

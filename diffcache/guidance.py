@@ -18,6 +18,9 @@ from diffcache.schedulers.guards import NOTHING_STORED, Guards, History
 from diffcache.schedulers.steps import Decision, Step
 from diffcache.timetable import Turn
 
+CONDITIONAL_FIRST = {"DiTTransformer2DModel", "LuminaNextDiT2DModel"}
+"""Denoisers whose pipelines put the conditional half of a batch first; nothing in a call tells the halves apart."""
+
 OTHER_ORDER = "the unconditional pass comes first: there is nothing to rebuild it from"
 OTHER_SHAPES = (
     "the unconditional pass returns other shapes than the conditional one: it cannot be rebuilt from it"

@@ -195,3 +195,22 @@ def test_low_and_high_frequencies_are_weighted_apart() -> None:
     torch.testing.assert_close(
         weighted((low + high)[None, None], 2.0, 3.0)[0, 0], 2 * low + 3 * high, atol=1e-4, rtol=0
     )
+
+
+@pytest.mark.parametrize("conditional_first", [False, True])
+def test_the_unconditional_half_is_the_one_that_is_rebuilt(
+    conditional_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which half is which is a convention of the pipeline; the known exceptions are named by denoiser."""
+    if conditional_first:
+        monkeypatch.setattr("diffcache.engine.CONDITIONAL_FIRST", {"ToyDenoiser"})
+    order = ("cond", "uncond") if conditional_first else ("uncond", "cond")
+    pipe = accelerate(toy_pipeline(), OnlyGuidance())
+    seen: list[float] = []
+    forward = pipe.transformer.forward
+    pipe.transformer.forward = lambda *a, **k: (
+        seen.append(float(k["encoder_hidden_states"].mean())) or forward(*a, **k)
+    )
+    call: dict[str, Any] = {"embeds": by_embeds(), "batched": True, "passes": lambda step: order}
+    assert torch.equal(pipe(**call), toy_pipeline()(**call))
+    assert seen.count(MARKS["cond"]) == 8

@@ -57,7 +57,7 @@ def _schedule(track: Track, ticks: int, options: tuple[tuple[str, Any], ...]) ->
         zoo.load(track.name), "uniform", interval=2, warmup_steps=WARM_UP, tail_steps=0, **dict(options)
     )
     pipe(**zoo.sample_call(track.name, 1000, track.steps, 1, "calibration"))
-    recorded = report(pipe).to_schedule()
+    recorded: Schedule = report(pipe).to_schedule()
     row = "".join("#" if computed else "-" for computed in spread(ticks, track.steps))
     return replace(recorded, table={site: dict.fromkeys(rows, row) for site, rows in recorded.table.items()})
 
