@@ -33,11 +33,9 @@ def attention_drift(
     if over_keys:
         cosine = _cosine(before, after, dim=3).mean(dim=1)
     else:
-        cosine = _cosine(before, after, dim=1)
-        if attendable is None:
-            cosine = cosine.mean(dim=2)
-        else:
-            cosine = (cosine * attendable[:, None]).sum(dim=2) / attendable.sum(dim=1, keepdim=True)
+        cosine = _cosine(before, after, dim=1)  # 0 at keys that nobody may attend
+        keys = cosine.shape[2] if attendable is None else attendable.sum(dim=1, keepdim=True)
+        cosine = cosine.sum(dim=2) / keys
     return 1 - ((1 - cosine) * share).sum(dim=1)
 
 
