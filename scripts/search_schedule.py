@@ -121,7 +121,7 @@ def main() -> None:
             "diffusers": diffusers.__version__,
         }
         head = {"command": "python scripts/search_schedule.py", "arguments": settings}
-        head |= {"date": date.today().isoformat(), "device": "cpu", "versions": versions}
+        head |= {"date": date.today().isoformat(), "device": str(pipe.device), "versions": versions}
         args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(json.dumps({**head, "rows": as_json(rows)}, indent=1) + "\n")
 
