@@ -12,7 +12,7 @@ from diffcache.config import CacheConfig
 from diffcache.observing import Observer, observed
 from diffcache.profiling.pictures import rewound
 from diffcache.profiling.recorder import Recorder
-from diffcache.profiling.recording import Recording
+from diffcache.profiling.recording import Place, Recording
 from diffcache.records import RunRecord
 from diffcache.schedulers.errors import TargetError
 
@@ -46,7 +46,10 @@ def record(
     assert last is not None
     sigmas = None if last.sigmas is None else tuple(last.sigmas)
     prompts = {"calls": len(calls), "hash": calls_hash(calls)}
-    return Recording(last.models, last.noise_scheduler, sigmas, recorder.curves, prompts)
+    cached = dict.fromkeys(call.site for call in last.calls if call.cached)
+    places = {name: Place(recorder.kinds[name], _price(last, name)) for name in cached}
+    rest = sum(call.weight for call in last.calls if not call.cached) / (last.num_ticks or 1)
+    return Recording(last.models, last.noise_scheduler, sigmas, recorder.curves, prompts, places, rest)
 
 
 def watched_run(pipe: Any, call: Call, observer: Observer) -> RunRecord:
@@ -73,6 +76,10 @@ def calls_hash(calls: Sequence[Call]) -> str:
     """Of what the calls were given, as far as it can be written down."""
     text = repr([{name: value for name, value in call.items() if _plain(value)} for call in calls])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _price(run: RunRecord, place: str) -> float:
+    return sum(call.weight for call in run.calls if call.site == place) / (run.num_ticks or 1)
 
 
 def _everything(sites: str, basis: str) -> CacheConfig:

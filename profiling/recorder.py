@@ -31,6 +31,7 @@ class Recorder(Observer):
     def __init__(self, lag: int | None = None) -> None:
         self.lag = lag
         self.curves: dict[Key, Curve] = {}
+        self.kinds: dict[str, str] = {}
         self.seconds: list[float] = []
         self._folder = tempfile.TemporaryDirectory(prefix="diffcache-")
         self._run: dict[Key, list[int]] = {}
@@ -40,6 +41,7 @@ class Recorder(Observer):
         self, denoiser: str, step: Step, features: Sequence[Tensor], outputs: Sequence[Tensor]
     ) -> None:
         place = denoiser if step.site == MODEL else f"{denoiser}.{step.site}"
+        self.kinds[place] = step.kind
         key, feature = (place, step.branch), features[0].detach().float()
         ticks = self._run.setdefault(key, [])
         if key not in self.curves:

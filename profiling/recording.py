@@ -14,7 +14,7 @@ from torch import Tensor
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.schedule import Model
 
-FORMAT = 1
+FORMAT = 2
 JSON_NAME, TENSORS_NAME = "recording.json", "recording.safetensors"
 
 
@@ -50,6 +50,19 @@ class Curve:
         return before.new_tensor(value) if self.runs == 0 else before + (value - before) / (self.runs + 1)
 
 
+@dataclass(frozen=True)
+class Place:
+    """What was recorded.
+
+    Attributes:
+        kind: as `Step.kind`: "model", "self-attention", "feed-forward", ...
+        price: cost of computing it at one tick in all branches, as reports weigh it; mean over ticks.
+    """
+
+    kind: str
+    price: float
+
+
 @dataclass
 class Recording:
     """Of one pipeline at one number of steps.
@@ -60,6 +73,8 @@ class Recording:
         sigmas: noise level of each tick, where known.
         curves: by place and branch.
         prompts: how many calls were recorded, and a hash of what they were given.
+        places: what the curves are of, in the order of execution.
+        rest: cost of what lies beside the places, in the unit of their prices.
     """
 
     models: Mapping[str, Model]
@@ -67,6 +82,8 @@ class Recording:
     sigmas: tuple[float, ...] | None
     curves: dict[tuple[str, str], Curve] = field(default_factory=dict)
     prompts: dict[str, Any] = field(default_factory=dict)
+    places: dict[str, Place] = field(default_factory=dict)
+    rest: float = 0.0
 
     @property
     def num_ticks(self) -> int:
@@ -90,6 +107,8 @@ class Recording:
             "sigmas": None if self.sigmas is None else list(self.sigmas),
             "curves": [[place, branch, curve.runs] for (place, branch), curve in self.curves.items()],
             "prompts": self.prompts,
+            "places": {name: [place.kind, place.price] for name, place in self.places.items()},
+            "rest": self.rest,
         }
         (folder / JSON_NAME).write_text(json.dumps(data, indent=1) + "\n")
         tensors = {
@@ -124,7 +143,8 @@ class Recording:
                 for i, (place, branch, runs) in enumerate(data["curves"])
             }
             sigmas = None if data["sigmas"] is None else tuple(data["sigmas"])
-            return cls(models, data["noise_scheduler"], sigmas, curves, data["prompts"])
+            places = {name: Place(kind, price) for name, (kind, price) in data["places"].items()}
+            return cls(models, data["noise_scheduler"], sigmas, curves, data["prompts"], places, data["rest"])
         except (OSError, json.JSONDecodeError, SafetensorError, KeyError, ValueError) as error:
             if isinstance(error, ScheduleError):
                 raise

@@ -1,0 +1,72 @@
+"""Fronts: what an evolution found, as schedules and as a picture."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from torch import Tensor
+
+from diffcache.profiling.space import Space
+from diffcache.schedulers.errors import ConfigError
+from diffcache.schedulers.schedule import Schedule
+from diffcache.schedulers.search.evolution import Evolution, Front
+
+
+def schedules(front: Front, space: Space) -> list[Schedule]:
+    """Every member of a front, the cheapest last; `measured` holds its compute share and its loss on the calibration calls."""
+    made = [space.schedule(table, {"method": "evolution"}) for table in front.tables]
+    return [
+        replace(schedule, measured={**schedule.measured, "loss_calibration": round(float(loss), 4)})
+        for schedule, loss in zip(made, front.scores[:, 0], strict=True)
+    ]
+
+
+def within(front: Front, compute: float) -> Tensor:
+    """The table [T, S] of least loss that costs at most a share of the full run's work.
+
+    Raises:
+        ConfigError: the front holds none that is so cheap.
+    """
+    fits = (front.scores[:, 1] <= compute + 1e-9).nonzero().flatten()
+    if not len(fits):
+        raise ConfigError(
+            f"compute: the cheapest schedule of the front costs {float(front.scores[:, 1].min()):.2f} of the full run."
+        )
+    table: Tensor = front.tables[fits[0]]
+    return table
+
+
+def write_front(search: Evolution, space: Space, folder: Path) -> list[Path]:
+    """Saves a front under `folder/front`, one schedule in each folder, and draws it as `folder/front.png`.
+
+    Returns:
+        The schedules' folders, by rising loss.
+    """
+    paths = [
+        schedule.save_pretrained(folder / "front" / f"{i:02}")
+        for i, schedule in enumerate(schedules(search.front, space))
+    ]
+    draw_front(search, folder / "front.png")
+    return paths
+
+
+def draw_front(search: Evolution, path: Path) -> Path:
+    """All that was rendered, and the front: loss over compute share.
+
+    Raises:
+        ImportError: matplotlib is not installed (`pip install diffcache[evals]`).
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.add_subplot()
+    front = search.front.scores
+    axes.scatter(
+        search.scores[:, 1].numpy(), search.scores[:, 0].numpy(), s=8, color="#cfe0f3", label="rendered"
+    )
+    axes.scatter(front[:, 1].numpy(), front[:, 0].numpy(), s=16, color="#1f5fa8", label="front")
+    axes.step(front[:, 1].numpy(), front[:, 0].numpy(), where="pre", color="#1f5fa8", linewidth=1)
+    axes.set_xlabel("share of the full run's work")
+    axes.set_ylabel("loss on the calibration calls")
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=150)
+    return path

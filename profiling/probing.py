@@ -1,0 +1,72 @@
+"""Probing: how much the picture minds what a place has drifted at a tick."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diffcache.profiling.record import Call
+from diffcache.profiling.space import Space
+from diffcache.profiling.trial import Trial, mean_square
+
+ROUNDS = 50
+_TINY = 1e-12
+
+
+def probed(pipe: Any, calls: Sequence[Call], space: Space) -> Space:
+    """The space with its sensitivity, measured by T - 1 + S rendered tables (T - 1 for a whole denoiser).
+
+    A drift says how stale a feature is, not what becomes of it: later ticks mend early errors, and sites add more or less to the
+    stream. So each tick is reused alone with all places, and each place alone at every second tick. Sensitivity
+    is the product of one factor for each place and one for each tick that explains these errors, if they add up.
+
+    Args:
+        pipe: a pipeline; it is plain afterwards.
+        calls: what is rendered.
+        space: its own sensitivity is set aside.
+    """
+    plain = replace(space, sensitivity=None)
+    squared = _one_tick_drifts(plain)
+    ticks, sites = _tick_probes(plain), _site_probes(plain)
+    trial = Trial(pipe, calls, plain, mean_square)
+    by_tick = torch.cat([torch.zeros(1, dtype=torch.float64), trial(ticks)[:, 0]])
+    if len(sites) == 1:
+        return replace(plain, sensitivity=(by_tick / (squared[0] + _TINY)).unsqueeze(0))
+    return replace(plain, sensitivity=factors(squared, by_tick, trial(sites)[:, 0]))
+
+
+def factors(squared: Tensor, by_tick: Tensor, by_site: Tensor) -> Tensor:
+    """u_s v_t, float64 [S, T], with sum_s u_s v_t d[s, t] = by_tick[t] for each tick, and for each site
+    sum of u_s v_t d[s, t] over odd t = by_site[s], as nearly as both can be (alternating, the sites last).
+
+    Args:
+        squared: d, [S, T]: squared drift over one tick.
+        by_tick: [T], error when all places reuse that tick alone; nothing at tick 0.
+        by_site: [S], error when that place alone reuses every odd tick.
+    """
+    u = torch.ones(len(squared), dtype=torch.float64)
+    for _ in range(ROUNDS):
+        v = by_tick / (u @ squared + _TINY)
+        u = by_site / (squared[:, 1::2] @ v[1::2] + _TINY)
+    return u.unsqueeze(1) * v
+
+
+def _one_tick_drifts(space: Space) -> Tensor:
+    """[S, T]: squared drift since the tick before; nothing at tick 0."""
+    drift = torch.diagonal(space.drifts, offset=1, dim1=1, dim2=2).square()
+    return torch.cat([torch.zeros_like(drift[:, :1]), drift], 1)
+
+
+def _tick_probes(space: Space) -> Tensor:
+    """[T - 1, T, S]: all computed but one tick."""
+    reused = torch.eye(space.num_ticks, dtype=torch.bool)[1:]
+    return ~reused.unsqueeze(2).expand(-1, -1, len(space.places))
+
+
+def _site_probes(space: Space) -> Tensor:
+    """[S, T, S]: all computed but one place at every odd tick."""
+    odd = torch.arange(space.num_ticks) % 2 == 1
+    alone = torch.eye(len(space.places), dtype=torch.bool)
+    return ~(odd[None, :, None] & alone.unsqueeze(1))

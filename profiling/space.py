@@ -1,0 +1,130 @@
+"""What a schedule search moves in: tables of a recording's places, with what each place costs and how it drifts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diffcache.profiling.recording import Recording
+from diffcache.schedulers.errors import ConfigError
+from diffcache.schedulers.schedule import ALL, Schedule
+
+HOLD: Mapping[str, Any] = {"name": "hold", "basis": "residual"}
+EXTRAPOLATE: Mapping[str, Any] = {"name": "polynomial", "order": 1, "axis": "sigma", "basis": "output"}
+
+
+@dataclass(frozen=True)
+class Space:
+    """Tables, bool [T, S], of T ticks and S places; all branches of a place decide alike.
+
+    Args:
+        recording: made with `record(pipe, calls, sites=...)` of the whole run (`lag=None`). Whole denoisers are to be
+            recorded with the basis of the predictor.
+        predictor: what fills in where nothing is computed, as `Schedule.predictor`.
+        sensitivity: float64 [S, T], picture error for each unit of squared drift, as `probed` measures it; None: unknown.
+
+    Attributes:
+        drifts: float64 [S, T, T]; entry [s, a, t] is what reusing a's feature costs at t. Without a sensitivity it is
+            mean|f_t - f_a| / mean|f_t|, mean over calls and branches; with one it is the picture error to be expected.
+        prices: cost of computing each place once, as reports weigh it, in whole units.
+        rest: cost of a tick at which every place is reused.
+
+    Raises:
+        ConfigError: a place was not called at every tick.
+    """
+
+    recording: Recording
+    predictor: Mapping[str, Any] = field(default_factory=lambda: HOLD)
+    sensitivity: Tensor | None = field(default=None, repr=False)
+    drifts: Tensor = field(init=False, repr=False)
+    prices: list[int] = field(init=False, repr=False)
+    rest: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        drifts = torch.stack([_mean_drift(self.recording, place) for place in self.places])
+        later = torch.ones_like(drifts[0], dtype=torch.bool).tril(-1)
+        for place, drift in zip(self.places, drifts, strict=True):
+            if bool(drift[later].isnan().any()):
+                raise ConfigError(
+                    f"{place} was not called or not compared at every tick: record whole runs (lag=None) with calls "
+                    "that use every denoiser throughout."
+                )
+        drifts = torch.where(later, drifts, 0.0).mT.contiguous()
+        if self.sensitivity is not None:
+            drifts = (drifts * _growth(self.num_ticks, self.predictor)).square() * self.sensitivity.unsqueeze(
+                1
+            )
+        object.__setattr__(self, "drifts", drifts)
+        prices = [max(round(place.price), 1) for place in self.recording.places.values()]
+        object.__setattr__(self, "prices", prices)
+        object.__setattr__(self, "rest", round(self.recording.rest))
+
+    @property
+    def num_ticks(self) -> int:
+        return self.recording.num_ticks
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        return tuple(self.recording.places)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What each place is: "model", "self-attention", ..."""
+        return tuple(place.kind for place in self.recording.places.values())
+
+    def compute(self, tables: Tensor) -> Tensor:
+        """Share of the full run's work, float64 [n], of tables [n, T, S]."""
+        prices = torch.tensor(self.prices, dtype=torch.float64)
+        spent = tables.double().mean(-2) @ prices + self.rest
+        return spent / (prices.sum() + self.rest)
+
+    def budget(self, compute: float) -> int:
+        """What a share of the full run's work leaves for the places, in the unit of their prices.
+
+        Raises:
+            ConfigError: it does not pay for every place once.
+        """
+        tick = sum(self.prices) + self.rest
+        budget = round(compute * self.num_ticks * tick) - self.num_ticks * self.rest
+        if budget < sum(self.prices):
+            least = float(
+                self.compute(torch.eye(self.num_ticks, 1, dtype=torch.bool).expand(-1, len(self.prices)))
+            )
+            raise ConfigError(f"compute: {compute} does not pay for one tick; give at least {least:.2f}.")
+        return budget
+
+    def schedule(self, table: Tensor, producer: Mapping[str, Any]) -> Schedule:
+        """A table [T, S] as an artifact; `producer` says how it was found."""
+        marks = {
+            place: {ALL: "".join("#" if computes else "-" for computes in column)}
+            for place, column in zip(self.places, table.T.tolist(), strict=True)
+        }
+        return Schedule(
+            models=self.recording.models,
+            table=marks,
+            noise_scheduler=self.recording.noise_scheduler,
+            sigmas=self.recording.sigmas,
+            predictor=self.predictor,
+            producer={**producer, "calibration": self.recording.prompts},
+            measured={"compute_fraction": round(float(self.compute(table)), 4)},
+        )
+
+
+def _mean_drift(recording: Recording, place: str) -> Tensor:
+    """[tick, earlier tick], over the branches that compared them."""
+    curves = [curve.drift for (name, _), curve in recording.curves.items() if name == place]
+    return torch.stack(curves).nanmean(0)
+
+
+def _growth(ticks: int, predictor: Mapping[str, Any]) -> Tensor:
+    """[T, T]: how a predictor's error grows with the distance d, over how the drift does, 1 at d = 1.
+
+    A polynomial of order m through even distances errs by the product of d, d + 1, ..., d + m, where holding errs by d.
+    """
+    distance = (torch.arange(ticks) - torch.arange(ticks).unsqueeze(1)).clamp_min(1).double()
+    growth = torch.ones_like(distance)
+    for j in range(1, predictor.get("order", 0) + 1):
+        growth *= (distance + j) / (1 + j)
+    return growth

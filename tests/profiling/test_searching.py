@@ -1,0 +1,150 @@
+"""Drivers of searches: what they make of a recording, what they render, and that they go on where they stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from zoo.pipelines import CASES
+
+from diffcache import Schedule, accelerate, report
+from diffcache.profiling.dynamic import PLANS, dynamic_programming
+from diffcache.profiling.evolving import Budget, evolve
+from diffcache.profiling.fronts import within, write_front
+from diffcache.profiling.probing import factors
+from diffcache.profiling.record import record
+from diffcache.profiling.recording import Curve, Place, Recording
+from diffcache.profiling.space import EXTRAPOLATE, HOLD, Space
+from diffcache.profiling.trial import Trial, minus_psnr
+from diffcache.schedulers.errors import ConfigError, ScheduleError
+from diffcache.schedulers.search.seeds import every
+
+FLUX = CASES["FluxPipeline"]
+STEPS = 6
+
+
+def calls() -> list[dict[str, Any]]:
+    return [FLUX.call(0, STEPS)]
+
+
+def space_of(sites: str = "model") -> tuple[Any, Space]:
+    pipe = FLUX.build()
+    return pipe, Space(record(pipe, calls(), sites=sites))
+
+
+def made_up(drift: Tensor, predictor: Any = HOLD, **options: Any) -> Space:
+    """A space of one place with these drifts, [tick, earlier tick]."""
+    ones = torch.ones(len(drift), dtype=torch.float64)
+    curves = {("net", "0"): Curve(drift, ones, ones, runs=1)}
+    return Space(
+        Recording({}, None, None, curves, places={"net": Place("model", 100.0)}), predictor, **options
+    )
+
+
+def by_distance(ticks: int) -> Tensor:
+    at = torch.arange(ticks, dtype=torch.float64)
+    return (at.unsqueeze(1) - at).masked_fill(at.unsqueeze(1) <= at, torch.nan)
+
+
+def test_a_space_reads_drifts_forwards_and_refuses_holes() -> None:
+    assert made_up(by_distance(4)).drifts[0, 1].tolist() == [0, 0, 1, 2]
+    holed = by_distance(4)
+    holed[3, 0] = torch.nan
+    with pytest.raises(ConfigError, match="net was not called or not compared at every tick"):
+        made_up(holed)
+
+
+def test_sensitivity_weighs_squared_drifts_and_extrapolation_errs_faster_with_distance() -> None:
+    sensitivity = torch.tensor([[0.0, 1.0, 2.0, 10.0]], dtype=torch.float64)
+    held = made_up(by_distance(4), sensitivity=sensitivity)
+    assert held.drifts[0, 0].tolist() == [0, 1, 2 * 4, 10 * 9]
+    drawn = made_up(by_distance(4), EXTRAPOLATE, sensitivity=sensitivity)
+    assert drawn.drifts[0, 0].tolist() == [0, 1, 2 * (2 * 1.5) ** 2, 10 * (3 * 2.0) ** 2]
+
+
+def test_factors_explain_the_errors_of_places_and_ticks() -> None:
+    generator = torch.Generator().manual_seed(0)
+    squared = torch.rand(3, 8, generator=generator, dtype=torch.float64)
+    u, v = torch.tensor([1.0, 3.0, 0.5]).double(), torch.arange(1.0, 9).double()
+    squared[:, 0] = 0
+    by_tick = v * (u @ squared)
+    by_site = u * (squared[:, 1::2] @ v[1::2])
+    found = factors(squared, by_tick, by_site)
+    torch.testing.assert_close(found[:, 1:], (u.unsqueeze(1) * v)[:, 1:])
+
+
+@pytest.mark.parametrize("sites", ["model", "sub-layer"])
+def test_what_a_space_says_a_table_costs_is_what_the_run_costs(sites: str) -> None:
+    pipe, space = space_of(sites)
+    for plan in PLANS:
+        schedule = dynamic_programming(space, 0.5, plan)
+        accelerate(pipe, schedule)
+        FLUX.render(pipe, 0, STEPS)
+        assert report(pipe).compute_fraction == pytest.approx(schedule.measured["compute_fraction"], abs=1e-4)
+        assert report(pipe).compute_fraction <= 0.5 + 1e-6
+
+
+def test_a_budget_that_buys_nothing_and_an_unknown_plan_are_refused() -> None:
+    _, space = space_of()
+    with pytest.raises(ConfigError, match=r"compute: 0.1 does not pay for one tick; give at least 0\.17"):
+        dynamic_programming(space, 0.1)
+    with pytest.raises(ConfigError, match="plan: 'best' is not one of shared, per-site, bac"):
+        dynamic_programming(space, 0.5, "best")
+
+
+def test_computing_everything_loses_nothing_and_reuse_does() -> None:
+    pipe, space = space_of()
+    scores = Trial(pipe, calls(), space)(torch.stack([every(STEPS, 1, 1), every(STEPS, 1, 3)]))
+    assert scores[0].tolist() == [-100, 1]
+    assert scores[1, 0] > -100
+    assert scores[1, 1] == pytest.approx(1 / 3)
+
+
+def test_an_evolution_that_died_in_a_generation_goes_on_to_the_same_front(tmp_path: Path) -> None:
+    pipe, space = space_of()
+    budget = Budget(generations=3)
+    whole = evolve(pipe, calls(), space, tmp_path / "whole", budget, population=6, children=3, screened=False)
+    rendered = 0
+
+    def dies(pictures: Tensor, full: Tensor) -> float:
+        nonlocal rendered
+        rendered += 1
+        if rendered == len(whole.tables) - 1:  # in the middle of the last generation
+            raise KeyboardInterrupt
+        return minus_psnr(pictures, full)
+
+    dies.__name__ = minus_psnr.__name__
+    folder = tmp_path / "dies"
+    with pytest.raises(KeyboardInterrupt):
+        evolve(pipe, calls(), space, folder, budget, population=6, children=3, screened=False, loss=dies)
+    assert len((folder / "log.jsonl").read_text().splitlines()) == 2
+    resumed = evolve(pipe, calls(), space, folder, budget, population=6, children=3, screened=False)
+    assert torch.equal(resumed.tables, whole.tables)
+    assert torch.equal(resumed.scores, whole.scores)
+    with pytest.raises(ScheduleError, match="belongs to a search with another population: choose another"):
+        evolve(pipe, calls(), space, folder, budget, population=7, children=3, screened=False)
+
+
+def test_a_front_is_written_as_schedules_that_replay(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    pipe, space = space_of()
+    search = evolve(pipe, calls(), space, tmp_path, Budget(generations=2), children=3)
+    folders = write_front(search, space, tmp_path)
+    assert (tmp_path / "front.png").stat().st_size > 0
+    loaded = [Schedule.from_pretrained(folder) for folder in folders]
+    shares = [schedule.measured["compute_fraction"] for schedule in loaded]
+    assert shares == sorted(shares, reverse=True)
+    accelerate(pipe, loaded[-1])
+    FLUX.render(pipe, 3, STEPS)
+    assert report(pipe).compute_fraction == pytest.approx(shares[-1], abs=1e-4)
+    assert float(space.compute(within(search.front, 0.5))) <= 0.5
+    with pytest.raises(ConfigError, match="the cheapest schedule of the front costs"):
+        within(search.front, 0.01)
+
+
+def test_a_budget_needs_a_bound() -> None:
+    with pytest.raises(ConfigError, match="give a positive number of generations, candidates or minutes"):
+        Budget()
