@@ -11,7 +11,7 @@ import torch
 from diffusers import StableDiffusionPAGPipeline
 from harness import counted
 from torch import Tensor, nn
-from toys import MARKS, by_embeds, toy_pipeline
+from toys import MARKS, ToyDenoiser, by_embeds, toy_pipeline
 from zoo.pipelines import CASES
 
 from diffcache import accelerate, denoising_run, report
