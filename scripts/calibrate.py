@@ -26,7 +26,7 @@ Call = dict[str, Any]
 def calls_of(args: argparse.Namespace) -> tuple[Any, list[Call], Call]:
     """The pipeline, the calibration calls, and a call of held-out prompts."""
     if args.model in zoo.NAMES:
-        calibration = zoo.sample_call(args.model, 1000, args.steps, args.samples)
+        calibration = zoo.sample_call(args.model, 1000, args.steps, args.samples, "calibration")
         return zoo.load(args.model), [calibration], zoo.sample_call(args.model, 0, args.steps, args.samples)
     pipe = DiffusionPipeline.from_pretrained(args.model).to("cuda" if torch.cuda.is_available() else "cpu")
     prompts = args.prompts.read_text().splitlines() if args.prompts else []

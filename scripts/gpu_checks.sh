@@ -9,4 +9,4 @@ python -m pytest -q tests/kernels
 python -m pytest -q -m gpu tests
 python scripts/benchmark_kernels.py --json "$out/kernels_gpu.json"
 python scripts/benchmark.py --device cuda --json "$out/engine_gpu.json"
-python scripts/compare_methods.py --device cuda --samples 16 --json "$out/comparison_gpu.json"
+python scripts/compare_methods.py --device cuda --samples 16 --json "$out/methods_gpu.json"
