@@ -17,9 +17,12 @@ _COARSE = 0.1
 
 
 def is_language_model(target: object) -> bool:
-    """A model of tokens, whatever its family; a denoiser that reads tokens beside its latents (OmniGen) is none."""
+    """A model of tokens, whatever its family; a denoiser with a vocabulary (OmniGen, aMUSEd's) is none."""
+    from diffusers import ModelMixin
+
     has_vocabulary = hasattr(getattr(target, "config", None), "vocab_size")
-    return isinstance(target, torch.nn.Module) and has_vocabulary and not is_denoiser(target)
+    of_pictures = isinstance(target, ModelMixin) or is_denoiser(target)
+    return isinstance(target, torch.nn.Module) and has_vocabulary and not of_pictures
 
 
 def backbone_of(model: Any) -> Backbone:
