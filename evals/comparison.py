@@ -12,6 +12,10 @@ from diffcache.evals.rulers import rulers
 
 REFERENCE_STEPS = 1000
 
+SHARES = (0.54, 0.36)
+"""Of the full run's compute, at which methods are held side by side."""
+TOLERANCE = 0.08
+
 
 @dataclass(frozen=True)
 class Row:
@@ -94,6 +98,18 @@ def table(rows: list[Row]) -> str:
         f"| {r.psnr_reference:.1f} |"
         for r in rows
     )
+
+
+def nearest(rows: list[Row], share: float) -> dict[str, Row]:
+    """Of each method, and of each ruler ("N steps, own"), the row nearest to a share of the compute; none too far from it."""
+    found: dict[str, Row] = {}
+    for row in rows:
+        distance = abs(row.compute - share)
+        stem, _, setting = row.name.rpartition(" ")
+        name = f"N steps, {row.name.split(', ')[1]}" if " steps, " in row.name else stem or setting
+        if distance <= TOLERANCE and (name not in found or distance < abs(found[name].compute - share)):
+            found[name] = row
+    return found
 
 
 def as_json(rows: list[Row]) -> list[dict[str, Any]]:

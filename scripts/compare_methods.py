@@ -17,14 +17,9 @@ from tqdm import tqdm
 from diffcache.api import DEFAULT
 from diffcache.config import CacheConfig
 from diffcache.evals import zoo
-from diffcache.evals.comparison import Comparison, Row, as_json, table
+from diffcache.evals.comparison import SHARES, TOLERANCE, Comparison, Row, as_json, nearest, table
 from diffcache.recipes.registry import METHODS
 from diffcache.schedulers.errors import TargetError
-
-SHARES = (0.54, 0.36)
-"""Of the full run's compute, at which methods are held side by side."""
-TOLERANCE = 0.08
-
 
 SWEEPS: dict[str, tuple[str, dict[str, Any], tuple[Any, ...]]] = {
     "hold": ("uniform", {"warmup_steps": 3, "knob": "interval"}, (2, 3, 4)),
@@ -83,17 +78,6 @@ def compare(name: str, samples: int, steps: int, device: str) -> list[Row]:
     return rows
 
 
-def matched(rows: list[Row], share: float) -> list[Row]:
-    """Of each method the setting nearest to a share of the compute, the best first; none that is too far from it."""
-    names = [row for row in rows if abs(row.compute - share) <= TOLERANCE]
-    nearest: dict[str, Row] = {}
-    for row in names:
-        method = row.name if "steps," in row.name else row.name.rpartition(" ")[0] or row.name
-        if method not in nearest or abs(row.compute - share) < abs(nearest[method].compute - share):
-            nearest[method] = row
-    return sorted(nearest.values(), key=lambda row: -row.psnr_full)
-
-
 def device_name(device: str) -> str:
     return torch.cuda.get_device_name() if device == "cuda" else device
 
@@ -120,7 +104,8 @@ def main() -> None:
         print(f"\n### {name}: everything\n\n{table(rows)}\n")
         for share in SHARES:
             print(f"### {name}: at {share:.0%} of the compute, give or take {TOLERANCE:.0%}\n")
-            print(table(matched(rows, share)) + "\n")
+            best_first = sorted(nearest(rows, share).values(), key=lambda row: -row.psnr_full)
+            print(table(best_first) + "\n")
     if args.json:
         command = f"python scripts/compare_methods.py --samples {args.samples} --steps {args.steps}"
         versions = {
