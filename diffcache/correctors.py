@@ -7,7 +7,7 @@ from torch import Tensor
 
 from diffcache.kernels.extrapolate import NO_CORRECTION, Correction
 from diffcache.schedulers.schedule import ALL
-from diffcache.schedulers.steps import MODEL, Step
+from diffcache.schedulers.steps import Step
 
 GAIN, SHIFT = "gain", "shift"
 
@@ -43,7 +43,7 @@ class Affine:
 
     def _row(self, step: Step, kind: str, value: Tensor) -> Tensor | None:
         for branch in (step.branch, ALL):
-            name = coefficient_name(self.denoiser, step.site, branch, kind)
+            name = coefficient_name(step.place(self.denoiser), branch, kind)
             if name in self.coefficients:
                 rows = self.coefficients[name]
                 if rows.device != value.device:
@@ -52,9 +52,8 @@ class Affine:
         return None
 
 
-def coefficient_name(denoiser: str, site: str, branch: str, kind: str) -> str:
-    """Of a correction in a schedule: "transformer/cond/gain"."""
-    place = denoiser if site == MODEL else f"{denoiser}.{site}"
+def coefficient_name(place: str, branch: str, kind: str) -> str:
+    """Of a correction in a schedule: "transformer/cond/gain"; the place is named as in its table."""
     return f"{place}/{branch}/{kind}"
 
 

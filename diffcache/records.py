@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from diffcache.schedulers.schedule import Model
-from diffcache.schedulers.steps import MODEL, Step
+from diffcache.schedulers.steps import Step
 
 if TYPE_CHECKING:
     from diffcache.planner import Verdict
@@ -85,7 +85,7 @@ class RunRecord:
         mark = decisions[0].value if len(set(decisions)) == 1 else MIXED
         reason = next((verdict.reason for verdict in verdicts if verdict.reason), None)
         weight = share * batch * max(self.parameters.get(denoiser, 1), 1)
-        site = denoiser if step.site == MODEL else f"{denoiser}.{step.site}"
+        site = step.place(denoiser)
         self.calls.append(CallRecord(step.tick, step.branch, site, computed, mark, reason, weight, cached))
 
     def hold(self, site: str, tensors: Iterable[Tensor]) -> None:

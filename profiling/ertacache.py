@@ -7,10 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffcache import restore
 from diffcache.correctors import GAIN, SHIFT, channel_dim, coefficient_name
 from diffcache.observing import Observer
-from diffcache.profiling.pictures import pictures_of, psnr, rewound
+from diffcache.profiling.full_runs import FullRuns
 from diffcache.profiling.record import Call, accelerated, calls_hash, record, watched_run
 from diffcache.profiling.recording import Recording
 from diffcache.recipes.replay import RESPACED, ReplayConfig
@@ -18,7 +17,7 @@ from diffcache.respacing import stretched
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.schedule import ALL, Schedule
 from diffcache.schedulers.signals import EPS
-from diffcache.schedulers.steps import MODEL, Step
+from diffcache.schedulers.steps import Step
 
 LEAST_SHARE = 0.2
 """Of a reused step's nominal length: shorter ones hardly move."""
@@ -107,17 +106,16 @@ def corrected(
     The affine maps are fitted on the nominal noise levels, the step shares measured on what they leave. Arguments, result
     and errors are those of `calibrate`.
     """
-    restore(pipe)
+    runs = FullRuns(pipe, calls)
     plain = replace(schedule, corrections={}, fitted_with=None)
-    full = torch.cat([pictures_of(pipe(**rewound(call))) for call in calls])
-    best, quality = plain, _quality(pipe, calls, plain, full)
+    best, quality = plain, runs.psnr(ReplayConfig(schedule=plain))
     if rectify:
         coefficients = _shadowed(pipe, calls, plain, closed).coefficients(schedule.num_ticks)
-        best, quality = _better(pipe, calls, best, quality, _with(plain, coefficients), full)
+        best, quality = _better(runs, best, quality, _with(plain, coefficients))
     if respace:
         levels = _levels(pipe, calls, best, closed)
         candidate = _with(plain, {**best.corrections, RESPACED: levels})
-        best, quality = _better(pipe, calls, best, quality, candidate, full)
+        best, quality = _better(runs, best, quality, candidate)
     producer = {**schedule.producer, "corrections": {"calls": calls_hash(calls), "closed": closed}}
     return replace(
         best, producer=producer, measured={**schedule.measured, "psnr_calibration": round(quality, 2)}
@@ -128,17 +126,9 @@ def _with(plain: Schedule, corrections: dict[str, Tensor]) -> Schedule:
     return replace(plain, corrections=corrections, fitted_with=plain.fingerprint() if corrections else None)
 
 
-def _better(
-    pipe: Any, calls: Sequence[Call], best: Schedule, quality: float, candidate: Schedule, full: Tensor
-) -> tuple[Schedule, float]:
-    reached = _quality(pipe, calls, candidate, full)
+def _better(runs: FullRuns, best: Schedule, quality: float, candidate: Schedule) -> tuple[Schedule, float]:
+    reached = runs.psnr(ReplayConfig(schedule=candidate))
     return (candidate, reached) if reached > quality else (best, quality)
-
-
-def _quality(pipe: Any, calls: Sequence[Call], schedule: Schedule, full: Tensor) -> float:
-    with accelerated(pipe, ReplayConfig(schedule=schedule)):
-        pictures = torch.cat([pictures_of(pipe(**rewound(call))) for call in calls])
-    return float(psnr(pictures, full).median())
 
 
 def _levels(pipe: Any, calls: Sequence[Call], schedule: Schedule, closed: bool) -> Tensor:
@@ -211,7 +201,7 @@ class Moments(Observer):
         for (denoiser, branch, tick), sums in self.sums.items():
             gain, shift = _fit(sums)
             for kind, row, empty in ((GAIN, gain, 1.0), (SHIFT, shift, 0.0)):
-                name = coefficient_name(denoiser, MODEL, branch, kind)
+                name = coefficient_name(denoiser, branch, kind)
                 table = found.setdefault(name, torch.full((ticks, len(row)), empty))
                 table[tick] = row.float()
         return found

@@ -5,7 +5,6 @@ has just been computed, and one that it is compared with.
 """
 
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,10 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from diffcache.correctors import channel_dim
 from diffcache.observing import Observer
 from diffcache.profiling.recording import Curve
 from diffcache.schedulers.signals import EPS
-from diffcache.schedulers.steps import MODEL, Step
+from diffcache.schedulers.steps import Step
 
 Key = tuple[str, str]
 
@@ -32,15 +32,13 @@ class Recorder(Observer):
         self.lag = lag
         self.curves: dict[Key, Curve] = {}
         self.kinds: dict[str, str] = {}
-        self.seconds: list[float] = []
         self._folder = tempfile.TemporaryDirectory(prefix="diffcache-")
         self._run: dict[Key, list[int]] = {}
-        self._begun = time.perf_counter()
 
     def computed(
         self, denoiser: str, step: Step, features: Sequence[Tensor], outputs: Sequence[Tensor]
     ) -> None:
-        place = denoiser if step.site == MODEL else f"{denoiser}.{step.site}"
+        place = step.place(denoiser)
         self.kinds[place] = step.kind
         key, feature = (place, step.branch), features[0].detach().float()
         ticks = self._run.setdefault(key, [])
@@ -83,6 +81,5 @@ class Recorder(Observer):
 
 def _norms(feature: Tensor) -> Tensor:
     """L2 norm over the channels of every token."""
-    dim = feature.ndim - 1 if feature.ndim <= 3 else 1
-    norms: Tensor = torch.linalg.vector_norm(feature, dim=dim)
+    norms: Tensor = torch.linalg.vector_norm(feature, dim=channel_dim(feature))
     return norms

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from diffcache import restore
-from diffcache.profiling.pictures import pictures_of, psnr, rewound
-from diffcache.profiling.record import Call, accelerated
+from diffcache.profiling.full_runs import FullRuns
+from diffcache.profiling.pictures import psnr
+from diffcache.profiling.record import Call
 from diffcache.profiling.space import Space
 from diffcache.recipes.replay import ReplayConfig
 
@@ -38,12 +38,9 @@ class Trial:
     """
 
     def __init__(self, pipe: Any, calls: Sequence[Call], space: Space, loss: Loss = minus_psnr) -> None:
-        restore(pipe)
-        self.pipe = pipe
-        self.calls = calls
+        self.runs = FullRuns(pipe, calls)
         self.space = space
         self.loss = loss
-        self.full = self._render("full runs")
 
     def __call__(self, tables: Tensor) -> Tensor:
         """Tables, bool [n, T, S], to scores, float64 [n, 2]: loss, and share of the full run's work."""
@@ -52,9 +49,5 @@ class Trial:
         return torch.stack([torch.tensor(losses, dtype=torch.float64), cost], 1)
 
     def _loss(self, table: Tensor) -> float:
-        with accelerated(self.pipe, ReplayConfig(schedule=self.space.schedule(table, {}))):
-            return self.loss(self._render("calls"), self.full)
-
-    def _render(self, what: str) -> Tensor:
-        calls = tqdm(self.calls, desc=what, leave=False, disable=len(self.calls) < 2)
-        return torch.cat([pictures_of(self.pipe(**rewound(call))) for call in calls])
+        config = ReplayConfig(schedule=self.space.schedule(table, {}))
+        return self.loss(self.runs.cached(config), self.runs.pictures)

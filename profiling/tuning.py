@@ -5,12 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
-from tqdm import tqdm
 
-from diffcache import report, restore
-from diffcache.config import CacheConfig
-from diffcache.profiling.pictures import pictures_of, psnr, rewound
+from diffcache import report
+from diffcache.profiling.full_runs import FullRuns
+from diffcache.profiling.pictures import rewound
 from diffcache.profiling.record import Call, accelerated, calls_hash
 from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.replay import ReplayConfig
@@ -49,7 +47,6 @@ def tune(
     """
     if (quality is None) == (speedup is None) or len(prompts) < 2:
         raise ConfigError("tune() needs at least two prompts, and either quality= or speedup=.")
-    restore(pipe)
     calls = [_call(prompt, seed, call) for seed, prompt in enumerate(prompts)]
     trial = _Trial(pipe, calls[::2])
     if speedup is not None:
@@ -73,19 +70,12 @@ def tune(
     )
 
 
-class _Trial:
-    """Renders candidates of some calls and compares them with the full runs."""
+class _Trial(FullRuns):
+    """Candidates, held against the full runs of some calls."""
 
     def __init__(self, pipe: Any, calls: Sequence[Call]) -> None:
-        self.pipe = pipe
-        self.calls = calls
-        self.full = torch.cat([pictures_of(pipe(**rewound(call))) for call in tqdm(calls, desc="full runs")])
+        super().__init__(pipe, calls)
         self.ticks = self._ticks()
-
-    def psnr(self, config: CacheConfig) -> float:
-        """Median over samples."""
-        with accelerated(self.pipe, config):
-            return float(psnr(self._render(), self.full).median())
 
     def best_order(self, speedup: float) -> BudgetConfig:
         return max((BudgetConfig(speedup=speedup, order=order) for order in ORDERS), key=self.psnr)
@@ -129,9 +119,6 @@ class _Trial:
             self.pipe(**rewound(self.calls[0]))
             ticks: int = report(self.pipe).num_ticks
             return ticks
-
-    def _render(self) -> Tensor:
-        return torch.cat([pictures_of(self.pipe(**rewound(call))) for call in self.calls])
 
 
 def _call(prompt: str | Call, seed: int, call: Call) -> Call:

@@ -31,6 +31,10 @@ class Step:
     kind: str = MODEL
     training_time: float | None = None
 
+    def place(self, denoiser: str) -> str:
+        """The site's name in reports and schedules: the denoiser's, followed by that of a place inside it."""
+        return denoiser if self.site == MODEL else f"{denoiser}.{self.site}"
+
     @property
     def time(self) -> float:
         """Training time of this tick as a fraction, 1 for pure noise; the share of ticks left where it is unknown."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.schedule import Schedule
-from diffcache.schedulers.steps import MODEL, Decision, Step
+from diffcache.schedulers.steps import Decision, Step
 
 
 class Table(CacheScheduler):
@@ -15,5 +15,4 @@ class Table(CacheScheduler):
         self.denoiser = denoiser
 
     def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
-        site = self.denoiser if step.site == MODEL else f"{self.denoiser}.{step.site}"
-        return self.schedule.decision(site, step.branch, step.tick)
+        return self.schedule.decision(step.place(self.denoiser), step.branch, step.tick)

@@ -1,0 +1,44 @@
+"""Full runs: what a plain pipeline makes of some calls, and how close a method comes to it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from diffcache import restore
+from diffcache.config import CacheConfig
+from diffcache.profiling.pictures import pictures_of, psnr, rewound
+from diffcache.profiling.record import Call, accelerated
+
+
+class FullRuns:
+    """Rendered at once; methods are held against them one after another.
+
+    Attributes:
+        pictures: [N, ..., H, W] in 0..1, of all calls.
+
+    Args:
+        pipe: a pipeline; it is plain afterwards.
+        calls: keyword arguments of each; their generators are rewound for every render.
+    """
+
+    def __init__(self, pipe: Any, calls: Sequence[Call]) -> None:
+        restore(pipe)
+        self.pipe = pipe
+        self.calls = calls
+        self.pictures = self._render("full runs")
+
+    def cached(self, config: CacheConfig) -> Tensor:
+        """What the pipeline makes of the same calls with a method."""
+        with accelerated(self.pipe, config):
+            return self._render("calls")
+
+    def psnr(self, config: CacheConfig) -> float:
+        """Median over samples, in dB."""
+        return float(psnr(self.cached(config), self.pictures).median())
+
+    def _render(self, what: str) -> Tensor:
+        calls = tqdm(self.calls, desc=what, leave=False, disable=len(self.calls) < 2)
+        return torch.cat([pictures_of(self.pipe(**rewound(call))) for call in calls])
