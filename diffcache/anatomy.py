@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -68,12 +69,12 @@ class Anatomy:
     paths: dict[int, str]
     tap: str
 
-    @property
+    @cached_property
     def starts(self) -> dict[str, Site]:
         """The sites by their first unit."""
         return {site.units[0]: site for site in self.sites}
 
-    @property
+    @cached_property
     def share(self) -> float:
         """Share of the forward's operations that the sites span."""
         return sum(site.share for site in self.sites)

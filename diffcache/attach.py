@@ -20,11 +20,11 @@ from diffcache.attachments import (
 from diffcache.callbacks import hidden_from_callbacks
 from diffcache.compiled import uncompiled
 from diffcache.config import CacheConfig, RunFacts
-from diffcache.overrides import denoiser_members, observed
+from diffcache.overrides import denoiser_members, noise_scheduler_members
 from diffcache.places import is_inside, units_for
 from diffcache.schedulers.errors import TargetError
 from diffcache.scopes import LoopScope, PipelineScope, entered
-from diffcache.swap import swap_in, swap_out
+from diffcache.swap import swap_in, swap_out, swapped
 from diffcache.targets import denoisers_of, noise_schedulers_of, refuse_foreign_cache
 from diffcache.units import block_counts, unit_members
 
@@ -107,7 +107,7 @@ def _pipeline_members(base: type) -> dict[str, Any]:
         plain = {name: uncompiled(module) for name, module in denoisers.items()}
         scope = PipelineScope(attachment.config, plain, self, noise_schedulers)
         args, kwargs = hidden_from_callbacks(forward, args, kwargs)
-        with observed(noise_schedulers), reporting(scope, attachment), entered(scope):
+        with swapped(noise_schedulers, noise_scheduler_members), reporting(scope, attachment), entered(scope):
             return forward(*args, **kwargs)
 
     return {"__call__": __call__}
@@ -121,20 +121,20 @@ def _swap_in(
     for module in parts.values():
         refuse_foreign_cache(module)
     units = _units(denoisers, config)
-    swapped: list[Any] = []
+    done: list[Any] = []
     part: Any = None
     try:
         for part in parts.values():
             if swap_in(part, denoiser_members):
-                swapped.append(part)
+                done.append(part)
         for part in units:
             if swap_in(part, unit_members):
-                swapped.append(part)
+                done.append(part)
         part = pipeline
         if pipeline is not None:
             swap_in(pipeline, _pipeline_members)
     except Exception as error:
-        _release(swapped)
+        _release(done)
         raise TargetError(
             f"cannot attach to {type(part).__name__}: its class cannot be swapped ({error})."
         ) from error

@@ -1,7 +1,6 @@
 """Discovery: one watched forward shows where a denoiser can be cut, and where it must not be."""
 
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +12,7 @@ from diffcache.calls import Call
 from diffcache.compiled import uncompiled
 from diffcache.schedulers.errors import TargetError
 from diffcache.schedulers.steps import MODEL
-from diffcache.swap import base_class, swap_in, swap_out
+from diffcache.swap import base_class, swapped
 from diffcache.trace import Trace
 from diffcache.units import (
     blocks_of,
@@ -226,7 +225,7 @@ def discover(denoiser: nn.Module, *args: Any, **kwargs: Any) -> SiteTable:
         )
     parallel = parallel_parts_of_blocks(module)
     units = blocks_of(module) | layers_of_blocks(module) | sub_layers_of_blocks(module) | parallel
-    with torch.no_grad(), swapped(units.values()), Trace(call.latents) as trace:
+    with torch.no_grad(), swapped(units.values(), unit_members), Trace(call.latents) as trace:
         recorder = Recorder(units, trace)
         with watched(recorder):
             output = module(*args, **kwargs)
@@ -235,17 +234,6 @@ def discover(denoiser: nn.Module, *args: Any, **kwargs: Any) -> SiteTable:
     return Survey(
         type(denoiser).__name__, _parameters([module]), recorder.calls, trace, output, parallel
     ).table()
-
-
-@contextmanager
-def swapped(modules: Any) -> Iterator[None]:
-    """Lets the calls of these modules be seen, for a while."""
-    mine = [module for module in modules if swap_in(module, unit_members)]
-    try:
-        yield
-    finally:
-        for module in mine:
-            swap_out(module)
 
 
 class Survey:

@@ -13,7 +13,6 @@ from torch import nn
 from diffcache.attachments import anything_is_paused, is_paused, users_of
 from diffcache.compiled import uncompiled
 from diffcache.scopes import PipelineScope, Scope, innermost, scope_of
-from diffcache.swap import swap_in, swap_out
 
 logger = logging.getLogger("diffcache")
 
@@ -73,17 +72,6 @@ def noise_scheduler_members(base: type) -> dict[str, Any]:
         return result
 
     return {"set_timesteps": set_timesteps, "step": step}
-
-
-@contextmanager
-def observed(noise_schedulers: list[Any]) -> Iterator[None]:
-    """Lets these noise schedulers be seen for a while."""
-    swapped = [s for s in noise_schedulers if swap_in(s, noise_scheduler_members)]
-    try:
-        yield
-    finally:
-        for noise_scheduler in swapped:
-            swap_out(noise_scheduler)
 
 
 def _outside(module: nn.Module, scope: Scope | None) -> None:

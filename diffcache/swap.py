@@ -7,7 +7,8 @@ it (Diffusers' `from_pipe` asks whether `type(component)` is among the expected 
 
 import copyreg
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 Override = Callable[[type], dict[str, Any]]
@@ -48,6 +49,17 @@ def swap_out(instance: object) -> None:
     with _lock:
         if is_swapped(instance):
             object.__setattr__(instance, "__class__", base_class(type(instance)))
+
+
+@contextmanager
+def swapped(instances: Iterable[object], override: Override) -> Iterator[None]:
+    """Makes all of these instances of generated subclasses for a while; those that are already stay as they are."""
+    mine = [instance for instance in instances if swap_in(instance, override)]
+    try:
+        yield
+    finally:
+        for instance in mine:
+            swap_out(instance)
 
 
 def _subclass(base: type, override: Override) -> type:

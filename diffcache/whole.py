@@ -63,17 +63,17 @@ class Whole:
             step, branch, lambda lane: store.learned.latents(self._lane(call, lane))
         )
         if all(verdict.decision.computes for verdict in verdicts):
-            output, obstacle = self._compute(forward, call, turn, branch, store)
+            output, obstacle = self._compute(forward, call, step, turn.timetable, branch, store)
             verdicts = [Verdict(verdict.decision, obstacle or verdict.reason) for verdict in verdicts]
         else:
-            output = self._reuse(forward, call, turn, branch, store, verdicts)
+            output = self._reuse(forward, call, step, turn.timetable, branch, store, verdicts)
             if self.planner.observer.shadow:
                 output = self._shadow(forward, call, step, store, output)
         self.record.add(step, self.name, verdicts, call.batch)
         return output
 
     def _compute(
-        self, forward: Forward, call: Call, turn: Turn, branch: Branch, store: Store
+        self, forward: Forward, call: Call, step: Step, times: Timetable, branch: Branch, store: Store
     ) -> tuple[Any, str | None]:
         """What the denoiser returns, and why it can never be reused, if so."""
         before = call.state()
@@ -88,14 +88,22 @@ class Whole:
         store.layout, branch.sources, branch.changed = layout, layout.sources(), False
         outputs, lanes = layout.split(output), len(self.planner.lanes)
         for lane in range(lanes):
-            self._keep(turn, branch, store, lane, self._lane(call, lane), outputs_of(outputs, lane, lanes))
+            tensors = self._lane(call, lane)
+            self._keep(step, times, branch, store, lane, tensors, outputs_of(outputs, lane, lanes))
         return output, None
 
     def _reuse(
-        self, forward: Forward, call: Call, turn: Turn, branch: Branch, store: Store, verdicts: list[Verdict]
+        self,
+        forward: Forward,
+        call: Call,
+        step: Step,
+        times: Timetable,
+        branch: Branch,
+        store: Store,
+        verdicts: list[Verdict],
     ) -> Any:
         """Predicts the lanes that are reused; the others are computed as one smaller batch."""
-        step, lanes = turn.step(branch.name), len(verdicts)
+        lanes = len(verdicts)
         rows = [lane for lane, verdict in enumerate(verdicts) if verdict.decision.computes]
         computed: list[Tensor] = []
         if rows:
@@ -106,10 +114,10 @@ class Whole:
             tensors = self._lane(call, lane)
             if verdict.decision.computes:
                 outputs = outputs_of(computed, rows.index(lane), lanes)
-                self._keep(turn, branch, store, lane, tensors, outputs)
+                self._keep(step, times, branch, store, lane, tensors, outputs)
             else:
                 self.planner.arrived(branch, lane, store.learned.latents(tensors))
-                outputs = self.planner.value(verdict, step, store, turn.timetable, lane, tensors)
+                outputs = self.planner.value(verdict, step, store, times, lane, tensors)
             parts.append(outputs)
         joined = parts[0] if lanes == 1 else [torch.cat(tensors) for tensors in zip(*parts, strict=True)]
         return store.learned.join(joined, call.tensors)
@@ -126,7 +134,8 @@ class Whole:
 
     def _keep(
         self,
-        turn: Turn,
+        step: Step,
+        times: Timetable,
         branch: Branch,
         store: Store,
         lane: int,
@@ -137,10 +146,10 @@ class Whole:
         seen, evolved = store.learned.latents(tensors), store.learned.evolved(outputs)
         self.planner.arrived(branch, lane, seen)
         if branch is self.planner.leader:
-            self._compare(turn.step(branch.name), turn.timetable, store, lane, tensors, evolved)
-        store.push(turn.tick, lane, tensors, outputs)
-        self.planner.observer.computed(self.name, turn.step(branch.name), store.newest(lane), outputs)
-        self.planner.computed(branch, lane, turn.step(branch.name), seen, evolved)
+            self._compare(step, times, store, lane, tensors, evolved)
+        store.push(step.tick, lane, tensors, outputs)
+        self.planner.observer.computed(self.name, step, store.newest(lane), outputs)
+        self.planner.computed(branch, lane, step, seen, evolved)
 
     def _compare(
         self,

@@ -26,8 +26,9 @@ Call = dict[str, Any]
 def calls_of(args: argparse.Namespace) -> tuple[Any, list[Call], Call]:
     """The pipeline, the calibration calls, and a call of held-out prompts."""
     if args.model in zoo.NAMES:
-        calibration = zoo.sample_call(args.model, 1000, args.steps, args.samples, "calibration")
-        return zoo.load(args.model), [calibration], zoo.sample_call(args.model, 0, args.steps, args.samples)
+        half = args.samples // 2
+        calls = [zoo.sample_call(args.model, seed, args.steps, half, "calibration") for seed in (1000, 2000)]
+        return zoo.load(args.model), calls, zoo.sample_call(args.model, 0, args.steps, args.samples)
     pipe = DiffusionPipeline.from_pretrained(args.model).to("cuda" if torch.cuda.is_available() else "cpu")
     prompts = args.prompts.read_text().splitlines() if args.prompts else []
     if len(prompts) < 2:
@@ -52,9 +53,7 @@ def candidates(args: argparse.Namespace, pipe: Any, calls: list[Call]) -> dict[s
             "+ respacing": ReplayConfig(schedule=schedule),
         }
     if args.method == "tune":
-        schedule = tune(
-            pipe, [*calls, *calls], quality=args.quality, speedup=None if args.quality else 1 / args.compute
-        )
+        schedule = tune(pipe, calls, quality=args.quality, speedup=None if args.quality else 1 / args.compute)
         schedule.save_pretrained(args.out)
         return {"tuned": ReplayConfig(schedule=schedule)}
     made: CacheConfig

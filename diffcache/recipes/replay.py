@@ -31,7 +31,9 @@ class ReplayConfig(CacheConfig):
     Attributes:
         schedule: what is replayed.
         resample: fit it to runs of other lengths, noise levels or resolutions, tick by tick the nearest in noise
-            level, instead of refusing them.
+            level, instead of refusing them; corrections are left out.
+        rectify: apply the schedule's affine corrections, if it has any.
+        respace: run at the schedule's own noise levels, if it has any.
     """
 
     name: ClassVar[str] = "schedule"
