@@ -3,20 +3,10 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from diffcache.schedulers.errors import ScheduleError
-
-Axis = Literal["sigma", "tick"]
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """When a feature was, or is to be, computed: its tick and its noise level."""
-
-    tick: int
-    sigma: float | None = None
+from diffcache.schedulers.moments import Axis, Moment, positions
 
 
 class Predictor(ABC):
@@ -62,7 +52,7 @@ class Polynomial(Predictor):
         return {"name": "polynomial", "order": self.depth - 1, "axis": self.axis}
 
     def weights(self, past: Sequence[Moment], target: Moment) -> list[float]:
-        at, x = self._positions(past, target)
+        at, x = positions(past, target, self.axis)
         weights = []
         for j, x_j in enumerate(at):
             weight = 1.0
@@ -71,12 +61,6 @@ class Polynomial(Predictor):
                     weight *= (x - x_m) / (x_j - x_m)
             weights.append(weight)
         return weights
-
-    def _positions(self, past: Sequence[Moment], target: Moment) -> tuple[list[float], float]:
-        sigmas = [moment.sigma for moment in past if moment.sigma is not None]
-        if self.axis == "sigma" and target.sigma is not None and len(set(sigmas)) == len(past):
-            return sigmas, target.sigma
-        return [float(moment.tick) for moment in past], float(target.tick)
 
 
 class Taylor(Predictor):

@@ -200,7 +200,13 @@ class RunReport:
         return "".join(marks)
 
     def _why(self) -> str:
-        reasons = Counter(call.reason or "the method asked for it" for call in self.calls)
+        threshold = self.options.get("threshold")
+        asked = (
+            "the method asked for it"
+            if threshold is None
+            else f"threshold={threshold} allows no reuse here: raise it"
+        )
+        reasons = Counter(call.reason or asked for call in self.calls)
         if set(reasons) <= {WARM_UP, TAIL, NOTHING_STORED, NO_SIGNAL}:
             return (
                 f"too few steps to skip any ({self.num_ticks} ticks: warm-up, history and tail take them all)"

@@ -10,7 +10,8 @@ from torch import Tensor
 from diffcache.correctors import Corrector
 from diffcache.kernels.extrapolate import NO_CORRECTION
 from diffcache.layout import Layout
-from diffcache.predictors import Moment, Predictor
+from diffcache.predictors import Predictor
+from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import Step
 from diffcache.timetable import Timetable
 
@@ -68,7 +69,7 @@ class Store:
     ) -> list[Tensor]:
         """The outputs that `predictor` expects at `step` for a call with these `tensors`, repaired by `corrector`."""
         past = list(self.rings[lane])[: predictor.depth]
-        moments = [Moment(feature.tick, times.sigma(feature.tick)) for feature in past]
+        moments = self.moments(lane, times)[: predictor.depth]
         weights = predictor.weights(moments, Moment(step.tick, step.sigma))
         correction = NO_CORRECTION if corrector is None else corrector.correction(step, past[0].tensors[0])
         try:
@@ -79,6 +80,10 @@ class Store:
                 error.__traceback__
             )  # a traceback that somebody keeps would keep the features
             raise
+
+    def moments(self, lane: int, times: Timetable) -> list[Moment]:
+        """When the features of a lane were computed, newest first."""
+        return [Moment(feature.tick, times.sigma(feature.tick)) for feature in self.rings[lane]]
 
     def newest(self, lane: int) -> tuple[Tensor, ...]:
         """The feature that was stored last."""

@@ -14,6 +14,7 @@ from diffcache.layout import Layout
 from diffcache.planner import Planner, Verdict
 from diffcache.predictors import Hold
 from diffcache.records import RunRecord
+from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import MODEL, Step
 from diffcache.store import Store
 from diffcache.timetable import Timetable, Turn
@@ -161,14 +162,17 @@ class Whole:
         evolved: list[Tensor],
     ) -> None:
         """Notes how far the leading branch would have been from what has been computed, had it been predicted."""
-        watch, last = self.planner.lanes[lane].watch, store.last_computed(lane)
-        if last is None or step.tick - last == 1:  # a step of one tick says little about longer ones
+        decides, last = self.planner.lanes[lane], store.last_computed(lane)
+        longer = last is not None and step.tick - last > 1  # a step of one tick says little about longer ones
+        if last is None or not (longer or decides.scheduler.compares):
             return
         predicted, held = (
             store.learned.evolved(store.value(predictor, step, times, lane, tensors))
             for predictor in (self.planner.predictor, Hold())
         )
         errors = errors_of(predicted, held, evolved)
-        self.errors.append((step.tick, last, errors))
-        if watch is not None and len(store.rings[lane]) > 1:
-            watch.note(errors)
+        decides.scheduler.compared(store.moments(lane, times), Moment(step.tick, step.sigma), errors)
+        if longer:
+            self.errors.append((step.tick, last, errors))
+            if decides.watch is not None and len(store.rings[lane]) > 1:
+                decides.watch.note(errors)

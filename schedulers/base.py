@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
+from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import Decision, Step
 
 
@@ -17,6 +18,9 @@ class CacheScheduler(ABC):
 
     adaptive = False
     """It has a signal to measure (once there is enough history)."""
+
+    compares = False
+    """It asks to be told, at each computed tick, how far a reuse would have been off."""
 
     def measure(self, latents: Sequence[Tensor]) -> Tensor | None:
         """The signal at this tick, fp32 of shape [streams] on the latents' device; None where there is none to read.
@@ -31,6 +35,15 @@ class CacheScheduler(ABC):
 
     def arrived(self, latents: Sequence[Tensor]) -> None:
         """Called on every tick, after the decision, with the leading branch's latents."""
+
+    def compared(self, past: Sequence[Moment], at: Moment, errors: Tensor) -> None:
+        """Called before `computed`, where anything was stored.
+
+        Args:
+            past: the moments of the stored features that were predicted from, newest first.
+            at: this tick.
+            errors: of the prediction and of holding, as fractions of the output, fp32 [2].
+        """
 
     def computed(self, latents: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         """Called after every computed tick, with the leading branch's latents and outputs."""

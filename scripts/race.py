@@ -30,10 +30,14 @@ def main() -> None:
     parser.add_argument(
         "--rounds", type=int, default=3, help="pairs of renderings per loop time; 0: no times"
     )
+    parser.add_argument(
+        "--ours", action="store_true", help="race ours anew; the peers' laps stay as they are in --out"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
     os.environ.setdefault("CACHE_DIT_LOG_LEVEL", "error")  # eight lines for each attachment
     from diffcache.evals.race.ours import CONTENDERS
+    from diffcache.evals.race.outcome import Outcome
     from diffcache.evals.race.peers import PEERS
     from diffcache.evals.race.running import run_race
     from diffcache.evals.race.verdict import sweep_table, verdict_table
@@ -45,13 +49,16 @@ def main() -> None:
     for testbed in args.testbeds:
         outcome = run_race(
             testbed,
-            (*CONTENDERS, *PEERS),
+            CONTENDERS if args.ours else (*CONTENDERS, *PEERS),
             samples=args.samples,
             steps=STEPS,
             rounds=args.rounds,
             provenance=provenance("cpu, one thread"),
         )
-        path = outcome.save(args.out / f"race_{testbed}.json")
+        path = args.out / f"race_{testbed}.json"
+        if args.ours:
+            outcome = Outcome.load(path).renewed(outcome)
+        outcome.save(path)
         print(f"\n## {testbed}\n\n{verdict_table([outcome])}\n\n{sweep_table(outcome)}\n")
         for name, why in outcome.refused.items():
             print(f"{name} does not take part: {why}")

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from diffcache.config import CacheConfig, RunFacts
-from diffcache.predictors import Axis, Polynomial, Predictor
+from diffcache.predictors import Polynomial, Predictor
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.interval import Interval
+from diffcache.schedulers.moments import Axis
 from diffcache.schedulers.ticks import Ticks
 
 

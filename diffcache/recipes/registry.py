@@ -8,6 +8,7 @@ from diffcache.language.recipes.elastic import ElasticCacheConfig
 from diffcache.language.recipes.everything import NoneConfig
 from diffcache.language.recipes.fast_dllm import DualConfig, PrefixConfig, VicinityConfig
 from diffcache.recipes.budget import BudgetConfig
+from diffcache.recipes.curvature import CurvatureConfig
 from diffcache.recipes.deepcache import DeepCacheConfig
 from diffcache.recipes.easycache import EasyCacheConfig
 from diffcache.recipes.ertacache import ERTACacheConfig
@@ -25,6 +26,7 @@ from diffcache.recipes.uniform import UniformConfig
 FEATURE_METHODS: dict[str, type[CacheConfig]] = {
     method.name: method
     for method in (
+        CurvatureConfig,
         UniformConfig,
         BudgetConfig,
         EasyCacheConfig,
@@ -60,7 +62,7 @@ LANGUAGE_METHODS: dict[str, type[CacheConfig]] = {
 
 METHODS: dict[str, type[CacheConfig]] = {**FEATURE_METHODS, **LANGUAGE_METHODS}
 
-DEFAULT: CacheConfig = UniformConfig(interval=2, order=1, basis="output", warmup_steps=3, watch_bound=0.5)
+DEFAULT: CacheConfig = CurvatureConfig()
 """What `accelerate(pipe)` uses."""
 
 LANGUAGE_DEFAULT: CacheConfig = ElasticCacheConfig()

@@ -15,10 +15,12 @@ from diffcache.recipes.easycache import EasyCacheConfig
 from diffcache.recipes.fbcache import FBCacheConfig
 from diffcache.recipes.registry import DEFAULT
 from diffcache.recipes.taylorseer import TaylorSeerConfig
+from diffcache.recipes.uniform import UniformConfig
 from diffcache.schedulers.schedule import Schedule
 
 INTERVALS = (12, 10, 8, 6, 5, 4, 3, 2)
 TICKS = (8, 10, 12, 14, 17, 20, 25, 29, 33)
+DEFAULT_THRESHOLDS = (0.3, 0.2, 0.12, 0.08, 0.06, 0.05, 0.04, 0.03, 0.02, 0.015, 0.01)
 THRESHOLDS = (0.3, 0.2, 0.14, 0.1, 0.07, 0.05, 0.035, 0.025, 0.018)
 
 Make = Callable[[Any], CacheConfig]
@@ -63,7 +65,13 @@ def _schedule(track: Track, ticks: int, options: tuple[tuple[str, Any], ...]) ->
 
 
 CONTENDERS = (
-    _contender("default", "interval", INTERVALS, lambda n: DEFAULT.replace(interval=n)),
+    _contender("default", "threshold", DEFAULT_THRESHOLDS, lambda t: DEFAULT.replace(threshold=t)),
+    _contender(
+        "every nth, order 1",
+        "interval",
+        INTERVALS,
+        lambda n: UniformConfig(interval=n, order=1, basis="output", warmup_steps=WARM_UP, watch_bound=0.5),
+    ),
     _evenly("even schedule, hold", order=0),
     _evenly("even schedule, order 1", order=1, basis="output"),
     _evenly("even schedule, order 2", order=2, basis="output"),

@@ -18,7 +18,7 @@ class Margin:
     """One row of the verdict: at a budget, the best of everybody by PSNR to the full run.
 
     Attributes:
-        ours, default, holding: best of ours, of our default at any interval, of ours that only hold.
+        ours, default, holding: best of ours, of our default at any threshold, of ours that only hold.
         theirs: best of one peer; None where nothing of it fits the budget.
         fewer: the better of the plain pipelines with fewer steps.
     """

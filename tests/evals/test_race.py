@@ -105,7 +105,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_short")
 def test_a_small_race(tmp_path: Path) -> None:
-    default = replace(CONTENDERS[0], settings=(4,))
+    default = replace(CONTENDERS[0], settings=(1.0,))
     refusing = Contender("refusing", "somebody's", "knob", (1,), broken)
     outcome = run_race("dit", [default, refusing], samples=2, steps=STEPS, rounds=1, provenance={})
     assert outcome.refused == {"somebody's: refusing": "RuntimeError: no such thing"}
@@ -116,7 +116,7 @@ def test_a_small_race(tmp_path: Path) -> None:
     assert ours.psnr_full < 100
     assert [row.setting for row in outcome.fewer] == [5, 5, 4, 4, 2, 2]
     assert Outcome.load(outcome.save(tmp_path / "race.json")) == outcome
-    assert "| diffcache | default | interval 4 |" in sweep_table(outcome)
+    assert "| diffcache | default | threshold 1 |" in sweep_table(outcome)
 
 
 @pytest.mark.usefixtures("_short")

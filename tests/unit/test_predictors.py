@@ -5,7 +5,8 @@ import math
 
 import pytest
 
-from diffcache.predictors import Hold, Lerp, Moment, Polynomial, Predictor, Scaled, Taylor, predictor_from
+from diffcache.predictors import Hold, Lerp, Polynomial, Predictor, Scaled, Taylor, predictor_from
+from diffcache.schedulers.moments import Moment
 
 
 def predict(predictor: Polynomial, f, moments: list[Moment], target: Moment, axis: str) -> float:  # type: ignore[no-untyped-def]
