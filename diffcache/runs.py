@@ -6,7 +6,7 @@ from torch import nn
 
 from diffcache.branches import FORGET_AFTER
 from diffcache.calls import Call
-from diffcache.config import CacheConfig, RunFacts
+from diffcache.config import CPU, CacheConfig, RunFacts
 from diffcache.engine import Engine
 from diffcache.lanes import counts_rows
 from diffcache.models import model_of
@@ -51,6 +51,7 @@ class Run:
                 noise_scheduler=self.timetable.noise_scheduler,
                 blocks=block_counts(module),
                 latents=tuple(tuple(x.shape[1:] if call.batched else x.shape) for x in call.latents),
+                device=call.latents[0].device if call.latents else CPU,
             )
             engine = Engine(site, config, facts, self.record, separable=not counts_rows(module))
             self.record.parameters[site] = sum(p.numel() for p in module.parameters())
@@ -58,6 +59,7 @@ class Run:
             self.record.predictor = {
                 **engine.planner.predictor.describe(),
                 "basis": "residual" if config.residual else "output",
+                **({} if config.storage is None else {"cache_dtype": config.storage}),
             }
             if engine.guidance is not None:
                 self.record.predictor["guidance"] = engine.guidance.rule.describe()

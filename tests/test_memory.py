@@ -37,10 +37,16 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[weakref.ref[torch.
     seen: list[weakref.ref[torch.Tensor]] = []
     hold = RunRecord.hold
 
-    def watching(self: RunRecord, site: str, tensors: Iterable[torch.Tensor]) -> None:
-        tensors = list(tensors)
-        seen.extend(weakref.ref(tensor) for tensor in tensors)
-        hold(self, site, tensors)
+    def watching(
+        self: RunRecord,
+        site: str,
+        tensors: Iterable[torch.Tensor],
+        stored: Iterable[torch.Tensor],
+        **how: Any,
+    ) -> None:
+        tensors, stored = list(tensors), list(stored)
+        seen.extend(weakref.ref(tensor) for tensor in (*tensors, *stored))
+        hold(self, site, tensors, stored, **how)
 
     with monkeypatch.context() as patch:
         patch.setattr(RunRecord, "hold", watching)
