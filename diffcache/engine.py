@@ -117,8 +117,8 @@ class Engine:
         else:
             output = self._execute(module, forward, call, turn, branch)
             self.guidance.lead(turn, branch, output)
-        self.format.rest()
-        self.record.hold(self.name, self.tensors(), self.stored(), on_host=self.format.on_host)
+        self.format.memory.rest()
+        self.record.hold(self.name, self.tensors(), self.stored(), on_host=self.format.memory.on_host)
         return output
 
     def _execute(self, module: nn.Module, forward: Forward, call: Call, turn: Turn, branch: Branch) -> Any:

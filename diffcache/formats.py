@@ -1,17 +1,18 @@
 """Formats: how stored features lie in memory. Stores ask them; nobody else needs to know."""
 
 import math
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import islice
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from diffcache.kernels.dispatch import FP8
 from diffcache.kernels.extrapolate import extrapolate
-from diffcache.kernels.quantize import LARGEST, MAX_ROW, Quantized, quantize_feature
+from diffcache.kernels.quantize import MAX_ROW, Quantized, quantize_feature
 from diffcache.kernels.residual import store_residual
+from diffcache.memory import DeviceMemory, Feature, Kept
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "int8": torch.int8, "float8": FP8}
 """What `cache_dtype=` may name."""
@@ -19,53 +20,96 @@ DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "int8": torch.in
 SHARED = 256
 """As many elements share a scale, where rows are shorter: four bytes for each 256."""
 
-Kept = Tensor | Quantized
+Ring = deque[Feature]
+"""Newest first, with a largest length."""
 
-
-@dataclass(frozen=True, eq=False)
-class Feature:
-    """What one computed call left behind: something detached for each tensor of the module's output."""
-
-    tick: int
-    tensors: tuple[Kept, ...]
+Pair = tuple[Tensor, Tensor | None]
+"""An output, and the base that it is stored as a residual to, if any."""
 
 
 class Format:
-    """Where features were computed, in some precision.
+    """Each feature by itself.
 
     Args:
-        dtype: a floating one, or torch.int8 or torch.float8_e4m3fn, with a scale for each row. None: as computed, a
-            residual one precision wider.
+        dtype: what is stored is rounded to. None: not at all, and a residual is one precision wider.
+        memory: where it lies.
     """
 
-    on_host = False
-    """Features lie in host memory, not on the device."""
-
-    def __init__(self, dtype: torch.dtype | None = None) -> None:
+    def __init__(self, dtype: torch.dtype | None = None, memory: DeviceMemory | None = None) -> None:
         self.dtype = dtype
+        self.memory = memory or DeviceMemory()
 
-    def keep(self, output: Tensor, base: Tensor | None) -> Kept:
-        """output, or output - base, as it is kept; it shares no memory with either.
+    def push(self, ring: Ring, tick: int, pairs: Sequence[Pair]) -> None:
+        """Makes what was computed at a tick the newest feature; it shares no memory with the pairs."""
+        if len(ring) == ring.maxlen:
+            ring.pop()  # before the new one is made: its memory can be used again
+        kept = tuple(
+            store_residual(output, base, self.dtype if output.is_floating_point() else None)
+            for output, base in pairs
+        )
+        ring.appendleft(self.memory.put(Feature(tick, kept)))
 
-        What is not floating, or has no rows that a scale could serve, is kept as computed.
-        """
+    def read(self, ring: Ring, weights: Sequence[float]) -> tuple[list[tuple[Kept, ...]], list[float]]:
+        """Features, and weights with which they add up to the ring's newest ones with these weights."""
+        features = self.memory.get(ring, len(weights))
+        return [feature.tensors for feature in features], list(weights)
+
+
+class EightBits(Format):
+    """The oldest feature in eight bits, and of each newer one what it adds to the one before it.
+
+    Predictors weigh the newest feature by 2 and more, and its rounding error too. A difference is much smaller than a
+    feature, and so is its error: what is left is the oldest one's, which weighs 1. Reading costs nothing, because a sum of
+    features is a sum of differences with other weights.
+
+    Args:
+        dtype: torch.int8 or torch.float8_e4m3fn.
+        memory: where it lies.
+    """
+
+    dtype: torch.dtype
+
+    def push(self, ring: Ring, tick: int, pairs: Sequence[Pair]) -> None:
+        past = self.memory.get(ring, len(ring))
+        ticks = [tick, *(feature.tick for feature in past)][: ring.maxlen]
+        streams = [
+            self._coded(pair, [feature.tensors[i] for feature in past], ring.maxlen or 1)
+            for i, pair in enumerate(pairs)
+        ]
+        ring.clear()
+        for feature in zip(ticks, zip(*streams, strict=True), strict=True):
+            ring.append(self.memory.put(Feature(*feature)))
+
+    def read(self, ring: Ring, weights: Sequence[float]) -> tuple[list[tuple[Kept, ...]], list[float]]:
+        padded = [*weights, *[0.0] * (len(ring) - len(weights))]
+        features, _ = super().read(ring, padded)
+        return [tuple(_by_row(kept) for kept in feature) for feature in features], list(accumulate(padded))
+
+    def _coded(self, pair: Pair, past: Sequence[Kept], depth: int) -> list[Kept]:
+        """One stream of the ring, newest first."""
+        output, base = pair
         if not output.is_floating_point():
-            return store_residual(output, None)
-        if self.dtype not in LARGEST:
-            return store_residual(output, base, self.dtype)
+            return [store_residual(output, None), *past][:depth]
+        if depth == 1:
+            return [self._rounded(output, base)]
+        values = [store_residual(output, base, torch.float32), *_summed(past)][:depth]
+        coded: list[Kept] = []
+        total: Tensor | None = None
+        for value in reversed(values):
+            coded.append(self._rounded(value, total))
+            total = extrapolate(
+                [_by_row(coded[-1])], [1.0], total, torch.float32
+            )  # with its error: the next one makes it good
+        return coded[::-1]
+
+    def _rounded(self, output: Tensor, base: Tensor | None) -> Kept:
+        """output - base. What has no rows that a scale could serve is not rounded."""
         if output.numel() == 0 or output.ndim < 2 or output.shape[-1] > MAX_ROW:
-            return store_residual(output, base)
+            return store_residual(output, base, torch.float32)
         rows = (-1, _row_length(output.shape))
         joined = None if base is None else base.reshape(rows)
         values, scales = quantize_feature(output.reshape(rows), joined, self.dtype)
         return Quantized(values.view(output.shape), scales)
-
-    def read(self, ring: Sequence[Feature], depth: int) -> list[list[Kept]]:
-        """The newest `depth` features of a ring, as `extrapolate` takes them."""
-        return [[_by_row(kept) for kept in feature.tensors] for feature in islice(ring, depth)]
-
-    def rest(self) -> None:
-        """A denoiser call is over: nothing more is read in it."""
 
 
 def tensors_of(kept: Kept) -> tuple[Tensor, ...]:
@@ -77,9 +121,22 @@ def values_of(kept: Kept) -> Tensor:
     return kept.values if isinstance(kept, Quantized) else kept
 
 
-def plain(kept: Kept) -> Tensor:
-    """A feature's tensor, floating."""
-    return extrapolate([kept], [1.0], None, torch.float32) if isinstance(kept, Quantized) else kept
+def plain(past: Sequence[Kept], weights: Sequence[float]) -> Tensor:
+    """What was read of one stream, added up."""
+    newest = values_of(past[0])
+    if isinstance(past[0], Tensor) and (len(past) == 1 or not newest.is_floating_point()):
+        return newest
+    return extrapolate(past, weights, None, torch.float32)
+
+
+def _summed(past: Sequence[Kept]) -> list[Tensor]:
+    """The features, of their differences; newest first."""
+    total: Tensor | None = None
+    values = []
+    for kept in reversed(past):
+        total = extrapolate([_by_row(kept)], [1.0], total, torch.float32)
+        values.append(total)
+    return values[::-1]
 
 
 def _row_length(shape: Sequence[int]) -> int:

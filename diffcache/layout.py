@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from diffcache.calls import Call
-from diffcache.formats import Kept, values_of
+from diffcache.formats import values_of
 from diffcache.kernels.extrapolate import NO_CORRECTION, Correction, extrapolate
+from diffcache.memory import Kept
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from itertools import islice
 from torch import Tensor
 
 from diffcache.correctors import Corrector
-from diffcache.formats import Feature, Format, plain, tensors_of, values_of
+from diffcache.formats import Format, Ring, plain, tensors_of, values_of
 from diffcache.kernels.extrapolate import NO_CORRECTION
 from diffcache.layout import Layout
 from diffcache.predictors import Moment, Predictor
@@ -34,7 +34,7 @@ class Store:
         self.depth = depth
         self.format = format
         self.layout: Layout | None = None
-        self.rings: list[deque[Feature]] = []
+        self.rings: list[Ring] = []
 
     def seat(self, lanes: int) -> None:
         """Makes room for so many lanes; another number than before empties the store."""
@@ -52,11 +52,7 @@ class Store:
 
     def push(self, tick: int, lane: int, tensors: Tensors, outputs: Sequence[Tensor]) -> None:
         """Keeps what a computed call gave: `outputs`, from the call's `tensors`."""
-        ring = self.rings[lane]
-        if len(ring) == self.depth:
-            ring.pop()  # before the new one is made: its memory can be used again
-        kept = (self.format.keep(output, base) for output, base in self.learned.based(tensors, outputs))
-        ring.appendleft(Feature(tick, tuple(kept)))
+        self.format.push(self.rings[lane], tick, self.learned.based(tensors, outputs))
 
     def value(
         self,
@@ -71,7 +67,7 @@ class Store:
         ticks = [feature.tick for feature in islice(self.rings[lane], predictor.depth)]
         moments = [Moment(tick, times.sigma(tick)) for tick in ticks]
         weights = predictor.weights(moments, Moment(step.tick, step.sigma))
-        past = self.format.read(self.rings[lane], predictor.depth)
+        past, weights = self.format.read(self.rings[lane], weights)
         correction = NO_CORRECTION if corrector is None else corrector.correction(step, values_of(past[0][0]))
         try:
             return self.learned.predict(tensors, past, weights, correction)
@@ -84,7 +80,8 @@ class Store:
 
     def newest(self, lane: int) -> tuple[Tensor, ...]:
         """The feature that was stored last, one floating tensor for each of the output's."""
-        return tuple(plain(kept) for kept in self.format.read(self.rings[lane], 1)[0])
+        features, weights = self.format.read(self.rings[lane], [1.0])
+        return tuple(plain(past, weights) for past in zip(*features, strict=True))
 
     @property
     def learned(self) -> Layout:

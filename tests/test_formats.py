@@ -11,8 +11,8 @@ from zoo.pipelines import CASES
 
 from diffcache import accelerate, report
 from diffcache.config import CacheConfig
-from diffcache.formats import DTYPES
-from diffcache.host import HostFormat
+from diffcache.formats import DTYPES, EightBits
+from diffcache.memory import HostMemory
 
 PLACES = [
     ("WanPipeline", {"order": 1}),
@@ -65,7 +65,8 @@ def test_host_memory_changes_nothing_but_where_the_cache_is(
 ) -> None:
     """On a machine without another device features are carried from the host to the host, by the same path."""
     picture, size = held(name, cache_dtype="int8", **options)
-    monkeypatch.setattr(CacheConfig, "format", lambda self, run: HostFormat(torch.int8, torch.device("cpu")))
+    memory = HostMemory(torch.device("cpu"))
+    monkeypatch.setattr(CacheConfig, "format", lambda self, run: EightBits(torch.int8, memory))
     pipe = accelerated(name, "uniform", interval=3, **options)
     assert torch.equal(render(pipe, name), picture)
     assert report(pipe).host_bytes > 0.9 * size

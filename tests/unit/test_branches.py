@@ -5,7 +5,8 @@ from typing import Any
 import torch
 
 from diffcache.branches import Argument, Branches
-from diffcache.formats import Feature, Format
+from diffcache.formats import Format
+from diffcache.memory import Feature
 
 COND, UNCOND = torch.randn(1, 4, 8), torch.randn(1, 4, 8)
 
