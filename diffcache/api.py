@@ -3,13 +3,14 @@
 import difflib
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import diffcache
 from diffcache import attach, attachments
 from diffcache.compiled import uncompiled
 from diffcache.config import CacheConfig, check_options
 from diffcache.language import attaching as language
+from diffcache.plans import Plan, outline, plan_of
 from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.registry import DEFAULT, LANGUAGE_DEFAULT, METHODS
 from diffcache.recipes.replay import ReplayConfig
@@ -80,7 +81,7 @@ def accelerate(
     resolved.check({name: uncompiled(module) for name, module in denoisers_of(target).items()})
     attach.attach(target, resolved)
     if verbose:
-        print(f"diffcache: {resolved} attached to {', '.join(denoisers_of(target))}")
+        print(outline(resolved, denoisers_of(target)))
     return target
 
 
@@ -118,9 +119,28 @@ def methods() -> dict[str, type[CacheConfig]]:
     return dict(METHODS)
 
 
-def plan(target: Any, config: Any = None, **call: Any) -> NoReturn:
-    """What would be attached, and its expected cost, before a run."""
-    raise NotImplementedError("plan() is not there yet: run once and read report(target).")
+def plan(target: Any, config: CacheConfig | Schedule | str | Path | None = None, **call: Any) -> Plan:
+    """What `accelerate(target, config)` would cache in a call, compute of it and hold: before the run, and printable.
+
+    The call is rehearsed: texts are encoded and the noise scheduler steps, but the denoiser runs only once for each form of
+    call, and nothing is stored. The target is left as it is, accelerated or not.
+
+    Args:
+        target: a Diffusers pipeline, or a denoiser.
+        config: as for `accelerate`. None: what is attached to the target already, else the default method.
+        **call: the pipeline's arguments (`prompt=..., height=..., num_inference_steps=...`); of a denoiser, those of one
+            forward call, and `num_steps` (and `sigmas`) of its loop.
+
+    Raises:
+        TargetError, ConfigError, ScheduleError: as `accelerate`; a language model's plan is not there: TargetError.
+    """
+    if language.is_language(target):
+        raise TargetError("plan() is for diffusion pipelines: run once and read report(model).")
+    attachment = attachments.attachment_of(target)
+    default = DEFAULT if attachment is None else attachment.config
+    resolved = _config(config, {}, default).resolved()
+    resolved.check({name: uncompiled(module) for name, module in denoisers_of(target).items()})
+    return plan_of(target, resolved, call)
 
 
 def _config(

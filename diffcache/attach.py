@@ -120,7 +120,7 @@ def _swap_in(
     parts = {id(m): m for module in denoisers.values() for m in (module, uncompiled(module))}
     for module in parts.values():
         refuse_foreign_cache(module)
-    units = _units(denoisers, config)
+    units = units_of(denoisers, config)
     done: list[Any] = []
     part: Any = None
     try:
@@ -141,14 +141,19 @@ def _swap_in(
     attachment.modules.update([*parts.values(), *units])
 
 
-def _units(denoisers: dict[str, nn.Module], config: CacheConfig) -> list[nn.Module]:
-    """The modules inside the denoisers whose calls the method needs to see."""
+def facts_of(denoisers: dict[str, nn.Module], name: str) -> RunFacts:
+    """What is known of a denoiser before any run."""
+    plain = uncompiled(denoisers[name])
     kinds = Counter(type(uncompiled(module)).__name__ for module in denoisers.values())
+    kind = type(plain).__name__
+    return RunFacts(kind, kinds[kind], site=name, blocks=block_counts(plain))
+
+
+def units_of(denoisers: dict[str, nn.Module], config: CacheConfig) -> list[nn.Module]:
+    """The modules inside the denoisers whose calls the method needs to see."""
     found: list[nn.Module] = []
     for name, module in denoisers.items():
-        plain = uncompiled(module)
-        kind = type(plain).__name__
-        facts = RunFacts(kind, kinds[kind], site=name, blocks=block_counts(plain))
+        plain, facts = uncompiled(module), facts_of(denoisers, name)
         places = config.places(facts)
         if not is_inside(places):
             continue

@@ -13,9 +13,8 @@ from torch import nn
 from typing_extensions import Self
 
 from diffcache.correctors import Corrector
-from diffcache.formats import DTYPES, EightBits, Format
-from diffcache.kernels.quantize import LARGEST
-from diffcache.memory import DeviceMemory, HostMemory
+from diffcache.formats import DTYPES, Format, format_of
+from diffcache.memory import HostMemory
 from diffcache.predictors import Hold, Predictor
 from diffcache.schedulers.artifact import load_config, save_config, upload
 from diffcache.schedulers.base import CacheScheduler
@@ -142,10 +141,8 @@ class CacheConfig(ABC):
 
     def format(self, run: RunFacts) -> Format:
         """How a run's stores keep what they are given."""
-        dtype = None if self.storage is None else DTYPES[self.storage]
         away = self.cache_device is not None and run.device.type != self.cache_device
-        memory = HostMemory(run.device) if away else DeviceMemory()
-        return EightBits(dtype, memory) if dtype in LARGEST else Format(dtype, memory)
+        return format_of(self.storage, HostMemory(run.device) if away else None)
 
     @property
     def watch(self) -> float | None:

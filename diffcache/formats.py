@@ -10,7 +10,7 @@ from torch import Tensor
 
 from diffcache.kernels.dispatch import FP8
 from diffcache.kernels.extrapolate import extrapolate
-from diffcache.kernels.quantize import MAX_ROW, Quantized, quantize_feature
+from diffcache.kernels.quantize import LARGEST, MAX_ROW, Quantized, quantize_feature
 from diffcache.kernels.residual import store_residual
 from diffcache.memory import DeviceMemory, Feature, Kept
 
@@ -97,9 +97,8 @@ class EightBits(Format):
         total: Tensor | None = None
         for value in reversed(values):
             coded.append(self._rounded(value, total))
-            total = extrapolate(
-                [_by_row(coded[-1])], [1.0], total, torch.float32
-            )  # with its error: the next one makes it good
+            rounded = [_by_row(coded[-1])]
+            total = extrapolate(rounded, [1.0], total, torch.float32)  # its error is made good by the next
         return coded[::-1]
 
     def _rounded(self, output: Tensor, base: Tensor | None) -> Kept:
@@ -110,6 +109,12 @@ class EightBits(Format):
         joined = None if base is None else base.reshape(rows)
         values, scales = quantize_feature(output.reshape(rows), joined, self.dtype)
         return Quantized(values.view(output.shape), scales)
+
+
+def format_of(storage: str | None, memory: DeviceMemory | None = None) -> Format:
+    """By name: one of DTYPES, or None for as computed."""
+    dtype = None if storage is None else DTYPES[storage]
+    return EightBits(dtype, memory) if dtype in LARGEST else Format(dtype, memory)
 
 
 def tensors_of(kept: Kept) -> tuple[Tensor, ...]:

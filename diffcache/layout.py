@@ -141,6 +141,13 @@ class Layout:
         paired = [stream.cut(output) for stream, output in pairs if stream.source is not None]
         return paired or ([outputs[0]] if self._first_latent else [])
 
+    def kinds(self) -> list[tuple[torch.dtype, bool]]:
+        """Of each stream its dtype, and whether it is stored as a residual."""
+        return [
+            (s.dtype, self.residual and s.source is not None and s.dtype.is_floating_point)
+            for s in self.streams
+        ]
+
     def sources(self) -> set[str]:
         """Paths of the inputs that some output is measured against."""
         return {stream.source for stream in self.streams if stream.source is not None}

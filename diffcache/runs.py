@@ -1,5 +1,6 @@
 """Runs: one denoising loop, and everything cached that belongs to it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from torch import nn
@@ -21,12 +22,14 @@ class Run:
 
     Attributes:
         timetable: its ticks and noise levels.
+        make: what makes an engine.
         tick: the current tick.
         called: a denoiser has been called in this tick.
         lost: several samples are stepped one after another at each step (panoramas): nothing can be reused.
     """
 
     timetable: Timetable
+    make: Callable[..., Engine] = Engine
     tick: int = 0
     called: bool = False
     lost: bool = False
@@ -53,7 +56,7 @@ class Run:
                 latents=tuple(tuple(x.shape[1:] if call.batched else x.shape) for x in call.latents),
                 device=call.latents[0].device if call.latents else CPU,
             )
-            engine = Engine(site, config, facts, self.record, separable=not counts_rows(module))
+            engine = self.make(site, config, facts, self.record, separable=not counts_rows(module))
             self.record.parameters[site] = sum(p.numel() for p in module.parameters())
             self.record.models[site] = replace(model_of(module), latents=facts.latents)
             self.record.predictor = {
@@ -90,7 +93,9 @@ class Run:
             key for key, engine in self.engines.items() if engine.branches.tick < self.tick - 1 - FORGET_AFTER
         ]
         for key in idle:
-            self.engines.pop(key).close()
+            engine = self.engines.pop(key)
+            engine.close()
+            self.record.held.pop(engine.name, None)
 
     def close(self) -> None:
         self.record.num_ticks = self.timetable.num_ticks
