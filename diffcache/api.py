@@ -9,6 +9,7 @@ import diffcache
 from diffcache import attach, attachments
 from diffcache.compiled import uncompiled
 from diffcache.config import CacheConfig, check_options
+from diffcache.fitting import fitted_to
 from diffcache.language import attaching as language
 from diffcache.plans import Plan, outline, plan_of
 from diffcache.recipes.budget import BudgetConfig
@@ -17,7 +18,8 @@ from diffcache.recipes.replay import ReplayConfig
 from diffcache.reporting import RunReport
 from diffcache.schedulers.errors import ConfigError, TargetError
 from diffcache.schedulers.schedule import Schedule
-from diffcache.targets import denoisers_of
+from diffcache.takes import Takes
+from diffcache.targets import denoisers_of, is_pipeline
 
 Target = TypeVar("Target")
 
@@ -43,7 +45,10 @@ def accelerate(
         speedup: instead of an interval or a threshold: ticks of a run over computed ticks, at least (2.0 computes half).
         quality: instead of those: PSNR in dB to the full run that must be kept. This measures first: see `tune`, to which
             `prompts=` (texts, or whole calls as dicts) and the call's own arguments are handed on.
-        quantize, max_cache_bytes: not there yet; a value raises NotImplementedError.
+        quantize: not there yet; a value raises NotImplementedError.
+        max_cache_bytes: what a call of a pipeline may hold at once on its device. Where the method would hold more, features
+            are kept in fewer bits, then in host memory, then at fewer places; the report's notes say so. Each new form of
+            call is rehearsed first (see `plan`), and refused (ConfigError) if even the smallest cache is larger.
         verbose: print what was attached.
         **options: the method's own (`threshold=0.1`, `interval=3`, ...); for a schedule `resample=True`.
 
@@ -57,14 +62,12 @@ def accelerate(
 
     Either everything is attached or nothing: after an error the target is as it was.
     """
-    for option, value in {
-        "quantize": quantize,
-        "max_cache_bytes": max_cache_bytes,
-    }.items():
-        if value is not None:
-            raise NotImplementedError(
-                f"{option}= is not there yet: choose a method and its threshold or interval."
-            )
+    if quantize is not None:
+        raise NotImplementedError(
+            "quantize= is not there yet: choose a method and its threshold or interval."
+        )
+    if max_cache_bytes is not None:
+        _check_bound(target, max_cache_bytes)
     if language.is_language(target):
         if speedup is not None or quality is not None:
             raise ConfigError(
@@ -79,7 +82,7 @@ def accelerate(
         config, options = _aimed(target, config, speedup, quality, options)
     resolved = _config(config, options, DEFAULT).resolved()
     resolved.check({name: uncompiled(module) for name, module in denoisers_of(target).items()})
-    attach.attach(target, resolved)
+    attach.attach(target, resolved, max_cache_bytes)
     if verbose:
         print(outline(resolved, denoisers_of(target)))
     return target
@@ -137,10 +140,21 @@ def plan(target: Any, config: CacheConfig | Schedule | str | Path | None = None,
     if language.is_language(target):
         raise TargetError("plan() is for diffusion pipelines: run once and read report(model).")
     attachment = attachments.attachment_of(target)
-    default = DEFAULT if attachment is None else attachment.config
-    resolved = _config(config, {}, default).resolved()
+    if attachment is not None and config is None:
+        fitted = fitted_to(target, attachment, call)
+        return plan_of(target, fitted.config, call, attachment.takes, fitted.notes)
+    resolved = _config(config, {}, DEFAULT).resolved()
     resolved.check({name: uncompiled(module) for name, module in denoisers_of(target).items()})
-    return plan_of(target, resolved, call)
+    return plan_of(target, resolved, call, Takes())
+
+
+def _check_bound(target: Any, bound: Any) -> None:
+    if isinstance(bound, bool) or not isinstance(bound, int) or bound < 1:
+        raise ConfigError(f"max_cache_bytes must be a whole number of bytes, not {bound!r}.")
+    if not is_pipeline(target):
+        raise ConfigError(
+            "max_cache_bytes= needs a Diffusers pipeline, whose calls can be rehearsed: choose cache_dtype= instead."
+        )
 
 
 def _config(

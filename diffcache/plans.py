@@ -1,14 +1,14 @@
 """Plan: what would be attached to a target, and what a run of it would compute and hold."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
-from diffcache.attach import facts_of
 from diffcache.config import CacheConfig
 from diffcache.discovery import Site
+from diffcache.facts import facts_of
 from diffcache.holdings import Holdings
 from diffcache.rehearsal import RehearsalEngine
 from diffcache.reporting import RunReport
@@ -47,8 +47,10 @@ class Plan:
         decided: "before" the run, "in" the run (an adaptive method), or before it, and in it a watch may compute "more".
         storage: format of what is stored (see `cache_dtype`); None for as computed.
         on_host: it lies in host memory.
+        on_cpu: the denoisers run on the CPU, whose memory that is.
         holdings: what is held at the run's fullest.
         others: most bytes that are held beside what is stored.
+        notes: what was done to keep to `max_cache_bytes`.
     """
 
     method: str
@@ -59,8 +61,10 @@ class Plan:
     decided: str
     storage: str | None
     on_host: bool
+    on_cpu: bool
     holdings: Holdings
     others: int
+    notes: tuple[str, ...] = ()
 
     @property
     def compute_fraction(self) -> float:
@@ -91,6 +95,7 @@ class Plan:
         lines.append(f"  computes  {work}")
         size = self.host_bytes if self.on_host else self.cache_bytes
         lines.append(f"  holds     {size / 2**20:.2f} MiB, {self.storage or 'as computed'}, in {places}")
+        lines += [f"  note      {note}" for note in self.notes]
         return "\n".join(lines)
 
 
@@ -105,10 +110,12 @@ def outline(config: CacheConfig, denoisers: dict[str, nn.Module]) -> str:
     return "\n".join(lines)
 
 
-def plan_of(target: Any, config: CacheConfig, call: dict[str, Any], takes: Takes | None = None) -> Plan:
+def plan_of(
+    target: Any, config: CacheConfig, call: Mapping[str, Any], takes: Takes, notes: tuple[str, ...] = ()
+) -> Plan:
     """Rehearses a call (see `rehearse`, which tells what it raises)."""
-    shown = rehearse(target, config, call, takes or Takes())
-    on_host = any(config.format(engine.planner.facts).memory.on_host for engine in shown.engines)
+    shown = rehearse(target, config, call, takes)
+    facts = [engine.planner.facts for engine in shown.engines]
     return Plan(
         method=config.name,
         options=config.options(),
@@ -117,9 +124,11 @@ def plan_of(target: Any, config: CacheConfig, call: dict[str, Any], takes: Takes
         foreseen=RunReport(config.name, config.options(), shown.records),
         decided=_decided(shown.engines, config),
         storage=config.storage,
-        on_host=on_host,
+        on_host=any(config.format(fact).memory.on_host for fact in facts),
+        on_cpu=all(fact.device.type == "cpu" for fact in facts),
         holdings=shown.fullest,
         others=shown.others,
+        notes=notes,
     )
 
 

@@ -54,6 +54,7 @@ class RunRecord:
         models: what each denoiser is.
         noise_scheduler: class name; None in a hand-written loop.
         predictor: description of the method's.
+        notes: what was done to keep to a bound.
         errors: at a computed tick, the last computed tick before it, and the errors of predicting and of holding instead,
             as fractions of the output; of the leading branch, where the whole denoiser is cached.
     """
@@ -69,6 +70,7 @@ class RunRecord:
     models: dict[str, Model] = field(default_factory=dict)
     noise_scheduler: str | None = None
     predictor: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
     errors: list[tuple[int, int, list[float]]] = field(default_factory=list)
 
     def add(

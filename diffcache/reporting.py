@@ -115,7 +115,8 @@ class RunReport:
 
     @property
     def notes(self) -> list[str]:
-        """What the user should know: that nothing was reused, and why; that steps could not be observed."""
+        """What the user should know: that nothing was reused, and why; that steps could not be observed; what was done to
+        keep to `max_cache_bytes`."""
         if not self.records:
             return ["no run yet"]
         if not self.calls:
@@ -124,9 +125,9 @@ class RunReport:
             ]
         if not any(record.observed for record in self.records):
             return [f"nothing was reused: {NOT_OBSERVED}"]
-        if all(call.computed == 1 for call in self.calls):
-            return [f"nothing was reused: {self._why()}"]
-        return []
+        unused = all(call.computed == 1 for call in self.calls)
+        done = dict.fromkeys(note for record in self.records for note in record.notes)
+        return [*([f"nothing was reused: {self._why()}"] if unused else []), *done]
 
     def summary(self) -> str:
         """A few lines for a person."""

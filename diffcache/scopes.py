@@ -84,6 +84,7 @@ class Scope:
         self.run: Run | None = None
         self.last_place: int | None = None
         self.records: list[RunRecord] = []
+        self.notes: Sequence[str] = ()
 
     def serves(self, module: nn.Module) -> bool:
         return id(uncompiled(module)) in self.sites
@@ -136,6 +137,7 @@ class Scope:
         self.end_run()
         self.last_place = None
         self.run = Run(self.timetable(), self.make_engine)
+        self.run.record.notes = list(self.notes)
         self.records.append(self.run.record)
 
 

@@ -1,6 +1,6 @@
 """The stage: a target's own loop, run for a rehearsal and left as it was."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from diffcache.attach import units_of
 from diffcache.compiled import uncompiled
 from diffcache.config import CacheConfig
+from diffcache.facts import units_of
 from diffcache.holdings import Holdings, held_by
 from diffcache.observing import NOBODY, observed
 from diffcache.overrides import denoiser_members, noise_scheduler_members
@@ -90,7 +90,7 @@ class _LoopStage(_Rehearsing, LoopScope):
     pass
 
 
-def rehearse(target: Any, config: CacheConfig, call: dict[str, Any], takes: Takes) -> Rehearsal:
+def rehearse(target: Any, config: CacheConfig, call: Mapping[str, Any], takes: Takes) -> Rehearsal:
     """Rehearses the first denoising loop of a call.
 
     Args:
@@ -139,9 +139,9 @@ def _loop(net: nn.Module, config: CacheConfig, call: dict[str, Any], takes: Take
 
 
 @contextmanager
-def _undisturbed(target: Any, call: dict[str, Any], modules: Any) -> Iterator[None]:
+def _undisturbed(target: Any, call: Mapping[str, Any], modules: Iterable[nn.Module]) -> Iterator[None]:
     """Afterwards generators are where they were, and a pipeline that offloads its models has done so."""
-    generators = [leaf for leaf in pytree.tree_leaves(call) if isinstance(leaf, torch.Generator)]
+    generators = [leaf for leaf in pytree.tree_leaves(dict(call)) if isinstance(leaf, torch.Generator)]
     states = [generator.get_state() for generator in generators]
     devices = {p.device for module in modules for p in module.parameters() if p.device.type == "cuda"}
     bars = getattr(target, "_progress_bar_config", None)
@@ -159,7 +159,7 @@ def _undisturbed(target: Any, call: dict[str, Any], modules: Any) -> Iterator[No
             target.maybe_free_model_hooks()
 
 
-def _without_callbacks(call: dict[str, Any]) -> dict[str, Any]:
+def _without_callbacks(call: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: value for name, value in call.items() if not (name.startswith("callback") and callable(value))
     }
