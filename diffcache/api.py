@@ -18,7 +18,6 @@ from diffcache.recipes.replay import ReplayConfig
 from diffcache.reporting import RunReport
 from diffcache.schedulers.errors import ConfigError, TargetError
 from diffcache.schedulers.schedule import Schedule
-from diffcache.takes import Takes
 from diffcache.targets import denoisers_of, is_pipeline
 
 Target = TypeVar("Target")
@@ -47,8 +46,9 @@ def accelerate(
             `prompts=` (texts, or whole calls as dicts) and the call's own arguments are handed on.
         quantize: not there yet; a value raises NotImplementedError.
         max_cache_bytes: what a call of a pipeline may hold at once on its device. Where the method would hold more, features
-            are kept in fewer bits, then in host memory, then at fewer places; the report's notes say so. Each new form of
-            call is rehearsed first (see `plan`), and refused (ConfigError) if even the smallest cache is larger.
+            are kept in fewer bits, then in host memory, then at fewer places; the report's notes say so. A call that
+            differs from the last in more than its seed is rehearsed first (see `plan`), and refused (ConfigError) if even
+            the smallest cache is larger.
         verbose: print what was attached.
         **options: the method's own (`threshold=0.1`, `interval=3`, ...); for a schedule `resample=True`.
 
@@ -125,8 +125,9 @@ def methods() -> dict[str, type[CacheConfig]]:
 def plan(target: Any, config: CacheConfig | Schedule | str | Path | None = None, **call: Any) -> Plan:
     """What `accelerate(target, config)` would cache in a call, compute of it and hold: before the run, and printable.
 
-    The call is rehearsed: texts are encoded and the noise scheduler steps, but the denoiser runs only once for each form of
-    call, and nothing is stored. The target is left as it is, accelerated or not.
+    The call is rehearsed: texts are encoded and the noise scheduler steps, but the denoiser runs only once (with places
+    inside it, once for each guidance pass), and nothing is stored. The target is left as it is, accelerated or not. Of a
+    call with several denoising loops the first is planned.
 
     Args:
         target: a Diffusers pipeline, or a denoiser.
@@ -142,10 +143,10 @@ def plan(target: Any, config: CacheConfig | Schedule | str | Path | None = None,
     attachment = attachments.attachment_of(target)
     if attachment is not None and config is None:
         fitted = fitted_to(target, attachment, call)
-        return plan_of(target, fitted.config, call, attachment.takes, fitted.notes)
+        return plan_of(target, fitted.config, call, fitted.notes)
     resolved = _config(config, {}, DEFAULT).resolved()
     resolved.check({name: uncompiled(module) for name, module in denoisers_of(target).items()})
-    return plan_of(target, resolved, call, Takes())
+    return plan_of(target, resolved, call)
 
 
 def _check_bound(target: Any, bound: Any) -> None:

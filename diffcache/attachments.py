@@ -14,7 +14,6 @@ from diffcache.config import CacheConfig
 from diffcache.records import RunRecord
 from diffcache.schedulers.errors import TargetError
 from diffcache.scopes import Scope
-from diffcache.takes import Takes
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,6 @@ class Attachment:
         modules: the denoisers whose class was swapped on its behalf.
         records: of its last call.
         max_cache_bytes: what its runs may hold at once; None for no bound.
-        takes: of its denoisers, for rehearsals.
         fitted: the form of its last call, and the method as it was fitted to the bound.
     """
 
@@ -42,7 +40,6 @@ class Attachment:
     modules: "WeakSet[nn.Module]" = field(default_factory=WeakSet)
     records: list[RunRecord] = field(default_factory=list)
     max_cache_bytes: int | None = None
-    takes: Takes = field(default_factory=Takes)
     fitted: tuple[Any, Fitted] | None = None
 
 

@@ -29,7 +29,7 @@ def fitted_to(pipe: Any, attachment: Attachment, call: Mapping[str, Any]) -> Fit
     parts = [*denoisers_of(pipe).values(), getattr(pipe, "scheduler", None)]
     form = tuple(map(id, parts)), _form(call)
     if attachment.fitted is None or attachment.fitted[0] != form:
-        plan = plan_of(pipe, attachment.config, call, attachment.takes)
+        plan = plan_of(pipe, attachment.config, call)
         attachment.fitted = form, _fitted(attachment.config, plan, bound)
     return attachment.fitted[1]
 

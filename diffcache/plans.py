@@ -14,7 +14,6 @@ from diffcache.rehearsal import RehearsalEngine
 from diffcache.reporting import RunReport
 from diffcache.schedulers.steps import MODEL
 from diffcache.stage import Rehearsal, rehearse
-from diffcache.takes import Takes
 
 
 @dataclass(frozen=True)
@@ -110,11 +109,9 @@ def outline(config: CacheConfig, denoisers: dict[str, nn.Module]) -> str:
     return "\n".join(lines)
 
 
-def plan_of(
-    target: Any, config: CacheConfig, call: Mapping[str, Any], takes: Takes, notes: tuple[str, ...] = ()
-) -> Plan:
+def plan_of(target: Any, config: CacheConfig, call: Mapping[str, Any], notes: tuple[str, ...] = ()) -> Plan:
     """Rehearses a call (see `rehearse`, which tells what it raises)."""
-    shown = rehearse(target, config, call, takes)
+    shown = rehearse(target, config, call)
     facts = [engine.planner.facts for engine in shown.engines]
     return Plan(
         method=config.name,

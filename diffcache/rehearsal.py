@@ -148,7 +148,7 @@ class _Inside(Inside):
         self.takes = takes
 
     def run(self, module: nn.Module, forward: Forward, call: Call, turn: Turn, branch: Branch) -> Any:
-        take = self.takes.inside(self.name, module, forward, call, self.places, self.tap)
+        take = self.takes.inside(self.name, branch.name, module, forward, call, self.places, self.tap)
         assert take.anatomy is not None
         branch.anatomy, verdicts = take.anatomy, Verdicts()
         branch.sources = Layout(take.call, take.output, residual=True).sources()

@@ -1,6 +1,6 @@
 """The stage: a target's own loop, run for a rehearsal and left as it was."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -51,9 +51,9 @@ class Rehearsal:
 class _Rehearsing(Scope):
     """Makes a scope's engines rehearse, and notes what they hold."""
 
-    def rehearse(self, takes: Takes) -> Rehearsal:
+    def rehearse(self) -> Rehearsal:
         self.shown = Rehearsal()
-        self.make_engine = partial(self._engine, takes)
+        self.make_engine = partial(self._engine, Takes())
         return self.shown
 
     def _engine(self, takes: Takes, *args: Any, **kwargs: Any) -> RehearsalEngine:
@@ -90,14 +90,13 @@ class _LoopStage(_Rehearsing, LoopScope):
     pass
 
 
-def rehearse(target: Any, config: CacheConfig, call: Mapping[str, Any], takes: Takes) -> Rehearsal:
+def rehearse(target: Any, config: CacheConfig, call: Mapping[str, Any]) -> Rehearsal:
     """Rehearses the first denoising loop of a call.
 
     Args:
         target: a pipeline, or a denoiser.
         config: the method.
         call: the pipeline's keyword arguments; of a denoiser, those of its forward, and `num_steps`.
-        takes: what earlier rehearsals of the target saw of it.
 
     Raises:
         TargetError: there is no denoiser, it is cached by somebody else, or `num_steps` is missing.
@@ -112,25 +111,25 @@ def rehearse(target: Any, config: CacheConfig, call: Mapping[str, Any], takes: T
         stack.enter_context(swapped([*denoisers.values(), *plain.values()], denoiser_members))
         stack.enter_context(swapped(units_of(denoisers, config), unit_members))
         stack.enter_context(swapped(noise_schedulers, noise_scheduler_members))
-        stack.enter_context(_undisturbed(target, call, plain.values()))
+        stack.enter_context(_undisturbed(target, call, list(plain.values())))
         stack.enter_context(observed(NOBODY))
         if is_loop:
-            return _loop(target, config, dict(call), takes)
+            return _loop(target, config, dict(call))
         scope = _PipelineStage(config, plain, target, noise_schedulers)
-        shown = scope.rehearse(takes)
+        shown = scope.rehearse()
         with entered(scope), suppress(Over):
             base_class(type(target)).__call__(target, **_without_callbacks(call))
         return shown
 
 
-def _loop(net: nn.Module, config: CacheConfig, call: dict[str, Any], takes: Takes) -> Rehearsal:
+def _loop(net: nn.Module, config: CacheConfig, call: dict[str, Any]) -> Rehearsal:
     if "num_steps" not in call:
         raise TargetError(
             "a denoiser's loop is yours: pass num_steps= and the arguments of one forward call."
         )
     num_steps, sigmas = call.pop("num_steps"), call.pop("sigmas", None)
     scope = _LoopStage(config, {"denoiser": uncompiled(net)}, num_steps, sigmas)
-    shown = scope.rehearse(takes)
+    shown = scope.rehearse()
     with entered(scope), torch.no_grad():
         for i in range(num_steps):
             scope.begin_step(i)
@@ -139,22 +138,26 @@ def _loop(net: nn.Module, config: CacheConfig, call: dict[str, Any], takes: Take
 
 
 @contextmanager
-def _undisturbed(target: Any, call: Mapping[str, Any], modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Afterwards generators are where they were, and a pipeline that offloads its models has done so."""
+def _undisturbed(target: Any, call: Mapping[str, Any], modules: Collection[Any]) -> Iterator[None]:
+    """Puts back what a loop that is broken off leaves: generators, attention processors, models not offloaded again."""
     generators = [leaf for leaf in pytree.tree_leaves(dict(call)) if isinstance(leaf, torch.Generator)]
     states = [generator.get_state() for generator in generators]
     devices = {p.device for module in modules for p in module.parameters() if p.device.type == "cuda"}
-    bars = getattr(target, "_progress_bar_config", None)
+    processors = {module: dict(getattr(module, "attn_processors", {})) for module in modules}
+    has_bars, bars = hasattr(target, "set_progress_bar_config"), getattr(target, "_progress_bar_config", {})
     try:
-        if bars is not None:
+        if has_bars:
             target.set_progress_bar_config(**{**bars, "disable": True})
         with torch.random.fork_rng(list(devices)):
             yield
     finally:
-        if bars is not None:
+        if has_bars:
             target.set_progress_bar_config(**bars)
         for generator, state in zip(generators, states, strict=True):
             generator.set_state(state)
+        for module, usual in processors.items():
+            if usual and any(now is not usual[name] for name, now in module.attn_processors.items()):
+                module.set_attn_processor(usual)
         if hasattr(target, "maybe_free_model_hooks"):
             target.maybe_free_model_hooks()
 

@@ -51,7 +51,7 @@ class Take:
 
 
 class Takes:
-    """The takes of one target: one for each denoiser and form of call."""
+    """The takes of one rehearsal: of a whole denoiser one for each form of call, inside one for each guidance pass too."""
 
     def __init__(self) -> None:
         self._known: dict[Any, Take] = {}
@@ -66,14 +66,15 @@ class Takes:
     def inside(
         self,
         name: str,
+        branch: str,
         module: nn.Module,
         forward: Forward,
         call: Call,
         places: Sequence[str],
         tap: Tap | None,
     ) -> Take:
-        """Of a denoiser that is to be cut at these places."""
-        key = (name, tuple(places), tap, call.fingerprint())
+        """Of a denoiser that is cut at these places; how long things are inside may hang on what a pass masks out."""
+        key = (name, branch, call.fingerprint())
         if key not in self._known:
             self._known[key] = _take(call, lambda keep: learn(module, forward, call, places, tap, keep))
         return self._known[key]

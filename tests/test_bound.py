@@ -19,7 +19,6 @@ PLACES = [
     ("WanPipeline", {}, 1),
     ("DiTPipeline", {}, 1),
     ("FluxPipeline-true-cfg", {"site": "sub-layer"}, 12),
-    ("StableDiffusionPipeline", {"site": "attention"}, 22),
 ]
 each_place = pytest.mark.parametrize(("name", "options", "places"), PLACES, ids=str)
 

@@ -28,6 +28,7 @@ STATIC: list[tuple[str, str, dict[str, Any]]] = [
     ("FluxPipeline-true-cfg", "uniform", {"site": "stack"}),
     ("FluxPipeline-true-cfg", "uniform", {"site": "sub-layer", "order": 2, "cache_dtype": "int8"}),
     ("LTX2Pipeline", "uniform", {"site": "stack"}),
+    ("Lumina2Pipeline", "uniform", {"site": "block"}),
 ]
 ADAPTIVE: list[tuple[str, str, dict[str, Any]]] = [
     ("WanPipeline", "easycache", {"threshold": 0.4, "warmup_steps": 0}),
@@ -71,16 +72,17 @@ def run(pipe: Any, config: CacheConfig, name: str) -> Any:
     return pipe
 
 
-def test_a_plan_costs_one_denoiser_call_and_stores_nothing() -> None:
+@pytest.mark.parametrize(("site", "passes"), [("model", 1), ("sub-layer", 2)])
+def test_a_plan_costs_a_denoiser_call_or_two_and_stores_nothing(site: str, passes: int) -> None:
     case = CASES["WanPipeline"]
     pipe = case.build()
     with counting_new_tensors() as new:
         pipe(**case.call(0, STEPS))
         usual = new.shapes()
     with counted(pipe, case.denoisers) as calls, counting_new_tensors() as new:
-        told = plan(pipe, config_of("uniform", {"site": "sub-layer"}), **case.call(0, STEPS))
+        told = plan(pipe, config_of("uniform", {"site": site}), **case.call(0, STEPS))
         left = new.shapes()
-    assert calls["transformer"] == 1
+    assert calls["transformer"] == passes
     assert told.cache_bytes > 0
     assert not left - usual
 
