@@ -57,17 +57,22 @@ def compare(name: str, samples: int, steps: int) -> list[dict[str, Any]]:
 
 
 def table(testbeds: dict[str, list[dict[str, Any]]]) -> str:
-    """The rows as a Markdown table; PSNR in dB, medians over the samples."""
+    """A row for each testbed and method as a Markdown table: KiB in three formats, and the dB that each format loses."""
     lines = [
-        "| testbed | method | format | compute | cache, KiB | PSNR | lost | most lost |",
-        "|---|---|---|---|---|---|---|---|",
+        "| testbed | method | compute | KiB as computed | bfloat16 | int8 | PSNR | bfloat16 | float16 | int8 | float8 |",
+        "|---" * 11 + "|",
     ]
-    lines += [
-        f"| {name} | {row['method']} | {row['format']} | {row['compute']:.0%} | {row['cache_bytes'] / 1024:.1f} "
-        f"| {row['psnr']:.2f} | {row['lost']:.2f} | {row['most_lost']:.2f} |"
-        for name, rows in testbeds.items()
-        for row in rows
-    ]
+    for name, rows in testbeds.items():
+        for method in METHODS:
+            of = {row["format"]: row for row in rows if row["method"] == method}
+            first = of["as computed"]
+            sizes = " | ".join(
+                f"{of[key]['cache_bytes'] / 1024:,.0f}" for key in ("as computed", "bfloat16", "int8")
+            )
+            lost = " | ".join(f"{-of[key]['lost']:+.2f}" for key in DTYPES)
+            lines.append(
+                f"| {name} | {method} | {first['compute']:.0%} | {sizes} | {first['psnr']:.1f} | {lost} |"
+            )
     return "\n".join(lines)
 
 

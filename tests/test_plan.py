@@ -56,6 +56,21 @@ def test_a_static_methods_plan_is_what_its_run_does(name: str, method: str, opti
     assert sum(site.cache_bytes for site in foretold.sites) <= foretold.cache_bytes
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"site": "block"}, {"site": "sub-layer"}], ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_any_pipelines_plan_is_what_its_run_does(name: str, options: dict[str, Any]) -> None:
+    config = config_of("uniform", options)
+    pipe = CASES[name].build()
+    try:
+        foretold = plan(pipe, config, **CASES[name].call(0, STEPS))
+    except TargetError as error:
+        pytest.skip(str(error))
+    told = report(run(pipe, config, name))
+    assert foretold.cache_bytes == told.cache_bytes
+    assert foretold.compute_fraction == pytest.approx(told.compute_fraction)
+
+
 @pytest.mark.parametrize(("name", "method", "options"), ADAPTIVE, ids=str)
 def test_an_adaptive_methods_plan_is_a_bound(name: str, method: str, options: dict[str, Any]) -> None:
     case, config = CASES[name], config_of(method, options)

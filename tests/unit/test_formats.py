@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from typing import Any
 
@@ -124,10 +125,13 @@ class Counting(HostMemory):
     def __init__(self) -> None:
         super().__init__(torch.device("cpu"))
         self.carried: list[int] = []
+        self.copies: weakref.WeakSet[Feature] = weakref.WeakSet()
 
     def _back(self, feature: Feature) -> Feature:
         self.carried.append(feature.tick)
-        return super()._back(feature)
+        copy = super()._back(feature)
+        self.copies.add(copy)
+        return copy
 
 
 def holding(tick: int) -> Ring:
@@ -150,6 +154,17 @@ def test_features_in_host_memory_are_fetched_one_site_ahead() -> None:
 
     assert call() == [[0], [0, 1], [0, 1, 2]]
     assert call() == [[0, 1], [0, 1, 2], [0, 1, 2]]
+    assert not memory.copies
+
+
+def test_between_calls_nothing_is_on_the_device() -> None:
+    memory, first, second = Counting(), holding(1), holding(2)
+    memory.get(first, 1), memory.get(second, 1)
+    memory.rest()
+    memory.get(first, 1)  # and the call is broken off, after the second one has been sent for
+    assert len(memory.copies) == 1
+    memory.rest()
+    assert not memory.copies
 
 
 def test_a_feature_that_was_fetched_ahead_and_then_replaced_is_not_used() -> None:
