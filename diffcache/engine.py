@@ -80,6 +80,7 @@ class Engine:
     def close(self) -> None:
         """Drops every tensor. Explicit: a traceback that somebody keeps would keep this object alive."""
         self.whole.close()
+        self.format.memory.rest()
         self.branches.clear()
         self.planner.clear()
         if self.guidance is not None:

@@ -141,10 +141,13 @@ def _sites(engine: RehearsalEngine, shown: Rehearsal, storage: str | None) -> li
 
 
 def _passes(engine: RehearsalEngine, shown: Rehearsal) -> str:
-    names = list(engine.names)
-    if len(names) > 1:
-        return f"{', '.join(names)}, told apart by {'the names the loop gives them' if shown.contexts else 'their conditioning'}"
-    return "both guidance passes in one call, decided together" if engine.doubled else "one"
+    if len(engine.names) == 1:
+        return "both guidance passes in one call, decided together" if engine.doubled else "one"
+    if engine.doubled:
+        how = "taken apart from one call"
+    else:
+        how = "told apart by " + ("the names the loop gives them" if shown.contexts else "their conditioning")
+    return f"{', '.join(engine.names)}, {how}"
 
 
 def _decided(engines: Sequence[RehearsalEngine], config: CacheConfig) -> str:

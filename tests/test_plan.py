@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from diffusers import StableDiffusionPAGPipeline
 from harness import STEPS, counted, counting_new_tensors, part, reference, render
 from language.tiny import tiny_llama
 from toys import by_embeds, toy_pipeline
@@ -112,6 +113,22 @@ def test_a_target_is_left_as_it_was() -> None:
     )  # the generator has not been used up
 
 
+def test_attention_processors_that_a_loop_swaps_for_a_while_are_put_back() -> None:
+    """Perturbed-attention guidance does, and a rehearsal does not go on to the end of the loop."""
+    parts = ("vae", "text_encoder", "tokenizer", "unet", "scheduler")
+    components = CASES["StableDiffusionPipeline"].build().components
+    pipe = StableDiffusionPAGPipeline(
+        **{name: components[name] for name in parts},
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+        pag_applied_layers=["mid"],
+    )
+    before = pipe.unet.attn_processors
+    plan(pipe, config_of("uniform", {}), **CASES["StableDiffusionPipeline"].call(0, STEPS))
+    assert all(pipe.unet.attn_processors[name] is processor for name, processor in before.items())
+
+
 def test_an_accelerated_target_keeps_its_method_and_its_report() -> None:
     case = CASES["WanPipeline"]
     pipe = run(case.build(), config_of("uniform", {"interval": 3}), "WanPipeline")
@@ -159,6 +176,14 @@ def test_a_plan_says_in_a_few_lines_what_will_be() -> None:
     assert "both guidance passes in one call" in lines[2]
     assert "at least" in lines[3]
     assert "int8" in lines[4]
+
+
+def test_accelerate_says_what_is_known_before_any_call(capsys: pytest.CaptureFixture[str]) -> None:
+    accelerate(CASES["FluxPipeline"].build(), "taylorseer", cache_dtype="int8", verbose=True)
+    said = capsys.readouterr().out
+    assert "transformer: sub-layer" in said
+    assert "features int8" in said
+    assert "plan(" in said
 
 
 def test_a_language_model_has_no_plan() -> None:
