@@ -76,11 +76,13 @@ def _candidates(config: CacheConfig, plan: Plan, bound: int) -> Iterator[tuple[F
     if not plan.on_host and not plan.on_cpu:
         yield Fitted(config.replace(cache_device="cpu"), ("features are kept in host memory",)), plan.others
     sizes = _sizes(plan, narrowest.storage)
-    kept = worth_most(plan.sites, sizes, bound - plan.holdings.others)
-    if not plan.on_host and 0 < len(kept) < len(plan.sites):
-        left_out = f"{len(plan.sites) - len(kept)} of {len(plan.sites)} places are computed at every tick"
-        fewer = cast(CacheConfig, FewerPlaces(narrowest, kept))
-        yield Fitted(fewer, (*notes, left_out)), plan.holdings.others + sum(sizes[site] for site in kept)
+    inside = [place for place in sizes if place[1] != MODEL]
+    if plan.on_host or len(inside) < 2:
+        return
+    kept = worth_most(plan.sites, sizes, bound - plan.holdings.others) or {min(inside, key=sizes.__getitem__)}
+    left_out = f"{len(inside) - len(kept)} of {len(inside)} places are computed at every tick"
+    fewer = cast(CacheConfig, FewerPlaces(narrowest, kept))
+    yield Fitted(fewer, (*notes, left_out)), plan.holdings.others + sum(sizes[place] for place in kept)
 
 
 def _sizes(plan: Plan, storage: str | None) -> dict[Place, int]:

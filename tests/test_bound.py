@@ -70,6 +70,22 @@ def test_places_that_save_most_work_for_their_bytes_are_kept() -> None:
     assert not worth_most([PlannedSite("net", "model", "model", 1.0, 0)], {("net", "model"): 1}, 100)
 
 
+def test_a_bound_may_leave_an_expert_without_a_place_and_not_less_than_one() -> None:
+    name = "WanPipeline-two-experts"
+    least = min(
+        site.cache_bytes
+        for site in plan(
+            bounded(name, None, site="block", cache_dtype="int8"), **CASES[name].call(0, STEPS)
+        ).sites
+    )
+    pipe = bounded(name, least, site="block")
+    assert render(pipe, name).isfinite().all()
+    assert report(pipe).cache_bytes <= least
+    assert report(pipe).compute_fraction < 1
+    with pytest.raises(ConfigError, match=f"less than {least} bytes"):
+        render(bounded(name, least - 1, site="block"), name)
+
+
 def test_a_bound_that_is_large_enough_changes_nothing() -> None:
     name = "WanPipeline"
     pipe = bounded(name, 2**30)
