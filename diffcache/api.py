@@ -3,20 +3,22 @@
 import difflib
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import diffcache
 from diffcache import attach, attachments
 from diffcache.compiled import uncompiled
 from diffcache.config import CacheConfig, check_options
+from diffcache.fitting import fitted_to
 from diffcache.language import attaching as language
+from diffcache.plans import Plan, outline, plan_of
 from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.registry import DEFAULT, LANGUAGE_DEFAULT, METHODS
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.reporting import RunReport
 from diffcache.schedulers.errors import ConfigError, TargetError
 from diffcache.schedulers.schedule import Schedule
-from diffcache.targets import denoisers_of
+from diffcache.targets import denoisers_of, is_pipeline
 
 Target = TypeVar("Target")
 
@@ -42,7 +44,11 @@ def accelerate(
         speedup: instead of an interval or a threshold: ticks of a run over computed ticks, at least (2.0 computes half).
         quality: instead of those: PSNR in dB to the full run that must be kept. This measures first: see `tune`, to which
             `prompts=` (texts, or whole calls as dicts) and the call's own arguments are handed on.
-        quantize, max_cache_bytes: not there yet; a value raises NotImplementedError.
+        quantize: not there yet; a value raises NotImplementedError.
+        max_cache_bytes: what a call of a pipeline may hold at once on its device. Where the method would hold more, features
+            are kept in fewer bits, then in host memory, then at fewer places; the report's notes say so. A call that
+            differs from the last in more than its seed is rehearsed first (see `plan`), and refused (ConfigError) if even
+            the smallest cache is larger.
         verbose: print what was attached.
         **options: the method's own (`threshold=0.1`, `interval=3`, ...); for a schedule `resample=True`.
 
@@ -56,14 +62,12 @@ def accelerate(
 
     Either everything is attached or nothing: after an error the target is as it was.
     """
-    for option, value in {
-        "quantize": quantize,
-        "max_cache_bytes": max_cache_bytes,
-    }.items():
-        if value is not None:
-            raise NotImplementedError(
-                f"{option}= is not there yet: choose a method and its threshold or interval."
-            )
+    if quantize is not None:
+        raise NotImplementedError(
+            "quantize= is not there yet: choose a method and its threshold or interval."
+        )
+    if max_cache_bytes is not None:
+        _check_bound(target, max_cache_bytes)
     if language.is_language(target):
         if speedup is not None or quality is not None:
             raise ConfigError(
@@ -78,9 +82,9 @@ def accelerate(
         config, options = _aimed(target, config, speedup, quality, options)
     resolved = _config(config, options, DEFAULT).resolved()
     resolved.check({name: uncompiled(module) for name, module in denoisers_of(target).items()})
-    attach.attach(target, resolved)
+    attach.attach(target, resolved, max_cache_bytes)
     if verbose:
-        print(f"diffcache: {resolved} attached to {', '.join(denoisers_of(target))}")
+        print(outline(resolved, denoisers_of(target)))
     return target
 
 
@@ -118,9 +122,40 @@ def methods() -> dict[str, type[CacheConfig]]:
     return dict(METHODS)
 
 
-def plan(target: Any, config: Any = None, **call: Any) -> NoReturn:
-    """What would be attached, and its expected cost, before a run."""
-    raise NotImplementedError("plan() is not there yet: run once and read report(target).")
+def plan(target: Any, config: CacheConfig | Schedule | str | Path | None = None, **call: Any) -> Plan:
+    """What `accelerate(target, config)` would cache in a call, compute of it and hold: before the run, and printable.
+
+    The call is rehearsed: texts are encoded and the noise scheduler steps, but the denoiser runs only once (with places
+    inside it, once for each guidance pass), and nothing is stored. The target is left as it is, accelerated or not. Of a
+    call with several denoising loops the first is planned.
+
+    Args:
+        target: a Diffusers pipeline, or a denoiser.
+        config: as for `accelerate`. None: what is attached to the target already, else the default method.
+        **call: the pipeline's arguments (`prompt=..., height=..., num_inference_steps=...`); of a denoiser, those of one
+            forward call, and `num_steps` (and `sigmas`) of its loop.
+
+    Raises:
+        TargetError, ConfigError, ScheduleError: as `accelerate`; a language model's plan is not there: TargetError.
+    """
+    if language.is_language(target):
+        raise TargetError("plan() is for diffusion pipelines: run once and read report(model).")
+    attachment = attachments.attachment_of(target)
+    if attachment is not None and config is None:
+        fitted = fitted_to(target, attachment, call)
+        return plan_of(target, fitted.config, call, fitted.notes)
+    resolved = _config(config, {}, DEFAULT).resolved()
+    resolved.check({name: uncompiled(module) for name, module in denoisers_of(target).items()})
+    return plan_of(target, resolved, call)
+
+
+def _check_bound(target: Any, bound: Any) -> None:
+    if isinstance(bound, bool) or not isinstance(bound, int) or bound < 1:
+        raise ConfigError(f"max_cache_bytes must be a whole number of bytes, not {bound!r}.")
+    if not is_pipeline(target):
+        raise ConfigError(
+            "max_cache_bytes= needs a Diffusers pipeline, whose calls can be rehearsed: choose cache_dtype= instead."
+        )
 
 
 def _config(

@@ -1,7 +1,6 @@
 """Attaching: swaps the classes of a target's denoisers and of its pipeline, and gives them back."""
 
 import functools
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,20 +16,26 @@ from diffcache.attachments import (
     reporting,
     users_of,
 )
-from diffcache.callbacks import hidden_from_callbacks
+from diffcache.callbacks import arguments_of, hidden_from_callbacks
 from diffcache.compiled import uncompiled
-from diffcache.config import CacheConfig, RunFacts
+from diffcache.config import CacheConfig
+from diffcache.facts import units_of
+from diffcache.fitting import fitted_to
 from diffcache.overrides import denoiser_members, noise_scheduler_members
-from diffcache.places import is_inside, units_for
 from diffcache.schedulers.errors import TargetError
 from diffcache.scopes import LoopScope, PipelineScope, entered
 from diffcache.swap import swap_in, swap_out, swapped
 from diffcache.targets import denoisers_of, noise_schedulers_of, refuse_foreign_cache
-from diffcache.units import block_counts, unit_members
+from diffcache.units import unit_members
 
 
-def attach(target: Any, config: CacheConfig) -> None:
+def attach(target: Any, config: CacheConfig, max_cache_bytes: int | None = None) -> None:
     """Attaches, or gives an attached target another method. Either everything is attached, or nothing.
+
+    Args:
+        target: a pipeline or a denoiser.
+        config: the method.
+        max_cache_bytes: what a pipeline's runs may hold at once; None for no bound.
 
     Raises:
         TargetError: there is no denoiser, it is cached by somebody else, or its class cannot be swapped.
@@ -39,6 +44,7 @@ def attach(target: Any, config: CacheConfig) -> None:
     attachment = attachments.get(target) or Attachment(config)
     _swap_in(denoisers, attachment, config, None if isinstance(target, nn.Module) else target)
     attachment.config, attachment.records = config, []
+    attachment.max_cache_bytes, attachment.fitted = max_cache_bytes, None
     attachments[target] = attachment
 
 
@@ -83,6 +89,10 @@ def denoising_run(module: nn.Module, num_steps: int, sigmas: Any = None) -> Iter
         raise TargetError(
             f"this {type(plain).__name__} belongs to several accelerated pipelines: accelerate it itself."
         )
+    if attachment is not None and attachment.max_cache_bytes is not None:
+        raise TargetError(
+            "max_cache_bytes= bounds pipeline calls only: leave it out, and choose cache_dtype= with plan()."
+        )
     if attachment is None or is_paused(module, plain):
         with entered(LoopScope(None, {}, num_steps, sigmas)) as scope:
             yield scope
@@ -103,9 +113,11 @@ def _pipeline_members(base: type) -> dict[str, Any]:
             with entered(None):
                 return forward(*args, **kwargs)
         _swap_in(denoisers, attachment, attachment.config)
+        fitted = fitted_to(self, attachment, arguments_of(forward, args, kwargs))
         noise_schedulers = noise_schedulers_of(self)
         plain = {name: uncompiled(module) for name, module in denoisers.items()}
-        scope = PipelineScope(attachment.config, plain, self, noise_schedulers)
+        scope = PipelineScope(fitted.config, plain, self, noise_schedulers)
+        scope.notes = fitted.notes
         args, kwargs = hidden_from_callbacks(forward, args, kwargs)
         with swapped(noise_schedulers, noise_scheduler_members), reporting(scope, attachment), entered(scope):
             return forward(*args, **kwargs)
@@ -120,7 +132,7 @@ def _swap_in(
     parts = {id(m): m for module in denoisers.values() for m in (module, uncompiled(module))}
     for module in parts.values():
         refuse_foreign_cache(module)
-    units = _units(denoisers, config)
+    units = units_of(denoisers, config)
     done: list[Any] = []
     part: Any = None
     try:
@@ -139,26 +151,6 @@ def _swap_in(
             f"cannot attach to {type(part).__name__}: its class cannot be swapped ({error})."
         ) from error
     attachment.modules.update([*parts.values(), *units])
-
-
-def _units(denoisers: dict[str, nn.Module], config: CacheConfig) -> list[nn.Module]:
-    """The modules inside the denoisers whose calls the method needs to see."""
-    kinds = Counter(type(uncompiled(module)).__name__ for module in denoisers.values())
-    found: list[nn.Module] = []
-    for name, module in denoisers.items():
-        plain = uncompiled(module)
-        kind = type(plain).__name__
-        facts = RunFacts(kind, kinds[kind], site=name, blocks=block_counts(plain))
-        places = config.places(facts)
-        if not is_inside(places):
-            continue
-        if plain is not module:
-            raise TargetError(
-                "sites inside a denoiser that is compiled as a whole cannot be cached: compile its blocks."
-            )
-        units, tap = units_for(plain, places), config.tap(facts)
-        found += [*units.values(), *(tap.modules(units) if tap else ())]
-    return list({id(module): module for module in found}.values())
 
 
 def _release(modules: list[nn.Module]) -> None:

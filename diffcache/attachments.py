@@ -16,6 +16,14 @@ from diffcache.schedulers.errors import TargetError
 from diffcache.scopes import Scope
 
 
+@dataclass(frozen=True)
+class Fitted:
+    """A method that keeps to a bound, and what had to be done for that."""
+
+    config: CacheConfig
+    notes: tuple[str, ...] = ()
+
+
 @dataclass(eq=False)
 class Attachment:
     """One accelerated target.
@@ -24,11 +32,15 @@ class Attachment:
         config: its method.
         modules: the denoisers whose class was swapped on its behalf.
         records: of its last call.
+        max_cache_bytes: what its runs may hold at once; None for no bound.
+        fitted: the form of its last call, and the method as it was fitted to the bound.
     """
 
     config: CacheConfig
     modules: "WeakSet[nn.Module]" = field(default_factory=WeakSet)
     records: list[RunRecord] = field(default_factory=list)
+    max_cache_bytes: int | None = None
+    fitted: tuple[Any, Fitted] | None = None
 
 
 attachments: "WeakKeyDictionary[Any, Attachment]" = WeakKeyDictionary()

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from diffcache.anatomy import Anatomy
 from diffcache.calls import Call, version_of
+from diffcache.formats import Format
 from diffcache.store import Store
 
 MAX_BRANCHES = 8
@@ -39,7 +40,7 @@ class Branch:
         tick: of its newest call.
     """
 
-    def __init__(self, name: str, context: str | None, depth: int) -> None:
+    def __init__(self, name: str, context: str | None, depth: int, format: Format) -> None:
         self.name = name
         self.context = context
         self.conditioning: Conditioning = {}
@@ -47,6 +48,7 @@ class Branch:
         self.changed = False
         self.remade: list[str] = []
         self.depth = depth
+        self.format = format
         self.stores: dict[str, Store] = {}
         self.sources: set[str] = set()
         self.anatomy: Anatomy | None = None
@@ -54,7 +56,7 @@ class Branch:
 
     def store(self, site: str, lanes: int = 1) -> Store:
         """That of a site, made at its first use; another number of lanes than before empties it."""
-        store = self.stores.setdefault(site, Store(self.depth))
+        store = self.stores.setdefault(site, Store(self.depth, self.format))
         store.seat(lanes)
         return store
 
@@ -67,10 +69,9 @@ class Branch:
         return any(len(store) for store in self.stores.values())
 
     def tensors(self) -> Iterator[Tensor]:
-        """Every tensor that is alive for its sake."""
+        """Every tensor that is stored."""
         for store in self.stores.values():
             yield from store.tensors()
-        yield from self.kept()
 
     def clear(self) -> None:
         self.empty()
@@ -93,10 +94,12 @@ class Branches:
 
     Args:
         depth: how many past features each is to store.
+        format: and how.
     """
 
-    def __init__(self, depth: int) -> None:
+    def __init__(self, depth: int, format: Format) -> None:
         self.depth = depth
+        self.format = format
         self.known: list[Branch] = []
         self.habits = Habits()
         self._before: list[Branch] = []
@@ -163,7 +166,7 @@ class Branches:
         stem = "" if context is None else f"{context}#"
         names = [] if context is None else [context]
         names += [f"{stem}{i}" for i in range(len(taken) + 1)]
-        branch = Branch(next(name for name in names if name not in taken), context, self.depth)
+        branch = Branch(next(name for name in names if name not in taken), context, self.depth, self.format)
         self.known.append(branch)
         return branch
 

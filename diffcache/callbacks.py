@@ -7,13 +7,19 @@ from typing import Any
 from diffcache.scopes import entered
 
 
+def arguments_of(
+    forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """A pipeline call's arguments by name."""
+    return {**dict(zip(inspect.signature(forward).parameters, args, strict=False)), **kwargs}
+
+
 def hidden_from_callbacks(
     forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """A call's arguments, with every callback among them made to see no scope: it may call the denoiser, or a pipeline."""
     names = list(inspect.signature(forward).parameters)
-    positional = dict(zip(names, args, strict=False))
-    for name, value in {**positional, **kwargs}.items():
+    for name, value in arguments_of(forward, args, kwargs).items():
         if name.startswith("callback") and callable(value):
             if name == "callback_on_step_end" and hasattr(value, "tensor_inputs"):
                 kwargs = {**kwargs, "callback_on_step_end_tensor_inputs": value.tensor_inputs}

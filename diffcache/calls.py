@@ -1,12 +1,13 @@
 """One call of a module: its arguments by name, and what is needed of them to recognise and to split it."""
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 
 class Call:
@@ -20,8 +21,18 @@ class Call:
     """
 
     def __init__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.args, self.kwargs, self._cls = args, kwargs, type(module)
-        arguments = _bound(self._cls, args, kwargs)
+        self._bind(type(module), args, kwargs)
+
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> "Call":
+        """The same call with `function` of every tensor."""
+        args, kwargs = pytree.tree_map_only(Tensor, function, (self.args, self.kwargs))
+        call = Call.__new__(Call)
+        call._bind(self._cls, args, kwargs)
+        return call
+
+    def _bind(self, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.args, self.kwargs, self._cls = args, kwargs, cls
+        arguments = _bound(cls, args, kwargs)
         self.leaves: dict[str, Any] = {}
         for name, value in arguments.items():
             self.leaves.update(_leaves(name, value))

@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
 from torch import nn
 from typing_extensions import Self
 
 from diffcache.correctors import Corrector
+from diffcache.formats import DTYPES, Format, format_of
+from diffcache.memory import HostMemory
 from diffcache.predictors import Hold, Predictor
 from diffcache.schedulers.artifact import load_config, save_config, upload
 from diffcache.schedulers.base import CacheScheduler
@@ -20,6 +23,8 @@ from diffcache.schedulers.guards import Guards
 from diffcache.schedulers.interval import Window
 from diffcache.schedulers.steps import MODEL
 from diffcache.taps import Tap
+
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,7 @@ class RunFacts:
         sigmas: noise level of each tick; None where unknown.
         noise_scheduler: its class name; None in a hand-written loop.
         latents: shapes of the denoiser's latents, without the batch dimension.
+        device: where they are.
         blocks: number of blocks in each of the denoiser's lists.
     """
 
@@ -44,6 +50,7 @@ class RunFacts:
     sigmas: tuple[float, ...] | None = None
     noise_scheduler: str | None = None
     latents: tuple[tuple[int, ...], ...] = ()
+    device: torch.device = CPU
     blocks: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -88,6 +95,9 @@ class CacheConfig(ABC):
         warmup_steps: ticks at the start of each run that are computed. None: the method's own rule.
         tail_steps: ticks at the end of each run that are computed.
         max_consecutive_reuses: reuses in a row after which a tick is computed; None for no cap.
+        cache_dtype: what is stored is rounded to "bfloat16" or "float16" (largest number 65504), or to eight bits with a
+            scale for each token, "int8" or "float8". None: as computed, a residual one precision wider.
+        cache_device: "cpu" keeps it in host memory. None: where it was computed.
 
     Raises:
         ConfigError: an option out of range.
@@ -98,11 +108,15 @@ class CacheConfig(ABC):
     warmup_steps: int | None = None
     tail_steps: int = 1
     max_consecutive_reuses: int | None = None
+    cache_dtype: str | None = None
+    cache_device: str | None = None
 
     def __post_init__(self) -> None:
         self._check("warmup_steps", 0, whole=True)
         self._check("tail_steps", 0, whole=True)
         self._check("max_consecutive_reuses", 1, whole=True)
+        self._choose("cache_dtype", None, *DTYPES)
+        self._choose("cache_device", None, "cpu")
 
     def check(self, denoisers: Mapping[str, nn.Module]) -> None:
         """Raises ScheduleError where the method was made for other denoisers than these."""
@@ -119,6 +133,16 @@ class CacheConfig(ABC):
     def residual(self) -> bool:
         """What is stored: what the denoiser adds to its latent (True), or its output as it is."""
         return True
+
+    @property
+    def storage(self) -> str | None:
+        """What features are rounded to (see `cache_dtype`)."""
+        return self.cache_dtype
+
+    def format(self, run: RunFacts) -> Format:
+        """How a run's stores keep what they are given."""
+        away = self.cache_device is not None and run.device.type != self.cache_device
+        return format_of(self.storage, HostMemory(run.device) if away else None)
 
     @property
     def watch(self) -> float | None:

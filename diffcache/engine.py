@@ -53,7 +53,8 @@ class Engine:
         self.config = config
         self.record = record
         self.planner = Planner(config, facts)
-        self.branches = Branches(self.planner.predictor.depth)
+        self.format = config.format(facts)
+        self.branches = Branches(self.planner.predictor.depth, self.format)
         places = config.places(facts)
         inside = is_inside(places)
         self.inside = Inside(name, places, config, self.planner, record) if inside else None
@@ -79,15 +80,21 @@ class Engine:
     def close(self) -> None:
         """Drops every tensor. Explicit: a traceback that somebody keeps would keep this object alive."""
         self.whole.close()
+        self.format.memory.rest()
         self.branches.clear()
         self.planner.clear()
         if self.guidance is not None:
             self.guidance.clear()
 
-    def tensors(self) -> Iterator[Tensor]:
-        """Every tensor that is alive for the cache's sake."""
+    def stored(self) -> Iterator[Tensor]:
+        """Every tensor that stores keep."""
         for branch in self.branches.known:
             yield from branch.tensors()
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Every other tensor that is alive for the cache's sake."""
+        for branch in self.branches.known:
+            yield from branch.kept()
         yield from self.planner.tensors()
         yield from self.whole.tensors()
         if self.guidance is not None:
@@ -111,7 +118,8 @@ class Engine:
         else:
             output = self._execute(module, forward, call, turn, branch)
             self.guidance.lead(turn, branch, output)
-        self.record.hold(self.name, self.tensors())
+        self.format.memory.rest()
+        self.record.hold(self.name, self.tensors(), self.stored(), on_host=self.format.memory.on_host)
         return output
 
     def _execute(self, module: nn.Module, forward: Forward, call: Call, turn: Turn, branch: Branch) -> Any:

@@ -1,6 +1,6 @@
 """The site that is a guidance pass: the unconditional one is rebuilt from the conditional one of the same tick."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -99,8 +99,12 @@ class Guidance:
             self._alike[tick] = even and torch.equal(*call.latents[0].chunk(2))
         return all(self._alike.values())
 
-    def tensors(self) -> list[Tensor]:
-        return [tensor for difference in self._differences.values() for tensor in difference.tensors]
+    def tensors(self) -> Iterator[Tensor]:
+        """What is kept of the passes."""
+        for difference in self._differences.values():
+            yield from difference.tensors
+        if self._led is not None:
+            yield from _tensors(self._led[2])
 
     def clear(self) -> None:
         self._led = None

@@ -76,7 +76,7 @@ class Inside:
         store.layout = Layout(first, output, residual=residual, continues=continues)
         outputs = store.layout.split(output)
         store.push(step.tick, 0, first.tensors, outputs)
-        self.planner.observer.computed(self.name, step, store.newest(0), outputs)
+        self.planner.observe(step, store, 0, outputs)
         return outputs
 
     def _learn(

@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from diffcache.calls import Call
+from diffcache.formats import values_of
 from diffcache.kernels.extrapolate import NO_CORRECTION, Correction, extrapolate
-from diffcache.kernels.residual import store_residual
+from diffcache.memory import Kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +94,19 @@ class Layout:
             leaves[place] = output
         return pytree.tree_unflatten(leaves, self._spec)
 
-    def features(self, tensors: Mapping[str, Tensor], outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """What to store of a computed call: one new, detached tensor for each output."""
-        return tuple(
-            store_residual(output, self._base(stream, tensors, output))
+    def based(
+        self, tensors: Mapping[str, Tensor], outputs: Sequence[Tensor]
+    ) -> list[tuple[Tensor, Tensor | None]]:
+        """What to store of a computed call: each output, and the base that it is to be a residual to."""
+        return [
+            (output, self._base(stream, tensors, output))
             for stream, output in zip(self.streams, outputs, strict=True)
-        )
+        ]
 
     def predict(
         self,
         tensors: Mapping[str, Tensor],
-        features: Sequence[Sequence[Tensor]],
+        features: Sequence[Sequence[Kept]],
         weights: Sequence[float],
         correction: Correction = NO_CORRECTION,
     ) -> list[Tensor]:
@@ -115,12 +118,12 @@ class Layout:
             extrapolate(
                 past,
                 weights,
-                self._base(stream, tensors, past[0]),
+                self._base(stream, tensors, values_of(past[0])),
                 stream.dtype,
                 NO_CORRECTION if i else correction,
             )
             if stream.dtype.is_floating_point
-            else past[0].clone()
+            else values_of(past[0]).clone()
             for i, (stream, past) in enumerate(zip(self.streams, zip(*features, strict=True), strict=True))
         ]
 
@@ -137,6 +140,13 @@ class Layout:
         pairs = zip(self.streams, outputs, strict=True)
         paired = [stream.cut(output) for stream, output in pairs if stream.source is not None]
         return paired or ([outputs[0]] if self._first_latent else [])
+
+    def kinds(self) -> list[tuple[torch.dtype, bool]]:
+        """Of each stream its dtype, and whether it is stored as a residual."""
+        return [
+            (s.dtype, self.residual and s.source is not None and s.dtype.is_floating_point)
+            for s in self.streams
+        ]
 
     def sources(self) -> set[str]:
         """Paths of the inputs that some output is measured against."""

@@ -32,6 +32,8 @@ class Observer:
         """A place would have been reused: its outputs as predicted, and as computed, one for each stream."""
 
 
+NOBODY = Observer()
+
 _observer: ContextVar[Observer | None] = ContextVar("diffcache_observer", default=None)
 
 
@@ -46,5 +48,5 @@ def observed(observer: Observer) -> Iterator[None]:
 
 
 def observer_now() -> Observer:
-    """The one that watches; one that does nothing where there is none."""
-    return _observer.get() or Observer()
+    """The one that watches; NOBODY where there is none."""
+    return _observer.get() or NOBODY

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from diffcache.branches import Branch
 from diffcache.config import CacheConfig, RunFacts
-from diffcache.observing import observer_now
+from diffcache.observing import NOBODY, observer_now
 from diffcache.predictors import Hold
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.guards import NAN, NO_SIGNAL, History
@@ -100,6 +100,11 @@ class Planner:
         """The outputs of a lane that is reused."""
         predictor = Hold() if verdict.decision is Decision.HOLD else self.predictor
         return store.value(predictor, step, times, lane, tensors, self.corrector)
+
+    def observe(self, step: Step, store: Store, lane: int, outputs: Sequence[Tensor]) -> None:
+        """Lets an observer, if there is one, see what has been stored of a computed site."""
+        if self.observer is not NOBODY:
+            self.observer.computed(self.facts.site, step, store.newest(lane), outputs)
 
     def arrived(self, branch: Branch, lane: int, seen: list[Tensor]) -> None:
         """A call of the leading branch in which signals see this has been decided."""

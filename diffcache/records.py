@@ -48,11 +48,13 @@ class RunRecord:
         observed: the end of a tick has been seen.
         calls: every denoiser call in order, and those of its places.
         cache_bytes: most bytes that were held at once.
-        held: bytes that were held last, by denoiser.
+        host_bytes: likewise, of what lay in host memory instead.
+        held: bytes that were held last, and in host memory, by denoiser.
         parameters: number of parameters of each denoiser.
         models: what each denoiser is.
         noise_scheduler: class name; None in a hand-written loop.
         predictor: description of the method's.
+        notes: what was done to keep to a bound.
         errors: at a computed tick, the last computed tick before it, and the errors of predicting and of holding instead,
             as fractions of the output; of the leading branch, where the whole denoiser is cached.
     """
@@ -62,11 +64,13 @@ class RunRecord:
     observed: bool = False
     calls: list[CallRecord] = field(default_factory=list)
     cache_bytes: int = 0
-    held: dict[str, int] = field(default_factory=dict)
+    host_bytes: int = 0
+    held: dict[str, tuple[int, int]] = field(default_factory=dict)
     parameters: dict[str, int] = field(default_factory=dict)
     models: dict[str, Model] = field(default_factory=dict)
     noise_scheduler: str | None = None
     predictor: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
     errors: list[tuple[int, int, list[float]]] = field(default_factory=list)
 
     def add(
@@ -88,8 +92,15 @@ class RunRecord:
         site = step.place(denoiser)
         self.calls.append(CallRecord(step.tick, step.branch, site, computed, mark, reason, weight, cached))
 
-    def hold(self, site: str, tensors: Iterable[Tensor]) -> None:
-        """Notes how much is held for a denoiser now."""
-        storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
-        self.held[site] = sum(storages.values())
-        self.cache_bytes = max(self.cache_bytes, sum(self.held.values()))
+    def hold(self, site: str, tensors: Iterable[Tensor], stored: Iterable[Tensor], *, on_host: bool) -> None:
+        """Notes how much is held for a denoiser now: what is `stored`, in host memory or not, and other tensors."""
+        here, there = ([*tensors], [*stored]) if on_host else ([*tensors, *stored], [])
+        self.held[site] = bytes_of(here), bytes_of(there)
+        self.cache_bytes = max(self.cache_bytes, sum(held for held, _ in self.held.values()))
+        self.host_bytes = max(self.host_bytes, sum(held for _, held in self.held.values()))
+
+
+def bytes_of(tensors: Iterable[Tensor]) -> int:
+    """Of the memory behind tensors; what they share is counted once."""
+    storages = (tensor.untyped_storage() for tensor in tensors)
+    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())

@@ -96,8 +96,13 @@ class RunReport:
 
     @property
     def cache_bytes(self) -> int:
-        """Most bytes that the cache held at once."""
+        """Most bytes that the cache held at once, on the device that computes."""
         return max((record.cache_bytes for record in self.records), default=0)
+
+    @property
+    def host_bytes(self) -> int:
+        """Most bytes that it held in host memory instead (`cache_device="cpu"`)."""
+        return max((record.host_bytes for record in self.records), default=0)
 
     @property
     def reasons(self) -> dict[str, list[tuple[int, str, str]]]:
@@ -110,7 +115,8 @@ class RunReport:
 
     @property
     def notes(self) -> list[str]:
-        """What the user should know: that nothing was reused, and why; that steps could not be observed."""
+        """What the user should know: that nothing was reused, and why; that steps could not be observed; what was done to
+        keep to `max_cache_bytes`."""
         if not self.records:
             return ["no run yet"]
         if not self.calls:
@@ -119,9 +125,9 @@ class RunReport:
             ]
         if not any(record.observed for record in self.records):
             return [f"nothing was reused: {NOT_OBSERVED}"]
-        if all(call.computed == 1 for call in self.calls):
-            return [f"nothing was reused: {self._why()}"]
-        return []
+        unused = all(call.computed == 1 for call in self.calls)
+        done = dict.fromkeys(note for record in self.records for note in record.notes)
+        return [*([f"nothing was reused: {self._why()}"] if unused else []), *done]
 
     def summary(self) -> str:
         """A few lines for a person."""
@@ -130,7 +136,8 @@ class RunReport:
         ticks = len(self.computed_ticks)
         head = f"{self.method}: {ticks} of {self.num_ticks} ticks computed"
         work = f"{self.compute_fraction:.1%} of the work ({self.speedup:.2f}x less)"
-        lines = [f"{head}, {work}, at most {self.cache_bytes / 2**20:.2f} MiB cached"]
+        aside = f" and {self.host_bytes / 2**20:.2f} MiB in host memory" if self.host_bytes else ""
+        lines = [f"{head}, {work}, at most {self.cache_bytes / 2**20:.2f} MiB cached{aside}"]
         for branch in self.branches:
             lines.append(f"  {branch:>8} {self._timeline(branch)}")
         for reason, places in self.reasons.items():
@@ -157,6 +164,7 @@ class RunReport:
             "options": self.options,
             "compute_fraction": self.compute_fraction,
             "cache_bytes": self.cache_bytes,
+            "host_bytes": self.host_bytes,
             "notes": self.notes,
             "runs": [asdict(record) for record in self.records],
         }

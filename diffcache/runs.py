@@ -1,12 +1,13 @@
 """Runs: one denoising loop, and everything cached that belongs to it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from torch import nn
 
 from diffcache.branches import FORGET_AFTER
 from diffcache.calls import Call
-from diffcache.config import CacheConfig, RunFacts
+from diffcache.config import CPU, CacheConfig, RunFacts
 from diffcache.engine import Engine
 from diffcache.lanes import counts_rows
 from diffcache.models import model_of
@@ -21,12 +22,14 @@ class Run:
 
     Attributes:
         timetable: its ticks and noise levels.
+        make: what makes an engine.
         tick: the current tick.
         called: a denoiser has been called in this tick.
         lost: several samples are stepped one after another at each step (panoramas): nothing can be reused.
     """
 
     timetable: Timetable
+    make: Callable[..., Engine] = Engine
     tick: int = 0
     called: bool = False
     lost: bool = False
@@ -51,13 +54,15 @@ class Run:
                 noise_scheduler=self.timetable.noise_scheduler,
                 blocks=block_counts(module),
                 latents=tuple(tuple(x.shape[1:] if call.batched else x.shape) for x in call.latents),
+                device=call.latents[0].device if call.latents else CPU,
             )
-            engine = Engine(site, config, facts, self.record, separable=not counts_rows(module))
+            engine = self.make(site, config, facts, self.record, separable=not counts_rows(module))
             self.record.parameters[site] = sum(p.numel() for p in module.parameters())
             self.record.models[site] = replace(model_of(module), latents=facts.latents)
             self.record.predictor = {
                 **engine.planner.predictor.describe(),
                 "basis": "residual" if config.residual else "output",
+                **({} if config.storage is None else {"cache_dtype": config.storage}),
             }
             if engine.guidance is not None:
                 self.record.predictor["guidance"] = engine.guidance.rule.describe()
@@ -88,7 +93,9 @@ class Run:
             key for key, engine in self.engines.items() if engine.branches.tick < self.tick - 1 - FORGET_AFTER
         ]
         for key in idle:
-            self.engines.pop(key).close()
+            engine = self.engines.pop(key)
+            engine.close()
+            self.record.held.pop(engine.name, None)
 
     def close(self) -> None:
         self.record.num_ticks = self.timetable.num_ticks

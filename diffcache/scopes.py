@@ -4,7 +4,7 @@ A context-local variable holds the innermost scope, so threads and nested calls 
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -14,7 +14,7 @@ from torch import nn
 from diffcache.calls import Call
 from diffcache.compiled import uncompiled
 from diffcache.config import CacheConfig
-from diffcache.engine import Forward
+from diffcache.engine import Engine, Forward
 from diffcache.records import RunRecord
 from diffcache.respacing import respace
 from diffcache.runs import Run
@@ -74,6 +74,7 @@ class Scope:
     by_order = False
     hides = True
     """Scopes around this one do not see the calls inside it."""
+    make_engine: Callable[..., Engine] = Engine
 
     def __init__(self, config: CacheConfig | None, denoisers: dict[str, nn.Module]) -> None:
         self.config = config
@@ -83,6 +84,7 @@ class Scope:
         self.run: Run | None = None
         self.last_place: int | None = None
         self.records: list[RunRecord] = []
+        self.notes: Sequence[str] = ()
 
     def serves(self, module: nn.Module) -> bool:
         return id(uncompiled(module)) in self.sites
@@ -134,7 +136,8 @@ class Scope:
     def _begin(self) -> None:
         self.end_run()
         self.last_place = None
-        self.run = Run(self.timetable())
+        self.run = Run(self.timetable(), self.make_engine)
+        self.run.record.notes = list(self.notes)
         self.records.append(self.run.record)
 
 

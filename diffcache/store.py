@@ -3,11 +3,11 @@
 import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from torch import Tensor
 
 from diffcache.correctors import Corrector
+from diffcache.formats import Format, Ring, plain, tensors_of, values_of
 from diffcache.kernels.extrapolate import NO_CORRECTION
 from diffcache.layout import Layout
 from diffcache.predictors import Predictor
@@ -18,30 +18,29 @@ from diffcache.timetable import Timetable
 Tensors = dict[str, Tensor]
 
 
-@dataclass(frozen=True, slots=True)
-class Feature:
-    """What one computed call left behind: one detached tensor for each tensor of the module's output."""
-
-    tick: int
-    tensors: tuple[Tensor, ...]
-
-
 class Store:
     """Rings of the newest `depth` features, newest first.
+
+    Args:
+        depth: how many.
+        format: how they lie in memory.
 
     Attributes:
         layout: how the output splits, learned from the newest computed call; None before the first.
         rings: one for each lane.
     """
 
-    def __init__(self, depth: int) -> None:
+    def __init__(self, depth: int, format: Format) -> None:
         self.depth = depth
+        self.format = format
         self.layout: Layout | None = None
-        self.rings: list[deque[Feature]] = []
+        self.rings: list[Ring] = []
 
     def seat(self, lanes: int) -> None:
         """Makes room for so many lanes; another number than before empties the store."""
         if len(self.rings) != lanes:
+            for ring in self.rings:
+                ring.clear()
             self.rings = [deque(maxlen=self.depth) for _ in range(lanes)]
 
     def __len__(self) -> int:
@@ -53,10 +52,7 @@ class Store:
 
     def push(self, tick: int, lane: int, tensors: Tensors, outputs: Sequence[Tensor]) -> None:
         """Keeps what a computed call gave: `outputs`, from the call's `tensors`."""
-        ring = self.rings[lane]
-        if len(ring) == self.depth:
-            ring.pop()  # before the new one is made: its memory can be used again
-        ring.appendleft(Feature(tick, self.learned.features(tensors, outputs)))
+        self.format.push(self.rings[lane], tick, self.learned.based(tensors, outputs))
 
     def value(
         self,
@@ -68,12 +64,12 @@ class Store:
         corrector: Corrector | None = None,
     ) -> list[Tensor]:
         """The outputs that `predictor` expects at `step` for a call with these `tensors`, repaired by `corrector`."""
-        past = list(self.rings[lane])[: predictor.depth]
         moments = self.moments(lane, times)[: predictor.depth]
         weights = predictor.weights(moments, Moment(step.tick, step.sigma))
-        correction = NO_CORRECTION if corrector is None else corrector.correction(step, past[0].tensors[0])
+        past, weights = self.format.read(self.rings[lane], weights)
+        correction = NO_CORRECTION if corrector is None else corrector.correction(step, values_of(past[0][0]))
         try:
-            return self.learned.predict(tensors, [feature.tensors for feature in past], weights, correction)
+            return self.learned.predict(tensors, past, weights, correction)
         except BaseException as error:
             past.clear()
             traceback.clear_frames(
@@ -86,8 +82,9 @@ class Store:
         return [Moment(feature.tick, times.sigma(feature.tick)) for feature in self.rings[lane]]
 
     def newest(self, lane: int) -> tuple[Tensor, ...]:
-        """The feature that was stored last."""
-        return self.rings[lane][0].tensors
+        """The feature that was stored last, one floating tensor for each of the output's."""
+        features, weights = self.format.read(self.rings[lane], [1.0])
+        return tuple(plain(past, weights) for past in zip(*features, strict=True))
 
     @property
     def learned(self) -> Layout:
@@ -103,4 +100,5 @@ class Store:
     def tensors(self) -> Iterator[Tensor]:
         for ring in self.rings:
             for feature in ring:
-                yield from feature.tensors
+                for kept in feature.tensors:
+                    yield from tensors_of(kept)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from diffcache.calls import Call
+from diffcache.kernels.residual import store_residual
 from diffcache.layout import Layout
 from diffcache.places import FIRST_BLOCK
 from diffcache.schedulers.errors import TargetError
@@ -63,8 +64,8 @@ class Tap:
         if self.of == "output":
             return [self._one(output)]
         layout = Layout(call, output, residual=True)
-        pairs = zip(layout.streams, layout.features(call.tensors, layout.split(output)), strict=True)
-        first = [feature for stream, feature in pairs if stream.source == call.latent]
+        pairs = zip(layout.streams, layout.based(call.tensors, layout.split(output)), strict=True)
+        first = [store_residual(*pair) for stream, pair in pairs if stream.source == call.latent]
         return first or [self._one(output)]
 
     def _one(self, output: Any) -> Tensor:

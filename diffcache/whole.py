@@ -149,7 +149,7 @@ class Whole:
         if branch is self.planner.leader:
             self._compare(step, times, store, lane, tensors, evolved)
         store.push(step.tick, lane, tensors, outputs)
-        self.planner.observer.computed(self.name, step, store.newest(lane), outputs)
+        self.planner.observe(step, store, lane, outputs)
         self.planner.computed(branch, lane, step, seen, evolved)
 
     def _compare(

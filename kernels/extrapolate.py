@@ -34,7 +34,7 @@ NO_CORRECTION = Correction()
 
 
 def extrapolate(
-    features: Sequence[Tensor] | Sequence[Quantized],
+    features: Sequence[Tensor | Quantized],
     weights: Sequence[float],
     base: Tensor | None,
     dtype: torch.dtype,
@@ -43,7 +43,7 @@ def extrapolate(
     """base + sum_j weights[j] * features[j], corrected; summed in the features' precision (fp32 at least), rounded once.
 
     Args:
-        features: at least one, all of one shape and dtype; quantised ones are read where they lie.
+        features: at least one, all of one shape and dtype, all quantised or none; those are read where they lie.
         weights: one number for each: (1,) holds, those of a Taylor or Lagrange polynomial extrapolate.
         base: what the features are residuals to (same shape), or None.
         dtype: of the result.

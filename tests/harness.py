@@ -21,6 +21,7 @@ STEPS = 6
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "uniform": ("uniform", {"interval": 3, "order": 1}),
     "easycache": ("easycache", {"threshold": 0.4, "warmup_steps": 0}),
+    "int8": ("uniform", {"interval": 3, "order": 1, "cache_dtype": "int8"}),
 }
 RUNS = [
     ("WanPipeline", "uniform"),
@@ -28,6 +29,7 @@ RUNS = [
     ("FluxPipeline-true-cfg", "easycache"),
     ("StableDiffusionPipeline", "uniform"),
     ("WanPipeline-two-experts", "easycache"),
+    ("FluxPipeline-true-cfg", "int8"),
 ]
 each_run = pytest.mark.parametrize(("name", "method"), RUNS, ids=["-".join(run) for run in RUNS])
 

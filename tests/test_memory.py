@@ -28,7 +28,14 @@ from toys import by_embeds, toy_pipeline
 from zoo.pipelines import CASES
 
 from diffcache import accelerate, report
+from diffcache.branches import Branch
+from diffcache.config import GuidanceRule
+from diffcache.formats import Format
+from diffcache.guidance import Guidance
 from diffcache.records import RunRecord
+from diffcache.schedulers.guards import Guards
+from diffcache.schedulers.interval import Interval
+from diffcache.timetable import Timetable, Turn
 
 
 @contextmanager
@@ -37,10 +44,16 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[weakref.ref[torch.
     seen: list[weakref.ref[torch.Tensor]] = []
     hold = RunRecord.hold
 
-    def watching(self: RunRecord, site: str, tensors: Iterable[torch.Tensor]) -> None:
-        tensors = list(tensors)
-        seen.extend(weakref.ref(tensor) for tensor in tensors)
-        hold(self, site, tensors)
+    def watching(
+        self: RunRecord,
+        site: str,
+        tensors: Iterable[torch.Tensor],
+        stored: Iterable[torch.Tensor],
+        **how: Any,
+    ) -> None:
+        tensors, stored = list(tensors), list(stored)
+        seen.extend(weakref.ref(tensor) for tensor in (*tensors, *stored))
+        hold(self, site, tensors, stored, **how)
 
     with monkeypatch.context() as patch:
         patch.setattr(RunRecord, "hold", watching)
@@ -186,6 +199,20 @@ def test_a_stack_holds_one_tensor_for_each_stream_and_branch(name: str, tokens: 
     pipe = accelerate(case.build(), "uniform", interval=3, site="stack")
     held = most_held(pipe, case.build(), lambda: case.call(0, STEPS))
     assert held == report(pipe).cache_bytes == 2 * tokens * channels * torch.float64.itemsize
+
+
+def test_what_an_expert_held_no_longer_counts_when_it_has_handed_over() -> None:
+    """The second one's ring is full only after the first one's has been dropped."""
+    case = CASES["WanPipeline-two-experts"]
+    pipe = accelerate(case.build(), "uniform", interval=5, order=2)
+    assert most_held(pipe, case.build(), lambda: case.call(0, 20)) == report(pipe).cache_bytes > 0
+
+
+def test_what_the_leading_pass_returned_counts_while_the_other_one_waits_for_it() -> None:
+    guidance = Guidance("net", GuidanceRule(Interval(2)), Guards(0, 0), RunRecord(), separable=True)
+    output = torch.randn(2, 3)
+    guidance.lead(Turn(0, Timetable(4), None, by_order=True), Branch("cond", None, 1, Format()), (output,))
+    assert list(guidance.tensors()) == [output]
 
 
 def test_conditioning_that_only_the_cache_keeps_is_counted() -> None:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from diffcache.config import GUIDANCE, Boost, CacheConfig, GuidanceRule, RunFacts
 from diffcache.correctors import Affine, Corrector
+from diffcache.formats import DTYPES
 from diffcache.models import model_of
 from diffcache.places import is_inside, units_for
 from diffcache.predictors import Predictor, predictor_from
@@ -34,6 +35,7 @@ class ReplayConfig(CacheConfig):
             level, instead of refusing them; corrections are left out.
         rectify: apply the schedule's affine corrections, if it has any.
         respace: run at the schedule's own noise levels, if it has any.
+        cache_dtype: None: as in the run that was recorded.
     """
 
     name: ClassVar[str] = "schedule"
@@ -54,6 +56,10 @@ class ReplayConfig(CacheConfig):
     def options(self) -> dict[str, Any]:
         switches = {"resample": self.resample, "rectify": self.rectify, "respace": self.respace}
         return {**switches, "of": dict(self.schedule.producer)}
+
+    @property
+    def storage(self) -> str | None:
+        return self.cache_dtype or self.schedule.predictor.get("cache_dtype")
 
     def places(self, run: RunFacts) -> tuple[str, ...]:
         inside = [
@@ -80,6 +86,10 @@ class ReplayConfig(CacheConfig):
         basis = self.schedule.predictor.get("basis", "residual")
         if basis not in ("residual", "output"):
             raise ScheduleError(f"predictor.basis: must be residual or output, not {basis!r}.")
+        if self.storage not in (None, *DTYPES):
+            raise ScheduleError(
+                f"predictor.cache_dtype: must be one of {', '.join(DTYPES)}, not {self.storage!r}."
+            )
         unknown = [site for site in self.schedule.table if site.split(".")[0] not in self.schedule.models]
         if unknown:
             raise ScheduleError(f"table.{unknown[0]}: there is no model of that name in the schedule.")

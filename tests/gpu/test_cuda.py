@@ -8,8 +8,9 @@ from coverage_checks import run, same
 from torch import Tensor
 from zoo.denoiser_case import like
 from zoo.denoisers import CASES
+from zoo.pipelines import CASES as PIPELINES
 
-from diffcache import accelerate, report
+from diffcache import accelerate, plan, report
 
 pytestmark = [
     pytest.mark.gpu,
@@ -28,3 +29,29 @@ def test_all_compute_is_exact_and_reuse_finite(name: str) -> None:
     accelerate(net, "uniform", interval=2, order=1)
     assert all(torch.isfinite(x).all() for x in run(case, net))
     assert report(net).computed_ticks == [0, 2, 4, 5]
+
+
+@pytest.mark.parametrize("options", [{}, {"site": "sub-layer"}], ids=str)
+@pytest.mark.parametrize("dtype", [None, "bfloat16", "int8", "float8"])
+def test_host_memory_changes_nothing_but_where_the_cache_is(
+    dtype: str | None, options: dict[str, str]
+) -> None:
+    case = PIPELINES["FluxPipeline-true-cfg"]
+    pipe, told, pictures = case.build().to("cuda"), [], []
+    for device in (None, "cpu"):
+        accelerate(pipe, "uniform", interval=3, order=1, cache_dtype=dtype, cache_device=device, **options)
+        pictures.append(case.render(pipe, 0, 8))
+        told.append(report(pipe))
+    assert torch.equal(*pictures)
+    assert told[1].host_bytes > 0.9 * told[0].cache_bytes
+    assert told[1].cache_bytes < 0.1 * told[0].cache_bytes
+    foretold = plan(pipe, **case.call(0, 8))
+    assert (foretold.cache_bytes, foretold.host_bytes) == (told[1].cache_bytes, told[1].host_bytes)
+
+
+def test_a_bound_is_kept_by_host_memory_in_the_end() -> None:
+    case = PIPELINES["FluxPipeline-true-cfg"]
+    pipe = accelerate(case.build().to("cuda"), "uniform", site="sub-layer", max_cache_bytes=2048)
+    assert case.render(pipe, 0, 8).isfinite().all()
+    assert report(pipe).cache_bytes <= 2048
+    assert report(pipe).notes == ["features are kept in host memory"]

@@ -5,7 +5,8 @@ from typing import Any
 import torch
 
 from diffcache.branches import Argument, Branches
-from diffcache.store import Feature
+from diffcache.formats import Format
+from diffcache.memory import Feature
 
 COND, UNCOND = torch.randn(1, 4, 8), torch.randn(1, 4, 8)
 
@@ -14,7 +15,7 @@ class Loop:
     """Feeds calls into Branches and marks each found branch as having stored something."""
 
     def __init__(self) -> None:
-        self.branches = Branches(depth=1)
+        self.branches = Branches(depth=1, format=Format())
         self.tick = -1
 
     def __call__(

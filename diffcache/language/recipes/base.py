@@ -25,6 +25,7 @@ class LanguageConfig(CacheConfig):
         tail_steps: has no meaning here, since the number of model calls is not known beforehand.
         max_consecutive_reuses: model calls in a row that compute only some rows, before one computes all; None for
             no cap.
+        cache_dtype, cache_device: have no meaning here: keys and values are kept as the model computes them.
 
     Raises:
         ConfigError: an option out of range.
@@ -37,6 +38,10 @@ class LanguageConfig(CacheConfig):
         if self.tail_steps:
             raise ConfigError(
                 f"{self.name}: leave tail_steps at 0, since a language model's number of calls is not known beforehand."
+            )
+        if self.cache_dtype is not None or self.cache_device is not None:
+            raise ConfigError(
+                f"{self.name}: leave cache_dtype and cache_device out, since keys and values are kept as they are."
             )
 
     @abstractmethod
