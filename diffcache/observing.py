@@ -14,11 +14,9 @@ class Observer:
 
     Attributes:
         shadow: every place is computed; where the method would have reused, prediction and truth are compared.
-        closed: the run goes on with the prediction (closed loop), not with the truth; for shadows only.
     """
 
     shadow = False
-    closed = False
 
     def computed(
         self, denoiser: str, step: Step, features: Sequence[Tensor], outputs: Sequence[Tensor]
@@ -28,8 +26,14 @@ class Observer:
     def measured(self, denoiser: str, step: Step, signal: Sequence[float]) -> None:
         """The method's signal at a tick, one number for each stream."""
 
-    def predicted(self, denoiser: str, step: Step, guess: Sequence[Tensor], truth: Sequence[Tensor]) -> None:
-        """A place would have been reused: its outputs as predicted, and as computed, one for each stream."""
+    def predicted(
+        self, denoiser: str, step: Step, guess: Sequence[Tensor], truth: Sequence[Tensor]
+    ) -> Sequence[Tensor]:
+        """A place would have been reused: its outputs as predicted, and as computed, one for each stream.
+
+        Returns what the run goes on with: the truth (open loop), the prediction (closed loop), or one repaired.
+        """
+        return truth
 
 
 _observer: ContextVar[Observer | None] = ContextVar("diffcache_observer", default=None)

@@ -123,11 +123,11 @@ class Whole:
         return store.learned.join(joined, call.tensors)
 
     def _shadow(self, forward: Forward, call: Call, step: Step, store: Store, predicted: Any) -> Any:
-        """Computes what has been predicted, for an observer to compare."""
-        observer, split = self.planner.observer, store.learned.split
+        """Computes what has been predicted, for an observer to compare, and goes on with what it says."""
+        observer, layout = self.planner.observer, store.learned
         truth = forward(*call.args, **call.kwargs)
-        observer.predicted(self.name, step, split(predicted), split(truth))
-        return predicted if observer.closed else truth
+        outputs = observer.predicted(self.name, step, layout.split(predicted), layout.split(truth))
+        return layout.join(outputs, call.tensors)
 
     def _lane(self, call: Call, lane: int) -> dict[str, Tensor]:
         return lane_of(call.tensors, lane, len(self.planner.lanes))

@@ -168,7 +168,7 @@ class Moments(Observer):
     """Compares predictions with the truth as a schedule is run in shadow, keeping sums only.
 
     Attributes:
-        closed: see `Observer`.
+        closed: the run goes on with the prediction (closed loop), not with the truth.
     """
 
     closed: bool = False
@@ -177,7 +177,9 @@ class Moments(Observer):
     ratios: dict[int, list[float]] = field(default_factory=dict)
     _outputs: dict[tuple[str, str], tuple[int, Tensor]] = field(default_factory=dict)
 
-    def predicted(self, denoiser: str, step: Step, guess: Sequence[Tensor], truth: Sequence[Tensor]) -> None:
+    def predicted(
+        self, denoiser: str, step: Step, guess: Sequence[Tensor], truth: Sequence[Tensor]
+    ) -> Sequence[Tensor]:
         u, y = guess[0].double(), truth[0].double()
         self._compare(denoiser, step, u, y)
         dims = [d for d in range(u.ndim) if d != channel_dim(u)]
@@ -190,6 +192,7 @@ class Moments(Observer):
             sums.yy + (y * y).sum(dims),
         )
         sums.calls += len(u)
+        return guess if self.closed else truth
 
     def coefficients(self, ticks: int) -> dict[str, Tensor]:
         """gain and shift of the regression of the truth on the prediction, [ticks, channels] fp32 by name.
