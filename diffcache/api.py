@@ -1,7 +1,8 @@
 """The public functions: thin, and all of the checking of what a user passes."""
 
 import difflib
-from contextlib import AbstractContextManager
+import logging
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -10,6 +11,7 @@ from diffcache import attach, attachments
 from diffcache.compiled import uncompiled
 from diffcache.config import CacheConfig, check_options
 from diffcache.language import attaching as language
+from diffcache.quantization import fold_repairs, put_back, quantised, quantising
 from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.registry import DEFAULT, LANGUAGE_DEFAULT, METHODS
 from diffcache.recipes.replay import ReplayConfig
@@ -17,6 +19,8 @@ from diffcache.reporting import RunReport
 from diffcache.schedulers.errors import ConfigError, TargetError
 from diffcache.schedulers.schedule import Schedule
 from diffcache.targets import denoisers_of
+
+logger = logging.getLogger("diffcache")
 
 Target = TypeVar("Target")
 
@@ -28,6 +32,7 @@ def accelerate(
     speedup: float | None = None,
     quality: float | None = None,
     quantize: Any = None,
+    keep_original: bool = False,
     max_cache_bytes: int | None = None,
     verbose: bool = False,
     **options: Any,
@@ -42,7 +47,13 @@ def accelerate(
         speedup: instead of an interval or a threshold: ticks of a run over computed ticks, at least (2.0 computes half).
         quality: instead of those: PSNR in dB to the full run that must be kept. This measures first: see `tune`, to which
             `prompts=` (texts, or whole calls as dicts) and the call's own arguments are handed on.
-        quantize, max_cache_bytes: not there yet; a value raises NotImplementedError.
+        quantize: what the weights of linear layers are quantised to first, through torchao: "int8", "float8" (activations
+            too, at each call), "int8-weight-only", "float8-weight-only", a torchao config, Diffusers' `TorchAoConfig`, or
+            a dict of these by regular expressions on layers' paths, with "_default" for the others and None for "not".
+            A denoiser that is quantised already is left as it is. A schedule that was calibrated with it brings its
+            corrections of the weights along.
+        keep_original: keep the replaced weights in CPU memory, for `restore` to put back.
+        max_cache_bytes: not there yet; a value raises NotImplementedError.
         verbose: print what was attached.
         **options: the method's own (`threshold=0.1`, `interval=3`, ...); for a schedule `resample=True`.
 
@@ -56,37 +67,57 @@ def accelerate(
 
     Either everything is attached or nothing: after an error the target is as it was.
     """
-    for option, value in {
-        "quantize": quantize,
-        "max_cache_bytes": max_cache_bytes,
-    }.items():
-        if value is not None:
-            raise NotImplementedError(
-                f"{option}= is not there yet: choose a method and its threshold or interval."
-            )
+    if max_cache_bytes is not None:
+        raise NotImplementedError(
+            "max_cache_bytes= is not there yet: choose a method and its threshold or interval."
+        )
+    if keep_original and quantize is None:
+        raise ConfigError(
+            "keep_original=True keeps the weights that quantize= replaces: pass quantize= as well."
+        )
     if language.is_language(target):
-        if speedup is not None or quality is not None:
+        if speedup is not None or quality is not None or quantize is not None:
             raise ConfigError(
-                "speedup= and quality= are for diffusion pipelines: choose a language method instead."
+                "speedup=, quality= and quantize= are for diffusion pipelines: choose a language method instead."
             )
         chosen = _config(config, options, LANGUAGE_DEFAULT)
         language.attach(target, chosen)
         if verbose:
             print(f"diffcache: {chosen} attached to {type(target).__name__}")
         return target
-    if speedup is not None or quality is not None:
-        config, options = _aimed(target, config, speedup, quality, options)
-    resolved = _config(config, options, DEFAULT).resolved()
-    resolved.check({name: uncompiled(module) for name, module in denoisers_of(target).items()})
-    attach.attach(target, resolved)
+    denoisers = {name: uncompiled(module) for name, module in denoisers_of(target).items()}
+    with ExitStack() as undone_on_error:
+        if quantize is not None:
+            undone_on_error.enter_context(quantising(denoisers, quantize, keep_original))
+        if speedup is not None or quality is not None:
+            config, options = _aimed(target, config, speedup, quality, options)
+        resolved = _config(config, options, DEFAULT).resolved()
+        resolved.check(denoisers)
+        if quantize is not None:
+            fold_repairs(denoisers, resolved)
+        attach.attach(target, resolved)
     if verbose:
-        print(f"diffcache: {resolved} attached to {', '.join(denoisers_of(target))}")
+        print(f"diffcache: {resolved} attached to {', '.join(denoisers)}")
+        for name, module in denoisers.items():
+            if module in quantised:
+                print(f"diffcache: {name} quantised: {quantised[module]}")
     return target
 
 
 def restore(target: Target) -> Target:
-    """Removes everything that `accelerate` attached; a target that is not accelerated is returned as it is."""
-    language.detach(target) if language.is_language(target) else attach.detach(target)
+    """Removes everything that `accelerate` attached; a target that is not accelerated is returned as it is.
+
+    Weights that it quantised are put back where `keep_original` was passed; else they stay quantised, which is logged.
+    """
+    if language.is_language(target):
+        language.detach(target)
+        return target
+    for module in attach.detach(target):
+        if module in quantised and not put_back(module):
+            logger.warning(
+                "%s: its cache is removed, its weights stay quantised: load it anew, or accelerate with keep_original=True.",
+                type(module).__name__,
+            )
     return target
 
 

@@ -42,14 +42,14 @@ def attach(target: Any, config: CacheConfig) -> None:
     attachments[target] = attachment
 
 
-def detach(target: Any) -> None:
-    """Gives everything its own class back that no other accelerated target needs."""
+def detach(target: Any) -> list[nn.Module]:
+    """Gives everything its own class back that no other accelerated target needs; returns these modules."""
     attachment = attachments.pop(target, None) if can_be_key(target) else None
     if attachment is None:
-        return
+        return []
     if not isinstance(target, nn.Module):
         swap_out(target)
-    _release(list(attachment.modules))
+    return _release(list(attachment.modules))
 
 
 @contextmanager
@@ -161,7 +161,8 @@ def _units(denoisers: dict[str, nn.Module], config: CacheConfig) -> list[nn.Modu
     return list({id(module): module for module in found}.values())
 
 
-def _release(modules: list[nn.Module]) -> None:
-    for module in modules:
-        if not users_of(module):
-            swap_out(module)
+def _release(modules: list[nn.Module]) -> list[nn.Module]:
+    free = [module for module in modules if not users_of(module)]
+    for module in free:
+        swap_out(module)
+    return free

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from torch import nn
+from torch import Tensor, nn
 from typing_extensions import Self
 
 from diffcache.correctors import Corrector
@@ -35,6 +35,7 @@ class RunFacts:
         noise_scheduler: its class name; None in a hand-written loop.
         latents: shapes of the denoiser's latents, without the batch dimension.
         blocks: number of blocks in each of the denoiser's lists.
+        quantization: what the denoiser's weights are quantised to (see `quantization_of`); None: they are not.
     """
 
     denoiser: str
@@ -45,6 +46,7 @@ class RunFacts:
     noise_scheduler: str | None = None
     latents: tuple[tuple[int, ...], ...] = ()
     blocks: Mapping[str, int] = field(default_factory=dict)
+    quantization: str | None = None
 
 
 GUIDANCE = "guidance"
@@ -154,6 +156,10 @@ class CacheConfig(ABC):
     def corrector(self, run: RunFacts) -> Corrector | None:
         """Repaired how; None for not at all."""
         return None
+
+    def repairs(self, site: str, quantization: str | None) -> Mapping[str, tuple[Tensor, Tensor]]:
+        """What is folded into layers of a denoiser that has been quantised to this: gain and shift by path."""
+        return {}
 
     def respaced(self, sigmas: list[float]) -> list[float] | None:
         """Other noise levels for a run's ticks, instead of the noise scheduler's; None to leave them."""

@@ -11,6 +11,9 @@ from diffcache.schedulers.steps import Step
 
 GAIN, SHIFT = "gain", "shift"
 
+WEIGHTS = "weights"
+"""Stands in a coefficient's name for the branch where it repairs a layer's weights."""
+
 
 class Corrector(Protocol):
     """Gives the correction of a place's first stream at a reused tick."""

@@ -51,6 +51,7 @@ class RunRecord:
         held: bytes that were held last, by denoiser.
         parameters: number of parameters of each denoiser.
         models: what each denoiser is.
+        quantization: what the weights of each denoiser that is quantised are stored in.
         noise_scheduler: class name; None in a hand-written loop.
         predictor: description of the method's.
         errors: at a computed tick, the last computed tick before it, and the errors of predicting and of holding instead,
@@ -65,6 +66,7 @@ class RunRecord:
     held: dict[str, int] = field(default_factory=dict)
     parameters: dict[str, int] = field(default_factory=dict)
     models: dict[str, Model] = field(default_factory=dict)
+    quantization: dict[str, str] = field(default_factory=dict)
     noise_scheduler: str | None = None
     predictor: dict[str, Any] = field(default_factory=dict)
     errors: list[tuple[int, int, list[float]]] = field(default_factory=list)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from diffcache.correctors import GAIN, SHIFT, channel_dim, coefficient_name
 from diffcache.observing import Observer
+from diffcache.precision import quantizations_of
 from diffcache.profiling.full_runs import FullRuns
 from diffcache.profiling.record import Call, accelerated, calls_hash, record, watched_run
 from diffcache.profiling.recording import Recording
@@ -107,7 +108,7 @@ def corrected(
     and errors are those of `calibrate`.
     """
     runs = FullRuns(pipe, calls)
-    plain = replace(schedule, corrections={}, fitted_with=None)
+    plain = replace(schedule, corrections={}, fitted_with=None, quantization=quantizations_of(pipe))
     best, quality = plain, runs.psnr(ReplayConfig(schedule=plain))
     if rectify:
         coefficients = _shadowed(pipe, calls, plain, closed).coefficients(schedule.num_ticks)

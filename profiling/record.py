@@ -7,7 +7,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from diffcache import accelerate, report, restore
+from diffcache import accelerate, report
+from diffcache.attach import detach
 from diffcache.config import CacheConfig
 from diffcache.observing import Observer, observed
 from diffcache.profiling.pictures import rewound
@@ -64,12 +65,12 @@ def watched_run(pipe: Any, call: Call, observer: Observer) -> RunRecord:
 
 @contextmanager
 def accelerated(pipe: Any, config: CacheConfig) -> Iterator[None]:
-    """For a while."""
+    """For a while; whether its weights are quantised stays as it is."""
     accelerate(pipe, config)
     try:
         yield
     finally:
-        restore(pipe)
+        detach(pipe)
 
 
 def calls_hash(calls: Sequence[Call]) -> str:

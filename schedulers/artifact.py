@@ -40,7 +40,7 @@ def as_json(schedule: Schedule) -> dict[str, Any]:
         "predictor": dict(schedule.predictor),
         "corrections": {name: list(tensor.shape) for name, tensor in schedule.corrections.items()},
         "fitted_with": schedule.fitted_with,
-        "quantization": schedule.quantization,
+        "quantization": dict(schedule.quantization),
         "producer": dict(schedule.producer),
         "measured": dict(schedule.measured),
     }
@@ -129,7 +129,7 @@ def _read(path: Path, tensors_path: Callable[[], Path]) -> Schedule:
             predictor=fields("predictor", dict),
             corrections=_tensors(tensors_path(), shapes) if shapes else {},
             fitted_with=fields("fitted_with", str, None),
-            quantization=fields("quantization", str, None),
+            quantization=fields("quantization", dict, None) or {},
             producer=fields("producer", dict),
             measured=fields("measured", dict),
         )
