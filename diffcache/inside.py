@@ -187,6 +187,8 @@ class _Pass:
         if not self.verdicts and self.seen:
             planner.arrived(self.branch, 0, self.seen)
         self.verdicts[site.name] = verdicts
+        if verdicts[0].decision.computes or planner.observer.shadow:
+            planner.observer.computing(self.inside.name, step)
         return _Open(site, step, first, verdicts[0])
 
     def _output(
@@ -226,6 +228,9 @@ class _Pass:
     def _shadow(self, here: _Open, truth: Any) -> Any:
         """Predicts what has been computed, for an observer to compare."""
         predicted, observer = self._reused(here), self.inside.planner.observer
-        split = self.branch.store(here.site.name).learned.split
-        observer.predicted(self.inside.name, here.step, split(predicted), split(truth))
+        layout = self.branch.store(here.site.name).learned
+        outputs = layout.split(truth)
+        features = layout.features(here.first.tensors, outputs)
+        observer.predicted(self.inside.name, here.step, layout.split(predicted), outputs, features)
+        observer.computed(self.inside.name, here.step, features, outputs)
         return predicted if observer.closed else truth

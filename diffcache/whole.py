@@ -77,6 +77,7 @@ class Whole:
     ) -> tuple[Any, str | None]:
         """What the denoiser returns, and why it can never be reused, if so."""
         before = call.state()
+        self.planner.observer.computing(self.name, step)
         output = forward(*call.args, **call.kwargs)
         layout = Layout(call, output, residual=self.residual)
         written = (
@@ -124,9 +125,13 @@ class Whole:
 
     def _shadow(self, forward: Forward, call: Call, step: Step, store: Store, predicted: Any) -> Any:
         """Computes what has been predicted, for an observer to compare."""
-        observer, split = self.planner.observer, store.learned.split
+        observer, layout = self.planner.observer, store.learned
+        observer.computing(self.name, step)
         truth = forward(*call.args, **call.kwargs)
-        observer.predicted(self.name, step, split(predicted), split(truth))
+        outputs = layout.split(truth)
+        features = layout.features(call.tensors, outputs)
+        observer.predicted(self.name, step, layout.split(predicted), outputs, features)
+        observer.computed(self.name, step, features, outputs)
         return predicted if observer.closed else truth
 
     def _lane(self, call: Call, lane: int) -> dict[str, Tensor]:
