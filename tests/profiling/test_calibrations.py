@@ -13,14 +13,18 @@ from harness import reference
 from zoo.pipelines import CASES
 
 from diffcache import Schedule, accelerate, report, tune
+from diffcache.config import CacheConfig
 from diffcache.profiling import calibrations, ertacache, repairs
-from diffcache.profiling.record import accelerated
+from diffcache.profiling.full_runs import FullRuns
+from diffcache.profiling.record import accelerated, record
 from diffcache.profiling.recording import Curve, Recording
+from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.easycache import EasyCacheConfig
 from diffcache.recipes.replay import RESPACED, ReplayConfig
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.respacing import stretched
-from diffcache.schedulers.errors import ConfigError
+from diffcache.schedulers.errors import ConfigError, ScheduleError
+from diffcache.schedulers.schedule import Model
 
 FLUX = CASES["FluxPipeline"]
 STEPS = 8
@@ -46,20 +50,87 @@ def curve_of(drift: torch.Tensor) -> Any:
     return Curve(drift, ones, ones, ones, runs=1)
 
 
-def test_corrections_do_no_harm_where_they_were_fitted() -> None:
-    """What is kept of the corrections is never worse on the calls that they were fitted on."""
+def frozen(pipe: Any, config: CacheConfig) -> Schedule:
+    with accelerated(pipe, config):
+        FLUX.render(pipe, 0, STEPS)
+        schedule: Schedule = report(pipe).to_schedule()
+    return schedule
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        UniformConfig(interval=2, warmup_steps=1),
+        UniformConfig(interval=3, order=1, basis="output"),
+        BudgetConfig(speedup=2),
+        EasyCacheConfig(threshold=0.3, warmup_steps=2),
+        UniformConfig(interval=2, site="block"),
+    ],
+    ids=lambda config: str(config.name),
+)
+def test_corrections_do_no_harm_where_they_were_fitted(config: CacheConfig) -> None:
+    """On static schedules of other methods; what is kept of them is never worse on the calls that they were fitted on."""
     pipe = FLUX.build()
-    accelerate(pipe, UniformConfig(interval=2, warmup_steps=1))
-    FLUX.render(pipe, 0, STEPS)
-    schedule = report(pipe).to_schedule()
-    repaired = repairs.corrected(pipe, calls(), schedule, respace=False)
+    schedule = frozen(pipe, config)
+    inside = set(schedule.table) != {"transformer"}
+    repaired = repairs.corrected(pipe, calls(), schedule, respace=not inside)
     assert torch.equal(FLUX.render(pipe, 0, STEPS), reference("FluxPipeline", 0, STEPS))
-    full = reference("FluxPipeline", 0, STEPS)
-    errors = []
-    for candidate in (schedule, repaired):
-        with accelerated(pipe, ReplayConfig(schedule=candidate)):
-            errors.append(float((FLUX.render(pipe, 0, STEPS) - full).square().mean()))
-    assert errors[1] <= errors[0]
+    runs = FullRuns(pipe, calls())
+    plain, kept = (runs.psnr(ReplayConfig(schedule=s)) for s in (schedule, repaired))
+    reached = repaired.measured["psnr_calibration"]
+    assert reached["schedule"] == pytest.approx(plain, abs=0.01)
+    assert kept >= plain
+    assert kept == pytest.approx(max(reached.values()), abs=0.01)
+    assert repaired.table == schedule.table
+
+
+def test_inside_a_denoiser_every_stream_is_repaired() -> None:
+    pipe = FLUX.build()
+    schedule = frozen(pipe, UniformConfig(interval=2, site="transformer_blocks.1"))
+    repaired = repairs.rectified(pipe, calls(), schedule)
+    assert {
+        "transformer.transformer_blocks.1/cond/gain",
+        "transformer.transformer_blocks.1/cond/1/gain",
+    } <= set(repaired.corrections)
+    plain, first, both = (
+        _render(
+            pipe,
+            repairs.with_corrections(schedule, {n: t for n, t in repaired.corrections.items() if has(n)}),
+        )
+        for has in (lambda n: False, lambda n: "/1/" not in n, lambda n: True)
+    )
+    assert not torch.equal(plain, first)
+    assert not torch.equal(first, both)
+    with pytest.raises(ScheduleError, match="whole denoisers: calibrate with respace=False"):
+        repairs.corrected(pipe, calls(), schedule)
+
+
+def _render(pipe: Any, schedule: Schedule) -> torch.Tensor:
+    with accelerated(pipe, ReplayConfig(schedule=schedule)):
+        return FLUX.render(pipe, 0, STEPS)
+
+
+def test_a_rebuilt_unconditional_pass_is_not_corrected() -> None:
+    schedule = Schedule({"net": Model("Net", "0")}, {"net": {"all": "#-"}, "net.guidance": {"all": "#-"}})
+    with pytest.raises(ScheduleError, match="unconditional pass cannot be corrected"):
+        repairs.rectified(None, calls(), schedule)
+
+
+def test_the_closed_loop_measures_where_reuse_leads() -> None:
+    pipe = FLUX.build()
+    begun = frozen(pipe, UniformConfig(interval=3))
+    open_loop, closed = record(pipe, calls(1)), record(pipe, calls(1), along=begun)
+    assert closed.num_ticks == STEPS
+    computed = [tick for tick, mark in enumerate(begun.table["transformer"]["cond"]) if mark == "#"]
+    assert computed[:3] == [0, 3, 6]
+    change, along = open_loop.leading.drift, closed.leading.drift
+    assert torch.equal(along[1, 0], change[1, 0])  # the first reuse is yet to be felt
+    assert not torch.equal(along[2, 1], change[2, 1])
+    schedule = ertacache.calibrate(pipe, calls(1), compute=0.5, closed=True, respace=False)
+    settled = record(pipe, calls(1), along=repairs.with_corrections(schedule, {}))
+    assert [
+        i for i, mark in enumerate(schedule.table["transformer"]["all"]) if mark == "#"
+    ] == ertacache.policy(settled, 0.5)
 
 
 def test_calibrated_schedules_replay_and_their_corrections_can_be_switched_off(tmp_path: Path) -> None:
