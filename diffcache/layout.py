@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from diffcache.calls import Call
-from diffcache.kernels.extrapolate import NO_CORRECTION, Correction, extrapolate
+from diffcache.kernels.extrapolate import Correction, extrapolate
 from diffcache.kernels.residual import store_residual
 
 
@@ -105,23 +105,23 @@ class Layout:
         tensors: Mapping[str, Tensor],
         features: Sequence[Sequence[Tensor]],
         weights: Sequence[float],
-        correction: Correction = NO_CORRECTION,
+        corrections: Sequence[Correction],
     ) -> list[Tensor]:
-        """The outputs of a reused call, from the `features` of past calls (newest first) and their weights.
-
-        The correction is the first stream's.
-        """
+        """The outputs of a reused call, from the `features` of past calls (newest first) and their weights, corrected
+        stream by stream."""
         return [
             extrapolate(
                 past,
                 weights,
                 self._base(stream, tensors, past[0]),
                 stream.dtype,
-                NO_CORRECTION if i else correction,
+                correction,
             )
             if stream.dtype.is_floating_point
             else past[0].clone()
-            for i, (stream, past) in enumerate(zip(self.streams, zip(*features, strict=True), strict=True))
+            for stream, past, correction in zip(
+                self.streams, zip(*features, strict=True), corrections, strict=True
+            )
         ]
 
     def latents(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:

@@ -70,9 +70,12 @@ class Store:
         past = list(self.rings[lane])[: predictor.depth]
         moments = [Moment(feature.tick, times.sigma(feature.tick)) for feature in past]
         weights = predictor.weights(moments, Moment(step.tick, step.sigma))
-        correction = NO_CORRECTION if corrector is None else corrector.correction(step, past[0].tensors[0])
+        corrections = [
+            NO_CORRECTION if corrector is None else corrector.correction(step, stream, feature)
+            for stream, feature in enumerate(past[0].tensors)
+        ]
         try:
-            return self.learned.predict(tensors, [feature.tensors for feature in past], weights, correction)
+            return self.learned.predict(tensors, [feature.tensors for feature in past], weights, corrections)
         except BaseException as error:
             past.clear()
             traceback.clear_frames(

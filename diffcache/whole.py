@@ -77,6 +77,7 @@ class Whole:
     ) -> tuple[Any, str | None]:
         """What the denoiser returns, and why it can never be reused, if so."""
         before = call.state()
+        self.planner.observer.computing(self.name, step)
         output = forward(*call.args, **call.kwargs)
         layout = Layout(call, output, residual=self.residual)
         written = (
@@ -125,9 +126,12 @@ class Whole:
     def _shadow(self, forward: Forward, call: Call, step: Step, store: Store, predicted: Any) -> Any:
         """Computes what has been predicted, for an observer to compare, and goes on with what it says."""
         observer, layout = self.planner.observer, store.learned
-        truth = forward(*call.args, **call.kwargs)
-        outputs = observer.predicted(self.name, step, layout.split(predicted), layout.split(truth))
-        return layout.join(outputs, call.tensors)
+        observer.computing(self.name, step)
+        outputs = layout.split(forward(*call.args, **call.kwargs))
+        features = layout.features(call.tensors, outputs)
+        goes_on = observer.predicted(self.name, step, layout.split(predicted), outputs, features)
+        observer.computed(self.name, step, features, outputs)
+        return layout.join(goes_on, call.tensors)
 
     def _lane(self, call: Call, lane: int) -> dict[str, Tensor]:
         return lane_of(call.tensors, lane, len(self.planner.lanes))

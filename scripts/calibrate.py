@@ -14,6 +14,7 @@ from diffcache.config import CacheConfig
 from diffcache.evals import zoo
 from diffcache.evals.comparison import Comparison, Row, table
 from diffcache.profiling import calibrations, ertacache
+from diffcache.profiling.drawing import draw
 from diffcache.profiling.record import record
 from diffcache.profiling.tuning import tune
 from diffcache.recipes.easycache import EasyCacheConfig
@@ -80,6 +81,7 @@ def main() -> None:
     )
     parser.add_argument("--compute", type=float, default=0.5, help="share of the full run's work")
     parser.add_argument("--quality", type=float, help="PSNR in dB to keep, for --method tune")
+    parser.add_argument("--sites", default="model", help="what to record (see UniformConfig.site)")
     parser.add_argument("--closed", action="store_true", help="fit along the trajectory that reuse leads to")
     parser.add_argument(
         "--prompts", type=Path, help="one prompt on each line, for pipelines other than testbeds"
@@ -90,7 +92,10 @@ def main() -> None:
     args = parser.parse_args()
     pipe, calls, held_out = calls_of(args)
     if args.method == "record":
-        print(f"written to {record(pipe, calls).save(args.out)}")
+        recording = record(pipe, calls, sites=args.sites, folder=args.out)
+        print(
+            f"{recording.table()}\n\nwritten to {args.out}, drawn in {draw(recording, args.out / 'recording.png')}"
+        )
         return
     made = candidates(args, pipe, calls)
     comparison = Comparison(pipe, held_out)

@@ -116,8 +116,8 @@ class ReplayConfig(CacheConfig):
         places = {name.split("/")[0] for name in mine if f"/{WEIGHTS}/" in name}
         return {
             place.removeprefix(f"{site}."): (
-                mine[coefficient_name(place, WEIGHTS, GAIN)],
-                mine[coefficient_name(place, WEIGHTS, SHIFT)],
+                mine[coefficient_name(place, WEIGHTS, 0, GAIN)],
+                mine[coefficient_name(place, WEIGHTS, 0, SHIFT)],
             )
             for place in sorted(places)
         }

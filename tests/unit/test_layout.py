@@ -9,6 +9,7 @@ from diffusers.models.modeling_outputs import Transformer2DModelOutput
 from torch import Tensor, nn
 
 from diffcache.calls import Call
+from diffcache.kernels.extrapolate import NO_CORRECTION
 from diffcache.layout import Layout
 
 Pair = namedtuple("Pair", ["video", "audio"])
@@ -25,7 +26,9 @@ def call(**arguments: Any) -> Call:
 
 
 def hold(layout: Layout, at: Call, outputs: list[Tensor], now: Call) -> list[Tensor]:
-    return layout.predict(now.tensors, [layout.features(at.tensors, outputs)], [1.0])
+    return layout.predict(
+        now.tensors, [layout.features(at.tensors, outputs)], [1.0], [NO_CORRECTION] * len(outputs)
+    )
 
 
 @pytest.mark.parametrize(
@@ -115,6 +118,6 @@ def test_what_is_stored_shares_no_memory_with_the_caller() -> None:
         output = v.clone()
         stored = layout.features(at.tensors, [output])
         output.zero_()
-        assert torch.equal(layout.predict(at.tensors, [stored], [1.0])[0], v)
-        layout.predict(at.tensors, [stored], [1.0])[0].zero_()
-        assert torch.equal(layout.predict(at.tensors, [stored], [1.0])[0], v)
+        assert torch.equal(layout.predict(at.tensors, [stored], [1.0], [NO_CORRECTION])[0], v)
+        layout.predict(at.tensors, [stored], [1.0], [NO_CORRECTION])[0].zero_()
+        assert torch.equal(layout.predict(at.tensors, [stored], [1.0], [NO_CORRECTION])[0], v)
