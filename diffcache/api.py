@@ -18,7 +18,7 @@ from diffcache.recipes.replay import ReplayConfig
 from diffcache.reporting import RunReport
 from diffcache.schedulers.errors import ConfigError, TargetError
 from diffcache.schedulers.schedule import Schedule
-from diffcache.targets import denoisers_of
+from diffcache.targets import denoisers_of, modules_of
 
 logger = logging.getLogger("diffcache")
 
@@ -112,8 +112,9 @@ def restore(target: Target) -> Target:
     if language.is_language(target):
         language.detach(target)
         return target
-    for module in attach.detach(target):
-        if module in quantised and not put_back(module):
+    attach.detach(target)
+    for module in modules_of(target):
+        if module in quantised and not attachments.users_of(module) and not put_back(module):
             logger.warning(
                 "%s: its cache is removed, its weights stay quantised: load it anew, or accelerate with keep_original=True.",
                 type(module).__name__,

@@ -42,14 +42,14 @@ def attach(target: Any, config: CacheConfig) -> None:
     attachments[target] = attachment
 
 
-def detach(target: Any) -> list[nn.Module]:
-    """Gives everything its own class back that no other accelerated target needs; returns these modules."""
+def detach(target: Any) -> None:
+    """Gives everything its own class back that no other accelerated target needs."""
     attachment = attachments.pop(target, None) if can_be_key(target) else None
     if attachment is None:
-        return []
+        return
     if not isinstance(target, nn.Module):
         swap_out(target)
-    return _release(list(attachment.modules))
+    _release(list(attachment.modules))
 
 
 @contextmanager
@@ -161,8 +161,7 @@ def _units(denoisers: dict[str, nn.Module], config: CacheConfig) -> list[nn.Modu
     return list({id(module): module for module in found}.values())
 
 
-def _release(modules: list[nn.Module]) -> list[nn.Module]:
-    free = [module for module in modules if not users_of(module)]
-    for module in free:
-        swap_out(module)
-    return free
+def _release(modules: list[nn.Module]) -> None:
+    for module in modules:
+        if not users_of(module):
+            swap_out(module)

@@ -139,8 +139,7 @@ def put_back(module: nn.Module) -> bool:
     found = quantised[module]
     if found.layers and not found.originals:
         return False
-    for undo in found.repairs:
-        undo()
+    unfold(module)
     for path, weight in found.originals.items():
         layer = module.get_submodule(path)
         device: Any = layer.weight.device
@@ -171,6 +170,13 @@ def fold_repairs(denoisers: Mapping[str, nn.Module], config: CacheConfig) -> Non
                     f"corrections.{name}.{path}: there is no such layer, or it is of another size."
                 )
             quantised[module].repairs.append(fold(layer, repair))
+
+
+def unfold(module: nn.Module) -> None:
+    """Takes out of the weights what was folded in, to the bit."""
+    repairs = quantised[module].repairs if module in quantised else []
+    while repairs:
+        repairs.pop()()
 
 
 def _quantise(module: nn.Module, rules: Rules, result: Quantised) -> None:

@@ -132,3 +132,32 @@ class Moments(Observer):
         if tick == step.tick - 1:
             ratio = (guess - truth).abs().mean() / ((truth - before).abs().mean() + EPS)
             self.ratios.setdefault(step.tick, []).append(float(ratio))
+
+
+@dataclass
+class InOrder(Moments):
+    """Fits each reused tick on runs that all earlier ticks' corrections have gone into (a sequential closed loop).
+
+    What is predicted is repaired on the spot with the fit to all that has been summed up so far, this call included; so one
+    pass over the calls is enough, and one call of many samples is exact.
+    """
+
+    def predicted(
+        self,
+        denoiser: str,
+        step: Step,
+        guess: Sequence[Tensor],
+        truth: Sequence[Tensor],
+        features: Sequence[Tensor],
+    ) -> Sequence[Tensor]:
+        super().predicted(denoiser, step, guess, truth, features)
+        repaired = list(guess)
+        for stream, (u, y, feature) in enumerate(zip(guess, truth, features, strict=True)):
+            sums = self.sums.get((step.place(denoiser), step.branch, stream, step.tick))
+            if sums is not None:
+                shape = [1] * u.ndim
+                shape[channel_dim(u)] = -1
+                gain, shift = (row.reshape(shape) for row in sums.fit())
+                corrected = u if step.kind == MODEL else u - y + feature
+                repaired[stream] = (u + (gain - 1) * corrected + shift).to(u.dtype)
+        return repaired

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,8 @@ from diffcache.recipes.replay import RESPACED, ReplayConfig
 from diffcache.respacing import stretched
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.schedule import Schedule
+
+M = TypeVar("M", bound=Moments)
 
 STRENGTHS = (1.0, 0.3, 0.1)
 """Of the published step adjustment, which are tried. At 1 a held output always gets the least share: at the first reuse
@@ -49,23 +51,23 @@ def corrected(
             rebuilds the unconditional pass.
         TargetError: a call has not exactly one denoising loop.
     """
-    best = _Best(FullRuns(pipe, calls))
+    best = Best(FullRuns(pipe, calls))
     best.offer("schedule", plain := with_corrections(schedule, {}))
     if rectify:
         best.offer("rectified", rectified(pipe, calls, plain, closed=closed))
     if respace:
-        for name, candidate in respaced(pipe, calls, best.schedule or plain, closed=closed).items():
+        for name, candidate in respaced(pipe, calls, best.chosen, closed=closed).items():
             best.offer(name, candidate)
-    assert best.schedule is not None
     producer = {**schedule.producer, "corrections": {"calls": calls_hash(calls), "closed": closed}}
     measured = {**schedule.measured, "psnr_calibration": best.reached}
-    return replace(best.schedule, producer=producer, measured=measured)
+    return replace(best.chosen, producer=producer, measured=measured)
 
 
 def rectified(pipe: Any, calls: Sequence[Call], schedule: Schedule, *, closed: bool = False) -> Schedule:
     """A schedule with affine maps, fitted on the nominal noise levels; arguments and errors as for `corrected`."""
-    plain = replace(with_corrections(schedule, {}), quantization=quantizations_of(pipe))
-    return with_corrections(plain, _shadowed(pipe, calls, plain, closed).coefficients(schedule.num_ticks))
+    plain = with_corrections(schedule, {})
+    coefficients = shadowed(pipe, calls, plain, Moments(closed)).coefficients(schedule.num_ticks)
+    return with_corrections(replace(plain, quantization=quantizations_of(pipe)), coefficients)
 
 
 def respaced(
@@ -83,7 +85,7 @@ def respaced(
         raise ScheduleError(
             "the steps can be adjusted to schedules of whole denoisers: calibrate with respace=False."
         )
-    moments = _shadowed(pipe, calls, schedule, closed)
+    moments = shadowed(pipe, calls, schedule, Moments(closed))
     published = moments.shares(schedule.num_ticks)
     rules = {"steps as published": published}
     rules |= {f"steps, {k} of it": [1 - k * (1 - share) for share in published] for k in STRENGTHS[1:]}
@@ -103,18 +105,25 @@ def with_corrections(schedule: Schedule, corrections: dict[str, Tensor]) -> Sche
 
 
 @dataclass
-class _Best:
-    """Of several candidates, the one nearest to the full runs."""
+class Best:
+    """Of several candidates, the one nearest to the full runs.
+
+    Attributes:
+        reached: what each got, median PSNR in dB.
+    """
 
     runs: FullRuns
-    schedule: Schedule | None = None
     reached: dict[str, float] = field(default_factory=dict)
+    _schedules: dict[str, Schedule] = field(default_factory=dict)
+
+    @property
+    def chosen(self) -> Schedule:
+        """The best so far."""
+        return self._schedules[max(self.reached, key=lambda name: self.reached[name])]
 
     def offer(self, name: str, candidate: Schedule) -> None:
-        quality = round(self.runs.psnr(ReplayConfig(schedule=candidate)), 2)
-        if quality > max(self.reached.values(), default=0.0):
-            self.schedule = candidate
-        self.reached[name] = quality
+        self.reached[name] = round(self.runs.psnr(ReplayConfig(schedule=candidate)), 2)
+        self._schedules[name] = candidate
 
 
 def _levels(schedule: Schedule, final: float, shares: Sequence[float]) -> Tensor:
@@ -122,13 +131,16 @@ def _levels(schedule: Schedule, final: float, shares: Sequence[float]) -> Tensor
     return torch.tensor(stretched(schedule.sigmas, final, shares), dtype=torch.float64)
 
 
-def _shadowed(pipe: Any, calls: Sequence[Call], schedule: Schedule, closed: bool) -> Moments:
-    """What a schedule's predictions are like, over the calls."""
+def shadowed(pipe: Any, calls: Sequence[Call], schedule: Schedule, moments: M) -> M:
+    """Moments of what a schedule predicts, over the calls.
+
+    Raises:
+        ScheduleError: it rebuilds the unconditional pass.
+    """
     if any(site.endswith(f".{GUIDANCE}") for site in schedule.table):
         raise ScheduleError(
             "a schedule that rebuilds the unconditional pass cannot be corrected: leave its guidance out."
         )
-    moments = Moments(closed=closed)
     with accelerated(pipe, ReplayConfig(schedule=schedule)):
         for call in calls:
             watched_run(pipe, call, moments)

@@ -4,6 +4,7 @@
 """
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,14 @@ import torch
 from diffusers import DiffusionPipeline
 
 from diffcache.config import CacheConfig
-from diffcache.evals import zoo
+from diffcache.evals import quantization, zoo
 from diffcache.evals.comparison import Comparison, Row, table
+from diffcache.evals.extractors import CLASSIFIER, Extractor
+from diffcache.evals.provenance import provenance
 from diffcache.profiling import calibrations, ertacache
 from diffcache.profiling.drawing import draw
 from diffcache.profiling.record import record
+from diffcache.profiling.space import EXTRAPOLATE, HOLD
 from diffcache.profiling.tuning import tune
 from diffcache.recipes.easycache import EasyCacheConfig
 from diffcache.recipes.replay import ReplayConfig
@@ -69,6 +73,40 @@ def candidates(args: argparse.Namespace, pipe: Any, calls: list[Call]) -> dict[s
     return {args.method: made}
 
 
+def quantised(args: argparse.Namespace, pipe: Any, calls: list[Call], held_out: Call) -> None:
+    """Calibrates weights, schedule and corrections together, and prints what each part costs and brings."""
+    predictor = HOLD if args.predictor == "hold" else EXTRAPOLATE
+    schedule, rows = quantization.compared(
+        pipe,
+        calls,
+        batches(args) if args.kid else [held_out],
+        quantization.way(args.quantize),
+        compute=args.compute,
+        predictor=predictor,
+        extractor=Extractor(CLASSIFIER) if args.kid else None,
+    )
+    schedule.save_pretrained(args.out)
+    together = quantization.interaction(rows)
+    print(quantization.table(rows))
+    print(
+        f"\ninteraction: {together}\ncalibration: {schedule.measured['psnr_calibration']}\nwritten to {args.out}"
+    )
+    if args.json:
+        settings = {name: str(value) for name, value in vars(args).items() if name not in ("out", "json")}
+        measured = {"interaction": together, "psnr_calibration": schedule.measured["psnr_calibration"]}
+        data = {**provenance(str(pipe.device)), "settings": settings, **measured}
+        args.json.write_text(json.dumps({**data, "rows": quantization.as_json(rows)}, indent=1) + "\n")
+
+
+def batches(args: argparse.Namespace) -> list[Call]:
+    """Calls of held-out prompts, `args.kid` samples in all."""
+    prompts = zoo.prompts(args.model, args.kid, "heldout")
+    return [
+        zoo.call_for(args.model, prompts[i : i + args.samples], range(i, i + args.samples), args.steps)
+        for i in range(0, args.kid, args.samples)
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -88,9 +126,18 @@ def main() -> None:
     )
     parser.add_argument("--samples", type=int, default=16, help="of a testbed, on each side")
     parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument(
+        "--quantize", help="as for accelerate, or int4: calibrates both together (CacheQuant)"
+    )
+    parser.add_argument("--predictor", default="hold", choices=["hold", "order-1"], help="with --quantize")
+    parser.add_argument("--kid", type=int, default=0, help="samples of a testbed for KID, with --quantize")
+    parser.add_argument("--json", type=Path, help="where the table of --quantize is written down")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     pipe, calls, held_out = calls_of(args)
+    if args.quantize:
+        quantised(args, pipe, calls, held_out)
+        return
     if args.method == "record":
         recording = record(pipe, calls, sites=args.sites, folder=args.out)
         print(
