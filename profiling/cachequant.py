@@ -22,6 +22,7 @@ from diffcache.profiling.repairs import Best, shadowed, with_corrections
 from diffcache.profiling.space import HOLD, Space
 from diffcache.quantization import fold_repairs, quantised, quantising, unfold
 from diffcache.recipes.replay import ReplayConfig
+from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.schedule import Schedule
 from diffcache.schedulers.search.cachequant import dps
 from diffcache.targets import denoisers_of
@@ -38,8 +39,8 @@ def calibrate(
 ) -> Schedule:
     """Quantises a pipeline, and makes a schedule for it that repairs what quantising and caching do.
 
-    One after the other, each on what the earlier ones leave, and each kept only if it raises the median PSNR of the
-    calls to their full runs in full precision:
+    One after the other, each on what the earlier ones leave. Every second call is kept apart: each step is fitted to the
+    others, and kept only if it raises the median PSNR of these to their full runs in full precision.
 
     1. the ticks to compute: dynamic programming on the quantised model's own features, along its full run and along the
        run that the reuse leads to; evenly spread ticks are the first candidate;
@@ -50,7 +51,7 @@ def calibrate(
 
     Args:
         pipe: a pipeline. It stays quantised, with 2. folded in, and has no cache afterwards; after an error it is as it was.
-        calls: keyword arguments of each calibration call, all with the same number of steps.
+        calls: keyword arguments of each calibration call, at least two, all with the same number of steps.
         quantize: as for `accelerate`. Where it is None, or the weights are quantised already, 2. is left out.
         compute: share of ticks to compute.
         predictor: what fills in at the others, as `Schedule.predictor`.
@@ -61,19 +62,24 @@ def calibrate(
         quantised yet; `measured["psnr_calibration"]` has what every candidate reached.
 
     Raises:
-        ConfigError: as `accelerate` does; or a share of ticks out of range.
+        ConfigError: as `accelerate` does; a share of ticks out of range; or a single call.
         TargetError: a call has not exactly one denoising loop.
     """
-    best = Best(FullRuns(pipe, calls))
+    fitted, judged = calls[::2], calls[1::2]
+    if not judged:
+        raise ConfigError(
+            "a calibration needs at least two calls: every second one is kept apart to judge by."
+        )
+    best = Best(FullRuns(pipe, judged))
     denoisers = {name: uncompiled(module) for name, module in denoisers_of(pipe).items()}
     with ExitStack() as undone_on_error:
         if quantize is not None:
             undone_on_error.enter_context(quantising(denoisers, quantize, keep_original))
-        for name, schedule in _schedules(pipe, calls, compute, predictor):
+        for name, schedule in _schedules(pipe, fitted, compute, predictor):
             best.offer(name, schedule)
-        _correct_weights(pipe, calls, denoisers, best)
+        _correct_weights(pipe, fitted, denoisers, best)
         schedule = best.chosen
-        moments = shadowed(pipe, calls, schedule, InOrder())
+        moments = shadowed(pipe, fitted, schedule, InOrder())
         coefficients = {**schedule.corrections, **moments.coefficients(schedule.num_ticks)}
         best.offer("caching corrected", with_corrections(schedule, coefficients))
     return replace(best.chosen, measured={**best.chosen.measured, "psnr_calibration": best.reached})

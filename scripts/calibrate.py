@@ -79,7 +79,7 @@ def quantised(args: argparse.Namespace, pipe: Any, calls: list[Call], held_out: 
     schedule, rows = quantization.compared(
         pipe,
         calls,
-        batches(args) if args.kid else [held_out],
+        batches(args) if args.held_out else [held_out],
         quantization.way(args.quantize),
         compute=args.compute,
         predictor=predictor,
@@ -99,11 +99,11 @@ def quantised(args: argparse.Namespace, pipe: Any, calls: list[Call], held_out: 
 
 
 def batches(args: argparse.Namespace) -> list[Call]:
-    """Calls of held-out prompts, `args.kid` samples in all."""
-    prompts = zoo.prompts(args.model, args.kid, "heldout")
+    """Calls of a testbed's held-out prompts, `args.held_out` samples in all."""
+    prompts = zoo.prompts(args.model, args.held_out, "heldout")
     return [
         zoo.call_for(args.model, prompts[i : i + args.samples], range(i, i + args.samples), args.steps)
-        for i in range(0, args.kid, args.samples)
+        for i in range(0, args.held_out, args.samples)
     ]
 
 
@@ -130,7 +130,12 @@ def main() -> None:
         "--quantize", help="as for accelerate, or int4: calibrates both together (CacheQuant)"
     )
     parser.add_argument("--predictor", default="hold", choices=["hold", "order-1"], help="with --quantize")
-    parser.add_argument("--kid", type=int, default=0, help="samples of a testbed for KID, with --quantize")
+    parser.add_argument(
+        "--held-out", type=int, help="samples of a testbed to judge --quantize by, if not --samples"
+    )
+    parser.add_argument(
+        "--kid", action="store_true", help="with --quantize, on the testbeds' classifier's features"
+    )
     parser.add_argument("--json", type=Path, help="where the table of --quantize is written down")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()

@@ -11,7 +11,17 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_benchmark_writes_a_row_for_each_way_and_says_what_this_machine_refuses(tmp_path: Path) -> None:
-    small = "--heads 1 --blocks 1 --tokens 16 --ticks 4 --rounds 1 --ways plain int8 float8".split()
+    small = [
+        "--heads=1",
+        "--blocks=1",
+        "--tokens=16",
+        "--ticks=4",
+        "--rounds=1",
+        "--ways",
+        "plain",
+        "int8",
+        "float8",
+    ]
     script, out = ROOT / "scripts" / "benchmark_quantization.py", tmp_path / "rows.json"
     subprocess.run([sys.executable, script, *small, "--json", out], check=True, capture_output=True, cwd=ROOT)
     found = json.loads(out.read_text())
