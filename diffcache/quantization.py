@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from torch import nn
@@ -39,6 +39,13 @@ REFUSALS = (AssertionError, ValueError, NotImplementedError, ImportError)
 """How torchao says that a layer's shape, the device or a missing package does not allow something."""
 
 
+class Original(NamedTuple):
+    """A layer, and the weight that it had."""
+
+    layer: nn.Linear
+    weight: nn.Parameter
+
+
 @dataclass
 class Quantised:
     """What was done to one denoiser.
@@ -47,7 +54,7 @@ class Quantised:
         layers: paths of the quantised layers.
         left: why other linear layers, and all convolutions, were left as they are, by path.
         before, after: bytes of its weights.
-        originals: the weights that were replaced, in CPU memory; empty where they were not kept.
+        originals: the weights that were replaced, in CPU memory, by path; empty where they were not kept.
         repairs: what takes the schedule's corrections out of the weights again.
         config: the denoiser's configuration as it was, of a Diffusers model.
     """
@@ -56,7 +63,7 @@ class Quantised:
     left: dict[str, str] = field(default_factory=dict)
     before: int = 0
     after: int = 0
-    originals: dict[str, nn.Parameter] = field(default_factory=dict, repr=False)
+    originals: dict[str, Original] = field(default_factory=dict, repr=False)
     repairs: list[Callable[[], None]] = field(default_factory=list, repr=False)
     config: Any = field(default=None, repr=False)
 
@@ -135,18 +142,20 @@ def quantising(denoisers: Mapping[str, nn.Module], quantize: Any, keep_original:
 
 
 def put_back(module: nn.Module) -> bool:
-    """Gives a denoiser that was quantised here its own weights back, to the bit; False where they were not kept."""
+    """Gives a denoiser that was quantised here its own weights back, to the bit; False where they were not kept.
+
+    They come in the dtype and on the device that the denoiser has by now.
+    """
     found = quantised[module]
     if found.layers and not found.originals:
         return False
     unfold(module)
-    for path, weight in found.originals.items():
-        layer = module.get_submodule(path)
-        device: Any = layer.weight.device
+    for layer, weight in found.originals.values():
+        now = layer.weight
+        same = (weight.device, weight.dtype) == (now.device, now.dtype)
         layer.weight = (
-            weight if weight.device == device else nn.Parameter(weight.to(device), weight.requires_grad)
+            weight if same else nn.Parameter(weight.to(now.device, now.dtype), weight.requires_grad)
         )
-        layer.__dict__.pop("extra_repr", None)  # torchao's
     if found.config is not None:
         module._internal_dict = found.config
         del module.hf_quantizer
@@ -215,7 +224,8 @@ def _replace(layer: nn.Linear, path: str, config: Any, result: Quantised) -> str
         layer.weight = original
         reason = f"torchao: {str(error).splitlines()[0]}" if str(error) else "torchao refuses its shape"
     if is_quantised(layer.weight):
-        result.originals[path] = _on_cpu(original)
+        layer.__dict__.pop("extra_repr", None)  # torchao's, which cannot be pickled
+        result.originals[path] = Original(layer, _on_cpu(original))
         result.layers.append(path)
     return reason
 

@@ -126,11 +126,10 @@ def _layer_coefficients(
     sums: dict[str, Sums] = {}
     with ExitStack() as hooks, accelerated(pipe, ReplayConfig(schedule=schedule)):
         for name, module in denoisers.items():
-            for path, original in quantised[module].originals.items() if module in quantised else ():
-                layer = module.get_submodule(path)
+            for path, (layer, weight) in quantised[module].originals.items() if module in quantised else ():
                 if can_fold(layer):
                     found = sums[f"{name}.{path}"] = Sums()
-                    hook = layer.register_forward_hook(partial(_compare, original=original, sums=found))
+                    hook = layer.register_forward_hook(partial(_compare, original=weight, sums=found))
                     hooks.callback(hook.remove)
         for call in calls if sums else ():
             pipe(**rewound(call))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import pickle
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,6 +18,7 @@ import torch
 from diffusers import FluxTransformer2DModel, TorchAoConfig
 from diffusers.quantizers.gguf.utils import GGUFParameter
 from harness import reference, render
+from peft import LoraConfig
 from torch import Tensor, nn
 from torchao.quantization import (
     FqnToConfig,
@@ -192,10 +194,30 @@ def test_a_denoiser_that_another_pipeline_uses_stays_quantised() -> None:
     assert torch.equal(render(other, NAME), reference(NAME))
 
 
-def test_copies_are_quantised_and_know_nothing_of_the_originals() -> None:
+def test_adapters_and_casts_after_quantising_do_not_stand_in_the_way() -> None:
     pipe = CASES[NAME].build()
     accelerate(pipe, "uniform", interval=1, quantize="int8", keep_original=True)
-    other = copy.deepcopy(pipe)
+    picture = render(pipe, NAME)
+    pipe.transformer.add_adapter(LoraConfig(r=4, target_modules=["to_q", "to_v"], init_lora_weights=False))
+    assert not torch.equal(render(pipe, NAME), picture)
+    pipe.transformer.delete_adapters("default")
+    assert torch.equal(render(pipe, NAME), picture)
+    restore(pipe)
+    assert torch.equal(render(pipe, NAME), reference(NAME))
+    pipe = CASES[NAME].build()
+    accelerate(pipe, quantize="int8", keep_original=True)
+    pipe.transformer.to(torch.bfloat16)
+    restore(pipe)
+    assert {weight.dtype for weight in pipe.transformer.parameters()} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize(
+    "duplicate", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"]
+)
+def test_copies_are_quantised_and_know_nothing_of_the_originals(duplicate: Any) -> None:
+    pipe = CASES[NAME].build()
+    accelerate(pipe, "uniform", interval=1, quantize="int8", keep_original=True)
+    other = duplicate(pipe)
     picture = render(pipe, NAME)
     restore(pipe)
     assert torch.equal(render(other, NAME), picture)

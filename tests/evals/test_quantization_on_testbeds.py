@@ -32,9 +32,8 @@ def test_int8_keeps_35_db_in_every_layer(name: str, way: str) -> None:
     accelerate(pipe, "uniform", interval=1, quantize=way, keep_original=True)
     denoiser = pipe.unet if name == "sd" else pipe.transformer
     sums: dict[str, list[Tensor]] = {}
-    for path, original in quantised[denoiser].originals.items():
-        hook = partial(compare, original=original, into=sums.setdefault(path, []))
-        denoiser.get_submodule(path).register_forward_hook(hook)
+    for path, (layer, weight) in quantised[denoiser].originals.items():
+        layer.register_forward_hook(partial(compare, original=weight, into=sums.setdefault(path, [])))
     pipe(**zoo.sample_call(name, 0, 4, 2))
     ratios = {path: 10 * torch.log10(sum(found[::2]) / sum(found[1::2])) for path, found in sums.items()}
     assert len(ratios) > 80
