@@ -144,18 +144,16 @@ def quantising(denoisers: Mapping[str, nn.Module], quantize: Any, keep_original:
 def put_back(module: nn.Module) -> bool:
     """Gives a denoiser that was quantised here its own weights back, to the bit; False where they were not kept.
 
-    They come in the dtype and on the device that the denoiser has by now.
+    They come to the device where the denoiser is by now, and in their own dtype: cast it again if it has been cast since.
     """
     found = quantised[module]
     if found.layers and not found.originals:
         return False
     unfold(module)
     for layer, weight in found.originals.values():
-        now = layer.weight
-        same = (weight.device, weight.dtype) == (now.device, now.dtype)
-        layer.weight = (
-            weight if same else nn.Parameter(weight.to(now.device, now.dtype), weight.requires_grad)
-        )
+        device: Any = layer.weight.device
+        here = weight.device == device
+        layer.weight = weight if here else nn.Parameter(weight.to(device), weight.requires_grad)
     if found.config is not None:
         module._internal_dict = found.config
         del module.hf_quantizer
