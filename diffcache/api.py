@@ -11,7 +11,7 @@ from diffcache import attach, attachments
 from diffcache.compiled import uncompiled
 from diffcache.config import CacheConfig, check_options
 from diffcache.language import attaching as language
-from diffcache.quantization import fold_repairs, put_back, quantised, quantising
+from diffcache.quantization import put_back, quantised, quantising, repaired
 from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.registry import DEFAULT, LANGUAGE_DEFAULT, METHODS
 from diffcache.recipes.replay import ReplayConfig
@@ -94,7 +94,7 @@ def accelerate(
         resolved = _config(config, options, DEFAULT).resolved()
         resolved.check(denoisers)
         if quantize is not None:
-            fold_repairs(denoisers, resolved)
+            undone_on_error.enter_context(repaired(denoisers, resolved))
         attach.attach(target, resolved)
     if verbose:
         print(f"diffcache: {resolved} attached to {', '.join(denoisers)}")

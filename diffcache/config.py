@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from torch import Tensor, nn
+from torch import nn
 from typing_extensions import Self
 
 from diffcache.correctors import Corrector
+from diffcache.folding import Repair
 from diffcache.predictors import Hold, Predictor
 from diffcache.schedulers.artifact import load_config, save_config, upload
 from diffcache.schedulers.base import CacheScheduler
@@ -157,7 +158,7 @@ class CacheConfig(ABC):
         """Repaired how; None for not at all."""
         return None
 
-    def repairs(self, site: str, quantization: str | None) -> Mapping[str, tuple[Tensor, Tensor]]:
+    def repairs(self, site: str, quantization: str | None) -> Mapping[str, Repair]:
         """What is folded into layers of a denoiser that has been quantised to this: gain and shift by path."""
         return {}
 

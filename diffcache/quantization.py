@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from torch import nn
 
 from diffcache.config import CacheConfig
-from diffcache.folding import can_fold, fold
+from diffcache.folding import Repair, can_fold, fold
 from diffcache.precision import is_quantised, quantization_of, weight_bytes
 from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.units import block_counts
@@ -55,7 +55,8 @@ class Quantised:
         left: why other linear layers, and all convolutions, were left as they are, by path.
         before, after: bytes of its weights.
         originals: the weights that were replaced, in CPU memory, by path; empty where they were not kept.
-        repairs: what takes the schedule's corrections out of the weights again.
+        repairs: what has been folded into its layers, by path.
+        undo: takes that out again.
         config: the denoiser's configuration as it was, of a Diffusers model.
     """
 
@@ -64,7 +65,8 @@ class Quantised:
     before: int = 0
     after: int = 0
     originals: dict[str, Original] = field(default_factory=dict, repr=False)
-    repairs: list[Callable[[], None]] = field(default_factory=list, repr=False)
+    repairs: Mapping[str, Repair] = field(default_factory=dict, repr=False)
+    undo: list[Callable[[], None]] = field(default_factory=list, repr=False)
     config: Any = field(default=None, repr=False)
 
     def __str__(self) -> str:
@@ -149,7 +151,7 @@ def put_back(module: nn.Module) -> bool:
     found = quantised[module]
     if found.layers and not found.originals:
         return False
-    unfold(module)
+    refold(module, {})
     for layer, weight in found.originals.values():
         device: Any = layer.weight.device
         here = weight.device == device
@@ -161,29 +163,38 @@ def put_back(module: nn.Module) -> bool:
     return True
 
 
-def fold_repairs(denoisers: Mapping[str, nn.Module], config: CacheConfig) -> None:
-    """Folds what a method knows to repair into the weights of denoisers that were quantised here, once for each.
+@contextmanager
+def repaired(denoisers: Mapping[str, nn.Module], config: CacheConfig) -> Iterator[None]:
+    """Folds what a method knows to repair into the weights of denoisers that were quantised here, in place of what was
+    folded in before; the other way round if that, or what is done inside, fails.
 
     Raises:
         ScheduleError: a layer that is not there, or of another size.
     """
-    for name, module in denoisers.items():
-        if module not in quantised or quantised[module].repairs:
-            continue
-        for path, repair in config.repairs(name, quantization_of(module)).items():
-            layer = dict(module.named_modules()).get(path)
-            if layer is None or not can_fold(layer) or len(layer.bias) != len(repair[0]):
-                raise ScheduleError(
-                    f"corrections.{name}.{path}: there is no such layer, or it is of another size."
-                )
-            quantised[module].repairs.append(fold(layer, repair))
+    ours = {name: module for name, module in denoisers.items() if module in quantised}
+    before = {name: quantised[module].repairs for name, module in ours.items()}
+    try:
+        for name, module in ours.items():
+            refold(module, config.repairs(name, quantization_of(module)))
+        yield
+    except BaseException:
+        for name, module in ours.items():
+            refold(module, before[name])
+        raise
 
 
-def unfold(module: nn.Module) -> None:
-    """Takes out of the weights what was folded in, to the bit."""
-    repairs = quantised[module].repairs if module in quantised else []
-    while repairs:
-        repairs.pop()()
+def refold(module: nn.Module, repairs: Mapping[str, Repair]) -> None:
+    """Folds repairs, by path of the layer, into a denoiser's weights in place of those that are in them."""
+    found = quantised[module]
+    while found.undo:
+        found.undo.pop()()
+    layers = dict(module.named_modules())
+    found.repairs = repairs
+    for path, repair in repairs.items():
+        layer = layers.get(path)
+        if layer is None or not can_fold(layer) or len(layer.bias) != len(repair[0]):
+            raise ScheduleError(f"corrections: there is no layer {path} that they fit.")
+        found.undo.append(fold(layer, repair))
 
 
 def _quantise(module: nn.Module, rules: Rules, result: Quantised) -> None:

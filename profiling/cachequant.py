@@ -13,14 +13,14 @@ from torch.nn.functional import linear
 from diffcache.compiled import uncompiled
 from diffcache.correctors import GAIN, SHIFT, WEIGHTS, coefficient_name
 from diffcache.folding import can_fold
-from diffcache.precision import quantizations_of
+from diffcache.precision import quantization_of, quantizations_of
 from diffcache.profiling.full_runs import FullRuns
 from diffcache.profiling.moments import InOrder, Sums
 from diffcache.profiling.pictures import rewound
 from diffcache.profiling.record import Call, accelerated, calls_hash, record
 from diffcache.profiling.repairs import Best, shadowed, with_corrections
 from diffcache.profiling.space import HOLD, Space
-from diffcache.quantization import fold_repairs, quantised, quantising, unfold
+from diffcache.quantization import quantised, quantising, refold
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.schedule import Schedule
@@ -112,11 +112,16 @@ def _correct_weights(
     if not coefficients:
         return
     candidate = with_corrections(best.chosen, coefficients)
-    fold_repairs(denoisers, ReplayConfig(schedule=candidate))
+    _fold(denoisers, candidate)
     best.offer("weights corrected", candidate)
-    if best.chosen is not candidate:
-        for module in denoisers.values():
-            unfold(module)
+    _fold(denoisers, best.chosen)
+
+
+def _fold(denoisers: Mapping[str, nn.Module], schedule: Schedule) -> None:
+    """Has a schedule's corrections of layers in the weights, and no others."""
+    for name, module in denoisers.items():
+        if module in quantised:
+            refold(module, ReplayConfig(schedule=schedule).repairs(name, quantization_of(module)))
 
 
 def _layer_coefficients(

@@ -294,16 +294,20 @@ def test_corrections_of_layers_are_folded_in_and_taken_out() -> None:
     fitted = replace(schedule, corrections=corrections, fitted_with=schedule.fingerprint())
     accelerate(pipe, fitted, quantize="int8", keep_original=True)
     assert not torch.equal(render(pipe, NAME), picture)
-    assert len(quantised[pipe.transformer].repairs) == 1
+    assert len(quantised[pipe.transformer].undo) == 1
+    corrected = render(pipe, NAME)
     accelerate(pipe, fitted, quantize="int8")  # not folded in twice
-    assert len(quantised[pipe.transformer].repairs) == 1
+    assert torch.equal(render(pipe, NAME), corrected)
+    elsewhere = {name.replace(QKV, "nowhere"): tensor for name, tensor in corrections.items()}
+    with pytest.raises(ScheduleError, match="no layer nowhere"):
+        accelerate(pipe, replace(fitted, corrections=elsewhere), quantize="int8")
+    assert torch.equal(render(pipe, NAME), corrected)
     restore(pipe)
     assert torch.equal(render(pipe, NAME), reference(NAME))
     accelerate(pipe, fitted, rectify=False, quantize="int8", keep_original=True)
     assert torch.equal(render(pipe, NAME), picture)
     restore(pipe)
-    elsewhere = {name.replace(QKV, "nowhere"): tensor for name, tensor in corrections.items()}
-    with pytest.raises(ScheduleError, match="nowhere: there is no such layer"):
+    with pytest.raises(ScheduleError, match="no layer nowhere"):
         accelerate(pipe, replace(fitted, corrections=elsewhere), quantize="int8")
     assert_untouched(pipe)
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from diffcache.config import GUIDANCE, Boost, CacheConfig, GuidanceRule, RunFacts
 from diffcache.correctors import GAIN, SHIFT, WEIGHTS, Affine, Corrector, coefficient_name
+from diffcache.folding import Repair
 from diffcache.models import model_of
 from diffcache.places import is_inside, units_for
 from diffcache.predictors import Predictor, predictor_from
@@ -111,7 +112,7 @@ class ReplayConfig(CacheConfig):
         coefficients = {name: tensor for name, tensor in mine.items() if f"/{WEIGHTS}/" not in name}
         return Affine(coefficients, run.site) if coefficients else None
 
-    def repairs(self, site: str, quantization: str | None) -> Mapping[str, tuple[Tensor, Tensor]]:
+    def repairs(self, site: str, quantization: str | None) -> Mapping[str, Repair]:
         mine = self._affine(site, quantization)
         places = {name.split("/")[0] for name in mine if f"/{WEIGHTS}/" in name}
         return {
