@@ -40,7 +40,8 @@ def calibrate(
     """Quantises a pipeline, and makes a schedule for it that repairs what quantising and caching do.
 
     One after the other, each on what the earlier ones leave. Every second call is kept apart: each step is fitted to the
-    others, and kept only if it raises the median PSNR of these to their full runs in full precision.
+    others, and kept only if it raises the median PSNR of those kept apart to their full runs in full precision. Give them
+    other prompts: corrections that fit some prompts need not fit others.
 
     1. the ticks to compute: dynamic programming on the quantised model's own features, along its full run and along the
        run that the reuse leads to; evenly spread ticks are the first candidate;
@@ -52,7 +53,8 @@ def calibrate(
     Args:
         pipe: a pipeline. It stays quantised, with 2. folded in, and has no cache afterwards; after an error it is as it was.
         calls: keyword arguments of each calibration call, at least two, all with the same number of steps.
-        quantize: as for `accelerate`. Where it is None, or the weights are quantised already, 2. is left out.
+        quantize: as for `accelerate`. Where it is None, or the plain weights of a quantised pipeline are not at hand, 2. is
+            left out.
         compute: share of ticks to compute.
         predictor: what fills in at the others, as `Schedule.predictor`.
         keep_original: as for `accelerate`.

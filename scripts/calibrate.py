@@ -78,8 +78,8 @@ def quantised(args: argparse.Namespace, pipe: Any, calls: list[Call], held_out: 
     predictor = HOLD if args.predictor == "hold" else EXTRAPOLATE
     schedule, rows = quantization.compared(
         pipe,
-        calls,
-        batches(args) if args.held_out else [held_out],
+        batches(args, "calibration", args.samples, args.samples // 4) if args.model in zoo.NAMES else calls,
+        batches(args, "heldout", args.held_out, args.samples) if args.held_out else [held_out],
         quantization.way(args.quantize),
         compute=args.compute,
         predictor=predictor,
@@ -98,12 +98,12 @@ def quantised(args: argparse.Namespace, pipe: Any, calls: list[Call], held_out: 
         args.json.write_text(json.dumps({**data, "rows": quantization.as_json(rows)}, indent=1) + "\n")
 
 
-def batches(args: argparse.Namespace) -> list[Call]:
-    """Calls of a testbed's held-out prompts, `args.held_out` samples in all."""
-    prompts = zoo.prompts(args.model, args.held_out, "heldout")
+def batches(args: argparse.Namespace, split: zoo.Split, samples: int, size: int) -> list[Call]:
+    """Calls of a testbed, each of other prompts: a calibration that judges by every second one judges by new prompts."""
+    prompts, seed = zoo.prompts(args.model, samples, split), 1000 if split == "calibration" else 0
     return [
-        zoo.call_for(args.model, prompts[i : i + args.samples], range(i, i + args.samples), args.steps)
-        for i in range(0, args.held_out, args.samples)
+        zoo.call_for(args.model, prompts[i : i + size], range(seed + i, seed + i + size), args.steps)
+        for i in range(0, samples, size)
     ]
 
 

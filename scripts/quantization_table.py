@@ -52,7 +52,7 @@ them; a model that was saved while corrected has the corrections in its weights.
 
 ## Measured
 
-`python scripts/calibrate.py sd --quantize int8 --steps 20 --samples 16 --held-out 64 --out outputs/sd --json evals/results/...`
+`python scripts/calibrate.py sd --quantize int8 --steps 20 --samples 16 --held-out 32 --out outputs/sd --json evals/results/...`
 
 Testbeds, 20 steps; calibration on prompts and seeds apart from those in the tables. PSNR in dB to the full run in full precision. "cached" and "both" compute every
 so many ticks, evenly spread, from the first on; "cached, calibrated" is the same calibration without quantising: what of its gain has nothing

@@ -1,4 +1,4 @@
-"""What int8 does to every layer of trained denoisers."""
+"""What int8 does to every layer of trained denoisers, and how the cost of two errors is told."""
 
 from __future__ import annotations
 
@@ -11,8 +11,20 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from diffcache import accelerate
-from diffcache.evals import zoo
+from diffcache.evals import quantization, zoo
 from diffcache.quantization import quantised
+
+
+def test_what_two_errors_cost_beyond_their_sum() -> None:
+    psnr = {
+        quantization.QUANTISED: 40.0,
+        quantization.CACHED: 40.0,
+        quantization.NAIVE: 36.0,
+        quantization.JOINT: 36.6,
+    }
+    rows = [quantization.Row(name, 1.0, 0, 0, [value] * 3, None) for name, value in psnr.items()]
+    found = quantization.interaction(rows)
+    assert found == {"loss": pytest.approx(40 - 3.01 - 36, abs=0.01), "gain": pytest.approx(0.6)}
 
 
 def compare(layer: nn.Module, args: Any, output: Tensor, original: Tensor, into: list[Tensor]) -> None:

@@ -23,6 +23,7 @@ from diffcache.profiling.record import accelerated
 from diffcache.profiling.repairs import with_corrections
 from diffcache.quantization import quantised
 from diffcache.recipes.replay import ReplayConfig
+from diffcache.schedulers.errors import ConfigError
 
 FLUX = CASES["FluxPipeline"]
 STEPS = 8
@@ -103,6 +104,11 @@ def test_corrections_of_weights_bring_layers_back_to_their_plain_outputs() -> No
         for p in quantised[pipe.transformer].layers
         for kind in ("gain", "shift")
     }
+
+
+def test_a_single_call_leaves_nothing_to_judge_by() -> None:
+    with pytest.raises(ConfigError, match="at least two calls"):
+        cachequant.calibrate(FLUX.build(), calls(1), "int8")
 
 
 def test_an_error_in_a_calibration_puts_the_originals_back(monkeypatch: pytest.MonkeyPatch) -> None:
