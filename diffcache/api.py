@@ -1,7 +1,8 @@
 """The public functions: thin, and all of the checking of what a user passes."""
 
 import difflib
-from contextlib import AbstractContextManager
+import logging
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,13 +13,16 @@ from diffcache.config import CacheConfig, check_options
 from diffcache.fitting import fitted_to
 from diffcache.language import attaching as language
 from diffcache.plans import Plan, outline, plan_of
+from diffcache.quantization import put_back, quantised, quantising, repaired
 from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.registry import DEFAULT, LANGUAGE_DEFAULT, METHODS
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.reporting import RunReport
 from diffcache.schedulers.errors import ConfigError, TargetError
 from diffcache.schedulers.schedule import Schedule
-from diffcache.targets import denoisers_of, is_pipeline
+from diffcache.targets import denoisers_of, is_pipeline, modules_of
+
+logger = logging.getLogger("diffcache")
 
 Target = TypeVar("Target")
 
@@ -30,6 +34,7 @@ def accelerate(
     speedup: float | None = None,
     quality: float | None = None,
     quantize: Any = None,
+    keep_original: bool = False,
     max_cache_bytes: int | None = None,
     verbose: bool = False,
     **options: Any,
@@ -44,7 +49,12 @@ def accelerate(
         speedup: instead of an interval or a threshold: ticks of a run over computed ticks, at least (2.0 computes half).
         quality: instead of those: PSNR in dB to the full run that must be kept. This measures first: see `tune`, to which
             `prompts=` (texts, or whole calls as dicts) and the call's own arguments are handed on.
-        quantize: not there yet; a value raises NotImplementedError.
+        quantize: what the weights of linear layers are quantised to first, through torchao: "int8", "float8" (activations
+            too, at each call), "int8-weight-only", "float8-weight-only", a torchao config, Diffusers' `TorchAoConfig`, or
+            a dict of these by regular expressions on layers' paths, with "_default" for the others and None for "not".
+            A denoiser that is quantised already is left as it is. A schedule that was calibrated with it brings its
+            corrections of the weights along.
+        keep_original: keep the replaced weights in CPU memory, for `restore` to put back.
         max_cache_bytes: what a call of a pipeline may hold at once on its device. Where the method would hold more, features
             are kept in fewer bits, then in host memory, then at fewer places; the report's notes say so. A call that
             differs from the last in more than its seed is rehearsed first (see `plan`), and refused (ConfigError) if even
@@ -62,35 +72,56 @@ def accelerate(
 
     Either everything is attached or nothing: after an error the target is as it was.
     """
-    if quantize is not None:
-        raise NotImplementedError(
-            "quantize= is not there yet: choose a method and its threshold or interval."
-        )
     if max_cache_bytes is not None:
         _check_bound(target, max_cache_bytes)
+    if keep_original and quantize is None:
+        raise ConfigError(
+            "keep_original=True keeps the weights that quantize= replaces: pass quantize= as well."
+        )
     if language.is_language(target):
-        if speedup is not None or quality is not None:
+        if speedup is not None or quality is not None or quantize is not None:
             raise ConfigError(
-                "speedup= and quality= are for diffusion pipelines: choose a language method instead."
+                "speedup=, quality= and quantize= are for diffusion pipelines: choose a language method instead."
             )
         chosen = _config(config, options, LANGUAGE_DEFAULT)
         language.attach(target, chosen)
         if verbose:
             print(f"diffcache: {chosen} attached to {type(target).__name__}")
         return target
-    if speedup is not None or quality is not None:
-        config, options = _aimed(target, config, speedup, quality, options)
-    resolved = _config(config, options, DEFAULT).resolved()
-    resolved.check({name: uncompiled(module) for name, module in denoisers_of(target).items()})
-    attach.attach(target, resolved, max_cache_bytes)
+    denoisers = {name: uncompiled(module) for name, module in denoisers_of(target).items()}
+    with ExitStack() as undone_on_error:
+        if quantize is not None:
+            undone_on_error.enter_context(quantising(denoisers, quantize, keep_original))
+        if speedup is not None or quality is not None:
+            config, options = _aimed(target, config, speedup, quality, options)
+        resolved = _config(config, options, DEFAULT).resolved()
+        resolved.check(denoisers)
+        if quantize is not None:
+            undone_on_error.enter_context(repaired(denoisers, resolved))
+        attach.attach(target, resolved, max_cache_bytes)
     if verbose:
         print(outline(resolved, denoisers_of(target)))
+        for name, module in denoisers.items():
+            if module in quantised:
+                print(f"diffcache: {name} quantised: {quantised[module]}")
     return target
 
 
 def restore(target: Target) -> Target:
-    """Removes everything that `accelerate` attached; a target that is not accelerated is returned as it is."""
-    language.detach(target) if language.is_language(target) else attach.detach(target)
+    """Removes everything that `accelerate` attached; a target that is not accelerated is returned as it is.
+
+    Weights that it quantised are put back where `keep_original` was passed; else they stay quantised, which is logged.
+    """
+    if language.is_language(target):
+        language.detach(target)
+        return target
+    attach.detach(target)
+    for module in modules_of(target):
+        if module in quantised and not attachments.users_of(module) and not put_back(module):
+            logger.warning(
+                "%s: its cache is removed, its weights stay quantised: load it anew, or accelerate with keep_original=True.",
+                type(module).__name__,
+            )
     return target
 
 

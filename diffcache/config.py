@@ -13,6 +13,7 @@ from torch import nn
 from typing_extensions import Self
 
 from diffcache.correctors import Corrector
+from diffcache.folding import Repair
 from diffcache.formats import DTYPES, Format, format_of
 from diffcache.memory import HostMemory
 from diffcache.predictors import Hold, Predictor
@@ -41,6 +42,7 @@ class RunFacts:
         latents: shapes of the denoiser's latents, without the batch dimension.
         device: where they are.
         blocks: number of blocks in each of the denoiser's lists.
+        quantization: what the denoiser's weights are quantised to (see `quantization_of`); None: they are not.
     """
 
     denoiser: str
@@ -52,6 +54,7 @@ class RunFacts:
     latents: tuple[tuple[int, ...], ...] = ()
     device: torch.device = CPU
     blocks: Mapping[str, int] = field(default_factory=dict)
+    quantization: str | None = None
 
 
 GUIDANCE = "guidance"
@@ -178,6 +181,10 @@ class CacheConfig(ABC):
     def corrector(self, run: RunFacts) -> Corrector | None:
         """Repaired how; None for not at all."""
         return None
+
+    def repairs(self, site: str, quantization: str | None) -> Mapping[str, Repair]:
+        """What is folded into layers of a denoiser that has been quantised to this: gain and shift by path."""
+        return {}
 
     def respaced(self, sigmas: list[float]) -> list[float] | None:
         """Other noise levels for a run's ticks, instead of the noise scheduler's; None to leave them."""

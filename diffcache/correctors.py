@@ -7,21 +7,26 @@ from torch import Tensor
 
 from diffcache.kernels.extrapolate import NO_CORRECTION, Correction
 from diffcache.schedulers.schedule import ALL
-from diffcache.schedulers.steps import Step
+from diffcache.schedulers.steps import MODEL, Step
 
 GAIN, SHIFT = "gain", "shift"
 
+WEIGHTS = "weights"
+"""Stands in a coefficient's name for the branch where it repairs a layer's weights."""
+
 
 class Corrector(Protocol):
-    """Gives the correction of a place's first stream at a reused tick."""
+    """Gives the correction of one stream of a place at a reused tick; `value` has its channels and its device."""
 
-    def correction(self, step: Step, value: Tensor) -> Correction: ...
+    def correction(self, step: Step, stream: int, value: Tensor) -> Correction: ...
 
     def tensors(self) -> Iterator[Tensor]: ...
 
 
 class Affine:
-    """value <- gain[tick] * value + shift[tick], per channel (ERTACache's rectification, CacheQuant's correction).
+    """x <- gain[tick] * x + shift[tick], per channel (ERTACache's rectification, CacheQuant's correction).
+
+    Of a whole denoiser x is the value; of a place inside it the feature, before it is added to the stream.
 
     Args:
         coefficients: by name (see `coefficient_name`), fp32 [ticks, channels].
@@ -32,18 +37,18 @@ class Affine:
         self.coefficients = dict(coefficients)
         self.denoiser = denoiser
 
-    def correction(self, step: Step, value: Tensor) -> Correction:
-        gain, shift = (self._row(step, kind, value) for kind in (GAIN, SHIFT))
+    def correction(self, step: Step, stream: int, value: Tensor) -> Correction:
+        gain, shift = (self._row(step, stream, kind, value) for kind in (GAIN, SHIFT))
         if gain is None and shift is None:
             return NO_CORRECTION
-        return Correction(gain, shift, channel_dim=channel_dim(value), of_value=True)
+        return Correction(gain, shift, channel_dim=channel_dim(value), of_value=step.kind == MODEL)
 
     def tensors(self) -> Iterator[Tensor]:
         yield from self.coefficients.values()
 
-    def _row(self, step: Step, kind: str, value: Tensor) -> Tensor | None:
+    def _row(self, step: Step, stream: int, kind: str, value: Tensor) -> Tensor | None:
         for branch in (step.branch, ALL):
-            name = coefficient_name(step.place(self.denoiser), branch, kind)
+            name = coefficient_name(step.place(self.denoiser), branch, stream, kind)
             if name in self.coefficients:
                 rows = self.coefficients[name]
                 if rows.device != value.device:
@@ -52,9 +57,10 @@ class Affine:
         return None
 
 
-def coefficient_name(place: str, branch: str, kind: str) -> str:
-    """Of a correction in a schedule: "transformer/cond/gain"; the place is named as in its table."""
-    return f"{place}/{branch}/{kind}"
+def coefficient_name(place: str, branch: str, stream: int, kind: str) -> str:
+    """Of a correction in a schedule: "transformer/cond/gain", of a second stream "transformer/cond/1/gain"; the place is
+    named as in its table."""
+    return "/".join([place, branch, *([str(stream)] if stream else []), kind])
 
 
 def channel_dim(tensor: Tensor) -> int:

@@ -27,6 +27,7 @@ def freeze(report: "RunReport") -> Schedule:
         noise_scheduler=record.noise_scheduler,
         sigmas=None if record.sigmas is None else tuple(record.sigmas),
         predictor=record.predictor,
+        quantization=record.quantization,
         producer={"method": report.method, "options": report.options},
         measured={"compute_fraction": report.compute_fraction, "cache_bytes": report.cache_bytes},
     )

@@ -187,6 +187,8 @@ class _Pass:
         if not self.verdicts and self.seen:
             planner.arrived(self.branch, 0, self.seen)
         self.verdicts[site.name] = verdicts
+        if verdicts[0].decision.computes or planner.observer.shadow:
+            planner.observer.computing(self.inside.name, step)
         return _Open(site, step, first, verdicts[0])
 
     def _output(
@@ -224,8 +226,10 @@ class _Pass:
         return store.learned.join(value, tensors)
 
     def _shadow(self, here: _Open, truth: Any) -> Any:
-        """Predicts what has been computed, for an observer to compare."""
-        predicted, observer = self._reused(here), self.inside.planner.observer
-        split = self.branch.store(here.site.name).learned.split
-        observer.predicted(self.inside.name, here.step, split(predicted), split(truth))
-        return predicted if observer.closed else truth
+        """Predicts what has been computed, for an observer to compare, and goes on with what it says."""
+        observer, layout = self.inside.planner.observer, self.branch.store(here.site.name).learned
+        guess, outputs = layout.split(self._reused(here)), layout.split(truth)
+        features = layout.features(here.first.tensors, outputs)
+        goes_on = observer.predicted(self.inside.name, here.step, guess, outputs, features)
+        observer.computed(self.inside.name, here.step, features, outputs)
+        return layout.join(goes_on, here.first.tensors)

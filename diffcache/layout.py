@@ -10,7 +10,8 @@ from torch.utils import _pytree as pytree
 
 from diffcache.calls import Call
 from diffcache.formats import values_of
-from diffcache.kernels.extrapolate import NO_CORRECTION, Correction, extrapolate
+from diffcache.kernels.extrapolate import Correction, extrapolate
+from diffcache.kernels.residual import store_residual
 from diffcache.memory import Kept
 
 
@@ -103,28 +104,32 @@ class Layout:
             for stream, output in zip(self.streams, outputs, strict=True)
         ]
 
+    def features(self, tensors: Mapping[str, Tensor], outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """The features of a computed call as they are before a format rounds them, for observers."""
+        return tuple(store_residual(output, base) for output, base in self.based(tensors, outputs))
+
     def predict(
         self,
         tensors: Mapping[str, Tensor],
         features: Sequence[Sequence[Kept]],
         weights: Sequence[float],
-        correction: Correction = NO_CORRECTION,
+        corrections: Sequence[Correction],
     ) -> list[Tensor]:
-        """The outputs of a reused call, from the `features` of past calls (newest first) and their weights.
-
-        The correction is the first stream's.
-        """
+        """The outputs of a reused call, from the `features` of past calls (newest first) and their weights, corrected
+        stream by stream."""
         return [
             extrapolate(
                 past,
                 weights,
                 self._base(stream, tensors, values_of(past[0])),
                 stream.dtype,
-                NO_CORRECTION if i else correction,
+                correction,
             )
             if stream.dtype.is_floating_point
             else values_of(past[0]).clone()
-            for i, (stream, past) in enumerate(zip(self.streams, zip(*features, strict=True), strict=True))
+            for stream, past, correction in zip(
+                self.streams, zip(*features, strict=True), corrections, strict=True
+            )
         ]
 
     def latents(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:

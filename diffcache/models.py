@@ -13,7 +13,11 @@ def model_of(module: nn.Module) -> Model:
     """Class name and configuration hash; of a module without a configuration, the hash of its parameters' shapes."""
     config = getattr(module, "config", None)
     if isinstance(config, dict):
-        content = {key: value for key, value in config.items() if not key.startswith("_")}
+        content = {
+            key: value
+            for key, value in config.items()
+            if not key.startswith("_") and key != "quantization_config"
+        }
     else:
         content = {name: list(parameter.shape) for name, parameter in module.named_parameters()}
     text = json.dumps(content, sort_keys=True, default=str)

@@ -20,16 +20,31 @@ class Observer:
     shadow = False
     closed = False
 
+    def computing(self, denoiser: str, step: Step) -> None:
+        """A place is about to be computed; not told of a place inside a denoiser at a branch's first call."""
+
     def computed(
         self, denoiser: str, step: Step, features: Sequence[Tensor], outputs: Sequence[Tensor]
     ) -> None:
-        """A place has been computed: what was stored of it, and what it returned, one tensor for each stream."""
+        """A place has been computed, in a shadow also where it would have been reused: its features (what is stored of
+        it, or would be), and what it returned, one tensor for each stream."""
 
     def measured(self, denoiser: str, step: Step, signal: Sequence[float]) -> None:
         """The method's signal at a tick, one number for each stream."""
 
-    def predicted(self, denoiser: str, step: Step, guess: Sequence[Tensor], truth: Sequence[Tensor]) -> None:
-        """A place would have been reused: its outputs as predicted, and as computed, one for each stream."""
+    def predicted(
+        self,
+        denoiser: str,
+        step: Step,
+        guess: Sequence[Tensor],
+        truth: Sequence[Tensor],
+        features: Sequence[Tensor],
+    ) -> Sequence[Tensor]:
+        """A place would have been reused: its outputs as predicted and as computed, and its features. `computed` follows.
+
+        Returns the outputs that the run goes on with.
+        """
+        return guess if self.closed else truth
 
 
 NOBODY = Observer()

@@ -52,6 +52,7 @@ class RunRecord:
         held: bytes that were held last, and in host memory, by denoiser.
         parameters: number of parameters of each denoiser.
         models: what each denoiser is.
+        quantization: what the weights of each denoiser that is quantised are stored in.
         noise_scheduler: class name; None in a hand-written loop.
         predictor: description of the method's.
         notes: what was done to keep to a bound.
@@ -68,6 +69,7 @@ class RunRecord:
     held: dict[str, tuple[int, int]] = field(default_factory=dict)
     parameters: dict[str, int] = field(default_factory=dict)
     models: dict[str, Model] = field(default_factory=dict)
+    quantization: dict[str, str] = field(default_factory=dict)
     noise_scheduler: str | None = None
     predictor: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)

@@ -11,6 +11,7 @@ from diffcache.config import CPU, CacheConfig, RunFacts
 from diffcache.engine import Engine
 from diffcache.lanes import counts_rows
 from diffcache.models import model_of
+from diffcache.precision import quantization_of
 from diffcache.records import RunRecord
 from diffcache.timetable import Timetable, Turn
 from diffcache.units import block_counts
@@ -55,10 +56,13 @@ class Run:
                 blocks=block_counts(module),
                 latents=tuple(tuple(x.shape[1:] if call.batched else x.shape) for x in call.latents),
                 device=call.latents[0].device if call.latents else CPU,
+                quantization=quantization_of(module),
             )
             engine = self.make(site, config, facts, self.record, separable=not counts_rows(module))
             self.record.parameters[site] = sum(p.numel() for p in module.parameters())
             self.record.models[site] = replace(model_of(module), latents=facts.latents)
+            if facts.quantization is not None:
+                self.record.quantization[site] = facts.quantization
             self.record.predictor = {
                 **engine.planner.predictor.describe(),
                 "basis": "residual" if config.residual else "output",

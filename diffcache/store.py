@@ -67,9 +67,12 @@ class Store:
         moments = self.moments(lane, times)[: predictor.depth]
         weights = predictor.weights(moments, Moment(step.tick, step.sigma))
         past, weights = self.format.read(self.rings[lane], weights)
-        correction = NO_CORRECTION if corrector is None else corrector.correction(step, values_of(past[0][0]))
+        corrections = [
+            NO_CORRECTION if corrector is None else corrector.correction(step, stream, values_of(kept))
+            for stream, kept in enumerate(past[0])
+        ]
         try:
-            return self.learned.predict(tensors, past, weights, correction)
+            return self.learned.predict(tensors, past, weights, corrections)
         except BaseException as error:
             past.clear()
             traceback.clear_frames(

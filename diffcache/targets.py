@@ -31,6 +31,14 @@ def components_of(pipeline: Any) -> dict[str, Any]:
     return {name: part for name, part in pipeline.components.items() if part is not None}
 
 
+def modules_of(target: Any) -> list[nn.Module]:
+    """A pipeline's networks, or a bare module; none of anything else."""
+    if isinstance(target, nn.Module):
+        return [uncompiled(target)]
+    parts = components_of(target).values() if is_pipeline(target) else ()
+    return [uncompiled(part) for part in parts if isinstance(part, nn.Module)]
+
+
 def denoisers_of(target: Any) -> dict[str, nn.Module]:
     """The denoisers by component name; a bare module is its own, called "denoiser". As they are, compiled or not.
 

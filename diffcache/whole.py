@@ -78,6 +78,7 @@ class Whole:
     ) -> tuple[Any, str | None]:
         """What the denoiser returns, and why it can never be reused, if so."""
         before = call.state()
+        self.planner.observer.computing(self.name, step)
         output = forward(*call.args, **call.kwargs)
         layout = Layout(call, output, residual=self.residual)
         written = (
@@ -124,11 +125,14 @@ class Whole:
         return store.learned.join(joined, call.tensors)
 
     def _shadow(self, forward: Forward, call: Call, step: Step, store: Store, predicted: Any) -> Any:
-        """Computes what has been predicted, for an observer to compare."""
-        observer, split = self.planner.observer, store.learned.split
-        truth = forward(*call.args, **call.kwargs)
-        observer.predicted(self.name, step, split(predicted), split(truth))
-        return predicted if observer.closed else truth
+        """Computes what has been predicted, for an observer to compare, and goes on with what it says."""
+        observer, layout = self.planner.observer, store.learned
+        observer.computing(self.name, step)
+        outputs = layout.split(forward(*call.args, **call.kwargs))
+        features = layout.features(call.tensors, outputs)
+        goes_on = observer.predicted(self.name, step, layout.split(predicted), outputs, features)
+        observer.computed(self.name, step, features, outputs)
+        return layout.join(goes_on, call.tensors)
 
     def _lane(self, call: Call, lane: int) -> dict[str, Tensor]:
         return lane_of(call.tensors, lane, len(self.planner.lanes))

@@ -6,7 +6,7 @@ from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-PACKAGES = ("diffcache", "torch", "diffusers", "torchmetrics", "cache-dit", "DeepCache")
+PACKAGES = ("diffcache", "torch", "diffusers", "torchao", "torchmetrics", "cache-dit", "DeepCache")
 
 
 def provenance(device: str) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from diffcache import accelerate, report, restore
+from diffcache import accelerate, report
+from diffcache.attach import detach
 from diffcache.config import CacheConfig
 from diffcache.evals.clock import loop_clock
 from diffcache.profiling.pictures import pictures_of, rewound
@@ -45,7 +46,7 @@ def render(pipe: Any, call: dict[str, Any], config: CacheConfig | None = None) -
             pictures = pictures_of(pipe(**timed))
             return Rendered(pictures, clock.seconds, clock.cpu_seconds, report(pipe))
         finally:
-            restore(pipe)
+            detach(pipe)
 
 
 @contextmanager

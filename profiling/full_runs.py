@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from diffcache import restore
+from diffcache.attach import detach
 from diffcache.config import CacheConfig
 from diffcache.profiling.pictures import pictures_of, psnr, rewound
 from diffcache.profiling.record import Call, accelerated
@@ -25,7 +25,7 @@ class FullRuns:
     """
 
     def __init__(self, pipe: Any, calls: Sequence[Call]) -> None:
-        restore(pipe)
+        detach(pipe)
         self.pipe = pipe
         self.calls = calls
         self.pictures = self._render("full runs")

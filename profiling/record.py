@@ -3,26 +3,42 @@
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import torch
 from tqdm import tqdm
 
-from diffcache import accelerate, report, restore
+from diffcache import accelerate, report
+from diffcache.attach import detach
+from diffcache.compiled import uncompiled
 from diffcache.config import CacheConfig
+from diffcache.models import model_of
 from diffcache.observing import Observer, observed
 from diffcache.profiling.pictures import rewound
 from diffcache.profiling.recorder import Recorder
-from diffcache.profiling.recording import Place, Recording
+from diffcache.profiling.recording import JSON_NAME, Place, Recording
+from diffcache.recipes.replay import ReplayConfig
+from diffcache.recipes.uniform import UniformConfig
 from diffcache.records import RunRecord
-from diffcache.schedulers.errors import TargetError
+from diffcache.schedulers.errors import ScheduleError, TargetError
+from diffcache.schedulers.schedule import Schedule
+from diffcache.targets import denoisers_of
 
 Call = dict[str, Any]
 
 
 def record(
-    pipe: Any, calls: Sequence[Call], *, sites: str = "model", basis: str = "residual", lag: int | None = None
+    pipe: Any,
+    calls: Sequence[Call],
+    *,
+    sites: str = "model",
+    basis: str = "residual",
+    lag: int | None = None,
+    along: Schedule | None = None,
+    folder: str | Path | None = None,
 ) -> Recording:
-    """Runs the calls in full and records how much every place changes.
+    """Runs the calls in full and records how much every place changes, and what it costs.
 
     Args:
         pipe: a pipeline; it is plain afterwards.
@@ -30,26 +46,65 @@ def record(
         sites: which places, as for `UniformConfig.site`.
         basis: what is recorded of the whole model: "residual" (v - x) or "output" (v).
         lag: ticks back to which features are compared; None for the whole run.
+        along: a schedule of whole denoisers: everything is computed, but the runs go where its reuse leads (closed loop),
+            and its own basis is recorded.
+        folder: where the recording is written after each call. What was interrupted there is gone on with, and ends as if
+            it never had been.
 
     Raises:
         TargetError: no denoising loop was seen, or several in one call.
+        ScheduleError: the folder holds a recording of something else.
     """
-    recorder = Recorder(lag)
-    last: RunRecord | None = None
+    asked = {"calls": len(calls), "hash": calls_hash(calls), "sites": sites, "basis": basis, "lag": lag}
+    asked |= {"along": None if along is None else along.fingerprint()}
+    begun = None if folder is None else _begun(Path(folder), pipe, asked)
+    done = 0 if begun is None else begun.runs
+    if begun is not None and done == len(calls):
+        return begun
+    config = _everything(sites, basis) if along is None else ReplayConfig(schedule=along)
+    recorder = Recorder(lag, {} if begun is None else begun.curves, along=along is not None)
     try:
-        with accelerated(pipe, _everything(sites, basis)):
-            for call in tqdm(calls, desc="recording", disable=len(calls) < 2):
-                last = watched_run(pipe, call, recorder)
+        with accelerated(pipe, config):
+            for call in tqdm(
+                calls[done:], desc="recording", initial=done, total=len(calls), disable=len(calls) < 2
+            ):
+                run = watched_run(pipe, call, recorder)
                 recorder.end_run()
+                recording = _recording(run, recorder, asked)
+                if folder is not None:
+                    recording.save(folder)
     finally:
         recorder.close()
-    assert last is not None
-    sigmas = None if last.sigmas is None else tuple(last.sigmas)
-    prompts = {"calls": len(calls), "hash": calls_hash(calls)}
-    cached = dict.fromkeys(call.site for call in last.calls if call.cached)
-    places = {name: Place(recorder.kinds[name], _price(last, name)) for name in cached}
-    rest = sum(call.weight for call in last.calls if not call.cached) / (last.num_ticks or 1)
-    return Recording(last.models, last.noise_scheduler, sigmas, recorder.curves, prompts, places, rest)
+    return recording
+
+
+def _recording(run: RunRecord, recorder: Recorder, asked: dict[str, Any]) -> Recording:
+    """What has been recorded so far; `run` is the newest."""
+    sigmas = None if run.sigmas is None else tuple(run.sigmas)
+    cached = dict.fromkeys(call.site for call in run.calls if call.cached)
+    places = {name: Place(recorder.kinds[name], _price(run, name)) for name in cached}
+    rest = sum(call.weight for call in run.calls if not call.cached) / (run.num_ticks or 1)
+    curves = {key: curve for key, curve in recorder.curves.items() if key[0] in places}
+    return Recording(run.models, run.noise_scheduler, sigmas, curves, asked, places, rest)
+
+
+def _begun(folder: Path, pipe: Any, asked: dict[str, Any]) -> Recording | None:
+    """The recording that a folder holds already, if it is of this."""
+    if not (folder / JSON_NAME).exists():
+        return None
+    found = Recording.load(folder)
+    changed = [name for name in asked if asked[name] != found.prompts.get(name)]
+    here = {name: model_of(uncompiled(module)) for name, module in denoisers_of(pipe).items()}
+    changed += [
+        name
+        for name, made in found.models.items()
+        if name not in here or (here[name].name, here[name].config) != (made.name, made.config)
+    ]
+    if changed:
+        raise ScheduleError(
+            f"{folder}: holds a recording with another {', '.join(changed)}: choose another folder."
+        )
+    return found
 
 
 def watched_run(pipe: Any, call: Call, observer: Observer) -> RunRecord:
@@ -64,17 +119,17 @@ def watched_run(pipe: Any, call: Call, observer: Observer) -> RunRecord:
 
 @contextmanager
 def accelerated(pipe: Any, config: CacheConfig) -> Iterator[None]:
-    """For a while."""
+    """For a while; whether its weights are quantised stays as it is."""
     accelerate(pipe, config)
     try:
         yield
     finally:
-        restore(pipe)
+        detach(pipe)
 
 
 def calls_hash(calls: Sequence[Call]) -> str:
-    """Of what the calls were given, as far as it can be written down."""
-    text = repr([{name: value for name, value in call.items() if _plain(value)} for call in calls])
+    """Of what the calls were given, seeds included, as far as it can be written down."""
+    text = repr([{name: _written(value) for name, value in call.items()} for call in calls])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -83,12 +138,12 @@ def _price(run: RunRecord, place: str) -> float:
 
 
 def _everything(sites: str, basis: str) -> CacheConfig:
-    from diffcache import UniformConfig
-
     return UniformConfig(interval=1, site=sites, basis=basis)  # type: ignore[arg-type]
 
 
-def _plain(value: Any) -> bool:
+def _written(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
-        return all(_plain(item) for item in value)
-    return isinstance(value, (str, int, float, bool, type(None)))
+        return [_written(item) for item in value]
+    if isinstance(value, torch.Generator):
+        return value.initial_seed()
+    return value if isinstance(value, (str, int, float, bool)) else None

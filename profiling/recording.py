@@ -14,8 +14,9 @@ from torch import Tensor
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.schedule import Model
 
-FORMAT = 2
-JSON_NAME, TENSORS_NAME = "recording.json", "recording.safetensors"
+FORMAT = 3
+JSON_NAME, TENSORS_NAME = "recording.json", "recording-{}.safetensors"
+STATISTICS = ("drift", "ratio", "cosine", "seconds")
 
 
 @dataclass
@@ -26,28 +27,33 @@ class Curve:
         drift: fp64 [ticks, ticks]: mean|f_s - f_g| / mean|f_s| of tick s to an earlier tick g; NaN where not compared.
         ratio: fp64 [ticks]: norm of each token's channels over that of the tick before, mean over tokens; 1 at tick 0.
         cosine: fp64 [ticks]: to the tick before; 1 at tick 0.
+        seconds: fp64 [ticks]: wall time; NaN where not measured, and longer at tick 1, where operations were counted.
+        flops: floating-point operations (matrix products, convolutions, attention); 0 where nothing was counted.
         runs: how many were recorded.
     """
 
     drift: Tensor
     ratio: Tensor
     cosine: Tensor
+    seconds: Tensor
+    flops: int = 0
     runs: int = 0
 
     @classmethod
     def empty(cls, ticks: int) -> "Curve":
         drift = torch.full((ticks, ticks), torch.nan, dtype=torch.float64)
-        return cls(drift, torch.ones(ticks, dtype=torch.float64), torch.ones(ticks, dtype=torch.float64))
+        ones = torch.ones(ticks, dtype=torch.float64)
+        return cls(drift, ones, ones.clone(), ones * torch.nan)
 
-    def note_drift(self, tick: int, earlier: int, value: float) -> None:
-        self.drift[tick, earlier] = self._mean(self.drift[tick, earlier], value)
+    @property
+    def change(self) -> Tensor:
+        """fp64 [ticks - 1]: drift from each tick to the next."""
+        return self.drift.diagonal(-1)
 
-    def note_neighbours(self, tick: int, ratio: float, cosine: float) -> None:
-        self.ratio[tick] = self._mean(self.ratio[tick], ratio)
-        self.cosine[tick] = self._mean(self.cosine[tick], cosine)
-
-    def _mean(self, before: Tensor, value: float) -> Tensor:
-        return before.new_tensor(value) if self.runs == 0 else before + (value - before) / (self.runs + 1)
+    def note(self, means: Tensor, at: int | tuple[int, int], value: float) -> None:
+        """Takes this run's value into one of the means."""
+        before = means[at]
+        means[at] = value if self.runs == 0 else before + (value - before) / (self.runs + 1)
 
 
 @dataclass(frozen=True)
@@ -72,7 +78,7 @@ class Recording:
         noise_scheduler: class name.
         sigmas: noise level of each tick, where known.
         curves: by place and branch.
-        prompts: how many calls were recorded, and a hash of what they were given.
+        prompts: what was asked to be recorded: how many calls, a hash of what they were given, and how.
         places: what the curves are of, in the order of execution.
         rest: cost of what lies beside the places, in the unit of their prices.
     """
@@ -94,30 +100,63 @@ class Recording:
         """Of the branch that came first, at the first place."""
         return next(iter(self.curves.values()))
 
+    @property
+    def runs(self) -> int:
+        """How many calls have been recorded."""
+        return self.leading.runs
+
+    def of(self, place: str) -> list[Curve]:
+        """A place's curves, one for each branch."""
+        return [curve for (name, _), curve in self.curves.items() if name == place]
+
+    def table(self) -> str:
+        """Places with their cost at one tick in all branches, and their mean change from tick to tick, as Markdown."""
+        head = "| place | kind | share of work | ms | MFLOPs | change |\n|---|---|---|---|---|---|"
+        total = self.rest + sum(place.price for place in self.places.values())
+        rows = [
+            f"| {name} | {place.kind} | {place.price / total:.1%} "
+            f"| {sum(1e3 * float(curve.seconds.nanmedian()) for curve in self.of(name)):.2f} "
+            f"| {sum(curve.flops for curve in self.of(name)) / 1e6:.1f} "
+            f"| {float(torch.stack([curve.change for curve in self.of(name)]).nanmean()):.4f} |"
+            for name, place in self.places.items()
+        ]
+        return "\n".join([head, *rows])
+
     def save(self, folder: str | Path) -> Path:
-        """Writes `recording.json` and `recording.safetensors`."""
+        """Writes `recording.json` and, which it names, `recording-<runs>.safetensors`.
+
+        Whoever is interrupted leaves the recording that was there before.
+        """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        data = {
+        tensors = {
+            f"{i}.{name}": getattr(curve, name)
+            for i, curve in enumerate(self.curves.values())
+            for name in STATISTICS
+        }
+        file = folder / TENSORS_NAME.format(self.runs)
+        save_file(tensors, file)
+        written = folder / f"{JSON_NAME}.new"
+        written.write_text(json.dumps(self._as_json(file.name), indent=1) + "\n")
+        written.replace(folder / JSON_NAME)
+        for earlier in set(folder.glob(TENSORS_NAME.format("*"))) - {file}:
+            earlier.unlink()
+        return folder
+
+    def _as_json(self, tensors: str) -> dict[str, Any]:
+        return {
             "format": FORMAT,
+            "tensors": tensors,
             "models": {
                 name: [m.name, m.config, [list(s) for s in m.latents]] for name, m in self.models.items()
             },
             "noise_scheduler": self.noise_scheduler,
             "sigmas": None if self.sigmas is None else list(self.sigmas),
-            "curves": [[place, branch, curve.runs] for (place, branch), curve in self.curves.items()],
+            "curves": [[place, branch, c.flops, c.runs] for (place, branch), c in self.curves.items()],
             "prompts": self.prompts,
             "places": {name: [place.kind, place.price] for name, place in self.places.items()},
             "rest": self.rest,
         }
-        (folder / JSON_NAME).write_text(json.dumps(data, indent=1) + "\n")
-        tensors = {
-            f"{i}.{name}": getattr(curve, name)
-            for i, curve in enumerate(self.curves.values())
-            for name in ("drift", "ratio", "cosine")
-        }
-        save_file(tensors, folder / TENSORS_NAME)
-        return folder
 
     @classmethod
     def load(cls, folder: str | Path) -> "Recording":
@@ -129,18 +168,18 @@ class Recording:
         folder = Path(folder)
         try:
             data = json.loads((folder / JSON_NAME).read_text())
-            tensors = load_file(folder / TENSORS_NAME)
             if data["format"] != FORMAT:
                 raise ScheduleError(f"{folder}: format: this is version {data['format']}, not {FORMAT}.")
+            tensors = load_file(folder / data["tensors"])
             models = {
                 name: Model(kind, config, tuple(map(tuple, shapes)))
                 for name, (kind, config, shapes) in data["models"].items()
             }
             curves = {
                 (place, branch): Curve(
-                    tensors[f"{i}.drift"], tensors[f"{i}.ratio"], tensors[f"{i}.cosine"], runs
+                    **{name: tensors[f"{i}.{name}"] for name in STATISTICS}, flops=flops, runs=runs
                 )
-                for i, (place, branch, runs) in enumerate(data["curves"])
+                for i, (place, branch, flops, runs) in enumerate(data["curves"])
             }
             sigmas = None if data["sigmas"] is None else tuple(data["sigmas"])
             places = {name: Place(kind, price) for name, (kind, price) in data["places"].items()}

@@ -40,7 +40,7 @@ def as_json(schedule: Schedule) -> dict[str, Any]:
         "predictor": dict(schedule.predictor),
         "corrections": {name: list(tensor.shape) for name, tensor in schedule.corrections.items()},
         "fitted_with": schedule.fitted_with,
-        "quantization": schedule.quantization,
+        "quantization": dict(schedule.quantization),
         "producer": dict(schedule.producer),
         "measured": dict(schedule.measured),
     }
@@ -129,7 +129,7 @@ def _read(path: Path, tensors_path: Callable[[], Path]) -> Schedule:
             predictor=fields("predictor", dict),
             corrections=_tensors(tensors_path(), shapes) if shapes else {},
             fitted_with=fields("fitted_with", str, None),
-            quantization=fields("quantization", str, None),
+            quantization=_texts(fields("quantization", dict, None) or {}),
             producer=fields("producer", dict),
             measured=fields("measured", dict),
         )
@@ -178,6 +178,12 @@ def _table(data: dict[str, Any], num_ticks: int, path: Path) -> dict[str, dict[s
                 raise ScheduleError(
                     f"{path}: table.{site}.{branch}: {len(marks)} ticks instead of {num_ticks}."
                 )
+    return data
+
+
+def _texts(data: dict[str, Any]) -> dict[str, str]:
+    if not all(isinstance(value, str) for value in data.values()):
+        raise ScheduleError("quantization: must hold a text for each denoiser.")
     return data
 
 

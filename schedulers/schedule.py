@@ -46,7 +46,7 @@ class Schedule:
         sigmas: noise level of each tick; None where unknown.
         predictor: the predictor's name and parameters.
         corrections: coefficients by name; they are dropped where `fitted_with` is not the schedule's own `fingerprint`.
-        quantization: of the model while the schedule was made, or None.
+        quantization: of each quantised denoiser while the schedule was made.
         producer: method, its options, and a hash of the prompts it was made with.
         measured: cost and fidelity when it was made.
     """
@@ -58,7 +58,7 @@ class Schedule:
     predictor: Mapping[str, Any] = field(default_factory=lambda: {"name": "hold"})
     corrections: Mapping[str, Tensor] = field(default_factory=dict)
     fitted_with: str | None = None
-    quantization: str | None = None
+    quantization: Mapping[str, str] = field(default_factory=dict)
     producer: Mapping[str, Any] = field(default_factory=dict)
     measured: Mapping[str, Any] = field(default_factory=dict)
 
@@ -104,7 +104,7 @@ class Schedule:
     def fingerprint(self) -> str:
         """Of its decisions and quantisation: coefficients are good for these only."""
         table = {site: dict(rows) for site, rows in self.table.items()}
-        text = json.dumps([table, dict(self.predictor), self.quantization], sort_keys=True)
+        text = json.dumps([table, dict(self.predictor), dict(self.quantization) or None], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def resampled(self, num_ticks: int, sigmas: Sequence[float] | None = None) -> "Schedule":

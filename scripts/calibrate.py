@@ -4,6 +4,7 @@
 """
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,14 @@ import torch
 from diffusers import DiffusionPipeline
 
 from diffcache.config import CacheConfig
-from diffcache.evals import zoo
+from diffcache.evals import quantization, zoo
 from diffcache.evals.comparison import Comparison, Row, table
+from diffcache.evals.extractors import CLASSIFIER, Extractor
+from diffcache.evals.provenance import provenance
 from diffcache.profiling import calibrations, ertacache
+from diffcache.profiling.drawing import draw
 from diffcache.profiling.record import record
+from diffcache.profiling.space import EXTRAPOLATE, HOLD
 from diffcache.profiling.tuning import tune
 from diffcache.recipes.easycache import EasyCacheConfig
 from diffcache.recipes.replay import ReplayConfig
@@ -68,6 +73,40 @@ def candidates(args: argparse.Namespace, pipe: Any, calls: list[Call]) -> dict[s
     return {args.method: made}
 
 
+def quantised(args: argparse.Namespace, pipe: Any, calls: list[Call], held_out: Call) -> None:
+    """Calibrates weights, schedule and corrections together, and prints what each part costs and brings."""
+    predictor = HOLD if args.predictor == "hold" else EXTRAPOLATE
+    schedule, rows = quantization.compared(
+        pipe,
+        batches(args, "calibration", args.samples, args.samples // 4) if args.model in zoo.NAMES else calls,
+        batches(args, "heldout", args.held_out, args.samples) if args.held_out else [held_out],
+        quantization.way(args.quantize),
+        compute=args.compute,
+        predictor=predictor,
+        extractor=Extractor(CLASSIFIER) if args.kid else None,
+    )
+    schedule.save_pretrained(args.out)
+    together = quantization.interaction(rows)
+    print(quantization.table(rows))
+    print(
+        f"\ninteraction: {together}\ncalibration: {schedule.measured['psnr_calibration']}\nwritten to {args.out}"
+    )
+    if args.json:
+        settings = {name: str(value) for name, value in vars(args).items() if name not in ("out", "json")}
+        measured = {"interaction": together, "psnr_calibration": schedule.measured["psnr_calibration"]}
+        data = {**provenance(str(pipe.device)), "settings": settings, **measured}
+        args.json.write_text(json.dumps({**data, "rows": quantization.as_json(rows)}, indent=1) + "\n")
+
+
+def batches(args: argparse.Namespace, split: zoo.Split, samples: int, size: int) -> list[Call]:
+    """Calls of a testbed, each of other prompts: a calibration that judges by every second one judges by new prompts."""
+    prompts, seed = zoo.prompts(args.model, samples, split), 1000 if split == "calibration" else 0
+    return [
+        zoo.call_for(args.model, prompts[i : i + size], range(seed + i, seed + i + size), args.steps)
+        for i in range(0, samples, size)
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -80,17 +119,35 @@ def main() -> None:
     )
     parser.add_argument("--compute", type=float, default=0.5, help="share of the full run's work")
     parser.add_argument("--quality", type=float, help="PSNR in dB to keep, for --method tune")
+    parser.add_argument("--sites", default="model", help="what to record (see UniformConfig.site)")
     parser.add_argument("--closed", action="store_true", help="fit along the trajectory that reuse leads to")
     parser.add_argument(
         "--prompts", type=Path, help="one prompt on each line, for pipelines other than testbeds"
     )
     parser.add_argument("--samples", type=int, default=16, help="of a testbed, on each side")
     parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument(
+        "--quantize", help="as for accelerate, or int4: calibrates both together (CacheQuant)"
+    )
+    parser.add_argument("--predictor", default="hold", choices=["hold", "order-1"], help="with --quantize")
+    parser.add_argument(
+        "--held-out", type=int, help="samples of a testbed to judge --quantize by, if not --samples"
+    )
+    parser.add_argument(
+        "--kid", action="store_true", help="with --quantize, on the testbeds' classifier's features"
+    )
+    parser.add_argument("--json", type=Path, help="where the table of --quantize is written down")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     pipe, calls, held_out = calls_of(args)
+    if args.quantize:
+        quantised(args, pipe, calls, held_out)
+        return
     if args.method == "record":
-        print(f"written to {record(pipe, calls).save(args.out)}")
+        recording = record(pipe, calls, sites=args.sites, folder=args.out)
+        print(
+            f"{recording.table()}\n\nwritten to {args.out}, drawn in {draw(recording, args.out / 'recording.png')}"
+        )
         return
     made = candidates(args, pipe, calls)
     comparison = Comparison(pipe, held_out)

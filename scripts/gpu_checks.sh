@@ -10,3 +10,4 @@ python -m pytest -q -m gpu tests
 python scripts/benchmark_kernels.py --json "$out/kernels_gpu.json"
 python scripts/benchmark.py --device cuda --json "$out/engine_gpu.json"
 python scripts/compare_methods.py --device cuda --samples 16 --json "$out/methods_gpu.json"
+python scripts/benchmark_quantization.py --device cuda --json "$out/quantization_gpu.json"

@@ -163,8 +163,8 @@ def test_resampling_takes_the_nearest_noise_level() -> None:
 
 def test_what_differs_is_said_line_by_line(flux: Any) -> None:
     schedule = flux[2]
-    other = replace(schedule, quantization="int8")
-    assert schedule.diff(other) == "quantization: None -> int8"
+    other = replace(schedule, quantization={"transformer": "int8"})
+    assert schedule.diff(other) == "quantization.transformer: None -> int8"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from diffcache.config import GUIDANCE, Boost, CacheConfig, GuidanceRule, RunFacts
-from diffcache.correctors import Affine, Corrector
+from diffcache.correctors import GAIN, SHIFT, WEIGHTS, Affine, Corrector, coefficient_name
+from diffcache.folding import Repair
 from diffcache.formats import DTYPES
 from diffcache.models import model_of
 from diffcache.places import is_inside, units_for
@@ -75,10 +76,6 @@ class ReplayConfig(CacheConfig):
         return GuidanceRule(self.scheduler(run), low, high)
 
     def check(self, denoisers: Mapping[str, nn.Module]) -> None:
-        if self.schedule.quantization:
-            raise ScheduleError(
-                "the schedule was made for a quantised model, which this version cannot attach to."
-            )
         predictor_from(self.schedule.predictor)
         rebuilt = any(site.endswith(f".{GUIDANCE}") for site in self.schedule.table)
         if rebuilt and not _is_boosts(self.schedule.predictor.get("guidance")):
@@ -121,8 +118,20 @@ class ReplayConfig(CacheConfig):
         return predictor_from(self.schedule.predictor)
 
     def corrector(self, run: RunFacts) -> Corrector | None:
-        coefficients = {name: t for name, t in self._corrections().items() if name != RESPACED}
-        return Affine(coefficients, run.site) if self.rectify and coefficients else None
+        mine = self._affine(run.site, run.quantization)
+        coefficients = {name: tensor for name, tensor in mine.items() if f"/{WEIGHTS}/" not in name}
+        return Affine(coefficients, run.site) if coefficients else None
+
+    def repairs(self, site: str, quantization: str | None) -> Mapping[str, Repair]:
+        mine = self._affine(site, quantization)
+        places = {name.split("/")[0] for name in mine if f"/{WEIGHTS}/" in name}
+        return {
+            place.removeprefix(f"{site}."): (
+                mine[coefficient_name(place, WEIGHTS, 0, GAIN)],
+                mine[coefficient_name(place, WEIGHTS, 0, SHIFT)],
+            )
+            for place in sorted(places)
+        }
 
     def respaced(self, sigmas: list[float]) -> list[float] | None:
         levels = self._corrections().get(RESPACED)
@@ -147,6 +156,19 @@ class ReplayConfig(CacheConfig):
             )
             return {}
         return made.corrections
+
+    def _affine(self, site: str, quantization: str | None) -> Mapping[str, Tensor]:
+        """The affine corrections of a denoiser, unless they were fitted on other weights."""
+        mine = {n: t for n, t in self._corrections().items() if n.split("/")[0].split(".")[0] == site}
+        made = self.schedule.quantization.get(site)
+        if not self.rectify or not mine or made == quantization:
+            return mine if self.rectify else {}
+        warnings.warn(
+            f"the schedule's corrections were fitted on {_weights(made)}, and these are {_weights(quantization)}: they are "
+            "dropped; quantise as it was calibrated (quantize=), or calibrate anew.",
+            stacklevel=2,
+        )
+        return {}
 
     def _check_places(self, site: str, denoiser: nn.Module) -> None:
         facts = RunFacts(type(denoiser).__name__, site=site)
@@ -183,6 +205,10 @@ class ReplayConfig(CacheConfig):
         if latents and run.latents and latents != run.latents:
             return f"latents of {list(latents[0])} and this run of {list(run.latents[0])}"
         return None
+
+
+def _weights(quantization: str | None) -> str:
+    return "plain weights" if quantization is None else f"weights in {quantization}"
 
 
 def _same_levels(a: Sequence[float], b: Sequence[float]) -> bool:

@@ -10,20 +10,21 @@ import numpy as np
 import pytest
 import torch
 from harness import reference
-from toys import by_embeds, toy_pipeline
 from zoo.pipelines import CASES
 
 from diffcache import Schedule, accelerate, report, tune
-from diffcache.profiling import calibrations, ertacache
+from diffcache.config import CacheConfig
+from diffcache.profiling import calibrations, ertacache, repairs
+from diffcache.profiling.full_runs import FullRuns
 from diffcache.profiling.record import accelerated, record
-from diffcache.profiling.recorder import Recorder
 from diffcache.profiling.recording import Curve, Recording
+from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.easycache import EasyCacheConfig
 from diffcache.recipes.replay import RESPACED, ReplayConfig
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.respacing import stretched
 from diffcache.schedulers.errors import ConfigError, ScheduleError
-from diffcache.schedulers.steps import Step
+from diffcache.schedulers.schedule import Model
 
 FLUX = CASES["FluxPipeline"]
 STEPS = 8
@@ -31,35 +32,6 @@ STEPS = 8
 
 def calls(count: int = 2) -> list[dict[str, Any]]:
     return [FLUX.call(seed, STEPS) for seed in range(count)]
-
-
-def test_drift_ratio_and_cosine_are_means_over_runs() -> None:
-    recorder = Recorder()
-    for scale in (1.0, 3.0):
-        for tick, value in enumerate((1.0, 2.0, 2.0 + scale)):
-            recorder.computed("net", Step(tick, 3, "0"), [torch.full((1, 2, 4), value)], [])
-        recorder.end_run()
-    curve = recorder.curves["net", "0"]
-    assert curve.drift[1, 0].item() == pytest.approx(1 / 2)
-    assert curve.drift[2, 1].item() == pytest.approx((1 / 3 + 3 / 5) / 2)
-    assert curve.drift[2, 0].item() == pytest.approx((2 / 3 + 4 / 5) / 2)
-    assert curve.drift[0].isnan().all()
-    assert curve.ratio.tolist() == pytest.approx([1, 2, (3 / 2 + 5 / 2) / 2])
-    assert curve.cosine.tolist() == pytest.approx([1, 1, 1])
-    assert not list(Path(recorder._folder.name).iterdir())  # nothing is left on disk after a run
-    recorder.close()
-
-
-def test_a_recording_is_saved_loaded_and_checked(tmp_path: Path) -> None:
-    pipe = FLUX.build()
-    recording = record(pipe, calls())
-    assert torch.equal(FLUX.render(pipe, 0, STEPS), reference("FluxPipeline", 0, STEPS))
-    again = Recording.load(recording.save(tmp_path))
-    assert again.models == recording.models
-    assert torch.equal(again.leading.drift.nan_to_num(), recording.leading.drift.nan_to_num())
-    (tmp_path / "recording.json").write_text("{")
-    with pytest.raises(ScheduleError, match="damaged"):
-        Recording.load(tmp_path)
 
 
 def test_the_policy_refreshes_by_the_distance_to_the_last_refresh() -> None:
@@ -74,37 +46,91 @@ def test_the_policy_refreshes_by_the_distance_to_the_last_refresh() -> None:
 
 
 def curve_of(drift: torch.Tensor) -> Any:
-    return Curve(drift, torch.ones(len(drift)), torch.ones(len(drift)), runs=1)
+    ones = torch.ones(len(drift))
+    return Curve(drift, ones, ones, ones, runs=1)
 
 
-def test_the_affine_fit_finds_what_was_put_in_and_trusts_many_samples_only() -> None:
-    generator = torch.Generator().manual_seed(0)
-    u = torch.randn(64, 3, 8, 8, generator=generator)
-    gain, shift = torch.tensor([0.9, 1.0, 1.2]), torch.tensor([0.1, 0.0, -0.3])
-    y = u * gain[:, None, None] + shift[:, None, None]
-    moments = ertacache.Moments()
-    moments.predicted("net", Step(2, 4, "0"), [u], [y])
-    found = moments.coefficients(4)
-    trust = 64 / (64 + ertacache.SHRINKAGE)
-    torch.testing.assert_close(found["net/0/gain"][2], 1 + trust * (gain - 1), atol=1e-4, rtol=0)
-    torch.testing.assert_close(found["net/0/shift"][2], trust * shift, atol=1e-4, rtol=0)
-    assert torch.equal(found["net/0/gain"][1], torch.ones(3))
+def frozen(pipe: Any, config: CacheConfig) -> Schedule:
+    with accelerated(pipe, config):
+        FLUX.render(pipe, 0, STEPS)
+        schedule: Schedule = report(pipe).to_schedule()
+    return schedule
 
 
-def test_corrections_do_no_harm_where_they_were_fitted() -> None:
-    """What is kept of the corrections is never worse on the calls that they were fitted on."""
+@pytest.mark.parametrize(
+    "config",
+    [
+        UniformConfig(interval=2, warmup_steps=1),
+        UniformConfig(interval=3, order=1, basis="output"),
+        BudgetConfig(speedup=2),
+        EasyCacheConfig(threshold=0.3, warmup_steps=2),
+        UniformConfig(interval=2, site="block"),
+    ],
+    ids=lambda config: str(config.name),
+)
+def test_corrections_do_no_harm_where_they_were_fitted(config: CacheConfig) -> None:
+    """On static schedules of other methods; what is kept of them is never worse on the calls that they were fitted on."""
     pipe = FLUX.build()
-    accelerate(pipe, UniformConfig(interval=2, warmup_steps=1))
-    FLUX.render(pipe, 0, STEPS)
-    schedule = report(pipe).to_schedule()
-    repaired = ertacache.corrected(pipe, calls(), schedule, respace=False)
+    schedule = frozen(pipe, config)
+    inside = set(schedule.table) != {"transformer"}
+    repaired = repairs.corrected(pipe, calls(), schedule, respace=not inside)
     assert torch.equal(FLUX.render(pipe, 0, STEPS), reference("FluxPipeline", 0, STEPS))
-    full = reference("FluxPipeline", 0, STEPS)
-    errors = []
-    for candidate in (schedule, repaired):
-        with accelerated(pipe, ReplayConfig(schedule=candidate)):
-            errors.append(float((FLUX.render(pipe, 0, STEPS) - full).square().mean()))
-    assert errors[1] <= errors[0]
+    runs = FullRuns(pipe, calls())
+    plain, kept = (runs.psnr(ReplayConfig(schedule=s)) for s in (schedule, repaired))
+    reached = repaired.measured["psnr_calibration"]
+    assert reached["schedule"] == pytest.approx(plain, abs=0.01)
+    assert kept >= plain
+    assert kept == pytest.approx(max(reached.values()), abs=0.01)
+    assert repaired.table == schedule.table
+
+
+def test_inside_a_denoiser_every_stream_is_repaired() -> None:
+    pipe = FLUX.build()
+    schedule = frozen(pipe, UniformConfig(interval=2, site="transformer_blocks.1"))
+    repaired = repairs.rectified(pipe, calls(), schedule)
+    assert {
+        "transformer.transformer_blocks.1/cond/gain",
+        "transformer.transformer_blocks.1/cond/1/gain",
+    } <= set(repaired.corrections)
+    plain, first, both = (
+        _render(
+            pipe,
+            repairs.with_corrections(schedule, {n: t for n, t in repaired.corrections.items() if has(n)}),
+        )
+        for has in (lambda n: False, lambda n: "/1/" not in n, lambda n: True)
+    )
+    assert not torch.equal(plain, first)
+    assert not torch.equal(first, both)
+    with pytest.raises(ScheduleError, match="whole denoisers: calibrate with respace=False"):
+        repairs.corrected(pipe, calls(), schedule)
+
+
+def _render(pipe: Any, schedule: Schedule) -> torch.Tensor:
+    with accelerated(pipe, ReplayConfig(schedule=schedule)):
+        return FLUX.render(pipe, 0, STEPS)
+
+
+def test_a_rebuilt_unconditional_pass_is_not_corrected() -> None:
+    schedule = Schedule({"net": Model("Net", "0")}, {"net": {"all": "#-"}, "net.guidance": {"all": "#-"}})
+    with pytest.raises(ScheduleError, match="unconditional pass cannot be corrected"):
+        repairs.rectified(None, calls(), schedule)
+
+
+def test_the_closed_loop_measures_where_reuse_leads() -> None:
+    pipe = FLUX.build()
+    begun = frozen(pipe, UniformConfig(interval=3))
+    open_loop, closed = record(pipe, calls(1)), record(pipe, calls(1), along=begun)
+    assert closed.num_ticks == STEPS
+    computed = [tick for tick, mark in enumerate(begun.table["transformer"]["cond"]) if mark == "#"]
+    assert computed[:3] == [0, 3, 6]
+    change, along = open_loop.leading.drift, closed.leading.drift
+    assert torch.equal(along[1, 0], change[1, 0])  # the first reuse is yet to be felt
+    assert not torch.equal(along[2, 1], change[2, 1])
+    schedule = ertacache.calibrate(pipe, calls(1), compute=0.5, closed=True, respace=False)
+    settled = record(pipe, calls(1), along=repairs.with_corrections(schedule, {}))
+    assert [
+        i for i, mark in enumerate(schedule.table["transformer"]["all"]) if mark == "#"
+    ] == ertacache.policy(settled, 0.5)
 
 
 def test_calibrated_schedules_replay_and_their_corrections_can_be_switched_off(tmp_path: Path) -> None:
@@ -190,9 +216,3 @@ def test_tune_keeps_a_budget_and_refuses_what_it_cannot_do() -> None:
             tune(pipe, calls(2), **options)
     with pytest.raises(ConfigError, match="no reuse keeps"):
         tune(pipe, calls(2), quality=99.9)
-
-
-def test_a_recording_needs_one_denoising_loop_for_each_call() -> None:
-    pipe = toy_pipeline()
-    with pytest.raises(ValueError, match="one denoising loop"):
-        record(pipe, [{"embeds": by_embeds(), "loops": 2}])

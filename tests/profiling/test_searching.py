@@ -38,7 +38,7 @@ def space_of(sites: str = "model") -> tuple[Any, Space]:
 def made_up(drift: Tensor, predictor: Any = HOLD, **options: Any) -> Space:
     """A space of one place with these drifts, [tick, earlier tick]."""
     ones = torch.ones(len(drift), dtype=torch.float64)
-    curves = {("net", "0"): Curve(drift, ones, ones, runs=1)}
+    curves = {("net", "0"): Curve(drift, ones, ones, ones, runs=1)}
     return Space(
         Recording({}, None, None, curves, places={"net": Place("model", 100.0)}), predictor, **options
     )

@@ -9,7 +9,7 @@ from diffusers.models.modeling_outputs import Transformer2DModelOutput
 from torch import Tensor, nn
 
 from diffcache.calls import Call
-from diffcache.kernels.residual import store_residual
+from diffcache.kernels.extrapolate import NO_CORRECTION
 from diffcache.layout import Layout
 
 Pair = namedtuple("Pair", ["video", "audio"])
@@ -26,11 +26,9 @@ def call(**arguments: Any) -> Call:
 
 
 def hold(layout: Layout, at: Call, outputs: list[Tensor], now: Call) -> list[Tensor]:
-    return layout.predict(now.tensors, [stored(layout, at, outputs)], [1.0])
-
-
-def stored(layout: Layout, at: Call, outputs: list[Tensor]) -> list[Tensor]:
-    return [store_residual(output, base) for output, base in layout.based(at.tensors, outputs)]
+    return layout.predict(
+        now.tensors, [layout.features(at.tensors, outputs)], [1.0], [NO_CORRECTION] * len(outputs)
+    )
 
 
 @pytest.mark.parametrize(
@@ -118,8 +116,8 @@ def test_what_is_stored_shares_no_memory_with_the_caller() -> None:
     for residual in (True, False):
         layout = Layout(at, v.clone(), residual=residual)
         output = v.clone()
-        feature = stored(layout, at, [output])
+        feature = layout.features(at.tensors, [output])
         output.zero_()
-        assert torch.equal(layout.predict(at.tensors, [feature], [1.0])[0], v)
-        layout.predict(at.tensors, [feature], [1.0])[0].zero_()
-        assert torch.equal(layout.predict(at.tensors, [feature], [1.0])[0], v)
+        assert torch.equal(layout.predict(at.tensors, [feature], [1.0], [NO_CORRECTION])[0], v)
+        layout.predict(at.tensors, [feature], [1.0], [NO_CORRECTION])[0].zero_()
+        assert torch.equal(layout.predict(at.tensors, [feature], [1.0], [NO_CORRECTION])[0], v)

@@ -1,0 +1,159 @@
+"""What each part of ERTACache gives on the testbeds at equal compute, beside the methods and rulers that it has to beat.
+
+`python scripts/ablate_ertacache.py --testbeds flux dit` writes evals/results/ertacache_<testbed>.json.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from diffcache import accelerate, report, restore
+from diffcache.config import CacheConfig
+from diffcache.evals import zoo
+from diffcache.evals.fidelity import psnr
+from diffcache.evals.provenance import provenance
+from diffcache.evals.rendering import noise_scheduler, render
+from diffcache.evals.rulers import rulers
+from diffcache.profiling import ertacache
+from diffcache.profiling.calibrations import threshold_for
+from diffcache.profiling.full_runs import FullRuns
+from diffcache.profiling.pictures import rewound
+from diffcache.profiling.repairs import rectified, respaced, with_corrections
+from diffcache.recipes.budget import BudgetConfig
+from diffcache.recipes.easycache import EasyCacheConfig
+from diffcache.recipes.replay import ReplayConfig
+from diffcache.recipes.uniform import UniformConfig
+from diffcache.schedulers.schedule import Schedule
+
+RESULTS = Path(__file__).resolve().parents[1] / "evals" / "results"
+STEPS, TICKS = 50, 26
+"""Of a full run, and of those the ones that are computed: what holding every second leaves."""
+Call = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A contender; PSNR in dB to the full runs, medians over samples.
+
+    Attributes:
+        schedule: whose decisions.
+        name: what was done to them.
+        ticks: computed, of the full run's.
+        calibration, held_out: PSNR on the calls of the fit (None where nothing was fitted), and on others.
+        kept: the calibration, which sees its own side only, chooses this among those of the schedule.
+    """
+
+    schedule: str
+    name: str
+    ticks: int
+    calibration: float | None
+    held_out: float
+    kept: bool = False
+
+
+class Ablation:
+    """One testbed: calibration calls on one side, held-out ones on the other."""
+
+    def __init__(self, testbed: str, samples: int) -> None:
+        self.pipe = zoo.load(testbed)
+        half = samples // 2
+        self.calls = [zoo.sample_call(testbed, s, STEPS, half, "calibration") for s in (1000, 2000)]
+        self.fitted = FullRuns(self.pipe, self.calls)
+        self.held_out = zoo.sample_call(testbed, 0, STEPS, samples)
+        self.full = render(self.pipe, self.held_out).pictures
+        self.seconds = 0.0
+
+    def rows(self) -> Iterator[Row]:
+        """All of them, one after another."""
+        compute = TICKS / STEPS
+        begun = time.process_time()
+        schedule = ertacache.calibrate(self.pipe, self.calls, compute=compute)
+        self.seconds = time.process_time() - begun
+        yield self.plain("uniform hold", UniformConfig(interval=2))
+        yield from self.repaired("ERTACache", schedule)
+        closed = ertacache.calibrate(self.pipe, self.calls, compute=compute, closed=True, respace=False)
+        yield from self.compared("ERTACache, closed loop", {"with what is kept": closed})
+        yield from self.repaired("uniform hold", self.frozen(UniformConfig(interval=2)))
+        yield from self.repaired("even, order 1", self.frozen(BudgetConfig(speedup=1 / compute)))
+        yield self.plain("EasyCache", threshold_for(self.pipe, self.calls[:1], EasyCacheConfig(), compute))
+        for name, replacement in rulers(self.pipe).items():
+            with noise_scheduler(self.pipe, replacement):
+                pictures = render(self.pipe, {**self.held_out, "num_inference_steps": TICKS}).pictures
+            yield Row(f"{TICKS} steps, {name}", "", TICKS, None, self.quality(pictures))
+
+    def repaired(self, name: str, schedule: Schedule) -> list[Row]:
+        """A schedule without and with each correction, forced."""
+        plain = with_corrections(schedule, {})
+        made = {"schedule": plain, "+ rectification": rectified(self.pipe, self.calls, plain)}
+        base = max(made, key=lambda key: self.fitted.psnr(ReplayConfig(schedule=made[key])))
+        adjusted = respaced(self.pipe, self.calls, made[base])
+        sign = "+ rectification, " if base != "schedule" else "+ "
+        return self.compared(name, made | {f"{sign}{rule}": found for rule, found in adjusted.items()})
+
+    def compared(self, name: str, candidates: dict[str, Schedule]) -> list[Row]:
+        configs = {key: ReplayConfig(schedule=schedule) for key, schedule in candidates.items()}
+        calibration = {key: round(self.fitted.psnr(config), 2) for key, config in configs.items()}
+        best = max(calibration, key=lambda key: calibration[key])
+        return [
+            self._row(name, key, config, calibration[key], key == best) for key, config in configs.items()
+        ]
+
+    def plain(self, name: str, config: CacheConfig) -> Row:
+        return self._row(name, "", config, None, False)
+
+    def frozen(self, config: CacheConfig) -> Schedule:
+        """A method's decisions in a run."""
+        accelerate(self.pipe, config)
+        self.pipe(**rewound(self.calls[0]))
+        schedule: Schedule = report(self.pipe).to_schedule()
+        restore(self.pipe)
+        return schedule
+
+    def quality(self, pictures: torch.Tensor) -> float:
+        return round(float(psnr(pictures, self.full).median()), 2)
+
+    def _row(self, schedule: str, name: str, config: CacheConfig, fitted: float | None, kept: bool) -> Row:
+        rendered = render(self.pipe, self.held_out, config)
+        assert rendered.report is not None
+        ticks = len(rendered.report.computed_ticks)
+        return Row(schedule, name, ticks, fitted, self.quality(rendered.pictures), kept)
+
+
+def measured(testbed: str, samples: int) -> dict[str, Any]:
+    """Rows of one testbed, printed as they come."""
+    ablation, rows = Ablation(testbed, samples), []
+    for row in ablation.rows():
+        print(f"{testbed}: {row}", flush=True)
+        rows.append(asdict(row))
+    return {
+        **provenance("cpu, one thread"),
+        "testbed": testbed,
+        "samples": samples,
+        "steps": STEPS,
+        "cpu_seconds_of_calibration": round(ablation.seconds, 1),
+        "rows": rows,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--testbeds", nargs="+", default=zoo.NAMES, choices=zoo.NAMES)
+    parser.add_argument("--samples", type=int, default=16, help="on each side")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    for testbed in args.testbeds:
+        found = measured(testbed, args.samples)
+        (args.out / f"ertacache_{testbed}.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
