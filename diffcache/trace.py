@@ -171,13 +171,13 @@ def _flops(func: Any, args: Any, kwargs: dict[str, Any], output: Any) -> int:
 def _attention_flops(query: Tensor, key: Tensor, *_: Any) -> int:
     """Of torch's fused `nn.MultiheadAttention` on [n, tokens, width]: four projections, and two products with the keys."""
     tokens, width = query.numel() // query.shape[-1], query.shape[-1]
-    return 2 * tokens * width * (4 * width + 2 * key.shape[-2])
+    return int(2 * tokens * width * (4 * width + 2 * key.shape[-2]))
 
 
 def _encoder_layer_flops(source: Tensor, *others: Any) -> int:
     """Of torch's fused `nn.TransformerEncoderLayer`: the attention, and two projections to and from the inner width."""
     inner = others[FFN_BIAS].numel()
-    return _attention_flops(source, source) + 4 * source.numel() * inner
+    return _attention_flops(source, source) + int(4 * source.numel() * inner)
 
 
 FFN_BIAS = 14

@@ -10,6 +10,7 @@ from torch import Tensor
 from diffcache.profiling.recording import Recording
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.schedule import ALL, Schedule
+from diffcache.schedulers.search.response import Response
 
 HOLD: Mapping[str, Any] = {"name": "hold", "basis": "residual"}
 EXTRAPOLATE: Mapping[str, Any] = {"name": "polynomial", "order": 1, "axis": "sigma", "basis": "output"}
@@ -24,6 +25,7 @@ class Space:
             recorded with the basis of the predictor.
         predictor: what fills in where nothing is computed, as `Schedule.predictor`.
         sensitivity: float64 [S, T], picture error for each unit of squared drift, as `probed` measures it; None: unknown.
+        response: how the pictures move when all places reuse a tick, as `probed` measures it; None: unknown.
 
     Attributes:
         drifts: float64 [S, T, T]; entry [s, a, t] is what reusing a's feature costs at t. Without a sensitivity it is
@@ -38,6 +40,7 @@ class Space:
     recording: Recording
     predictor: Mapping[str, Any] = field(default_factory=lambda: HOLD)
     sensitivity: Tensor | None = field(default=None, repr=False)
+    response: Response | None = field(default=None, repr=False)
     drifts: Tensor = field(init=False, repr=False)
     prices: list[int] = field(init=False, repr=False)
     rest: int = field(init=False, repr=False)

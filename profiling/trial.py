@@ -48,6 +48,9 @@ class Trial:
         cost = self.space.compute(tables)
         return torch.stack([torch.tensor(losses, dtype=torch.float64), cost], 1)
 
+    def pictures(self, table: Tensor) -> Tensor:
+        """What the pipeline makes of the calls with a table [T, S]."""
+        return self.runs.cached(ReplayConfig(schedule=self.space.schedule(table, {})))
+
     def _loss(self, table: Tensor) -> float:
-        config = ReplayConfig(schedule=self.space.schedule(table, {}))
-        return self.loss(self.runs.cached(config), self.runs.pictures)
+        return self.loss(self.pictures(table), self.runs.pictures)
