@@ -15,6 +15,7 @@ import torch
 from diffusers import DiffusionPipeline
 
 from diffcache.evals import zoo
+from diffcache.evals.baselines import baselines
 from diffcache.evals.comparison import Comparison, Row, as_json, table
 from diffcache.profiling.dynamic import PLANS, dynamic_programming
 from diffcache.profiling.evolving import Budget, evolve
@@ -23,7 +24,6 @@ from diffcache.profiling.probing import probed
 from diffcache.profiling.record import Call, record
 from diffcache.profiling.space import EXTRAPOLATE, HOLD, Space
 from diffcache.recipes.replay import ReplayConfig
-from diffcache.recipes.uniform import UniformConfig
 from diffcache.schedulers.schedule import Schedule
 
 PREDICTORS = {"hold": HOLD, "order-1": EXTRAPOLATE}
@@ -33,7 +33,7 @@ def calls_of(args: argparse.Namespace) -> tuple[Any, list[Call], Call]:
     """The pipeline, the calls that are searched on, and a call of prompts and seeds kept apart."""
     if args.model in zoo.NAMES:
         calls = [zoo.sample_call(args.model, 1000, args.steps, args.samples, "calibration")]
-        return zoo.load(args.model), calls, zoo.sample_call(args.model, 0, args.steps, args.samples)
+        return zoo.load(args.model), calls, zoo.sample_call(args.model, 0, args.steps, args.held_out)
     pipe = DiffusionPipeline.from_pretrained(args.model).to("cuda" if torch.cuda.is_available() else "cpu")
     prompts = args.prompts.read_text().splitlines() if args.prompts else []
     if len(prompts) < 2:
@@ -74,15 +74,13 @@ def searched(args: argparse.Namespace, pipe: Any, calls: list[Call]) -> dict[str
     return found
 
 
-def compared(args: argparse.Namespace, pipe: Any, held_out: Call, found: dict[str, Schedule]) -> list[Row]:
-    comparison = Comparison(pipe, held_out)
+def compared(
+    args: argparse.Namespace, pipe: Any, calls: list[Call], held_out: Call, found: dict[str, Schedule]
+) -> list[Row]:
+    comparison = Comparison(pipe, held_out, referenced=False)
     rows = [comparison.method(name, ReplayConfig(schedule=schedule)) for name, schedule in found.items()]
-    for share in args.compute:
-        interval = max(round(1 / share), 1)
-        extrapolate = UniformConfig(interval=interval, order=1, basis="output")
-        rows.append(comparison.method(f"uniform hold, every {interval}", UniformConfig(interval=interval)))
-        rows.append(comparison.method(f"uniform order 1, every {interval}", extrapolate))
-        rows += comparison.fewer_steps(round(share * args.steps))
+    for share in args.compute if args.baselines else []:
+        rows += baselines(comparison, calls, share)
     return rows
 
 
@@ -103,7 +101,11 @@ def main() -> None:
     parser.add_argument("--population", type=int, default=24)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--prompts", type=Path, help="one on each line; the first half is searched on")
-    parser.add_argument("--samples", type=int, default=4, help="of a testbed, on each side")
+    parser.add_argument("--samples", type=int, default=4, help="of a testbed to search on")
+    parser.add_argument("--held-out", type=int, default=8, help="samples of a testbed to compare on")
+    parser.add_argument(
+        "--baselines", action="store_true", help="compare with unsearched methods and fewer steps"
+    )
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--json", type=Path, help="where the table is written down")
@@ -111,7 +113,7 @@ def main() -> None:
     torch.manual_seed(0)
     pipe, calls, held_out = calls_of(args)
     found = searched(args, pipe, calls)
-    rows = compared(args, pipe, held_out, found)
+    rows = compared(args, pipe, calls, held_out, found)
     print(table(rows))
     if args.json:
         settings = {name: str(value) for name, value in vars(args).items() if name not in ("out", "json")}

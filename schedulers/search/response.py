@@ -102,12 +102,16 @@ def placements(response: Response, most: int, longest: int = 8, width: int = 16)
             for until in range(heads[0] + 1, min(heads[0] + longest, end) + 1):
                 group = response.group(heads, until)
                 state = (until, *heads)[: response.order + 1] if until < end else ()
-                offered.setdefault(state, []).extend((total + group, (until, *path)) for total, path in partial)
+                offered.setdefault(state, []).extend(
+                    (total + group, (until, *path)) for total, path in partial
+                )
         if () in offered:
             found.append(sorted(_shortest(offered.pop(()), 1)[0][1][1:]))
         states = {heads: _shortest(partial, width) for heads, partial in offered.items()}
     if not found:
-        raise ConfigError(f"most: {most} ticks cannot be placed at most {longest} apart in {end}; allow more.")
+        raise ConfigError(
+            f"most: {most} ticks cannot be placed at most {longest} apart in {end}; allow more."
+        )
     return found
 
 
