@@ -1,6 +1,5 @@
 """Evolution of schedules on a pipeline: seeded by dynamic programming, screened by an error model, safe to interrupt."""
 
-import json
 import logging
 import time
 from collections.abc import Iterator, Sequence
@@ -11,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from diffcache.profiling.checkpoints import claimed, log_line
 from diffcache.profiling.dynamic import PLANS
 from diffcache.profiling.record import Call, calls_hash
 from diffcache.profiling.space import Space
 from diffcache.profiling.trial import Loss, Trial, minus_psnr
-from diffcache.schedulers.errors import ConfigError, ScheduleError
+from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.search.evolution import Evaluate, Evolution
 from diffcache.schedulers.search.screening import Screening
 from diffcache.schedulers.search.seeds import every, tgate
@@ -118,7 +118,7 @@ def evolve(
     }
     about = {"calls": calls_hash(calls), "predictor": dict(space.predictor), **settings}
     about |= {"ticks": space.num_ticks, "places": list(space.places), "models": _models(space)}
-    _claim(folder / ABOUT, about)
+    claimed(folder / ABOUT, about)
     checkpoint = folder / CHECKPOINT
     if checkpoint.exists():
         search = Evolution.load(checkpoint)
@@ -150,24 +150,9 @@ def _models(space: Space) -> dict[str, list[str]]:
     return {name: [model.name, model.config] for name, model in space.recording.models.items()}
 
 
-def _claim(path: Path, about: dict[str, Any]) -> None:
-    """Writes what a search is of, or compares it with what is written."""
-    if not path.exists():
-        path.write_text(json.dumps(about, indent=1) + "\n")
-        return
-    written = json.loads(path.read_text())
-    changed = [name for name in about if about[name] != written.get(name)]
-    if changed:
-        raise ScheduleError(
-            f"{path}: belongs to a search with another {', '.join(changed)}: choose another folder."
-        )
-
-
 def _log(path: Path, search: Evolution) -> None:
     """One line for each generation."""
     front = search.front.scores.tolist()
-    line = {"generation": search.generation, "candidates": len(search.tables), "front": front}
-    with path.open("a") as file:
-        file.write(json.dumps(line) + "\n")
+    log_line(path, {"generation": search.generation, "candidates": len(search.tables), "front": front})
     best = ", ".join(f"{loss:.1f} at {cost:.0%}" for loss, cost in front)
     logger.info("generation %d, %d candidates: %s", search.generation, len(search.tables), best)

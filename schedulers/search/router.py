@@ -45,25 +45,8 @@ class Router(nn.Module):
         return self.scores().detach() > self.threshold
 
     def table_within(self, prices: Sequence[int], budget: int) -> Tensor:
-        """The places of highest score that a budget pays for, bool [T, S], in the order of their scores.
-
-        Args:
-            prices: cost of computing each site once.
-            budget: cost of the whole run.
-
-        Raises:
-            ConfigError: the budget does not pay for the first tick.
-        """
-        if sum(prices) > budget:
-            raise ConfigError(
-                f"budget: {budget} does not pay for the first tick; give at least {sum(prices)}."
-            )
-        scores = self.scores().detach()
-        order = scores.flatten().argsort(descending=True, stable=True)
-        paid = torch.tensor(prices).repeat(len(scores))[order].cumsum(0)
-        table = torch.zeros(scores.numel(), dtype=torch.bool)
-        table[order[paid <= budget]] = True
-        return table.view_as(scores)
+        """What a budget pays for, see `cut`."""
+        return cut(self.scores().detach(), prices, budget)
 
     @torch.no_grad()
     def clamp_(self) -> None:
@@ -108,6 +91,26 @@ class Gates:
             return held + lent
         self._held[site, lane] = fresh.detach() + lent
         return fresh + lent
+
+
+def cut(scores: Tensor, prices: Sequence[int], budget: int) -> Tensor:
+    """The places of highest score that a budget pays for, bool [T, S], in the order of their scores.
+
+    Args:
+        scores: [T, S], 1 at the first tick.
+        prices: cost of computing each site once.
+        budget: cost of the whole run.
+
+    Raises:
+        ConfigError: the budget does not pay for the first tick.
+    """
+    if sum(prices) > budget:
+        raise ConfigError(f"budget: {budget} does not pay for the first tick; give at least {sum(prices)}.")
+    order = scores.flatten().argsort(descending=True, stable=True)
+    paid = torch.tensor(prices).repeat(len(scores))[order].cumsum(0)
+    table = torch.zeros(scores.numel(), dtype=torch.bool)
+    table[order[paid <= budget]] = True
+    return table.view_as(scores)
 
 
 def _logit(share: float) -> Tensor:
