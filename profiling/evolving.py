@@ -12,6 +12,7 @@ from torch import Tensor
 
 from diffcache.profiling.checkpoints import claimed, log_line
 from diffcache.profiling.dynamic import PLANS
+from diffcache.profiling.processes import divided, is_first, of_first, wait
 from diffcache.profiling.record import Call, calls_hash
 from diffcache.profiling.space import Space
 from diffcache.profiling.trial import Loss, Trial, minus_psnr
@@ -89,7 +90,8 @@ def evolve(
 ) -> Evolution:
     """Searches a front of quality and cost (NSGA-II, after ECAD, arXiv 2506.15682), and writes it down generation by generation.
 
-    A folder that holds a search of the same space, calls and settings is gone on with, as if it had never stopped.
+    A folder that holds a search of the same space, calls and settings is gone on with, as if it had never stopped. Under
+    `accelerate launch` each process renders its part of the candidates; the result is that of one process.
 
     Args:
         pipe: a pipeline; it is plain afterwards.
@@ -118,18 +120,20 @@ def evolve(
     }
     about = {"calls": calls_hash(calls), "predictor": dict(space.predictor), **settings}
     about |= {"ticks": space.num_ticks, "places": list(space.places), "models": _models(space)}
-    claimed(folder / ABOUT, about)
+    if is_first():
+        claimed(folder / ABOUT, about)
     checkpoint = folder / CHECKPOINT
-    if checkpoint.exists():
+    if of_first(checkpoint.exists()):
         search = Evolution.load(checkpoint)
         logger.info("%s: going on after generation %d", folder, search.generation)
     else:
         search = Evolution(seeds(space), population=population, children=children, seed=seed)
-    for _ in _within(
-        search, Trial(pipe, calls, space, loss), _screening(space) if screened else None, budget
-    ):
-        search.save(checkpoint)
-        _log(folder / LOG, search)
+    wait()
+    evaluate = divided(Trial(pipe, calls, space, loss))
+    for _ in _within(search, evaluate, _screening(space) if screened else None, budget):
+        if is_first():
+            search.save(checkpoint)
+            _log(folder / LOG, search)
     return search
 
 
@@ -138,7 +142,7 @@ def _within(
 ) -> Iterator[Evolution]:
     begun = time.monotonic()
     going = search.generations(evaluate, screen)
-    while not budget.spent(search, (time.monotonic() - begun) / 60) and next(going, None):
+    while not of_first(budget.spent(search, (time.monotonic() - begun) / 60)) and next(going, None):
         yield search
 
 

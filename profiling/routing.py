@@ -19,6 +19,7 @@ from diffcache.overrides import denoiser_members, noise_scheduler_members
 from diffcache.places import SUB_LAYERS
 from diffcache.profiling.checkpoints import claimed, log_line
 from diffcache.profiling.pictures import generators, pictures_of
+from diffcache.profiling.processes import is_first, mean, of_first, share_of_calls, wait
 from diffcache.profiling.record import Call, calls_hash
 from diffcache.profiling.space import Space, budget_for, marks_of, share_of
 from diffcache.schedulers.errors import ConfigError, ScheduleError
@@ -135,45 +136,47 @@ def train_router(
     training: Training,
     *,
     begin: Tensor | None = None,
-    average: Callable[[Tensor], Tensor] = lambda tensor: tensor,
     seed: int = 0,
 ) -> Router:
     """Trains a router on a pipeline, and writes it down run by run.
 
-    A folder that holds a training of the same space, calls and settings is gone on with, as if it had never stopped.
+    A folder that holds a training of the same space, calls and settings is gone on with, as if it had never stopped. Under
+    `accelerate launch` each process runs its part of the calls of a draw; their gradients are averaged.
 
     Args:
         pipe: a pipeline; it is plain afterwards.
-        calls: what one draw is made of (with `average`: this process's share of it); no pictures are needed.
+        calls: what one draw is made of, as many for each process; no pictures are needed.
         space: of sub-layers.
         folder: for `router.safetensors` (the checkpoint), `router.json` (what it is of), and `router.jsonl`.
         training: how.
         begin: bool [T, S]: a table to begin at, as dynamic programming makes it; None: random scores.
-        average: mean over the processes that train together.
         seed: of the scores that it begins with.
 
     Raises:
         ScheduleError: the folder holds another training.
-        ConfigError: a place is not a sub-layer.
+        ConfigError: a place is not a sub-layer, or the calls cannot be dealt out evenly.
     """
     restore(pipe)
     folder.mkdir(parents=True, exist_ok=True)
     settings = {**vars(training), "seed": seed, "places": list(space.places), "ticks": space.num_ticks}
     begins = None if begin is None else begin.int().tolist()
-    claimed(folder / ABOUT, {**settings, "begin": begins, "calls": calls_hash(calls)})
+    if is_first():
+        claimed(folder / ABOUT, {**settings, "begin": begins, "calls": calls_hash(calls)})
     if begin is not None:
         router = Router.of_table(begin)
     else:
         noise = torch.Generator().manual_seed(seed)
         router = Router(torch.randn(space.num_ticks, len(space.places), generator=noise))
     trainer = Trainer(router, space.prices, training)
-    if (folder / CHECKPOINT).exists():
+    if of_first((folder / CHECKPOINT).exists()):
         trainer.load(folder / CHECKPOINT)
         logger.info("%s: going on after run %d", folder, trainer.run)
-    denoisers = [PipelineDenoiser(pipe, call, space) for call in calls]
-    for progress in trainer.train(denoisers, average):
-        trainer.save(folder / CHECKPOINT)
-        log_line(folder / LOG, vars(progress))
+    wait()
+    denoisers = [PipelineDenoiser(pipe, call, space) for call in share_of_calls(calls)]
+    for progress in trainer.train(denoisers, mean):
+        if is_first():
+            trainer.save(folder / CHECKPOINT)
+            log_line(folder / LOG, vars(progress))
         logger.info("run %d: loss %.4g, %.0f%% computed", progress.run, progress.loss, 100 * progress.share)
     return router
 

@@ -11,6 +11,8 @@ import torch
 from zoo.pipelines import CASES
 
 from diffcache import Schedule, accelerate, report, restore
+from diffcache.profiling import routing
+from diffcache.profiling.checkpoints import log_line
 from diffcache.profiling.pictures import pictures_of
 from diffcache.profiling.record import record
 from diffcache.profiling.routing import PipelineDenoiser, rebudgeted, routed, train_router
@@ -53,7 +55,9 @@ def test_a_student_that_computes_everything_is_its_teacher() -> None:
     assert told == [(tick, True) for tick in range(1, STEPS)]
 
 
-def test_training_leaves_the_pipeline_as_it_was_and_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_training_leaves_the_pipeline_as_it_was_and_goes_on_where_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pipe, calls, space = made("FluxPipeline")
     before = CASES["FluxPipeline"].render(pipe, 0, STEPS)
     parameter = next(pipe.transformer.parameters())
@@ -66,15 +70,19 @@ def test_training_leaves_the_pipeline_as_it_was_and_goes_on_where_it_stopped(tmp
     assert torch.equal(CASES["FluxPipeline"].render(pipe, 0, STEPS), before)
     assert not torch.equal(whole.logits, Router.of_table(begin).logits)
 
-    def dies(tensor: torch.Tensor) -> torch.Tensor:
-        dies.calls += 1  # type: ignore[attr-defined]
-        if dies.calls == 5:  # type: ignore[attr-defined]  # the proxy twice, gradients twice, and then
-            raise KeyboardInterrupt
-        return tensor
+    saved = 0
 
-    dies.calls = 0  # type: ignore[attr-defined]
+    def dies(path: Path, line: Any) -> None:
+        nonlocal saved
+        saved += 1
+        log_line(path, line)
+        if saved == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(routing, "log_line", dies)
     with pytest.raises(KeyboardInterrupt):
-        train_router(pipe, calls, space, tmp_path / "dies", TRAINING, begin=begin, average=dies)
+        train_router(pipe, calls, space, tmp_path / "dies", TRAINING, begin=begin)
+    monkeypatch.undo()
     resumed = train_router(pipe, calls, space, tmp_path / "dies", TRAINING, begin=begin)
     assert torch.equal(resumed.logits, whole.logits)
     assert len((tmp_path / "dies" / "router.jsonl").read_text().splitlines()) == TRAINING.runs
