@@ -15,7 +15,7 @@ from diffcache.profiling.dynamic import PLANS
 from diffcache.profiling.processes import divided, is_first, of_first, wait
 from diffcache.profiling.record import Call, calls_hash
 from diffcache.profiling.space import Space
-from diffcache.profiling.trial import Loss, Trial, minus_psnr
+from diffcache.profiling.trial import Cost, Loss, Trial, minus_psnr
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.search.evolution import Evaluate, Evolution
 from diffcache.schedulers.search.screening import Screening
@@ -87,6 +87,7 @@ def evolve(
     screened: bool = True,
     seed: int = 0,
     loss: Loss = minus_psnr,
+    cost: Cost | None = None,
 ) -> Evolution:
     """Searches a front of quality and cost (NSGA-II, after ECAD, arXiv 2506.15682), and writes it down generation by generation.
 
@@ -103,6 +104,7 @@ def evolve(
         screened: an error model proposes which candidates are worth rendering; else all that are bred are.
         seed: of all randomness. With a deterministic pipeline the result is reproducible to the bit.
         loss: what is minimised besides the cost.
+        cost: what is measured of each candidate (`wall_time`); None: its share of the full run's work.
 
     Returns:
         The search; `front` holds the best tables, which `write_front` saves as schedules.
@@ -117,6 +119,7 @@ def evolve(
         "screened": screened,
         "seed": seed,
         "loss": loss.__name__,
+        "cost": "compute" if cost is None else cost.__name__,
     }
     about = {"calls": calls_hash(calls), "predictor": dict(space.predictor), **settings}
     about |= {"ticks": space.num_ticks, "places": list(space.places), "models": _models(space)}
@@ -129,7 +132,7 @@ def evolve(
     else:
         search = Evolution(seeds(space), population=population, children=children, seed=seed)
     wait()
-    evaluate = divided(Trial(pipe, calls, space, loss))
+    evaluate = divided(Trial(pipe, calls, space, loss, cost))
     for _ in _within(search, evaluate, _screening(space) if screened else None, budget):
         if is_first():
             search.save(checkpoint)

@@ -1,6 +1,8 @@
 """Full runs: what a plain pipeline makes of some calls, and how close a method comes to it."""
 
+import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -38,6 +40,13 @@ class FullRuns:
     def psnr(self, config: CacheConfig) -> float:
         """Median over samples, in dB."""
         return float(psnr(self.cached(config), self.pictures).median())
+
+    def seconds(self, config: CacheConfig | None) -> float:
+        """Wall time of the same calls, with a method or (None) in full."""
+        with nullcontext() if config is None else accelerated(self.pipe, config):
+            begun = time.perf_counter()
+            self._render("calls")
+            return time.perf_counter() - begun
 
     def _render(self, what: str) -> Tensor:
         calls = tqdm(self.calls, desc=what, leave=False, disable=len(self.calls) < 2)

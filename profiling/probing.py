@@ -17,7 +17,7 @@ ROUNDS = 50
 _TINY = 1e-12
 
 
-def probed(pipe: Any, calls: Sequence[Call], space: Space) -> Space:
+def probed(pipe: Any, calls: Sequence[Call], space: Space, *, each_place: bool = True) -> Space:
     """The space with its response and sensitivity, measured by T - 1 + S rendered tables (T - 1 for a whole denoiser).
 
     A drift says how stale a feature is, not what becomes of it: later ticks mend early errors, and sites add more or less to the
@@ -29,6 +29,7 @@ def probed(pipe: Any, calls: Sequence[Call], space: Space) -> Space:
         pipe: a pipeline; it is plain afterwards.
         calls: what is rendered.
         space: its own sensitivity and response are set aside.
+        each_place: False leaves the sensitivity out, and its S tables: what all places share needs the response alone.
     """
     plain = replace(space, sensitivity=None, response=None)
     squared = _one_tick_drifts(plain)
@@ -37,6 +38,8 @@ def probed(pipe: Any, calls: Sequence[Call], space: Space) -> Space:
     by_tick = moves.square().mean(1)
     order = plain.predictor.get("order", 0)
     response = Response(coordinates(_alike(moves, len(trial.runs.pictures))), plain.drifts.mean(0), order)
+    if not each_place:
+        return replace(plain, response=response)
     if len(plain.places) == 1:
         sensitivity = (by_tick / (squared[0] + _TINY)).unsqueeze(0)
     else:

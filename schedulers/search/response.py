@@ -46,14 +46,13 @@ class Response:
 
     def group(self, heads: Path, until: int) -> Tensor:
         """[D]: what they move by when the ticks between heads[0] and `until` are filled in from `heads`, newest first."""
-        known = self._groups
         heads = heads[: self.order + 1]
-        if (heads, until) not in known:
+        if (heads, until) not in self._groups:
             before = self.group(heads, until - 1) if until > heads[0] + 2 else torch.zeros_like(self.moves[0])
             reused = until - 1
             moved = self._growth(heads, reused) * self.moves[reused] if reused > heads[0] else 0
-            known[heads, until] = before + moved
-        return known[heads, until]
+            self._groups[heads, until] = before + moved
+        return self._groups[heads, until]
 
     def _growth(self, heads: Path, tick: int) -> float:
         """Error at a tick over that of the probe, whose heads are the ticks right before it.
