@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from diffcache import restore
 from diffcache.config import CacheConfig
+from diffcache.profiling.loops import target_of
 from diffcache.profiling.pictures import pictures_of, psnr, rewound
 from diffcache.profiling.record import Call, accelerated
 
@@ -22,12 +23,12 @@ class FullRuns:
         pictures: [N, ..., H, W] in 0..1, of all calls.
 
     Args:
-        pipe: a pipeline; it is plain afterwards.
+        pipe: a pipeline, or a `Loop`; it is plain afterwards.
         calls: keyword arguments of each; their generators are rewound for every render.
     """
 
     def __init__(self, pipe: Any, calls: Sequence[Call]) -> None:
-        restore(pipe)
+        restore(target_of(pipe))
         self.pipe = pipe
         self.calls = calls
         self.pictures = self._render("full runs")

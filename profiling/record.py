@@ -10,6 +10,7 @@ from tqdm import tqdm
 from diffcache import accelerate, report, restore
 from diffcache.config import CacheConfig
 from diffcache.observing import Observer, observed
+from diffcache.profiling.loops import target_of
 from diffcache.profiling.pictures import rewound
 from diffcache.profiling.recorder import Recorder
 from diffcache.profiling.recording import Place, Recording
@@ -25,7 +26,7 @@ def record(
     """Runs the calls in full and records how much every place changes.
 
     Args:
-        pipe: a pipeline; it is plain afterwards.
+        pipe: a pipeline, or a `Loop`; it is plain afterwards.
         calls: keyword arguments of each; all with the same number of steps.
         sites: which places, as for `UniformConfig.site`.
         basis: what is recorded of the whole model: "residual" (v - x) or "output" (v).
@@ -56,7 +57,7 @@ def watched_run(pipe: Any, call: Call, observer: Observer) -> RunRecord:
     """One call of an accelerated pipeline under an observer; the record of its denoising loop."""
     with observed(observer):
         pipe(**rewound(call))
-    records: list[RunRecord] = report(pipe).records
+    records: list[RunRecord] = report(target_of(pipe)).records
     if len(records) != 1:
         raise TargetError(f"a call with one denoising loop can be calibrated; this one had {len(records)}.")
     return records[0]
@@ -65,11 +66,11 @@ def watched_run(pipe: Any, call: Call, observer: Observer) -> RunRecord:
 @contextmanager
 def accelerated(pipe: Any, config: CacheConfig) -> Iterator[None]:
     """For a while."""
-    accelerate(pipe, config)
+    accelerate(target_of(pipe), config)
     try:
         yield
     finally:
-        restore(pipe)
+        restore(target_of(pipe))
 
 
 def calls_hash(calls: Sequence[Call]) -> str:

@@ -48,10 +48,10 @@ class Response:
         """[D]: what they move by when the ticks between heads[0] and `until` are filled in from `heads`, newest first."""
         heads = heads[: self.order + 1]
         if (heads, until) not in self._groups:
-            before = self.group(heads, until - 1) if until > heads[0] + 2 else torch.zeros_like(self.moves[0])
-            reused = until - 1
-            moved = self._growth(heads, reused) * self.moves[reused] if reused > heads[0] else 0
-            self._groups[heads, until] = before + moved
+            total, reused = torch.zeros_like(self.moves[0]), until - 1
+            if reused > heads[0]:
+                total = self.group(heads, reused) + self._growth(heads, reused) * self.moves[reused]
+            self._groups[heads, until] = total
         return self._groups[heads, until]
 
     def _growth(self, heads: Path, tick: int) -> float:
