@@ -9,39 +9,21 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from diffcache import accelerate, report, restore
 from diffcache.config import CacheConfig
 from diffcache.evals.fidelity import psnr
-from diffcache.evals.policy import OBSERVATION, SEEN, PolicyTransformer, plan
+from diffcache.evals.planning import planning_calls, policy_loop
+from diffcache.evals.policy import PolicyTransformer
 from diffcache.evals.provenance import provenance
-from diffcache.evals.reaching import demonstrations, success_rate
+from diffcache.evals.reaching import success_rate
 from diffcache.profiling.dynamic import dynamic_programming
 from diffcache.profiling.full_runs import FullRuns
-from diffcache.profiling.loops import Loop
 from diffcache.profiling.probing import probed
-from diffcache.profiling.record import Call, record
+from diffcache.profiling.record import record
 from diffcache.profiling.space import Space
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.schedulers.search.bac import adaptive_caching
-
-
-def planned(net: torch.nn.Module, observations: Tensor, steps: int, generator: torch.Generator) -> Tensor:
-    """Actions [n, 8, 2] as a picture in 0..1."""
-    return plan(net, observations, steps, generator) / 2 + 0.5
-
-
-def calls_from(seed: int, samples: int, steps: int) -> list[Call]:
-    """One call: observations that the expert met, and the noise to plan from."""
-    generator = torch.Generator().manual_seed(seed)
-    observations, _ = demonstrations(samples, generator)
-    drawn = torch.randperm(len(observations), generator=generator)[:samples]
-    assert observations.shape[1:] == (SEEN, OBSERVATION)
-    noise = torch.Generator().manual_seed(seed)
-    return [{"observations": observations[drawn], "steps": steps, "generator": noise}]
 
 
 def candidates(space: Space, response: Space, share: float) -> dict[str, CacheConfig]:
@@ -81,11 +63,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     net = PolicyTransformer.load()
-    loop = Loop(net, planned)
-    full = FullRuns(loop, calls_from(1, args.samples, args.steps))
+    loop = policy_loop(net)
+    full = FullRuns(loop, planning_calls(1, args.samples, args.steps))
     success = round(success_rate(net, args.episodes, args.steps, seed=2), 4)
     rows = [{"name": "full run", "compute": 1.0, "psnr": 100.0, "success": success}]
-    calls = calls_from(0, args.samples, args.steps)
+    calls = planning_calls(0, args.samples, args.steps)
     space = Space(record(loop, calls, sites="sub-layer"))
     response = probed(loop, calls, space, each_place=False)
     for share in args.compute:

@@ -39,16 +39,16 @@ class Response:
 
     def error(self, ticks: Sequence[int]) -> float:
         """Squared length of what the pictures move by when these ticks alone are computed."""
-        total = torch.zeros_like(self.moves[0])
-        for i, until in enumerate([*ticks[1:], self.num_ticks]):
-            total = total + self.group(tuple(ticks[i::-1]), until)
+        ends = [*ticks[1:], self.num_ticks]
+        total = torch.stack([self.group(tuple(ticks[i::-1]), until) for i, until in enumerate(ends)]).sum(0)
         return float(total.square().sum())
 
     def group(self, heads: Path, until: int) -> Tensor:
         """[D]: what they move by when the ticks between heads[0] and `until` are filled in from `heads`, newest first."""
         heads = heads[: self.order + 1]
         if (heads, until) not in self._groups:
-            total, reused = torch.zeros_like(self.moves[0]), until - 1
+            total: Tensor = torch.zeros_like(self.moves[0])
+            reused = until - 1
             if reused > heads[0]:
                 total = self.group(heads, reused) + self._growth(heads, reused) * self.moves[reused]
             self._groups[heads, until] = total
@@ -70,7 +70,8 @@ class Response:
 def coordinates(moves: Tensor) -> Tensor:
     """The same vectors [T, D] in as few coordinates as they span at most, float64 [T, T]."""
     values, vectors = torch.linalg.eigh(moves.double() @ moves.double().T)
-    return vectors * values.clamp_min(0).sqrt()
+    found: Tensor = vectors * values.clamp_min(0).sqrt()
+    return found
 
 
 def placements(response: Response, most: int, longest: int = 8, width: int = 16) -> list[list[int]]:
