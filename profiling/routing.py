@@ -32,6 +32,9 @@ from diffcache.targets import denoisers_of, noise_schedulers_of
 from diffcache.units import unit_members, watched
 
 CHECKPOINT, ABOUT, LOG = "router.safetensors", "router.json", "router.jsonl"
+CONFIDENCE = 1.0
+"""Logits of a table that a training begins at, on either side of the threshold: it can still be turned over."""
+
 logger = logging.getLogger("diffcache")
 
 
@@ -163,7 +166,7 @@ def train_router(
     if is_first():
         claimed(folder / ABOUT, {**settings, "begin": begins, "calls": calls_hash(calls)})
     if begin is not None:
-        router = Router.of_table(begin)
+        router = Router.of_table(begin, confidence=CONFIDENCE)
     else:
         noise = torch.Generator().manual_seed(seed)
         router = Router(torch.randn(space.num_ticks, len(space.places), generator=noise))

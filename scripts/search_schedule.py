@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from accelerate import PartialState
 from diffusers import DiffusionPipeline
+from torch import Tensor
 
 from diffcache.evals import zoo
 from diffcache.evals.baselines import baselines
@@ -67,13 +68,12 @@ def searched(args: argparse.Namespace, pipe: Any, calls: list[Call]) -> dict[str
     """Schedules by name, for each share of the compute, saved under `args.out`."""
     predictor = PREDICTORS[args.predictor]
     space = Space(record(pipe, calls, sites=args.sites, basis=predictor["basis"]), predictor)
-    plans = list(PLANS) if args.sites != "model" and args.method != "router" else ["shared"]
-    space = of_first(probed(pipe, calls, space, each_place=len(plans) > 1 or args.method == "evolution"))
-    found = {
-        f"dp, {plan}, {share:.0%}": dynamic_programming(space, share, plan)
-        for share in args.compute
-        for plan in plans
-    }
+    found: dict[str, Schedule] = {}
+    if args.begin is None:
+        plans = list(PLANS) if args.sites != "model" and args.method != "router" else ["shared"]
+        space = of_first(probed(pipe, calls, space, each_place=len(plans) > 1 or args.method == "evolution"))
+        for share in args.compute:
+            found |= {f"dp, {plan}, {share:.0%}": dynamic_programming(space, share, plan) for plan in plans}
     found |= METHODS[args.method](args, pipe, calls, space)
     for name, schedule in found.items():
         if is_first():
@@ -113,11 +113,17 @@ def _learned(args: argparse.Namespace, pipe: Any, calls: list[Call], space: Spac
     found = {}
     for share in args.compute:
         training = Training(target=share, runs=args.runs, lr=args.lr)
-        begin = dynamic_programming(space, share).decisions[:, 0]
+        begin = _begun(args.begin, space) if args.begin else dynamic_programming(space, share).decisions[:, 0]
         folder = args.out / f"router-{share:.0%}".replace("%", "")
         router = train_router(pipe, calls, space, folder, training, begin=begin, seed=args.seed)
         found[f"router, {share:.0%}"] = routed(router, space, share)
     return found
+
+
+def _begun(folder: Path, space: Space) -> Tensor:
+    """A saved schedule of whatever places, as a table of all of this space's."""
+    ticks = Schedule.from_pretrained(folder).decisions.any(-1).any(-1)
+    return ticks.unsqueeze(1).repeat(1, len(space.places))
 
 
 METHODS = {"dp": lambda *_: {}, "evolution": _evolved, "router": _learned}
@@ -152,6 +158,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--clip", nargs="+", help="model and weights, as for scripts/evaluate.py")
     parser.add_argument("--cost", default="compute", choices=["compute", "latency"], help="of an evolution")
     parser.add_argument("--runs", type=int, default=200, help="of a router's training")
+    parser.add_argument("--begin", type=Path, help="schedule that a router begins at; else what dp finds")
     parser.add_argument("--lr", type=float, default=0.05, help="of a router's training")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--prompts", type=Path, help="one on each line; the first half is searched on")

@@ -48,7 +48,7 @@ class Training:
         runs: denoising runs; published: 2000 of 10 ticks.
         lr: of AdamW at the start, falling to zero in a straight line; published: 0.01 throughout.
         proxy_every: runs between two measurements of lambda, each T + 1 student runs; published: 50.
-        beta: where beta begins.
+        beta: where beta begins, in units of the first run's mean distillation gradient (of the scores, times its weight).
         pull: how fast log(beta) follows the difference of compute and target, for each run.
 
     Raises:
@@ -59,7 +59,7 @@ class Training:
     runs: int = 2000
     lr: float = 0.01
     proxy_every: int = 50
-    beta: float = 0.3
+    beta: float = 0.1
     pull: float = 0.1
 
     def __post_init__(self) -> None:
@@ -150,6 +150,8 @@ class Trainer:
         scores = router.scores()
         found = [_run(scores, router.threshold, denoiser, self.run, self._proxy) for denoiser in denoisers]
         gradient = average(torch.stack([gradient for gradient, _ in found]).mean(0))
+        if not self.run:
+            self.beta *= float(gradient[1:].abs().mean() / self._weights.mean())
         scores.backward(gradient + self.beta * self._weights)  # type: ignore[no-untyped-call]
         self._optimiser.param_groups[0]["lr"] = training.lr * (1 - self.run / training.runs)
         self._optimiser.step()
