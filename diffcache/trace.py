@@ -16,6 +16,9 @@ from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
 Storage = int
 
+_INNER_BIAS = 14
+"""Place of the inner bias among the arguments after the source, of torch's fused encoder layer."""
+
 
 class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """One forward, as a sequence of operations numbered from 1.
@@ -176,12 +179,9 @@ def _attention_flops(query: Tensor, key: Tensor, *_: Any) -> int:
 
 def _encoder_layer_flops(source: Tensor, *others: Any) -> int:
     """Of torch's fused `nn.TransformerEncoderLayer`: the attention, and two projections to and from the inner width."""
-    inner = others[FFN_BIAS].numel()
+    inner = others[_INNER_BIAS].numel()
     return _attention_flops(source, source) + int(4 * source.numel() * inner)
 
-
-FFN_BIAS = 14
-"""Place of the inner bias among the fused layer's arguments after the source."""
 
 _FUSED: dict[str, Callable[..., int]] = {
     "aten::_native_multi_head_attention": _attention_flops,

@@ -94,13 +94,14 @@ class Comparison:
 
 
 def table(rows: list[Row]) -> str:
-    """The rows as a Markdown table."""
-    head = "| run | ticks | compute | PSNR to full | SSIM to full | PSNR to 1000 steps |\n|---|---|---|---|---|---|\n"
-    return head + "\n".join(
-        f"| {r.name} | {r.ticks}/{r.total} | {r.compute:.0%} | {r.psnr_full:.1f} | {r.ssim_full:.4f} "
-        f"| {'' if r.psnr_reference is None else f'{r.psnr_reference:.1f}'} |"
-        for r in rows
-    )
+    """The rows as a Markdown table; without the reference where none was rendered."""
+    referenced = any(row.psnr_reference is not None for row in rows)
+    head = "| run | ticks | compute | PSNR to full | SSIM to full |" + " PSNR to 1000 steps |" * referenced
+    lines = [head, "|---|---|---|---|---|" + "---|" * referenced]
+    for r in rows:
+        line = f"| {r.name} | {r.ticks}/{r.total} | {r.compute:.0%} | {r.psnr_full:.1f} | {r.ssim_full:.4f} |"
+        lines.append(line if r.psnr_reference is None else f"{line} {r.psnr_reference:.1f} |")
+    return "\n".join(lines)
 
 
 def nearest(rows: list[Row], share: float) -> dict[str, Row]:

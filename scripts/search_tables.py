@@ -43,7 +43,7 @@ SPECIAL: dict[str, Callable[[Mapping[str, Any]], str]] = {"policy": policy, "scr
 
 
 def main() -> None:
-    parts = [HEAD]
+    parts = [HEAD.strip()]
     for path in sorted(RESULTS.glob("search_*.json")):
         data, name = json.loads(path.read_text()), path.stem.removeprefix("search_")
         parts.append(f"## {name.replace('_', ', ')}")
