@@ -61,18 +61,16 @@ class PipelineDenoiser:
             raise ConfigError(f"{unfit[0]} is no sub-layer: record with sites='sub-layer' to train a router.")
         self.pipe = pipe
         self.call = call
-        self.seeds = [generator.initial_seed() for generator in generators(call)]
         self.denoisers = {name: uncompiled(module) for name, module in denoisers_of(pipe).items()}
         self.ends = {id(self._end(place)): site for site, place in enumerate(space.places)}
         self.units = [self._end(place) for place in space.places]
 
     def run(self, draw: int, gates: Gates, learn: Learn | None) -> Tensor:
         """The pictures [N, ..., H, W] of one run; see `schedulers.search.harmonica.Denoiser`."""
-        for generator, seed in zip(generators(self.call), self.seeds, strict=True):
-            generator.manual_seed(seed + draw * len(self.seeds))
         scope = _Student(self, gates, learn)
         modules = self.denoisers.values()
         with (
+            _drawn(self.call, draw),
             _frozen(modules),
             swapped(noise_schedulers_of(self.pipe), noise_scheduler_members),
             swapped(modules, denoiser_members),
@@ -220,6 +218,19 @@ def rebudgeted(schedule: Schedule, compute: float) -> Schedule:
         producer={**made, "compute": compute},
         measured={"compute_fraction": round(spent, 4)},
     )
+
+
+@contextmanager
+def _drawn(call: Call, draw: int) -> Iterator[None]:
+    """The call's generators are at the seeds of a draw for a while, and then back at their own."""
+    own = [generator.initial_seed() for generator in generators(call)]
+    try:
+        for generator, seed in zip(generators(call), own, strict=True):
+            generator.manual_seed(seed + draw * len(own))
+        yield
+    finally:
+        for generator, seed in zip(generators(call), own, strict=True):
+            generator.manual_seed(seed)
 
 
 @contextmanager

@@ -61,10 +61,12 @@ def test_training_leaves_the_pipeline_as_it_was_and_goes_on_where_it_stopped(
     pipe, calls, space = made("FluxPipeline")
     before = CASES["FluxPipeline"].render(pipe, 0, STEPS)
     parameter = next(pipe.transformer.parameters())
+    seed = calls[0]["generator"].initial_seed()
     asked, cls = parameter.requires_grad, type(pipe.transformer)
     begin = every(STEPS, len(space.places), 2)
     whole = train_router(pipe, calls, space, tmp_path / "whole", TRAINING, begin=begin)
     assert type(pipe.transformer) is cls
+    assert calls[0]["generator"].initial_seed() == seed
     assert parameter.requires_grad == asked
     assert parameter.grad is None
     assert torch.equal(CASES["FluxPipeline"].render(pipe, 0, STEPS), before)
