@@ -15,11 +15,11 @@ from diffcache.schedulers.steps import MODEL
 from diffcache.swap import base_class, swapped
 from diffcache.trace import Trace
 from diffcache.units import (
+    bare_parts_of_blocks,
     blocks_of,
     is_attention,
     is_sub_layer,
     layers_of_blocks,
-    parallel_parts_of_blocks,
     sub_layers_of_blocks,
     unit_members,
     watched,
@@ -77,7 +77,7 @@ class Site:
     Attributes:
         name: "model", "stack", a module's path, "first..last", or "depth 1".
         kind: "model", "stack", "range", "block", "self-attention", "cross-attention", "joint-attention",
-            "feed-forward", "parallel" (the two side by side) or "depth".
+            "feed-forward", "parallel" (attention and feed-forward side by side) or "depth".
         units: names of the units that it spans, in order.
         continues: for an output of its last unit, by place, the argument of which it is the continuation: learned
             from the next call of a unit of the same class.
@@ -223,17 +223,15 @@ def discover(denoiser: nn.Module, *args: Any, **kwargs: Any) -> SiteTable:
         raise TargetError(
             "discover() needs an example call: pass the denoiser's arguments, with a floating latent."
         )
-    parallel = parallel_parts_of_blocks(module)
-    units = blocks_of(module) | layers_of_blocks(module) | sub_layers_of_blocks(module) | parallel
+    bare = bare_parts_of_blocks(module)
+    units = blocks_of(module) | layers_of_blocks(module) | sub_layers_of_blocks(module) | bare
     with torch.no_grad(), swapped(units.values(), unit_members), Trace(call.latents) as trace:
         recorder = Recorder(units, trace)
         with watched(recorder):
             output = module(*args, **kwargs)
         recorder.finish()
         trace.read_at_end(leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
-    return Survey(
-        type(denoiser).__name__, _parameters([module]), recorder.calls, trace, output, parallel
-    ).table()
+    return Survey(type(denoiser).__name__, _parameters([module]), recorder.calls, trace, output, bare).table()
 
 
 class Survey:
@@ -245,7 +243,7 @@ class Survey:
         calls: the calls of its units, in order.
         trace: of the forward.
         output: what it returned.
-        parallel: paths of the parts of blocks whose attention and feed-forward run side by side.
+        bare: paths of the parts of blocks whose feed-forward is projections among them.
     """
 
     def __init__(
@@ -255,7 +253,7 @@ class Survey:
         calls: list[UnitCall],
         trace: Trace,
         output: Any,
-        parallel: Collection[str],
+        bare: Collection[str],
     ) -> None:
         self.denoiser = denoiser
         self.calls = calls
@@ -265,7 +263,7 @@ class Survey:
         evolving = [call for call in self.level if in_list(call) and call.evolves]
         making = [call for call in evolving if call.made]
         self.stack = self._between(self.level, evolving[0], making[-1]) if making else []
-        self.parallel = parallel
+        self.bare = bare
         self._places = {call.name: i for i, call in enumerate(calls)}
         shapes = tuple(tuple(leaf.shape) for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
         self._model = Site(MODEL, MODEL, (), shapes, parameters, 1.0)
@@ -276,7 +274,7 @@ class Survey:
         if self.stack:
             sites.append(self._site("stack", "stack", self.stack))
         sites += self.depths()
-        sites += self.parallels()
+        sites += self.bare_feed_forwards()
         for call in self.calls:
             if call.depth == 0 and in_list(call):
                 sites.append(self._site(call.name, "block", [call]))
@@ -327,16 +325,31 @@ class Survey:
                 inner = layers.index(span[0]) + 1
         return found
 
-    def parallels(self) -> list[Site]:
-        """Attention and feed-forward that run side by side in one block, up to the projection that joins them."""
+    def bare_feed_forwards(self) -> list[Site]:
+        """Feed-forwards of bare projections: alone where they come after a block's attentions, else with them.
+
+        Attention and feed-forward that run side by side are one site, up to the projection that joins them.
+        """
         found = []
         for block in self.level:
-            parts = [call for call in self._nested(block) if call.path in self.parallel]
-            work = [i for i, call in enumerate(parts) if is_attention(call.module) or _is_linear(call)]
+            parts = [call for call in self._nested(block) if call.path in self.bare]
+            work = [call for call in parts if works(call.module)]
             if work:
-                span = parts[work[0] : work[-1] + 1]
-                found.append(self._site(f"{span[0].name}..{span[-1].name}", "parallel", span))
+                after = self._after_attention(work)
+                span = self._between(parts, (after or work)[0], work[-1])
+                kind = "feed-forward" if after else "parallel"
+                found.append(self._site(f"{span[0].name}..{span[-1].name}", kind, span))
         return found
+
+    def _after_attention(self, work: list[UnitCall]) -> list[UnitCall]:
+        """The projections of a feed-forward that is given what was made after the attentions; none where it is not."""
+        last = max((i for i, call in enumerate(work) if is_attention(call.module)), default=len(work))
+        projections = work[last + 1 :]
+        if len(projections) < 2:
+            return []
+        begin, end = work[last].end, projections[0].begin
+        newer = any(self.trace.writes(storage, begin, end) for _, storage, _ in projections[0].inputs)
+        return projections if newer else []
 
     def _nested(self, unit: UnitCall) -> list[UnitCall]:
         return [
@@ -392,10 +405,10 @@ def kind_of(call: UnitCall) -> str:
         return "feed-forward"
     if sum(output is not None for output in call.outputs) > 1:
         return "joint-attention"
-    context = [
-        name for name, _, shape in call.inputs if ("encoder" in name or "context" in name) and len(shape) > 2
-    ]
-    return "cross-attention" if context else "self-attention"
+    storages = {name: storage for name, storage, _ in call.inputs}
+    elsewhere = "key" in storages and storages["key"] != storages.get("query")
+    context = any(len(shape) > 2 for name, _, shape in call.inputs if "encoder" in name or "context" in name)
+    return "cross-attention" if context or elsewhere else "self-attention"
 
 
 def in_list(call: UnitCall) -> bool:
@@ -408,8 +421,9 @@ def is_member(path: str) -> bool:
     return path.rsplit(".", 1)[-1].isdigit()
 
 
-def _is_linear(call: UnitCall) -> bool:
-    return isinstance(call.module, nn.Linear)
+def works(module: nn.Module) -> bool:
+    """Whether a block's part is an attention or a projection, and not a norm or an activation between them."""
+    return is_attention(module) or isinstance(module, nn.Linear)
 
 
 def _parameters(modules: list[nn.Module]) -> int:

@@ -13,12 +13,12 @@ from torch.utils import _pytree as pytree
 
 from diffcache.anatomy import Anatomy, Blank
 from diffcache.calls import Call
-from diffcache.discovery import Recorder, Site, Survey, UnitCall, in_list, is_member, kind_of
+from diffcache.discovery import Recorder, Site, Survey, UnitCall, in_list, is_member, kind_of, works
 from diffcache.places import FIRST_BLOCK, GROUPS, positions, sites_at, units_for
 from diffcache.swap import base_class
 from diffcache.taps import Tap
 from diffcache.trace import Trace
-from diffcache.units import is_sub_layer, parallel_parts_of_blocks, watched
+from diffcache.units import bare_parts_of_blocks, is_sub_layer, watched
 
 Forward = Callable[..., Any]
 
@@ -39,12 +39,12 @@ def learn(
     """
     units = units_for(denoiser, places)
     with Trace(call.latents) as trace:
-        learning = _Learning(units, trace, places, tap, keep, parallel_parts_of_blocks(denoiser))
+        learning = _Learning(units, trace, places, tap, keep, bare_parts_of_blocks(denoiser))
         with watched(learning):
             output = forward(*call.args, **call.kwargs)
         learning.finish()
         trace.read_at_end(leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor))
-    survey = Survey(type(denoiser).__name__, 0, learning.calls, trace, output, learning.parallel)
+    survey = Survey(type(denoiser).__name__, 0, learning.calls, trace, output, learning.bare)
     sites = sites_at(places, survey)
     learning.keep_spans(sites)
     named = "" if tap is None else survey.stack[0].name if tap.unit == FIRST_BLOCK else tap.unit
@@ -94,10 +94,10 @@ class _Learning(Recorder):
         places: Sequence[str],
         tap: Tap | None,
         keep: Keep,
-        parallel: Collection[str],
+        bare: Collection[str],
     ) -> None:
         super().__init__(units, trace)
-        self.parallel = parallel
+        self.bare = bare
         self.places = places
         self.tap = tap
         self.keep = keep
@@ -108,8 +108,8 @@ class _Learning(Recorder):
         self._blocks: list[_Kept] = []
         self._ends: dict[str, tuple[Call, Any]] = {}
         self._newest: dict[str, str] = {}
-        self._parallel_is_cached = any(
-            "parallel" in GROUPS.get(place, (place,)) or ".." in place for place in places
+        self._bare_are_cached = any(
+            {"parallel", "feed-forward"} & {*GROUPS.get(place, (place,))} or ".." in place for place in places
         )
 
     def unit(self, module: nn.Module, forward: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -146,7 +146,8 @@ class _Learning(Recorder):
         spans = {(kept.unit.name, kept.last): kept for span in self.spans if (kept := span.kept) is not None}
         for site in sites:
             kept = spans.get((site.units[0], site.units[-1]))
-            if site.kind in ("depth", "parallel"):
+            bare = site.kind in ("parallel", "feed-forward") and len(site.units) > 1
+            if site.kind == "depth" or bare:
                 call, output = self._ends[site.units[-1]]
                 self.keep(site.name, site.kind, call, output, {})
             elif kept is not None and not kept.stale:
@@ -166,7 +167,7 @@ class _Learning(Recorder):
             self.keep(unit.name, kind_of(unit), call, output, {})
         if unit.depth <= 1 and in_list(unit) and any(place.startswith("depth ") for place in self.places):
             self._ends[unit.name] = call, _copy(output)
-        if unit.depth == 1 and unit.path in self.parallel and self._parallel_is_cached:
+        if unit.depth == 1 and unit.path in self.bare and self._bare_are_cached and works(unit.module):
             block = unit.path.rpartition(".")[0]
             self._ends.pop(self._newest.get(block, ""), None)  # the last one of a block is what may be needed
             self._ends[unit.name], self._newest[block] = (call, _copy(output)), unit.name

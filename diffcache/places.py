@@ -22,9 +22,9 @@ from diffcache.discovery import Site, Survey
 from diffcache.schedulers.errors import TargetError
 from diffcache.schedulers.steps import MODEL
 from diffcache.units import (
+    bare_parts_of_blocks,
     blocks_of,
     layers_of_blocks,
-    parallel_parts_of_blocks,
     sub_layers_of_blocks,
 )
 
@@ -46,7 +46,7 @@ def units_for(denoiser: nn.Module, places: Sequence[str]) -> dict[str, nn.Module
     if any(place.startswith("depth ") for place in places):
         units |= layers_of_blocks(denoiser)
     if any(_is_sub_layer(place, units) for place in places):
-        units |= sub_layers_of_blocks(denoiser) | parallel_parts_of_blocks(denoiser)
+        units |= sub_layers_of_blocks(denoiser) | bare_parts_of_blocks(denoiser)
     return units
 
 

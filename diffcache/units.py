@@ -87,10 +87,11 @@ def sub_layers_of_blocks(denoiser: nn.Module) -> dict[str, nn.Module]:
     }
 
 
-def parallel_parts_of_blocks(denoiser: nn.Module) -> dict[str, nn.Module]:
-    """The children of blocks that run attention beside a feed-forward of bare projections, by path.
+def bare_parts_of_blocks(denoiser: nn.Module) -> dict[str, nn.Module]:
+    """The children of blocks whose feed-forward is bare projections among them, by path.
 
-    Such a block (Flux's single-stream one) has an attention, no feed-forward, and at least two linear layers of its own.
+    Such a block (Flux's single-stream one, torch's decoder layer) has an attention, no feed-forward, and at least two
+    linear layers of its own.
     """
     found: dict[str, nn.Module] = {}
     for path, block in blocks_of(denoiser).items():
@@ -118,7 +119,10 @@ def is_sub_layer(module: nn.Module) -> bool:
 
 
 def is_attention(module: nn.Module) -> bool:
-    return any(isinstance(getattr(module, name, None), nn.Module) for name in QUERIES)
+    """Torch's own, or what projects to queries."""
+    return isinstance(module, nn.MultiheadAttention) or any(
+        isinstance(getattr(module, name, None), nn.Module) for name in QUERIES
+    )
 
 
 def is_feed_forward(module: nn.Module) -> bool:

@@ -26,7 +26,7 @@ class Row:
         ticks: model evaluations computed, of `total`.
         compute: share of the full run's work.
         psnr_full, ssim_full: against the full run.
-        psnr_reference: against the reference of 1000 steps.
+        psnr_reference: against the reference of 1000 steps; None where it was not rendered.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Row:
     compute: float
     psnr_full: float
     ssim_full: float
-    psnr_reference: float
+    psnr_reference: float | None
 
 
 class Comparison:
@@ -45,14 +45,17 @@ class Comparison:
         pipe: a plain pipeline.
         call: its keyword arguments, several samples with a generator each; `num_inference_steps` is the full run's.
         reference: pictures of the reference run, where they are known already.
+        referenced: whether to measure against the reference run at all.
     """
 
-    def __init__(self, pipe: Any, call: dict[str, Any], reference: Tensor | None = None) -> None:
+    def __init__(
+        self, pipe: Any, call: dict[str, Any], reference: Tensor | None = None, *, referenced: bool = True
+    ) -> None:
         self.pipe = pipe
         self.call = call
         self.steps: int = call["num_inference_steps"]
         self.full = render(pipe, call).pictures
-        self.reference = self.fewer(REFERENCE_STEPS) if reference is None else reference
+        self.reference = self.fewer(REFERENCE_STEPS) if reference is None and referenced else reference
 
     def fewer(self, steps: int, replacement: Any = None) -> Tensor:
         """The plain pipeline with another number of steps, and perhaps another noise scheduler."""
@@ -86,18 +89,19 @@ class Comparison:
             round(compute, 4),
             median(psnr(pictures, self.full)),
             median(ssim(pictures, self.full)),
-            median(psnr(pictures, self.reference)),
+            None if self.reference is None else median(psnr(pictures, self.reference)),
         )
 
 
 def table(rows: list[Row]) -> str:
-    """The rows as a Markdown table."""
-    head = "| run | ticks | compute | PSNR to full | SSIM to full | PSNR to 1000 steps |\n|---|---|---|---|---|---|\n"
-    return head + "\n".join(
-        f"| {r.name} | {r.ticks}/{r.total} | {r.compute:.0%} | {r.psnr_full:.1f} | {r.ssim_full:.4f} "
-        f"| {r.psnr_reference:.1f} |"
-        for r in rows
-    )
+    """The rows as a Markdown table; without the reference where none was rendered."""
+    referenced = any(row.psnr_reference is not None for row in rows)
+    head = "| run | ticks | compute | PSNR to full | SSIM to full |" + " PSNR to 1000 steps |" * referenced
+    lines = [head, "|---|---|---|---|---|" + "---|" * referenced]
+    for r in rows:
+        line = f"| {r.name} | {r.ticks}/{r.total} | {r.compute:.0%} | {r.psnr_full:.1f} | {r.ssim_full:.4f} |"
+        lines.append(line if r.psnr_reference is None else f"{line} {r.psnr_reference:.1f} |")
+    return "\n".join(lines)
 
 
 def nearest(rows: list[Row], share: float) -> dict[str, Row]:

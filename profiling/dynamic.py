@@ -10,8 +10,11 @@ from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.schedule import Schedule
 from diffcache.schedulers.search.bac import adaptive_caching, bubbling_union, volatility
 from diffcache.schedulers.search.knapsack import allocate
+from diffcache.schedulers.search.response import placements
 from diffcache.schedulers.search.shared import shared
 
+LONGEST = 6
+"""Ticks between two computed ones, at most, or twice their mean distance: further apart, one probe a tick says little."""
 REPAIRED = 5
 """Feed-forwards that BAC's Bubbling Union repairs, as published for simulations."""
 
@@ -22,7 +25,7 @@ def dynamic_programming(space: Space, compute: float, plan: str = "shared") -> S
     Args:
         space: places, prices and drifts.
         compute: share of the full run's work, at most.
-        plan: "shared": all places compute at the same ticks. "per-site": ticks of its own for each place, one budget
+        plan: "shared": all places compute at the same ticks, where the pictures mind it least. "per-site": ticks of its own for each place, one budget
             for all. "bac": as many ticks for each place, then the Bubbling Union (arXiv 2506.13456, on relative L1 drifts
             in place of its cosines). The three agree where the place is the whole denoiser.
 
@@ -36,7 +39,14 @@ def dynamic_programming(space: Space, compute: float, plan: str = "shared") -> S
 
 
 def _shared(space: Space, budget: int) -> Tensor:
-    return shared(space.drifts, _ticks(space, budget))
+    """By the pictures' response where it was probed, by drifts where it was not."""
+    count = _ticks(space, budget)
+    if space.response is None:
+        return shared(space.drifts, count)
+    ticks = placements(space.response, count, longest=max(LONGEST, -(-2 * space.num_ticks // count)))[-1]
+    table = torch.zeros(space.num_ticks, len(space.places), dtype=torch.bool)
+    table[ticks] = True
+    return table
 
 
 def _per_site(space: Space, budget: int) -> Tensor:
@@ -45,7 +55,7 @@ def _per_site(space: Space, budget: int) -> Tensor:
 
 def _bac(space: Space, budget: int) -> Tensor:
     """As many ticks for each place as leave room for the repair."""
-    blocks = [place.rpartition(".")[0] for place in space.places]
+    blocks = [place.split("..")[0].rpartition(".")[0] for place in space.places]
     layers = [list(dict.fromkeys(blocks)).index(block) for block in blocks]
     feed_forward = [kind == "feed-forward" for kind in space.kinds]
     restless = volatility(space.drifts)

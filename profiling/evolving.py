@@ -1,6 +1,5 @@
 """Evolution of schedules on a pipeline: seeded by dynamic programming, screened by an error model, safe to interrupt."""
 
-import json
 import logging
 import time
 from collections.abc import Iterator, Sequence
@@ -11,11 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from diffcache.profiling.checkpoints import claimed, log_line
 from diffcache.profiling.dynamic import PLANS
+from diffcache.profiling.processes import divided, is_first, of_first, wait
 from diffcache.profiling.record import Call, calls_hash
 from diffcache.profiling.space import Space
-from diffcache.profiling.trial import Loss, Trial, minus_psnr
-from diffcache.schedulers.errors import ConfigError, ScheduleError
+from diffcache.profiling.trial import Cost, Loss, Trial, minus_psnr
+from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.search.evolution import Evaluate, Evolution
 from diffcache.schedulers.search.screening import Screening
 from diffcache.schedulers.search.seeds import every, tgate
@@ -86,10 +87,12 @@ def evolve(
     screened: bool = True,
     seed: int = 0,
     loss: Loss = minus_psnr,
+    cost: Cost | None = None,
 ) -> Evolution:
     """Searches a front of quality and cost (NSGA-II, after ECAD, arXiv 2506.15682), and writes it down generation by generation.
 
-    A folder that holds a search of the same space, calls and settings is gone on with, as if it had never stopped.
+    A folder that holds a search of the same space, calls and settings is gone on with, as if it had never stopped. Under
+    `accelerate launch` each process renders its part of the candidates; the result is that of one process.
 
     Args:
         pipe: a pipeline; it is plain afterwards.
@@ -101,6 +104,7 @@ def evolve(
         screened: an error model proposes which candidates are worth rendering; else all that are bred are.
         seed: of all randomness. With a deterministic pipeline the result is reproducible to the bit.
         loss: what is minimised besides the cost.
+        cost: what is measured of each candidate (`wall_time`); None: its share of the full run's work.
 
     Returns:
         The search; `front` holds the best tables, which `write_front` saves as schedules.
@@ -115,21 +119,24 @@ def evolve(
         "screened": screened,
         "seed": seed,
         "loss": loss.__name__,
+        "cost": "compute" if cost is None else cost.__name__,
     }
     about = {"calls": calls_hash(calls), "predictor": dict(space.predictor), **settings}
     about |= {"ticks": space.num_ticks, "places": list(space.places), "models": _models(space)}
-    _claim(folder / ABOUT, about)
+    if is_first():
+        claimed(folder / ABOUT, about)
     checkpoint = folder / CHECKPOINT
-    if checkpoint.exists():
+    if of_first(checkpoint.exists()):
         search = Evolution.load(checkpoint)
         logger.info("%s: going on after generation %d", folder, search.generation)
     else:
         search = Evolution(seeds(space), population=population, children=children, seed=seed)
-    for _ in _within(
-        search, Trial(pipe, calls, space, loss), _screening(space) if screened else None, budget
-    ):
-        search.save(checkpoint)
-        _log(folder / LOG, search)
+    wait()
+    evaluate = divided(Trial(pipe, calls, space, loss, cost))
+    for _ in _within(search, evaluate, _screening(space) if screened else None, budget):
+        if is_first():
+            search.save(checkpoint)
+            _log(folder / LOG, search)
     return search
 
 
@@ -138,7 +145,7 @@ def _within(
 ) -> Iterator[Evolution]:
     begun = time.monotonic()
     going = search.generations(evaluate, screen)
-    while not budget.spent(search, (time.monotonic() - begun) / 60) and next(going, None):
+    while not of_first(budget.spent(search, (time.monotonic() - begun) / 60)) and next(going, None):
         yield search
 
 
@@ -150,24 +157,9 @@ def _models(space: Space) -> dict[str, list[str]]:
     return {name: [model.name, model.config] for name, model in space.recording.models.items()}
 
 
-def _claim(path: Path, about: dict[str, Any]) -> None:
-    """Writes what a search is of, or compares it with what is written."""
-    if not path.exists():
-        path.write_text(json.dumps(about, indent=1) + "\n")
-        return
-    written = json.loads(path.read_text())
-    changed = [name for name in about if about[name] != written.get(name)]
-    if changed:
-        raise ScheduleError(
-            f"{path}: belongs to a search with another {', '.join(changed)}: choose another folder."
-        )
-
-
 def _log(path: Path, search: Evolution) -> None:
     """One line for each generation."""
     front = search.front.scores.tolist()
-    line = {"generation": search.generation, "candidates": len(search.tables), "front": front}
-    with path.open("a") as file:
-        file.write(json.dumps(line) + "\n")
+    log_line(path, {"generation": search.generation, "candidates": len(search.tables), "front": front})
     best = ", ".join(f"{loss:.1f} at {cost:.0%}" for loss, cost in front)
     logger.info("generation %d, %d candidates: %s", search.generation, len(search.tables), best)

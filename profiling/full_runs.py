@@ -1,6 +1,8 @@
 """Full runs: what a plain pipeline makes of some calls, and how close a method comes to it."""
 
+import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -9,6 +11,7 @@ from tqdm import tqdm
 
 from diffcache.attach import detach
 from diffcache.config import CacheConfig
+from diffcache.profiling.loops import target_of
 from diffcache.profiling.pictures import pictures_of, psnr, rewound
 from diffcache.profiling.record import Call, accelerated
 
@@ -20,12 +23,12 @@ class FullRuns:
         pictures: [N, ..., H, W] in 0..1, of all calls.
 
     Args:
-        pipe: a pipeline; it is plain afterwards.
+        pipe: a pipeline, or a `Loop`; it is plain afterwards.
         calls: keyword arguments of each; their generators are rewound for every render.
     """
 
     def __init__(self, pipe: Any, calls: Sequence[Call]) -> None:
-        detach(pipe)
+        detach(target_of(pipe))
         self.pipe = pipe
         self.calls = calls
         self.pictures = self._render("full runs")
@@ -38,6 +41,13 @@ class FullRuns:
     def psnr(self, config: CacheConfig) -> float:
         """Median over samples, in dB."""
         return float(psnr(self.cached(config), self.pictures).median())
+
+    def seconds(self, config: CacheConfig | None) -> float:
+        """Wall time of the same calls, with a method or (None) in full."""
+        with nullcontext() if config is None else accelerated(self.pipe, config):
+            begun = time.perf_counter()
+            self._render("calls")
+            return time.perf_counter() - begun
 
     def _render(self, what: str) -> Tensor:
         calls = tqdm(self.calls, desc=what, leave=False, disable=len(self.calls) < 2)

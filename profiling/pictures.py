@@ -33,12 +33,13 @@ def pictures_of(output: Any) -> Tensor:
 
 def rewound(call: dict[str, Any]) -> dict[str, Any]:
     """The same keyword arguments, with every generator among them back at its seed: a call that can be repeated."""
-    for generator in _generators(call):
+    for generator in generators(call):
         generator.manual_seed(generator.initial_seed())
     return call
 
 
-def _generators(call: dict[str, Any]) -> Iterator[torch.Generator]:
+def generators(call: dict[str, Any]) -> Iterator[torch.Generator]:
+    """Those among a call's keyword arguments."""
     given = call.get("generator")
     yield from given if isinstance(given, (list, tuple)) else [given] if given is not None else []
 

@@ -6,35 +6,59 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from diffcache.profiling.record import Call
 from diffcache.profiling.space import Space
 from diffcache.profiling.trial import Trial, mean_square
+from diffcache.schedulers.search.response import Response, coordinates
 
 ROUNDS = 50
 _TINY = 1e-12
 
 
-def probed(pipe: Any, calls: Sequence[Call], space: Space) -> Space:
-    """The space with its sensitivity, measured by T - 1 + S rendered tables (T - 1 for a whole denoiser).
+def probed(pipe: Any, calls: Sequence[Call], space: Space, *, each_place: bool = True) -> Space:
+    """The space with its response and sensitivity, measured by T - 1 + S rendered tables (T - 1 for a whole denoiser).
 
     A drift says how stale a feature is, not what becomes of it: later ticks mend early errors, and sites add more or less to the
-    stream. So each tick is reused alone with all places, and each place alone at every second tick. Sensitivity
-    is the product of one factor for each place and one for each tick that explains these errors, if they add up.
+    stream. So each tick is reused alone with all places, and each place alone at every second tick. The response is
+    how the first of these move the pictures. Sensitivity is the product of one factor for each place and one for
+    each tick that explains all these errors, if they add up.
 
     Args:
         pipe: a pipeline; it is plain afterwards.
         calls: what is rendered.
-        space: its own sensitivity is set aside.
+        space: its own sensitivity and response are set aside.
+        each_place: False leaves the sensitivity out, and its S tables: what all places share needs the response alone.
     """
-    plain = replace(space, sensitivity=None)
+    plain = replace(space, sensitivity=None, response=None)
     squared = _one_tick_drifts(plain)
-    ticks, sites = _tick_probes(plain), _site_probes(plain)
     trial = Trial(pipe, calls, plain, mean_square)
-    by_tick = torch.cat([torch.zeros(1, dtype=torch.float64), trial(ticks)[:, 0]])
-    if len(sites) == 1:
-        return replace(plain, sensitivity=(by_tick / (squared[0] + _TINY)).unsqueeze(0))
-    return replace(plain, sensitivity=factors(squared, by_tick, trial(sites)[:, 0]))
+    moves = _moves(trial, _tick_probes(plain))
+    by_tick = moves.square().mean(1)
+    order = plain.predictor.get("order", 0)
+    response = Response(coordinates(_alike(moves, len(trial.runs.pictures))), plain.drifts.mean(0), order)
+    if not each_place:
+        return replace(plain, response=response)
+    if len(plain.places) == 1:
+        sensitivity = (by_tick / (squared[0] + _TINY)).unsqueeze(0)
+    else:
+        sensitivity = factors(squared, by_tick, trial(_site_probes(plain))[:, 0])
+    return replace(plain, sensitivity=sensitivity, response=response)
+
+
+def _moves(trial: Trial, tables: Tensor) -> Tensor:
+    """[T, D]: what each tick's table moves the pictures by; nothing for tick 0."""
+    full = trial.runs.pictures
+    probes = [trial.pictures(table) - full for table in tqdm(tables, desc="probes", leave=False)]
+    return torch.stack([torch.zeros_like(full), *probes]).flatten(1).double()
+
+
+def _alike(moves: Tensor, samples: int) -> Tensor:
+    """The same, with each sample weighed by its own mean error, so that the restless ones do not decide alone."""
+    by_sample = moves.view(len(moves), samples, -1)
+    size = by_sample.square().mean((0, 2), keepdim=True).sqrt()
+    return (by_sample / (size + _TINY)).flatten(1)
 
 
 def factors(squared: Tensor, by_tick: Tensor, by_site: Tensor) -> Tensor:

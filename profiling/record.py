@@ -15,6 +15,7 @@ from diffcache.compiled import uncompiled
 from diffcache.config import CacheConfig
 from diffcache.models import model_of
 from diffcache.observing import Observer, observed
+from diffcache.profiling.loops import target_of
 from diffcache.profiling.pictures import rewound
 from diffcache.profiling.recorder import Recorder
 from diffcache.profiling.recording import JSON_NAME, Place, Recording
@@ -41,7 +42,7 @@ def record(
     """Runs the calls in full and records how much every place changes, and what it costs.
 
     Args:
-        pipe: a pipeline; it is plain afterwards.
+        pipe: a pipeline, or a `Loop`; it is plain afterwards.
         calls: keyword arguments of each; all with the same number of steps.
         sites: which places, as for `UniformConfig.site`.
         basis: what is recorded of the whole model: "residual" (v - x) or "output" (v).
@@ -94,7 +95,7 @@ def _begun(folder: Path, pipe: Any, asked: dict[str, Any]) -> Recording | None:
         return None
     found = Recording.load(folder)
     changed = [name for name in asked if asked[name] != found.prompts.get(name)]
-    here = {name: model_of(uncompiled(module)) for name, module in denoisers_of(pipe).items()}
+    here = {name: model_of(uncompiled(module)) for name, module in denoisers_of(target_of(pipe)).items()}
     changed += [
         name
         for name, made in found.models.items()
@@ -111,7 +112,7 @@ def watched_run(pipe: Any, call: Call, observer: Observer) -> RunRecord:
     """One call of an accelerated pipeline under an observer; the record of its denoising loop."""
     with observed(observer):
         pipe(**rewound(call))
-    records: list[RunRecord] = report(pipe).records
+    records: list[RunRecord] = report(target_of(pipe)).records
     if len(records) != 1:
         raise TargetError(f"a call with one denoising loop can be calibrated; this one had {len(records)}.")
     return records[0]
@@ -120,11 +121,12 @@ def watched_run(pipe: Any, call: Call, observer: Observer) -> RunRecord:
 @contextmanager
 def accelerated(pipe: Any, config: CacheConfig) -> Iterator[None]:
     """For a while; whether its weights are quantised stays as it is."""
-    accelerate(pipe, config)
+    target = target_of(pipe)
+    accelerate(target, config)
     try:
         yield
     finally:
-        detach(pipe)
+        detach(target)
 
 
 def calls_hash(calls: Sequence[Call]) -> str:

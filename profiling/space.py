@@ -1,6 +1,6 @@
 """What a schedule search moves in: tables of a recording's places, with what each place costs and how it drifts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,7 @@ from torch import Tensor
 from diffcache.profiling.recording import Recording
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.schedule import ALL, Schedule
+from diffcache.schedulers.search.response import Response
 
 HOLD: Mapping[str, Any] = {"name": "hold", "basis": "residual"}
 EXTRAPOLATE: Mapping[str, Any] = {"name": "polynomial", "order": 1, "axis": "sigma", "basis": "output"}
@@ -24,6 +25,7 @@ class Space:
             recorded with the basis of the predictor.
         predictor: what fills in where nothing is computed, as `Schedule.predictor`.
         sensitivity: float64 [S, T], picture error for each unit of squared drift, as `probed` measures it; None: unknown.
+        response: how the pictures move when all places reuse a tick, as `probed` measures it; None: unknown.
 
     Attributes:
         drifts: float64 [S, T, T]; entry [s, a, t] is what reusing a's feature costs at t. Without a sensitivity it is
@@ -38,6 +40,7 @@ class Space:
     recording: Recording
     predictor: Mapping[str, Any] = field(default_factory=lambda: HOLD)
     sensitivity: Tensor | None = field(default=None, repr=False)
+    response: Response | None = field(default=None, repr=False)
     drifts: Tensor = field(init=False, repr=False)
     prices: list[int] = field(init=False, repr=False)
     rest: int = field(init=False, repr=False)
@@ -76,9 +79,7 @@ class Space:
 
     def compute(self, tables: Tensor) -> Tensor:
         """Share of the full run's work, float64 [n], of tables [n, T, S]."""
-        prices = torch.tensor(self.prices, dtype=torch.float64)
-        spent = tables.double().mean(-2) @ prices + self.rest
-        return spent / (prices.sum() + self.rest)
+        return share_of(tables, self.prices, self.rest)
 
     def budget(self, compute: float) -> int:
         """What a share of the full run's work leaves for the places, in the unit of their prices.
@@ -86,30 +87,46 @@ class Space:
         Raises:
             ConfigError: it does not pay for every place once.
         """
-        tick = sum(self.prices) + self.rest
-        budget = round(compute * self.num_ticks * tick) - self.num_ticks * self.rest
-        if budget < sum(self.prices):
-            least = float(
-                self.compute(torch.eye(self.num_ticks, 1, dtype=torch.bool).expand(-1, len(self.prices)))
-            )
-            raise ConfigError(f"compute: {compute} does not pay for one tick; give at least {least:.2f}.")
-        return budget
+        return budget_for(compute, self.num_ticks, self.prices, self.rest)
 
     def schedule(self, table: Tensor, producer: Mapping[str, Any]) -> Schedule:
         """A table [T, S] as an artifact; `producer` says how it was found."""
-        marks = {
-            place: {ALL: "".join("#" if computes else "-" for computes in column)}
-            for place, column in zip(self.places, table.T.tolist(), strict=True)
-        }
         return Schedule(
             models=self.recording.models,
-            table=marks,
+            table=marks_of(self.places, table),
             noise_scheduler=self.recording.noise_scheduler,
             sigmas=self.recording.sigmas,
             predictor=self.predictor,
             producer={**producer, "calibration": self.recording.prompts},
             measured={"compute_fraction": round(float(self.compute(table)), 4)},
         )
+
+
+def share_of(tables: Tensor, prices: Sequence[int], rest: int) -> Tensor:
+    """Share of the full run's work, float64 [...], of tables [..., T, S]; `rest` is a tick's cost beside the places."""
+    each = torch.tensor(prices, dtype=torch.float64)
+    return (tables.double().mean(-2) @ each + rest) / (each.sum() + rest)
+
+
+def budget_for(compute: float, ticks: int, prices: Sequence[int], rest: int) -> int:
+    """What a share of the full run's work leaves for the places.
+
+    Raises:
+        ConfigError: it does not pay for every place once.
+    """
+    budget = round(compute * ticks * (sum(prices) + rest)) - ticks * rest
+    if budget < sum(prices):
+        least = float(share_of(torch.eye(ticks, 1, dtype=torch.bool).expand(-1, len(prices)), prices, rest))
+        raise ConfigError(f"compute: {compute} does not pay for one tick; give at least {least:.2f}.")
+    return budget
+
+
+def marks_of(places: Sequence[str], table: Tensor) -> dict[str, dict[str, str]]:
+    """A table [T, S] as a schedule writes it down: marks by place."""
+    return {
+        place: {ALL: "".join("#" if computes else "-" for computes in column)}
+        for place, column in zip(places, table.T.tolist(), strict=True)
+    }
 
 
 def _mean_drift(recording: Recording, place: str) -> Tensor:

@@ -1,6 +1,6 @@
 """The learned router: a score for each tick and site, the gate that trains it, and its export to a table."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -45,25 +45,8 @@ class Router(nn.Module):
         return self.scores().detach() > self.threshold
 
     def table_within(self, prices: Sequence[int], budget: int) -> Tensor:
-        """The places of highest score that a budget pays for, bool [T, S], in the order of their scores.
-
-        Args:
-            prices: cost of computing each site once.
-            budget: cost of the whole run.
-
-        Raises:
-            ConfigError: the budget does not pay for the first tick.
-        """
-        if sum(prices) > budget:
-            raise ConfigError(
-                f"budget: {budget} does not pay for the first tick; give at least {sum(prices)}."
-            )
-        scores = self.scores().detach()
-        order = scores.flatten().argsort(descending=True, stable=True)
-        paid = torch.tensor(prices).repeat(len(scores))[order].cumsum(0)
-        table = torch.zeros(scores.numel(), dtype=torch.bool)
-        table[order[paid <= budget]] = True
-        return table.view_as(scores)
+        """What a budget pays for, see `cut`."""
+        return cut(self.scores().detach(), prices, budget)
 
     @torch.no_grad()
     def clamp_(self) -> None:
@@ -74,7 +57,8 @@ class Router(nn.Module):
 class Gates:
     """The cache in the training loop: what each site holds during one run of a student.
 
-    Call it with what a site has just computed, before the gate of its residual. It returns that or what is held, as
+    Call it with what a site has just computed, before the gate of its residual, and with what tells apart the several
+    tensors of one site (guidance passes, streams). It returns that or what is held, as
     inference will, and lends the score the gradient of r * fresh + (1 - r) * held (straight-through). The published code
     mixes softly in training and thresholds afterwards, so that it trains another network than it exports; and it
     holds a detached value, so that a refresh is credited with its own tick alone. Here what is held stays connected to
@@ -94,19 +78,39 @@ class Gates:
         self._scores = scores
         self._computes = (scores > threshold).tolist()
         self._forced = forced
-        self._held: dict[int, Tensor] = {}
+        self._held: dict[tuple[int, Hashable], Tensor] = {}
 
-    def __call__(self, site: int, fresh: Tensor) -> Tensor:
-        held = self._held.get(site)
+    def __call__(self, site: int, fresh: Tensor, lane: Hashable = None) -> Tensor:
+        held = self._held.get((site, lane))
         if held is None or self.tick == self._forced:
-            self._held[site] = fresh.detach()
+            self._held[site, lane] = fresh.detach()
             return fresh
         score = self._scores[self.tick, site].to(fresh.dtype)
         lent = (score - score.detach()) * (fresh - held).detach()  # zero, with a gradient
         if not self._computes[self.tick][site]:
             return held + lent
-        self._held[site] = fresh.detach() + lent
+        self._held[site, lane] = fresh.detach() + lent
         return fresh + lent
+
+
+def cut(scores: Tensor, prices: Sequence[int], budget: int) -> Tensor:
+    """The places of highest score that a budget pays for, bool [T, S], in the order of their scores.
+
+    Args:
+        scores: [T, S], 1 at the first tick.
+        prices: cost of computing each site once.
+        budget: cost of the whole run.
+
+    Raises:
+        ConfigError: the budget does not pay for the first tick.
+    """
+    if sum(prices) > budget:
+        raise ConfigError(f"budget: {budget} does not pay for the first tick; give at least {sum(prices)}.")
+    order = scores.flatten().argsort(descending=True, stable=True)
+    paid = torch.tensor(prices).repeat(len(scores))[order].cumsum(0)
+    table = torch.zeros(scores.numel(), dtype=torch.bool)
+    table[order[paid <= budget]] = True
+    return table.view_as(scores)
 
 
 def _logit(share: float) -> Tensor:

@@ -1,5 +1,6 @@
 """The learned router: its gates, its export, and what its training reaches on the toy."""
 
+from pathlib import Path
 from threading import Barrier, Thread
 
 import pytest
@@ -7,13 +8,13 @@ import torch
 from search.toy import Toy, ToyDenoiser
 from torch import Tensor
 
-from diffcache.schedulers.errors import ConfigError
-from diffcache.schedulers.search.harmonica import Progress, Training, image_error_proxy, train
+from diffcache.schedulers.errors import ConfigError, ScheduleError
+from diffcache.schedulers.search.harmonica import Progress, Trainer, Training, image_error_proxy
 from diffcache.schedulers.search.router import BOUND, Gates, Router
 
 
 def fitted(router: Router, toy: Toy, training: Training) -> list[Progress]:
-    return list(train(router, ToyDenoiser(toy), toy.prices, training))
+    return list(Trainer(router, toy.prices, training).train([ToyDenoiser(toy)]))
 
 
 def random_router(toy: Toy, seed: int = 0) -> Router:
@@ -45,12 +46,10 @@ def test_a_forced_tick_computes_everything() -> None:
 def test_training_sees_the_network_that_is_exported() -> None:
     toy = Toy()
     router, denoiser = random_router(toy), ToyDenoiser(toy)
-    latents = toy.noise
-    gates = Gates(router.scores(), router.threshold)
     with torch.no_grad():
-        for gates.tick in range(toy.ticks):
-            output = denoiser.student(latents, gates.tick, gates)
-            latents = denoiser.step(latents, output, gates.tick)
+        latents = denoiser.run(0, Gates(router.scores(), router.threshold), None)
+    rng = torch.Generator().manual_seed(1000)
+    toy.noise = torch.randn(toy.noise.shape, generator=rng, dtype=torch.float64)
     torch.testing.assert_close(latents, toy.run(router.table().unsqueeze(0))[0][0])
 
 
@@ -84,7 +83,7 @@ def test_the_proxy_is_zero_where_all_is_computed_already() -> None:
     toy = Toy()
     table = torch.zeros(toy.ticks, toy.sites, dtype=torch.bool)
     table[[0, 5]] = True
-    proxy = image_error_proxy(Router.of_table(table), ToyDenoiser(toy), 0, lambda tensor: tensor)
+    proxy = image_error_proxy(Router.of_table(table), [ToyDenoiser(toy)], 0, lambda tensor: tensor)
     assert proxy[0] == proxy[5] == 0
     assert float(proxy[1:].mean()) == pytest.approx(1)
 
@@ -100,6 +99,25 @@ def test_training_reaches_its_budget_and_beats_chance() -> None:
     chance = torch.rand(100, toy.ticks, toy.sites, generator=torch.Generator().manual_seed(0)) < 5 / 11
     chance[:, 0] = True
     assert toy.evaluate(tables)[:, 0].mean() < toy.evaluate(chance)[:, 0].median() - 3
+
+
+def test_a_training_goes_on_to_the_bit(tmp_path: Path) -> None:
+    toy, training, path = (
+        Toy(),
+        Training(target=0.5, runs=8, lr=0.1, proxy_every=3),
+        tmp_path / "router.safetensors",
+    )
+    whole = Trainer(random_router(toy), toy.prices, training)
+    for progress in whole.train([ToyDenoiser(toy)]):
+        if progress.run == 4:
+            whole.save(path)
+    resumed = Trainer(random_router(toy, seed=9), toy.prices, training)
+    resumed.load(path)
+    assert resumed.run == 5
+    assert [progress.run for progress in resumed.train([ToyDenoiser(toy)])] == [5, 6, 7]
+    assert torch.equal(resumed.router.logits, whole.router.logits)
+    with pytest.raises(ScheduleError, match="not a checkpoint of this router"):
+        Trainer(Router(torch.zeros(3, 2)), toy.prices, training).load(path)
 
 
 def test_several_processes_train_what_one_would() -> None:
@@ -120,7 +138,7 @@ def test_several_processes_train_what_one_would() -> None:
             return mean
 
         half = ToyDenoiser(toy, slice(2 * rank, 2 * rank + 2))
-        list(train(routers[rank], half, toy.prices, training, average))
+        list(Trainer(routers[rank], toy.prices, training).train([half], average))
 
     threads = [Thread(target=work, args=(rank,)) for rank in range(2)]
     for thread in threads:

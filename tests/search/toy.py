@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from diffcache.schedulers.search.drift import drift_of
+from diffcache.schedulers.search.harmonica import Learn
 from diffcache.schedulers.search.knapsack import allocate
 from diffcache.schedulers.search.router import Gates
 from diffcache.schedulers.search.seeds import every
@@ -80,18 +81,15 @@ class ToyDenoiser:
         self.toy = toy
         self.share = share
 
-    def begin(self, draw: int) -> Tensor:
+    def run(self, draw: int, gates: Gates, learn: Learn | None) -> Tensor:
         rng = torch.Generator().manual_seed(1000 + draw)
-        return torch.randn(self.toy.noise.shape, generator=rng, dtype=torch.float64)[self.share]
-
-    def teacher(self, latents: Tensor, tick: int) -> Tensor:
-        return self._output(latents, tick, lambda site, fresh: fresh)
-
-    def student(self, latents: Tensor, tick: int, gates: Gates) -> Tensor:
-        return self._output(latents, tick, gates)
-
-    def step(self, latents: Tensor, output: Tensor, tick: int) -> Tensor:
-        return latents + output / self.toy.ticks
+        latents = torch.randn(self.toy.noise.shape, generator=rng, dtype=torch.float64)[self.share]
+        for gates.tick in range(self.toy.ticks):
+            output = self._output(latents, gates.tick, gates)
+            if learn is not None and gates.tick:
+                learn(gates.tick, self._output(latents, gates.tick, lambda site, fresh: fresh), output)
+            latents = latents + output.detach() / self.toy.ticks
+        return latents
 
     def _output(self, latents: Tensor, tick: int, gates: Callable[[int, Tensor], Tensor]) -> Tensor:
         hidden = latents

@@ -1,0 +1,42 @@
+"""What a searched schedule has to beat at its own compute: uniform reuse, EasyCache, ERTACache, fewer steps."""
+
+from collections.abc import Sequence
+
+from diffcache.evals.comparison import Comparison, Row
+from diffcache.profiling.ertacache import calibrate
+from diffcache.profiling.record import Call
+from diffcache.recipes.easycache import EasyCacheConfig
+from diffcache.recipes.replay import ReplayConfig
+from diffcache.recipes.uniform import UniformConfig
+
+HALVINGS = 6
+
+
+def baselines(comparison: Comparison, calls: Sequence[Call], share: float) -> list[Row]:
+    """Rows at about a share of the full run's work.
+
+    Args:
+        comparison: of the samples that are kept apart.
+        calls: what ERTACache is calibrated on.
+        share: of the work; uniform runs take the nearest interval, and compute the last tick besides.
+    """
+    interval = max(round(1 / share), 1)
+    extrapolate = UniformConfig(interval=interval, order=1, basis="output")
+    erta = calibrate(comparison.pipe, calls, compute=share)
+    return [
+        comparison.method(f"uniform hold, every {interval}", UniformConfig(interval=interval)),
+        comparison.method(f"uniform order 1, every {interval}", extrapolate),
+        easycache(comparison, share),
+        comparison.method(f"ertacache, {share:.0%}", ReplayConfig(schedule=erta)),
+        *comparison.fewer_steps(round(share * comparison.steps)),
+    ]
+
+
+def easycache(comparison: Comparison, share: float) -> Row:
+    """EasyCache at the threshold that comes nearest to a share of the work, by bisection."""
+    low, high, rows = 0.0, 1.0, []
+    for _ in range(HALVINGS):
+        threshold = (low + high) / 2
+        rows.append(comparison.method(f"easycache, {share:.0%}", EasyCacheConfig(threshold=threshold)))
+        low, high = (threshold, high) if rows[-1].compute > share else (low, threshold)
+    return min(rows, key=lambda row: abs(row.compute - share))

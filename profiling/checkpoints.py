@@ -1,0 +1,31 @@
+"""What a search keeps in its folder beside its checkpoint: what it is of, and a line for each thing done."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from diffcache.schedulers.errors import ScheduleError
+
+
+def claimed(path: Path, about: Mapping[str, Any]) -> None:
+    """Writes what a search is of, or compares it with what is written.
+
+    Raises:
+        ScheduleError: the folder holds another search.
+    """
+    if not path.exists():
+        path.write_text(json.dumps(about, indent=1) + "\n")
+        return
+    written, about = json.loads(path.read_text()), json.loads(json.dumps(about))  # tuples become lists
+    changed = [name for name in about if about[name] != written.get(name)]
+    if changed:
+        raise ScheduleError(
+            f"{path}: belongs to a search with another {', '.join(changed)}: choose another folder."
+        )
+
+
+def log_line(path: Path, line: Mapping[str, Any]) -> None:
+    """Appends one line of JSON."""
+    with path.open("a") as file:
+        file.write(json.dumps(line) + "\n")

@@ -1,0 +1,83 @@
+"""Searches schedules for the policy testbed and lets it drive with them: `python scripts/search_policy.py`.
+
+A worked example of a denoiser with a loop of its own: BAC's schedule for each sub-layer of a transformer decoder, with and
+without the Bubbling Union, beside one schedule for all and beside uniform reuse.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from diffcache import accelerate, report, restore
+from diffcache.config import CacheConfig
+from diffcache.evals.fidelity import psnr
+from diffcache.evals.planning import planning_calls, policy_loop
+from diffcache.evals.policy import PolicyTransformer
+from diffcache.evals.provenance import provenance
+from diffcache.evals.reaching import success_rate
+from diffcache.profiling.dynamic import dynamic_programming
+from diffcache.profiling.full_runs import FullRuns
+from diffcache.profiling.probing import probed
+from diffcache.profiling.record import record
+from diffcache.profiling.space import Space
+from diffcache.recipes.replay import ReplayConfig
+from diffcache.recipes.uniform import UniformConfig
+from diffcache.schedulers.search.bac import adaptive_caching
+
+
+def candidates(space: Space, response: Space, share: float) -> dict[str, CacheConfig]:
+    """Methods by name, at about a share of the full run's work, from a recorded space and the same one probed."""
+    updates = round(share * space.num_ticks)
+    plain = space.schedule(adaptive_caching(space.drifts, updates), {"method": "bac without union"})
+    schedules = {
+        "bac, without the union": plain,
+        "bac": dynamic_programming(space, share, "bac"),
+        "shared, by drift": dynamic_programming(space, share),
+        "shared, by response": dynamic_programming(response, share),
+    }
+    uniform = UniformConfig(interval=round(1 / share), site="sub-layer")
+    return {"uniform": uniform, **{name: ReplayConfig(schedule=made) for name, made in schedules.items()}}
+
+
+def driven(
+    net: PolicyTransformer, full: FullRuns, config: CacheConfig, args: argparse.Namespace
+) -> dict[str, Any]:
+    """One row: what a method costs, how near its actions are to the full run's, and whether it reaches the goal."""
+    fidelity = float(psnr(full.cached(config), full.pictures).median())
+    accelerate(net, config)
+    success = success_rate(net, args.episodes, args.steps, seed=2)
+    compute = report(net).compute_fraction
+    restore(net)
+    return {"compute": round(compute, 4), "psnr": round(fidelity, 2), "success": round(success, 4)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--compute", type=float, nargs="+", default=[0.2, 0.1])
+    parser.add_argument("--samples", type=int, default=64, help="observations, on each side")
+    parser.add_argument("--episodes", type=int, default=64)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    net = PolicyTransformer.load()
+    loop = policy_loop(net)
+    full = FullRuns(loop, planning_calls(1, args.samples, args.steps))
+    success = round(success_rate(net, args.episodes, args.steps, seed=2), 4)
+    rows = [{"name": "full run", "compute": 1.0, "psnr": 100.0, "success": success}]
+    calls = planning_calls(0, args.samples, args.steps)
+    space = Space(record(loop, calls, sites="sub-layer"))
+    response = probed(loop, calls, space, each_place=False)
+    for share in args.compute:
+        for name, config in candidates(space, response, share).items():
+            rows.append({"name": f"{name}, {share:.0%}", **driven(net, full, config, args)})
+    for row in rows:
+        print("| {name} | {compute:.0%} | {psnr:.1f} | {success:.0%} |".format(**row))
+    if args.json:
+        args.json.write_text(json.dumps({**provenance("cpu"), "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

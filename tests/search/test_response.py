@@ -1,0 +1,85 @@
+"""Placing ticks by the pictures' response: the errors of a linear picture are foretold, and the best ticks found."""
+
+from itertools import combinations
+
+import pytest
+import torch
+
+from diffcache.schedulers.errors import ConfigError
+from diffcache.schedulers.search.response import Response, coordinates, placements
+
+TICKS = 9
+
+
+def linear(order: int, seed: int = 0) -> tuple[Response, torch.Tensor, torch.Tensor]:
+    """A picture that is linear in features which are polynomials of degree order + 1: what first order says is exact."""
+    rng = torch.Generator().manual_seed(seed)
+    at = torch.arange(TICKS, dtype=torch.float64)
+    features = at.unsqueeze(1) ** (order + 1)
+    weights = torch.randn(TICKS, 5, generator=rng, dtype=torch.float64)
+    moves = torch.zeros(TICKS, 5, dtype=torch.float64)
+    for t in range(order + 1, TICKS):
+        heads = tuple(range(t - 1, t - 2 - order, -1))
+        moves[t] = weights[t] * (filled(features, heads, t) - features[t])
+    drift = (at - at.unsqueeze(1)).clamp_min(0)
+    return Response(moves, drift, order), features, weights
+
+
+def filled(features: torch.Tensor, heads: tuple[int, ...], tick: int) -> torch.Tensor:
+    total = torch.zeros(1, dtype=torch.float64)
+    for j, head in enumerate(heads):
+        weight = 1.0
+        for other in heads[:j] + heads[j + 1 :]:
+            weight *= (tick - other) / (head - other)
+        total = total + weight * features[head]
+    return total
+
+
+def true_error(features: torch.Tensor, weights: torch.Tensor, ticks: list[int], order: int) -> float:
+    total = torch.zeros(5, dtype=torch.float64)
+    for t in range(TICKS):
+        if t not in ticks:
+            heads = tuple(sorted((h for h in ticks if h < t), reverse=True)[: order + 1])
+            total += weights[t] * (filled(features, heads, t) - features[t])
+    return float(total.square().sum())
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_the_error_of_a_linear_picture_is_foretold(order: int) -> None:
+    response, features, weights = linear(order)
+    for ticks in ([0, 1, 3, 4, 7], [0, 1, 2, 8], [0, 1, 5]):
+        assert response.error(ticks) == pytest.approx(true_error(features, weights, ticks, order))
+
+
+@pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.parametrize("seed", range(3))
+def test_with_width_enough_the_best_ticks_are_found(order: int, seed: int) -> None:
+    response, _, _ = linear(order, seed)
+    found = placements(response, 6, longest=TICKS, width=1000)
+    for ticks in found:
+        rivals = combinations(range(order + 1, TICKS), len(ticks) - order - 1)
+        best = min(response.error([*range(order + 1), *rest]) for rest in rivals)
+        assert response.error(ticks) == pytest.approx(best)
+    assert [len(ticks) for ticks in found] == list(range(order + 1, 7))
+
+
+def test_opposite_errors_are_let_cancel() -> None:
+    """Ticks 1 and 3 push the picture to one side, 5 and 7 to the other: sums of squares cannot tell which to reuse."""
+    moves = torch.zeros(8, 1, dtype=torch.float64)
+    moves[[1, 3]], moves[[5, 7]], moves[[2, 4, 6]] = 1.0, -1.0, 9.0
+    response = Response(moves, (torch.arange(8.0) - torch.arange(8.0).unsqueeze(1)).clamp_min(0).double())
+    assert response.error(placements(response, 6)[-1]) == pytest.approx(0, abs=1e-9)
+    assert response.error([0, 2, 4, 5, 6, 7]) == pytest.approx(4)
+
+
+def test_coordinates_keep_lengths_and_angles() -> None:
+    moves = torch.randn(4, 50, generator=torch.Generator().manual_seed(0))
+    found = coordinates(moves)
+    assert found.shape == (4, 4)
+    torch.testing.assert_close(found @ found.T, (moves.double() @ moves.double().T))
+
+
+def test_too_few_ticks_for_their_distance_are_refused() -> None:
+    response, _, _ = linear(0)
+    with pytest.raises(ConfigError, match="most: 2 ticks cannot be placed at most 3 apart in 9"):
+        placements(response, 2, longest=3)
