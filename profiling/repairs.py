@@ -1,7 +1,7 @@
 """Repairs: ERTACache's two corrections (arXiv 2508.21091), fitted to any static schedule on a few calls."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,9 +16,17 @@ from diffcache.respacing import stretched
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.schedule import Schedule
 
-STRENGTHS = (1.0, 0.3, 0.1)
-"""Of the published step adjustment, which are tried. At 1 a held output always gets the least share: at the first reuse
+STRENGTH = 0.1
+"""Of the published step adjustment: at full strength a held output always gets the least share, since at the first reuse
 after a refresh it errs by exactly what the output has moved."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A schedule with some corrections, and its median PSNR in dB to the full runs of the calibration calls."""
+
+    schedule: Schedule
+    psnr: float
 
 
 def corrected(
@@ -48,17 +56,27 @@ def corrected(
             rebuilds the unconditional pass.
         TargetError: a call has not exactly one denoising loop.
     """
-    best = _Best(FullRuns(pipe, calls))
-    best.offer("schedule", plain := with_corrections(schedule, {}))
-    if rectify:
-        best.offer("rectified", rectified(pipe, calls, plain, closed=closed))
-    if respace:
-        for name, candidate in respaced(pipe, calls, best.schedule or plain, closed=closed).items():
-            best.offer(name, candidate)
-    assert best.schedule is not None
+    runs = FullRuns(pipe, calls)
+    tried = candidates(runs, schedule, closed=closed, rectify=rectify, respace=respace)
+    best = _best(tried)
     producer = {**schedule.producer, "corrections": {"calls": calls_hash(calls), "closed": closed}}
-    measured = {**schedule.measured, "psnr_calibration": best.reached}
-    return replace(best.schedule, producer=producer, measured=measured)
+    reached = {name: candidate.psnr for name, candidate in tried.items()}
+    return replace(best, producer=producer, measured={**schedule.measured, "psnr_calibration": reached})
+
+
+def candidates(
+    runs: FullRuns, schedule: Schedule, *, closed: bool = False, rectify: bool = True, respace: bool = True
+) -> dict[str, Candidate]:
+    """What `corrected` chooses from, by name: "schedule", "+ rectification", and the rules of `respaced` on the better of
+    these two. Arguments and errors are those of `corrected`."""
+    plain = with_corrections(schedule, {})
+    tried = {"schedule": _tried(runs, plain)}
+    if rectify:
+        tried["+ rectification"] = _tried(runs, rectified(runs.pipe, runs.calls, plain, closed=closed))
+    if respace:
+        rules = respaced(runs.pipe, runs.calls, _best(tried), closed=closed)
+        tried |= {f"+ {rule}": _tried(runs, adjusted) for rule, adjusted in rules.items()}
+    return tried
 
 
 def rectified(pipe: Any, calls: Sequence[Call], schedule: Schedule, *, closed: bool = False) -> Schedule:
@@ -72,8 +90,8 @@ def respaced(
 ) -> dict[str, Schedule]:
     """A schedule at other noise levels, by name of the rule that makes the steps of its reused ticks shorter.
 
-    "steps as published": see `Moments.shares`; "steps, 0.3 of it": their shortening, scaled; "steps, least squares": see
-    `Moments.projections`. Rules that would leave the noise levels as they are, are left out. Arguments and errors are those
+    "steps as published": see `Moments.shares`; "steps, a tenth of it": their shortening, scaled by `STRENGTH`; "steps by least
+    squares": see `Moments.projections`. Rules that would leave the noise levels as they are, are left out. Arguments and errors are those
     of `corrected`.
     """
     if schedule.sigmas is None:
@@ -84,9 +102,11 @@ def respaced(
         )
     moments = _shadowed(pipe, calls, schedule, closed)
     published = moments.shares(schedule.num_ticks)
-    rules = {"steps as published": published}
-    rules |= {f"steps, {k} of it": [1 - k * (1 - share) for share in published] for k in STRENGTHS[1:]}
-    rules["steps, least squares"] = moments.projections(schedule.num_ticks)
+    rules = {
+        "steps as published": published,
+        "steps, a tenth of it": [1 - STRENGTH * (1 - share) for share in published],
+        "steps by least squares": moments.projections(schedule.num_ticks),
+    }
     final = float(pipe.scheduler.sigmas[-1])
     return {
         name: with_corrections(schedule, {**schedule.corrections, RESPACED: _levels(schedule, final, shares)})
@@ -101,19 +121,13 @@ def with_corrections(schedule: Schedule, corrections: dict[str, Tensor]) -> Sche
     return replace(schedule, corrections=corrections, fitted_with=fitted)
 
 
-@dataclass
-class _Best:
-    """Of several candidates, the one nearest to the full runs."""
+def _tried(runs: FullRuns, schedule: Schedule) -> Candidate:
+    return Candidate(schedule, round(runs.psnr(ReplayConfig(schedule=schedule)), 2))
 
-    runs: FullRuns
-    schedule: Schedule | None = None
-    reached: dict[str, float] = field(default_factory=dict)
 
-    def offer(self, name: str, candidate: Schedule) -> None:
-        quality = round(self.runs.psnr(ReplayConfig(schedule=candidate)), 2)
-        if quality > max(self.reached.values(), default=0.0):
-            self.schedule = candidate
-        self.reached[name] = quality
+def _best(tried: dict[str, Candidate]) -> Schedule:
+    """The first of the best."""
+    return max(tried.values(), key=lambda candidate: candidate.psnr).schedule
 
 
 def _levels(schedule: Schedule, final: float, shares: Sequence[float]) -> Tensor:
