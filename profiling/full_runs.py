@@ -35,9 +35,13 @@ class FullRuns:
         with accelerated(self.pipe, config):
             return self._render("calls")
 
+    def psnrs(self, config: CacheConfig) -> Tensor:
+        """Of each sample, in dB."""
+        return psnr(self.cached(config), self.pictures)
+
     def psnr(self, config: CacheConfig) -> float:
         """Median over samples, in dB."""
-        return float(psnr(self.cached(config), self.pictures).median())
+        return float(self.psnrs(config).median())
 
     def _render(self, what: str) -> Tensor:
         calls = tqdm(self.calls, desc=what, leave=False, disable=len(self.calls) < 2)

@@ -1,6 +1,6 @@
 """Repairs: ERTACache's two corrections (arXiv 2508.21091), fitted to any static schedule on a few calls."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,12 +21,25 @@ STRENGTH = 0.1
 after a refresh it errs by exactly what the output has moved."""
 
 
+MOST = 0.75
+"""Share of the samples that a correction has to improve: a higher median of a few samples alone may be chance."""
+
+
 @dataclass(frozen=True)
 class Candidate:
-    """A schedule with some corrections, and its median PSNR in dB to the full runs of the calibration calls."""
+    """A schedule with some corrections, and the PSNR in dB of each calibration sample to its full run."""
 
     schedule: Schedule
-    psnr: float
+    psnrs: Tensor
+
+    @property
+    def psnr(self) -> float:
+        """Median over samples."""
+        return round(float(self.psnrs.median()), 2)
+
+    def beats(self, other: "Candidate") -> bool:
+        """On most samples, and by the median."""
+        return self.psnr > other.psnr and float((self.psnrs > other.psnrs).double().mean()) >= MOST
 
 
 def corrected(
@@ -38,7 +51,7 @@ def corrected(
     rectify: bool = True,
     respace: bool = True,
 ) -> Schedule:
-    """Puts corrections on any static schedule; each is kept only if it raises the median PSNR of the calls to their full runs.
+    """Puts corrections on any static schedule; each is kept only if it brings most of the samples nearer to their full runs.
 
     Args:
         pipe: a pipeline; it is plain afterwards.
@@ -58,7 +71,7 @@ def corrected(
     """
     runs = FullRuns(pipe, calls)
     tried = candidates(runs, schedule, closed=closed, rectify=rectify, respace=respace)
-    best = _best(tried)
+    best = tried[chosen(tried)].schedule
     producer = {**schedule.producer, "corrections": {"calls": calls_hash(calls), "closed": closed}}
     reached = {name: candidate.psnr for name, candidate in tried.items()}
     return replace(best, producer=producer, measured={**schedule.measured, "psnr_calibration": reached})
@@ -74,9 +87,18 @@ def candidates(
     if rectify:
         tried["+ rectification"] = _tried(runs, rectified(runs.pipe, runs.calls, plain, closed=closed))
     if respace:
-        rules = respaced(runs.pipe, runs.calls, _best(tried), closed=closed)
+        rules = respaced(runs.pipe, runs.calls, tried[chosen(tried)].schedule, closed=closed)
         tried |= {f"+ {rule}": _tried(runs, adjusted) for rule, adjusted in rules.items()}
     return tried
+
+
+def chosen(tried: Mapping[str, Candidate]) -> str:
+    """Name of the one that is kept: in turn, each that beats what was kept before."""
+    names = iter(tried)
+    best = next(names)
+    for name in names:
+        best = name if tried[name].beats(tried[best]) else best
+    return best
 
 
 def rectified(pipe: Any, calls: Sequence[Call], schedule: Schedule, *, closed: bool = False) -> Schedule:
@@ -122,12 +144,7 @@ def with_corrections(schedule: Schedule, corrections: dict[str, Tensor]) -> Sche
 
 
 def _tried(runs: FullRuns, schedule: Schedule) -> Candidate:
-    return Candidate(schedule, round(runs.psnr(ReplayConfig(schedule=schedule)), 2))
-
-
-def _best(tried: dict[str, Candidate]) -> Schedule:
-    """The first of the best."""
-    return max(tried.values(), key=lambda candidate: candidate.psnr).schedule
+    return Candidate(schedule, runs.psnrs(ReplayConfig(schedule=schedule)))
 
 
 def _levels(schedule: Schedule, final: float, shares: Sequence[float]) -> Tensor:

@@ -25,7 +25,7 @@ from diffcache.profiling.ertacache import policy, static_schedule
 from diffcache.profiling.full_runs import FullRuns
 from diffcache.profiling.pictures import rewound
 from diffcache.profiling.record import record
-from diffcache.profiling.repairs import Candidate, candidates
+from diffcache.profiling.repairs import Candidate, candidates, chosen
 from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.easycache import EasyCacheConfig
 from diffcache.recipes.replay import ReplayConfig
@@ -74,18 +74,15 @@ class Ablation:
     def rows(self) -> Iterator[Row]:
         """All of them, one after another."""
         compute = TICKS / STEPS
-        yield self._row("uniform hold", "", UniformConfig(interval=2))
         begun = time.process_time()
         recording = record(self.pipe, self.calls)
         schedule = static_schedule(recording, policy(recording, compute))
         tried = candidates(self.fitted, schedule)
         self.seconds = time.process_time() - begun
         yield from self.compared("ERTACache", tried)
-        for name, config in (
-            ("uniform hold", UniformConfig(interval=2)),
-            ("even, order 1", BudgetConfig(speedup=1 / compute)),
-        ):
-            yield from self.compared(name, candidates(self.fitted, self.frozen(config)))
+        held, drawn = self.frozen(UniformConfig(interval=2)), self.frozen(BudgetConfig(speedup=1 / compute))
+        yield from self.compared("uniform hold", candidates(self.fitted, held, respace=False))
+        yield from self.compared("even, order 1", candidates(self.fitted, drawn))
         few = [zoo.sample_call(self.testbed, 1000, STEPS, 4, "calibration")]
         yield self._row("EasyCache", "", threshold_for(self.pipe, few, EasyCacheConfig(), compute))
         for name, replacement in rulers(self.pipe).items():
@@ -95,9 +92,9 @@ class Ablation:
 
     def compared(self, name: str, tried: dict[str, Candidate]) -> Iterator[Row]:
         """Each on the held-out side."""
-        best = max(tried, key=lambda key: tried[key].psnr)
+        kept = chosen(tried)
         for key, candidate in tried.items():
-            yield self._row(name, key, ReplayConfig(schedule=candidate.schedule), candidate.psnr, key == best)
+            yield self._row(name, key, ReplayConfig(schedule=candidate.schedule), candidate.psnr, key == kept)
 
     def frozen(self, config: CacheConfig) -> Schedule:
         """A method's decisions in a run."""
