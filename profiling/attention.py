@@ -16,6 +16,9 @@ from diffcache.schedulers.steps import Step
 AT_ONCE = 2**24
 """Entries of the attention matrix that are held at a time."""
 
+LOOKS = 10
+"""Ticks of a run at which attention is looked at, about."""
+
 Keys = Mapping[int, Tensor]
 """Number of keys -> bool [keys]: those that stand for the picture."""
 
@@ -25,20 +28,18 @@ class AttentionProbe(Observer):
 
     Args:
         keys: which keys belong to the picture; attentions over other numbers of keys are left out, as is cross-attention.
-        every: at every so many ticks.
 
     Attributes:
         received: by block, one tensor [rows, tokens of the picture] for each attention call: mean over heads and queries.
     """
 
-    def __init__(self, keys: Keys, every: int = 5) -> None:
+    def __init__(self, keys: Keys) -> None:
         self.keys = keys
-        self.every = every
         self.received: dict[str, list[Tensor]] = {}
         self._seen: _Attentions | None = None
 
     def computing(self, denoiser: str, step: Step) -> None:
-        if step.tick % self.every == 0:
+        if step.tick % max((step.num_ticks or 1) // LOOKS, 1) == 0:
             self._seen = _Attentions()
             self._seen.__enter__()  # type: ignore[no-untyped-call]
 
@@ -87,7 +88,7 @@ def keys_of_picture(denoiser: nn.Module, args: Any, kwargs: dict[str, Any]) -> d
     latents = {id(latent) for latent in Call(denoiser, args, kwargs).latents}
 
     def moved(leaf: Any) -> Any:
-        return leaf + torch.randn_like(leaf) if id(leaf) in latents else leaf
+        return 1 - leaf if id(leaf) in latents else leaf
 
     seen = []
     for change in (lambda leaf: leaf, moved):

@@ -86,7 +86,9 @@ def foreground_scores(pipe: Any, calls: Sequence[Call], masks: Any = None) -> di
         mask = masks[i] if isinstance(masks, (list, tuple)) else masks
         field = saliency(latent) if mask is None else mask(pictures) if callable(mask) else mask
         for block, received in probe.received.items():
-            found.setdefault(block, []).extend(_covered(high, field, soft=mask is None) for high in received)
+            found.setdefault(block, []).extend(
+                _covered(high, field, salient=mask is None) for high in received
+            )
     if not found:
         raise TargetError(
             "no block was seen to attend over the picture's tokens: name the blocks yourself (blocks=)."
@@ -94,10 +96,10 @@ def foreground_scores(pipe: Any, calls: Sequence[Call], masks: Any = None) -> di
     return {block: sum(values) / len(values) for block, values in found.items()}
 
 
-def _covered(received: Tensor, field: Tensor, *, soft: bool) -> float:
+def _covered(received: Tensor, field: Tensor, *, salient: bool) -> float:
     """|high and foreground| / |foreground|, over all rows; rows of a field repeat where guidance doubles the batch."""
     values = on_tokens(field.cpu(), received.shape[1])
-    foreground = otsu(values) if soft else values > 0.5
+    foreground = otsu(values) if salient else values > 0.5
     foreground = foreground.repeat(len(received) // len(foreground), 1)
     high = received > received.mean(1, keepdim=True)
     return float((high & foreground).sum() / foreground.sum().clamp_min(1))

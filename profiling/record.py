@@ -22,7 +22,8 @@ from diffcache.recipes.uniform import UniformConfig
 from diffcache.records import RunRecord
 from diffcache.schedulers.errors import ScheduleError, TargetError
 from diffcache.schedulers.schedule import Schedule
-from diffcache.targets import denoisers_of
+from diffcache.swap import base_class
+from diffcache.targets import denoisers_of, noise_schedulers_of
 
 Call = dict[str, Any]
 
@@ -99,6 +100,11 @@ def _begun(folder: Path, pipe: Any, asked: dict[str, Any]) -> Recording | None:
         for name, made in found.models.items()
         if name not in here or (here[name].name, here[name].config) != (made.name, made.config)
     ]
+    if found.noise_scheduler not in (
+        None,
+        *(base_class(type(s)).__name__ for s in noise_schedulers_of(pipe)),
+    ):
+        changed.append("noise scheduler")
     if changed:
         raise ScheduleError(
             f"{folder}: holds a recording with another {', '.join(changed)}: choose another folder."

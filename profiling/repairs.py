@@ -20,7 +20,6 @@ STRENGTH = 0.1
 """Of the published step adjustment: at full strength a held output always gets the least share, since at the first reuse
 after a refresh it errs by exactly what the output has moved."""
 
-
 MOST = 0.75
 """Share of the samples that a correction has to improve: a higher median of a few samples alone may be chance."""
 
@@ -113,8 +112,8 @@ def respaced(
     """A schedule at other noise levels, by name of the rule that makes the steps of its reused ticks shorter.
 
     "steps as published": see `Moments.shares`; "steps, a tenth of it": their shortening, scaled by `STRENGTH`; "steps by least
-    squares": see `Moments.projections`. Rules that would leave the noise levels as they are, are left out. Arguments and errors are those
-    of `corrected`.
+    squares": see `Moments.projections`. Rules that change no noise level are left out. Arguments and errors are those of
+    `corrected`.
     """
     if schedule.sigmas is None:
         raise ScheduleError("the noise levels of this pipeline are not known: calibrate with respace=False.")
