@@ -84,7 +84,7 @@ def _recording(run: RunRecord, recorder: Recorder, asked: dict[str, Any]) -> Rec
     cached = dict.fromkeys(call.site for call in run.calls if call.cached)
     places = {name: Place(recorder.kinds[name], _price(run, name)) for name in cached}
     rest = sum(call.weight for call in run.calls if not call.cached) / (run.num_ticks or 1)
-    curves = {key: curve for key, curve in recorder.curves.items() if key[0] in places}
+    curves = {key: curve for place in places for key, curve in recorder.curves.items() if key[0] == place}
     return Recording(run.models, run.noise_scheduler, sigmas, curves, asked, places, rest)
 
 
