@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ from diffcache.profiling.full_runs import FullRuns
 from diffcache.profiling.moments import InOrder, Sums
 from diffcache.profiling.pictures import rewound
 from diffcache.profiling.record import Call, accelerated, calls_hash, record
-from diffcache.profiling.repairs import Best, shadowed, with_corrections
+from diffcache.profiling.repairs import shadowed, with_corrections
 from diffcache.profiling.space import HOLD, Space
 from diffcache.quantization import quantised, quantising, refold
 from diffcache.recipes.replay import ReplayConfig
@@ -72,7 +72,7 @@ def calibrate(
         raise ConfigError(
             "a calibration needs at least two calls: every second one is kept apart to judge by."
         )
-    best = Best(FullRuns(pipe, judged))
+    best = _Best(FullRuns(pipe, judged))
     denoisers = {name: uncompiled(module) for name, module in denoisers_of(pipe).items()}
     with ExitStack() as undone_on_error:
         if quantize is not None:
@@ -85,6 +85,28 @@ def calibrate(
         coefficients = {**schedule.corrections, **moments.coefficients(schedule.num_ticks)}
         best.offer("caching corrected", with_corrections(schedule, coefficients))
     return replace(best.chosen, measured={**best.chosen.measured, "psnr_calibration": best.reached})
+
+
+@dataclass
+class _Best:
+    """Of several candidates, the one nearest to the full runs.
+
+    Attributes:
+        reached: what each got, median PSNR in dB.
+    """
+
+    runs: FullRuns
+    reached: dict[str, float] = field(default_factory=dict)
+    _schedules: dict[str, Schedule] = field(default_factory=dict)
+
+    @property
+    def chosen(self) -> Schedule:
+        """The best so far."""
+        return self._schedules[max(self.reached, key=lambda name: self.reached[name])]
+
+    def offer(self, name: str, candidate: Schedule) -> None:
+        self.reached[name] = round(self.runs.psnr(ReplayConfig(schedule=candidate)), 2)
+        self._schedules[name] = candidate
 
 
 def _schedules(
@@ -107,7 +129,7 @@ def _schedules(
 
 
 def _correct_weights(
-    pipe: Any, calls: Sequence[Call], denoisers: Mapping[str, nn.Module], best: Best
+    pipe: Any, calls: Sequence[Call], denoisers: Mapping[str, nn.Module], best: _Best
 ) -> None:
     """Offers the best schedule with what its quantised layers need, which is folded in, and taken out if it does no good."""
     coefficients = _layer_coefficients(pipe, calls, denoisers, best.chosen)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from diffcache.profiling.recording import Curve, Recording
+from diffcache.profiling.recording import Recording
 
 MANY = 8
 """Curves that still get a legend."""
@@ -32,9 +32,9 @@ def draw(recording: Recording, path: str | Path) -> Path:
     cosine.set(title="cosine", xlabel="tick")
     if len(curves) <= MANY:
         change.legend(fontsize=7)
-    picture = heat.imshow(
-        _rows(list(curves.values())).numpy(), aspect="auto", cmap="viridis", interpolation="none"
-    )
+    rows = torch.stack([curve.change.log10() for curve in curves.values()])
+    edges = (0.5, recording.num_ticks - 0.5, len(rows) - 0.5, -0.5)
+    picture = heat.imshow(rows.numpy(), aspect="auto", cmap="viridis", interpolation="none", extent=edges)
     heat.set(title="log10 change, tick by place", xlabel="tick")
     heat.set_yticks(range(len(curves)), list(curves), fontsize=6)
     figure.colorbar(picture, ax=heat)
@@ -42,7 +42,3 @@ def draw(recording: Recording, path: str | Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     return path
-
-
-def _rows(curves: list[Curve]) -> torch.Tensor:
-    return torch.stack([curve.change.log10() for curve in curves])

@@ -38,9 +38,13 @@ class FullRuns:
         with accelerated(self.pipe, config):
             return self._render("calls")
 
+    def psnrs(self, config: CacheConfig) -> Tensor:
+        """Of each sample, in dB."""
+        return psnr(self.cached(config), self.pictures)
+
     def psnr(self, config: CacheConfig) -> float:
         """Median over samples, in dB."""
-        return float(psnr(self.cached(config), self.pictures).median())
+        return float(self.psnrs(config).median())
 
     def seconds(self, config: CacheConfig | None) -> float:
         """Wall time of the same calls, with a method or (None) in full."""

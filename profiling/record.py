@@ -24,7 +24,8 @@ from diffcache.recipes.uniform import UniformConfig
 from diffcache.records import RunRecord
 from diffcache.schedulers.errors import ScheduleError, TargetError
 from diffcache.schedulers.schedule import Schedule
-from diffcache.targets import denoisers_of
+from diffcache.swap import base_class
+from diffcache.targets import denoisers_of, noise_schedulers_of
 
 Call = dict[str, Any]
 
@@ -85,7 +86,7 @@ def _recording(run: RunRecord, recorder: Recorder, asked: dict[str, Any]) -> Rec
     cached = dict.fromkeys(call.site for call in run.calls if call.cached)
     places = {name: Place(recorder.kinds[name], _price(run, name)) for name in cached}
     rest = sum(call.weight for call in run.calls if not call.cached) / (run.num_ticks or 1)
-    curves = {key: curve for key, curve in recorder.curves.items() if key[0] in places}
+    curves = {key: curve for place in places for key, curve in recorder.curves.items() if key[0] == place}
     return Recording(run.models, run.noise_scheduler, sigmas, curves, asked, places, rest)
 
 
@@ -101,6 +102,11 @@ def _begun(folder: Path, pipe: Any, asked: dict[str, Any]) -> Recording | None:
         for name, made in found.models.items()
         if name not in here or (here[name].name, here[name].config) != (made.name, made.config)
     ]
+    if found.noise_scheduler not in (
+        None,
+        *(base_class(type(s)).__name__ for s in noise_schedulers_of(pipe)),
+    ):
+        changed.append("noise scheduler")
     if changed:
         raise ScheduleError(
             f"{folder}: holds a recording with another {', '.join(changed)}: choose another folder."

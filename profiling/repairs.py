@@ -1,7 +1,7 @@
 """Repairs: ERTACache's two corrections (arXiv 2508.21091), fitted to any static schedule on a few calls."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -19,9 +19,29 @@ from diffcache.schedulers.schedule import Schedule
 
 M = TypeVar("M", bound=Moments)
 
-STRENGTHS = (1.0, 0.3, 0.1)
-"""Of the published step adjustment, which are tried. At 1 a held output always gets the least share: at the first reuse
+STRENGTH = 0.1
+"""Of the published step adjustment: at full strength a held output always gets the least share, since at the first reuse
 after a refresh it errs by exactly what the output has moved."""
+
+MOST = 0.75
+"""Share of the samples that a correction has to improve: a higher median of a few samples alone may be chance."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A schedule with some corrections, and the PSNR in dB of each calibration sample to its full run."""
+
+    schedule: Schedule
+    psnrs: Tensor
+
+    @property
+    def psnr(self) -> float:
+        """Median over samples."""
+        return round(float(self.psnrs.median()), 2)
+
+    def beats(self, other: "Candidate") -> bool:
+        """On most samples, and by the median."""
+        return self.psnr > other.psnr and float((self.psnrs > other.psnrs).double().mean()) >= MOST
 
 
 def corrected(
@@ -33,7 +53,7 @@ def corrected(
     rectify: bool = True,
     respace: bool = True,
 ) -> Schedule:
-    """Puts corrections on any static schedule; each is kept only if it raises the median PSNR of the calls to their full runs.
+    """Puts corrections on any static schedule; each is kept only if it brings most of the samples nearer to their full runs.
 
     Args:
         pipe: a pipeline; it is plain afterwards.
@@ -51,16 +71,36 @@ def corrected(
             rebuilds the unconditional pass.
         TargetError: a call has not exactly one denoising loop.
     """
-    best = Best(FullRuns(pipe, calls))
-    best.offer("schedule", plain := with_corrections(schedule, {}))
-    if rectify:
-        best.offer("rectified", rectified(pipe, calls, plain, closed=closed))
-    if respace:
-        for name, candidate in respaced(pipe, calls, best.chosen, closed=closed).items():
-            best.offer(name, candidate)
+    runs = FullRuns(pipe, calls)
+    tried = candidates(runs, schedule, closed=closed, rectify=rectify, respace=respace)
+    best = tried[chosen(tried)].schedule
     producer = {**schedule.producer, "corrections": {"calls": calls_hash(calls), "closed": closed}}
-    measured = {**schedule.measured, "psnr_calibration": best.reached}
-    return replace(best.chosen, producer=producer, measured=measured)
+    reached = {name: candidate.psnr for name, candidate in tried.items()}
+    return replace(best, producer=producer, measured={**schedule.measured, "psnr_calibration": reached})
+
+
+def candidates(
+    runs: FullRuns, schedule: Schedule, *, closed: bool = False, rectify: bool = True, respace: bool = True
+) -> dict[str, Candidate]:
+    """What `corrected` chooses from, by name: "schedule", "+ rectification", and the rules of `respaced` on the better of
+    these two. Arguments and errors are those of `corrected`."""
+    plain = with_corrections(schedule, {})
+    tried = {"schedule": _tried(runs, plain)}
+    if rectify:
+        tried["+ rectification"] = _tried(runs, rectified(runs.pipe, runs.calls, plain, closed=closed))
+    if respace:
+        rules = respaced(runs.pipe, runs.calls, tried[chosen(tried)].schedule, closed=closed)
+        tried |= {f"+ {rule}": _tried(runs, adjusted) for rule, adjusted in rules.items()}
+    return tried
+
+
+def chosen(tried: Mapping[str, Candidate]) -> str:
+    """Name of the one that is kept: in turn, each that beats what was kept before."""
+    names = iter(tried)
+    best = next(names)
+    for name in names:
+        best = name if tried[name].beats(tried[best]) else best
+    return best
 
 
 def rectified(pipe: Any, calls: Sequence[Call], schedule: Schedule, *, closed: bool = False) -> Schedule:
@@ -75,9 +115,9 @@ def respaced(
 ) -> dict[str, Schedule]:
     """A schedule at other noise levels, by name of the rule that makes the steps of its reused ticks shorter.
 
-    "steps as published": see `Moments.shares`; "steps, 0.3 of it": their shortening, scaled; "steps, least squares": see
-    `Moments.projections`. Rules that would leave the noise levels as they are, are left out. Arguments and errors are those
-    of `corrected`.
+    "steps as published": see `Moments.shares`; "steps, a tenth of it": their shortening, scaled by `STRENGTH`; "steps by least
+    squares": see `Moments.projections`. Rules that change no noise level are left out. Arguments and errors are those of
+    `corrected`.
     """
     if schedule.sigmas is None:
         raise ScheduleError("the noise levels of this pipeline are not known: calibrate with respace=False.")
@@ -87,9 +127,11 @@ def respaced(
         )
     moments = shadowed(pipe, calls, schedule, Moments(closed))
     published = moments.shares(schedule.num_ticks)
-    rules = {"steps as published": published}
-    rules |= {f"steps, {k} of it": [1 - k * (1 - share) for share in published] for k in STRENGTHS[1:]}
-    rules["steps, least squares"] = moments.projections(schedule.num_ticks)
+    rules = {
+        "steps as published": published,
+        "steps, a tenth of it": [1 - STRENGTH * (1 - share) for share in published],
+        "steps by least squares": moments.projections(schedule.num_ticks),
+    }
     final = float(pipe.scheduler.sigmas[-1])
     return {
         name: with_corrections(schedule, {**schedule.corrections, RESPACED: _levels(schedule, final, shares)})
@@ -104,26 +146,8 @@ def with_corrections(schedule: Schedule, corrections: dict[str, Tensor]) -> Sche
     return replace(schedule, corrections=corrections, fitted_with=fitted)
 
 
-@dataclass
-class Best:
-    """Of several candidates, the one nearest to the full runs.
-
-    Attributes:
-        reached: what each got, median PSNR in dB.
-    """
-
-    runs: FullRuns
-    reached: dict[str, float] = field(default_factory=dict)
-    _schedules: dict[str, Schedule] = field(default_factory=dict)
-
-    @property
-    def chosen(self) -> Schedule:
-        """The best so far."""
-        return self._schedules[max(self.reached, key=lambda name: self.reached[name])]
-
-    def offer(self, name: str, candidate: Schedule) -> None:
-        self.reached[name] = round(self.runs.psnr(ReplayConfig(schedule=candidate)), 2)
-        self._schedules[name] = candidate
+def _tried(runs: FullRuns, schedule: Schedule) -> Candidate:
+    return Candidate(schedule, runs.psnrs(ReplayConfig(schedule=schedule)))
 
 
 def _levels(schedule: Schedule, final: float, shares: Sequence[float]) -> Tensor:

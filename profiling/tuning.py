@@ -10,10 +10,10 @@ from diffcache import report
 from diffcache.profiling.full_runs import FullRuns
 from diffcache.profiling.pictures import rewound
 from diffcache.profiling.record import Call, accelerated, calls_hash
-from diffcache.recipes.budget import BudgetConfig
+from diffcache.recipes.budget import BudgetConfig, allowed, spread
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.schedulers.errors import ConfigError
-from diffcache.schedulers.schedule import Schedule
+from diffcache.schedulers.schedule import ALL, Schedule
 
 ORDERS = (1, 2, 0)
 
@@ -28,13 +28,14 @@ def tune(
 ) -> Schedule:
     """Finds a schedule on some prompts and verifies it on others.
 
-    Every second prompt is kept apart for verification. Candidates compute so many ticks, evenly spread, and extrapolate
-    with order 0, 1 or 2; the number of ticks is found by bisection.
+    Every second prompt is kept apart. Candidates compute so many ticks, evenly spread, and extrapolate with order 0, 1 or 2.
+    On the one half the order is chosen, and the number of ticks where the search begins; on the other half it ends, at the
+    fewest ticks that keep the quality there.
 
     Args:
         pipe: a pipeline; it is plain afterwards.
         prompts: at least two: texts, or whole calls as keyword arguments (for pipelines without a prompt).
-        quality: median PSNR in dB to the full run that must be kept, on both halves of the prompts.
+        quality: median PSNR in dB to the full run that must be kept on the prompts that were kept apart.
         speedup: or ticks of a run over computed ticks.
         **call: what every call is given besides (`num_inference_steps`, `height`, ...). Prompt i is drawn with seed i.
 
@@ -42,83 +43,94 @@ def tune(
         A schedule; `measured` holds its compute fraction and the PSNR on both halves.
 
     Raises:
-        ConfigError: not exactly one aim, fewer than two prompts, or a quality that not even every other tick's reuse
-            keeps.
+        ConfigError: not exactly one aim, fewer than two prompts, or a quality that no reuse keeps.
     """
     if (quality is None) == (speedup is None) or len(prompts) < 2:
         raise ConfigError("tune() needs at least two prompts, and either quality= or speedup=.")
-    calls = [_call(prompt, seed, call) for seed, prompt in enumerate(prompts)]
-    trial = _Trial(pipe, calls[::2])
+    tuner = Tuner(pipe, [_call(prompt, seed, call) for seed, prompt in enumerate(prompts)])
     if speedup is not None:
-        best = trial.best_order(speedup)
-    else:
-        assert quality is not None
-        best = trial.fewest(quality)
-    held_out = _Trial(pipe, calls[1::2])
-    schedule = trial.schedule(best)
-    while quality is not None and held_out.psnr(ReplayConfig(schedule=schedule)) < quality:
-        best = trial.one_more(best)
-        schedule = trial.schedule(best)
-    measured = {
-        "compute_fraction": schedule.measured["compute_fraction"],
-        "psnr": round(trial.psnr(ReplayConfig(schedule=schedule)), 2),
-        "psnr_held_out": round(held_out.psnr(ReplayConfig(schedule=schedule)), 2),
-    }
-    aim = {"quality": quality} if speedup is None else {"speedup": speedup}
-    return replace(
-        schedule, measured=measured, producer={"method": "tune", **aim, "prompts": calls_hash(calls)}
-    )
+        return tuner.for_speedup(speedup)
+    assert quality is not None
+    return tuner.for_quality(quality)
 
 
-class _Trial(FullRuns):
-    """Candidates, held against the full runs of some calls."""
+class Tuner:
+    """Aims at one pipeline and its prompts; what has been rendered for one aim is known to the next.
+
+    Args:
+        pipe: a pipeline; it is plain afterwards.
+        calls: every second one is kept apart.
+    """
 
     def __init__(self, pipe: Any, calls: Sequence[Call]) -> None:
-        super().__init__(pipe, calls)
-        self.ticks = self._ticks()
+        self.calls = calls
+        self.seen, self.apart = FullRuns(pipe, calls[::2]), FullRuns(pipe, calls[1::2])
+        self.full = self._run(BudgetConfig(speedup=1))
+        self.ticks = self.full.num_ticks
+        self._reached: dict[tuple[bool, int, int], float] = {}
 
-    def best_order(self, speedup: float) -> BudgetConfig:
-        return max((BudgetConfig(speedup=speedup, order=order) for order in ORDERS), key=self.psnr)
+    def for_speedup(self, speedup: float) -> Schedule:
+        """The best order for as many ticks as a speed-up allows."""
+        count = allowed(self.ticks, speedup)
+        return self._measured(count, self._best_order(count), {"speedup": speedup})
 
-    def fewest(self, quality: float) -> BudgetConfig:
-        """The fewest ticks that keep a quality, by bisection."""
+    def for_quality(self, quality: float) -> Schedule:
+        """The fewest ticks that keep a quality.
+
+        Raises:
+            ConfigError: not even all ticks but one do.
+        """
+        order = self._best_order(self.ticks // 2)
         low, high = 2, self.ticks - 1
-        best = self._with(high)
-        if self.psnr(best) < quality:
-            raise ConfigError(f"no reuse keeps {quality} dB here: run the pipeline as it is.")
         while low < high:
             middle = (low + high) // 2
-            config = self._with(middle)
-            if self.psnr(config) >= quality:
-                best, high = config, middle
-            else:
-                low = middle + 1
-        return best
+            low, high = (low, middle) if self.psnr(middle, order) >= quality else (middle + 1, high)
+        count, order = low, self._best_order(low)
+        while self.psnr(count, order, apart=True) < quality:
+            count += 1
+            if count >= self.ticks:
+                raise ConfigError(f"no reuse keeps {quality} dB here: run the pipeline as it is.")
+        while count > 2 and self.psnr(count - 1, order, apart=True) >= quality:
+            count -= 1
+        return self._measured(count, order, {"quality": quality})
 
-    def one_more(self, config: BudgetConfig) -> BudgetConfig:
-        """A tick more than a candidate computes."""
-        ticks = int(self.ticks / config.speedup + 1e-9) + 1
-        if ticks >= self.ticks:
-            raise ConfigError(
-                "no reuse keeps this quality on the prompts kept apart: run the pipeline as it is."
-            )
-        return self._with(ticks)
+    def psnr(self, count: int, order: int, *, apart: bool = False) -> float:
+        """Median over the prompts of one half, in dB."""
+        key = apart, count, order
+        if key not in self._reached:
+            runs = self.apart if apart else self.seen
+            self._reached[key] = runs.psnr(ReplayConfig(schedule=self.schedule(count, order)))
+        return self._reached[key]
 
-    def schedule(self, config: BudgetConfig) -> Schedule:
-        """A candidate, frozen."""
-        with accelerated(self.pipe, config):
-            self.pipe(**rewound(self.calls[0]))
-            schedule: Schedule = report(self.pipe).to_schedule()
+    def schedule(self, count: int, order: int) -> Schedule:
+        """So many ticks, evenly spread after a warm-up of three, extrapolated with this order."""
+        computed = set(spread(self.ticks, count, max(min(3, count - 1), 1)))
+        marks = "".join("#" if tick in computed else "-" for tick in range(self.ticks))
+        predictor = {"name": "polynomial", "order": order, "axis": "sigma", "basis": "output"}
+        return replace(
+            self.full, table={site: {ALL: marks} for site in self.full.models}, predictor=predictor
+        )
+
+    def _best_order(self, count: int) -> int:
+        return max(ORDERS, key=lambda order: self.psnr(count, order))
+
+    def _measured(self, count: int, order: int, aim: dict[str, float]) -> Schedule:
+        """A candidate with what it costs and gives."""
+        schedule = self.schedule(count, order)
+        measured = {
+            "compute_fraction": self._run(ReplayConfig(schedule=schedule)).measured["compute_fraction"],
+            "psnr": round(self.psnr(count, order), 2),
+            "psnr_held_out": round(self.psnr(count, order, apart=True), 2),
+        }
+        producer = {"method": "tune", **aim, "prompts": calls_hash(self.calls)}
+        return replace(schedule, measured=measured, producer=producer)
+
+    def _run(self, config: BudgetConfig | ReplayConfig) -> Schedule:
+        """One call's decisions."""
+        with accelerated(self.seen.pipe, config):
+            self.seen.pipe(**rewound(self.calls[0]))
+            schedule: Schedule = report(self.seen.pipe).to_schedule()
             return schedule
-
-    def _with(self, ticks: int) -> BudgetConfig:
-        return self.best_order(self.ticks / ticks)
-
-    def _ticks(self) -> int:
-        with accelerated(self.pipe, BudgetConfig(speedup=1)):
-            self.pipe(**rewound(self.calls[0]))
-            ticks: int = report(self.pipe).num_ticks
-            return ticks
 
 
 def _call(prompt: str | Call, seed: int, call: Call) -> Call:

@@ -20,11 +20,12 @@ from diffcache.evals.fidelity import psnr
 from diffcache.evals.provenance import provenance
 from diffcache.evals.rendering import noise_scheduler, render
 from diffcache.evals.rulers import rulers
-from diffcache.profiling import ertacache
 from diffcache.profiling.calibrations import threshold_for
+from diffcache.profiling.ertacache import policy, static_schedule
 from diffcache.profiling.full_runs import FullRuns
 from diffcache.profiling.pictures import rewound
-from diffcache.profiling.repairs import rectified, respaced, with_corrections
+from diffcache.profiling.record import record
+from diffcache.profiling.repairs import Candidate, candidates, chosen
 from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.easycache import EasyCacheConfig
 from diffcache.recipes.replay import ReplayConfig
@@ -61,6 +62,7 @@ class Ablation:
     """One testbed: calibration calls on one side, held-out ones on the other."""
 
     def __init__(self, testbed: str, samples: int) -> None:
+        self.testbed = testbed
         self.pipe = zoo.load(testbed)
         half = samples // 2
         self.calls = [zoo.sample_call(testbed, s, STEPS, half, "calibration") for s in (1000, 2000)]
@@ -73,39 +75,26 @@ class Ablation:
         """All of them, one after another."""
         compute = TICKS / STEPS
         begun = time.process_time()
-        schedule = ertacache.calibrate(self.pipe, self.calls, compute=compute)
+        recording = record(self.pipe, self.calls)
+        schedule = static_schedule(recording, policy(recording, compute))
+        tried = candidates(self.fitted, schedule)
         self.seconds = time.process_time() - begun
-        yield self.plain("uniform hold", UniformConfig(interval=2))
-        yield from self.repaired("ERTACache", schedule)
-        closed = ertacache.calibrate(self.pipe, self.calls, compute=compute, closed=True, respace=False)
-        yield from self.compared("ERTACache, closed loop", {"with what is kept": closed})
-        yield from self.repaired("uniform hold", self.frozen(UniformConfig(interval=2)))
-        yield from self.repaired("even, order 1", self.frozen(BudgetConfig(speedup=1 / compute)))
-        yield self.plain("EasyCache", threshold_for(self.pipe, self.calls[:1], EasyCacheConfig(), compute))
+        yield from self.compared("ERTACache", tried)
+        held, drawn = self.frozen(UniformConfig(interval=2)), self.frozen(BudgetConfig(speedup=1 / compute))
+        yield from self.compared("uniform hold", candidates(self.fitted, held, respace=False))
+        yield from self.compared("even, order 1", candidates(self.fitted, drawn))
+        few = [zoo.sample_call(self.testbed, 1000, STEPS, 4, "calibration")]
+        yield self._row("EasyCache", "", threshold_for(self.pipe, few, EasyCacheConfig(), compute))
         for name, replacement in rulers(self.pipe).items():
             with noise_scheduler(self.pipe, replacement):
                 pictures = render(self.pipe, {**self.held_out, "num_inference_steps": TICKS}).pictures
             yield Row(f"{TICKS} steps, {name}", "", TICKS, None, self.quality(pictures))
 
-    def repaired(self, name: str, schedule: Schedule) -> list[Row]:
-        """A schedule without and with each correction, forced."""
-        plain = with_corrections(schedule, {})
-        made = {"schedule": plain, "+ rectification": rectified(self.pipe, self.calls, plain)}
-        base = max(made, key=lambda key: self.fitted.psnr(ReplayConfig(schedule=made[key])))
-        adjusted = respaced(self.pipe, self.calls, made[base])
-        sign = "+ rectification, " if base != "schedule" else "+ "
-        return self.compared(name, made | {f"{sign}{rule}": found for rule, found in adjusted.items()})
-
-    def compared(self, name: str, candidates: dict[str, Schedule]) -> list[Row]:
-        configs = {key: ReplayConfig(schedule=schedule) for key, schedule in candidates.items()}
-        calibration = {key: round(self.fitted.psnr(config), 2) for key, config in configs.items()}
-        best = max(calibration, key=lambda key: calibration[key])
-        return [
-            self._row(name, key, config, calibration[key], key == best) for key, config in configs.items()
-        ]
-
-    def plain(self, name: str, config: CacheConfig) -> Row:
-        return self._row(name, "", config, None, False)
+    def compared(self, name: str, tried: dict[str, Candidate]) -> Iterator[Row]:
+        """Each on the held-out side."""
+        kept = chosen(tried)
+        for key, candidate in tried.items():
+            yield self._row(name, key, ReplayConfig(schedule=candidate.schedule), candidate.psnr, key == kept)
 
     def frozen(self, config: CacheConfig) -> Schedule:
         """A method's decisions in a run."""
@@ -118,7 +107,9 @@ class Ablation:
     def quality(self, pictures: torch.Tensor) -> float:
         return round(float(psnr(pictures, self.full).median()), 2)
 
-    def _row(self, schedule: str, name: str, config: CacheConfig, fitted: float | None, kept: bool) -> Row:
+    def _row(
+        self, schedule: str, name: str, config: CacheConfig, fitted: float | None = None, kept: bool = False
+    ) -> Row:
         rendered = render(self.pipe, self.held_out, config)
         assert rendered.report is not None
         ticks = len(rendered.report.computed_ticks)

@@ -16,7 +16,7 @@ from diffcache.evals import quantization, zoo
 from diffcache.evals.comparison import Comparison, Row, table
 from diffcache.evals.extractors import CLASSIFIER, Extractor
 from diffcache.evals.provenance import provenance
-from diffcache.profiling import calibrations, ertacache
+from diffcache.profiling import calibrations, ertacache, profilingdit
 from diffcache.profiling.drawing import draw
 from diffcache.profiling.record import record
 from diffcache.profiling.space import EXTRAPOLATE, HOLD
@@ -54,9 +54,15 @@ def candidates(args: argparse.Namespace, pipe: Any, calls: list[Call]) -> dict[s
         schedule.save_pretrained(args.out)
         return {
             "schedule alone": ReplayConfig(schedule=schedule, rectify=False, respace=False),
-            "+ rectification": ReplayConfig(schedule=schedule, respace=False),
-            "+ respacing": ReplayConfig(schedule=schedule),
+            "+ rectification, if kept": ReplayConfig(schedule=schedule, respace=False),
+            "+ step adjustment, if kept": ReplayConfig(schedule=schedule),
         }
+    if args.method == "profilingdit":
+        schedule = profilingdit.calibrate(pipe, calls, background=args.background)
+        schedule.save_pretrained(args.out)
+        for block, score in schedule.measured["foreground"].items():
+            print(f"{block}: {score:.3f} of the foreground")
+        return {"profilingdit": ReplayConfig(schedule=schedule)}
     if args.method == "tune":
         schedule = tune(pipe, calls, quality=args.quality, speedup=None if args.quality else 1 / args.compute)
         schedule.save_pretrained(args.out)
@@ -115,9 +121,12 @@ def main() -> None:
     parser.add_argument(
         "--method",
         default="ertacache",
-        choices=["ertacache", "magcache", "teacache", "easycache", "tune", "record"],
+        choices=["ertacache", "profilingdit", "magcache", "teacache", "easycache", "tune", "record"],
     )
     parser.add_argument("--compute", type=float, default=0.5, help="share of the full run's work")
+    parser.add_argument(
+        "--background", type=float, default=0.6, help="share of blocks that ProfilingDiT caches"
+    )
     parser.add_argument("--quality", type=float, help="PSNR in dB to keep, for --method tune")
     parser.add_argument("--sites", default="model", help="what to record (see UniformConfig.site)")
     parser.add_argument("--closed", action="store_true", help="fit along the trajectory that reuse leads to")

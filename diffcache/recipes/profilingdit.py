@@ -7,6 +7,7 @@ from typing import ClassVar
 from diffcache.config import CacheConfig, RunFacts
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.by_site import BySite
+from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.interval import Interval
 from diffcache.schedulers.steps import Step
 from diffcache.schedulers.ticks import Ticks
@@ -36,6 +37,8 @@ class ProfilingDiTConfig(CacheConfig):
             blocks but the first.
         interval: refreshes every so many ticks after the warm-up; 1 computes everything. None: as published (HunyuanVideo's
             single blocks at shrinking intervals, 6 elsewhere).
+        shrink_to: the interval shrinks to this by the end of the run (the paper's T_s = T_max - (T_max - T_min)(s - s_0) /
+            (S - s_0)). None: it stays.
         warmup_steps: None: 6 of 50 ticks, in proportion for shorter runs.
         tail_steps: 0, as published.
     """
@@ -44,11 +47,15 @@ class ProfilingDiTConfig(CacheConfig):
 
     blocks: tuple[str, ...] | None = None
     interval: int | None = None
+    shrink_to: int | None = None
     tail_steps: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check("interval", 1, whole=True)
+        self._check("shrink_to", 1, whole=True)
+        if self.shrink_to is not None and (self.interval or 6) < self.shrink_to:
+            raise ConfigError(f"profilingdit: shrink_to must be at most interval, not {self.shrink_to!r}.")
 
     def places(self, run: RunFacts) -> tuple[str, ...]:
         if self.blocks is not None:
@@ -58,19 +65,30 @@ class ProfilingDiTConfig(CacheConfig):
 
     def scheduler(self, run: RunFacts) -> CacheScheduler:
         begin = self.guards(run).warmup_steps
+        if self.shrink_to is not None:
+            return Ticks(shrinking(begin, run.num_ticks or 50, self.interval or 6, self.shrink_to))
         uniform = Interval(self.interval or 6, first=begin)
         if self.interval is not None or run.denoiser != "HunyuanVideoTransformer3DModel":
             return uniform
         ticks = (run.num_ticks or 50) / 50
-        shrinking = Ticks(round(tick * ticks) for tick in SHRINKING)
+        published = Ticks(round(tick * ticks) for tick in SHRINKING)
 
         def of(step: Step) -> CacheScheduler:
-            return shrinking if step.site.startswith("single_") else uniform
+            return published if step.site.startswith("single_") else uniform
 
         return BySite(of)
 
     def warmup(self, run: RunFacts) -> int:
         return round(6 * min((run.num_ticks or 50) / 50, 1))
+
+
+def shrinking(begin: int, num_ticks: int, longest: int, shortest: int) -> list[int]:
+    """Refreshes from `begin` on, at intervals that shrink linearly over the run."""
+    found, tick = [], begin
+    while tick < num_ticks:
+        found.append(tick)
+        tick += round(longest - (longest - shortest) * (tick - begin) / (num_ticks - begin))
+    return found
 
 
 def runs(name: str, members: tuple[int, ...]) -> list[str]:

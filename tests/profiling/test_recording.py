@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from diffusers import FlowMatchHeunDiscreteScheduler
 from harness import reference
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -111,6 +112,9 @@ def test_an_interrupted_recording_ends_like_one_that_was_not(tmp_path: Path) -> 
         record(pipe, [*asked[:2], FLUX.call(3, STEPS)], folder=tmp_path / "two")
     with pytest.raises(ScheduleError, match="another transformer"):
         record(CASES["WanPipeline"].build(), asked, folder=tmp_path / "two")
+    pipe.scheduler = FlowMatchHeunDiscreteScheduler()
+    with pytest.raises(ScheduleError, match="another noise scheduler"):
+        record(pipe, asked, folder=tmp_path / "two")
 
 
 class Live(TorchDispatchMode):

@@ -1,0 +1,126 @@
+"""Writes the tables of docs/calibration.md from evals/results/ertacache_*.json, aims_*.json and drift.json.
+
+Each stands between the comments `<!-- table: name -->` and `<!-- end -->`; the text around them is left as it is.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from diffcache.evals import zoo
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "evals" / "results"
+PAGE = ROOT / "docs" / "calibration.md"
+TABLE = re.compile(r"(?<=<!-- table: )(\w+)( -->\n).*?(?=<!-- end -->)", re.DOTALL)
+Results = dict[str, dict[str, Any]]
+
+
+def results(what: str) -> Results:
+    """By testbed, those that have been measured."""
+    paths = {name: RESULTS / f"{what}_{name}.json" for name in zoo.NAMES}
+    return {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
+
+
+def table(head: list[str], rows: Iterator[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def sources(found: Results) -> str:
+    """Where a table's numbers come from."""
+    one = next(iter(found.values()))
+    sides = ", ".join(f"{name} {data['samples']}" for name, data in found.items())
+    torch, diffusers = one["versions"]["torch"], one["versions"]["diffusers"]
+    return (
+        f"Samples on each side: {sides}; {one['steps']} steps, {one['device']}, {one['date']}, torch {torch}, "
+        f"diffusers {diffusers}."
+    )
+
+
+def ablation(found: Results) -> str:
+    """One row for each contender, held-out PSNR, and in brackets the calibration's."""
+    names: dict[tuple[str, str], None] = {}
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    for testbed, data in found.items():
+        for row in data["rows"]:
+            key = row["schedule"], row["name"]
+            names.setdefault(key)
+            fitted = "" if row["calibration"] is None else f" ({row['calibration']:.1f})"
+            text = f"{row['held_out']:.1f}{fitted}{' at ' + str(row['ticks']) if row['ticks'] != 26 else ''}"
+            cells.setdefault(key, {})[testbed] = f"**{text}**" if row["kept"] else text
+    rows = ([*key, *(cells[key].get(testbed, "-") for testbed in found)] for key in names)
+    return table(["schedule", "corrections", *found], rows)
+
+
+def quality(found: Results) -> str:
+    rows = (
+        [
+            testbed,
+            f"{aim['target']:.0f}",
+            f"{aim['psnr_held_out']:.1f}",
+            f"{aim['psnr_held_out'] - aim['target']:+.1f}",
+            f"{aim['psnr']:.1f}",
+            f"{aim['compute_fraction']:.0%}",
+            str(aim["order"]),
+        ]
+        for testbed, data in found.items()
+        for aim in data["quality"]
+    )
+    return table(["testbed", "target", "held out", "above", "calibration", "compute", "order"], rows)
+
+
+def speedup(found: Results) -> str:
+    aims = [aim["speedup"] for aim in next(iter(found.values()))["speedup"]]
+    by_aim = {
+        aim: {t: row for t, data in found.items() for row in data["speedup"] if row["speedup"] == aim}
+        for aim in aims
+    }
+    rows = (
+        [
+            str(aim),
+            str(next(iter(of.values()))["ticks"]),
+            *(f"{of[testbed]['psnr']:.1f} / {of[testbed]['psnr_uniform']:.1f}" for testbed in found),
+        ]
+        for aim, of in by_aim.items()
+    )
+    return table(["speedup", "ticks", *found], rows)
+
+
+def drift() -> str:
+    found = json.loads((RESULTS / "drift.json").read_text())["spearman"]
+    columns = list(next(iter(found.values())))
+    return table(
+        ["testbed", *columns], ([name, *(f"{row[c]:.2f}" for c in columns)] for name, row in found.items())
+    )
+
+
+def seconds(ablated: Results, aimed: Results) -> str:
+    rows = (
+        [
+            testbed,
+            str(ablated[testbed]["cpu_seconds_of_calibration"]) if testbed in ablated else "-",
+            str(aimed[testbed]["cpu_seconds_of_a_tune"]) if testbed in aimed else "-",
+        ]
+        for testbed in zoo.NAMES
+    )
+    return table(["testbed", "ERTACache", "a quality target"], rows)
+
+
+def main() -> None:
+    ablated, aimed = results("ertacache"), results("aims")
+    tables = {
+        "ablation": f"{ablation(ablated)}\n\n{sources(ablated)}",
+        "quality": f"{quality(aimed)}\n\n{sources(aimed)}",
+        "speedup": speedup(aimed),
+        "drift": drift(),
+        "seconds": seconds(ablated, aimed),
+    }
+    text = TABLE.sub(lambda found: f"{found[1]}{found[2]}\n{tables[found[1]]}\n\n", PAGE.read_text())
+    PAGE.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
