@@ -18,7 +18,7 @@ from diffcache.attachments import (
     users_of,
 )
 from diffcache.callbacks import hidden_from_callbacks
-from diffcache.compiled import uncompiled
+from diffcache.compiled import compiled_above, is_compiled, uncompiled
 from diffcache.config import CacheConfig, RunFacts
 from diffcache.overrides import denoiser_members, noise_scheduler_members
 from diffcache.places import is_inside, units_for
@@ -152,13 +152,24 @@ def _units(denoisers: dict[str, nn.Module], config: CacheConfig) -> list[nn.Modu
         places = config.places(facts)
         if not is_inside(places):
             continue
-        if plain is not module:
+        if is_compiled(module):
             raise TargetError(
-                "sites inside a denoiser that is compiled as a whole cannot be cached: compile its blocks."
+                f"{kind} is compiled as a whole, so that {_named(places)} inside it cannot be cached: compile its "
+                "blocks instead (compile_repeated_blocks), or cache the whole model."
             )
         units, tap = units_for(plain, places), config.tap(facts)
+        hiding = compiled_above(plain, units)
+        if hiding is not None:
+            raise TargetError(
+                f"{kind}.{hiding} is compiled, so that {_named(places)} inside it cannot be cached: cache its blocks, "
+                "its stack or the whole model, or leave its blocks uncompiled."
+            )
         found += [*units.values(), *(tap.modules(units) if tap else ())]
     return list({id(module): module for module in found}.values())
+
+
+def _named(places: tuple[str, ...]) -> str:
+    return ", ".join(map(repr, places))
 
 
 def _release(modules: list[nn.Module]) -> None:

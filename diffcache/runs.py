@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import nn
 
+from diffcache.agreement import agreement_of
 from diffcache.branches import FORGET_AFTER
 from diffcache.calls import Call
 from diffcache.config import CacheConfig, RunFacts
@@ -52,7 +53,8 @@ class Run:
                 blocks=block_counts(module),
                 latents=tuple(tuple(x.shape[1:] if call.batched else x.shape) for x in call.latents),
             )
-            engine = Engine(site, config, facts, self.record, separable=not counts_rows(module))
+            separable, agreement = not counts_rows(module), agreement_of(module)
+            engine = Engine(site, config, facts, self.record, separable=separable, agreement=agreement)
             self.record.parameters[site] = sum(p.numel() for p in module.parameters())
             self.record.models[site] = replace(model_of(module), latents=facts.latents)
             self.record.predictor = {
