@@ -83,6 +83,15 @@ def agreement_of(denoiser: nn.Module) -> Agreement | None:
     return Agreement(shared) if shared else None
 
 
+def gathers_weights(denoiser: nn.Module) -> bool:
+    """Whether its blocks are fully sharded (FSDP): each gathers its weights when it is called, and drops them again."""
+    if not dist.is_available() or not dist.is_initialized():
+        return False
+    from torch.distributed.fsdp import FSDPModule
+
+    return any(isinstance(module, FSDPModule) for module in denoiser.modules())
+
+
 def _parallelism_of(denoiser: nn.Module) -> Iterator[Any]:
     """The meshes of Diffusers' `enable_parallelism`."""
     config = getattr(denoiser, "_parallel_config", None)

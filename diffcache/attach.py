@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from diffcache.agreement import gathers_weights
 from diffcache.attachments import (
     Attachment,
     attachment_of,
@@ -156,6 +157,10 @@ def _units(denoisers: dict[str, nn.Module], config: CacheConfig) -> list[nn.Modu
             raise TargetError(
                 f"{kind} is compiled as a whole, so that {_named(places)} inside it cannot be cached: compile its "
                 "blocks instead (compile_repeated_blocks), or cache the whole model."
+            )
+        if gathers_weights(plain):
+            raise TargetError(
+                f"{kind} is fully sharded (FSDP), so that {_named(places)} inside it cannot be cached: cache the whole model."
             )
         units, tap = units_for(plain, places), config.tap(facts)
         hiding = compiled_above(plain, units)
