@@ -79,8 +79,28 @@ def _signature(cls: type) -> inspect.Signature:
     return inspect.signature(cls.forward)  # type: ignore[attr-defined]
 
 
+@cache
+def _names(cls: type) -> tuple[tuple[str, ...], frozenset[str]] | None:
+    """The parameters of a forward in order, and those that must be given; None where some have no name of their own."""
+    parameters = list(_signature(cls).parameters.values())[1:]
+    if any(parameter.kind is not parameter.POSITIONAL_OR_KEYWORD for parameter in parameters):
+        return None
+    needed = (parameter.name for parameter in parameters if parameter.default is parameter.empty)
+    return tuple(parameter.name for parameter in parameters), frozenset(needed)
+
+
 def _bound(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
-    """Arguments by parameter name; by position where the class does not say."""
+    """Arguments by parameter name, in the parameters' order; by position where the class does not say."""
+    names, needed = _names(cls) or ((), frozenset())
+    given = dict(zip(names, args, strict=False))
+    if (
+        len(given) == len(args)
+        and not given.keys() & kwargs.keys()
+        and needed <= given.keys() | kwargs.keys()
+    ):
+        given |= {name: kwargs[name] for name in names[len(args) :] if name in kwargs}
+        if len(given) == len(args) + len(kwargs):
+            return given
     try:
         bound = _signature(cls).bind(None, *args, **kwargs).arguments
     except (TypeError, ValueError):  # a wrong call is the module's own to refuse; a wrapper may take anything

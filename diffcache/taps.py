@@ -63,8 +63,8 @@ class Tap:
         if self.of == "output":
             return [self._one(output)]
         layout = Layout(call, output, residual=True)
-        pairs = zip(layout.streams, layout.features(call.tensors, layout.split(output)), strict=True)
-        first = [feature for stream, feature in pairs if stream.source == call.latent]
+        pairs = zip(layout.streams, layout.split(output), strict=True)
+        first = [layout.feature(s, call.tensors, tensor) for s, tensor in pairs if s.source == call.latent]
         return first or [self._one(output)]
 
     def _one(self, output: Any) -> Tensor:

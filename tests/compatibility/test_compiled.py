@@ -20,7 +20,7 @@ from zoo.pipelines import CASES
 from diffcache import TargetError, accelerate, report, restore
 
 GROUP = "torch.compile"
-NAMES = ["FluxPipeline", "WanPipeline", "StableDiffusionPipeline"]
+NAMES = ["FluxPipeline", "WanPipeline"]
 OTHER_STEPS = 9
 
 
@@ -120,10 +120,7 @@ def test_compiled_code_is_what_runs_and_what_is_skipped(
     assert report(pipe).computed_ticks == [0, 2, 4, STEPS - 1]
     eager = accelerate(CASES[name].build(), "uniform", interval=2, site=site(name, level))
     assert torch.equal(image, render(eager, name))
-    if level == "stack" and "unet" in CASES[name].denoisers:  # what lies above the depth runs all the same
-        assert plain.executed * 4 // STEPS < executed < plain.executed
-    else:
-        assert executed == plain.executed * 4 // STEPS
+    assert executed == plain.executed * 4 // STEPS
     render(pipe, name, steps=OTHER_STEPS)
     assert graphs.compiled == plain.compiled, "another number of steps compiles anew"
     assert torch.equal(render(restore(pipe), name), reference(name))

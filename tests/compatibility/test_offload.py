@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from accelerate import disk_offload, dispatch_model
+from accelerate import dispatch_model
 from accelerate.hooks import AlignDevicesHook, CpuOffload
 from compatibility.conftest import Cell
 from compatibility.levels import each_level, slow, verdict, with_cache
@@ -34,11 +34,6 @@ def model_offload(pipe: Any, folder: Path) -> None:
     pipe.enable_model_cpu_offload(device="cpu")
 
 
-def every_layer(pipe: Any, folder: Path) -> None:
-    """The hooks of `enable_sequential_cpu_offload`, which itself cannot run on the device that it offloads to."""
-    disk_offload(denoiser(pipe), folder, execution_device=CPU)
-
-
 def block_groups(pipe: Any, folder: Path) -> None:
     denoiser(pipe).enable_group_offload(CPU, CPU, offload_type="block_level", num_blocks_per_group=1)
 
@@ -48,7 +43,7 @@ def leaf_groups(pipe: Any, folder: Path) -> None:
 
 
 def device_map(pipe: Any, folder: Path) -> None:
-    """Some blocks lie on the disk."""
+    """A block lies on the disk. `enable_sequential_cpu_offload` has the same hooks; it cannot run on the device it offloads to."""
     net = denoiser(pipe)
     places = {name: "cpu" for name, _ in net.named_children()}
     blocks = [name for name, child in net.named_children() if isinstance(child, torch.nn.ModuleList)][-1]
@@ -65,10 +60,9 @@ def layerwise_casting(pipe: Any, folder: Path) -> None:
 Way = Callable[[Any, Path], None]
 MOVING: dict[str, Way] = {
     "model offload (`enable_model_cpu_offload`)": model_offload,
-    "every layer by itself (sequential offload's hooks)": every_layer,
     "group offload, blocks": block_groups,
     "group offload, leaves": leaf_groups,
-    "device map with blocks on disk (Accelerate)": device_map,
+    "device map, a block on disk (Accelerate; sequential offload's hooks)": device_map,
 }
 WAYS = {**MOVING, "layerwise casting (float8 storage)": layerwise_casting}
 NAMES = ["FluxPipeline", slow("StableDiffusionPipeline")]
