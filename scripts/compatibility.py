@@ -103,6 +103,7 @@ def main() -> int:
         "--output", type=Path, default=ROOT / "docs" / "compatibility.md", help="where to write the page"
     )
     args = parser.parse_args()
+    sys.path[0] = str(ROOT / "tests")  # not scripts/: this file would hide the folder of its name
     collector = Collector()
     arguments = [
         str(ROOT / "tests" / "compatibility"), "--rootdir", str(ROOT), "-q", "-m", "slow or not slow", "--show-capture=no",
