@@ -64,9 +64,9 @@ def test_ip_adapter_loaded(level: str, cell: Cell) -> None:
 
 
 @each_level
-@pytest.mark.parametrize("name", NAMES)
-def test_lora_changed_between_runs(name: str, level: str, cell: Cell) -> None:
+def test_lora_changed_between_runs(level: str, cell: Cell) -> None:
     """A run after a change is the run of a pipeline that has never been otherwise."""
+    name = NAMES[0]
     pipe = with_cache(name, lora, level, 2, cache_first=True)
     before = render(pipe, name)
     for change in (
@@ -115,10 +115,9 @@ def changed_half_way(pipe: Any, name: str, change: Callable[[Any], None], **call
 
 @each_level
 @pytest.mark.parametrize("change", LORA_CHANGES)
-@pytest.mark.parametrize("name", NAMES)
-def test_lora_changed_during_a_run_computes(name: str, change: str, level: str, cell: Cell) -> None:
-    pipe = with_cache(name, lora, level, 6, cache_first=True)
-    changed_half_way(pipe, name, LORA_CHANGES[change])
+def test_lora_changed_during_a_run_computes(change: str, level: str, cell: Cell) -> None:
+    pipe = with_cache(NAMES[0], lora, level, 6, cache_first=True)
+    changed_half_way(pipe, NAMES[0], LORA_CHANGES[change])
     cell(GROUP, "LoRA: scale, load, unload during a run: computed", level)
 
 

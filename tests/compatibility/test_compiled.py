@@ -14,49 +14,17 @@ import torch
 from compatibility.conftest import Cell
 from compatibility.levels import LEVELS, site, slow
 from harness import STEPS, reference, render
-from torch.fx import GraphModule
+from test_compile import Graphs, in_place, repeated_blocks, wrapped
 from zoo.pipelines import CASES
 
 from diffcache import TargetError, accelerate, report, restore
 
 GROUP = "torch.compile"
-NAMES = ["FluxPipeline", "WanPipeline"]
+NAME = "FluxPipeline"
 OTHER_STEPS = 9
 
 
-class Graphs:
-    """A backend that runs each graph as it is, and counts them and their executions."""
-
-    def __init__(self) -> None:
-        self.compiled = 0
-        self.executed = 0
-
-    def __call__(self, graph: GraphModule, inputs: Any) -> Callable[..., Any]:
-        self.compiled += 1
-
-        def run(*args: Any) -> Any:
-            self.executed += 1
-            return graph.forward(*args)
-
-        return run
-
-
-def wrapped(pipe: Any, name: str, backend: Graphs) -> None:
-    (part,) = CASES[name].denoisers
-    setattr(pipe, part, torch.compile(getattr(pipe, part), backend=backend, fullgraph=True))
-
-
-def in_place(pipe: Any, name: str, backend: Graphs) -> None:
-    (part,) = CASES[name].denoisers
-    getattr(pipe, part).compile(backend=backend, fullgraph=True)
-
-
-def repeated_blocks(pipe: Any, name: str, backend: Graphs) -> None:
-    (part,) = CASES[name].denoisers
-    getattr(pipe, part).compile_repeated_blocks(backend=backend, fullgraph=True)
-
-
-Way = Callable[[Any, str, Graphs], None]
+Way = Callable[[Any, Graphs], None]
 WAYS: dict[str, Way] = {
     "`torch.compile(denoiser, fullgraph=True)`": wrapped,
     "`denoiser.compile(fullgraph=True)`": in_place,
@@ -75,10 +43,10 @@ def compiled(name: str, way: Way, level: str, interval: int, *, cache_first: boo
     torch._dynamo.reset()
     pipe, graphs = CASES[name].build(), Graphs()
     if not cache_first:
-        way(pipe, name, graphs)
+        way(pipe, graphs)
     accelerate(pipe, "uniform", interval=interval, site=site(name, level))
     if cache_first:
-        way(pipe, name, graphs)
+        way(pipe, graphs)
     return pipe, graphs
 
 
@@ -87,7 +55,7 @@ def plain_compiled(name: str, way: Way) -> Graphs:
     """The graphs of the plain pipeline, and how often they run in one render."""
     torch._dynamo.reset()
     pipe, graphs = CASES[name].build(), Graphs()
-    way(pipe, name, graphs)
+    way(pipe, graphs)
     assert torch.equal(render(pipe, name), reference(name))
     return graphs
 
@@ -106,10 +74,10 @@ def seen(way: str, level: str) -> bool:
 @pytest.mark.parametrize(
     ("way", "level"), [(way, level) for way in WAYS for level in LEVELS if seen(way, level)]
 )
-@pytest.mark.parametrize("name", NAMES)
 def test_compiled_code_is_what_runs_and_what_is_skipped(
-    name: str, way: str, level: str, cache_first: bool, cell: Cell
+    way: str, level: str, cache_first: bool, cell: Cell
 ) -> None:
+    name = NAME
     plain = plain_compiled(name, WAYS[way])
     pipe, graphs = compiled(name, WAYS[way], level, 1, cache_first=cache_first)
     assert torch.equal(render(pipe, name), reference(name))
@@ -133,7 +101,7 @@ def test_compiled_code_is_what_runs_and_what_is_skipped(
 )
 def test_what_compiled_code_hides_is_refused(way: str, level: str, cache_first: bool, cell: Cell) -> None:
     with pytest.raises(TargetError, match=r"is compiled.*cannot be cached: ") as refusal:
-        render(compiled(NAMES[0], WAYS[way], level, 1, cache_first=cache_first)[0], NAMES[0])
+        render(compiled(NAME, WAYS[way], level, 1, cache_first=cache_first)[0], NAME)
     cell(GROUP, way, level, f"no: {refusal.value}")
 
 
@@ -143,7 +111,7 @@ def test_an_adaptive_method_decides_outside_the_graphs(method: str) -> None:
     plain = plain_compiled(name, repeated_blocks)
     torch._dynamo.reset()
     pipe, graphs = CASES[name].build(), Graphs()
-    repeated_blocks(pipe, name, graphs)
+    repeated_blocks(pipe, graphs)
     accelerate(pipe, method, threshold=0.4)
     image, told = render(pipe, name), report(pipe)
     assert 0 < told.compute_fraction < 1
