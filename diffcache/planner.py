@@ -161,7 +161,9 @@ class Planner:
             return verdicts
         settled = self.agreement.settle([verdict.decision for verdict in verdicts])
         return [
-            verdict if verdict.decision is decision else Verdict(decision, OUTVOTED)
+            verdict
+            if verdict.decision is decision
+            else Verdict(decision, OUTVOTED if decision.computes else None)
             for verdict, decision in zip(verdicts, settled, strict=True)
         ]
 
