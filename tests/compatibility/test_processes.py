@@ -84,8 +84,7 @@ def test_inside_a_fully_sharded_denoiser_is_refused(ranks: list[dict[str, Any]],
     """Gathering weights writes to memory that outlives a block's call: from outside it looks like what must not be skipped."""
     (why,) = {found["sharded stack"]["refused"] for found in ranks}
     assert "fully sharded (FSDP)" in why
-    for level in ("stack", "block", "sub-layer"):
-        cell(GROUP, WAYS["sharded"], level, f"no: {why}")
+    cell(GROUP, WAYS["sharded"], "stack", f"no: {why}")
 
 
 def test_side_by_side_each_decides_for_itself(ranks: list[dict[str, Any]], cell: Cell) -> None:
@@ -96,8 +95,7 @@ def test_side_by_side_each_decides_for_itself(ranks: list[dict[str, Any]], cell:
     assert second["ticks"] == report(alone).computed_ticks == [0, 1, STEPS // 2 - 1]
     assert torch.allclose(torch.tensor(second["image"]), image.flatten())
     assert first["votes"] == second["votes"] == 0
-    for level in ("whole model", "stack", "sub-layer"):
-        cell(GROUP, "data parallel", level)
+    cell(GROUP, "data parallel", "whole model")
 
 
 def test_only_a_denoiser_can_be_declared() -> None:
