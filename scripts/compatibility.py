@@ -28,7 +28,7 @@ FAULTS = """
 ## Faults of others
 
 Each was reported or seen in a cache for Diffusers; each has a test of ours in `tests/compatibility/test_peer_faults.py` that
-passes. "fails" means that the same test runs the peer, and that it fails there.
+passes. "fails" means that the same test runs the peer, and that it fails there (in rows of both: Diffusers).
 
 | whose | fault | the peer in that test |
 |---|---|---|
