@@ -187,7 +187,7 @@ def test_editing_is_measured_on_the_generated_tokens_only(cell: Cell) -> None:
     pipe = accelerated("FluxKontextPipeline", "easycache", threshold=0.5)
     render(pipe, "FluxKontextPipeline")
     assert 0 < report(pipe).compute_fraction < 1
-    cell(GROUP, "editing: adaptive methods look at generated tokens only", "whole model")
+    cell(GROUP, "editing: EasyCache measures the generated tokens only", "whole model")
 
 
 @pytest.mark.parametrize("stream", [0, 1], ids=["video", "audio"])
