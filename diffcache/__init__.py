@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from diffcache.agreement import decide_together
     from diffcache.api import accelerate, methods, paused, plan, report, restore
     from diffcache.attach import denoising_run
     from diffcache.config import CacheConfig
@@ -26,6 +27,7 @@ _HOME = {
     "plan": "diffcache.api",
     "report": "diffcache.api",
     "restore": "diffcache.api",
+    "decide_together": "diffcache.agreement",
     "denoising_run": "diffcache.attach",
     "discover": "diffcache.discovery",
     "SiteTable": "diffcache.discovery",
@@ -57,6 +59,7 @@ __all__ = [
     "TargetError",
     "UniformConfig",
     "accelerate",
+    "decide_together",
     "denoising_run",
     "discover",
     "generate",

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -90,8 +91,52 @@ def _signature(cls: type) -> inspect.Signature:
     return inspect.signature(cls.forward)  # type: ignore[attr-defined]
 
 
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """A forward's parameters in order, those that must be given, and the one that takes whatever else is (`**kwargs`)."""
+
+    all: tuple[str, ...]
+    needed: frozenset[str]
+    rest: str | None
+
+
+@cache
+def _names(cls: type) -> _Names | None:
+    """None where some can be given by position only or by name only, or there is an `*args`."""
+    parameters = list(_signature(cls).parameters.values())[1:]
+    rest = (
+        parameters.pop().name if parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD else None
+    )
+    if any(parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD for parameter in parameters):
+        return None
+    needed = (parameter.name for parameter in parameters if parameter.default is parameter.empty)
+    return _Names(tuple(parameter.name for parameter in parameters), frozenset(needed), rest)
+
+
+def _bound_fast(names: _Names, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+    """As `inspect` binds them, several times faster; None where they do not fit."""
+    given = dict(zip(names.all, args, strict=False))
+    if (
+        len(given) < len(args)
+        or given.keys() & kwargs.keys()
+        or not names.needed <= given.keys() | kwargs.keys()
+    ):
+        return None
+    given |= {name: kwargs[name] for name in names.all[len(args) :] if name in kwargs}
+    if len(given) == len(args) + len(kwargs):
+        return given
+    if names.rest is not None:
+        given[names.rest] = {name: value for name, value in kwargs.items() if name not in given}
+        return given
+    return None
+
+
 def _bound(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
-    """Arguments by parameter name; by position where the class does not say."""
+    """Arguments by parameter name, in the parameters' order; by position where the class does not say."""
+    names = _names(cls)
+    given = None if names is None else _bound_fast(names, args, kwargs)
+    if given is not None:
+        return given
     try:
         bound = _signature(cls).bind(None, *args, **kwargs).arguments
     except (TypeError, ValueError):  # a wrong call is the module's own to refuse; a wrapper may take anything

@@ -1,4 +1,6 @@
-"""Modules that `torch.compile` has wrapped."""
+"""Modules that `torch.compile` has wrapped, or compiled in place."""
+
+from collections.abc import Iterable
 
 from torch import nn
 
@@ -7,3 +9,15 @@ def uncompiled(module: nn.Module) -> nn.Module:
     """The module that `torch.compile(module)` returned wraps, or the module itself."""
     inner = module.__dict__.get("_modules", {}).get("_orig_mod")
     return inner if isinstance(inner, nn.Module) else module
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Wrapped by `torch.compile`, or compiled by its own `compile()`."""
+    return uncompiled(module) is not module or module.__dict__.get("_compiled_call_impl") is not None
+
+
+def compiled_above(denoiser: nn.Module, paths: Iterable[str]) -> str | None:
+    """The first module inside an uncompiled denoiser that is compiled, and so hides one of these inside it; its path."""
+    compiled = {path for path, module in denoiser.named_modules() if path and is_compiled(module)}
+    parents = (path[:end] for path in paths for end, letter in enumerate(path) if letter == ".")
+    return next((parent for parent in parents if parent in compiled), None)

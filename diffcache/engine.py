@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from diffcache.adapters import adapters_of
+from diffcache.agreement import Agreement
 from diffcache.branches import MAX_BRANCHES, Branch, Branches, conditioning_of
 from diffcache.calls import Call
 from diffcache.config import CacheConfig, RunFacts
@@ -43,16 +44,24 @@ class Engine:
         facts: what the method may know of the run.
         record: where every call is written down.
         separable: rows of a batch can be computed by themselves.
+        agreement: among the processes that compute the denoiser together, if several do.
     """
 
     def __init__(
-        self, name: str, config: CacheConfig, facts: RunFacts, record: RunRecord, *, separable: bool
+        self,
+        name: str,
+        config: CacheConfig,
+        facts: RunFacts,
+        record: RunRecord,
+        *,
+        separable: bool,
+        agreement: Agreement | None = None,
     ) -> None:
         self.name = name
         self.separable = separable
         self.config = config
         self.record = record
-        self.planner = Planner(config, facts)
+        self.planner = Planner(config, facts, agreement)
         self.format = config.format(facts)
         self.branches = Branches(self.planner.predictor.depth, self.format)
         places = config.places(facts)

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 
 from torch import nn
 
-from diffcache.compiled import uncompiled
+from diffcache.agreement import gathers_weights
+from diffcache.compiled import compiled_above, is_compiled, uncompiled
 from diffcache.config import CacheConfig, RunFacts
 from diffcache.places import is_inside, units_for
 from diffcache.schedulers.errors import TargetError
@@ -24,18 +25,35 @@ def units_of(denoisers: Mapping[str, nn.Module], config: CacheConfig) -> list[nn
     """The modules inside the denoisers whose calls the method needs to see.
 
     Raises:
-        TargetError: it has places inside a denoiser that is compiled as a whole.
+        TargetError: it has places inside a denoiser, or a part of it, that is compiled or fully sharded as a whole.
     """
     found: list[nn.Module] = []
     for name, module in denoisers.items():
-        plain, facts = uncompiled(module), facts_of(denoisers, name)
+        facts = facts_of(denoisers, name)
         places = config.places(facts)
-        if not is_inside(places):
-            continue
-        if plain is not module:
-            raise TargetError(
-                "sites inside a denoiser that is compiled as a whole cannot be cached: compile its blocks."
-            )
-        units, tap = units_for(plain, places), config.tap(facts)
-        found += [*units.values(), *(tap.modules(units) if tap else ())]
+        if is_inside(places):
+            units, tap = _visible(facts.denoiser, module, places), config.tap(facts)
+            found += [*units.values(), *(tap.modules(units) if tap else ())]
     return list({id(module): module for module in found}.values())
+
+
+def _visible(kind: str, module: nn.Module, places: tuple[str, ...]) -> dict[str, nn.Module]:
+    """The units of places inside a denoiser of this kind, whose calls can be seen."""
+    plain, named = uncompiled(module), ", ".join(map(repr, places))
+    if is_compiled(module):
+        raise TargetError(
+            f"{kind} is compiled as a whole, so that {named} inside it cannot be cached: compile its blocks instead "
+            "(compile_repeated_blocks), or cache the whole model."
+        )
+    if gathers_weights(plain):
+        raise TargetError(
+            f"{kind} is fully sharded (FSDP), so that {named} inside it cannot be cached: cache the whole model."
+        )
+    units = units_for(plain, places)
+    hiding = compiled_above(plain, units)
+    if hiding is not None:
+        raise TargetError(
+            f"{kind}.{hiding} is compiled, so that {named} inside it cannot be cached: cache its blocks, its stack or "
+            "the whole model, or leave its blocks uncompiled."
+        )
+    return units

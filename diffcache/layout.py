@@ -166,7 +166,9 @@ def _match(call: Call, outputs: Sequence[Tensor], known: Mapping[int, str]) -> l
 
     Pairing with an input that never changes does no harm: its residual is held like the output itself.
     """
-    free = {path: t for path, t in call.tensors.items() if t.is_floating_point() and t.ndim >= 2}
+    free = {
+        path: t for path, t in call.tensors.items() if t.is_floating_point() and t.ndim >= 2 and t.numel() > 0
+    }
     found: dict[int, Stream] = {}
     for i, path in known.items():
         if path in free and free[path].shape == outputs[i].shape:
@@ -177,18 +179,20 @@ def _match(call: Call, outputs: Sequence[Tensor], known: Mapping[int, str]) -> l
             if i in found or not output.is_floating_point():
                 continue
             for path, tensor in free.items():
-                dims = _differing(tensor, output)
-                if dims == [] if exact else dims is not None and len(dims) == 1 and call.is_latent(path):
-                    dim = dims[0] if dims else None
-                    size = 0 if dim is None else min(tensor.shape[dim], output.shape[dim])
-                    found[i] = Stream(path, dim, size, output.dtype)
-                    del free[path]
-                    break
+                if tensor.shape == output.shape:
+                    found[i] = Stream(path, None, 0, output.dtype)
+                elif not exact and call.is_latent(path) and (dim := _differs_in(tensor, output)) is not None:
+                    found[i] = Stream(path, dim, min(tensor.shape[dim], output.shape[dim]), output.dtype)
+                else:
+                    continue
+                del free[path]
+                break
     return [found.get(i, Stream(None, None, 0, output.dtype)) for i, output in enumerate(outputs)]
 
 
-def _differing(a: Tensor, b: Tensor) -> list[int] | None:
-    """The dimensions in which two shapes differ; None if the batch does, or the number of dimensions."""
-    if a.ndim != b.ndim or a.shape[:1] != b.shape[:1] or 0 in (a.numel(), b.numel()):
+def _differs_in(a: Tensor, b: Tensor) -> int | None:
+    """The one dimension in which two shapes differ; None if that is the batch, or there are several."""
+    if a.ndim != b.ndim or a.shape[:1] != b.shape[:1] or b.numel() == 0:
         return None
-    return [i for i in range(1, a.ndim) if a.shape[i] != b.shape[i]]
+    dims = [i for i in range(1, a.ndim) if a.shape[i] != b.shape[i]]
+    return dims[0] if len(dims) == 1 else None

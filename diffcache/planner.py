@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from diffcache.agreement import Agreement
 from diffcache.branches import Branch
 from diffcache.config import CacheConfig, RunFacts
 from diffcache.observing import NOBODY, observer_now
 from diffcache.predictors import Hold
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.guards import NAN, NO_SIGNAL, History
-from diffcache.schedulers.steps import Decision, Step
+from diffcache.schedulers.steps import MODEL, Decision, Step
 from diffcache.store import Store, Tensors
 from diffcache.timetable import Timetable
 from diffcache.watch import OFF_BOUND, Watch
@@ -22,6 +23,7 @@ Seen = Callable[[int], list[Tensor]]
 
 CHANGED = "the call's shapes, dtypes, devices, adapters or optional inputs changed"
 FOLLOWER_FIRST = "arrived before the leading branch"
+OUTVOTED = "another process that computes the denoiser with this one decided so"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +55,13 @@ class Planner:
     The leading branch (the run's first; the next one when it leaves) makes the tick's plan, and the others obey it. A
     static method plans for each site, an adaptive one once for all of them, at the first that the forward reaches. A
     method whose schedule names branches is asked for each branch instead. Guards come first, and can only make it
-    compute.
+    compute. Where several processes compute the denoiser together, what depends on what they see is settled among them.
     """
 
-    def __init__(self, config: CacheConfig, facts: RunFacts) -> None:
+    def __init__(self, config: CacheConfig, facts: RunFacts, agreement: Agreement | None = None) -> None:
         self.config = config
         self.facts = facts
+        self.agreement = agreement
         self.guards = config.guards(facts)
         self.predictor = config.predictor_for(facts)
         self.corrector = config.corrector(facts)
@@ -153,7 +156,21 @@ class Planner:
         verdicts = [Verdict(Decision.COMPUTE, reason) for reason in forced]
         for i in asked:
             verdicts[i] = self._judge(self.lanes[i], step, signals.get(i))
-        return verdicts
+        return self._settled(step, verdicts)
+
+    def _settled(self, step: Step, verdicts: list[Verdict]) -> list[Verdict]:
+        """What all processes do; nothing is asked where all decide the same anyhow."""
+        lane = self.lanes[0]
+        measured = lane.scheduler.adaptive or (lane.watch is not None and step.site == MODEL)
+        if self.agreement is None or not measured:
+            return verdicts
+        settled = self.agreement.settle([verdict.decision for verdict in verdicts])
+        return [
+            verdict
+            if verdict.decision is decision
+            else Verdict(decision, OUTVOTED if decision.computes else None)
+            for verdict, decision in zip(verdicts, settled, strict=True)
+        ]
 
     def _signals(self, seen: Seen, asked: Sequence[int]) -> dict[int, list[float]]:
         """The signals of these lanes, where they have one; all are read from the device at once."""

@@ -10,6 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from diffcache.agreement import Agreement
 from diffcache.branches import Branch
 from diffcache.calls import Call
 from diffcache.config import CacheConfig, RunFacts
@@ -55,6 +56,7 @@ class RehearsalEngine(Engine):
         takes: of real calls.
         note: called after each call, while everything is held that will be held after it.
         name, config, facts, record, separable: as for `Engine`.
+        agreement: left alone: other processes may not be rehearsing.
 
     Attributes:
         doubled: its calls hold two equal halves: both guidance passes.
@@ -73,6 +75,7 @@ class RehearsalEngine(Engine):
         record: RunRecord,
         *,
         separable: bool,
+        agreement: Agreement | None,
     ) -> None:
         rehearsed = cast(CacheConfig, Rehearsed(config, note))
         super().__init__(name, rehearsed, facts, record, separable=separable)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import nn
 
+from diffcache.agreement import agreement_of
 from diffcache.branches import FORGET_AFTER
 from diffcache.calls import Call
 from diffcache.config import CPU, CacheConfig, RunFacts
@@ -58,7 +59,8 @@ class Run:
                 device=call.latents[0].device if call.latents else CPU,
                 quantization=quantization_of(module),
             )
-            engine = self.make(site, config, facts, self.record, separable=not counts_rows(module))
+            separable, agreement = not counts_rows(module), agreement_of(module)
+            engine = self.make(site, config, facts, self.record, separable=separable, agreement=agreement)
             self.record.parameters[site] = sum(p.numel() for p in module.parameters())
             self.record.models[site] = replace(model_of(module), latents=facts.latents)
             if facts.quantization is not None:

@@ -36,7 +36,8 @@ class SecantGain(Signal):
     """EasyCache's signal (arXiv 2507.02860): k * mean|x_s - x_{s-1}| / mean|v_c|.
 
     k = mean|v_c - v_p| / mean|x_c - x_p| is the secant between the last two computed ticks c and p, x the latent
-    that enters the denoiser and v what leaves it. The division has an epsilon, and a repeated input keeps the old k (NaN,
+    that enters the denoiser and v what leaves it. Of a sequence, only tokens that change count: an editing model is given
+    its pictures as further ones, which stand still, and what it returns for them is thrown away. The division has an epsilon, and a repeated input keeps the old k (NaN,
     which computes, if there is none): the published code divides by zero there.
     """
 
@@ -59,7 +60,7 @@ class SecantGain(Signal):
     def computed(self, latents: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         if self.outputs:
             pairs = zip(latents, self.latents, outputs, self.outputs, strict=True)
-            means = torch.stack([secant_means(*pair) for pair in pairs])
+            means = torch.stack([secant_means(x, y, *_generated(x, y, v, w)) for x, y, v, w in pairs])
             rise, self.output_size, run = means.unbind(-1)
             known = torch.full_like(run, torch.nan) if self.gain is None else self.gain
             self.gain = torch.where(run > 0, rise / (run + EPS), known)
@@ -112,3 +113,12 @@ class Drift(Signal):
         for coefficient in self.rescale:
             value = value * drift + coefficient
         return value
+
+
+def _generated(x: Tensor, x_past: Tensor, v: Tensor, v_past: Tensor) -> tuple[Tensor, Tensor]:
+    """The outputs [batch, tokens, channels] with zeros where the latent's token has not changed; all of them if none has."""
+    if x.ndim != 3 or v.shape[:2] != x.shape[:2]:
+        return v, v_past
+    changed = (x != x_past).any(-1, keepdim=True)
+    changed |= ~changed.any()
+    return torch.where(changed, v, 0), torch.where(changed, v_past, 0)

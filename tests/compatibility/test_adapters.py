@@ -1,0 +1,176 @@
+"""LoRA, IP-Adapter, ControlNet: what they do is in the picture, and a change of theirs is computed, not reused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from compatibility.conftest import Cell
+from compatibility.levels import SITES, each_level, site, slow, verdict, with_cache
+from harness import STEPS, counted, plain, render
+from test_coexistence import at_step, denoiser, lora
+from torch import Tensor
+from zoo.denoisers import get
+from zoo.pipeline_case import noise
+from zoo.pipelines import CASES
+
+from diffcache import accelerate, denoising_run, report
+
+GROUP = "Adapters"
+NAMES = ["FluxPipeline", slow("StableDiffusionPipeline")]
+PICTURES = {"ip_adapter_image_embeds": [noise(2, 1, 12, seed=8)]}
+"""Of an IP-Adapter: without and with the picture."""
+
+
+def ip_adapter(pipe: Any) -> None:
+    """One with weights that matter, as its file would hold them."""
+    keys = {}
+    attentions = [a for name, a in pipe.unet.named_modules() if name.endswith("attn2")]
+    for i, attention in enumerate(attentions):
+        shape = attention.to_k.weight.shape
+        for part in ("to_k_ip", "to_v_ip"):
+            keys[f"{2 * i + 1}.{part}.weight"] = noise(*shape, seed=i)
+    width = pipe.unet.config.cross_attention_dim
+    projection = {
+        "proj.weight": noise(4 * width, 12, seed=1),
+        "proj.bias": torch.zeros(4 * width),
+        "norm.weight": torch.ones(width),
+        "norm.bias": torch.zeros(width),
+    }
+    weights = {"image_proj": projection, "ip_adapter": keys}
+    pipe.load_ip_adapter(weights, subfolder=None, weight_name=None, image_encoder_folder=None)
+
+
+# -- loaded ---------------------------------------------------------------------------------------------------------
+
+
+@each_level
+@pytest.mark.parametrize("name", NAMES)
+def test_lora_loaded(name: str, level: str, cell: Cell) -> None:
+    assert verdict(name, lora, level) == "works"
+    cell(GROUP, "LoRA", level)
+
+
+@each_level
+def test_ip_adapter_loaded(level: str, cell: Cell) -> None:
+    name = "StableDiffusionPipeline"
+    assert verdict(name, ip_adapter, level, **PICTURES) == "works"
+    cell(GROUP, "IP-Adapter", level)
+
+
+# -- changed between runs -------------------------------------------------------------------------------------------
+
+
+@each_level
+def test_lora_changed_between_runs(level: str, cell: Cell) -> None:
+    """A run after a change is the run of a pipeline that has never been otherwise."""
+    name = NAMES[0]
+    pipe = with_cache(name, lora, level, 2, cache_first=True)
+    before = render(pipe, name)
+    for change in (
+        lambda p: denoiser(p).set_adapters("one", 0.3),
+        lambda p: lora(p, "other"),
+        lambda p: denoiser(p).unload_lora(),
+    ):
+        change(pipe)
+        image = render(pipe, name)
+        assert not torch.equal(image, before)
+        before = image
+    assert torch.equal(image, render(with_cache(name, lambda p: None, level, 2, cache_first=True), name))
+    cell(GROUP, "LoRA: scale, load, unload between runs", level)
+
+
+@each_level
+def test_ip_adapter_changed_between_runs(level: str, cell: Cell) -> None:
+    name = "StableDiffusionPipeline"
+    pipe = with_cache(name, ip_adapter, level, 2, cache_first=True)
+    before = render(pipe, name, **PICTURES)
+    pipe.set_ip_adapter_scale(0.3)
+    assert not torch.equal(render(pipe, name, **PICTURES), before)
+    pipe.unload_ip_adapter()
+    assert torch.equal(
+        render(pipe, name), render(with_cache(name, lambda p: None, level, 2, cache_first=True), name)
+    )
+    cell(GROUP, "IP-Adapter: scale, unload between runs", level)
+
+
+# -- changed during a run -------------------------------------------------------------------------------------------
+
+LORA_CHANGES: dict[str, Callable[[Any], None]] = {
+    "scale": lambda pipe: denoiser(pipe).set_adapters("one", 0.25),
+    "load": lambda pipe: lora(pipe, "other"),
+    "unload": lambda pipe: denoiser(pipe).unload_lora(),
+}
+
+
+def changed_half_way(pipe: Any, name: str, change: Callable[[Any], None], **call: Any) -> None:
+    """The change after tick 2 makes tick 3 compute, which would have been reused."""
+    render(pipe, name, callback_on_step_end=at_step(2, change), **call)
+    told = report(pipe)
+    assert told.computed_ticks == [0, 3, STEPS - 1]
+    assert any("adapters" in reason for reason in told.reasons)
+
+
+@each_level
+@pytest.mark.parametrize("change", LORA_CHANGES)
+def test_lora_changed_during_a_run_computes(change: str, level: str, cell: Cell) -> None:
+    pipe = with_cache(NAMES[0], lora, level, 6, cache_first=True)
+    changed_half_way(pipe, NAMES[0], LORA_CHANGES[change])
+    cell(GROUP, "LoRA: scale, load, unload during a run: computed", level)
+
+
+@each_level
+def test_ip_adapter_changed_during_a_run_computes(level: str, cell: Cell) -> None:
+    name = "StableDiffusionPipeline"
+    pipe = with_cache(name, ip_adapter, level, 6, cache_first=True)
+    changed_half_way(pipe, name, lambda p: p.set_ip_adapter_scale(0.3), **PICTURES)
+    cell(GROUP, "IP-Adapter: scale during a run: computed", level)
+
+
+# -- ControlNet -----------------------------------------------------------------------------------------------------
+
+
+@each_level
+def test_the_control_network_itself_is_left_alone(level: str, cell: Cell) -> None:
+    name = "StableDiffusionControlNetPipeline"
+    pipe = accelerate(CASES[name].build(), "uniform", interval=2, site=site(name, level))
+    own = type(plain(name).controlnet)
+    assert type(pipe.controlnet) is own
+    with counted(pipe, ("controlnet",)) as calls:
+        with_control = render(pipe, name)
+    assert calls["controlnet"] == STEPS
+    assert 0 < report(pipe).compute_fraction < 1
+    assert not torch.equal(with_control, render(pipe, name, controlnet_conditioning_scale=0.2))
+    cell(GROUP, "ControlNet: runs at every tick itself", level)
+
+
+@pytest.mark.parametrize("level", SITES)
+def test_residuals_of_a_control_network_at_a_reused_tick(level: str, cell: Cell) -> None:
+    """What is added between blocks is added anew; what is added inside a reused site is reused with it."""
+    case = get("FluxTransformer2DModel")
+    net = accelerate(case.build(), "uniform", interval=2, tail_steps=0, site=SITES[level])
+    inputs = case.inputs(torch.Generator().manual_seed(0), 1)
+    tokens = inputs["hidden_states"].shape[1]
+    width = net.config.num_attention_heads * net.config.attention_head_dim
+
+    def output(seed: int) -> Tensor:
+        control = [noise(1, tokens, width, seed=seed)]
+        result: Tensor = net(**inputs, controlnet_block_samples=control)[0]
+        return result
+
+    with torch.no_grad(), denoising_run(net, 4) as run:
+        run.begin_step(0)
+        first = output(seed=1)
+        run.begin_step(1)
+        again = output(seed=2)
+    assert report(net).computed_ticks == [0]
+    follows = level in ("block", "sub-layer")
+    assert torch.equal(first, again) != follows
+    cell(
+        GROUP,
+        "ControlNet: residuals of this tick, at a reused tick",
+        level,
+        "works" if follows else "no: they are part of what is reused, for as long as it is reused",
+    )
