@@ -45,10 +45,10 @@ class Held:
         self._hold: Callable[..., None] = RunRecord.hold
 
     def __enter__(self) -> Self:
-        def hold(record: RunRecord, site: str, held: Any) -> None:
-            held = list(held)
-            self.references += [weakref.ref(tensor) for tensor in held]
-            self._hold(record, site, held)
+        def hold(record: RunRecord, site: str, tensors: Any, stored: Any, *, on_host: bool) -> None:
+            tensors, stored = list(tensors), list(stored)
+            self.references += [weakref.ref(tensor) for tensor in (*tensors, *stored)]
+            self._hold(record, site, tensors, stored, on_host=on_host)
 
         RunRecord.hold = hold  # type: ignore[method-assign]
         return self

@@ -6,18 +6,23 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from diffcache.evals.clock import after_each_step
 
 
 def live_bytes() -> int:
-    """Bytes of all tensors that Python can reach, memory that several share counted once."""
+    """Bytes of all tensors that Python can reach and that have memory; what several share is counted once."""
     gc.collect()
     storages = {}
     for found in gc.get_objects():
-        if issubclass(
-            type(found), Tensor
-        ):  # isinstance asks lazy modules for their class, which imports them
+        kind = type(found)  # isinstance asks lazy modules for their class, which imports them
+        if (
+            issubclass(kind, Tensor)
+            and not issubclass(kind, FakeTensor)
+            and not is_functorch_wrapped_tensor(found)
+        ):
             storage = found.untyped_storage()
             storages[storage.data_ptr()] = storage.nbytes()
     return sum(storages.values())

@@ -13,10 +13,14 @@ from test_exactness import NOT_OBSERVED
 from zoo.pipelines import CASES
 
 from diffcache import accelerate, report, restore
+from diffcache.recipes.registry import DEFAULT
 
 GROUP = "Default method"
 OFTEN = 26
 """So many pipelines are checked in every test run, the others in `make test-all`."""
+
+LOOSE = 100.0
+"""For the default method: the outputs of random weights change by more than those of trained ones."""
 
 HALF_WAY = ("Img2Img", "Inpaint")
 """Their loops start later: a few ticks are too few to skip any."""
@@ -33,11 +37,11 @@ def test_default(name: str, cell: Cell) -> None:
     call = {"steps": 12} if any(kind in name for kind in HALF_WAY) else {}
     pipe: Any = CASES[name].build()
     own = type(pipe)
-    assert accelerate(pipe) is pipe
+    assert accelerate(pipe, threshold=LOOSE) is pipe
     with counted(pipe, CASES[name].denoisers) as calls:
         image = render(pipe, name, **call)
     told = report(pipe)
-    assert told.method == "uniform"
+    assert told.method == DEFAULT.name
     assert image.isfinite().all()
     assert (image.shape, image.dtype) == (
         reference(name, **call).shape,
