@@ -10,7 +10,7 @@ from diffcache import report
 from diffcache.profiling.full_runs import FullRuns
 from diffcache.profiling.pictures import rewound
 from diffcache.profiling.record import Call, accelerated, calls_hash
-from diffcache.recipes.budget import BudgetConfig, allowed, spread
+from diffcache.recipes.budget import BudgetConfig, allowed, spread, warmup_of
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.schedule import ALL, Schedule
@@ -103,8 +103,8 @@ class Tuner:
         return self._reached[key]
 
     def schedule(self, count: int, order: int) -> Schedule:
-        """So many ticks, evenly spread after a warm-up of three, extrapolated with this order."""
-        computed = set(spread(self.ticks, count, max(min(3, count - 1), 1)))
+        """So many ticks, evenly spread after the warm-up of `speedup=`, extrapolated with this order."""
+        computed = set(spread(self.ticks, count, warmup_of(count)))
         marks = "".join("#" if tick in computed else "-" for tick in range(self.ticks))
         predictor = {"name": "polynomial", "order": order, "axis": "sigma", "basis": "output"}
         return replace(

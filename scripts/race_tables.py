@@ -1,13 +1,15 @@
-"""Writes docs/race.md and its plots from evals/results/race_*.json."""
+"""Writes docs/race.md and its plots, and the race's table in the README, from evals/results/race_*.json."""
 
+import re
 from pathlib import Path
 
 from diffcache.evals import zoo
 from diffcache.evals.race.outcome import Outcome
 from diffcache.evals.race.pareto import draw_race
-from diffcache.evals.race.verdict import SLACK, sweep_table, verdict_table
+from diffcache.evals.race.verdict import SLACK, summary_table, sweep_table, verdict_table
 
 ROOT = Path(__file__).resolve().parents[1]
+README, TABLE = ROOT / "README.md", re.compile(r"(?<=<!-- race -->\n).*?(?=<!-- end -->)", re.DOTALL)
 RESULTS, DOCS = ROOT / "evals" / "results", ROOT / "docs"
 
 HEAD = f"""# The race
@@ -42,6 +44,7 @@ def main() -> None:
     note = f"\n\nNot run yet: {', '.join(missing)}." if missing else ""
     text = HEAD + verdict_table(outcomes) + note + "\n\n" + "\n".join(map(section, outcomes))
     (DOCS / "race.md").write_text(text)
+    README.write_text(TABLE.sub(lambda _: f"\n{summary_table(outcomes)}\n\n", README.read_text()))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ class BudgetConfig(CacheConfig):
         speedup: ticks of the run over computed ticks, at least; 1 computes everything.
         order: degree of the polynomial through the last `order + 1` computed outputs, 0 to 2; 0 holds the last one.
         axis: what it is a polynomial in: "sigma" (the noise level) or "tick".
-        warmup_steps: None: 3, or as many as the budget leaves.
+        warmup_steps: None: 3, but no more than an eighth of the budget.
     """
 
     name: ClassVar[str] = "budget"
@@ -56,12 +56,17 @@ class BudgetConfig(CacheConfig):
         )
 
     def warmup(self, run: RunFacts) -> int:
-        return 3 if run.num_ticks is None else max(min(3, allowed(run.num_ticks, self.speedup) - 1), 1)
+        return 3 if run.num_ticks is None else warmup_of(allowed(run.num_ticks, self.speedup))
 
 
 def allowed(num_ticks: int, speedup: float) -> int:
     """How many ticks may be computed: at least the first."""
     return max(int(num_ticks / speedup + 1e-9), 1)
+
+
+def warmup_of(count: int) -> int:
+    """Ticks at the start of a budget of so many: the first outputs change most, but small budgets cannot spare them."""
+    return max(min(3, count // 8), 1)
 
 
 def spread(num_ticks: int, count: int, warmup: int) -> list[int]:

@@ -85,6 +85,16 @@ def verdict_table(outcomes: Iterable[Outcome]) -> str:
     return HEAD + "\n".join(_row(margin) for outcome in outcomes for margin in margins(outcome))
 
 
+def summary_table(outcomes: Iterable[Outcome]) -> str:
+    """One line for each testbed and budget: the default, and by how much it and the best of ours are ahead."""
+    head = (
+        "| testbed | budget | default | minus best peer | minus fewer steps | best of ours minus best peer |\n"
+        + "|---" * 6
+        + "|\n"
+    )
+    return head + "\n".join(_summary(rows) for outcome in outcomes for rows in _by_budget(margins(outcome)))
+
+
 def sweep_table(outcome: Outcome) -> str:
     """Every lap as a Markdown table, by package and method."""
     head = (
@@ -96,6 +106,25 @@ def sweep_table(outcome: Outcome) -> str:
         f"| {'' if lap.loop_time is None else format(lap.loop_time, '.0%')} | {lap.psnr_full:.1f} "
         f"| {lap.ssim_full:.4f} | {lap.psnr_reference:.1f} | {lap.kid:.3f} | {lap.cache_bytes / 2**20:.2f} MiB |"
         for lap in [outcome.full, *outcome.fewer, *outcome.laps]
+    )
+
+
+def _by_budget(rows: list[Margin]) -> list[list[Margin]]:
+    return [[row for row in rows if row.budget == budget] for budget in BUDGETS]
+
+
+def _summary(rows: list[Margin]) -> str:
+    """Of one testbed and budget, over all peers."""
+    first = rows[0]
+    theirs = max((row.theirs for row in rows if row.theirs), key=lambda lap: lap.psnr_full, default=None)
+
+    def ahead(lap: Lap | None, of: Lap | None) -> str:
+        return "" if lap is None or of is None else f"{lap.psnr_full - of.psnr_full:+.1f}"
+
+    at = "" if first.default is None else f"{first.default.psnr_full:.1f} at {first.default.compute:.0%}"
+    return (
+        f"| {first.testbed} | {first.budget:g}x | {at} | {ahead(first.default, theirs)} "
+        f"| {ahead(first.default, first.fewer)} | {ahead(first.ours, theirs)} |"
     )
 
 

@@ -20,7 +20,14 @@ from diffcache.evals.race.ours import CONTENDERS
 from diffcache.evals.race.outcome import Outcome
 from diffcache.evals.race.peers import PEERS
 from diffcache.evals.race.running import run_race
-from diffcache.evals.race.verdict import best, margins, steps_within, sweep_table, verdict_table
+from diffcache.evals.race.verdict import (
+    best,
+    margins,
+    steps_within,
+    summary_table,
+    sweep_table,
+    verdict_table,
+)
 from diffcache.evals.rendering import render
 
 STEPS = 8
@@ -157,3 +164,19 @@ def test_margins_are_ours_minus_theirs() -> None:
     assert rows[2.0].default == ours[0]
     assert rows[2.0].holding is None
     assert "| flux | 3x | default | 41.0 | 41.0 |  | peer | none fits |  |  |" in verdict_table([outcome])
+    summary = summary_table([outcome])
+    assert "| flux | 2x | 41.0 at 30% | -6.0 | -3.0 | +3.0 |" in summary
+    assert "| flux | 3x | 41.0 at 30% |  | +1.0 |  |" in summary
+
+
+def test_our_laps_can_be_renewed_and_the_peers_stay() -> None:
+    def outcome(*laps: Lap, samples: int = 2) -> Outcome:
+        return Outcome("flux", samples, 50, lap("", 1, 100), [], list(laps), {}, {"date": laps[0].name})
+
+    old = outcome(lap("diffcache", 0.5, 40, "old"), lap("peer", 0.5, 47))
+    new = outcome(lap("diffcache", 0.5, 50, "new"))
+    both = old.renewed(new)
+    assert [one.name for one in both.laps] == ["new", "m"]
+    assert both.provenance == {"date": "old", "ours": {"date": "new"}}
+    with pytest.raises(ValueError, match="race ours alike"):
+        old.renewed(outcome(lap("diffcache", 0.5, 50), samples=3))

@@ -213,7 +213,6 @@ def test_a_threshold_is_found_for_a_share_of_compute() -> None:
 def test_tune_keeps_a_quality_on_prompts_that_it_has_not_seen(tmp_path: Path) -> None:
     pipe = FLUX.build()
     schedule = tune(pipe, calls(4), quality=30.0)
-    assert schedule.measured["psnr"] >= 30
     assert schedule.measured["psnr_held_out"] >= 30
     assert schedule.measured["compute_fraction"] < 1
     accelerate(pipe, Schedule.from_pretrained(schedule.save_pretrained(tmp_path)))
