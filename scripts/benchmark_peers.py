@@ -103,7 +103,7 @@ def cache_dit(ticks: int, front: int, *, taylor: bool = False) -> Iterator[Tick]
 VARIANTS: dict[str, Callable[[int], Any]] = {
     "plain": plain,
     "plain again (A/A)": plain,
-    "diffcache, whole model (the default)": lambda ticks: ours(ticks, "uniform", interval=1),
+    "diffcache, curvature (the default)": lambda ticks: ours(ticks, "curvature", threshold=0.0),
     "diffcache, easycache": lambda ticks: ours(ticks, "easycache", threshold=0.0),
     "diffcache, fbcache": lambda ticks: ours(ticks, "fbcache", threshold=0.0),
     "diffcache, every block": lambda ticks: ours(ticks, "uniform", interval=1, site="block"),

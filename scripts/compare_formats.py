@@ -15,14 +15,14 @@ from diffcache.evals.fidelity import psnr
 from diffcache.evals.provenance import provenance
 from diffcache.evals.rendering import Rendered, render
 from diffcache.formats import DTYPES
-from diffcache.recipes.registry import DEFAULT
 from diffcache.recipes.taylorseer import TaylorSeerConfig
 from diffcache.recipes.uniform import UniformConfig
 
+ORDER_1 = UniformConfig(interval=2, order=1, basis="output", warmup_steps=3, watch_bound=0.5)
 METHODS = {
-    "default": DEFAULT,
+    "order 1, watched": ORDER_1,
     "hold": UniformConfig(interval=2, predictor="hold", warmup_steps=3),
-    "order 2": DEFAULT.replace(order=2),
+    "order 2": ORDER_1.replace(order=2),
     "taylorseer": TaylorSeerConfig(interval=2, order=1, warmup_steps=3),
 }
 

@@ -14,7 +14,6 @@ import diffusers
 import torch
 from tqdm import tqdm
 
-from diffcache.api import DEFAULT
 from diffcache.config import CacheConfig
 from diffcache.evals import zoo
 from diffcache.evals.comparison import SHARES, TOLERANCE, Comparison, Row, as_json, nearest, table
@@ -23,6 +22,12 @@ from diffcache.schedulers.errors import TargetError
 
 SWEEPS: dict[str, tuple[str, dict[str, Any], tuple[Any, ...]]] = {
     "hold": ("uniform", {"warmup_steps": 3, "knob": "interval"}, (2, 3, 4)),
+    "curvature": ("curvature", {"knob": "threshold"}, (0.02, 0.05, 0.1)),
+    "order 1, watched": (
+        "uniform",
+        {"order": 1, "basis": "output", "warmup_steps": 3, "watch_bound": 0.5, "knob": "interval"},
+        (2,),
+    ),
     "order 1": ("uniform", {"order": 1, "basis": "output", "warmup_steps": 3, "knob": "interval"}, (2, 3, 4)),
     "order 2": ("uniform", {"order": 2, "basis": "output", "warmup_steps": 3, "knob": "interval"}, (2, 3, 4)),
     "easycache": ("easycache", {"knob": "threshold"}, (0.03, 0.06, 0.1, 0.2)),
@@ -41,8 +46,7 @@ SWEEPS: dict[str, tuple[str, dict[str, Any], tuple[Any, ...]]] = {
 
 
 def contenders() -> Iterator[tuple[str, CacheConfig]]:
-    """Every method at every setting of its knob, and the default."""
-    yield "default", DEFAULT
+    """Every method at every setting of its knob."""
     for name, (method, options, settings) in SWEEPS.items():
         fixed = {key: value for key, value in options.items() if key != "knob"}
         for setting in settings:
@@ -50,7 +54,7 @@ def contenders() -> Iterator[tuple[str, CacheConfig]]:
 
 
 def renewed(path: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """A stored result with the rows of `args.only` measured anew; what and when is noted beside them."""
+    """A stored result with the rows of `args.only`, measured now; what and when is noted beside them."""
     stored: dict[str, Any] = json.loads(path.read_text())
     for name, rows in stored["testbeds"].items():
         pipe = zoo.load(name).to(args.device)
@@ -58,9 +62,13 @@ def renewed(path: Path, args: argparse.Namespace) -> dict[str, Any]:
         for method, config in contenders():
             if method in args.only:
                 (new,) = as_json([comparison.method(method, config)])
-                rows[:] = [new if row["name"] == method else row for row in rows]
+                rows[:] = [row for row in rows if row["name"] != method]
+                rows.insert(1, new)
     only = " ".join(args.only)
-    stored["renewed"] = {only: f"--samples {args.samples} --steps {args.steps}, {date.today().isoformat()}"}
+    stored["renewed"] = {
+        **stored.get("renewed", {}),
+        only: f"--samples {args.samples} --steps {args.steps}, {date.today().isoformat()}",
+    }
     return stored
 
 
@@ -91,7 +99,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--only", nargs="+", help="measure these rows anew in what --json holds already")
+    parser.add_argument(
+        "--only", nargs="+", help="measure these rows, and put them into what --json holds already"
+    )
     args = parser.parse_args()
     torch.manual_seed(0)
     if args.only:
