@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor
 
 from diffcache.schedulers.base import CacheScheduler
-from diffcache.schedulers.moments import Axis, Moment, positions
+from diffcache.schedulers.moments import Axis, Moment
 from diffcache.schedulers.steps import Decision, Step
 
 GROWTH = 2
@@ -41,12 +41,10 @@ class ErrorControl(CacheScheduler):
         self.error = 0.0
         self._errors: Tensor | None = None
         self._points: list[Moment] = []
-        self._reached: list[float] = []
 
     def compared(self, past: Sequence[Moment], at: Moment, errors: Tensor) -> None:
         self._errors = errors
-        self._reached = self._reach(past, at)
-        self._points = [at, *past]
+        self._points = [at, *past[:2]]
 
     def measure(self, latents: Sequence[Tensor]) -> Tensor | None:
         return self._errors
@@ -71,13 +69,15 @@ class ErrorControl(CacheScheduler):
 
     def _foreseen(self, errors: Sequence[float], target: Moment) -> tuple[float, float]:
         """Errors of the line and of holding at `target`; infinite for a line that has not been seen yet."""
-        ahead = self._reach(self._points, target)
-        hold = errors[1] * ahead[0] / self._reached[0]
-        line = errors[0] * ahead[1] / self._reached[1] if len(self._reached) > 1 else math.inf
-        return line, hold
+        x, (c, p, *before) = self._positions(target)
+        hold = errors[1] * abs(x - c) / abs(c - p)
+        if not before:
+            return math.inf, hold
+        return errors[0] * abs((x - c) * (x - p)) / abs((c - p) * (c - before[0])), hold
 
-    def _reach(self, past: Sequence[Moment], target: Moment) -> list[float]:
-        """prod_j |x - x_j| over the newest feature, and over the newest two."""
-        at, x = positions(past[:2], target, self.axis)
-        first = abs(x - at[0])
-        return [first] if len(at) == 1 else [first, first * abs(x - at[1])]
+    def _positions(self, target: Moment) -> tuple[float, list[float]]:
+        """Of `target`, and of the newest computed ticks; ticks where noise levels are unknown or repeat."""
+        sigmas = [point.sigma for point in self._points if point.sigma is not None]
+        if self.axis == "sigma" and target.sigma is not None and len(set(sigmas)) == len(self._points):
+            return target.sigma, sigmas
+        return target.tick, [float(point.tick) for point in self._points]

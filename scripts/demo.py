@@ -24,6 +24,7 @@ from diffcache.evals.fidelity import psnr, ssim
 from diffcache.evals.pictures import draw_pairs
 from diffcache.evals.rendering import Rendered, noise_scheduler, render
 from diffcache.evals.rulers import rulers
+from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.easycache import EasyCacheConfig
 from diffcache.schedulers.errors import DiffcacheError
 
@@ -62,7 +63,9 @@ def load(args: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
 
 def chosen(args: argparse.Namespace) -> CacheConfig:
     """The method to show."""
-    config = DEFAULT if args.method is None else methods()[args.method]()
+    if args.method is None:
+        return DEFAULT if args.speedup is None else BudgetConfig(speedup=args.speedup)
+    config = methods()[args.method]()
     return config if args.speedup is None else config.replace(interval=max(1, round(args.speedup)))
 
 
@@ -89,7 +92,11 @@ def main() -> None:
         "--prompt", default="a large red ring top left", help="for pipelines other than testbeds"
     )
     parser.add_argument("--method", choices=sorted(methods()), help="default: what accelerate(pipe) uses")
-    parser.add_argument("--speedup", type=float, help="for methods with an interval: the nearest whole one")
+    parser.add_argument(
+        "--speedup",
+        type=float,
+        help="at least this much less compute; with --method: its nearest whole interval",
+    )
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--samples", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3, help="pairs of renderings per row")
@@ -102,7 +109,7 @@ def main() -> None:
     pipe, call = load(args)
     full = Row("full run", args.steps)
     baseline = full.render(pipe, call).pictures  # also warms up
-    shown = Row(f"{args.method or 'default'} ({config.name})", args.steps, config)
+    shown = Row(config.name, args.steps, config)
     ticks = len(report_of(shown.render(pipe, call)).computed_ticks)
     rows = [shown, Row("easycache", args.steps, EasyCacheConfig())]
     rows += [Row(f"{ticks} steps, {name}", ticks, None, other) for name, other in rulers(pipe).items()]

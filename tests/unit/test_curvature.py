@@ -65,6 +65,18 @@ def test_a_tick_at_the_same_noise_level_costs_nothing() -> None:
     assert control.error == 0
 
 
+def test_repeated_noise_levels_are_counted_in_ticks() -> None:
+    """Heun's and PNDM's second evaluations stand where the next tick stands."""
+    control = ErrorControl(threshold=1.0)
+    control.compared([at(2, 0.8), at(1, 0.8)], at(3, 0.7), torch.tensor([0.3, 0.1]))
+    control.decide(Step(4, 9, "0", 0.7), [0.3, 0.1])
+    assert control.error == pytest.approx(0.1)  # of holding, one tick on
+    control.compared([at(3, 0.7), at(2, 0.8)], at(4, 0.7), torch.tensor([0.2, 0.2]))
+    control.computed([], [])
+    control.decide(Step(5, 9, "0", 0.6), [0.2, 0.2])
+    assert control.error == pytest.approx(0.2)
+
+
 class Bent(nn.Module):
     """An output that depends on time alone, by a given function."""
 
