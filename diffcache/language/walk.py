@@ -1,6 +1,5 @@
 """Walk: one model call through the cache, for some rows, layer by layer."""
 
-import torch
 from torch import Tensor
 
 from diffcache.language.backbones.base import Backbone, Rotary
@@ -61,9 +60,3 @@ class Walk:
     def everything(self) -> slice:
         """All rows of the text."""
         return slice(0, self.cache.length)
-
-
-def index_in(rows: Tensor, positions: Tensor, length: int) -> Tensor:
-    """Where in `rows` [b, n] each of `positions` [b, m] stands; 0 for those that are not there."""
-    places = torch.arange(rows.shape[1], device=rows.device).expand_as(rows)
-    return rows.new_zeros(rows.shape[0], length).scatter(1, rows, places).gather(1, positions)
