@@ -9,6 +9,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from diffcache.language.attaching import caller_for
+from diffcache.language.backbones.base import kept_usable
 from diffcache.language.canvas import Canvas
 from diffcache.language.decoding import Quota
 from diffcache.language.options import blocks_of, decode_rule, eos_ids_of, mask_id_of
@@ -33,7 +34,7 @@ class Generation:
     calls: int
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def generate(
     model: Any,
     input_ids: Tensor,
@@ -110,6 +111,7 @@ def _real(input_ids: Tensor, attention_mask: Tensor | None, gen_length: int) -> 
     return torch.cat([given, given.new_ones(len(given), gen_length)], dim=1).bool()
 
 
+@kept_usable
 def _call_back(callback: Callback, canvas: Canvas) -> None:
     edited = callback(canvas.step, canvas.tokens.clone())
     if edited is not None:
@@ -117,9 +119,10 @@ def _call_back(callback: Callback, canvas: Canvas) -> None:
         canvas.rewrite(edited)
 
 
+@kept_usable
 def _finish(canvas: Canvas, eos: Tensor, stopped: bool, caller: Caller) -> Generation:
     limit = first_of(eos, canvas)
-    sequences = canvas.tokens
+    sequences = canvas.tokens.clone()
     if stopped and len(eos):
         sequences = torch.where(canvas.positions > limit, eos[0], sequences)
     return Generation(sequences, limit[:, 0] - canvas.prompt, caller.ledger.calls)

@@ -5,7 +5,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from diffcache.language.backbones.base import Backbone
+from diffcache.language.backbones.base import Backbone, kept_usable
 from diffcache.language.cache import Rows, TokenKVCache, rows_of, take
 from diffcache.language.canvas import Canvas
 from diffcache.language.ledger import Costs, Ledger
@@ -43,7 +43,7 @@ class Plain:
         self.ledger.begin(canvas.length)
         for _ in self.net.layers:
             self.ledger.computed(canvas.length, canvas.length)
-        logits = self.net.call(canvas.tokens, self._real)
+        logits = kept_usable(self.net.call)(canvas.tokens, self._real)
         self.ledger.end(canvas.length)
         predicted = slice(canvas.block.start, canvas.block.stop)
         first = max(predicted.start - self.net.token_shift, 0)

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from diffcache.language.backbones.base import Backbone, Rotary
+from diffcache.language.backbones.base import Backbone, Rotary, kept_usable
 from diffcache.language.cache import Rows, TokenKVCache, take
 from diffcache.language.canvas import Canvas
 from diffcache.language.ledger import Ledger
@@ -21,7 +21,7 @@ class Walk:
         self.net = net
         self.cache = cache
         self.ledger = ledger
-        self._tables = net.rotary(cache.capacity, cache.real.device)
+        self._tables = kept_usable(net.rotary)(cache.capacity, cache.real.device)
 
     def begin(self, canvas: Canvas, full: bool) -> None:
         """The next call is about this canvas, and computes everything if `full`."""
