@@ -39,6 +39,7 @@ DECODINGS: dict[str, dict[str, Any]] = {"blocks": {"block_length": 32}, "window"
 RULES: dict[str, dict[str, Any]] = {
     "quota": {},
     "threshold": {"threshold": 0.9},
+    "threshold 0.85": {"threshold": 0.85},
     "factor": {"factor": 1.0},
 }
 """How many are written for each call: one, all that are sure enough, or by Fast-dLLM's factor."""
@@ -209,6 +210,8 @@ def accuracy_table(rows: list[Row]) -> str:
     plain = {row.rule: set(row.wrong) for row in rows if row.cache == "plain"}
 
     def against(row: Row) -> str:
+        if row.rule not in plain:
+            return ""
         both = {i for i in plain[row.rule] if i < row.prompts}
         return f"{len(set(row.wrong) - both)} / {len(both - set(row.wrong))}"
 

@@ -31,7 +31,7 @@ def accuracy(args: argparse.Namespace) -> None:
     with ProcessPoolExecutor(args.workers, get_context("spawn")) as pool:
         for rule in args.rules:
             for name, config in language.contenders(args.decoding).items():
-                wanted = name == "plain" or not args.only or name in args.only
+                wanted = not args.only or name in args.only or (name == "plain" and not args.unpaired)
                 if wanted and (name, rule) not in done:
                     row = language.accuracy(name, config, prompts, args.batch, args.decoding, rule, pool)
                     rows.append(row)
@@ -91,6 +91,7 @@ def main() -> None:
     parser.add_argument("--decoding", choices=language.DECODINGS, default="blocks")
     parser.add_argument("--rules", nargs="+", choices=language.RULES, default=["quota", "threshold"])
     parser.add_argument("--only", nargs="+", help="these caches, beside the plain model")
+    parser.add_argument("--unpaired", action="store_true", help="without the plain model (accuracy only)")
     parser.add_argument("--prompts", type=int, default=512)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8])
