@@ -191,13 +191,13 @@ def throughput(
     runs: dict[str, tuple[CacheConfig | None, dict[str, Any]]],
     repeats: int,
 ) -> dict[str, float]:
-    """Median tokens per second of each run; all take turns, so that a busy machine slows all of them alike."""
+    """Median tokens per second of the process's own CPU time; all runs take turns, since a busy machine slows that too."""
     rates: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(repeats):
         for name, (config, options) in runs.items():
-            start = time.perf_counter()
+            start = time.process_time()
             written = write(model, prompts, config, options)
-            rates[name].append(int(written.lengths.sum()) / (time.perf_counter() - start))
+            rates[name].append(int(written.lengths.sum()) / (time.process_time() - start))
     return {name: statistics.median(found) for name, found in rates.items()}
 
 

@@ -72,7 +72,8 @@ def speed(args: argparse.Namespace) -> None:
             _, decoding, rule = name.rsplit(", ", 2)
             alone, total = rate / rates[f"plain, {decoding}, {rule}"], rate / rates["plain, blocks, quota"]
             print(f"  {name:55} {rate:9.1f} {alone:7.2f}x {total:7.2f}x")
-        save(args, {"wide": args.wide, "repeats": args.repeats, "tokens_per_second": results})
+        how = {"clock": "CPU time of one thread", "wide": args.wide, "repeats": args.repeats}
+        save(args, {**how, "tokens_per_second": results})
 
 
 def wide_model() -> Any:

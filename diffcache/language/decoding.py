@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from diffcache.kernels.confidence import likeliest
+
 
 class Rule(ABC):
     """Chooses among candidates. Each text commits at least one as long as it has a candidate."""
@@ -77,17 +79,19 @@ def ranks(confidence: Tensor) -> Tensor:
 def draw(
     logits: Tensor, mask_id: int, temperature: float, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor]:
-    """Tokens [b, m] and their probabilities, float32 [b, m], of logits [b, m, V]; never the mask itself.
+    """Tokens [b, m] and their probabilities, float32 [b, m], of logits [b, m, V]; never the mask, which is forbidden in
+    the logits themselves.
 
     Args:
         temperature: 0 takes the most likely token; else Gumbel noise is added. The probability is that without noise.
     """
-    logits = logits.float()
     logits.select(-1, mask_id).fill_(-torch.inf)
-    noisy = logits
-    if temperature > 0:
-        uniform = torch.rand(logits.shape, generator=generator, device=logits.device)
-        noisy = logits - uniform.clamp_(min=1e-20).log_().neg_().log_().mul_(temperature)
+    if temperature == 0:
+        token, sure = likeliest(logits.flatten(0, 1))
+        return token.view(logits.shape[:2]), sure.view(logits.shape[:2])
+    logits = logits.float()
+    uniform = torch.rand(logits.shape, generator=generator, device=logits.device)
+    noisy = logits - uniform.clamp_(min=1e-20).log_().neg_().log_().mul_(temperature)
     tokens = noisy.argmax(dim=-1, keepdim=True)
     probability = (logits.gather(-1, tokens) - logits.logsumexp(dim=-1, keepdim=True)).exp_()
     return tokens[..., 0], probability[..., 0]
