@@ -30,9 +30,9 @@ def decode_rule(
         )
     if threshold is not None:
         return Threshold(threshold)
-    return (
-        Quota(1 if steps is None else -(-gen_length // max(steps, 1))) if factor is None else Factor(factor)
-    )
+    if factor is not None:
+        return Factor(factor)
+    return Quota(1 if steps is None else -(-gen_length // max(steps, 1)))
 
 
 def blocks_of(canvas: Canvas, block_length: int | None, steps: int | None) -> list[range]:
