@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from diffcache.kernels.attention_cosine import cosine_over_heads, cosine_over_keys
-from diffcache.kernels.attention_probe import attention_lse, key_mass
-from diffcache.kernels.confidence import top_two
+from diffcache.kernels.attention_probe import attention_lse, attention_received, key_mass
+from diffcache.kernels.confidence import likeliest, top_two
 from diffcache.kernels.dispatch import FP8, Op
 from diffcache.kernels.extrapolate import weighted_sum
 from diffcache.kernels.quantize import quantize_and_measure, quantize_rows
@@ -125,6 +125,13 @@ def _language_cases(model: str) -> Iterator[Case]:
     )
     yield Case(model, attention_lse, "", lambda: (heads(ACTIVE), heads(SLOTS), None, scale))
     yield Case(model, key_mass, "", lambda: (*attended(ACTIVE), None, scale))
+    yield Case(
+        model,
+        attention_received,
+        "",
+        lambda: (heads(ACTIVE), heads(SLOTS), torch.full((1, ACTIVE), 1 / ACTIVE), None, scale),
+    )
     for op in (cosine_over_heads, cosine_over_keys):
         yield Case(model, op, "", lambda: (*attended(TRACKED), *attended(TRACKED), None, scale))
     yield Case(model, top_two, "", lambda: (torch.randn(ACTIVE, VOCABULARY, dtype=BF16), None))
+    yield Case(model, likeliest, "", lambda: (torch.randn(ACTIVE, VOCABULARY, dtype=BF16),))

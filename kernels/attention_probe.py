@@ -38,6 +38,35 @@ def key_mass(q: Tensor, keys: Tensor, lse: Tensor, valid: Tensor | None, scale: 
     return weights_of(q, keys, lse, valid, scale).sum((1, 2))
 
 
+@op()
+def attention_received(
+    queries: Tensor, keys: Tensor, share: Tensor, valid: Tensor | None, scale: float
+) -> Tensor:
+    """The attention that each key gets from some rows that count by their share, summed over heads: fp32 [B, S].
+
+    What Elastic-Cache asks of its window in each layer: `key_mass` of the rows' own log-sum-exp.
+
+    Args:
+        queries: [B, H, T, D].
+        keys: [B, Hk, S, D].
+        share: fp32 [B, T], how much each row counts; 0 for one that does not.
+        valid: bool [B, S] or None, at least one for each text.
+        scale: usually D ** -0.5.
+    """
+    return (share[:, None] @ attention_weights(queries, keys, valid, scale).sum(dim=1))[:, 0]
+
+
+def attention_weights(queries: Tensor, keys: Tensor, valid: Tensor | None, scale: float) -> Tensor:
+    """Softmax weights [B, H, T, S] in fp32; arguments as of `attention_received`."""
+    batch, heads, rows, size = queries.shape
+    # Heads that share keys stand side by side, so that no key is copied.
+    grouped = queries.float().reshape(batch, keys.shape[1], -1, size)
+    scores: Tensor = (grouped @ keys.float().mT).view(batch, heads, rows, -1) * scale
+    return (scores if valid is None else scores.masked_fill(~valid[:, None, None], -torch.inf)).softmax(
+        dim=-1
+    )
+
+
 def _scores(q: Tensor, keys: Tensor, valid: Tensor | None, scale: float) -> Tensor:
     """[B, H, T, S] in fp32, -inf at keys that do not count."""
     keys = keys.repeat_interleave(q.shape[1] // keys.shape[1], dim=1)

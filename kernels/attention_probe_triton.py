@@ -169,6 +169,13 @@ def key_mass(q: Tensor, keys: Tensor, lse: Tensor, valid: Tensor | None, scale: 
     return masses.sum(1)
 
 
+def attention_received(
+    queries: Tensor, keys: Tensor, share: Tensor, valid: Tensor | None, scale: float
+) -> Tensor:
+    lse = attention_lse(queries, keys, valid, scale)
+    return key_mass(queries, keys, lse - share.log()[:, None], valid, scale)  # exp(x - lse) * share
+
+
 def tile_options(valid: Tensor | None, *operands: Tensor) -> dict[str, int | bool]:
     """The constexprs that the attention kernels share."""
     mixed = len({operand.dtype for operand in operands}) > 1

@@ -40,6 +40,15 @@ def confidence(logits: Tensor, rows: Tensor | None = None) -> Confidence:
 
 
 @op()
+def likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The first two fields of `Confidence`, of all rows of `logits` [n, vocabulary]."""
+    logits = logits.float()
+    token = logits.argmax(dim=-1, keepdim=True)
+    probability = (logits.gather(-1, token) - logits.logsumexp(dim=-1, keepdim=True)).exp()
+    return token[:, 0].contiguous(), probability[:, 0].contiguous()
+
+
+@op()
 def top_two(logits: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The fields of `Confidence`, computed in fp32."""
     logits = (logits if rows is None else logits[rows]).float()

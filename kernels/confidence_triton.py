@@ -115,3 +115,8 @@ def top_two(logits: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor, Tensor
         BLOCK=int(triton.next_power_of_2(chunks)),
     )
     return token, probability, runner_up, entropy
+
+
+def likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:
+    token, probability, *_ = top_two(logits, None)
+    return token, probability

@@ -31,7 +31,7 @@ def accuracy(args: argparse.Namespace) -> None:
     with ProcessPoolExecutor(args.workers, get_context("spawn")) as pool:
         for rule in args.rules:
             for name, config in language.contenders(args.decoding).items():
-                wanted = name == "plain" or not args.only or name in args.only
+                wanted = not args.only or name in args.only or (name == "plain" and not args.unpaired)
                 if wanted and (name, rule) not in done:
                     row = language.accuracy(name, config, prompts, args.batch, args.decoding, rule, pool)
                     rows.append(row)
@@ -72,7 +72,8 @@ def speed(args: argparse.Namespace) -> None:
             _, decoding, rule = name.rsplit(", ", 2)
             alone, total = rate / rates[f"plain, {decoding}, {rule}"], rate / rates["plain, blocks, quota"]
             print(f"  {name:55} {rate:9.1f} {alone:7.2f}x {total:7.2f}x")
-        save(args, {"wide": args.wide, "repeats": args.repeats, "tokens_per_second": results})
+        how = {"clock": "CPU time of one thread", "wide": args.wide, "repeats": args.repeats}
+        save(args, {**how, "tokens_per_second": results})
 
 
 def wide_model() -> Any:
@@ -91,6 +92,7 @@ def main() -> None:
     parser.add_argument("--decoding", choices=language.DECODINGS, default="blocks")
     parser.add_argument("--rules", nargs="+", choices=language.RULES, default=["quota", "threshold"])
     parser.add_argument("--only", nargs="+", help="these caches, beside the plain model")
+    parser.add_argument("--unpaired", action="store_true", help="without the plain model (accuracy only)")
     parser.add_argument("--prompts", type=int, default=512)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8])

@@ -49,6 +49,7 @@ class TokenKVCache:
         self.tokens = real.new_full((batch, capacity), -1, dtype=torch.int64)
         self.real = real.bool()
         self.length = 0
+        self._layers = list(zip(self.keys, self.values, strict=True))
         self._padded = not bool(self.real.all())
         self._filled = 0  # positions 0 .. _filled - 1 are known to be written, without asking the device
 
@@ -68,8 +69,10 @@ class TokenKVCache:
                 f"the text has {length} positions and the cache {self.capacity}: make the cache as long as prompt "
                 "and answer together."
             )
-        self.length = length
-        self._filled = min(self._filled, length)
+        if length != self.length:
+            self.length = length
+            self._filled = min(self._filled, length)
+            self._read = [(k[:, :, :length], v[:, :, :length]) for k, v in self._layers]
 
     def mark(self, real: Tensor) -> None:
         """Which of the text's positions are padding: `real` [b, S] is False there."""
@@ -78,8 +81,10 @@ class TokenKVCache:
 
     def write(self, layer: int, rows: Rows, keys: Tensor, values: Tensor) -> None:
         """Stores keys and values [b, K, n, D] of these rows."""
-        put(self.keys[layer], rows, keys, dim=2)
-        put(self.values[layer], rows, values, dim=2)
+        stored_keys, stored_values = self._layers[layer]
+        at = rows if isinstance(rows, slice) else _spread(rows, stored_keys, dim=2)
+        _put(stored_keys, at, keys, dim=2)
+        _put(stored_values, at, values, dim=2)
 
     def write_plane(self, name: str, layer: int, rows: Rows, features: Tensor) -> None:
         """Stores a plane's features [b, n, ...] of these rows."""
@@ -87,7 +92,7 @@ class TokenKVCache:
 
     def read(self, layer: int) -> tuple[Tensor, Tensor]:
         """Keys and values of the text, [b, K, S, D] each: views."""
-        return self.keys[layer, :, :, : self.length], self.values[layer, :, :, : self.length]
+        return self._read[layer]
 
     def plane(self, name: str, layer: int) -> Tensor:
         """A plane of the text, [b, S, ...]: a view."""
@@ -125,10 +130,14 @@ def take(source: Tensor, rows: Rows, dim: int = 1) -> Tensor:
 
 def put(target: Tensor, rows: Rows, new: Tensor, dim: int) -> None:
     """Writes rows of `target` in place. A repeated row must come with the same values."""
-    if isinstance(rows, slice):
-        target.narrow(dim, rows.start, rows.stop - rows.start).copy_(new)
+    _put(target, rows if isinstance(rows, slice) else _spread(rows, target, dim), new, dim)
+
+
+def _put(target: Tensor, at: Rows, new: Tensor, dim: int) -> None:
+    if isinstance(at, slice):
+        target.narrow(dim, at.start, at.stop - at.start).copy_(new)
     else:
-        target.scatter_(dim, _spread(rows, target, dim), new.to(target.dtype))
+        target.scatter_(dim, at, new.to(target.dtype))
 
 
 def rows_of(wanted: Tensor) -> Tensor:
@@ -136,6 +145,9 @@ def rows_of(wanted: Tensor) -> Tensor:
 
     A text that wants nothing gets its last position, which is never padding. One read from the device.
     """
+    if len(wanted) == 1:
+        found = wanted.nonzero()[None, :, 1]
+        return found if found.numel() else found.new_full((1, 1), wanted.shape[1] - 1)
     counts = wanted.sum(dim=1, keepdim=True)
     n = max(int(counts.max()), 1)
     order = wanted.argsort(dim=1, descending=True, stable=True)[:, :n]

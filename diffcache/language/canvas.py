@@ -1,6 +1,7 @@
 """Canvas: a batch of texts being written, and what a policy may know of it."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -9,6 +10,8 @@ from torch import Tensor
 @dataclass
 class Canvas:
     """Sizes: b texts, S positions, of which the first `prompt` are given.
+
+    Tokens change through `rewrite`, and the block through `enter`: what follows from them is found once and kept.
 
     Attributes:
         tokens: int64 [b, S].
@@ -52,31 +55,49 @@ class Canvas:
     def length(self) -> int:
         return self.tokens.shape[1]
 
-    @property
+    @cached_property
     def positions(self) -> Tensor:
         return torch.arange(self.length, device=self.tokens.device)
 
-    @property
+    @cached_property
     def masked(self) -> Tensor:
         """Bool [b, S]: still to be written."""
-        at = self.positions
-        return (self.tokens == self.mask_id) & (at >= self.prompt) & (at < self.limit)
+        return (self.tokens == self.mask_id) & self._answer & (self.positions < self.limit)
 
-    @property
+    @cached_property
     def candidates(self) -> Tensor:
         """Bool [b, S]: what may be committed now."""
-        found = self.masked & (self.positions < self.block.stop)
+        found = self.masked & self._reached
         return found if self.window is None else first(found, self.window)
 
+    @cached_property
+    def _answer(self) -> Tensor:
+        return self.positions >= self.prompt
+
+    @cached_property
+    def _reached(self) -> Tensor:
+        return self.positions < self.block.stop
+
     def enter(self, block: range) -> None:
-        """The next block begins."""
+        """The next block begins, maybe in a text that has grown."""
         self.block, self.block_step = block, 0
+        self._forget("positions", "masked", "candidates", "_answer", "_reached")
+
+    def rewrite(self, tokens: Tensor, limit: Tensor | None = None) -> None:
+        """These tokens [b, S] stand now, and nothing is written after `limit` [b, 1] (None: as before)."""
+        self.tokens = tokens
+        self.limit = self.limit if limit is None else limit
+        self._forget("masked", "candidates")
 
     def advance(self) -> None:
         """A model call is over."""
         self.step += 1
         self.block_step += 1
         self.edited = False
+
+    def _forget(self, *names: str) -> None:
+        for name in names:
+            self.__dict__.pop(name, None)
 
 
 def first(wanted: Tensor, count: int) -> Tensor:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from diffcache.kernels.confidence import likeliest
+
 
 class Rule(ABC):
     """Chooses among candidates. Each text commits at least one as long as it has a candidate."""
@@ -22,10 +24,16 @@ class Rule(ABC):
 
 @dataclass(frozen=True)
 class Quota(Rule):
-    """The most confident ones, as many as a fixed number of steps asks (low-confidence remasking; LLaDA, alg. 5)."""
+    """The most confident ones, as many as a fixed number of steps asks (low-confidence remasking; LLaDA, alg. 5).
+
+    Attributes:
+        most: no step asks for more than so many.
+    """
+
+    most: int
 
     def commit(self, confidence: Tensor, quota: Tensor) -> Tensor:
-        return ranks(confidence) < quota
+        return surest(confidence) if self.most == 1 else ranks(confidence) < quota
 
 
 @dataclass(frozen=True)
@@ -35,7 +43,7 @@ class Threshold(Rule):
     threshold: float
 
     def commit(self, confidence: Tensor, quota: Tensor) -> Tensor:
-        return (ranks(confidence) == 0) | (confidence >= self.threshold)
+        return surest(confidence) | (confidence >= self.threshold)
 
 
 @dataclass(frozen=True)
@@ -55,6 +63,12 @@ class Factor(Rule):
         return ranks(confidence) < run
 
 
+def surest(confidence: Tensor) -> Tensor:
+    """Bool [b, S]: the largest entry of each row of [b, S], the first of equal ones."""
+    top = confidence.argmax(dim=1, keepdim=True)
+    return torch.zeros_like(confidence, dtype=torch.bool).scatter_(1, top, True)
+
+
 def ranks(confidence: Tensor) -> Tensor:
     """The place of each entry of [b, S] among its row's, 0 for the largest; ties go to the earlier position."""
     order = confidence.argsort(dim=1, descending=True, stable=True)
@@ -65,23 +79,25 @@ def ranks(confidence: Tensor) -> Tensor:
 def draw(
     logits: Tensor, mask_id: int, temperature: float, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor]:
-    """Tokens [b, m] and their probabilities, float32 [b, m], of logits [b, m, V]; never the mask itself.
+    """Tokens [b, m] and their probabilities, float32 [b, m], of logits [b, m, V]; never the mask, which is forbidden in
+    the logits themselves.
 
     Args:
         temperature: 0 takes the most likely token; else Gumbel noise is added. The probability is that without noise.
     """
+    logits.select(-1, mask_id).fill_(-torch.inf)
+    if temperature == 0:
+        token, sure = likeliest(logits.flatten(0, 1))
+        return token.view(logits.shape[:2]), sure.view(logits.shape[:2])
     logits = logits.float()
-    logits[..., mask_id] = -torch.inf
-    noisy = logits
-    if temperature > 0:
-        uniform = torch.rand(logits.shape, generator=generator, device=logits.device)
-        noisy = logits - temperature * (-uniform.clamp(min=1e-20).log()).log()
-    tokens = noisy.argmax(dim=-1)
-    picked = logits.gather(-1, tokens[..., None])[..., 0]
-    return tokens, (picked - logits.logsumexp(dim=-1)).exp()
+    uniform = torch.rand(logits.shape, generator=generator, device=logits.device)
+    noisy = logits - uniform.clamp_(min=1e-20).log_().neg_().log_().mul_(temperature)
+    tokens = noisy.argmax(dim=-1, keepdim=True)
+    probability = (logits.gather(-1, tokens) - logits.logsumexp(dim=-1, keepdim=True)).exp_()
+    return tokens[..., 0], probability[..., 0]
 
 
-def quota(masked: Tensor, step: int, steps: int) -> Tensor:
-    """How many of `masked` [b, S] (at the block's begin) step number `step` of `steps` commits, int64 [b, 1]; 1 at least."""
+def quota(masked: Tensor, step: Tensor, steps: int) -> Tensor:
+    """How many of `masked` [b, S] (at the block's begin) step 0, 1, ... [n] of `steps` commits, int64 [b, n]; 1 at least."""
     total = masked.sum(dim=1, keepdim=True)
     return (total // steps + (step < total % steps)).clamp(min=1)

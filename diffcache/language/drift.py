@@ -5,11 +5,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from diffcache.kernels.attention_probe import attention_received, attention_weights
 from diffcache.language.backbones.base import Backbone, Rotary
 from diffcache.language.cache import Rows, TokenKVCache, rows_of, take
 from diffcache.language.canvas import Canvas
 from diffcache.language.ledger import Ledger
-from diffcache.language.probes import attention_drift, attention_received, attention_weights, most_attended
+from diffcache.language.probes import attention_drift, most_attended
 from diffcache.language.walk import Walk
 
 
@@ -53,6 +54,8 @@ class DriftWalk(Walk):
         self._full = full
         self._window = Watched.of(canvas.candidates)
         self._tracked = None if full or self.extra is None else Watched.of(self.extra)
+        if self._tracked is not None:
+            self._watched = torch.cat([self._window.rows, self._tracked.rows], dim=1)
         self._eligible = canvas.tokens != canvas.mask_id
 
     def run(self, hidden: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
@@ -60,6 +63,7 @@ class DriftWalk(Walk):
         self.layer_from = 0 if self._full else self._due(layers)
         self._drifts, self._received = [], []
         rotary, mask = self.rotary(rows), self.cache.mask()
+        self._attendable = None if mask is None else mask[:, 0, 0]
         for layer in range(layers):
             self.cache.write_plane("inputs", layer, rows, hidden)
             if layer == self.layer_from and not self._full:
@@ -68,30 +72,30 @@ class DriftWalk(Walk):
             hidden = self.layer(layer, hidden, rows, rotary, mask)
             if self._tracked is not None and not self.delayed and float(self._drifts[-1].min()) < self.gamma:
                 self.layer_from = layer + 1
-        eligible = self._eligible if mask is None else self._eligible & mask[:, 0, 0]
+        eligible = self._eligible if self._attendable is None else self._eligible & self._attendable
         self.extra = most_attended(torch.stack(self._received), eligible, self.track)
         return hidden, rows
 
     def layer(self, layer: int, hidden: Tensor, rows: Rows, rotary: Rotary, mask: Tensor | None) -> Tensor:
         queries, keys, values = self.net.project(layer, hidden, rotary)
-        before = None if self._tracked is None else self._weights(layer, self._tracked.rows, mask)
+        before = None
+        if self._tracked is not None:
+            asked = self._asked(layer, self._tracked.rows)
+            before = attention_weights(*asked, self._attendable, self.net.scale)
         self.cache.write(layer, rows, keys, values)
         self.cache.write_plane("queries", layer, rows, queries.transpose(1, 2))
         self.ledger.computed(hidden.shape[1], self.cache.length)
-        self._observe(layer, before, mask)
+        self._observe(layer, before)
         return self.net.finish(layer, hidden, self.net.attend(layer, queries, *self.cache.read(layer), mask))
 
-    def _observe(self, layer: int, before: Tensor | None, mask: Tensor | None) -> None:
-        """Notes how far the tracked tokens have drifted, and what the window attends."""
-        asked, size = self._window.rows, self._window.rows.shape[1]
-        if self._tracked is not None:
-            asked = torch.cat([asked, self._tracked.rows], dim=1)
-        weights = self._weights(layer, asked, mask)
-        self._received.append(attention_received(weights[:, :, :size], self._window.share))
+    def _observe(self, layer: int, before: Tensor | None) -> None:
+        """Notes what the window attends, and how far the tracked tokens have drifted."""
+        queries, keys = self._asked(layer, self._window.rows if before is None else self._watched)
+        size, how = self._window.rows.shape[1], (self._attendable, self.net.scale)
+        self._received.append(attention_received(queries[:, :, :size], keys, self._window.share, *how))
         if before is not None and self._tracked is not None:
-            attendable = None if mask is None else mask[:, 0, 0]
-            after, share = weights[:, :, size:], self._tracked.share
-            self._drifts.append(attention_drift(before, after, share, attendable, self.over_keys))
+            after, share = attention_weights(queries[:, :, size:], keys, *how), self._tracked.share
+            self._drifts.append(attention_drift(before, after, share, self._attendable, self.over_keys))
 
     def _due(self, layers: int) -> int:
         """The layer to refresh from, by what the call before has measured."""
@@ -100,12 +104,10 @@ class DriftWalk(Walk):
         due = (torch.stack(self._drifts).amin(dim=1) < self.gamma).tolist()
         return due.index(True) + 1 if any(due) else layers
 
-    def _weights(self, layer: int, rows: Tensor, mask: Tensor | None) -> Tensor:
-        """How rows [b, n] attend the stored keys with their stored queries, [b, H, n, S]."""
-        queries = take(self.cache.plane("queries", layer), rows).transpose(1, 2)
-        keys, _ = self.cache.read(layer)
+    def _asked(self, layer: int, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Stored queries of rows [b, n], [b, H, n, D], and all stored keys [b, K, S, D]."""
         self.ledger.probed(rows.shape[1] * self.cache.length * self.ledger.costs.pair // 2)
-        return attention_weights(queries, keys, self.net.scale, mask)
+        return take(self.cache.plane("queries", layer), rows).transpose(1, 2), self.cache.read(layer)[0]
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,10 @@ from diffcache.language.decoding import Factor, Quota, Rule, Threshold
 from diffcache.schedulers.errors import ConfigError
 
 
-def decode_rule(steps: int | None, threshold: float | None, factor: float | None, remasking: str) -> Rule:
-    """The one rule that was asked for; a quota without any.
+def decode_rule(
+    gen_length: int, steps: int | None, threshold: float | None, factor: float | None, remasking: str
+) -> Rule:
+    """The one rule that was asked for; a quota without any, of one token for each call if there are no `steps`.
 
     Raises:
         ConfigError: more than one, or an order that the rule cannot follow.
@@ -28,7 +30,9 @@ def decode_rule(steps: int | None, threshold: float | None, factor: float | None
         )
     if threshold is not None:
         return Threshold(threshold)
-    return Quota() if factor is None else Factor(factor)
+    if factor is not None:
+        return Factor(factor)
+    return Quota(1 if steps is None else -(-gen_length // max(steps, 1)))
 
 
 def blocks_of(canvas: Canvas, block_length: int | None, steps: int | None) -> list[range]:

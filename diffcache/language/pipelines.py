@@ -42,11 +42,11 @@ class PipelineRun:
             self._session = self._begin(real)
             self._canvas = Canvas.of_prompts(tokens[:, : stop - self._block_length], 0, self._mask_id)
             self._canvas.rereads = True
-        if stop != self._canvas.length:
+        grown = stop != self._canvas.length
+        self._canvas.rewrite(tokens, torch.full_like(self._canvas.limit, stop))
+        if grown:
             self._canvas.enter(range(stop - self._block_length, stop))
-            self._canvas.limit = torch.full_like(self._canvas.limit, stop)
             self._session.cache.mark(attention_mask.bool())
-        self._canvas.tokens = tokens
         logits, _ = self._session.logits(self._canvas)
         self._canvas.advance()
         return logits

@@ -4,22 +4,6 @@ import torch
 from torch import Tensor
 
 
-def attention_weights(queries: Tensor, keys: Tensor, scale: float, mask: Tensor | None) -> Tensor:
-    """Softmax weights [b, H, n, S] of queries [b, H, n, D] over keys [b, K, S, D]; H is a multiple of K.
-
-    Args:
-        mask: bool [b, 1, 1, S], False where nothing may be attended; None for no such place.
-    """
-    batch, heads, rows, size = queries.shape
-    grouped = queries.float().reshape(
-        batch, keys.shape[1], -1, size
-    )  # the heads of a group ask the same keys
-    scores: Tensor = (grouped @ keys.float().mT).view(batch, heads, rows, -1) * scale
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -torch.inf)
-    return scores.softmax(dim=-1)
-
-
 def attention_drift(
     before: Tensor, after: Tensor, share: Tensor, attendable: Tensor | None, over_keys: bool
 ) -> Tensor:
@@ -37,11 +21,6 @@ def attention_drift(
         keys = cosine.shape[2] if attendable is None else attendable.sum(dim=1, keepdim=True)
         cosine = cosine.sum(dim=2) / keys
     return 1 - ((1 - cosine) * share).sum(dim=1)
-
-
-def attention_received(weights: Tensor, share: Tensor) -> Tensor:
-    """The attention [b, S] that each position gets, of weights [b, H, n, S] whose rows count by `share` [b, n]."""
-    return (share[:, None] @ weights.sum(dim=1))[:, 0]
 
 
 def most_attended(received: Tensor, eligible: Tensor, count: int) -> Tensor:

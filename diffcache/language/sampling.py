@@ -9,12 +9,12 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from diffcache.language.attaching import caller_for
-from diffcache.language.cache import put
+from diffcache.language.backbones.base import kept_usable
 from diffcache.language.canvas import Canvas
-from diffcache.language.decoding import Quota, draw, quota, ranks
+from diffcache.language.decoding import Quota
 from diffcache.language.options import blocks_of, decode_rule, eos_ids_of, mask_id_of
 from diffcache.language.session import Caller
-from diffcache.schedulers.errors import TargetError
+from diffcache.language.writer import Writer, first_of
 
 Callback = Callable[[int, Tensor], Tensor | None]
 
@@ -34,7 +34,7 @@ class Generation:
     calls: int
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def generate(
     model: Any,
     input_ids: Tensor,
@@ -83,39 +83,25 @@ def generate(
         TargetError: a model of no known family, or a model call that says nothing about what may be written.
     """
     generator = None if seed is None else torch.Generator(input_ids.device).manual_seed(seed)
-    rule = decode_rule(steps, threshold, factor, remasking)
+    rule = decode_rule(gen_length, steps, threshold, factor, remasking)
     canvas = Canvas.of_prompts(input_ids, gen_length, mask_id_of(model, mask_token_id))
-    blocks = blocks_of(canvas, block_length, steps or gen_length if isinstance(rule, Quota) else None)
+    calls = steps or gen_length
+    blocks = blocks_of(canvas, block_length, calls if isinstance(rule, Quota) else None)
     eos = eos_ids_of(model, eos_token_id).to(input_ids.device)
     caller = caller_for(model, _real(input_ids, attention_mask, gen_length))
     canvas.window = min((size for size in (window, caller.window) if size is not None), default=None)
-    order = torch.rand(canvas.tokens.shape, generator=generator, device=input_ids.device)
-    with tqdm(total=input_ids.shape[0] * gen_length, unit="token", disable=not progress) as bar:
+    random = torch.rand(canvas.tokens.shape, generator=generator, device=input_ids.device)
+    order = random if remasking == "random" else None
+    writer = Writer(caller, canvas, rule, temperature, generator, order, eos if eos_early_stop else eos[:0])
+    with tqdm(total=len(input_ids) * gen_length, unit="token", disable=not progress) as bar:
         for block in blocks:
-            canvas.enter(block)
-            begun = canvas.masked & (canvas.positions < block.stop)
-            while bool((candidates := canvas.candidates).any()):
-                asked = quota(begun, canvas.block_step, (steps or gen_length) // len(blocks))
-                if remasking == "random":
-                    canvas.upcoming = candidates & (ranks(order.masked_fill(~candidates, -1)) < asked)
-                tokens, confidence = _guess(caller, canvas, temperature, generator)
-                askable = candidates & confidence.isfinite()
-                if remasking == "random":
-                    confidence = order
-                commit = askable & rule.commit(confidence.masked_fill(~askable, -torch.inf), asked)
-                if not bool(commit.any()):
-                    raise TargetError(
-                        "no position that may be written got a probability, so the text would never end: let the "
-                        "method's rows() hold all of canvas.candidates, and look for NaN in the model's logits."
-                    )
-                canvas.tokens = torch.where(commit, tokens, canvas.tokens)
-                canvas.advance()
-                if eos_early_stop:
-                    canvas.limit = _first_of(eos, canvas)
+            writer.enter(block, calls // len(blocks))
+            while bool(canvas.candidates.any()):
+                written = writer.step()
                 if callback is not None:
                     _call_back(callback, canvas)
                 if progress:
-                    bar.update(int(commit.sum()))
+                    bar.update(int(written.sum()))
     return _finish(canvas, eos, eos_early_stop, caller)
 
 
@@ -125,36 +111,18 @@ def _real(input_ids: Tensor, attention_mask: Tensor | None, gen_length: int) -> 
     return torch.cat([given, given.new_ones(len(given), gen_length)], dim=1).bool()
 
 
-def _guess(
-    caller: Caller, canvas: Canvas, temperature: float, generator: torch.Generator | None
-) -> tuple[Tensor, Tensor]:
-    """Tokens [b, S] and their probabilities [b, S]; -inf where the model was not asked."""
-    logits, predicted = caller.logits(canvas)
-    tokens, probability = draw(logits, canvas.mask_id, temperature, generator)
-    batch, length = canvas.tokens.shape
-    guess = tokens.new_zeros(batch, length + 1)  # the last row of a shifted model predicts one position more
-    confidence = probability.new_full((batch, length + 1), -torch.inf)
-    put(guess, predicted, tokens, dim=1)
-    put(confidence, predicted, probability, dim=1)
-    return guess[:, :length], confidence[:, :length]
-
-
-def _first_of(eos: Tensor, canvas: Canvas) -> Tensor:
-    """Where each text has its first EOS behind the prompt, int64 [b, 1]; its length where there is none."""
-    found = torch.isin(canvas.tokens, eos) & (canvas.positions >= canvas.prompt)
-    return torch.where(found, canvas.positions, canvas.length).amin(dim=1, keepdim=True)
-
-
+@kept_usable
 def _call_back(callback: Callback, canvas: Canvas) -> None:
     edited = callback(canvas.step, canvas.tokens.clone())
     if edited is not None:
         canvas.edited = not torch.equal(edited, canvas.tokens)
-        canvas.tokens = edited
+        canvas.rewrite(edited)
 
 
+@kept_usable
 def _finish(canvas: Canvas, eos: Tensor, stopped: bool, caller: Caller) -> Generation:
-    limit = _first_of(eos, canvas)
-    sequences = canvas.tokens
+    limit = first_of(eos, canvas)
+    sequences = canvas.tokens.clone()
     if stopped and len(eos):
         sequences = torch.where(canvas.positions > limit, eos[0], sequences)
     return Generation(sequences, limit[:, 0] - canvas.prompt, caller.ledger.calls)

@@ -5,12 +5,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from diffcache.language.backbones.base import Backbone
+from diffcache.language.backbones.base import Backbone, kept_usable
 from diffcache.language.cache import Rows, TokenKVCache, rows_of, take
 from diffcache.language.canvas import Canvas
 from diffcache.language.ledger import Costs, Ledger
 from diffcache.language.recipes.base import LanguageConfig
-from diffcache.language.walk import index_in
 
 
 class Caller(Protocol):
@@ -44,7 +43,7 @@ class Plain:
         self.ledger.begin(canvas.length)
         for _ in self.net.layers:
             self.ledger.computed(canvas.length, canvas.length)
-        logits = self.net.call(canvas.tokens, self._real)
+        logits = kept_usable(self.net.call)(canvas.tokens, self._real)
         self.ledger.end(canvas.length)
         predicted = slice(canvas.block.start, canvas.block.stop)
         first = max(predicted.start - self.net.token_shift, 0)
@@ -115,8 +114,8 @@ class Session:
             return hidden.narrow(1, first - rows.start, size), slice(first + shift, first + shift + size)
         if rows.shape[1] < size and not canvas.rereads:
             return hidden, (rows + shift).clamp(max=canvas.length)
-        asked = torch.arange(first, first + size, device=rows.device).expand(len(rows), -1)
-        places = index_in(rows, asked, canvas.length)
+        asked = torch.arange(first, first + size, device=rows.device).repeat(len(rows), 1)
+        places = torch.searchsorted(rows, asked).clamp_(max=rows.shape[1] - 1)  # rows ascend
         predicted = torch.where(rows.gather(1, places) == asked, asked + shift, canvas.length)
         return take(hidden, places), predicted
 

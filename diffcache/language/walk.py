@@ -1,9 +1,8 @@
 """Walk: one model call through the cache, for some rows, layer by layer."""
 
-import torch
 from torch import Tensor
 
-from diffcache.language.backbones.base import Backbone, Rotary
+from diffcache.language.backbones.base import Backbone, Rotary, kept_usable
 from diffcache.language.cache import Rows, TokenKVCache, take
 from diffcache.language.canvas import Canvas
 from diffcache.language.ledger import Ledger
@@ -22,7 +21,7 @@ class Walk:
         self.net = net
         self.cache = cache
         self.ledger = ledger
-        self._tables = net.rotary(cache.capacity, cache.real.device)
+        self._tables = kept_usable(net.rotary)(cache.capacity, cache.real.device)
 
     def begin(self, canvas: Canvas, full: bool) -> None:
         """The next call is about this canvas, and computes everything if `full`."""
@@ -61,9 +60,3 @@ class Walk:
     def everything(self) -> slice:
         """All rows of the text."""
         return slice(0, self.cache.length)
-
-
-def index_in(rows: Tensor, positions: Tensor, length: int) -> Tensor:
-    """Where in `rows` [b, n] each of `positions` [b, m] stands; 0 for those that are not there."""
-    places = torch.arange(rows.shape[1], device=rows.device).expand_as(rows)
-    return rows.new_zeros(rows.shape[0], length).scatter(1, rows, places).gather(1, positions)

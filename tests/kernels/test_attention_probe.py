@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from diffcache.kernels.attention_cosine import attention_cosine, cosine_over_heads, cosine_over_keys
-from diffcache.kernels.attention_probe import attention_lse, key_mass
+from diffcache.kernels.attention_probe import attention_lse, attention_received, key_mass
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 SCALE = 0.3
@@ -40,6 +40,7 @@ def test_kernels_and_references(shape: str, dtype: torch.dtype, padded: bool, co
     valid = keys_that_count(keys) if padded else None
     lse, new_lse = (compare(attention_lse, *pair, valid, SCALE) for pair in ((q, keys), (new_q, new_keys)))
     compare(key_mass, q, keys, lse, valid, SCALE)
+    compare(attention_received, q, keys, torch.rand(q.shape[0], q.shape[2]), valid, SCALE)
     compare(cosine_over_heads, q, keys, lse, new_q, new_keys, new_lse, valid, SCALE)
     compare(cosine_over_keys, q, keys, lse, new_q, new_keys, new_lse, valid, SCALE)
 
@@ -56,6 +57,15 @@ def test_a_token_with_infinite_lse_does_not_count(compare: Any) -> None:
     alone = key_mass(q[:, :, :2], keys, lse[:, :, :2], None, SCALE)
     lse[:, :, 2] = torch.inf
     torch.testing.assert_close(compare(key_mass, q, keys, lse, None, SCALE), alone)
+
+
+def test_what_keys_receive_is_their_mass_where_rows_count_alike(compare: Any) -> None:
+    q, keys = attention("odd")
+    lse = attention_lse(q, keys, None, SCALE)
+    lse[1, :, 2] = torch.inf
+    share = torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 0.0]])
+    received = compare(attention_received, q, keys, share, None, SCALE)
+    torch.testing.assert_close(received, key_mass(q, keys, lse, None, SCALE))
 
 
 @pytest.mark.parametrize("over", ["heads", "keys"])

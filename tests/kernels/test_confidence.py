@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from diffcache.kernels.confidence import confidence, top_two
+from diffcache.kernels.confidence import confidence, likeliest, top_two
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
@@ -16,6 +16,7 @@ def test_any_vocabulary(vocabulary: int, dtype: torch.dtype, compare: Any) -> No
     logits = torch.randn(3, vocabulary).mul(4).to(dtype)
     compare(top_two, logits, None)
     compare(top_two, logits, torch.tensor([2, 0, 2, 2]))
+    compare(likeliest, logits)
 
 
 def test_gaps_between_rows(compare: Any) -> None:
@@ -53,6 +54,7 @@ def test_what_is_not_finite_has_no_probability(value: float, device: torch.devic
     logits[0, 4500] = value
     logits[1] = -torch.inf
     assert confidence(logits).probability.isnan().all()
+    assert likeliest(logits)[1].isnan().all()
 
 
 def test_not_finite_rows_agree(compare: Any) -> None:

@@ -93,8 +93,10 @@ def sample_calls() -> dict[str, tuple[Any, ...]]:
         "row_drift": rotation[1:],
         "attention_lse": (q, keys, None, 0.5),
         "key_mass": (q, keys, lse, None, 0.5),
+        "attention_received": (q, keys, torch.rand(1, 3), None, 0.5),
         "cosine_over_heads": compared,
         "cosine_over_keys": compared,
+        "likeliest": (torch.randn(4, 9),),
         "top_two": (torch.randn(4, 9), torch.tensor([1, 3])),
     }
 

@@ -16,7 +16,8 @@ ONE = torch.ones(2, 1, dtype=torch.int64)
 @pytest.mark.parametrize(
     ("rule", "expected"),
     [
-        (Quota(), [[0], [1]]),
+        (Quota(1), [[0], [1]]),
+        (Quota(2), [[0], [1]]),
         (Threshold(0.9), [[0, 3], [1]]),
         (Threshold(0.5), [[0, 3, 4], [1]]),
         (Threshold(1.5), [[0], [1]]),
@@ -34,13 +35,13 @@ def test_rules_commit_by_hand_computed_tables(rule: Rule, expected: list[list[in
 
 def test_a_quota_spreads_evenly_and_asks_one_at_least() -> None:
     masked = torch.tensor([[1] * 7, [1, 1, 0, 0, 0, 0, 0]]).bool()
-    asked = [quota(masked, step, 3)[:, 0].tolist() for step in range(3)]
-    assert asked == [[3, 1], [2, 1], [2, 1]]
+    assert quota(masked, torch.arange(4), 3).tolist() == [[3, 2, 2, 2], [1, 1, 1, 1]]
 
 
 def test_ties_go_to_the_earlier_position() -> None:
-    commit = Quota().commit(torch.tensor([[0.5, 0.5, 0.5]]), ONE[:1] * 2)
-    assert commit.tolist() == [[True, True, False]]
+    alike = torch.tensor([[0.5, 0.5, 0.5]])
+    assert Quota(2).commit(alike, ONE[:1] * 2).tolist() == [[True, True, False]]
+    assert Quota(1).commit(alike, ONE[:1]).tolist() == [[True, False, False]]
 
 
 def test_a_draw_is_no_mask_and_its_probability_is_the_models() -> None:

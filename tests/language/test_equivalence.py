@@ -192,7 +192,7 @@ def test_elastic_refreshes_always_above_one_and_never_below_minus_one(
             session.logits(canvas)
             assert isinstance(session.walk, DriftWalk)
             seen.append(session.walk.layer_from)
-            canvas.tokens[:, at] = 7
+            canvas.rewrite(canvas.tokens.index_fill(1, torch.tensor(at), 7))
             canvas.advance()
     late = 3 if refresh == "delayed" else first  # nothing was measured before the second call
     assert seen == [0, late, first, first, first, first]

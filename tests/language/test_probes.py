@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 from diffcache.kernels.attention_cosine import attention_cosine
-from diffcache.kernels.attention_probe import attention_lse, key_mass
+from diffcache.kernels.attention_probe import attention_lse, attention_weights
 from diffcache.language.drift import Watched
-from diffcache.language.probes import attention_drift, attention_received, attention_weights, most_attended
+from diffcache.language.probes import attention_drift, most_attended
 
 SCALE = 0.3
 
@@ -28,8 +28,7 @@ def padding() -> Tensor:
 @pytest.mark.parametrize("over", ["heads", "keys"])
 def test_drift_is_the_kernels_cosine_over_the_rows_that_count(over: str, real: Tensor | None) -> None:
     old, new = queries_and_keys(0), queries_and_keys(1)
-    mask = None if real is None else real[:, None, None]
-    before, after = (attention_weights(*pair, SCALE, mask) for pair in (old, new))
+    before, after = (attention_weights(*pair, real, SCALE) for pair in (old, new))
     share = torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]])
     found = attention_drift(before, after, share, real, over == "keys")
     sums = [attention_lse(*pair, real, SCALE) for pair in (old, new)]
@@ -38,17 +37,8 @@ def test_drift_is_the_kernels_cosine_over_the_rows_that_count(over: str, real: T
 
 
 def test_nothing_that_counts_has_not_drifted() -> None:
-    weights = [attention_weights(*queries_and_keys(seed), SCALE, None) for seed in (0, 1)]
+    weights = [attention_weights(*queries_and_keys(seed), None, SCALE) for seed in (0, 1)]
     assert attention_drift(weights[0], weights[1], torch.zeros(2, 3), None, False).tolist() == [1.0, 1.0]
-
-
-def test_attention_received_is_the_kernels_key_mass() -> None:
-    queries, keys = queries_and_keys(2)
-    weights = attention_weights(queries, keys, SCALE, None)
-    lse = attention_lse(queries, keys, None, SCALE)
-    lse[1, :, 2] = torch.inf  # does not count
-    found = attention_received(weights, torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 0.0]]))
-    torch.testing.assert_close(found, key_mass(queries, keys, lse, None, SCALE))
 
 
 def test_the_most_attended_of_each_layer_are_chosen_among_the_eligible() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from diffcache import accelerate, generate, methods, report
 from diffcache.language.cache import put
 from diffcache.language.canvas import Canvas
-from diffcache.language.decoding import Quota, draw, quota
+from diffcache.language.decoding import draw, surest
 from diffcache.language.families import backbone_of
 from diffcache.language.ledger import Costs
 from diffcache.language.recipes.dkv import nearest
@@ -125,8 +125,8 @@ def stale_after(method: str, call: int, **options: Any) -> Tensor:
             put(dense, predicted, sure, dim=1)
             put(guess, predicted, tokens, dim=1)
             dense, guess = dense[:, :-1].masked_fill(~canvas.candidates, -torch.inf), guess[:, :-1]
-            just_written = Quota().commit(dense, quota(canvas.masked, 0, GEN)) & dense.isfinite()
-            canvas.tokens = torch.where(just_written, guess, canvas.tokens)
+            just_written = surest(dense) & dense.isfinite()
+            canvas.rewrite(torch.where(just_written, guess, canvas.tokens))
             canvas.advance()
     return session.cache.dirty(canvas.tokens) & ~just_written
 

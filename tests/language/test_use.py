@@ -194,6 +194,29 @@ def test_a_model_whose_logits_are_nan_is_refused() -> None:
         generate(model, texts(1, 5), gen_length=8)
 
 
+@pytest.mark.parametrize("method", [None, "dkv-decode"])
+def test_what_comes_out_of_a_run_may_be_trained_with(method: str | None) -> None:
+    model = tiny_llama()
+    kept: list[torch.Tensor] = []
+
+    class Keeping(torch.nn.Module):
+        """Rotary tables that are remembered, as the published LLaDA does."""
+
+        def forward(self, *args: Any, **options: Any) -> Any:
+            kept.extend(tables := rotary(*args, **options))
+            return tables
+
+    rotary, model.model.rotary_emb = model.model.rotary_emb, Keeping()
+    if method:
+        accelerate(model, method)
+    kept.clear()
+    seen: list[torch.Tensor] = []
+    written = generate(model, texts(2, 6), gen_length=4, callback=lambda _, tokens: seen.append(tokens))
+    for tensor in (*kept, *seen, written.sequences, written.lengths):
+        assert not tensor.is_inference()
+    assert kept
+
+
 def test_guards_compute_everything() -> None:
     model = accelerate(tiny_llama(), "fast-dllm-dual", warmup_steps=3, max_consecutive_reuses=2)
     generate(model, texts(1, 4), gen_length=12, eos_early_stop=False)

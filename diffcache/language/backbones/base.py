@@ -5,11 +5,15 @@ with the model's own forward before anything is attached (`checking.py`).
 """
 
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 Rotary = tuple[Tensor, Tensor]
 """Cosine and sine, [1, 1 or b, n, D] or what the family's own rotation takes."""
@@ -85,6 +89,12 @@ class Backbone(ABC):
         mask = None if real is None else real.long()
         logits: Tensor = self.model(tokens, attention_mask=mask).logits
         return logits
+
+
+def kept_usable(function: Callable[P, R]) -> Callable[P, R]:
+    """Without gradients, but not in inference mode: who keeps a tensor made here, such as a model that remembers its
+    rotary tables, may train with it later."""
+    return torch.inference_mode(False)(torch.no_grad()(function))
 
 
 def by_head(projected: Tensor, head_dim: int) -> Tensor:
