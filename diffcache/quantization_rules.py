@@ -14,6 +14,10 @@ NAMED = {
 }
 """torchao's configs by our names; what is not "weight-only" quantises the activations too, at each call."""
 
+ASYMMETRIC = frozenset({"int8"})
+"""Those whose activations get a zero point beside their scale, for each token: what is largest in a token mostly lies on one
+side of zero (inside feed-forwards by a factor of ten), where a symmetric range wastes half of its steps."""
+
 REST = "_default"
 """Key of overrides for the layers that no pattern names, as in torchao's `FqnToConfig`."""
 
@@ -82,7 +86,8 @@ def _config(config: Any) -> Any:
     except ImportError as error:
         raise ConfigError("quantize= needs torchao: pip install 'diffcache[quant]'.") from error
     if isinstance(config, str) and config in NAMED:
-        return getattr(torchao, NAMED[config])(set_inductor_config=False)  # no global setting is touched
+        options = {"act_mapping_type": torchao.MappingType.ASYMMETRIC} if config in ASYMMETRIC else {}
+        return getattr(torchao, NAMED[config])(set_inductor_config=False, **options)  # no global setting
     if isinstance(config, AOBaseConfig):
         return config
     raise ConfigError(

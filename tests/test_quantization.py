@@ -25,6 +25,7 @@ from torchao.quantization import (
     Int8DynamicActivationInt8WeightConfig,
     Int8WeightOnlyConfig,
     IntxWeightOnlyConfig,
+    MappingType,
     PerGroup,
 )
 from zoo.pipelines import CASES
@@ -314,7 +315,8 @@ def test_corrections_of_layers_are_folded_in_and_taken_out() -> None:
 
 WAYS = {
     "plain": None,
-    "int8": Int8DynamicActivationInt8WeightConfig(),
+    "int8": Int8DynamicActivationInt8WeightConfig(act_mapping_type=MappingType.ASYMMETRIC),
+    "int8, symmetric": Int8DynamicActivationInt8WeightConfig(),
     "int8-weight-only": Int8WeightOnlyConfig(),
     "int4 in groups": IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerGroup(16)),  # type: ignore[attr-defined]
 }
@@ -360,6 +362,9 @@ def test_the_same_formats_are_called_the_same_and_others_are_not() -> None:
         assert found is not None
         return found
 
-    assert kind("int8") == kind(Int8DynamicActivationInt8WeightConfig())
+    assert kind("int8") == kind(
+        Int8DynamicActivationInt8WeightConfig(act_mapping_type=MappingType.ASYMMETRIC)
+    )
+    assert kind("int8") != kind(Int8DynamicActivationInt8WeightConfig())
     assert "with activations" in kind("int8")
     assert len({kind("int8"), kind("int8-weight-only"), kind({"to_q$": "int8"})}) == 3
