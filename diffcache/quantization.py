@@ -211,5 +211,5 @@ def _tell_diffusers(module: nn.Module, configs: dict[str, Any], result: Quantise
     quantizer = DiffusersAutoQuantizer.from_config(config)
     quantizer.validate_environment()
     result.config = module._internal_dict
-    module.register_to_config(quantization_config=config)
     module.hf_quantizer = quantizer
+    module.register_to_config(quantization_config=config)

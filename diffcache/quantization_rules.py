@@ -88,6 +88,11 @@ def _config(config: Any) -> Any:
     if isinstance(config, str) and config in NAMED:
         options = {"act_mapping_type": torchao.MappingType.ASYMMETRIC} if config in ASYMMETRIC else {}
         return getattr(torchao, NAMED[config])(set_inductor_config=False, **options)  # no global setting
+    if hasattr(config, "act_quant_scale"):
+        raise ConfigError(
+            f"quantize=: {type(config).__name__} fixes the activations' scales for all ticks, and cannot be saved: pass 'int8', "
+            "which measures them at each call."
+        )
     if isinstance(config, AOBaseConfig):
         return config
     raise ConfigError(

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torchao.quantization import (
     FqnToConfig,
     Int8DynamicActivationInt8WeightConfig,
+    Int8StaticActivationInt8WeightConfig,
     Int8WeightOnlyConfig,
     IntxWeightOnlyConfig,
     MappingType,
@@ -117,6 +118,7 @@ def test_overrides_choose_layers(way: Any, expected: Any) -> None:
         ("int3", "must be one of int8, int8-weight-only"),
         (8, "must be one of"),
         ({"(": "int8"}, "no regular expression"),
+        (Int8StaticActivationInt8WeightConfig(torch.ones(1, 1)), "fixes the activations' scales"),
         ({"nothing of that name": "int8"}, "no layer of FluxTransformer2DModel can be quantised here"),
         pytest.param(
             "float8",
@@ -154,6 +156,15 @@ def test_an_error_half_way_puts_the_originals_back(monkeypatch: pytest.MonkeyPat
         accelerate(pipe, quantize="int8")
     assert_untouched(pipe)
     monkeypatch.undo()
+
+    def unwritable(*args: Any, **kwargs: Any) -> None:
+        raise TypeError("not JSON serializable")
+
+    monkeypatch.setattr(FluxTransformer2DModel, "register_to_config", unwritable)
+    with pytest.raises(TypeError, match="not JSON"):
+        accelerate(pipe, quantize="int8")
+    monkeypatch.undo()
+    assert_untouched(pipe)
     with pytest.raises(ConfigError, match="no method"):
         accelerate(pipe, "no such method", quantize="int8")
     assert_untouched(pipe)
