@@ -26,7 +26,7 @@ FULL, QUANTISED, CACHED, NAIVE = "full", "quantised", "cached", "both"
 PLAIN_JOINT = "cached, calibrated"
 SCHEDULED, JOINT = "both, planned ticks", "both, planned ticks and corrections"
 STORE = "int8"
-CACHED_STORED, NAIVE_STORED = (f"{name}, {STORE} store" for name in (CACHED, NAIVE))
+CACHED_STORED, NAIVE_STORED, JOINT_STORED = (f"{name}, {STORE} store" for name in (CACHED, NAIVE, JOINT))
 
 REAL_PICTURES = 1000
 """To which KID is measured."""
@@ -148,6 +148,7 @@ def compared(
         bench.row(NAIVE_STORED, replace(even, cache_dtype=STORE), quantize),
         bench.row(SCHEDULED, ReplayConfig(schedule=joint, rectify=False), quantize),
         bench.row(JOINT, ReplayConfig(schedule=joint), quantize),
+        bench.row(JOINT_STORED, ReplayConfig(schedule=joint, cache_dtype=STORE), quantize),
     ]
 
 
