@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from diffcache import accelerate
-from diffcache.evals import quantization, zoo
+from diffcache.evals import procedural, quantization, zoo
 from diffcache.quantization import quantised
 
 
@@ -25,6 +25,11 @@ def test_what_two_errors_cost_beyond_their_sum() -> None:
     rows = [quantization.Row(name, 1.0, 0, 0, [value] * 3, None) for name, value in psnr.items()]
     found = quantization.interaction(rows)
     assert found == {"loss": pytest.approx(40 - 3.01 - 36, abs=0.01), "gain": pytest.approx(0.6)}
+
+
+def test_kid_is_smaller_for_real_pictures_than_for_grey_ones() -> None:
+    distance, real = quantization.kid_to_real(), procedural.pictures(64, seed=2).pixels
+    assert distance(real) < distance(real / 2 + 0.25)
 
 
 def compare(layer: nn.Module, args: Any, output: Tensor, original: Tensor, into: list[Tensor]) -> None:
