@@ -1,7 +1,6 @@
 """Quantised weights: a denoiser's linear layers through torchao, in place, and the originals put back."""
 
 import logging
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,28 +12,12 @@ from torch import nn
 from diffcache.config import CacheConfig
 from diffcache.folding import Repair, can_fold, fold
 from diffcache.precision import is_quantised, quantization_of, weight_bytes
+from diffcache.quantization_rules import Rules
 from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.units import block_counts
 
 logger = logging.getLogger("diffcache")
 
-NAMED = {
-    "int8": "Int8DynamicActivationInt8WeightConfig",
-    "int8-weight-only": "Int8WeightOnlyConfig",
-    "float8": "Float8DynamicActivationFloat8WeightConfig",
-    "float8-weight-only": "Float8WeightOnlyConfig",
-}
-"""torchao's configs by our names; what is not "weight-only" quantises the activations too, at each call."""
-
-REST = "_default"
-"""Key of overrides for the layers that no pattern names, as in torchao's `FqnToConfig`."""
-
-EXEMPT = re.compile(r"norm|emb|modulation|_mod(\.|$)|lora_")
-"""Layers that make scales and shifts of everything: few inputs, and their errors reach every token. And adapters."""
-
-ENDS = "at an end of the denoiser"
-MODULATES = "embeds or modulates"
-NOT_ASKED = "not asked for"
 REFUSALS = (AssertionError, ValueError, NotImplementedError, ImportError)
 """How torchao says that a layer's shape, the device or a missing package does not allow something."""
 
@@ -79,35 +62,6 @@ class Quantised:
 
 quantised: "WeakKeyDictionary[nn.Module, Quantised]" = WeakKeyDictionary()
 """Denoisers that were quantised here; copies of them are not."""
-
-
-class Rules:
-    """Which of torchao's configs each linear layer gets.
-
-    Args:
-        quantize: what `accelerate` is given: a name of `NAMED`, a torchao config, Diffusers' `TorchAoConfig`, or a dict of
-            these (None leaves a layer as it is) by regular expressions that are searched in a layer's path, first match
-            first, with "_default" for the others.
-
-    Raises:
-        ConfigError: none of these, or torchao is not installed.
-    """
-
-    def __init__(self, quantize: Any) -> None:
-        given = quantize if isinstance(quantize, Mapping) else _as_rules(quantize)
-        self.default = _config(given.get(REST))
-        self.patterns = {
-            _pattern(pattern): _config(config) for pattern, config in given.items() if pattern != REST
-        }
-
-    def config_for(self, path: str, *, at_end: bool) -> tuple[Any, str]:
-        """The layer's config, None to leave it as it is, and why."""
-        for pattern, config in self.patterns.items():
-            if pattern.search(path):
-                return config, NOT_ASKED
-        if at_end or EXEMPT.search(path):
-            return None, ENDS if at_end else MODULATES
-        return self.default, NOT_ASKED
 
 
 @contextmanager
@@ -257,41 +211,5 @@ def _tell_diffusers(module: nn.Module, configs: dict[str, Any], result: Quantise
     quantizer = DiffusersAutoQuantizer.from_config(config)
     quantizer.validate_environment()
     result.config = module._internal_dict
-    module.register_to_config(quantization_config=config)
     module.hf_quantizer = quantizer
-
-
-def _as_rules(quantize: Any) -> dict[str, Any]:
-    """A single way to quantise as rules: `TorchAoConfig` may name modules to leave out, `FqnToConfig` gives each its own."""
-    left = getattr(quantize, "modules_to_not_convert", None) or ()
-    rules: dict[str, Any] = {rf"(^|\.){re.escape(name)}(\.|$)": None for name in left}
-    config = getattr(quantize, "quant_type", quantize)
-    for path, its in getattr(config, "fqn_to_config", {REST: config}).items():
-        pattern = path.removeprefix("re:") if path.startswith("re:") else re.escape(path)
-        rules[path if path == REST else f"^(?:{pattern})$"] = its
-    return rules
-
-
-def _pattern(pattern: Any) -> re.Pattern[str]:
-    try:
-        return re.compile(pattern)
-    except (re.error, TypeError) as error:
-        raise ConfigError(f"quantize=: {pattern!r} is no regular expression ({error}).") from error
-
-
-def _config(config: Any) -> Any:
-    """torchao's config for one layer; None to leave it as it is."""
-    if config is None:
-        return None
-    try:
-        import torchao.quantization as torchao
-        from torchao.core.config import AOBaseConfig
-    except ImportError as error:
-        raise ConfigError("quantize= needs torchao: pip install 'diffcache[quant]'.") from error
-    if isinstance(config, str) and config in NAMED:
-        return getattr(torchao, NAMED[config])(set_inductor_config=False)  # no global setting is touched
-    if isinstance(config, AOBaseConfig):
-        return config
-    raise ConfigError(
-        f"quantize=: {config!r} must be one of {', '.join(NAMED)}, a torchao config, or a dict of these."
-    )
+    module.register_to_config(quantization_config=config)

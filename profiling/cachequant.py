@@ -18,7 +18,7 @@ from diffcache.profiling.full_runs import FullRuns
 from diffcache.profiling.moments import InOrder, Sums
 from diffcache.profiling.pictures import rewound
 from diffcache.profiling.record import Call, accelerated, calls_hash, record
-from diffcache.profiling.repairs import shadowed, with_corrections
+from diffcache.profiling.repairs import Candidate, shadowed, with_corrections
 from diffcache.profiling.space import HOLD, Space
 from diffcache.quantization import quantised, quantising, refold
 from diffcache.recipes.replay import ReplayConfig
@@ -40,8 +40,9 @@ def calibrate(
     """Quantises a pipeline, and makes a schedule for it that repairs what quantising and caching do.
 
     One after the other, each on what the earlier ones leave. Every second call is kept apart: each step is fitted to the
-    others, and kept only if it raises the median PSNR of those kept apart to their full runs in full precision. Give them
-    other prompts: corrections that fit some prompts need not fit others.
+    others, and kept only if it raises the median PSNR of those kept apart to their full runs in full precision; a correction
+    only if it brings most of their samples nearer (`Candidate.beats`). Give them other prompts: corrections that fit some prompts need
+    not fit others.
 
     1. the ticks to compute: dynamic programming on the quantised model's own features, along its full run and along the
        run that the reuse leads to; evenly spread ticks are the first candidate;
@@ -97,16 +98,21 @@ class _Best:
 
     runs: FullRuns
     reached: dict[str, float] = field(default_factory=dict)
-    _schedules: dict[str, Schedule] = field(default_factory=dict)
+    _best: Candidate | None = None
 
     @property
     def chosen(self) -> Schedule:
         """The best so far."""
-        return self._schedules[max(self.reached, key=lambda name: self.reached[name])]
+        assert self._best is not None
+        return self._best.schedule
 
-    def offer(self, name: str, candidate: Schedule) -> None:
-        self.reached[name] = round(self.runs.psnr(ReplayConfig(schedule=candidate)), 2)
-        self._schedules[name] = candidate
+    def offer(self, name: str, schedule: Schedule) -> None:
+        """Other ticks have to be better by the median, corrections on most samples too."""
+        tried = Candidate(schedule, self.runs.psnrs(ReplayConfig(schedule=schedule)))
+        self.reached[name] = tried.psnr
+        best = self._best
+        if best is None or (tried.beats(best) if schedule.corrections else tried.psnr > best.psnr):
+            self._best = tried
 
 
 def _schedules(

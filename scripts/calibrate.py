@@ -14,7 +14,6 @@ from diffusers import DiffusionPipeline
 from diffcache.config import CacheConfig
 from diffcache.evals import quantization, zoo
 from diffcache.evals.comparison import Comparison, Row, table
-from diffcache.evals.extractors import CLASSIFIER, Extractor
 from diffcache.evals.provenance import provenance
 from diffcache.profiling import calibrations, ertacache, profilingdit
 from diffcache.profiling.drawing import draw
@@ -89,7 +88,7 @@ def quantised(args: argparse.Namespace, pipe: Any, calls: list[Call], held_out: 
         quantization.way(args.quantize),
         compute=args.compute,
         predictor=predictor,
-        extractor=Extractor(CLASSIFIER) if args.kid else None,
+        distance=quantization.kid_to_real() if args.kid else None,
     )
     schedule.save_pretrained(args.out)
     together = quantization.interaction(rows)
@@ -143,7 +142,9 @@ def main() -> None:
         "--held-out", type=int, help="samples of a testbed to judge --quantize by, if not --samples"
     )
     parser.add_argument(
-        "--kid", action="store_true", help="with --quantize, on the testbeds' classifier's features"
+        "--kid",
+        action="store_true",
+        help="with --quantize: to real pictures, on the testbeds' classifier's features",
     )
     parser.add_argument("--json", type=Path, help="where the table of --quantize is written down")
     parser.add_argument("--out", type=Path, required=True)

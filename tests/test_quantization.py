@@ -23,8 +23,10 @@ from torch import Tensor, nn
 from torchao.quantization import (
     FqnToConfig,
     Int8DynamicActivationInt8WeightConfig,
+    Int8StaticActivationInt8WeightConfig,
     Int8WeightOnlyConfig,
     IntxWeightOnlyConfig,
+    MappingType,
     PerGroup,
 )
 from zoo.pipelines import CASES
@@ -116,6 +118,7 @@ def test_overrides_choose_layers(way: Any, expected: Any) -> None:
         ("int3", "must be one of int8, int8-weight-only"),
         (8, "must be one of"),
         ({"(": "int8"}, "no regular expression"),
+        (Int8StaticActivationInt8WeightConfig(torch.ones(1, 1)), "fixes the activations' scales"),
         ({"nothing of that name": "int8"}, "no layer of FluxTransformer2DModel can be quantised here"),
         pytest.param(
             "float8",
@@ -153,6 +156,15 @@ def test_an_error_half_way_puts_the_originals_back(monkeypatch: pytest.MonkeyPat
         accelerate(pipe, quantize="int8")
     assert_untouched(pipe)
     monkeypatch.undo()
+
+    def unwritable(*args: Any, **kwargs: Any) -> None:
+        raise TypeError("not JSON serializable")
+
+    monkeypatch.setattr(FluxTransformer2DModel, "register_to_config", unwritable)
+    with pytest.raises(TypeError, match="not JSON"):
+        accelerate(pipe, quantize="int8")
+    monkeypatch.undo()
+    assert_untouched(pipe)
     with pytest.raises(ConfigError, match="no method"):
         accelerate(pipe, "no such method", quantize="int8")
     assert_untouched(pipe)
@@ -314,7 +326,8 @@ def test_corrections_of_layers_are_folded_in_and_taken_out() -> None:
 
 WAYS = {
     "plain": None,
-    "int8": Int8DynamicActivationInt8WeightConfig(),
+    "int8": Int8DynamicActivationInt8WeightConfig(act_mapping_type=MappingType.ASYMMETRIC),
+    "int8, symmetric": Int8DynamicActivationInt8WeightConfig(),
     "int8-weight-only": Int8WeightOnlyConfig(),
     "int4 in groups": IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerGroup(16)),  # type: ignore[attr-defined]
 }
@@ -360,6 +373,9 @@ def test_the_same_formats_are_called_the_same_and_others_are_not() -> None:
         assert found is not None
         return found
 
-    assert kind("int8") == kind(Int8DynamicActivationInt8WeightConfig())
+    assert kind("int8") == kind(
+        Int8DynamicActivationInt8WeightConfig(act_mapping_type=MappingType.ASYMMETRIC)
+    )
+    assert kind("int8") != kind(Int8DynamicActivationInt8WeightConfig())
     assert "with activations" in kind("int8")
     assert len({kind("int8"), kind("int8-weight-only"), kind({"to_q$": "int8"})}) == 3

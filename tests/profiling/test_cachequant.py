@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -104,6 +106,27 @@ def test_corrections_of_weights_bring_layers_back_to_their_plain_outputs() -> No
         for p in quantised[pipe.transformer].layers
         for kind in ("gain", "shift")
     }
+
+
+def test_ticks_are_chosen_by_the_median_and_corrections_by_most_samples_too() -> None:
+    pipe = FLUX.build()
+    accelerate(pipe, UniformConfig(interval=2))
+    pipe(**rewound(calls(1)[0]))
+    ticks = report(pipe).to_schedule()
+    corrected = with_corrections(ticks, {"transformer/all/shift": torch.zeros(STEPS, 1)})
+    others = replace(ticks, producer={})
+
+    psnrs = iter([[40.0, 40.0, 40.0], [41.0, 41.0, 30.0], [42.0, 42.0, 30.0], [42.0, 42.0, 42.0]])
+    runs: Any = SimpleNamespace(psnrs=lambda config: torch.tensor(next(psnrs)))
+    best = cachequant._Best(runs)
+    best.offer("even", ticks)
+    best.offer("planned", others)
+    assert best.chosen is others
+    best.offer("on two of three", corrected)
+    assert best.chosen is others
+    best.offer("on all", corrected)
+    assert best.chosen is corrected
+    assert best.reached == {"even": 40.0, "planned": 41.0, "on two of three": 42.0, "on all": 42.0}
 
 
 def test_a_single_call_leaves_nothing_to_judge_by() -> None:
