@@ -10,6 +10,9 @@ from diffcache.schedulers.interval import Interval
 from diffcache.schedulers.moments import Axis
 from diffcache.schedulers.ticks import Ticks
 
+ROOMY = 16
+"""From this many ticks on, three at the start gain on the testbeds more than they cost (docs/calibration.md)."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetConfig(CacheConfig):
@@ -22,7 +25,7 @@ class BudgetConfig(CacheConfig):
         speedup: ticks of the run over computed ticks, at least; 1 computes everything.
         order: degree of the polynomial through the last `order + 1` computed outputs, 0 to 2; 0 holds the last one.
         axis: what it is a polynomial in: "sigma" (the noise level) or "tick".
-        warmup_steps: None: 3, but no more than an eighth of the budget.
+        warmup_steps: None: 3; 1 where the budget is below 16 ticks.
     """
 
     name: ClassVar[str] = "budget"
@@ -66,7 +69,7 @@ def allowed(num_ticks: int, speedup: float) -> int:
 
 def warmup_of(count: int) -> int:
     """Ticks at the start of a budget of so many: the first outputs change most, but small budgets cannot spare them."""
-    return max(min(3, count // 8), 1)
+    return 3 if count >= ROOMY else 1
 
 
 def spread(num_ticks: int, count: int, warmup: int) -> list[int]:
