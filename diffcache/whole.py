@@ -14,7 +14,6 @@ from diffcache.layout import Layout
 from diffcache.planner import Planner, Verdict
 from diffcache.predictors import Hold
 from diffcache.records import RunRecord
-from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import MODEL, Step
 from diffcache.store import Store
 from diffcache.timetable import Timetable, Turn
@@ -175,7 +174,7 @@ class Whole:
             for predictor in (self.planner.predictor, Hold())
         )
         errors = errors_of(predicted, held, evolved)
-        decides.scheduler.compared(store.moments(lane, times), Moment(step.tick, step.sigma), errors)
+        decides.scheduler.compared(store.moments(lane, times), step.moment, errors)
         if longer:
             self.errors.append((step.tick, last, errors))
             if decides.watch is not None and len(store.rings[lane]) > 1:

@@ -52,7 +52,7 @@ class ErrorControl(CacheScheduler):
     def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
         if signal is None:
             return Decision.COMPUTE
-        line, hold = self._foreseen(signal, Moment(step.tick, step.sigma))
+        line, hold = self._foreseen(signal, step.moment)
         if not step.repeats_sigma:
             self.error += min(line, hold)
         newest, before = self._points[:2]

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import Enum
 
+from diffcache.schedulers.moments import Moment
+
 MODEL = "model"
 """Name and kind of the site that is the whole denoiser."""
 
@@ -34,6 +36,10 @@ class Step:
     def place(self, denoiser: str) -> str:
         """The site's name in reports and schedules: the denoiser's, followed by that of a place inside it."""
         return denoiser if self.site == MODEL else f"{denoiser}.{self.site}"
+
+    @property
+    def moment(self) -> Moment:
+        return Moment(self.tick, self.sigma)
 
     @property
     def time(self) -> float:
