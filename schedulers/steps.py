@@ -50,10 +50,15 @@ class Step:
 
 
 class Decision(Enum):
-    """What is done at a call; the value is its mark in timelines and schedules."""
+    """What is done at a call; the value is its mark in timelines and schedules.
+
+    PREDICT is by the method's predictor. LINE goes straight on through the newest two features, and HOLD keeps the newest,
+    whatever the predictor is.
+    """
 
     COMPUTE = "#"
     PREDICT = "-"
+    LINE = "/"
     HOLD = "="
 
     @property
