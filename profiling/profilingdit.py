@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from diffcache import report, restore
+from diffcache import report
+from diffcache.attach import detach
 from diffcache.compiled import uncompiled
 from diffcache.observing import Observer, observed
 from diffcache.profiling.attention import AttentionProbe, keys_of_picture
@@ -66,7 +67,7 @@ def foreground_scores(pipe: Any, calls: Sequence[Call], masks: Any = None) -> di
 
     `high` are the tokens of the picture that receive more attention than the mean of them. Errors as for `calibrate`.
     """
-    restore(pipe)
+    detach(pipe)
     denoiser, *others = (uncompiled(module) for module in denoisers_of(pipe).values())
     if others:
         raise TargetError(

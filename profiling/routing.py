@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from diffcache import restore
+from diffcache.attach import detach
 from diffcache.branches import Branches, conditioning_of
 from diffcache.calls import Call as DenoiserCall
 from diffcache.compiled import uncompiled
@@ -158,7 +158,7 @@ def train_router(
         ScheduleError: the folder holds another training.
         ConfigError: a place is not a sub-layer, or the calls cannot be dealt out evenly.
     """
-    restore(pipe)
+    detach(pipe)
     folder.mkdir(parents=True, exist_ok=True)
     settings = {**vars(training), "seed": seed, "places": list(space.places), "ticks": space.num_ticks}
     begins = None if begin is None else begin.int().tolist()
