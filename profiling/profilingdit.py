@@ -7,14 +7,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from diffcache import report
 from diffcache.attach import detach
 from diffcache.compiled import uncompiled
 from diffcache.observing import Observer, observed
 from diffcache.profiling.attention import AttentionProbe, keys_of_picture
 from diffcache.profiling.foreground import Masks, on_tokens, otsu, saliency
 from diffcache.profiling.pictures import pictures_of, rewound
-from diffcache.profiling.record import Call, accelerated, watched_run
+from diffcache.profiling.record import Call, accelerated, frozen, watched_run
 from diffcache.recipes.profilingdit import ProfilingDiTConfig, runs
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.schedulers.errors import TargetError
@@ -55,9 +54,7 @@ def calibrate(
     scores = foreground_scores(pipe, calls, masks)
     chosen = sorted(scores, key=lambda block: scores[block])[: round(background * len(scores))]
     config = ProfilingDiTConfig(blocks=_ranges(scores, chosen), interval=interval, shrink_to=shrink_to)
-    with accelerated(pipe, config):
-        pipe(**rewound(calls[0]))
-        schedule: Schedule = report(pipe).to_schedule()
+    schedule = frozen(pipe, calls[0], config)
     rounded = {block: round(score, 4) for block, score in scores.items()}
     return replace(schedule, measured={**schedule.measured, "foreground": rounded})
 

@@ -135,6 +135,18 @@ def accelerated(pipe: Any, config: CacheConfig) -> Iterator[None]:
         detach(target)
 
 
+def frozen(pipe: Any, call: Call, config: CacheConfig) -> Schedule:
+    """What a method decides in one call; the pipeline is plain afterwards.
+
+    Raises:
+        ScheduleError: the run cannot be frozen, as `RunReport.to_schedule` says.
+    """
+    with accelerated(pipe, config):
+        pipe(**rewound(call))
+        schedule: Schedule = report(target_of(pipe)).to_schedule()
+        return schedule
+
+
 def calls_hash(calls: Sequence[Call]) -> str:
     """Of what the calls were given, seeds included, as far as it can be written down."""
     text = repr([{name: _written(value) for name, value in call.items()} for call in calls])

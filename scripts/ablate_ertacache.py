@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from diffcache import accelerate, report, restore
 from diffcache.config import CacheConfig
 from diffcache.evals import zoo
 from diffcache.evals.fidelity import psnr
@@ -23,14 +22,12 @@ from diffcache.evals.rulers import rulers
 from diffcache.profiling.calibrations import threshold_for
 from diffcache.profiling.ertacache import policy, static_schedule
 from diffcache.profiling.full_runs import FullRuns
-from diffcache.profiling.pictures import rewound
-from diffcache.profiling.record import record
+from diffcache.profiling.record import frozen, record
 from diffcache.profiling.repairs import Candidate, candidates, chosen
 from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.easycache import EasyCacheConfig
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.uniform import UniformConfig
-from diffcache.schedulers.schedule import Schedule
 
 RESULTS = Path(__file__).resolve().parents[1] / "evals" / "results"
 STEPS, TICKS = 50, 26
@@ -80,7 +77,8 @@ class Ablation:
         tried = candidates(self.fitted, schedule)
         self.seconds = time.process_time() - begun
         yield from self.compared("ERTACache", tried)
-        held, drawn = self.frozen(UniformConfig(interval=2)), self.frozen(BudgetConfig(speedup=1 / compute))
+        held = frozen(self.pipe, self.calls[0], UniformConfig(interval=2))
+        drawn = frozen(self.pipe, self.calls[0], BudgetConfig(speedup=1 / compute))
         yield from self.compared("uniform hold", candidates(self.fitted, held, respace=False))
         yield from self.compared("even, order 1", candidates(self.fitted, drawn))
         few = [zoo.sample_call(self.testbed, 1000, STEPS, 4, "calibration")]
@@ -95,14 +93,6 @@ class Ablation:
         kept = chosen(tried)
         for key, candidate in tried.items():
             yield self._row(name, key, ReplayConfig(schedule=candidate.schedule), candidate.psnr, key == kept)
-
-    def frozen(self, config: CacheConfig) -> Schedule:
-        """A method's decisions in a run."""
-        accelerate(self.pipe, config)
-        self.pipe(**rewound(self.calls[0]))
-        schedule: Schedule = report(self.pipe).to_schedule()
-        restore(self.pipe)
-        return schedule
 
     def quality(self, pictures: torch.Tensor) -> float:
         return round(float(psnr(pictures, self.full).median()), 2)
