@@ -108,7 +108,7 @@ class _Best:
 
     def offer(self, name: str, schedule: Schedule) -> None:
         """Other ticks have to be better by the median, corrections on most samples too."""
-        tried = Candidate(schedule, self.runs.psnrs(ReplayConfig(schedule=schedule)))
+        tried = Candidate.tried(self.runs, schedule)
         self.reached[name] = tried.psnr
         best = self._best
         if best is None or (tried.beats(best) if schedule.corrections else tried.psnr > best.psnr):
