@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from diffcache import accelerate, report, restore
-from diffcache.compiled import uncompiled
+from diffcache.compiled import each_uncompiled
 from diffcache.config import CacheConfig
 from diffcache.evals import procedural
 from diffcache.evals.distribution import kid
@@ -91,7 +91,7 @@ class Bench:
         accelerate(self.pipe, every, quantize=quantize, keep_original=quantize is not None)
         try:
             pictures, found = self._render(), report(self.pipe)
-            model = sum(weight_bytes(uncompiled(module)) for module in denoisers_of(self.pipe).values())
+            model = sum(weight_bytes(module) for module in each_uncompiled(denoisers_of(self.pipe)).values())
         finally:
             restore(self.pipe)
         return Row(

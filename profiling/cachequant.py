@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from diffcache.compiled import uncompiled
+from diffcache.compiled import each_uncompiled
 from diffcache.correctors import GAIN, SHIFT, WEIGHTS, coefficient_name
 from diffcache.folding import can_fold
 from diffcache.precision import quantization_of, quantizations_of
@@ -74,7 +74,7 @@ def calibrate(
             "a calibration needs at least two calls: every second one is kept apart to judge by."
         )
     best = _Best(FullRuns(pipe, judged))
-    denoisers = {name: uncompiled(module) for name, module in denoisers_of(pipe).items()}
+    denoisers = each_uncompiled(denoisers_of(pipe))
     with ExitStack() as undone_on_error:
         if quantize is not None:
             undone_on_error.enter_context(quantising(denoisers, quantize, keep_original))

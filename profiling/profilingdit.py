@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from diffcache.attach import detach
-from diffcache.compiled import uncompiled
+from diffcache.compiled import each_uncompiled
 from diffcache.observing import Observer, observed
 from diffcache.profiling.attention import AttentionProbe, keys_of_picture
 from diffcache.profiling.foreground import Masks, on_tokens, otsu, saliency
@@ -65,7 +65,7 @@ def foreground_scores(pipe: Any, calls: Sequence[Call], masks: Any = None) -> di
     `high` are the tokens of the picture that receive more attention than the mean of them. Errors as for `calibrate`.
     """
     detach(pipe)
-    denoiser, *others = (uncompiled(module) for module in denoisers_of(pipe).values())
+    denoiser, *others = each_uncompiled(denoisers_of(pipe)).values()
     if others:
         raise TargetError(
             "a pipeline with one denoiser can be profiled; this one has several: name the blocks yourself."

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from diffcache import accelerate, report
 from diffcache.attach import detach
-from diffcache.compiled import uncompiled
+from diffcache.compiled import each_uncompiled
 from diffcache.config import CacheConfig
 from diffcache.models import model_of
 from diffcache.observing import Observer, observed
@@ -96,7 +96,7 @@ def _begun(folder: Path, pipe: Any, asked: dict[str, Any]) -> Recording | None:
         return None
     found = Recording.load(folder)
     changed = [name for name in asked if asked[name] != found.prompts.get(name)]
-    here = {name: model_of(uncompiled(module)) for name, module in denoisers_of(target_of(pipe)).items()}
+    here = {name: model_of(module) for name, module in each_uncompiled(denoisers_of(target_of(pipe))).items()}
     changed += [
         name
         for name, made in found.models.items()

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from diffcache.attach import detach
 from diffcache.branches import Branches, conditioning_of
 from diffcache.calls import Call as DenoiserCall
-from diffcache.compiled import uncompiled
+from diffcache.compiled import each_uncompiled, uncompiled
 from diffcache.formats import Format
 from diffcache.overrides import denoiser_members, noise_scheduler_members
 from diffcache.places import SUB_LAYERS
@@ -62,7 +62,7 @@ class PipelineDenoiser:
             raise ConfigError(f"{unfit[0]} is no sub-layer: record with sites='sub-layer' to train a router.")
         self.pipe = pipe
         self.call = call
-        self.denoisers = {name: uncompiled(module) for name, module in denoisers_of(pipe).items()}
+        self.denoisers = each_uncompiled(denoisers_of(pipe))
         self.ends = {id(self._end(place)): site for site, place in enumerate(space.places)}
         self.units = [self._end(place) for place in space.places]
 
