@@ -3,20 +3,17 @@
 `python scripts/ablate_ertacache.py --testbeds flux dit` writes evals/results/ertacache_<testbed>.json.
 """
 
-import argparse
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from diffcache.config import CacheConfig
 from diffcache.evals import zoo
+from diffcache.evals.by_testbed import measure_by_testbed
 from diffcache.evals.fidelity import psnr
-from diffcache.evals.provenance import provenance
 from diffcache.evals.rendering import noise_scheduler, render
 from diffcache.evals.rulers import rulers
 from diffcache.profiling.calibrations import threshold_for
@@ -29,7 +26,6 @@ from diffcache.recipes.easycache import EasyCacheConfig
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.uniform import UniformConfig
 
-RESULTS = Path(__file__).resolve().parents[1] / "evals" / "results"
 STEPS, TICKS = 50, 26
 """Of a full run, and of those the ones that are computed: what holding every second leaves."""
 Call = dict[str, Any]
@@ -113,28 +109,11 @@ def measured(testbed: str, samples: int) -> dict[str, Any]:
         print(f"{testbed}: {row}", flush=True)
         rows.append(asdict(row))
     return {
-        **provenance("cpu, one thread"),
-        "testbed": testbed,
-        "samples": samples,
         "steps": STEPS,
         "cpu_seconds_of_calibration": round(ablation.seconds, 1),
         "rows": rows,
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--testbeds", nargs="+", default=zoo.NAMES, choices=zoo.NAMES)
-    parser.add_argument("--samples", type=int, default=16, help="on each side")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    for testbed in args.testbeds:
-        found = measured(testbed, args.samples)
-        (args.out / f"ertacache_{testbed}.json").write_text(json.dumps(found, indent=1) + "\n")
-
-
 if __name__ == "__main__":
-    main()
+    measure_by_testbed(__doc__, "ertacache", measured)
