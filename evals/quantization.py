@@ -15,8 +15,8 @@ from diffcache.evals.distribution import kid
 from diffcache.evals.extractors import CLASSIFIER, Extractor
 from diffcache.precision import weight_bytes
 from diffcache.profiling.cachequant import calibrate
+from diffcache.profiling.calling import Call
 from diffcache.profiling.pictures import pictures_of, psnr, rewound
-from diffcache.profiling.record import Call
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.schedulers.schedule import Schedule

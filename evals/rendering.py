@@ -10,8 +10,8 @@ from torch import Tensor
 from diffcache import report
 from diffcache.config import CacheConfig
 from diffcache.evals.clock import loop_clock
+from diffcache.profiling.calling import accelerated
 from diffcache.profiling.pictures import pictures_of, rewound
-from diffcache.profiling.record import accelerated
 from diffcache.reporting import RunReport
 
 

@@ -14,10 +14,11 @@ from diffcache.compiled import each_uncompiled
 from diffcache.correctors import GAIN, SHIFT, WEIGHTS, coefficient_name
 from diffcache.folding import can_fold
 from diffcache.precision import quantization_of, quantizations_of
+from diffcache.profiling.calling import Call, accelerated, calls_hash
 from diffcache.profiling.full_runs import FullRuns
 from diffcache.profiling.moments import InOrder, Sums
 from diffcache.profiling.pictures import rewound
-from diffcache.profiling.record import Call, accelerated, calls_hash, record
+from diffcache.profiling.record import record
 from diffcache.profiling.repairs import Candidate, shadowed, with_corrections
 from diffcache.profiling.space import HOLD, Space
 from diffcache.quantization import quantised, quantising, refold

@@ -11,9 +11,9 @@ from diffcache.attach import detach
 from diffcache.compiled import each_uncompiled
 from diffcache.observing import Observer, observed
 from diffcache.profiling.attention import AttentionProbe, keys_of_picture
+from diffcache.profiling.calling import Call, accelerated, frozen, watched_run
 from diffcache.profiling.foreground import Masks, on_tokens, otsu, saliency
 from diffcache.profiling.pictures import pictures_of, rewound
-from diffcache.profiling.record import Call, accelerated, frozen, watched_run
 from diffcache.recipes.profilingdit import ProfilingDiTConfig, runs
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.schedulers.errors import TargetError

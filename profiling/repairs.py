@@ -9,9 +9,9 @@ from torch import Tensor
 
 from diffcache.config import GUIDANCE
 from diffcache.precision import quantizations_of
+from diffcache.profiling.calling import Call, accelerated, calls_hash, watched_run
 from diffcache.profiling.full_runs import FullRuns
 from diffcache.profiling.moments import Moments
-from diffcache.profiling.record import Call, accelerated, calls_hash, watched_run
 from diffcache.recipes.replay import RESPACED, ReplayConfig
 from diffcache.respacing import stretched
 from diffcache.schedulers.errors import ScheduleError

@@ -18,10 +18,10 @@ from diffcache.compiled import each_uncompiled, uncompiled
 from diffcache.formats import Format
 from diffcache.overrides import denoiser_members, noise_scheduler_members
 from diffcache.places import SUB_LAYERS
+from diffcache.profiling.calling import Call, calls_hash
 from diffcache.profiling.checkpoints import claimed, log_line
 from diffcache.profiling.pictures import generators, pictures_of
 from diffcache.profiling.processes import is_first, mean, of_first, share_of_calls, wait
-from diffcache.profiling.record import Call, calls_hash
 from diffcache.profiling.space import Space, budget_for, marks_of, share_of
 from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.schedulers.schedule import Schedule

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from diffcache.profiling.calling import Call, calls_hash, frozen
 from diffcache.profiling.full_runs import FullRuns
-from diffcache.profiling.record import Call, calls_hash, frozen
 from diffcache.recipes.budget import BudgetConfig, allowed, spread, warmup_of
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.schedulers.errors import ConfigError

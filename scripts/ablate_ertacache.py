@@ -17,9 +17,10 @@ from diffcache.evals.fidelity import psnr
 from diffcache.evals.rendering import noise_scheduler, render
 from diffcache.evals.rulers import rulers
 from diffcache.profiling.calibrations import threshold_for
+from diffcache.profiling.calling import frozen
 from diffcache.profiling.ertacache import policy, static_schedule
 from diffcache.profiling.full_runs import FullRuns
-from diffcache.profiling.record import frozen, record
+from diffcache.profiling.record import record
 from diffcache.profiling.repairs import Candidate, candidates, chosen
 from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.easycache import EasyCacheConfig
@@ -28,7 +29,6 @@ from diffcache.recipes.uniform import UniformConfig
 
 STEPS, TICKS = 50, 26
 """Of a full run, and of those the ones that are computed: what holding every second leaves."""
-Call = dict[str, Any]
 
 
 @dataclass(frozen=True)

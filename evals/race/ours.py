@@ -9,7 +9,7 @@ from typing import Any
 from diffcache.config import CacheConfig
 from diffcache.evals import zoo
 from diffcache.evals.race.contender import OURS, WARM_UP, Contender, Track, spread
-from diffcache.profiling.record import accelerated, frozen
+from diffcache.profiling.calling import accelerated, frozen
 from diffcache.recipes.deepcache import DeepCacheConfig
 from diffcache.recipes.easycache import EasyCacheConfig
 from diffcache.recipes.fbcache import FBCacheConfig
