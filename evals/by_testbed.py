@@ -9,9 +9,7 @@ from typing import Any
 import torch
 
 from diffcache.evals import zoo
-from diffcache.evals.provenance import provenance
-
-RESULTS = Path(__file__).resolve().parent / "results"
+from diffcache.evals.provenance import RESULTS, provenance
 
 
 def measure_by_testbed(
