@@ -10,12 +10,12 @@ from diffcache.anatomy import Anatomy
 from diffcache.branches import Branch
 from diffcache.calls import Call
 from diffcache.config import CacheConfig
-from diffcache.discovery import Site
 from diffcache.layout import Layout
 from diffcache.learning import learn
 from diffcache.planner import Planner, Verdict
 from diffcache.records import RunRecord
 from diffcache.schedulers.steps import Decision, Step
+from diffcache.sites import Site
 from diffcache.timetable import Turn
 from diffcache.units import watched
 

@@ -14,7 +14,6 @@ from diffcache.agreement import Agreement
 from diffcache.branches import Branch
 from diffcache.calls import Call
 from diffcache.config import CacheConfig, RunFacts
-from diffcache.discovery import Site
 from diffcache.engine import Engine
 from diffcache.formats import Format
 from diffcache.inside import Inside, Verdicts
@@ -22,6 +21,7 @@ from diffcache.layout import Layout
 from diffcache.records import RunRecord
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.steps import Decision, Step
+from diffcache.sites import Site
 from diffcache.takes import Takes
 from diffcache.timetable import Turn
 from diffcache.watch import COMPARED

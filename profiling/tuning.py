@@ -6,10 +6,8 @@ from typing import Any
 
 import torch
 
-from diffcache import report
+from diffcache.profiling.calling import Call, calls_hash, frozen
 from diffcache.profiling.full_runs import FullRuns
-from diffcache.profiling.pictures import rewound
-from diffcache.profiling.record import Call, accelerated, calls_hash
 from diffcache.recipes.budget import BudgetConfig, allowed, spread, warmup_of
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.schedulers.errors import ConfigError
@@ -65,7 +63,7 @@ class Tuner:
     def __init__(self, pipe: Any, calls: Sequence[Call]) -> None:
         self.calls = calls
         self.seen, self.apart = FullRuns(pipe, calls[::2]), FullRuns(pipe, calls[1::2])
-        self.full = self._run(BudgetConfig(speedup=1))
+        self.full = frozen(pipe, calls[0], BudgetConfig(speedup=1))
         self.ticks = self.full.num_ticks
         self._reached: dict[tuple[bool, int, int], float] = {}
 
@@ -117,20 +115,14 @@ class Tuner:
     def _measured(self, count: int, order: int, aim: dict[str, float]) -> Schedule:
         """A candidate with what it costs and gives."""
         schedule = self.schedule(count, order)
+        run = frozen(self.seen.pipe, self.calls[0], ReplayConfig(schedule=schedule))
         measured = {
-            "compute_fraction": self._run(ReplayConfig(schedule=schedule)).measured["compute_fraction"],
+            "compute_fraction": run.measured["compute_fraction"],
             "psnr": round(self.psnr(count, order), 2),
             "psnr_held_out": round(self.psnr(count, order, apart=True), 2),
         }
         producer = {"method": "tune", **aim, "prompts": calls_hash(self.calls)}
         return replace(schedule, measured=measured, producer=producer)
-
-    def _run(self, config: BudgetConfig | ReplayConfig) -> Schedule:
-        """One call's decisions."""
-        with accelerated(self.seen.pipe, config):
-            self.seen.pipe(**rewound(self.calls[0]))
-            schedule: Schedule = report(self.seen.pipe).to_schedule()
-            return schedule
 
 
 def _call(prompt: str | Call, seed: int, call: Call) -> Call:

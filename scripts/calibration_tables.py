@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from diffcache.evals import zoo
+from diffcache.evals.provenance import RESULTS
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "evals" / "results"
 PAGE = ROOT / "docs" / "calibration.md"
 TABLE = re.compile(r"(?<=<!-- table: )(\w+)( -->\n).*?(?=<!-- end -->)", re.DOTALL)
 Results = dict[str, dict[str, Any]]

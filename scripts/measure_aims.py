@@ -3,26 +3,20 @@
 `python scripts/measure_aims.py --testbeds flux dit` writes evals/results/aims_<testbed>.json.
 """
 
-import argparse
-import json
 import math
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import torch
-
 from diffcache.evals import zoo
+from diffcache.evals.by_testbed import measure_by_testbed
 from diffcache.evals.fidelity import psnr
-from diffcache.evals.provenance import provenance
 from diffcache.evals.rendering import render
 from diffcache.profiling.tuning import Tuner
 from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.schedulers.schedule import ALL, Schedule
 
-RESULTS = Path(__file__).resolve().parents[1] / "evals" / "results"
 STEPS = 50
 SPEEDUPS = (1.3, 1.5, 2.0, 2.5, 3.0, 4.0)
 SHARES = (0.26, 0.4, 0.6)
@@ -64,9 +58,6 @@ def measured(testbed: str, samples: int) -> dict[str, Any]:
         speedup.append({"speedup": aim, "ticks": ticks, "psnr": reached, "psnr_uniform": uniform})
         print(testbed, speedup[-1], flush=True)
     return {
-        **provenance("cpu, one thread"),
-        "testbed": testbed,
-        "samples": samples,
         "steps": STEPS,
         "cpu_seconds_of_a_tune": round(seconds, 1),
         "quality": quality,
@@ -74,19 +65,5 @@ def measured(testbed: str, samples: int) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--testbeds", nargs="+", default=zoo.NAMES, choices=zoo.NAMES)
-    parser.add_argument("--samples", type=int, default=16, help="on each side")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    for testbed in args.testbeds:
-        found = measured(testbed, args.samples)
-        (args.out / f"aims_{testbed}.json").write_text(json.dumps(found, indent=1) + "\n")
-
-
 if __name__ == "__main__":
-    main()
+    measure_by_testbed(__doc__, "aims", measured)

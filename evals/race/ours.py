@@ -1,19 +1,20 @@
 """Our own contenders."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from diffcache import accelerate, report, restore
 from diffcache.config import CacheConfig
 from diffcache.evals import zoo
 from diffcache.evals.race.contender import OURS, WARM_UP, Contender, Track, spread
+from diffcache.profiling.calling import accelerated, frozen
 from diffcache.recipes.deepcache import DeepCacheConfig
 from diffcache.recipes.easycache import EasyCacheConfig
 from diffcache.recipes.fbcache import FBCacheConfig
 from diffcache.recipes.registry import DEFAULT
+from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.taylorseer import TaylorSeerConfig
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.schedulers.schedule import Schedule
@@ -27,27 +28,17 @@ Make = Callable[[Any], CacheConfig]
 
 
 def _contender(name: str, knob: str, settings: tuple[float, ...], make: Make) -> Contender:
-    @contextmanager
-    def attach(pipe: Any, setting: float, track: Track) -> Iterator[None]:
-        accelerate(pipe, make(setting))
-        try:
-            yield
-        finally:
-            restore(pipe)
-
-    return Contender(name, OURS, knob, settings, attach)
+    return Contender(
+        name, OURS, knob, settings, lambda pipe, setting, track: accelerated(pipe, make(setting))
+    )
 
 
 def _evenly(name: str, **options: Any) -> Contender:
     """A schedule with so many computed ticks, spread evenly: whole intervals miss most budgets."""
 
-    @contextmanager
-    def attach(pipe: Any, setting: float, track: Track) -> Iterator[None]:
-        accelerate(pipe, _schedule(track, int(setting), tuple(options.items())))
-        try:
-            yield
-        finally:
-            restore(pipe)
+    def attach(pipe: Any, setting: float, track: Track) -> AbstractContextManager[None]:
+        schedule = _schedule(track, int(setting), tuple(options.items()))
+        return accelerated(pipe, ReplayConfig(schedule=schedule))
 
     return Contender(name, OURS, "ticks", TICKS, attach)
 
@@ -55,11 +46,9 @@ def _evenly(name: str, **options: Any) -> Contender:
 @lru_cache
 def _schedule(track: Track, ticks: int, options: tuple[tuple[str, Any], ...]) -> Schedule:
     """A recorded run's schedule, with its table rewritten."""
-    pipe = accelerate(
-        zoo.load(track.name), "uniform", interval=2, warmup_steps=WARM_UP, tail_steps=0, **dict(options)
-    )
-    pipe(**zoo.sample_call(track.name, 1000, track.steps, 1, "calibration"))
-    recorded: Schedule = report(pipe).to_schedule()
+    call = zoo.sample_call(track.name, 1000, track.steps, 1, "calibration")
+    config = UniformConfig(interval=2, warmup_steps=WARM_UP, tail_steps=0, **dict(options))
+    recorded = frozen(zoo.load(track.name), call, config)
     row = "".join("#" if computed else "-" for computed in spread(ticks, track.steps))
     return replace(recorded, table={site: dict.fromkeys(rows, row) for site, rows in recorded.table.items()})
 

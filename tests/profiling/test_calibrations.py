@@ -15,8 +15,9 @@ from zoo.pipelines import CASES
 from diffcache import Schedule, accelerate, report, tune
 from diffcache.config import CacheConfig
 from diffcache.profiling import calibrations, ertacache, repairs
+from diffcache.profiling.calling import accelerated
 from diffcache.profiling.full_runs import FullRuns
-from diffcache.profiling.record import accelerated, record
+from diffcache.profiling.record import record
 from diffcache.profiling.recording import Curve, Recording
 from diffcache.profiling.tuning import Tuner
 from diffcache.recipes.budget import BudgetConfig
