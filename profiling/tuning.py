@@ -8,7 +8,7 @@ import torch
 
 from diffcache.profiling.calling import Call, calls_hash, frozen
 from diffcache.profiling.full_runs import FullRuns
-from diffcache.recipes.budget import BudgetConfig, allowed, spread, warmup_of
+from diffcache.recipes.budget import BudgetConfig, allowed, spread
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.schedule import ALL, Schedule
@@ -102,7 +102,7 @@ class Tuner:
 
     def schedule(self, count: int, order: int) -> Schedule:
         """So many ticks, evenly spread after the warm-up of `speedup=`, extrapolated with this order."""
-        computed = set(spread(self.ticks, count, warmup_of(count)))
+        computed = set(spread(self.ticks, count, 3 if count >= 16 else 1))
         marks = "".join("#" if tick in computed else "-" for tick in range(self.ticks))
         predictor = {"name": "polynomial", "order": order, "axis": "sigma", "basis": "output"}
         return replace(

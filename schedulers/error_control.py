@@ -29,7 +29,7 @@ class ErrorControl(CacheScheduler):
 
     Args:
         threshold: bound on E.
-        order: of the predictor, at least 1; holding, and from 2 on the straight line, are what it is weighed against.
+        order: of the predictor; the straight line and holding are weighed against it where they are of lower order.
         axis: on which distances are taken.
     """
 
@@ -39,9 +39,8 @@ class ErrorControl(CacheScheduler):
         self.threshold = threshold
         self.axis: Axis = axis
         self.error = 0.0
-        self._orders = {Decision.PREDICT: order, Decision.LINE: 1, Decision.HOLD: 0}
-        if order == 1:
-            del self._orders[Decision.LINE]
+        lower = {kind: n for kind, n in {Decision.LINE: 1, Decision.HOLD: 0}.items() if n < order}
+        self._orders = {Decision.PREDICT: order} | lower
         self.compares = tuple(self._orders)
         self._errors: Tensor | None = None
         self._points: list[Moment] = []
@@ -60,10 +59,14 @@ class ErrorControl(CacheScheduler):
         best = min(foreseen, key=foreseen.__getitem__)
         if not step.repeats_sigma:
             self.error += foreseen[best]
+        return Decision.COMPUTE if self.due(step) else best
+
+    def due(self, step: Step) -> bool:
+        """Whether reusing this tick would cost too much, or make the gap too long."""
         newest, before = self._points[:2]
-        if not self.error < self.threshold or step.tick - newest.tick >= GROWTH * (newest.tick - before.tick):
-            return Decision.COMPUTE
-        return best
+        return not self.error < self.threshold or step.tick - newest.tick >= GROWTH * (
+            newest.tick - before.tick
+        )
 
     def computed(self, latents: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         self.error = 0.0

@@ -10,6 +10,7 @@ from diffcache.config import CacheConfig
 from diffcache.evals import zoo
 from diffcache.evals.race.contender import OURS, WARM_UP, Contender, Track, spread
 from diffcache.profiling.calling import accelerated, frozen
+from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.deepcache import DeepCacheConfig
 from diffcache.recipes.easycache import EasyCacheConfig
 from diffcache.recipes.fbcache import FBCacheConfig
@@ -21,6 +22,7 @@ from diffcache.schedulers.schedule import Schedule
 
 INTERVALS = (12, 10, 8, 6, 5, 4, 3, 2)
 TICKS = (8, 10, 12, 14, 17, 20, 25, 29, 33)
+SPEEDUPS = (1.25, 1.5, 1.75, 2, 2.5, 3, 3.5, 4)
 DEFAULT_THRESHOLDS = (0.2, 0.12, 0.08, 0.06, 0.05, 0.04, 0.03, 0.025, 0.02, 0.015, 0.0125, 0.01)
 THRESHOLDS = (0.3, 0.2, 0.14, 0.1, 0.07, 0.05, 0.035, 0.025, 0.018)
 
@@ -55,6 +57,7 @@ def _schedule(track: Track, ticks: int, options: tuple[tuple[str, Any], ...]) ->
 
 CONTENDERS = (
     _contender("default", "threshold", DEFAULT_THRESHOLDS, lambda t: DEFAULT.replace(threshold=t)),
+    _contender("speedup=", "speedup", SPEEDUPS, lambda s: BudgetConfig(speedup=s)),
     _contender(
         "every nth, order 1",
         "interval",
