@@ -13,9 +13,9 @@ from diffcache.kernels.attention_probe import attention_lse, attention_received,
 from diffcache.kernels.confidence import likeliest, top_two
 from diffcache.kernels.dispatch import FP8, Op
 from diffcache.kernels.extrapolate import weighted_sum
-from diffcache.kernels.quantize import quantize_and_measure, quantize_rows
+from diffcache.kernels.quantize import quantize_rows
 from diffcache.kernels.relative_l1 import l1_means, mean_abs, secant_means
-from diffcache.kernels.residual import subtract, subtract_and_measure
+from diffcache.kernels.residual import subtract
 from diffcache.kernels.rope_scatter import rotate_and_scatter, row_drift
 
 BF16 = torch.bfloat16
@@ -89,14 +89,12 @@ def _feature_cases(model: str, shape: tuple[int, ...]) -> Iterator[Case]:
     yield Case(model, secant_means, "", lambda: tuple(some(4)))
     yield Case(model, subtract, "to fp32", lambda: (*some(2), torch.float32))
     yield Case(model, subtract, "to bf16", lambda: (*some(2), BF16))
-    yield Case(model, subtract_and_measure, "to bf16", lambda: (*some(4), BF16))
     yield Case(
         model, weighted_sum, "hold fp32", lambda: (some(1, torch.float32), [], [1.0], *some(1), *plain, BF16)
     )
     yield Case(model, weighted_sum, "linear bf16", lambda: (some(2), [], LINEAR, *some(1), *plain, BF16))
     for dtype, name in ((torch.int8, "int8"), (FP8, "e4m3")):
         yield Case(model, quantize_rows, name, partial(lambda dtype: (*some(2), dtype), dtype))
-        yield Case(model, quantize_and_measure, name, partial(lambda dtype: (*some(4), dtype), dtype))
         yield Case(model, weighted_sum, f"linear {name} corrected", partial(corrected, dtype))
 
 

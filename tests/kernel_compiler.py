@@ -78,13 +78,12 @@ def launch_all(dtype: torch.dtype) -> None:
     x = torch.zeros(2, 64, 3072, dtype=dtype)
     relative_l1_triton.secant_means(x, x, x, x)
     residual_triton.subtract(x, x, torch.float32)
-    residual_triton.subtract_and_measure(x, x, x, x, torch.float32)
     extrapolate_triton.weighted_sum(
         [x.double()] * 3, [], [3.0, -3.0, 1.0], x, None, None, None, -1, False, dtype
     )
     scales, by_channel = torch.zeros(2, 64, 1), torch.zeros(2, 3072)
     for stored in (torch.int8, torch.float8_e4m3fn):
-        quantize_triton.quantize_and_measure(x, x, x, x, stored)
+        quantize_triton.quantize_rows(x, x, stored)
         extrapolate_triton.weighted_sum(
             [x.to(stored)] * 2, [scales] * 2, [2.0, -1.0], x, by_channel[0], by_channel, by_channel, -1, True, dtype
         )  # fmt: skip

@@ -85,8 +85,6 @@ def sample_calls() -> dict[str, tuple[Any, ...]]:
         "l1_means": (x, x + 1),
         "secant_means": (x, x + 1, x, x + 1),
         "subtract": (last, last + 1, torch.float64),
-        "subtract_and_measure": (x, x + 1, x, x + 1, torch.bfloat16),
-        "quantize_and_measure": (x, x + 1, x, x + 1, torch.int8),
         "quantize_rows": (x, None, torch.int8),
         "weighted_sum": ([last, last], [], [2.0, -1.0], last, None, None, None, -1, False, torch.bfloat16),
         "rotate_and_scatter": rotation,

@@ -17,7 +17,6 @@ KERNELS = {
 AT_THE_MEMORY_LIMIT = {
     "l1_kernel",
     "subtract_kernel",
-    "subtract_and_measure_kernel",
     "weighted_sum_kernel",
     "quantize_kernel",
 }
