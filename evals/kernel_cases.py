@@ -16,7 +16,8 @@ from diffcache.kernels.extrapolate import weighted_sum
 from diffcache.kernels.quantize import quantize_rows
 from diffcache.kernels.relative_l1 import l1_means, mean_abs, secant_means
 from diffcache.kernels.residual import subtract
-from diffcache.kernels.rope_scatter import rotate_and_scatter, row_drift
+from diffcache.kernels.rope_scatter import rope_scatter
+from diffcache.kernels.row_drift import replace_and_compare
 
 BF16 = torch.bfloat16
 FEATURES = {
@@ -29,7 +30,7 @@ FEATURES = {
 HEADS, HEAD, SLOTS, VOCABULARY = 32, 128, 1152, 126_464
 """LLaDA 8B: heads (of keys, too), channels of each, length of prompt and answer, tokens."""
 
-ACTIVE, TRACKED = 32, 16
+ANSWER, ACTIVE, TRACKED = 256, 32, 16
 LINEAR = [2.0, -1.0]
 
 
@@ -105,10 +106,9 @@ def _language_cases(model: str) -> Iterator[Case]:
         return torch.randn(1, HEADS, tokens, HEAD, dtype=BF16)
 
     def written() -> tuple[Any, ...]:
-        rows = torch.randperm(SLOTS)[None, :ACTIVE].int()
-        angles = torch.rand(SLOTS, HEAD // 2)
+        rows, angles = torch.randperm(SLOTS)[None, :ACTIVE], torch.rand(1, ACTIVE, HEAD)
         new = [heads(ACTIVE) for _ in range(3)]
-        return (*new, rows, rows, angles.cos(), angles.sin(), heads(SLOTS), heads(SLOTS))
+        return (*new, angles.cos(), angles.sin(), rows, heads(SLOTS), heads(SLOTS))
 
     def attended(tokens: int) -> tuple[Tensor, Tensor, Tensor]:
         q, keys = heads(tokens), heads(SLOTS)
@@ -117,9 +117,13 @@ def _language_cases(model: str) -> Iterator[Case]:
     def active_rows(arguments: Any, result: Any) -> int:
         return 2 * nbytes(arguments[:3])
 
-    yield Case(model, rotate_and_scatter, "", written, active_rows)
+    yield Case(model, rope_scatter, "", written, active_rows)
     yield Case(
-        model, row_drift, "", lambda: written()[1:], lambda arguments, result: 2 * nbytes(arguments[:2])
+        model,
+        replace_and_compare,
+        "",
+        lambda: (heads(ANSWER), heads(ANSWER)),
+        lambda arguments, result: nbytes(arguments) + nbytes(arguments[:1]) + nbytes(result),
     )
     yield Case(model, attention_lse, "", lambda: (heads(ACTIVE), heads(SLOTS), None, scale))
     yield Case(model, key_mass, "", lambda: (*attended(ACTIVE), None, scale))

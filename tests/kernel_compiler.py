@@ -73,6 +73,7 @@ def launch_all(dtype: torch.dtype) -> None:
         relative_l1_triton,
         residual_triton,
         rope_scatter_triton,
+        row_drift_triton,
     )
 
     x = torch.zeros(2, 64, 3072, dtype=dtype)
@@ -92,10 +93,9 @@ def launch_all(dtype: torch.dtype) -> None:
         torch.zeros(1, 8, 512, 128, dtype=dtype),
         torch.zeros(1, 32, 32),
     )
-    rows, table = torch.zeros(1, 32, dtype=torch.int32), torch.zeros(512, 64)
-    new = q[:, :8]
-    rope_scatter_triton.rotate_and_scatter(q, new, new, rows, rows, table, table, keys, keys)
-    rope_scatter_triton.row_drift(new, new, rows, rows, table, table, keys, keys)
+    rows, table, new = torch.zeros(1, 32, dtype=torch.int64), torch.zeros(1, 32, 128, dtype=dtype), q[:, :8]
+    rope_scatter_triton.rope_scatter(q, new, new, table, table, rows, keys, keys)
+    row_drift_triton.replace_and_compare(new, new)
     valid = torch.ones(1, 512, dtype=torch.bool)
     attention_probe_triton.attention_lse(q, keys, valid, 0.1)
     attention_probe_triton.key_mass(q, keys, lse, valid, 0.1)

@@ -77,12 +77,11 @@ class DriftWalk(Walk):
         return hidden, rows
 
     def layer(self, layer: int, hidden: Tensor, rows: Rows, rotary: Rotary, mask: Tensor | None) -> Tensor:
-        queries, keys, values = self.net.project(layer, hidden, rotary)
         before = None
         if self._tracked is not None:
             asked = self._asked(layer, self._tracked.rows)
             before = attention_weights(*asked, self._attendable, self.net.scale)
-        self.cache.write(layer, rows, keys, values)
+        queries = self.write(layer, rows, rotary, *self.net.project(layer, hidden))
         self.cache.write_plane("queries", layer, rows, queries.transpose(1, 2))
         self.ledger.computed(hidden.shape[1], self.cache.length)
         self._observe(layer, before)

@@ -34,12 +34,6 @@ def most_attended(received: Tensor, eligible: Tensor, count: int) -> Tensor:
     return chosen.any(dim=0)
 
 
-def value_similarity(new: Tensor, old: Tensor) -> Tensor:
-    """Cosine [b, n] between new and stored values [b, K, n, D], over heads and their numbers together."""
-    new, old = (values.transpose(1, 2).flatten(2).float() for values in (new, old))
-    return _cosine(new, old, dim=2)
-
-
 def _cosine(a: Tensor, b: Tensor, dim: int) -> Tensor:
     """Cosine along `dim`; 0 where either is all zero. Several times faster on CPU than PyTorch's own."""
     norms = a.square().sum(dim) * b.square().sum(dim)
