@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffcache.kernels.attention_cosine import cosine_over_heads, cosine_over_keys
+from diffcache.kernels.attention_drift import attention_drift
 from diffcache.kernels.attention_probe import attention_lse, attention_received, key_mass
 from diffcache.kernels.confidence import likeliest, top_two
 from diffcache.kernels.dispatch import FP8, Op
@@ -114,6 +114,11 @@ def _language_cases(model: str) -> Iterator[Case]:
         q, keys = heads(tokens), heads(SLOTS)
         return q, keys, attention_lse(q, keys, None, scale)
 
+    def compared(over_keys: bool) -> tuple[Any, ...]:
+        rows, share = torch.randperm(SLOTS)[None, :ACTIVE], torch.full((1, ACTIVE), 1 / ACTIVE)
+        written = heads(SLOTS), rows, heads(ACTIVE)
+        return heads(ACTIVE + TRACKED), share, heads(TRACKED), *written, None, scale, over_keys
+
     def active_rows(arguments: Any, result: Any) -> int:
         return 2 * nbytes(arguments[:3])
 
@@ -133,7 +138,7 @@ def _language_cases(model: str) -> Iterator[Case]:
         "",
         lambda: (heads(ACTIVE), heads(SLOTS), torch.full((1, ACTIVE), 1 / ACTIVE), None, scale),
     )
-    for op in (cosine_over_heads, cosine_over_keys):
-        yield Case(model, op, "", lambda: (*attended(TRACKED), *attended(TRACKED), None, scale))
+    for over_keys, name in ((False, "over heads"), (True, "over keys")):
+        yield Case(model, attention_drift, name, partial(compared, over_keys))
     yield Case(model, top_two, "", lambda: (torch.randn(ACTIVE, VOCABULARY, dtype=BF16), None))
     yield Case(model, likeliest, "", lambda: (torch.randn(ACTIVE, VOCABULARY, dtype=BF16),))

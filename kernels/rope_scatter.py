@@ -48,7 +48,19 @@ def rope_scatter(
         values: likewise.
     """
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
-    _write((keys, values), rows, (_rotate(k, cos, sin), v))
+    rotated = _rotate(k, cos, sin)
+    if rows is None:
+        keys.copy_(rotated)
+        values.copy_(v)
+    elif rows.numel() and int(rows.min()) < 0:
+        b, i = (rows >= 0).nonzero(as_tuple=True)
+        slots = rows[b, i].long()
+        keys[b, :, slots] = rotated[b, :, i].to(keys.dtype)
+        values[b, :, slots] = v[b, :, i].to(values.dtype)
+    else:
+        slots = rows.long().unsqueeze(1).unsqueeze(3).expand(k.shape)
+        keys.scatter_(2, slots, rotated.to(keys.dtype))
+        values.scatter_(2, slots, v.to(values.dtype))
     return _rotate(q, cos, sin)
 
 
@@ -60,20 +72,3 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         rotated[..., :size] = _rotate(x[..., :size], cos, sin)
         return rotated
     return (x * cos).add_(x.roll(size // 2, -1) * sin).to(x.dtype)
-
-
-def _write(caches: tuple[Tensor, Tensor], rows: Tensor | None, new: tuple[Tensor, Tensor]) -> None:
-    """Each of the new [B, Hk, n, D] into its cache."""
-    if rows is None:
-        for cache, heads in zip(caches, new, strict=True):
-            cache.copy_(heads)
-        return
-    if rows.numel() and int(rows.min()) < 0:
-        b, i = (rows >= 0).nonzero(as_tuple=True)
-        for cache, heads in zip(caches, new, strict=True):
-            cache[b, :, rows[b, i].long()] = heads[b, :, i].to(cache.dtype)
-        return
-    batch, n = rows.shape
-    at = rows.long().view(batch, 1, n, 1).expand(new[0].shape)
-    for cache, heads in zip(caches, new, strict=True):
-        cache.scatter_(2, at, heads.to(cache.dtype))

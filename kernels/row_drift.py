@@ -22,6 +22,7 @@ def replace_and_compare(stored: Tensor, new: Tensor) -> Tensor:
         stored: [B, Hk, n, D], rows of the cache, written in place.
         new: likewise.
     """
-    drift = cosine(*(rows.transpose(1, 2).flatten(2).float() for rows in (new, stored)), 2)
+    old_row, new_row = (rows.transpose(1, 2).flatten(2).float() for rows in (stored, new))
+    drift = cosine(old_row, new_row, 2)
     stored.copy_(new)
     return drift

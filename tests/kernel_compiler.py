@@ -65,7 +65,7 @@ def compile_only(found: dict[str, Counter[str]]) -> None:
 def launch_all(dtype: torch.dtype) -> None:
     """One launch of each kernel at least, on tensors whose contents nobody reads."""
     from diffcache.kernels import (
-        attention_cosine_triton,
+        attention_drift_triton,
         attention_probe_triton,
         confidence_triton,
         extrapolate_triton,
@@ -99,8 +99,9 @@ def launch_all(dtype: torch.dtype) -> None:
     valid = torch.ones(1, 512, dtype=torch.bool)
     attention_probe_triton.attention_lse(q, keys, valid, 0.1)
     attention_probe_triton.key_mass(q, keys, lse, valid, 0.1)
-    attention_cosine_triton.cosine_over_heads(q, keys, lse, q, keys, lse, valid, 0.1)
-    attention_cosine_triton.cosine_over_keys(q, keys, lse, q, keys, lse, valid, 0.1)
+    share = torch.ones(1, 24)
+    for over_keys in (False, True):
+        attention_drift_triton.attention_drift(q, share, q[:, :, :8], keys, rows, new, valid, 0.1, over_keys)
     confidence_triton.top_two(torch.zeros(4, 126464, dtype=dtype), torch.zeros(2, dtype=torch.int64))
 
 

@@ -103,7 +103,7 @@ class TokenKVCache:
         """
         stored_keys, stored_values = self._layers[layer]
         if isinstance(rows, slice):
-            stored_keys, stored_values = stored_keys[:, :, rows], stored_values[:, :, rows]
+            stored_keys, stored_values = take(stored_keys, rows, 2), take(stored_values, rows, 2)
             return rope_scatter(queries, keys, values, *rotary, None, stored_keys, stored_values)
         return rope_scatter(queries, keys, values, *rotary, rows, stored_keys, stored_values)
 

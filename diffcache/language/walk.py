@@ -22,10 +22,10 @@ class Walk:
         self.net = net
         self.cache = cache
         self.ledger = ledger
-        tables = kept_usable(net.rotary)(cache.capacity, cache.real.device)
-        kernels = kernel_tables(net, tables)
-        self._kernel_rotates = kernels is not None
-        self._tables = kernels or tables
+        own = kept_usable(net.rotary)(cache.capacity, cache.real.device)
+        for_kernel = kernel_tables(net, own)
+        self._tables = for_kernel or own
+        self._kernel_rotates = for_kernel is not None
 
     def begin(self, canvas: Canvas, full: bool) -> None:
         """The next call is about this canvas, and computes everything if `full`."""

@@ -80,7 +80,6 @@ def sample_calls() -> dict[str, tuple[Any, ...]]:
     rows = torch.tensor([[0, 4, -1]])
     rotated = q.mT.contiguous().mT
     rotation = (rotated, q, q, torch.randn(1, 3, 4), torch.randn(1, 3, 4), rows, keys, keys.clone())
-    compared = (q, keys, lse, q, keys, lse, None, 0.5)
     return {
         "mean_abs": (x, x + 1),
         "l1_means": (x, x + 1),
@@ -93,8 +92,17 @@ def sample_calls() -> dict[str, tuple[Any, ...]]:
         "attention_lse": (q, keys, None, 0.5),
         "key_mass": (q, keys, lse, None, 0.5),
         "attention_received": (q, keys, torch.rand(1, 3), None, 0.5),
-        "cosine_over_heads": compared,
-        "cosine_over_keys": compared,
+        "attention_drift": (
+            q,
+            torch.rand(1, 1),
+            q[:, :, :2],
+            keys,
+            torch.tensor([[3, 1, 3]]),
+            q,
+            None,
+            0.5,
+            False,
+        ),
         "likeliest": (torch.randn(4, 9),),
         "top_two": (torch.randn(4, 9), torch.tensor([1, 3])),
     }
