@@ -120,7 +120,7 @@ def _language_cases(model: str) -> Iterator[Case]:
         return heads(ACTIVE + TRACKED), share, heads(TRACKED), *written, None, scale, over_keys
 
     def active_rows(arguments: Any, result: Any) -> int:
-        return 2 * nbytes(arguments[:3])
+        return 2 * nbytes(arguments[:3]) + nbytes(arguments[3:6])
 
     yield Case(model, rope_scatter, "", written, active_rows)
     yield Case(

@@ -1,8 +1,46 @@
-"""Elastic-Cache's bookkeeping: which tokens it tracks, and which of the rows that are looked at count."""
+"""Elastic-Cache's bookkeeping: which tokens it tracks, which rows count, and what their attention is compared with."""
 
+from typing import Any
+
+import pytest
 import torch
+from language.tiny import MASK, texts, tiny_llama
 
+from diffcache.language import drift
+from diffcache.language.cache import take
+from diffcache.language.canvas import Canvas
 from diffcache.language.drift import Watched, most_attended
+from diffcache.language.families import backbone_of
+from diffcache.language.recipes.elastic import ElasticCacheConfig
+from diffcache.language.session import Session
+
+
+@torch.no_grad()
+def test_what_is_compared_is_the_cache_before_and_after_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[tuple[Any, ...]] = []
+    compare = drift.attention_drift
+    monkeypatch.setattr(drift, "attention_drift", lambda *args: compared.append(args) or compare(*args))
+    canvas = Canvas.of_prompts(texts(2, 9), 12, MASK)
+    session = Session(
+        backbone_of(tiny_llama()),
+        ElasticCacheConfig(threshold=-1.01, window=4),
+        torch.ones_like(canvas.tokens, dtype=torch.bool),
+    )
+    canvas.window = session.window
+    session.logits(canvas)
+    canvas.rewrite(canvas.tokens.index_fill(1, torch.tensor(9), 7))
+    canvas.advance()
+    tracked, cache = Watched.of(session.walk.extra).rows, session.cache
+    keys, asked = cache.keys.clone(), cache.planes["queries"].clone()
+    session.logits(canvas)
+    assert len(compared) == 3
+    for layer, (queries, share, old_queries, new_keys, rows, old_keys, *_) in enumerate(compared):
+        assert 9 in rows[0]
+        assert torch.equal(old_keys, take(keys[layer], rows, dim=2))
+        assert torch.equal(new_keys, cache.read(layer)[0])
+        assert torch.equal(old_queries, take(asked[layer], tracked).transpose(1, 2))
+        now = take(cache.plane("queries", layer), tracked).transpose(1, 2)
+        assert torch.equal(queries[:, :, share.shape[1] :], now)
 
 
 def test_the_most_attended_of_each_layer_are_chosen_among_the_eligible() -> None:
