@@ -78,6 +78,10 @@ def test_the_residual_is_not_rounded_before(device: torch.device) -> None:
     assert back[0].tolist() == pytest.approx([0, 0.0078125])
 
 
+def test_nothing_to_quantize(compare: Any) -> None:
+    assert compare(quantize_rows, torch.randn(0, 3), None, torch.int8)[1].shape == (0, 1)
+
+
 def test_memory(device: torch.device) -> None:
     x = torch.randn(2, 64, 1024, dtype=torch.bfloat16)
     stored = quantize_feature(x)
