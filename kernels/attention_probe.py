@@ -19,7 +19,7 @@ def attention_lse(q: Tensor, keys: Tensor, valid: Tensor | None, scale: float) -
         valid: bool [B, S], which keys count (False for padding); None for all.
         scale: usually D ** -0.5.
     """
-    return attention_scores(q, keys, valid, scale).logsumexp(-1)
+    return _scores(q, keys, valid, scale).logsumexp(-1)
 
 
 @op()
@@ -35,7 +35,7 @@ def key_mass(q: Tensor, keys: Tensor, lse: Tensor, valid: Tensor | None, scale: 
         valid: bool [B, S] or None.
         scale: as of `lse`.
     """
-    return (attention_scores(q, keys, valid, scale) - lse[..., None]).exp().sum((1, 2))
+    return (_scores(q, keys, valid, scale) - lse[..., None]).exp().sum((1, 2))
 
 
 @op()
@@ -58,10 +58,10 @@ def attention_received(
 
 def attention_weights(queries: Tensor, keys: Tensor, valid: Tensor | None, scale: float) -> Tensor:
     """Softmax weights [B, H, T, S] in fp32: what the kernels do without. Arguments as of `attention_received`."""
-    return attention_scores(queries, keys, valid, scale).softmax(dim=-1)
+    return _scores(queries, keys, valid, scale).softmax(dim=-1)
 
 
-def attention_scores(q: Tensor, keys: Tensor, valid: Tensor | None, scale: float) -> Tensor:
+def _scores(q: Tensor, keys: Tensor, valid: Tensor | None, scale: float) -> Tensor:
     """[B, H, T, S] in fp32, -inf at keys that do not count."""
     batch, heads, tokens, channels = q.shape
     # Heads that share keys stand side by side, so that no key is copied.

@@ -79,9 +79,7 @@ class DriftWalk(Walk):
     def layer(self, layer: int, hidden: Tensor, rows: Rows, rotary: Rotary, mask: Tensor | None) -> Tensor:
         before = None
         if self._tracked is not None:
-            assert isinstance(
-                rows, Tensor
-            )  # a range is computed in full calls alone, and then nothing is tracked
+            assert isinstance(rows, Tensor)  # a range means a full call, in which nothing is tracked
             asked, keys = self._asked(layer, self._tracked.rows)
             before = asked, rows, take(keys, rows, dim=2)
         queries = self.write(layer, rows, rotary, *self.net.project(layer, hidden))
