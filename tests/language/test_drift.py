@@ -26,7 +26,7 @@ def test_what_is_compared_is_the_cache_before_and_after_the_call(monkeypatch: py
         ElasticCacheConfig(threshold=-1.01, window=4),
         torch.ones_like(canvas.tokens, dtype=torch.bool),
     )
-    canvas.window = session.window
+    canvas.window = session.config.candidates
     session.logits(canvas)
     canvas.rewrite(canvas.tokens.index_fill(1, torch.tensor(9), 7))
     canvas.advance()
