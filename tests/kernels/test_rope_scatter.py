@@ -99,10 +99,7 @@ def test_any_dtype(dtype: torch.dtype, rows: Any) -> None:
 
 @pytest.mark.parametrize("heads", [(1, 1), (3, 3), (6, 2)], ids=str)
 @pytest.mark.parametrize("channels", [(2, 2), (12, 8), (16, 16), (21, 6)], ids=str)
-def test_any_heads_and_partial_rotation(
-    heads: tuple[int, int],
-    channels: tuple[int, int],
-) -> None:
+def test_any_heads_and_partial_rotation(heads: tuple[int, int], channels: tuple[int, int]) -> None:
     check(case([[5]], heads=heads, channels=channels[0], rotated=channels[1]))
 
 
