@@ -44,10 +44,13 @@ def test_none_writes_what_the_plain_sampler_writes(rule: str, mask: Any) -> None
     assert report(model).compute_fraction > 0.95
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("mask", [None, padded], ids=["whole", "padded"])
-def test_a_full_call_has_the_models_own_logits_to_the_bit(attention: str, mask: Any) -> None:
-    model, tokens = tiny_llama(attn_implementation=attention), texts(3, 20)
+def test_a_full_call_has_the_models_own_logits_to_the_bit(
+    attention: str, mask: Any, dtype: torch.dtype
+) -> None:
+    model, tokens = tiny_llama(attn_implementation=attention).to(dtype), texts(3, 20)
     given = torch.ones_like(tokens) if mask is None else mask(tokens)
     canvas = Canvas.of_prompts(tokens, 0, MASK)
     canvas.block = range(20)

@@ -30,7 +30,7 @@ class LlamaLike(Backbone):
         cos, sin = self.model.model.rotary_emb(like, torch.arange(length, device=device)[None])
         return cos, sin
 
-    def project(self, layer: int, hidden: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, layer: int, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         attention = self.layers[layer].self_attn
         normed = self.layers[layer].input_layernorm(hidden)
         queries, keys, values = (
@@ -39,8 +39,11 @@ class LlamaLike(Backbone):
         )
         if hasattr(attention, "q_norm"):
             queries, keys = attention.q_norm(queries), attention.k_norm(keys)
-        queries, keys = self._source.apply_rotary_pos_emb(queries, keys, *rotary)
         return queries, keys, values
+
+    def rotate(self, queries: Tensor, keys: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor]:
+        queries, keys = self._source.apply_rotary_pos_emb(queries, keys, *rotary)
+        return queries, keys
 
     def values(self, layer: int, hidden: Tensor) -> Tensor:
         part = self.layers[layer]
