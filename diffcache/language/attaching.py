@@ -107,6 +107,13 @@ def caller_for(model: Any, real: Tensor) -> Caller:
     return session
 
 
+def window_of(model: Any, asked: int | None) -> int | None:
+    """How many masks of a text may be committed at most, the first ones: the smaller of `asked` and the method's own."""
+    attachment = _active(model)
+    own = None if attachment is None else attachment.config.candidates
+    return min((size for size in (asked, own) if size is not None), default=None)
+
+
 def _active(target: Any) -> Attachment | None:
     return None if id(target) in _paused.get() else _attachments.get(target)
 

@@ -185,7 +185,7 @@ def test_elastic_refreshes_always_above_one_and_never_below_minus_one(
     config = ElasticCacheConfig(threshold=threshold, window=4, refresh=refresh, axis=axis)
     canvas = Canvas.of_prompts(texts(2, 9), 12, MASK)
     session = Session(backbone_of(tiny_llama()), config, torch.ones_like(canvas.tokens, dtype=torch.bool))
-    canvas.window = session.window
+    canvas.window = session.config.candidates
     seen = []
     with torch.no_grad():
         for at in range(9, 15):
