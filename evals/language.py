@@ -78,6 +78,7 @@ def contenders(decoding: str) -> dict[str, CacheConfig | None]:
         **anywhere,
         "fast-dllm-prefix": PrefixConfig(),
         "fast-dllm-dual": DualConfig(),
+        "fast-dllm-dual, keep_written": DualConfig(keep_written=True),
         "vicinity": VicinityConfig(),
         "block-causal": BlockCausalConfig(),
     }
@@ -117,14 +118,16 @@ def load() -> Any:
     return AutoModelForCausalLM.from_pretrained(FOLDER, local_files_only=True).eval()
 
 
-def write(
-    model: nn.Module, prompts: Tensor, config: CacheConfig | None, options: dict[str, Any]
-) -> Generation:
-    """One run, accelerated by `config` or plain."""
+def prepare(model: nn.Module, config: CacheConfig | None) -> None:
+    """Accelerates with `config`, or makes plain."""
     if config is None:
         restore(model)
     else:
         accelerate(model, config)
+
+
+def write(model: nn.Module, prompts: Tensor, options: dict[str, Any]) -> Generation:
+    """One run of the model as it was prepared."""
     return generate(model, prompts, gen_length=GEN_LENGTH, **SAMPLING, **options)
 
 
@@ -141,7 +144,8 @@ def write_batch(config: CacheConfig | None, prompts: Tensor, options: dict[str, 
     """Writes and checks a batch with this process's model, on one thread."""
     torch.set_num_threads(1)
     model = load()
-    written = write(model, prompts, config, options)
+    prepare(model, config)
+    written = write(model, prompts, options)
     right = wordchain.right_words(written.sequences, PROMPT_LENGTH)
     return Batch(right, written.calls, None if config is None else report(model).ledger)
 
@@ -195,8 +199,9 @@ def throughput(
     rates: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(repeats):
         for name, (config, options) in runs.items():
+            prepare(model, config)
             start = time.process_time()
-            written = write(model, prompts, config, options)
+            written = write(model, prompts, options)
             rates[name].append(int(written.lengths.sum()) / (time.process_time() - start))
     return {name: statistics.median(found) for name, found in rates.items()}
 

@@ -31,6 +31,12 @@ CLOSED_FORMS: dict[str, tuple[str, dict[str, Any], int, int]] = {
     "none": ("none", {}, BLOCK, LENGTH * GEN),
     "prefix": ("fast-dllm-prefix", {}, BLOCK, sum(LENGTH + (BLOCK - 1) * (LENGTH - a) for a in BLOCKS)),
     "dual": ("fast-dllm-dual", {}, BLOCK, 3 * (LENGTH + (BLOCK - 1) * BLOCK)),
+    "dual that keeps what is written": (
+        "fast-dllm-dual",
+        {"keep_written": True},
+        BLOCK,
+        3 * (LENGTH + sum(BLOCK - call + 1 for call in range(1, BLOCK))),
+    ),
     "vicinity": (
         "vicinity",
         {"before": 2, "after": 2, "warmup_steps": 0},
@@ -62,13 +68,7 @@ def test_rows_and_operations_are_those_of_the_closed_form(case: str) -> None:
     assert ledger.full_row_layers == LENGTH * GEN * LAYERS
     costs = ledger.costs
     assert ledger.full_flops == GEN * costs.call(LENGTH, LENGTH, LENGTH)
-    if method in (
-        "none",
-        "fast-dllm-prefix",
-        "fast-dllm-dual",
-        "vicinity",
-        "dkv-prefill",
-    ):  # read whole blocks
+    if case in ("none", "prefix", "dual", "vicinity", "dkv-prefill"):  # read whole blocks
         head = GEN * block * costs.head
         assert ledger.flops == ledger.row_layers * (costs.row + costs.pair * LENGTH) + head
 
@@ -110,11 +110,11 @@ def stale_after(method: str, call: int, **options: Any) -> Tensor:
     config = methods()[method](**options)
     canvas = Canvas.of_prompts(texts(2, PROMPT), GEN, MASK)
     session = Session(backbone_of(tiny_llama()), config, torch.ones_like(canvas.tokens, dtype=torch.bool))
-    canvas.window = session.window
+    canvas.window = session.config.candidates
     just_written = torch.zeros_like(canvas.tokens, dtype=torch.bool)
     with torch.no_grad():
         for step in range(call):
-            if session.window is None and step % BLOCK == 0:
+            if session.config.candidates is None and step % BLOCK == 0:
                 canvas.enter(range(BLOCKS[step // BLOCK], BLOCKS[step // BLOCK] + BLOCK))
             logits, predicted = session.logits(canvas)
             tokens, sure = draw(logits, MASK, 0.0, None)
@@ -143,8 +143,18 @@ def test_a_written_token_is_computed_once_more_at_the_next_call(
     assert not stale_after(method, call, **options).any()
 
 
-@pytest.mark.parametrize("method", ["fast-dllm-dual", "vicinity"])
-def test_block_caches_are_stale_in_no_more_than_a_blocks_last_token(method: str) -> None:
-    assert not stale_after(method, BLOCK, **({"warmup_steps": 0} if method == "vicinity" else {})).any()
-    late = stale_after("fast-dllm-dual", BLOCK + 1)
-    assert not late.any()  # the next block's first call is full
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("fast-dllm-dual", {}),
+        ("fast-dllm-dual", {"keep_written": True}),
+        ("vicinity", {"warmup_steps": 0}),
+    ],
+    ids=["dual", "dual that keeps what is written", "vicinity"],
+)
+def test_block_caches_are_stale_in_no_more_than_a_blocks_last_token(
+    method: str, options: dict[str, Any]
+) -> None:
+    assert not stale_after(method, BLOCK - 1, **options).any()
+    assert not stale_after(method, BLOCK, **options).any()
+    assert not stale_after(method, BLOCK + 1, **options).any()  # the next block's first call is full
