@@ -128,7 +128,7 @@ def prepare(model: nn.Module, config: CacheConfig | None) -> None:
 
 def write(model: nn.Module, prompts: Tensor, options: dict[str, Any]) -> Generation:
     """One run of the model as it was prepared."""
-    return generate(model, prompts, gen_length=GEN_LENGTH, **SAMPLING, **options)
+    return generate(model, prompts, **{"gen_length": GEN_LENGTH, **SAMPLING, **options})
 
 
 @dataclass(frozen=True)
@@ -195,14 +195,15 @@ def throughput(
     runs: dict[str, tuple[CacheConfig | None, dict[str, Any]]],
     repeats: int,
 ) -> dict[str, float]:
-    """Median tokens per second of the process's own CPU time; all runs take turns, since a busy machine slows that too."""
+    """Median tokens per second, all runs taking turns: of the process's own CPU time, or of wall time on a GPU."""
+    clock = time.perf_counter if prompts.is_cuda else time.process_time
     rates: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(repeats):
         for name, (config, options) in runs.items():
             prepare(model, config)
-            start = time.process_time()
-            written = write(model, prompts, options)
-            rates[name].append(int(written.lengths.sum()) / (time.process_time() - start))
+            start = clock()
+            tokens = int(write(model, prompts, options).lengths.sum())
+            rates[name].append(tokens / (clock() - start))
     return {name: statistics.median(found) for name, found in rates.items()}
 
 

@@ -8,6 +8,7 @@ from language.tiny import MASK, texts, tiny_llama
 from torch import Tensor
 
 from diffcache import accelerate, generate, methods, report
+from diffcache.evals.language_shapes import SHAPES
 from diffcache.language.cache import put
 from diffcache.language.canvas import Canvas
 from diffcache.language.decoding import draw, surest
@@ -95,6 +96,7 @@ def test_costs_are_the_published_closed_form_of_llada_8b() -> None:
     assert costs.row == 2 * (2 * d * d + 2 * d * d_kv + 3 * d * d_ff)
     assert (costs.pair, costs.head) == (4 * d, 2 * d * vocabulary)
     llada = Costs(2 * (4 * 4096**2 + 3 * 4096 * 12288), 4 * 4096, 2 * 4096 * 126464, 2 * 4096**2, 32)
+    assert Costs.of(backbone_of(SHAPES["llada-8b"].build("meta"))) == llada
     length, prompt, block = 893 + 256, 893, 32
     full = llada.call(length, length, length) * 256
     dual = 8 * (llada.call(length, length, length) + 31 * llada.call(block, length, block))
