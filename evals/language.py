@@ -61,6 +61,7 @@ def contenders(decoding: str) -> dict[str, CacheConfig | None]:
         "plain": None,
         "none": NoneConfig(),
         "dkv-decode": DKVDecodeConfig(),
+        "dkv-decode, interval 32, not ahead": DKVDecodeConfig(interval=32, ahead=False),
         "dkv-prefill": DKVPrefillConfig(),
         "dkv-prefill, interval 4": DKVPrefillConfig(interval=4),
         "dllm-cache": DLLMCacheConfig(),
@@ -78,7 +79,6 @@ def contenders(decoding: str) -> dict[str, CacheConfig | None]:
         **anywhere,
         "fast-dllm-prefix": PrefixConfig(),
         "fast-dllm-dual": DualConfig(),
-        "fast-dllm-dual, keep_written": DualConfig(keep_written=True),
         "vicinity": VicinityConfig(),
         "block-causal": BlockCausalConfig(),
     }

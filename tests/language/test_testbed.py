@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from diffcache import CacheConfig, accelerate, generate, report, restore
 from diffcache.evals import language, wordchain
 from diffcache.language.recipes.elastic import ElasticCacheConfig
+from diffcache.recipes.registry import LANGUAGE_DEFAULT
 
 GEN_LENGTH = 64
 PROMPTS = wordchain.prompts(8, language.PROMPT_WORDS, seed=7)
@@ -41,6 +42,10 @@ def test_right_words(model: Any, name: str, config: CacheConfig | None, where: s
         assert right < (0.05 if "32" in name else 0.9)
     else:
         assert right >= 0.99
+
+
+def test_the_default_is_among_what_is_compared() -> None:
+    assert all(LANGUAGE_DEFAULT in language.contenders(where).values() for where in language.DECODINGS)
 
 
 def test_the_control_hides_all_without_a_refresh(model: Any) -> None:

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
 from diffcache.language.canvas import Canvas
 from diffcache.language.recipes.base import LanguageConfig
 
@@ -24,23 +22,14 @@ class PrefixConfig(LanguageConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class DualConfig(LanguageConfig):
-    """Fast-dLLM's dual cache: everything at a block's first call, then the block alone.
-
-    Attributes:
-        keep_written: of the block only what may be written and what the call before has written is computed: a written
-            token is kept once a call has seen it, as in dKV-Cache (arXiv 2505.15781). Published: the whole block.
-    """
+    """Fast-dLLM's dual cache: everything at a block's first call, then the block alone."""
 
     name: ClassVar[str] = "fast-dllm-dual"
-
-    keep_written: bool = False
 
     def full(self, canvas: Canvas) -> bool:
         return canvas.block_step == 0
 
-    def rows(self, canvas: Canvas) -> slice | Tensor:
-        if self.keep_written:
-            return canvas.candidates | (canvas.dirty & canvas.in_block)
+    def rows(self, canvas: Canvas) -> slice:
         return slice(canvas.block.start, canvas.block.stop)
 
 
