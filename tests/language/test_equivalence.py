@@ -105,6 +105,7 @@ def test_none_writes_what_the_llada2_pipeline_writes_edits_included() -> None:
 @pytest.mark.parametrize(
     "method",
     [
+        None,
         "dkv-decode",
         "dkv-prefill",
         "elastic-cache",
@@ -114,7 +115,7 @@ def test_none_writes_what_the_llada2_pipeline_writes_edits_included() -> None:
         "block-causal",
     ],
 )
-def test_methods_run_in_the_llada2_pipeline(method: str, editing: float | None) -> None:
+def test_methods_run_in_the_llada2_pipeline(method: str | None, editing: float | None) -> None:
     pipe = accelerate(pipeline(), method)
     # An untrained model never stops editing: the bound of post steps holds for all.
     written = render(pipe, editing_threshold=editing)

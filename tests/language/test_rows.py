@@ -88,23 +88,38 @@ def test_nearest_looks_left_and_right() -> None:
     assert nearest(among, targets, 9).int().tolist() == among.int().tolist()
 
 
-def test_costs_are_the_published_closed_form_of_llada_8b() -> None:
-    model = tiny_llama()
-    net = backbone_of(model)
+LLADA_8B = Costs(2 * (4 * 4096**2 + 3 * 4096 * 12288), 4 * 4096, 2 * 4096 * 126464, 2 * 4096**2, 32)
+
+
+def test_costs_are_counted_from_the_weights() -> None:
+    net = backbone_of(tiny_llama())
     d, d_kv, d_ff, vocabulary = 32, 16, 48, net.vocabulary
     costs = Costs.of(net)
     assert costs.row == 2 * (2 * d * d + 2 * d * d_kv + 3 * d * d_ff)
     assert (costs.pair, costs.head) == (4 * d, 2 * d * vocabulary)
-    llada = Costs(2 * (4 * 4096**2 + 3 * 4096 * 12288), 4 * 4096, 2 * 4096 * 126464, 2 * 4096**2, 32)
-    assert Costs.of(backbone_of(SHAPES["llada-8b"].build("meta"))) == llada
-    length, prompt, block = 893 + 256, 893, 32
-    full = llada.call(length, length, length) * 256
-    dual = 8 * (llada.call(length, length, length) + 31 * llada.call(block, length, block))
-    prefix = 8 * llada.call(length, length, length) + sum(
-        31 * llada.call(length - a, length, length - a) for a in range(prompt, length, block)
-    )
-    assert round(full / dual, 1) == 17.2
-    assert round(full / prefix, 1) == 6.6
+    assert Costs.of(backbone_of(SHAPES["llada-8b"].build("meta"))) == LLADA_8B
+
+
+@pytest.mark.parametrize(
+    ("prompt", "written", "published"),
+    [(893, 256, (6.6, 17.2, 4.4)), (1000, 512, (4.9, 19.3, 3.6)), (100, 512, (2.2, 12.2, 2.0))],
+    ids=str,
+)
+def test_a_llada_8b_saves_what_the_closed_forms_say(
+    prompt: int, written: int, published: tuple[float, float, float]
+) -> None:
+    length, block = prompt + written, 32
+
+    def call(rows: int) -> int:
+        return LLADA_8B.call(rows, length, rows)
+
+    starts = range(prompt, length, block)
+    prefix = sum(call(length) + (block - 1) * call(length - start) for start in starts)
+    dual = len(starts) * (call(length) + (block - 1) * call(block))
+    # dKV-Cache's authors compute the second call in full too
+    dkv = sum(call(length if i % 8 == 0 or i == 1 else written - i + 1) for i in range(written))
+    full = written * call(length)
+    assert tuple(round(full / cost, 1) for cost in (prefix, dual, dkv)) == published
 
 
 def stale_after(method: str, call: int, **options: Any) -> Tensor:
