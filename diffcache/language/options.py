@@ -13,6 +13,29 @@ BLOCK_LENGTH = 32
 """Of `generate` where nothing else is asked for, as published for LLaDA and Fast-dLLM."""
 
 
+def check(input_ids: Tensor, attention_mask: Tensor | None, temperature: float, **sizes: int | None) -> None:
+    """Whether texts and numbers can be what they are meant as.
+
+    Raises:
+        ConfigError: texts that are no tokens [b, P], another shape of the mask, a size (None: not given) below 1.
+    """
+    if input_ids.ndim != 2 or input_ids.is_floating_point():
+        raise ConfigError(
+            f"input_ids must be tokens [b, P], not {input_ids.dtype} {list(input_ids.shape)}: pass the tokenizer's "
+            'input_ids, made with return_tensors="pt".'
+        )
+    if attention_mask is not None and attention_mask.shape != input_ids.shape:
+        raise ConfigError(
+            f"attention_mask has the shape {list(attention_mask.shape)} and input_ids {list(input_ids.shape)}: pass the "
+            "mask of the prompts alone."
+        )
+    if temperature < 0:
+        raise ConfigError(f"temperature must be at least 0, not {temperature!r}.")
+    for name, size in sizes.items():
+        if size is not None and size < 1:
+            raise ConfigError(f"{name} must be at least 1, not {size!r}.")
+
+
 def decode_rule(
     gen_length: int, steps: int | None, threshold: float | None, factor: float | None, remasking: str
 ) -> Rule:
@@ -35,7 +58,7 @@ def decode_rule(
         return Threshold(threshold)
     if factor is not None:
         return Factor(factor)
-    return Quota(1 if steps is None else -(-gen_length // max(steps, 1)))
+    return Quota(1 if steps is None else -(-gen_length // steps))
 
 
 def blocks_of(canvas: Canvas, block_length: int | None, steps: int | None) -> list[range]:
@@ -50,8 +73,6 @@ def blocks_of(canvas: Canvas, block_length: int | None, steps: int | None) -> li
         ConfigError: with a quota, blocks that do not divide the answer, or steps that the blocks do not divide.
     """
     size = canvas.length - canvas.prompt
-    if size < 1 or (block_length is not None and block_length < 1):
-        raise ConfigError(f"gen_length and block_length must be at least 1, not {size} and {block_length}.")
     if block_length is None:
         in_blocks = canvas.window is None and _even(size, BLOCK_LENGTH, steps)
         block_length = BLOCK_LENGTH if in_blocks else size
@@ -67,7 +88,7 @@ def blocks_of(canvas: Canvas, block_length: int | None, steps: int | None) -> li
 
 def _even(size: int, block: int, steps: int | None) -> bool:
     """Whether a quota of `steps` calls is the same in all blocks; any other rule (None) takes them as they come."""
-    return steps is None or (size % block == 0 and steps >= 1 and steps % (size // block) == 0)
+    return steps is None or (size % block == 0 and steps % (size // block) == 0)
 
 
 def mask_id_of(model: Any, given: int | None) -> int:
