@@ -61,7 +61,7 @@ def contenders(decoding: str) -> dict[str, CacheConfig | None]:
         "plain": None,
         "none": NoneConfig(),
         "dkv-decode": DKVDecodeConfig(),
-        "dkv-decode, interval 32, not ahead": DKVDecodeConfig(interval=32, ahead=False),
+        "dkv-decode, interval 64, not ahead": DKVDecodeConfig(interval=64, ahead=False),
         "dkv-prefill": DKVPrefillConfig(),
         "dkv-prefill, interval 4": DKVPrefillConfig(interval=4),
         "dllm-cache": DLLMCacheConfig(),
