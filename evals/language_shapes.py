@@ -56,7 +56,7 @@ SHAPES = {
     "wide": Shape(
         width=384,
         inner=1024,
-        layers=8,
+        layers=4,
         heads=6,
         vocabulary=28,
         dtype=torch.float32,

@@ -88,10 +88,13 @@ def test_the_checker_knows_right_from_wrong() -> None:
     assert found[2:].all()
 
 
-def test_the_stored_results_show_that_caches_lose_nothing_and_the_control_does() -> None:
-    found = json.loads((language.FOLDER.parents[1] / "results" / "language.json").read_text())
+@pytest.mark.parametrize("file", ["language.json", "language_blocks.json"])
+def test_the_stored_results_show_that_caches_lose_nothing_and_the_control_does(file: str) -> None:
+    found = json.loads((language.FOLDER.parents[1] / "results" / file).read_text())
     exact = {row["cache"]: 1 - len(row["wrong"]) / row["prompts"] for row in found["rows"]}
     assert found["batch"] >= 32
+    contenders = language.contenders(found["decoding"])
+    assert LANGUAGE_DEFAULT in [contenders[name] for name in exact]
     assert all(row["prompts"] >= 500 for row in found["rows"] if not row["cache"].startswith("control"))
     for name, share in exact.items():
         if name.startswith("control"):
