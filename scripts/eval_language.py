@@ -63,7 +63,7 @@ def speed(args: argparse.Namespace) -> None:
             prompts = wordchain.prompts(batch, language.PROMPT_WORDS, TEST_SEED)
         else:
             prompts = shape.prompts(batch)
-        runs = {name: (config, {**asked, **options}) for name, (config, options) in wanted(args).items()}
+        runs = {name: (config, {**asked, **options}) for name, (config, options) in runs_of(args).items()}
         rates = language.throughput(model, prompts.to(args.device), runs, args.repeats)
         results[str(batch)] = {name: round(rate, 2) for name, rate in rates.items()}
         plain_sampler = next(iter(rates.values()))
@@ -77,7 +77,7 @@ def speed(args: argparse.Namespace) -> None:
         save(args, {**how, "tokens_per_second": results})
 
 
-def wanted(args: argparse.Namespace) -> dict[str, tuple[CacheConfig | None, dict[str, Any]]]:
+def runs_of(args: argparse.Namespace) -> dict[str, tuple[CacheConfig | None, dict[str, Any]]]:
     """Cache and options of `generate` of each run, by name."""
     return {
         f"{name}, {decoding}, {rule}": (config, {**where, **language.RULES[rule]})

@@ -10,14 +10,14 @@ from diffcache.language.decoding import Factor, Quota, Rule, Threshold
 from diffcache.schedulers.errors import ConfigError
 
 BLOCK_LENGTH = 32
-"""Of `generate` where nothing else is asked for, as published for LLaDA and Fast-dLLM."""
+"""Of `generate` where nothing else is asked for, as in Fast-dLLM's published runs (arXiv 2505.22618)."""
 
 
-def check(input_ids: Tensor, attention_mask: Tensor | None, temperature: float, **sizes: int | None) -> None:
-    """Whether texts and numbers can be what they are meant as.
+def check(input_ids: Tensor, attention_mask: Tensor | None, temperature: float) -> None:
+    """Whether the prompts are a batch of tokens that can be sampled from.
 
     Raises:
-        ConfigError: texts that are no tokens [b, P], another shape of the mask, a size (None: not given) below 1.
+        ConfigError: they are no tokens [b, P], the mask has another shape, or the temperature is negative.
     """
     if input_ids.ndim != 2 or input_ids.is_floating_point():
         raise ConfigError(
@@ -31,6 +31,14 @@ def check(input_ids: Tensor, attention_mask: Tensor | None, temperature: float, 
         )
     if temperature < 0:
         raise ConfigError(f"temperature must be at least 0, not {temperature!r}.")
+
+
+def check_sizes(**sizes: int | None) -> None:
+    """Whether sizes, by the names of the options, are 1 or more; None is not given.
+
+    Raises:
+        ConfigError: one is not.
+    """
     for name, size in sizes.items():
         if size is not None and size < 1:
             raise ConfigError(f"{name} must be at least 1, not {size!r}.")

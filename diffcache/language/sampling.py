@@ -12,7 +12,7 @@ from diffcache.language.attaching import caller_for, window_of
 from diffcache.language.backbones.base import kept_usable
 from diffcache.language.canvas import Canvas
 from diffcache.language.decoding import Quota
-from diffcache.language.options import blocks_of, check, decode_rule, eos_ids_of, mask_id_of
+from diffcache.language.options import blocks_of, check, check_sizes, decode_rule, eos_ids_of, mask_id_of
 from diffcache.language.session import Caller
 from diffcache.language.writer import Writer, first_of
 
@@ -80,12 +80,12 @@ def generate(
             replace them, and a changed token is computed anew.
 
     Raises:
-        ConfigError: texts or options that cannot be meant, exclude each other or do not divide, or a model without mask
-            token.
+        ConfigError: texts that are no batch of tokens, options out of range, that exclude each other or do not divide,
+            or a model without mask token.
         TargetError: a model of no known family, or a model call that says nothing about what may be written.
     """
-    sizes = {"gen_length": gen_length, "block_length": block_length, "steps": steps, "window": window}
-    check(input_ids, attention_mask, temperature, **sizes)
+    check(input_ids, attention_mask, temperature)
+    check_sizes(gen_length=gen_length, block_length=block_length, steps=steps, window=window)
     rule = decode_rule(gen_length, steps, threshold, factor, remasking)
     canvas = Canvas.of_prompts(input_ids, gen_length, mask_id_of(model, mask_token_id))
     canvas.window = window_of(model, window)
