@@ -120,8 +120,8 @@ class TokenKVCache:
         return self.planes[name][layer, :, : self.length]
 
     def stamp(self, rows: Rows, tokens: Tensor) -> None:
-        """These rows are now computed from `tokens` [b, S] in every layer."""
-        put(self.tokens, rows, take(tokens, rows), dim=1)
+        """These rows are now computed from `tokens` [b, n] in every layer."""
+        put(self.tokens, rows, tokens, dim=1)
         if isinstance(rows, slice) and rows.start <= self._filled:
             self._filled = max(self._filled, rows.stop)
 

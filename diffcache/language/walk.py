@@ -36,8 +36,9 @@ class Walk:
         Returns:
             The last layer's output [b, n, width], and the rows that it stands for: those asked for, or more.
         """
-        self.cache.stamp(rows, tokens)
-        return self.run(self.net.embed(take(tokens, rows)), rows)
+        asked = take(tokens, rows)
+        self.cache.stamp(rows, asked)
+        return self.run(self.net.embed(asked), rows)
 
     def run(self, hidden: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
         """All layers, from embedded rows [b, n, width] on."""

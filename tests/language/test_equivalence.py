@@ -108,6 +108,7 @@ def test_none_writes_what_the_llada2_pipeline_writes_edits_included() -> None:
 @pytest.mark.parametrize(
     "method",
     [
+        None,
         "dkv-decode",
         "dkv-prefill",
         "elastic-cache",
@@ -117,7 +118,7 @@ def test_none_writes_what_the_llada2_pipeline_writes_edits_included() -> None:
         "block-causal",
     ],
 )
-def test_methods_run_in_the_llada2_pipeline(method: str, editing: float | None) -> None:
+def test_methods_run_in_the_llada2_pipeline(method: str | None, editing: float | None) -> None:
     pipe = accelerate(pipeline(), method)
     # An untrained model never stops editing: the bound of post steps holds for all.
     written = render(pipe, editing_threshold=editing)
@@ -188,7 +189,7 @@ def test_elastic_refreshes_always_above_one_and_never_below_minus_one(
     config = ElasticCacheConfig(threshold=threshold, window=4, refresh=refresh, axis=axis)
     canvas = Canvas.of_prompts(texts(2, 9), 12, MASK)
     session = Session(backbone_of(tiny_llama()), config, torch.ones_like(canvas.tokens, dtype=torch.bool))
-    canvas.window = session.window
+    canvas.window = session.config.candidates
     seen = []
     with torch.no_grad():
         for at in range(9, 15):
