@@ -1,6 +1,6 @@
 """tune: finds how little may be computed for a quality, or how to place what a speed-up leaves, on the user's prompts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,9 @@ THRESHOLDS = [0.5 * 0.86**i for i in range(48)]
 
 CLOSE = 1.0
 """So far above the quality that was asked for, in dB, nothing more is left out."""
+
+TRIALS = 6
+"""So many single ticks are tried to be left out."""
 
 
 def tune(
@@ -92,9 +95,9 @@ class Tuner:
             middle = (low + high) // 2
             kept = self.psnr(self.bent(THRESHOLDS[middle])) >= quality
             low, high = (low, middle) if kept else (middle + 1, high)
-        while low < len(THRESHOLDS) and self.lowest(self.bent(THRESHOLDS[low])) < quality:
+        while low < len(THRESHOLDS) and not self.keeps(self.bent(THRESHOLDS[low]), quality):
             low += 1
-        while low and self.lowest(self.bent(THRESHOLDS[low - 1])) >= quality:
+        while low and self.keeps(self.bent(THRESHOLDS[low - 1]), quality):
             low -= 1
         found = self._thinned(self.full if low == len(THRESHOLDS) else self.bent(THRESHOLDS[low]), quality)
         if bool(found.decisions.all()):
@@ -130,13 +133,17 @@ class Tuner:
         """Median PSNR in dB over the worse half."""
         return min(self.psnr(schedule), self.psnr(schedule, apart=True))
 
+    def keeps(self, schedule: Schedule, quality: float) -> bool:
+        """Both halves do; the second is rendered only if the first does."""
+        return all(self.psnr(schedule, apart=apart) >= quality for apart in (False, True))
+
     def _thinned(self, schedule: Schedule, quality: float) -> Schedule:
         """Without the ticks that the quality does not need."""
-        for tick in _by_crowding(schedule):
+        for tick in _by_crowding(schedule)[:TRIALS]:
             if self.lowest(schedule) < quality + CLOSE:
                 break
             thinner = _without(schedule, tick)
-            if self.lowest(thinner) >= quality:
+            if self.keeps(thinner, quality):
                 schedule = thinner
         return schedule
 
@@ -152,14 +159,14 @@ class Tuner:
         return replace(schedule, measured=measured, producer=producer)
 
 
-def _by_crowding(schedule: Schedule) -> Iterator[int]:
+def _by_crowding(schedule: Schedule) -> list[int]:
     """The computed ticks between the first and the last, those with the nearest neighbours first."""
     computed = schedule.decisions.flatten(1).any(1).nonzero().flatten().tolist()
     gaps = {
         tick: after - before
         for before, tick, after in zip(computed, computed[1:], computed[2:], strict=False)
     }
-    return iter(sorted(gaps, key=gaps.__getitem__))
+    return sorted(gaps, key=gaps.__getitem__)
 
 
 def _without(schedule: Schedule, tick: int) -> Schedule:

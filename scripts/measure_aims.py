@@ -26,7 +26,7 @@ def measured(testbed: str, samples: int) -> dict[str, Any]:
     """Of one testbed: each aim, and what came of it on prompts and seeds that had no part in it."""
     pipe = zoo.load(testbed)
     begun = time.process_time()
-    calls = [zoo.sample_call(testbed, seed, STEPS, samples, "calibration") for seed in (1000, 2000)]
+    calls = [zoo.sample_call(testbed, seed, STEPS, samples // 2, "calibration") for seed in (1000, 2000)]
     tuner = Tuner(pipe, calls)
     unseen = FullRuns(pipe, [zoo.sample_call(testbed, 0, STEPS, samples)])
     targets = sorted({math.floor(tuner.psnr(tuner.even(round(share * STEPS), 1))) for share in SHARES})
