@@ -15,6 +15,7 @@ from diffcache.branches import MAX_BRANCHES, Branch, Branches, conditioning_of
 from diffcache.calls import Call
 from diffcache.config import CacheConfig, RunFacts
 from diffcache.guidance import CONDITIONAL_FIRST, Guidance
+from diffcache.halves import Halves
 from diffcache.inside import Inside
 from diffcache.places import is_inside
 from diffcache.planner import Planner, Verdict
@@ -58,7 +59,6 @@ class Engine:
         agreement: Agreement | None = None,
     ) -> None:
         self.name = name
-        self.separable = separable
         self.config = config
         self.record = record
         self.planner = Planner(config, facts, agreement)
@@ -69,9 +69,8 @@ class Engine:
         self.inside = Inside(name, places, config, self.planner, record) if inside else None
         self.whole = Whole(name, config, self.planner, record)
         rule = config.guidance(facts)
-        self.guidance = (
-            None if rule is None else Guidance(name, rule, config.guards(facts), record, separable)
-        )
+        self.guidance = None if rule is None else Guidance(name, rule, config.guards(facts), record)
+        self.halves = Halves(separable=separable)
         self.busy = False
 
     def call(self, module: nn.Module, forward: Forward, call: Call, turn: Turn) -> Any:
@@ -80,7 +79,7 @@ class Engine:
             return forward(*call.args, **call.kwargs)
         self.busy = True
         try:
-            if self.guidance is not None and self.guidance.doubled(call, turn.tick, turn.context):
+            if self.guidance is not None and self.halves.of(call, turn.tick, turn.context):
                 return self._one_by_one(module, forward, call, turn)
             return self._call(module, forward, call, turn)
         finally:
@@ -118,7 +117,7 @@ class Engine:
             self.record.add(step, self.name, [Verdict(Decision.COMPUTE, obstacle)], call.batch)
             return output
         branch = self._branch(module, call, turn)
-        self.planner.begin(branch, turn.tick, self._lane_count(call))
+        self.planner.begin(branch, turn.tick, self._lane_count(call, turn))
         if self.guidance is None:
             output = self._execute(module, forward, call, turn, branch)
         elif branch is not self.planner.leader and self.guidance.leads(turn.tick):
@@ -160,7 +159,7 @@ class Engine:
             return SEVERAL_SAMPLES
         if not call.latents:
             return NO_LATENT
-        fits = not self.planner.follows(turn.tick) or self._lane_count(call) == len(self.planner.lanes)
+        fits = not self.planner.follows(turn.tick) or self._lane_count(call, turn) == len(self.planner.lanes)
         return None if fits else OTHER_BATCH
 
     def _branch(self, module: nn.Module, call: Call, turn: Turn) -> Branch:
@@ -174,11 +173,11 @@ class Engine:
             branch.fingerprint = fingerprint
         return branch
 
-    def _lane_count(self, call: Call) -> int:
+    def _lane_count(self, call: Call, turn: Turn) -> int:
         if not self.config.by_sample:
             return 1
-        if not self.separable or not call.divisible():
+        if not self.halves.separable or not call.divisible():
             raise ConfigError(
                 f"per_sample cannot tell {self.name}'s samples apart in this call: leave it off."
             )
-        return call.batch
+        return call.batch // 2 if self.halves.of(call, turn.tick, turn.context) else call.batch

@@ -46,17 +46,14 @@ class Guidance:
         rule: when and how.
         guards: the method's.
         record: where every call is written down.
-        separable: rows of a batch can be computed by themselves.
     """
 
     name: str
     rule: GuidanceRule
     guards: Guards
     record: RunRecord
-    separable: bool
     _led: tuple[int, Branch, Any] | None = None
     _differences: WeakKeyDictionary[Branch, Difference] = field(default_factory=WeakKeyDictionary)
-    _alike: dict[int, bool] = field(default_factory=dict)
 
     def lead(self, turn: Turn, branch: Branch, output: Any) -> None:
         """The leading pass, the conditional one, has given its output at this tick."""
@@ -86,18 +83,6 @@ class Guidance:
     def leads(self, tick: int) -> bool:
         """Whether the leading pass has been seen at this tick."""
         return self._led is not None and self._led[0] == tick
-
-    def doubled(self, call: Call, tick: int, context: str | None) -> bool:
-        """Whether a call holds both passes as one batch: two equal halves of latents, at the run's first two ticks.
-
-        Two images of one seed begin alike, and part after the first tick. Reads the device at these two ticks.
-        """
-        if context not in (None, "cond_uncond") or not self.separable:
-            return False
-        if len(self._alike) < 2 and tick not in self._alike and all(self._alike.values()):
-            even = call.batched and call.divisible() and call.batch % 2 == 0
-            self._alike[tick] = even and torch.equal(*call.latents[0].chunk(2))
-        return all(self._alike.values())
 
     def tensors(self) -> Iterator[Tensor]:
         """What is kept of the passes."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from diffcache.branches import Branch
 from diffcache.calls import Call
 from diffcache.config import CacheConfig
-from diffcache.lanes import lane_of, outputs_of
+from diffcache.lanes import joined, lane_of, outputs_of, rows_of
 from diffcache.layout import Layout
 from diffcache.planner import Planner, Verdict
 from diffcache.records import RunRecord
@@ -105,23 +105,22 @@ class Whole:
     ) -> Any:
         """Predicts the lanes that are reused; the others are computed as one smaller batch."""
         lanes = len(verdicts)
-        rows = [lane for lane, verdict in enumerate(verdicts) if verdict.decision.computes]
+        computing = [lane for lane, verdict in enumerate(verdicts) if verdict.decision.computes]
         computed: list[Tensor] = []
-        if rows:
-            args, kwargs = call.rows(rows)
+        if computing:
+            args, kwargs = call.rows(rows_of(computing, lanes, call.batch))
             computed = store.learned.split(forward(*args, **kwargs))
         parts = []
         for lane, verdict in enumerate(verdicts):
             tensors = self._lane(call, lane)
             if verdict.decision.computes:
-                outputs = outputs_of(computed, rows.index(lane), lanes)
+                outputs = outputs_of(computed, computing.index(lane), len(computing))
                 self._keep(step, times, branch, store, lane, tensors, outputs)
             else:
                 self.planner.arrived(branch, lane, store.learned.latents(tensors))
                 outputs = self.planner.value(verdict, step, store, times, lane, tensors)
             parts.append(outputs)
-        joined = parts[0] if lanes == 1 else [torch.cat(tensors) for tensors in zip(*parts, strict=True)]
-        return store.learned.join(joined, call.tensors)
+        return store.learned.join(joined(parts), call.tensors)
 
     def _shadow(self, forward: Forward, call: Call, step: Step, store: Store, predicted: Any) -> Any:
         """Computes what has been predicted, for an observer to compare, and goes on with what it says."""
@@ -134,7 +133,7 @@ class Whole:
         return layout.join(goes_on, call.tensors)
 
     def _lane(self, call: Call, lane: int) -> dict[str, Tensor]:
-        return lane_of(call.tensors, lane, len(self.planner.lanes))
+        return lane_of(call.tensors, lane, len(self.planner.lanes), call.batch)
 
     def _keep(
         self,

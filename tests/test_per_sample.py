@@ -51,6 +51,16 @@ def batch(name: str, size: int = 3) -> dict[str, Tensor]:
     return call
 
 
+def twice(name: str) -> dict[str, Any]:
+    """The arguments of a call for two samples."""
+    given = CASES[name].call(0, 1)
+    rows = {key: value for key, value in given.items() if isinstance(value, Tensor) and len(value) == 1}
+    labels = {key: value for key, value in given.items() if isinstance(value, list) and len(value) == 1}
+    return {key: torch.cat([value, value]) for key, value in rows.items()} | {
+        key: value * 2 for key, value in labels.items()
+    }
+
+
 def row(call: dict[str, Tensor], i: int) -> dict[str, Tensor]:
     return {key: value[i : i + 1] for key, value in call.items()}
 
@@ -85,6 +95,7 @@ def test_each_image_equals_its_solo_run(name: str) -> None:
         image = render(alone, name, steps=STEPS, **row(call, i))
         torch.testing.assert_close(images[i : i + 1], image, rtol=1e-4, atol=1e-4)
         calls = report(alone).calls
+        assert {c.computed for c in calls} == {0, 1}  # both halves of a batch of guidance passes alike
         solo_rows += sum(round(c.computed * (2 if "StableDiff" in name else 1)) for c in calls)
         decisions.append([c.computed for c in calls])
     assert len({tuple(decided) for decided in decisions}) > 1, "the samples should not all decide alike"
@@ -189,7 +200,7 @@ class AlternateConfig(CacheConfig):
 
 @contextmanager
 def alternating_by_hand(module: nn.Module) -> Iterator[None]:
-    """Every sample is computed, and those whose turn it is not get the sum of latent and held residual instead."""
+    """Both samples are computed, and the one whose turn it is not gets the sum of latent and held residual instead."""
     forward, calls = module.forward, itertools.count()
     residuals: list[Tensor] = []
 
@@ -198,7 +209,7 @@ def alternating_by_hand(module: nn.Module) -> Iterator[None]:
         latent = args[0] if args else kwargs.get("hidden_states", kwargs.get("sample"))
         base = fitted(latent, output[0]).double()
         new = output[0].double() - base
-        turn = (tick + torch.arange(len(new))) % 2 == 0
+        turn = (tick + torch.arange(len(new))) % 2 == 0  # of two samples, in both halves
         mask = turn.reshape(-1, *[1] * (new.ndim - 1)) if tick else torch.ones(())
         residuals[:] = [torch.where(mask > 0, new, residuals[0] if tick else new)]
         value = (base + residuals[0]).to(output[0].dtype)
@@ -226,17 +237,17 @@ def test_a_batch_is_split_and_joined_again_or_refused(name: str) -> None:
     case = CASES[name]
     plain = case.build()
     with alternating_by_hand(plain.components[case.denoisers[0]]):
-        expected = render(plain, name)
+        expected = render(plain, name, **twice(name))
     pipe = accelerate(case.build(), AlternateConfig())
     rows = Rows(pipe.components[case.denoisers[0]])
     try:
-        image = render(pipe, name)
+        image = render(pipe, name, **twice(name))
     except ValueError as error:
         assert "per_sample" in str(error)  # noqa: PT017
         return
     torch.testing.assert_close(image, expected, rtol=1e-4, atol=1e-4)
     told = report(pipe)
-    assert rows.count == sum(round(2 * c.computed) for c in told.calls) == 2 + (told.num_ticks - 1)
+    assert rows.count == sum(round(4 * c.computed) for c in told.calls) == 4 + 2 * (told.num_ticks - 1)
 
 
 @pytest.mark.parametrize("name", ["ZImagePipeline"])
