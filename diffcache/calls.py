@@ -1,7 +1,7 @@
 """One call of a module: its arguments by name, and what is needed of them to recognise and to split it."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -64,6 +64,10 @@ class Call:
         leaves = [leaf for name, value in arguments.items() for leaf in _leaves(name, value)]
         return {path: leaf for path, leaf in leaves if isinstance(leaf, Tensor)}
 
+    def picker(self, paths: Iterable[str]) -> "Picker":
+        """What takes the tensors at these paths out of later calls."""
+        return Picker(self._cls, paths)
+
     def is_latent(self, path: str) -> bool:
         """Whether the tensor at `path` belongs to the evolving sample."""
         return path == self.latent or path.startswith(f"{self.latent}.")
@@ -84,6 +88,36 @@ class Call:
         """The same arguments for some of the samples: tensors whose first dimension is the batch are cut."""
         args, kwargs = _take_rows((self.args, self.kwargs), rows, self.batch)
         return args, kwargs
+
+
+class Picker:
+    """Takes some tensors out of the calls of one class of modules; binds all arguments only if one lies inside another.
+
+    Args:
+        cls: the class.
+        paths: of the tensors, as in `Call.leaves`.
+    """
+
+    def __init__(self, cls: type, paths: Iterable[str]) -> None:
+        names = _names(cls)
+        known = () if names is None else names.all
+        self._cls = cls
+        self._places = {path: known.index(path) if path in known else -1 for path in paths}
+        self._binds = -1 in self._places.values()
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """By path; None for what a call does not have."""
+        if self._binds:
+            leaves = dict(
+                leaf
+                for name, value in _bound(self._cls, args, kwargs).items()
+                for leaf in _leaves(name, value)
+            )
+            return {path: leaves.get(path) for path in self._places}
+        return {
+            path: args[place] if place < len(args) else kwargs.get(path)
+            for path, place in self._places.items()
+        }
 
 
 @cache

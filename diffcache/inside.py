@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,12 +17,13 @@ from diffcache.learning import learn
 from diffcache.planner import Planner, Verdict
 from diffcache.records import RunRecord
 from diffcache.schedulers.steps import Decision, Step
+from diffcache.store import Store, Tensors
 from diffcache.timetable import Turn
 from diffcache.units import watched
 
 Forward = Callable[..., Any]
-Verdicts = dict[str, list[Verdict]]
-"""By site."""
+Verdicts = dict[str, tuple[Step, list[Verdict]]]
+"""By site: where it stands, and what is done there."""
 
 STREAMS = ("stack", "range", "block")
 """Kinds of sites through which the hidden streams pass: only these can be stored as a residual."""
@@ -62,7 +64,8 @@ class Inside:
             if this.strayed:
                 branch.empty()
                 output, verdicts = self._learn(module, forward, call, turn, branch)
-                verdicts = {site: [Verdict(Decision.COMPUTE, STRAYED)] for site in verdicts}
+                strayed = [Verdict(Decision.COMPUTE, STRAYED)]
+                verdicts = {site: (step, strayed) for site, (step, _) in verdicts.items()}
         branch.changed = False
         self._write_down(call, turn, branch, verdicts)
         return output
@@ -70,14 +73,21 @@ class Inside:
     def keep(
         self, branch: Branch, step: Step, first: Call, output: Any, continues: Mapping[int, str]
     ) -> list[Tensor]:
-        """Stores what a site's last unit returned, against what its first was given; returns its tensors."""
+        """Learns how what a site's last unit returned splits, against what its first was given, and stores it.
+
+        Returns its tensors.
+        """
         store = branch.store(step.site)
         residual = self.residual and step.kind in STREAMS
         store.layout = Layout(first, output, residual=residual, continues=continues)
         outputs = store.layout.split(output)
-        store.push(step.tick, 0, first.tensors, outputs)
-        self.planner.observe(step, store, 0, outputs)
+        self.push(store, step, first.tensors, outputs)
         return outputs
+
+    def push(self, store: Store, step: Step, given: Tensors, outputs: list[Tensor]) -> None:
+        """Stores a site's outputs, against what its first unit was given."""
+        store.push(step.tick, 0, given, outputs)
+        self.planner.observe(step, store, 0, outputs)
 
     def _learn(
         self, module: nn.Module, forward: Forward, call: Call, turn: Turn, branch: Branch
@@ -88,7 +98,7 @@ class Inside:
 
         def ask(site: str, kind: str) -> Step:
             step = turn.step(branch.name, site, kind)
-            verdicts[site] = self.planner.verdicts(step, branch, lambda lane: [])
+            verdicts[site] = step, self.planner.verdicts(step, branch, lambda lane: [])
             return step
 
         def keep(site: str, kind: str, first: Call, output: Any, continues: Mapping[int, str]) -> None:
@@ -103,8 +113,7 @@ class Inside:
             if site.name not in verdicts:
                 ask(site.name, site.kind)
             if site.name in kept:
-                step = turn.step(branch.name, site.name, site.kind)
-                self.planner.computed(branch, 0, step, seen, kept[site.name])
+                self.planner.computed(branch, 0, verdicts[site.name][0], seen, kept[site.name])
         return output, verdicts
 
     def _write_down(self, call: Call, turn: Turn, branch: Branch, verdicts: Verdicts) -> None:
@@ -114,18 +123,25 @@ class Inside:
         self.record.add(turn.step(branch.name), self.name, computed, call.batch, rest, cached=False)
         for site in branch.anatomy.sites:
             if site.name in verdicts:
-                step = turn.step(branch.name, site.name, site.kind)
-                self.record.add(step, self.name, verdicts[site.name], call.batch, site.share)
+                step, decided = verdicts[site.name]
+                self.record.add(step, self.name, decided, call.batch, site.share)
 
 
 @dataclass
 class _Open:
-    """A site that the forward is in, `seen` of whose units have been called."""
+    """A site that the forward is in, `seen` of whose units have been called.
+
+    Attributes:
+        first: makes the first unit's call.
+        given: those of its tensors that the store's layout needs.
+    """
 
     site: Site
     step: Step
-    first: Call
     verdict: Verdict
+    store: Store
+    first: Callable[[], Call]
+    given: Tensors
     seen: int = 0
 
 
@@ -144,6 +160,7 @@ class _Pass:
         self.anatomy = anatomy
         self.seen = call.latents if inside.tap is None else []
         self.verdicts: Verdicts = {}
+        self._decided: Verdicts = {}
         self._strayed = False
         self._counts: dict[str, int] = {}
         self._open: _Open | None = None
@@ -165,7 +182,7 @@ class _Pass:
             self.seen = tap.ahead(module, args, kwargs)
         if name in self.anatomy.starts:
             self._strayed |= self._skipping
-            self._open = self._begin(self.anatomy.starts[name], Call(module, args, kwargs))
+            self._open = self._begin(self.anatomy.starts[name], module, args, kwargs)
         output = self._output(module, name, forward, args, kwargs)
         if tap is not None and not tap.is_ahead:
             self.seen = tap.after(Call(module, args, kwargs), output)
@@ -180,16 +197,25 @@ class _Pass:
         self._counts[path] = nth + 1
         return path if nth == 0 else f"{path}#{nth}"
 
-    def _begin(self, site: Site, first: Call) -> _Open:
-        step = self.turn.step(self.branch.name, site.name, site.kind)
-        planner = self.inside.planner
-        verdicts = planner.verdicts(step, self.branch, lambda lane: self.seen)
-        if not self.verdicts and self.seen:
+    def _begin(self, site: Site, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> _Open:
+        self._decided = self._decided or self._decide()
+        self.verdicts[site.name] = step, verdicts = self._decided[site.name]
+        observer, verdict = self.inside.planner.observer, verdicts[0]
+        if verdict.decision.computes or observer.shadow:
+            observer.computing(self.inside.name, step)
+        store, first = self.branch.store(site.name), partial(Call, module, args, kwargs)
+        given = first().tensors if store.layout is None else store.layout.given(args, kwargs)
+        return _Open(site, step, verdict, store, first, given)
+
+    def _decide(self) -> Verdicts:
+        """For all sites at once, when the first is reached: by then signals have been seen."""
+        planner, decided = self.inside.planner, Verdicts()
+        for site in self.anatomy.sites:
+            step = self.turn.step(self.branch.name, site.name, site.kind)
+            decided[site.name] = step, planner.verdicts(step, self.branch, lambda lane: self.seen)
+        if self.seen:
             planner.arrived(self.branch, 0, self.seen)
-        self.verdicts[site.name] = verdicts
-        if verdicts[0].decision.computes or planner.observer.shadow:
-            planner.observer.computing(self.inside.name, step)
-        return _Open(site, step, first, verdicts[0])
+        return decided
 
     def _output(
         self, module: nn.Module, name: str, forward: Forward, args: Any, kwargs: dict[str, Any]
@@ -216,20 +242,24 @@ class _Pass:
         return self.anatomy.blanks[name].make(Call(module, args, kwargs).tensors)
 
     def _computed(self, here: _Open, output: Any) -> None:
-        inside, site = self.inside, here.site
-        outputs = inside.keep(self.branch, here.step, here.first, output, site.continues)
+        inside, layout = self.inside, here.store.layout
+        outputs = None if layout is None else layout.split_alike(output, here.given)
+        if outputs is None:
+            outputs = inside.keep(self.branch, here.step, here.first(), output, here.site.continues)
+        else:
+            inside.push(here.store, here.step, here.given, outputs)
         inside.planner.computed(self.branch, 0, here.step, self.seen, outputs)
 
     def _reused(self, here: _Open) -> Any:
-        store, tensors = self.branch.store(here.site.name), here.first.tensors
-        value = self.inside.planner.value(here.verdict, here.step, store, self.turn.timetable, 0, tensors)
-        return store.learned.join(value, tensors)
+        times = self.turn.timetable
+        value = self.inside.planner.value(here.verdict, here.step, here.store, times, 0, here.given)
+        return here.store.learned.join(value, here.given)
 
     def _shadow(self, here: _Open, truth: Any) -> Any:
         """Predicts what has been computed, for an observer to compare, and goes on with what it says."""
-        observer, layout = self.inside.planner.observer, self.branch.store(here.site.name).learned
+        observer, layout = self.inside.planner.observer, here.store.learned
         guess, outputs = layout.split(self._reused(here)), layout.split(truth)
-        features = layout.features(here.first.tensors, outputs)
+        features = layout.features(here.given, outputs)
         goes_on = observer.predicted(self.inside.name, here.step, guess, outputs, features)
         observer.computed(self.inside.name, here.step, features, outputs)
-        return layout.join(goes_on, here.first.tensors)
+        return layout.join(goes_on, here.given)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -49,13 +50,15 @@ class Stream:
 
 
 PLAIN = (type(None), bool, int, float, str)
+LEAF = pytree.tree_structure(0)
 
 
 class Layout:
-    """Learned anew from every computed call.
+    """Learned from a computed call; what it says holds for all calls that look like it.
 
     Attributes:
         complete: there are tensors, and nothing in the output could hide others.
+        given: takes the tensors that are needed here out of a call's arguments.
 
     Args:
         call: the computed call.
@@ -67,24 +70,37 @@ class Layout:
     def __init__(
         self, call: Call, output: Any, *, residual: bool, continues: Mapping[int, str] | None = None
     ) -> None:
-        leaves, self._spec = pytree.tree_flatten(output)
+        leaves, self._spec = _flattened(output)
         paths = {id(tensor): path for path, tensor in call.tensors.items()}
-        self._constants = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        self._constants = _constants(leaves)
         self._passed = {i: paths[id(leaf)] for i, leaf in enumerate(leaves) if id(leaf) in paths}
         self._places = [
             i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and i not in self._passed
         ]
         outputs = [leaves[i] for i in self._places]
         self.residual = residual
-        self.complete = len(outputs) > 0 and all(isinstance(leaf, PLAIN) for leaf in self._constants)
+        self.complete = len(outputs) > 0 and all(isinstance(leaf, (*PLAIN, Tensor)) for leaf in leaves)
         known = {self._places.index(i): path for i, path in (continues or {}).items() if i in self._places}
         self.streams = _match(call, outputs, known)
         self._first_latent = next((path for path in call.tensors if call.is_latent(path)), None)
+        self.given = call.picker({*self.sources(), *self._passed.values()})
+        self._form = _form([*self.given(call.args, call.kwargs).values(), *outputs])
 
     def split(self, output: Any) -> list[Tensor]:
         """The output's tensors, in order, but for arguments that the module only hands on."""
-        leaves = pytree.tree_leaves(output)
+        leaves, _ = _flattened(output)
         return [leaves[i] for i in self._places]
+
+    def split_alike(self, output: Any, given: Mapping[str, Any]) -> list[Tensor] | None:
+        """`split`, of a call that was `given` these and looks like the one learned from; None where it does not."""
+        leaves, spec = _flattened(output)
+        if not self.complete or spec != self._spec or _constants(leaves) != self._constants:
+            return None
+        outputs = [leaves[i] for i in self._places]
+        alike = _form([*given.values(), *outputs]) == self._form
+        return (
+            outputs if alike and all(leaves[i] is given[path] for i, path in self._passed.items()) else None
+        )
 
     def join(self, outputs: Sequence[Tensor], tensors: Mapping[str, Tensor]) -> Any:
         """An output like the one learned from, made of other `outputs` and the call's own `tensors`."""
@@ -159,6 +175,29 @@ class Layout:
 
     def _base(self, stream: Stream, tensors: Mapping[str, Tensor], like: Tensor) -> Tensor | None:
         return stream.base(tensors, like) if self.residual and stream.dtype.is_floating_point else None
+
+
+def _flattened(output: Any) -> tuple[Sequence[Any], pytree.TreeSpec]:
+    """As pytree does it, several times faster for a tensor, and for a tuple of tensors and Nones."""
+    if isinstance(output, Tensor):
+        return (output,), LEAF
+    if type(output) is tuple and all(isinstance(leaf, Tensor) or leaf is None for leaf in output):
+        return output, _tuple_of(len(output))
+    return pytree.tree_flatten(output)
+
+
+@cache
+def _tuple_of(length: int) -> pytree.TreeSpec:
+    return pytree.tree_structure((0,) * length)
+
+
+def _constants(leaves: Sequence[Any]) -> list[Any]:
+    """What is no tensor; where there are tensors, their class."""
+    return [Tensor if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+
+
+def _form(values: Sequence[Any]) -> list[tuple[torch.Size, torch.dtype] | None]:
+    return [(value.shape, value.dtype) if isinstance(value, Tensor) else None for value in values]
 
 
 def _match(call: Call, outputs: Sequence[Tensor], known: Mapping[int, str]) -> list[Stream]:

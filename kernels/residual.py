@@ -37,7 +37,7 @@ def store_residual(output: Tensor, base: Tensor | None, dtype: torch.dtype | Non
 @op()
 def subtract(output: Tensor, base: Tensor, dtype: torch.dtype) -> Tensor:
     """output - base, computed one precision wider than the output and rounded once to `dtype`."""
-    return (output.to(wide(output)) - base).to(dtype)
+    return output.to(wide(output), copy=True).sub_(base).to(dtype)
 
 
 @op()
