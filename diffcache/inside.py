@@ -1,7 +1,7 @@
 """Sites inside a denoiser: its forward runs, and the units that a site spans are computed and stored, or skipped."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -60,7 +60,7 @@ class Inside:
             this = _Pass(self, call, turn, branch, branch.anatomy)
             with watched(this):
                 output = forward(*call.args, **call.kwargs)
-            verdicts = this.verdicts
+            verdicts = this.begun
             if this.strayed:
                 branch.empty()
                 output, verdicts = self._learn(module, forward, call, turn, branch)
@@ -127,21 +127,23 @@ class Inside:
                 self.record.add(step, self.name, decided, call.batch, site.share)
 
 
-@dataclass
-class _Open:
-    """A site that the forward is in, `seen` of whose units have been called.
+@dataclass(slots=True)
+class _Visit:
+    """What one forward does at a site.
 
     Attributes:
-        first: makes the first unit's call.
+        first: makes the call of the site's first unit.
         given: those of its tensors that the store's layout needs.
+        seen: how many of a skipped site's units have been called.
     """
 
     site: Site
     step: Step
-    verdict: Verdict
+    verdicts: list[Verdict]
+    skips: bool
     store: Store
-    first: Callable[[], Call]
-    given: Tensors
+    first: Callable[[], Call] | None = None
+    given: Tensors = field(default_factory=dict)
     seen: int = 0
 
 
@@ -149,7 +151,7 @@ class _Pass:
     """One forward after the first: its sites are known, and its units are told by path and number of calls.
 
     Attributes:
-        verdicts: what was done.
+        begun: what was done at the sites that were reached.
         strayed: a span was skipped whose units this forward calls differently: what it returned is worth nothing.
     """
 
@@ -158,104 +160,103 @@ class _Pass:
         self.turn = turn
         self.branch = branch
         self.anatomy = anatomy
+        self.watches = anatomy.paths
         self.seen = call.latents if inside.tap is None else []
-        self.verdicts: Verdicts = {}
-        self._decided: Verdicts = {}
+        self.begun: Verdicts = {}
+        self._visits: dict[str, _Visit] = {}
         self._strayed = False
         self._counts: dict[str, int] = {}
-        self._open: _Open | None = None
+        self._here: _Visit | None = None
 
     @property
     def strayed(self) -> bool:
-        return self._strayed or self._skipping
-
-    @property
-    def _skipping(self) -> bool:
-        return self._open is not None and not self._open.verdict.decision.computes
+        return self._strayed or (self._here is not None and self._here.skips)
 
     def unit(self, module: nn.Module, forward: Forward, args: Any, kwargs: dict[str, Any]) -> Any:
         name = self._name(module)
-        if name is None:
-            return forward(*args, **kwargs)
         tap = self.inside.tap if name == self.anatomy.tap else None
         if tap is not None and tap.is_ahead:
             self.seen = tap.ahead(module, args, kwargs)
         if name in self.anatomy.starts:
-            self._strayed |= self._skipping
-            self._open = self._begin(self.anatomy.starts[name], module, args, kwargs)
-        output = self._output(module, name, forward, args, kwargs)
+            self._strayed = self.strayed
+            self._here = self._begin(name, module, args, kwargs)
+        here = None if self._strayed else self._here
+        if here is not None and here.skips:
+            output = self._skipped(here, name, module, forward, args, kwargs)
+        else:
+            output = forward(*args, **kwargs)
+            if here is not None and name == here.site.units[-1]:
+                self._here = None
+                self._computed(here, output)
         if tap is not None and not tap.is_ahead:
             self.seen = tap.after(Call(module, args, kwargs), output)
         return output
 
-    def _name(self, module: nn.Module) -> str | None:
+    def _name(self, module: nn.Module) -> str:
         """Of this call of a unit, as discovery named it."""
-        path = self.anatomy.paths.get(id(module))
-        if path is None:
-            return None
+        path = self.watches[id(module)]
         nth = self._counts.get(path, 0)
         self._counts[path] = nth + 1
         return path if nth == 0 else f"{path}#{nth}"
 
-    def _begin(self, site: Site, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> _Open:
-        self._decided = self._decided or self._decide()
-        self.verdicts[site.name] = step, verdicts = self._decided[site.name]
-        observer, verdict = self.inside.planner.observer, verdicts[0]
-        if verdict.decision.computes or observer.shadow:
-            observer.computing(self.inside.name, step)
-        store, first = self.branch.store(site.name), partial(Call, module, args, kwargs)
-        given = first().tensors if store.layout is None else store.layout.given(args, kwargs)
-        return _Open(site, step, verdict, store, first, given)
+    def _begin(self, name: str, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> _Visit:
+        """The site that begins with this unit is reached."""
+        self._visits = self._visits or self._decide()
+        here = self._visits[name]
+        layout, here.first = here.store.layout, partial(Call, module, args, kwargs)
+        here.given = here.first().tensors if layout is None else layout.given(args, kwargs)
+        self.begun[here.site.name] = here.step, here.verdicts
+        observer = self.inside.planner.observer
+        if observer.shadow or not here.skips:
+            observer.computing(self.inside.name, here.step)
+        return here
 
-    def _decide(self) -> Verdicts:
-        """For all sites at once, when the first is reached: by then signals have been seen."""
-        planner, decided = self.inside.planner, Verdicts()
-        for site in self.anatomy.sites:
-            step = self.turn.step(self.branch.name, site.name, site.kind)
-            decided[site.name] = step, planner.verdicts(step, self.branch, lambda lane: self.seen)
+    def _decide(self) -> dict[str, _Visit]:
+        """For all sites at once, when the first is reached: by then signals have been seen. By first unit."""
+        planner, branch, visits = self.inside.planner, self.branch, {}
+        for name, site in self.anatomy.starts.items():
+            step = self.turn.step(branch.name, site.name, site.kind)
+            verdicts = planner.verdicts(step, branch, lambda lane: self.seen)
+            skips = not verdicts[0].decision.computes
+            visits[name] = _Visit(site, step, verdicts, skips, branch.store(site.name))
         if self.seen:
-            planner.arrived(self.branch, 0, self.seen)
-        return decided
+            planner.arrived(branch, 0, self.seen)
+        return visits
 
-    def _output(
-        self, module: nn.Module, name: str, forward: Forward, args: Any, kwargs: dict[str, Any]
+    def _skipped(
+        self, here: _Visit, name: str, module: nn.Module, forward: Forward, args: Any, kwargs: dict[str, Any]
     ) -> Any:
-        """Of a unit: its own, or where it lies in a site that is reused, what stands for it."""
-        here = self._open
-        if here is not None and self._skipping:
-            self._strayed |= here.site.units[here.seen : here.seen + 1] != (name,)
-            here.seen += 1
-        ends = here is not None and name == here.site.units[-1]
+        """What stands for a unit in a site that is reused."""
+        if name != here.site.units[here.seen]:
+            self._strayed = True
+            return forward(*args, **kwargs)
+        here.seen += 1
+        ends = here.seen == len(here.site.units)
         if ends:
-            self._open = None
-        shadow = self.inside.planner.observer.shadow
-        if here is None or here.verdict.decision.computes or shadow or self._strayed:
-            output = forward(*args, **kwargs)
-            if here is None or not ends or self._strayed:
-                return output
-            if here.verdict.decision.computes:
-                self._computed(here, output)
-                return output
-            return self._shadow(here, output)
-        if ends:
-            return self._reused(here)
-        return self.anatomy.blanks[name].make(Call(module, args, kwargs).tensors)
+            self._here = None
+        if self.inside.planner.observer.shadow:
+            truth = forward(*args, **kwargs)
+            return self._shadow(here, truth) if ends else truth
+        return (
+            self._reused(here) if ends else self.anatomy.blanks[name].make(Call(module, args, kwargs).tensors)
+        )
 
-    def _computed(self, here: _Open, output: Any) -> None:
+    def _computed(self, here: _Visit, output: Any) -> None:
         inside, layout = self.inside, here.store.layout
         outputs = None if layout is None else layout.split_alike(output, here.given)
         if outputs is None:
+            assert here.first is not None
             outputs = inside.keep(self.branch, here.step, here.first(), output, here.site.continues)
         else:
             inside.push(here.store, here.step, here.given, outputs)
         inside.planner.computed(self.branch, 0, here.step, self.seen, outputs)
 
-    def _reused(self, here: _Open) -> Any:
-        times = self.turn.timetable
-        value = self.inside.planner.value(here.verdict, here.step, here.store, times, 0, here.given)
+    def _reused(self, here: _Visit) -> Any:
+        planner, times = self.inside.planner, self.turn.timetable
+        value = planner.value(here.verdicts[0], here.step, here.store, times, 0, here.given)
         return here.store.learned.join(value, here.given)
 
-    def _shadow(self, here: _Open, truth: Any) -> Any:
+    def _shadow(self, here: _Visit, truth: Any) -> Any:
         """Predicts what has been computed, for an observer to compare, and goes on with what it says."""
         observer, layout = self.inside.planner.observer, here.store.learned
         guess, outputs = layout.split(self._reused(here)), layout.split(truth)

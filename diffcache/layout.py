@@ -1,8 +1,7 @@
 """How a module's output splits into tensors, and which input each of them is a residual to."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ class Stream:
     """One output tensor and the input that it is measured against.
 
     Attributes:
-        source: path of the input among the call's tensors; None where no input has its shape.
+        source: path of the input among the call's tensors; None where no input has its shape, or it is not floating.
         dim: the dimension in which the two differ; None where they do not.
         size: the extent in `dim` that both have: an image-to-video denoiser takes more channels than it returns,
             one with learned sigma returns more than it takes.
@@ -50,7 +49,6 @@ class Stream:
 
 
 PLAIN = (type(None), bool, int, float, str)
-LEAF = pytree.tree_structure(0)
 
 
 class Layout:
@@ -70,37 +68,48 @@ class Layout:
     def __init__(
         self, call: Call, output: Any, *, residual: bool, continues: Mapping[int, str] | None = None
     ) -> None:
-        leaves, self._spec = _flattened(output)
+        leaves, self._spec = pytree.tree_flatten(output)
+        self._type = type(output)
         paths = {id(tensor): path for path, tensor in call.tensors.items()}
-        self._constants = _constants(leaves)
+        self._constants = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         self._passed = {i: paths[id(leaf)] for i, leaf in enumerate(leaves) if id(leaf) in paths}
         self._places = [
             i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and i not in self._passed
         ]
         outputs = [leaves[i] for i in self._places]
         self.residual = residual
-        self.complete = len(outputs) > 0 and all(isinstance(leaf, (*PLAIN, Tensor)) for leaf in leaves)
+        self.complete = len(outputs) > 0 and all(isinstance(leaf, PLAIN) for leaf in self._constants)
         known = {self._places.index(i): path for i, path in (continues or {}).items() if i in self._places}
         self.streams = _match(call, outputs, known)
         self._first_latent = next((path for path in call.tensors if call.is_latent(path)), None)
         self.given = call.picker({*self.sources(), *self._passed.values()})
-        self._form = _form([*self.given(call.args, call.kwargs).values(), *outputs])
+        given = self.given(call.args, call.kwargs).values()
+        self._forms = _forms((*leaves, *given)) if self.complete else None
 
     def split(self, output: Any) -> list[Tensor]:
         """The output's tensors, in order, but for arguments that the module only hands on."""
-        leaves, _ = _flattened(output)
+        leaves = pytree.tree_leaves(output)
         return [leaves[i] for i in self._places]
 
     def split_alike(self, output: Any, given: Mapping[str, Any]) -> list[Tensor] | None:
         """`split`, of a call that was `given` these and looks like the one learned from; None where it does not."""
-        leaves, spec = _flattened(output)
-        if not self.complete or spec != self._spec or _constants(leaves) != self._constants:
+        leaves = self._leaves(output)
+        if leaves is None or _forms((*leaves, *given.values())) != self._forms:
             return None
-        outputs = [leaves[i] for i in self._places]
-        alike = _form([*given.values(), *outputs]) == self._form
-        return (
-            outputs if alike and all(leaves[i] is given[path] for i, path in self._passed.items()) else None
-        )
+        if self._passed and any(leaves[i] is not given[path] for i, path in self._passed.items()):
+            return None
+        return [leaves[i] for i in self._places]
+
+    def _leaves(self, output: Any) -> Sequence[Any] | None:
+        """Of an output of the structure learned, several times faster than pytree where there is hardly any."""
+        if type(output) is not self._type:
+            return None
+        if self._type is Tensor:
+            return (output,)
+        if self._type is tuple and self._spec.num_nodes == 1 + self._spec.num_leaves:
+            return output  # what is no leaf here has no form like one
+        leaves, spec = pytree.tree_flatten(output)
+        return leaves if spec == self._spec else None
 
     def join(self, outputs: Sequence[Tensor], tensors: Mapping[str, Tensor]) -> Any:
         """An output like the one learned from, made of other `outputs` and the call's own `tensors`."""
@@ -115,8 +124,10 @@ class Layout:
         self, tensors: Mapping[str, Tensor], outputs: Sequence[Tensor]
     ) -> list[tuple[Tensor, Tensor | None]]:
         """What to store of a computed call: each output, and the base that it is to be a residual to."""
+        if not self.residual:
+            return [(output, None) for output in outputs]
         return [
-            (output, self._base(stream, tensors, output))
+            (output, stream.base(tensors, output))
             for stream, output in zip(self.streams, outputs, strict=True)
         ]
 
@@ -137,7 +148,7 @@ class Layout:
             extrapolate(
                 past,
                 weights,
-                self._base(stream, tensors, values_of(past[0])),
+                stream.base(tensors, values_of(past[0])) if self.residual else None,
                 stream.dtype,
                 correction,
             )
@@ -164,40 +175,16 @@ class Layout:
 
     def kinds(self) -> list[tuple[torch.dtype, bool]]:
         """Of each stream its dtype, and whether it is stored as a residual."""
-        return [
-            (s.dtype, self.residual and s.source is not None and s.dtype.is_floating_point)
-            for s in self.streams
-        ]
+        return [(s.dtype, self.residual and s.source is not None) for s in self.streams]
 
     def sources(self) -> set[str]:
         """Paths of the inputs that some output is measured against."""
         return {stream.source for stream in self.streams if stream.source is not None}
 
-    def _base(self, stream: Stream, tensors: Mapping[str, Tensor], like: Tensor) -> Tensor | None:
-        return stream.base(tensors, like) if self.residual and stream.dtype.is_floating_point else None
 
-
-def _flattened(output: Any) -> tuple[Sequence[Any], pytree.TreeSpec]:
-    """As pytree does it, several times faster for a tensor, and for a tuple of tensors and Nones."""
-    if isinstance(output, Tensor):
-        return (output,), LEAF
-    if type(output) is tuple and all(isinstance(leaf, Tensor) or leaf is None for leaf in output):
-        return output, _tuple_of(len(output))
-    return pytree.tree_flatten(output)
-
-
-@cache
-def _tuple_of(length: int) -> pytree.TreeSpec:
-    return pytree.tree_structure((0,) * length)
-
-
-def _constants(leaves: Sequence[Any]) -> list[Any]:
-    """What is no tensor; where there are tensors, their class."""
-    return [Tensor if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-
-
-def _form(values: Sequence[Any]) -> list[tuple[torch.Size, torch.dtype] | None]:
-    return [(value.shape, value.dtype) if isinstance(value, Tensor) else None for value in values]
+def _forms(values: Iterable[Any]) -> list[Any]:
+    """Shapes and dtypes of tensors; what is none, as it is."""
+    return [(value.shape, value.dtype) if isinstance(value, Tensor) else value for value in values]
 
 
 def _match(call: Call, outputs: Sequence[Tensor], known: Mapping[int, str]) -> list[Stream]:
@@ -210,7 +197,7 @@ def _match(call: Call, outputs: Sequence[Tensor], known: Mapping[int, str]) -> l
     }
     found: dict[int, Stream] = {}
     for i, path in known.items():
-        if path in free and free[path].shape == outputs[i].shape:
+        if path in free and free[path].shape == outputs[i].shape and outputs[i].is_floating_point():
             found[i] = Stream(path, None, 0, outputs[i].dtype)
             del free[path]
     for exact in (True, False):

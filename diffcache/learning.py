@@ -113,10 +113,8 @@ class _Learning(Recorder):
         )
 
     def unit(self, module: nn.Module, forward: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        path = self.paths.get(id(module))
-        if path is None:
-            return forward(*args, **kwargs)
-        call, place, outermost = Call(module, args, kwargs), len(self.calls), not self._open
+        path, place, outermost = self.watches[id(module)], len(self.calls), not self._open
+        call = Call(module, args, kwargs)
         state = call.state()
         if outermost and (
             self.position >= 0 or (is_member(path) and self.trace.evolves(call.tensors.values()))

@@ -5,7 +5,7 @@ children stand beside those. Inside a block, its sub-layers are units too: atten
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial, wraps
@@ -20,7 +20,13 @@ FEED_FORWARDS = ("feedforward", "mlp", "glu", "ffn", "swiglu")
 
 
 class Watcher(Protocol):
-    """Sees the calls of units while a denoiser's forward runs."""
+    """Sees the calls of units while a denoiser's forward runs.
+
+    Attributes:
+        watches: which units, by identity.
+    """
+
+    watches: Container[int]
 
     def unit(
         self, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: dict[str, Any]
@@ -48,7 +54,7 @@ def unit_members(base: type) -> dict[str, Any]:
         if torch.compiler.is_compiling():
             return base.__call__(self, *args, **kwargs)
         watcher = _watcher.get()
-        if watcher is None:
+        if watcher is None or id(self) not in watcher.watches:
             return base.__call__(self, *args, **kwargs)
         return watcher.unit(self, partial(base.__call__, self), args, kwargs)
 
