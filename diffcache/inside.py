@@ -14,6 +14,7 @@ from diffcache.config import CacheConfig
 from diffcache.discovery import Site
 from diffcache.layout import Layout
 from diffcache.learning import learn
+from diffcache.observing import NOBODY
 from diffcache.planner import Planner, Verdict
 from diffcache.records import RunRecord
 from diffcache.schedulers.steps import Decision, Step
@@ -60,7 +61,7 @@ class Inside:
             this = _Pass(self, call, turn, branch, branch.anatomy)
             with watched(this):
                 output = forward(*call.args, **call.kwargs)
-            verdicts = this.begun
+            verdicts = this.verdicts()
             if this.strayed:
                 branch.empty()
                 output, verdicts = self._learn(module, forward, call, turn, branch)
@@ -81,13 +82,9 @@ class Inside:
         residual = self.residual and step.kind in STREAMS
         store.layout = Layout(first, output, residual=residual, continues=continues)
         outputs = store.layout.split(output)
-        self.push(store, step, first.tensors, outputs)
-        return outputs
-
-    def push(self, store: Store, step: Step, given: Tensors, outputs: list[Tensor]) -> None:
-        """Stores a site's outputs, against what its first unit was given."""
-        store.push(step.tick, 0, given, outputs)
+        store.push(step.tick, 0, first.tensors, outputs)
         self.planner.observe(step, store, 0, outputs)
+        return outputs
 
     def _learn(
         self, module: nn.Module, forward: Forward, call: Call, turn: Turn, branch: Branch
@@ -151,7 +148,6 @@ class _Pass:
     """One forward after the first: its sites are known, and its units are told by path and number of calls.
 
     Attributes:
-        begun: what was done at the sites that were reached.
         strayed: a span was skipped whose units this forward calls differently: what it returned is worth nothing.
     """
 
@@ -162,7 +158,6 @@ class _Pass:
         self.anatomy = anatomy
         self.watches = anatomy.paths
         self.seen = call.latents if inside.tap is None else []
-        self.begun: Verdicts = {}
         self._visits: dict[str, _Visit] = {}
         self._strayed = False
         self._counts: dict[str, int] = {}
@@ -172,14 +167,18 @@ class _Pass:
     def strayed(self) -> bool:
         return self._strayed or (self._here is not None and self._here.skips)
 
+    def verdicts(self) -> Verdicts:
+        """What was done at the sites that were reached."""
+        visits = (visit for visit in self._visits.values() if visit.first is not None)
+        return {visit.site.name: (visit.step, visit.verdicts) for visit in visits}
+
     def unit(self, module: nn.Module, forward: Forward, args: Any, kwargs: dict[str, Any]) -> Any:
         name = self._name(module)
         tap = self.inside.tap if name == self.anatomy.tap else None
         if tap is not None and tap.is_ahead:
             self.seen = tap.ahead(module, args, kwargs)
         if name in self.anatomy.starts:
-            self._strayed = self.strayed
-            self._here = self._begin(name, module, args, kwargs)
+            self._begin(name, module, args, kwargs)
         here = None if self._strayed else self._here
         if here is not None and here.skips:
             output = self._skipped(here, name, module, forward, args, kwargs)
@@ -199,17 +198,16 @@ class _Pass:
         self._counts[path] = nth + 1
         return path if nth == 0 else f"{path}#{nth}"
 
-    def _begin(self, name: str, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> _Visit:
+    def _begin(self, name: str, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
         """The site that begins with this unit is reached."""
+        self._strayed |= self._here is not None and self._here.skips
         self._visits = self._visits or self._decide()
-        here = self._visits[name]
+        self._here = here = self._visits[name]
         layout, here.first = here.store.layout, partial(Call, module, args, kwargs)
         here.given = here.first().tensors if layout is None else layout.given(args, kwargs)
-        self.begun[here.site.name] = here.step, here.verdicts
         observer = self.inside.planner.observer
-        if observer.shadow or not here.skips:
+        if observer is not NOBODY and (observer.shadow or not here.skips):
             observer.computing(self.inside.name, here.step)
-        return here
 
     def _decide(self) -> dict[str, _Visit]:
         """For all sites at once, when the first is reached: by then signals have been seen. By first unit."""
@@ -248,7 +246,8 @@ class _Pass:
             assert here.first is not None
             outputs = inside.keep(self.branch, here.step, here.first(), output, here.site.continues)
         else:
-            inside.push(here.store, here.step, here.given, outputs)
+            here.store.push(here.step.tick, 0, here.given, outputs)
+            inside.planner.observe(here.step, here.store, 0, outputs)
         inside.planner.computed(self.branch, 0, here.step, self.seen, outputs)
 
     def _reused(self, here: _Visit) -> Any:

@@ -40,7 +40,9 @@ class Stream:
         """The input, cut or zero-padded to the shape of `like`."""
         if self.source is None:
             return None
-        base = self.cut(tensors[self.source])
+        base = tensors[self.source]
+        if self.dim is not None:
+            base = self.cut(base)
         if base.shape == like.shape:
             return base
         padded = base.new_zeros(like.shape)
@@ -70,6 +72,7 @@ class Layout:
     ) -> None:
         leaves, self._spec = pytree.tree_flatten(output)
         self._type = type(output)
+        self._is_flat = self._type is tuple and self._spec.num_nodes == 1 + len(leaves)
         paths = {id(tensor): path for path, tensor in call.tensors.items()}
         self._constants = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         self._passed = {i: paths[id(leaf)] for i, leaf in enumerate(leaves) if id(leaf) in paths}
@@ -102,12 +105,14 @@ class Layout:
 
     def _leaves(self, output: Any) -> Sequence[Any] | None:
         """Of an output of the structure learned, several times faster than pytree where there is hardly any."""
+        leaves: Sequence[Any]
         if type(output) is not self._type:
             return None
-        if self._type is Tensor:
+        if isinstance(output, Tensor):
             return (output,)
-        if self._type is tuple and self._spec.num_nodes == 1 + self._spec.num_leaves:
-            return output  # what is no leaf here has no form like one
+        if self._is_flat:
+            leaves = output  # what is no leaf in there has no form like one
+            return leaves
         leaves, spec = pytree.tree_flatten(output)
         return leaves if spec == self._spec else None
 

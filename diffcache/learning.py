@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from diffcache.anatomy import Anatomy, Blank
 from diffcache.calls import Call
 from diffcache.discovery import Recorder, Site, Survey, UnitCall, in_list, is_member, kind_of, works
-from diffcache.places import FIRST_BLOCK, GROUPS, positions, sites_at, units_for
+from diffcache.places import FIRST_BLOCK, GROUPS, may_be_bare, positions, sites_at, units_for
 from diffcache.swap import base_class
 from diffcache.taps import Tap
 from diffcache.trace import Trace
@@ -108,9 +108,7 @@ class _Learning(Recorder):
         self._blocks: list[_Kept] = []
         self._ends: dict[str, tuple[Call, Any]] = {}
         self._newest: dict[str, str] = {}
-        self._bare_are_cached = any(
-            {"parallel", "feed-forward"} & {*GROUPS.get(place, (place,))} or ".." in place for place in places
-        )
+        self._bare_are_cached = may_be_bare(places)
 
     def unit(self, module: nn.Module, forward: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         path, place, outermost = self.watches[id(module)], len(self.calls), not self._open

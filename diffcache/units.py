@@ -11,8 +11,8 @@ from contextvars import ContextVar
 from functools import partial, wraps
 from typing import Any, Protocol
 
-import torch
 from torch import nn
+from torch.compiler import is_dynamo_compiling
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict)
 QUERIES = ("to_q", "to_qkv", "to_qkv_mlp_proj", "qkv", "q_proj", "wq", "query", "linear_q")
@@ -26,7 +26,8 @@ class Watcher(Protocol):
         watches: which units, by identity.
     """
 
-    watches: Container[int]
+    @property
+    def watches(self) -> Container[int]: ...
 
     def unit(
         self, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: dict[str, Any]
@@ -51,7 +52,7 @@ def unit_members(base: type) -> dict[str, Any]:
 
     @wraps(base.__call__)
     def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
+        if is_dynamo_compiling():
             return base.__call__(self, *args, **kwargs)
         watcher = _watcher.get()
         if watcher is None or id(self) not in watcher.watches:
