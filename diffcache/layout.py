@@ -85,7 +85,7 @@ class Layout:
         known = {self._places.index(i): path for i, path in (continues or {}).items() if i in self._places}
         self.streams = _match(call, outputs, known)
         self._first_latent = next((path for path in call.tensors if call.is_latent(path)), None)
-        self.given = call.picker({*self.sources(), *self._passed.values()})
+        self.given = call.picker([*self.sources(), *self._passed.values()])
         given = self.given(call.args, call.kwargs).values()
         self._forms = _forms((*leaves, *given)) if self.complete else None
 
@@ -95,7 +95,12 @@ class Layout:
         return [leaves[i] for i in self._places]
 
     def split_alike(self, output: Any, given: Mapping[str, Any]) -> list[Tensor] | None:
-        """`split`, of a call that was `given` these and looks like the one learned from; None where it does not."""
+        """`split`, of a call that looks like the one learned from; None where it does not.
+
+        Args:
+            output: what the module returned.
+            given: the call's tensors, as the attribute `given` takes them.
+        """
         leaves = self._leaves(output)
         if leaves is None or _forms((*leaves, *given.values())) != self._forms:
             return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import flows
 import pytest
 import torch
@@ -11,6 +13,7 @@ from zoo.denoisers import CASES
 
 from diffcache import accelerate, denoising_run, report
 from diffcache.inside import STRAYED
+from diffcache.layout import Layout
 from diffcache.schedulers.errors import TargetError
 
 X = torch.ones(1, 2, 4)
@@ -196,6 +199,49 @@ def test_a_forward_that_takes_another_way_is_computed_and_the_report_says_why(
     assert [float(x.mean()) for x in found] == plain
     assert [tick for tick, *_ in report(net).reasons[STRAYED]] == [1]
     assert report(net).computed_ticks == [0, 1, 2]
+
+
+class Unsteady(Block):
+    """Returns another form at late ticks."""
+
+    def forward(self, h: Tensor, t: Tensor) -> tuple[Tensor, Tensor | None]:  # type: ignore[override]
+        return h + self.weight * t, torch.ones(3) if t < 2 else None
+
+
+class Changing(nn.Module):
+    """Adds up whatever its blocks return."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = blocks(Unsteady, 1, 2, 4)
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        for block in self.blocks:
+            x, extra = block(x, t)
+            x = x if extra is None else x + extra.sum()
+        return x
+
+
+def test_a_block_that_returns_another_form_is_learned_anew() -> None:
+    first, held, third, also_held = outputs(Changing(), "block", (1.0, 1.0, 2.0, 2.0))
+    assert torch.equal(first, held)
+    assert torch.equal(third, also_held)
+    assert float(third.mean()) == 1 + 2 * 7
+
+
+def test_a_block_that_returns_the_same_form_is_learned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    learned = []
+
+    def learn(*args: Any, **kwargs: Any) -> Layout:
+        learned.append(args)
+        return Layout(*args, **kwargs)
+
+    monkeypatch.setattr("diffcache.inside.Layout", learn)
+    outputs(flows.Plain(), "block", (1.0, 1.0))
+    once = len(learned)
+    learned.clear()
+    outputs(flows.Plain(), "block", (1.0,) * 8)
+    assert len(learned) == once > 0
 
 
 class Indexing(Block):
