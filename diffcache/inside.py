@@ -212,8 +212,9 @@ class _Pass:
     def _decide(self) -> dict[str, _Visit]:
         """For all sites at once, when the first is reached: by then signals have been seen. By first unit."""
         planner, branch, visits = self.inside.planner, self.branch, {}
+        call = self.turn.step(branch.name)
         for name, site in self.anatomy.starts.items():
-            step = self.turn.step(branch.name, site.name, site.kind)
+            step = call.at(site.name, site.kind)
             verdicts = planner.verdicts(step, branch, lambda lane: self.seen)
             skips = not verdicts[0].decision.computes
             visits[name] = _Visit(site, step, verdicts, skips, branch.store(site.name))
