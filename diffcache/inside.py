@@ -1,7 +1,7 @@
 """Sites inside a denoiser: its forward runs, and the units that a site spans are computed and stored, or skipped."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -126,21 +126,13 @@ class Inside:
 
 @dataclass(slots=True)
 class _Visit:
-    """What one forward does at a site.
-
-    Attributes:
-        first: makes the call of the site's first unit.
-        given: those of its tensors that the store's layout needs.
-        seen: how many of a skipped site's units have been called.
-    """
+    """What one forward is to do at a site; `seen` of the units of one that it skips have been called."""
 
     site: Site
     step: Step
     verdicts: list[Verdict]
     skips: bool
     store: Store
-    first: Callable[[], Call] | None = None
-    given: Tensors = field(default_factory=dict)
     seen: int = 0
 
 
@@ -159,9 +151,12 @@ class _Pass:
         self.watches = anatomy.paths
         self.seen = call.latents if inside.tap is None else []
         self._visits: dict[str, _Visit] = {}
+        self._reached: list[_Visit] = []
         self._strayed = False
         self._counts: dict[str, int] = {}
         self._here: _Visit | None = None
+        self._first: Callable[[], Call]
+        self._given: Tensors
 
     @property
     def strayed(self) -> bool:
@@ -169,8 +164,7 @@ class _Pass:
 
     def verdicts(self) -> Verdicts:
         """What was done at the sites that were reached."""
-        visits = (visit for visit in self._visits.values() if visit.first is not None)
-        return {visit.site.name: (visit.step, visit.verdicts) for visit in visits}
+        return {visit.site.name: (visit.step, visit.verdicts) for visit in self._reached}
 
     def unit(self, module: nn.Module, forward: Forward, args: Any, kwargs: dict[str, Any]) -> Any:
         name = self._name(module)
@@ -203,8 +197,9 @@ class _Pass:
         self._strayed |= self._here is not None and self._here.skips
         self._visits = self._visits or self._decide()
         self._here = here = self._visits[name]
-        layout, here.first = here.store.layout, partial(Call, module, args, kwargs)
-        here.given = here.first().tensors if layout is None else layout.given(args, kwargs)
+        self._reached.append(here)
+        layout, self._first = here.store.layout, partial(Call, module, args, kwargs)
+        self._given = self._first().tensors if layout is None else layout.given(args, kwargs)
         observer = self.inside.planner.observer
         if observer is not NOBODY and (observer.shadow or not here.skips):
             observer.computing(self.inside.name, here.step)
@@ -242,25 +237,24 @@ class _Pass:
 
     def _computed(self, here: _Visit, output: Any) -> None:
         inside, layout = self.inside, here.store.layout
-        outputs = None if layout is None else layout.split_alike(output, here.given)
+        outputs = None if layout is None else layout.split_alike(output, self._given)
         if outputs is None:
-            assert here.first is not None
-            outputs = inside.keep(self.branch, here.step, here.first(), output, here.site.continues)
+            outputs = inside.keep(self.branch, here.step, self._first(), output, here.site.continues)
         else:
-            here.store.push(here.step.tick, 0, here.given, outputs)
+            here.store.push(here.step.tick, 0, self._given, outputs)
             inside.planner.observe(here.step, here.store, 0, outputs)
         inside.planner.computed(self.branch, 0, here.step, self.seen, outputs)
 
     def _reused(self, here: _Visit) -> Any:
         planner, times = self.inside.planner, self.turn.timetable
-        value = planner.value(here.verdicts[0], here.step, here.store, times, 0, here.given)
-        return here.store.learned.join(value, here.given)
+        value = planner.value(here.verdicts[0], here.step, here.store, times, 0, self._given)
+        return here.store.learned.join(value, self._given)
 
     def _shadow(self, here: _Visit, truth: Any) -> Any:
         """Predicts what has been computed, for an observer to compare, and goes on with what it says."""
         observer, layout = self.inside.planner.observer, here.store.learned
         guess, outputs = layout.split(self._reused(here)), layout.split(truth)
-        features = layout.features(here.given, outputs)
+        features = layout.features(self._given, outputs)
         goes_on = observer.predicted(self.inside.name, here.step, guess, outputs, features)
         observer.computed(self.inside.name, here.step, features, outputs)
-        return layout.join(goes_on, here.given)
+        return layout.join(goes_on, self._given)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import weakref
+from typing import Any, ClassVar
 
 import flows
 import pytest
@@ -242,6 +243,29 @@ def test_a_block_that_returns_the_same_form_is_learned_once(monkeypatch: pytest.
     learned.clear()
     outputs(flows.Plain(), "block", (1.0,) * 8)
     assert len(learned) == once > 0
+
+
+class Counting(Block):
+    """Counts how many blocks' inputs are alive."""
+
+    inputs: ClassVar[list[weakref.ref[Tensor]]] = []
+    alive: ClassVar[list[int]] = []
+
+    def forward(self, h: Tensor, t: Tensor) -> Tensor:
+        self.inputs.append(weakref.ref(h))
+        self.alive.append(sum(reference() is not None for reference in self.inputs))
+        return h + self.weight * t
+
+
+def test_a_pass_keeps_no_more_inputs_alive_than_one_site_needs() -> None:
+    net = flows.Plain()
+    net.blocks = blocks(Counting, *range(1, 9))
+    Counting.inputs.clear()
+    Counting.alive.clear()
+    outputs(net, "block", (1.0,) * 3)
+    assert (
+        max(Counting.alive[-8:]) <= 3
+    )  # the block's own, the variable of the denoiser's forward, and the site's
 
 
 class Indexing(Block):
