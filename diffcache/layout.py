@@ -58,7 +58,7 @@ class Layout:
 
     Attributes:
         complete: there are tensors, and nothing in the output could hide others.
-        given: takes the tensors that are needed here out of a call's arguments.
+        given: takes what `split_alike`, `based`, `predict` and `join` need out of a call's arguments.
 
     Args:
         call: the computed call.
@@ -85,7 +85,7 @@ class Layout:
         known = {self._places.index(i): path for i, path in (continues or {}).items() if i in self._places}
         self.streams = _match(call, outputs, known)
         self._first_latent = next((path for path in call.tensors if call.is_latent(path)), None)
-        self.given = call.picker([*self.sources(), *self._passed.values()])
+        self.given = call.picker([*(self.sources() if residual else ()), *self._passed.values()])
         given = self.given(call.args, call.kwargs).values()
         self._forms = _forms((*leaves, *given)) if self.complete else None
 
