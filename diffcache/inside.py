@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -155,7 +154,7 @@ class _Pass:
         self._strayed = False
         self._counts: dict[str, int] = {}
         self._here: _Visit | None = None
-        self._first: Callable[[], Call]
+        self._first: tuple[nn.Module, Any, Any]
         self._given: Tensors
 
     @property
@@ -198,8 +197,8 @@ class _Pass:
         self._visits = self._visits or self._decide()
         self._here = here = self._visits[name]
         self._reached.append(here)
-        layout, self._first = here.store.layout, partial(Call, module, args, kwargs)
-        self._given = self._first().tensors if layout is None else layout.given(args, kwargs)
+        layout, self._first = here.store.layout, (module, args, kwargs)
+        self._given = Call(*self._first).tensors if layout is None else layout.given(args, kwargs)
         observer = self.inside.planner.observer
         if observer is not NOBODY and (observer.shadow or not here.skips):
             observer.computing(self.inside.name, here.step)
@@ -207,10 +206,10 @@ class _Pass:
     def _decide(self) -> dict[str, _Visit]:
         """For all sites at once, when the first is reached: by then signals have been seen. By first unit."""
         planner, branch, visits = self.inside.planner, self.branch, {}
-        call = self.turn.step(branch.name)
+        call, seen = self.turn.step(branch.name), lambda lane: self.seen
         for name, site in self.anatomy.starts.items():
             step = call.at(site.name, site.kind)
-            verdicts = planner.verdicts(step, branch, lambda lane: self.seen)
+            verdicts = planner.verdicts(step, branch, seen)
             skips = not verdicts[0].decision.computes
             visits[name] = _Visit(site, step, verdicts, skips, branch.store(site.name))
         if self.seen:
@@ -239,7 +238,7 @@ class _Pass:
         inside, layout = self.inside, here.store.layout
         outputs = None if layout is None else layout.split_alike(output, self._given)
         if outputs is None:
-            outputs = inside.keep(self.branch, here.step, self._first(), output, here.site.continues)
+            outputs = inside.keep(self.branch, here.step, Call(*self._first), output, here.site.continues)
         else:
             here.store.push(here.step.tick, 0, self._given, outputs)
             inside.planner.observe(here.step, here.store, 0, outputs)

@@ -9,7 +9,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
-from torch.compiler import is_dynamo_compiling
+from torch.compiler import is_compiling
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -45,7 +45,7 @@ class Op(Generic[P, R]):
         self._node.register_fake(fake or reference)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        if is_dynamo_compiling():
+        if is_compiling():
             node: Callable[P, R] = self._node
             return node(*args, **kwargs)
         return self._run(*args, **kwargs)
