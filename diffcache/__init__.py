@@ -11,13 +11,14 @@ if TYPE_CHECKING:
     from diffcache.api import accelerate, methods, paused, plan, report, restore
     from diffcache.attach import denoising_run
     from diffcache.config import CacheConfig
-    from diffcache.discovery import SiteTable, discover
+    from diffcache.discovery import discover
     from diffcache.language.sampling import Generation, generate
     from diffcache.recipes.easycache import EasyCacheConfig
     from diffcache.recipes.uniform import UniformConfig
     from diffcache.reporting import RunReport
     from diffcache.schedulers.errors import ConfigError, DiffcacheError, ScheduleError, TargetError
     from diffcache.schedulers.schedule import Schedule
+    from diffcache.sites import SiteTable
 
 __version__ = "0.1.0"
 
@@ -30,7 +31,7 @@ _HOME = {
     "decide_together": "diffcache.agreement",
     "denoising_run": "diffcache.attach",
     "discover": "diffcache.discovery",
-    "SiteTable": "diffcache.discovery",
+    "SiteTable": "diffcache.sites",
     "paused": "diffcache.api",
     "Generation": "diffcache.language.sampling",
     "generate": "diffcache.language.sampling",

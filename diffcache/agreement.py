@@ -20,7 +20,7 @@ from diffcache.schedulers.steps import Decision
 Dimension = tuple[Any, int]
 """A device mesh and one of its dimensions."""
 
-BY_CAUTION = (Decision.PREDICT, Decision.HOLD, Decision.COMPUTE)
+BY_CAUTION = (Decision.PREDICT, Decision.LINE, Decision.HOLD, Decision.COMPUTE)
 """A decision's place is its vote, and the highest wins."""
 
 _declared: "WeakKeyDictionary[nn.Module, Any]" = WeakKeyDictionary()

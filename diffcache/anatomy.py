@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from diffcache.discovery import Site
+from diffcache.sites import Site
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import diffcache
 from diffcache import attach, attachments
-from diffcache.compiled import uncompiled
+from diffcache.compiled import each_uncompiled
 from diffcache.config import CacheConfig, check_options
 from diffcache.fitting import fitted_to
 from diffcache.language import attaching as language
@@ -88,7 +88,7 @@ def accelerate(
         if verbose:
             print(f"diffcache: {chosen} attached to {type(target).__name__}")
         return target
-    denoisers = {name: uncompiled(module) for name, module in denoisers_of(target).items()}
+    denoisers = each_uncompiled(denoisers_of(target))
     with ExitStack() as undone_on_error:
         if quantize is not None:
             undone_on_error.enter_context(quantising(denoisers, quantize, keep_original))
@@ -176,7 +176,7 @@ def plan(target: Any, config: CacheConfig | Schedule | str | Path | None = None,
         fitted = fitted_to(target, attachment, call)
         return plan_of(target, fitted.config, call, fitted.notes)
     resolved = _config(config, {}, DEFAULT).resolved()
-    resolved.check({name: uncompiled(module) for name, module in denoisers_of(target).items()})
+    resolved.check(each_uncompiled(denoisers_of(target)))
     return plan_of(target, resolved, call)
 
 

@@ -17,7 +17,7 @@ from diffcache.attachments import (
     users_of,
 )
 from diffcache.callbacks import arguments_of, hidden_from_callbacks
-from diffcache.compiled import uncompiled
+from diffcache.compiled import each_uncompiled, uncompiled
 from diffcache.config import CacheConfig
 from diffcache.facts import units_of
 from diffcache.fitting import fitted_to
@@ -115,7 +115,7 @@ def _pipeline_members(base: type) -> dict[str, Any]:
         _swap_in(denoisers, attachment, attachment.config)
         fitted = fitted_to(self, attachment, arguments_of(forward, args, kwargs))
         noise_schedulers = noise_schedulers_of(self)
-        plain = {name: uncompiled(module) for name, module in denoisers.items()}
+        plain = each_uncompiled(denoisers)
         scope = PipelineScope(fitted.config, plain, self, noise_schedulers)
         scope.notes = fitted.notes
         args, kwargs = hidden_from_callbacks(forward, args, kwargs)

@@ -1,6 +1,6 @@
 """Modules that `torch.compile` has wrapped, or compiled in place."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from torch import nn
 
@@ -9,6 +9,11 @@ def uncompiled(module: nn.Module) -> nn.Module:
     """The module that `torch.compile(module)` returned wraps, or the module itself."""
     inner = module.__dict__.get("_modules", {}).get("_orig_mod")
     return inner if isinstance(inner, nn.Module) else module
+
+
+def each_uncompiled(modules: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
+    """What these named modules wrap, or themselves, under the same names."""
+    return {name: uncompiled(module) for name, module in modules.items()}
 
 
 def is_compiled(module: nn.Module) -> bool:

@@ -10,13 +10,13 @@ from diffcache.anatomy import Anatomy
 from diffcache.branches import Branch
 from diffcache.calls import Call
 from diffcache.config import CacheConfig
-from diffcache.discovery import Site
 from diffcache.layout import Layout
 from diffcache.learning import learn
 from diffcache.observing import NOBODY
 from diffcache.planner import Planner, Verdict
 from diffcache.records import RunRecord
 from diffcache.schedulers.steps import Decision, Step
+from diffcache.sites import Site
 from diffcache.store import Store, Tensors
 from diffcache.timetable import Turn
 from diffcache.units import watched

@@ -13,12 +13,14 @@ from torch.utils import _pytree as pytree
 
 from diffcache.anatomy import Anatomy, Blank
 from diffcache.calls import Call
-from diffcache.discovery import Recorder, Site, Survey, UnitCall, in_list, is_member, kind_of, works
 from diffcache.places import FIRST_BLOCK, GROUPS, may_be_bare, positions, sites_at, units_for
+from diffcache.sites import Site
+from diffcache.survey import Survey
 from diffcache.swap import base_class
 from diffcache.taps import Tap
 from diffcache.trace import Trace
-from diffcache.units import bare_parts_of_blocks, is_sub_layer, watched
+from diffcache.unit_calls import Recorder, UnitCall, in_list, kind_of
+from diffcache.units import bare_parts_of_blocks, is_member, is_sub_layer, watched, works
 
 Forward = Callable[..., Any]
 

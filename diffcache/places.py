@@ -18,9 +18,10 @@ from itertools import pairwise
 
 from torch import nn
 
-from diffcache.discovery import Site, Survey
 from diffcache.schedulers.errors import TargetError
 from diffcache.schedulers.steps import MODEL
+from diffcache.sites import Site
+from diffcache.survey import Survey
 from diffcache.units import (
     bare_parts_of_blocks,
     blocks_of,

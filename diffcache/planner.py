@@ -10,7 +10,6 @@ from diffcache.agreement import Agreement
 from diffcache.branches import Branch
 from diffcache.config import CacheConfig, RunFacts
 from diffcache.observing import NOBODY, observer_now
-from diffcache.predictors import Hold
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.guards import NAN, NO_SIGNAL, History
 from diffcache.schedulers.steps import MODEL, Decision, Step
@@ -101,7 +100,7 @@ class Planner:
         self, verdict: Verdict, step: Step, store: Store, times: Timetable, lane: int, tensors: Tensors
     ) -> list[Tensor]:
         """The outputs of a lane that is reused."""
-        predictor = Hold() if verdict.decision is Decision.HOLD else self.predictor
+        predictor = self.predictor.serving(verdict.decision)
         return store.value(predictor, step, times, lane, tensors, self.corrector)
 
     def observe(self, step: Step, store: Store, lane: int, outputs: Sequence[Tensor]) -> None:

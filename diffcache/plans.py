@@ -7,12 +7,12 @@ from typing import Any
 from torch import nn
 
 from diffcache.config import CacheConfig
-from diffcache.discovery import Site
 from diffcache.facts import facts_of
 from diffcache.holdings import Holdings
 from diffcache.rehearsal import RehearsalEngine
 from diffcache.reporting import RunReport
 from diffcache.schedulers.steps import MODEL
+from diffcache.sites import Site
 from diffcache.stage import Rehearsal, rehearse
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from diffcache.compiled import uncompiled
+from diffcache.compiled import each_uncompiled
 from diffcache.targets import denoisers_of
 
 QUANTISERS = ("torchao", "bitsandbytes", "diffusers.quantizers")
@@ -30,7 +30,7 @@ def quantization_of(module: nn.Module) -> str | None:
 
 def quantizations_of(target: Any) -> dict[str, str]:
     """Of each denoiser of a target that is quantised, by its name."""
-    found = {name: quantization_of(uncompiled(module)) for name, module in denoisers_of(target).items()}
+    found = {name: quantization_of(module) for name, module in each_uncompiled(denoisers_of(target)).items()}
     return {name: kind for name, kind in found.items() if kind is not None}
 
 

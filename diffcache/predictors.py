@@ -7,6 +7,7 @@ from typing import Any
 
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.moments import Axis, Moment
+from diffcache.schedulers.steps import Decision
 
 
 class Predictor(ABC):
@@ -14,6 +15,19 @@ class Predictor(ABC):
 
     depth: int
     """How many past features it looks at when it has them."""
+
+    axis: Axis = "tick"
+    """What a line beside it is drawn over."""
+
+    def serving(self, decision: Decision) -> "Predictor":
+        """What serves a reuse: itself, or one of lower order."""
+        match decision:
+            case Decision.HOLD:
+                return Hold()
+            case Decision.LINE:
+                return Polynomial(1, self.axis)
+            case _:
+                return self
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ class CallRecord:
     Attributes:
         tick, branch, site: where it stands: the denoiser's name, followed by a place's inside it.
         computed: share of its samples that were computed: 0 or 1, or between with `per_sample`.
-        mark: "#" computed, "-" predicted, "=" held, "+" not all samples alike.
+        mark: "#" computed, "-" predicted, "/" by a straight line, "=" held, "+" not all samples alike.
         reason: why a guard, not the method, made it compute; None otherwise.
         weight: its cost when computed, in samples times parameters.
         cached: it can be reused. False for what lies beside the places of a denoiser that is cached inside.
@@ -56,8 +56,8 @@ class RunRecord:
         noise_scheduler: class name; None in a hand-written loop.
         predictor: description of the method's.
         notes: what was done to keep to a bound.
-        errors: at a computed tick, the last computed tick before it, and the errors of predicting and of holding instead,
-            as fractions of the output; of the leading branch, where the whole denoiser is cached.
+        errors: at a computed tick, the last computed tick before it, and by mark the errors of reusing it so instead, as
+            fractions of the output; of the leading branch, where the whole denoiser is cached.
     """
 
     num_ticks: int | None = None
@@ -73,7 +73,7 @@ class RunRecord:
     noise_scheduler: str | None = None
     predictor: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    errors: list[tuple[int, int, list[float]]] = field(default_factory=list)
+    errors: list[tuple[int, int, dict[str, float]]] = field(default_factory=list)
 
     def add(
         self,

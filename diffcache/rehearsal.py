@@ -14,7 +14,6 @@ from diffcache.agreement import Agreement
 from diffcache.branches import Branch
 from diffcache.calls import Call
 from diffcache.config import CacheConfig, RunFacts
-from diffcache.discovery import Site
 from diffcache.engine import Engine
 from diffcache.formats import Format
 from diffcache.inside import Inside, Verdicts
@@ -22,8 +21,10 @@ from diffcache.layout import Layout
 from diffcache.records import RunRecord
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.steps import Decision, Step
+from diffcache.sites import Site
 from diffcache.takes import Takes
 from diffcache.timetable import Turn
+from diffcache.watch import COMPARED
 from diffcache.whole import Whole
 
 Forward = Callable[..., Any]
@@ -109,6 +110,7 @@ class _Computing(CacheScheduler):
 
     def __init__(self, scheduler: CacheScheduler, note: Callable[[], None]) -> None:
         self._scheduler = scheduler
+        self.compares = scheduler.compares
         self._note = note
 
     def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
@@ -136,8 +138,10 @@ class _Whole(Whole):
         return take.blank()
 
     def _compare(self, step: Step, *args: Any) -> None:
-        if self.planner.lanes[0].scheduler.adaptive:  # it may compare at any tick
-            self.errors.append((step.tick, step.tick, torch.empty(2, device="meta")))
+        scheduler = self.planner.lanes[0].scheduler
+        if scheduler.adaptive:  # it may compare at any tick
+            kinds = scheduler.compares or COMPARED
+            self.errors.append((step.tick, step.tick, kinds, torch.empty(len(kinds), device="meta")))
         else:
             super()._compare(step, *args)
 

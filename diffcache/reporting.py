@@ -14,6 +14,7 @@ from diffcache.freezing import freeze
 from diffcache.records import MIXED, CallRecord, RunRecord
 from diffcache.schedulers.guards import NO_SIGNAL, NOTHING_STORED, TAIL, WARM_UP
 from diffcache.schedulers.schedule import Schedule
+from diffcache.schedulers.steps import Decision
 
 NOT_SEEN = "no call of the denoiser was seen: it ran before begin_step, or compiled into something larger"
 NOT_OBSERVED = "steps not observed: the noise scheduler was not stepped during the call"
@@ -86,13 +87,12 @@ class RunReport:
     def drift(self) -> float | None:
         """Estimated error of the reused outputs, as a fraction of the output, mean over all ticks; None where unknown.
 
-        At each computed tick the prediction that would have been used is compared with the truth. Between two computed
-        ticks the error grows from nothing to that, so a gap of n reused ticks counts n / 2 of it.
+        At each computed tick what would have been reused is compared with the truth. Between two computed ticks the error
+        grows from nothing to that, so each reused tick counts half of it.
         """
         if not any(record.errors for record in self.records):
             return None
-        lost = sum((tick - last - 1) * errors[0] / 2 for r in self.records for tick, last, errors in r.errors)
-        return float(lost / self.num_ticks)
+        return sum(map(_lost, self.records)) / self.num_ticks
 
     @property
     def cache_bytes(self) -> int:
@@ -220,3 +220,14 @@ class RunReport:
                 f"too few steps to skip any ({self.num_ticks} ticks: warm-up, history and tail take them all)"
             )
         return ", ".join(f"{reason} ({count} calls)" for reason, count in reasons.most_common())
+
+
+def _lost(record: RunRecord) -> float:
+    """Estimated errors of a run's reused ticks, summed; samples that are not treated alike count as predicted."""
+    marks = {call.tick: call.mark for call in record.calls if call.cached and not call.computed}
+    predicted = Decision.PREDICT.value
+    return sum(
+        errors.get(marks.get(tick, predicted), errors[predicted]) / 2
+        for end, last, errors in record.errors
+        for tick in range(last + 1, end)
+    )

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from diffcache.compiled import uncompiled
+from diffcache.compiled import each_uncompiled, uncompiled
 from diffcache.config import CacheConfig
 from diffcache.facts import units_of
 from diffcache.holdings import Holdings, held_by
@@ -104,7 +104,7 @@ def rehearse(target: Any, config: CacheConfig, call: Mapping[str, Any]) -> Rehea
     denoisers = denoisers_of(target)
     for module in denoisers.values():
         refuse_foreign_cache(module)
-    plain = {name: uncompiled(module) for name, module in denoisers.items()}
+    plain = each_uncompiled(denoisers)
     is_loop = isinstance(target, nn.Module)
     noise_schedulers = [] if is_loop else noise_schedulers_of(target)
     with ExitStack() as stack:

@@ -65,7 +65,7 @@ class Store:
     ) -> list[Tensor]:
         """The outputs that `predictor` expects at `step` for a call with these `tensors`, repaired by `corrector`."""
         moments = self.moments(lane, times)[: predictor.depth]
-        weights = predictor.weights(moments, Moment(step.tick, step.sigma))
+        weights = predictor.weights(moments, step.moment)
         past, weights = self.format.read(self.rings[lane], weights)
         corrections = [
             NO_CORRECTION if corrector is None else corrector.correction(step, stream, values_of(kept))

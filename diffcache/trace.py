@@ -3,7 +3,7 @@
 Memory is told apart by storage, so views count as what they are views of. Nothing is kept alive by watching.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,12 +12,10 @@ from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
-from torch.utils.flop_counter import flop_registry, sdpa_flop_count
+
+from diffcache.flops import flops_of
 
 Storage = int
-
-_INNER_BIAS = 14
-"""Place of the inner bias among the arguments after the source, of torch's fused encoder layer."""
 
 
 class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -154,39 +152,8 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._writes.setdefault(storage, []).append(self.now)
             if follows:
                 self._evolving.add(storage)
-        self.flops += _flops(func, args, kwargs, output)
+        self.flops += flops_of(func, args, kwargs, output)
         return output
-
-
-def _flops(func: Any, args: Any, kwargs: dict[str, Any], output: Any) -> int:
-    if not isinstance(
-        func, OpOverload
-    ):  # a higher-order operator (flex attention): its parts are not counted
-        return 0
-    if func._schema.name.startswith("aten::_scaled_dot_product"):  # the CPU's is not in the registry
-        return int(sdpa_flop_count(args[0].shape, args[1].shape, args[2].shape))  # type: ignore[no-untyped-call]
-    if func._schema.name in _FUSED:
-        return _FUSED[func._schema.name](*args)
-    count = flop_registry.get(func._overloadpacket)
-    return 0 if count is None else int(count(*args, **kwargs, out_val=output))
-
-
-def _attention_flops(query: Tensor, key: Tensor, *_: Any) -> int:
-    """Of torch's fused `nn.MultiheadAttention` on [n, tokens, width]: four projections, and two products with the keys."""
-    tokens, width = query.numel() // query.shape[-1], query.shape[-1]
-    return int(2 * tokens * width * (4 * width + 2 * key.shape[-2]))
-
-
-def _encoder_layer_flops(source: Tensor, *others: Any) -> int:
-    """Of torch's fused `nn.TransformerEncoderLayer`: the attention, and two projections to and from the inner width."""
-    inner = others[_INNER_BIAS].numel()
-    return _attention_flops(source, source) + int(4 * source.numel() * inner)
-
-
-_FUSED: dict[str, Callable[..., int]] = {
-    "aten::_native_multi_head_attention": _attention_flops,
-    "aten::_transformer_encoder_layer_fwd": _encoder_layer_flops,
-}
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

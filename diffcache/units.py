@@ -70,8 +70,7 @@ def blocks_of(denoiser: nn.Module) -> dict[str, nn.Module]:
 
 def block_counts(denoiser: nn.Module) -> dict[str, int]:
     """How many blocks each of the denoiser's lists has, by path."""
-    members = (path.rpartition(".") for path in blocks_of(denoiser))
-    return dict(Counter(name for name, _, member in members if member.isdigit()))
+    return dict(Counter(path.rpartition(".")[0] for path in blocks_of(denoiser) if is_member(path)))
 
 
 def layers_of_blocks(denoiser: nn.Module) -> dict[str, nn.Module]:
@@ -137,6 +136,16 @@ def is_feed_forward(module: nn.Module) -> bool:
     named = any(part in type(module).__name__.lower() for part in FEED_FORWARDS)
     projections = [part for part in module.modules() if isinstance(part, (nn.Linear, nn.Conv1d, nn.Conv2d))]
     return named and len(projections) >= 2 and not any(is_attention(part) for part in module.modules())
+
+
+def is_member(path: str) -> bool:
+    """Whether the module at `path` is a member of a list."""
+    return path.rsplit(".", 1)[-1].isdigit()
+
+
+def works(module: nn.Module) -> bool:
+    """Whether a block's part is an attention or a projection, and not a norm or an activation between them."""
+    return is_attention(module) or isinstance(module, nn.Linear)
 
 
 def _owner(module: nn.Module, prefix: str) -> tuple[nn.Module, str]:

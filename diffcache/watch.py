@@ -1,11 +1,14 @@
 """The watch: compares, at every computed tick, what would have been predicted with what was computed."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from diffcache.kernels.relative_l1 import relative_l1
+from diffcache.schedulers.steps import Decision
+
+COMPARED = (Decision.PREDICT, Decision.HOLD)
 
 OFF_BOUND = "the last prediction was off by more than the bound"
 
@@ -28,7 +31,7 @@ class Watch:
         self._compared = False
 
     def note(self, errors: Tensor) -> None:
-        """How far prediction and holding were from what was computed (see `errors_of`); reads nothing."""
+        """How far what is `COMPARED` was from what was computed (see `errors_of`); reads nothing."""
         self._errors, self._compared = errors, True
 
     def trusts_prediction(self, ahead: int) -> bool:
@@ -49,12 +52,12 @@ class Watch:
         return self._trusts
 
 
-def errors_of(predicted: Sequence[Tensor], held: Sequence[Tensor], computed: Sequence[Tensor]) -> Tensor:
-    """Errors of prediction and of holding as fractions of the output (mean absolute values), fp32 [2].
+def errors_of(guesses: Iterable[Sequence[Tensor]], computed: Sequence[Tensor]) -> Tensor:
+    """The error of each guess as a fraction of the output (mean absolute values), fp32 [guesses].
 
-    Each argument is a list of streams; the worst stream counts.
+    Guesses and what was computed are lists of streams; the worst stream counts.
     """
-    return torch.stack([_error(predicted, computed), _error(held, computed)])
+    return torch.stack([_error(guess, computed) for guess in guesses])
 
 
 def _error(guess: Sequence[Tensor], computed: Sequence[Tensor]) -> Tensor:

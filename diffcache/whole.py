@@ -12,13 +12,11 @@ from diffcache.config import CacheConfig
 from diffcache.lanes import lane_of, outputs_of
 from diffcache.layout import Layout
 from diffcache.planner import Planner, Verdict
-from diffcache.predictors import Hold
 from diffcache.records import RunRecord
-from diffcache.schedulers.moments import Moment
-from diffcache.schedulers.steps import MODEL, Step
+from diffcache.schedulers.steps import MODEL, Decision, Step
 from diffcache.store import Store
 from diffcache.timetable import Timetable, Turn
-from diffcache.watch import errors_of
+from diffcache.watch import COMPARED, errors_of
 
 Forward = Callable[..., Any]
 
@@ -41,20 +39,21 @@ class Whole:
         self.residual = config.residual
         self.planner = planner
         self.record = record
-        self.errors: list[tuple[int, int, Tensor]] = []
+        self.errors: list[tuple[int, int, tuple[Decision, ...], Tensor]] = []
 
     def close(self) -> None:
         """Reads what was measured back from the device, once, when the run is over."""
         if self.errors:
-            values = torch.stack([errors for _, _, errors in self.errors]).tolist()
+            values = torch.stack(list(self.tensors())).tolist()
             self.record.errors += [
-                (t, last, value) for (t, last, _), value in zip(self.errors, values, strict=True)
+                (tick, last, {kind.value: error for kind, error in zip(kinds, row, strict=True)})
+                for (tick, last, kinds, _), row in zip(self.errors, values, strict=True)
             ]
         self.errors = []
 
     def tensors(self) -> Iterator[Tensor]:
         """What was measured and has not been read yet."""
-        return (errors for _, _, errors in self.errors)
+        return (errors for *_, errors in self.errors)
 
     def run(self, forward: Forward, call: Call, turn: Turn, branch: Branch) -> Any:
         """One denoiser call."""
@@ -165,18 +164,19 @@ class Whole:
         tensors: dict[str, Tensor],
         evolved: list[Tensor],
     ) -> None:
-        """Notes how far the leading branch would have been from what has been computed, had it been predicted."""
+        """Notes how far the leading branch would have been from what has been computed, had it been reused."""
         decides, last = self.planner.lanes[lane], store.last_computed(lane)
         longer = last is not None and step.tick - last > 1  # a step of one tick says little about longer ones
-        if last is None or not (longer or decides.scheduler.compares):
+        asked = decides.scheduler.compares
+        if last is None or not (longer or asked):
             return
-        predicted, held = (
-            store.learned.evolved(store.value(predictor, step, times, lane, tensors))
-            for predictor in (self.planner.predictor, Hold())
-        )
-        errors = errors_of(predicted, held, evolved)
-        decides.scheduler.compared(store.moments(lane, times), Moment(step.tick, step.sigma), errors)
+        kinds = asked or COMPARED
+        predictors = [self.planner.predictor.serving(kind) for kind in kinds]
+        guesses = [store.value(predictor, step, times, lane, tensors) for predictor in predictors]
+        errors = errors_of(map(store.learned.evolved, guesses), evolved)
+        if asked:
+            decides.scheduler.compared(store.moments(lane, times), step.moment, errors)
         if longer:
-            self.errors.append((step.tick, last, errors))
+            self.errors.append((step.tick, last, kinds, errors))
             if decides.watch is not None and len(store.rings[lane]) > 1:
                 decides.watch.note(errors)

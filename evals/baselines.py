@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from diffcache.evals.comparison import Comparison, Row
+from diffcache.profiling.calling import Call
 from diffcache.profiling.ertacache import calibrate
-from diffcache.profiling.record import Call
 from diffcache.recipes.easycache import EasyCacheConfig
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.uniform import UniformConfig

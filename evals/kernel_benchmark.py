@@ -23,10 +23,8 @@ ELEMENTWISE = {
     "l1_means",
     "secant_means",
     "subtract",
-    "subtract_and_measure",
     "weighted_sum",
     "quantize_rows",
-    "quantize_and_measure",
 }
 """Those that should run at the speed of a copy; the others are too small or multiply matrices."""
 

@@ -8,15 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffcache.kernels.attention_cosine import cosine_over_heads, cosine_over_keys
+from diffcache.kernels.attention_drift import attention_drift
 from diffcache.kernels.attention_probe import attention_lse, attention_received, key_mass
 from diffcache.kernels.confidence import likeliest, top_two
 from diffcache.kernels.dispatch import FP8, Op
 from diffcache.kernels.extrapolate import weighted_sum
-from diffcache.kernels.quantize import quantize_and_measure, quantize_rows
+from diffcache.kernels.quantize import quantize_rows
 from diffcache.kernels.relative_l1 import l1_means, mean_abs, secant_means
-from diffcache.kernels.residual import subtract, subtract_and_measure
-from diffcache.kernels.rope_scatter import rotate_and_scatter, row_drift
+from diffcache.kernels.residual import subtract
+from diffcache.kernels.rope_scatter import rope_scatter
+from diffcache.kernels.row_drift import replace_and_compare
 
 BF16 = torch.bfloat16
 FEATURES = {
@@ -29,7 +30,7 @@ FEATURES = {
 HEADS, HEAD, SLOTS, VOCABULARY = 32, 128, 1152, 126_464
 """LLaDA 8B: heads (of keys, too), channels of each, length of prompt and answer, tokens."""
 
-ACTIVE, TRACKED = 32, 16
+ANSWER, ACTIVE, TRACKED = 256, 32, 16
 LINEAR = [2.0, -1.0]
 
 
@@ -89,14 +90,12 @@ def _feature_cases(model: str, shape: tuple[int, ...]) -> Iterator[Case]:
     yield Case(model, secant_means, "", lambda: tuple(some(4)))
     yield Case(model, subtract, "to fp32", lambda: (*some(2), torch.float32))
     yield Case(model, subtract, "to bf16", lambda: (*some(2), BF16))
-    yield Case(model, subtract_and_measure, "to bf16", lambda: (*some(4), BF16))
     yield Case(
         model, weighted_sum, "hold fp32", lambda: (some(1, torch.float32), [], [1.0], *some(1), *plain, BF16)
     )
     yield Case(model, weighted_sum, "linear bf16", lambda: (some(2), [], LINEAR, *some(1), *plain, BF16))
     for dtype, name in ((torch.int8, "int8"), (FP8, "e4m3")):
         yield Case(model, quantize_rows, name, partial(lambda dtype: (*some(2), dtype), dtype))
-        yield Case(model, quantize_and_measure, name, partial(lambda dtype: (*some(4), dtype), dtype))
         yield Case(model, weighted_sum, f"linear {name} corrected", partial(corrected, dtype))
 
 
@@ -107,21 +106,29 @@ def _language_cases(model: str) -> Iterator[Case]:
         return torch.randn(1, HEADS, tokens, HEAD, dtype=BF16)
 
     def written() -> tuple[Any, ...]:
-        rows = torch.randperm(SLOTS)[None, :ACTIVE].int()
-        angles = torch.rand(SLOTS, HEAD // 2)
+        rows, angles = torch.randperm(SLOTS)[None, :ACTIVE], torch.rand(1, ACTIVE, HEAD)
         new = [heads(ACTIVE) for _ in range(3)]
-        return (*new, rows, rows, angles.cos(), angles.sin(), heads(SLOTS), heads(SLOTS))
+        return (*new, angles.cos(), angles.sin(), rows, heads(SLOTS), heads(SLOTS))
 
     def attended(tokens: int) -> tuple[Tensor, Tensor, Tensor]:
         q, keys = heads(tokens), heads(SLOTS)
         return q, keys, attention_lse(q, keys, None, scale)
 
-    def active_rows(arguments: Any, result: Any) -> int:
-        return 2 * nbytes(arguments[:3])
+    def compared(over_keys: bool) -> tuple[Any, ...]:
+        rows, share = torch.randperm(SLOTS)[None, :ACTIVE], torch.full((1, ACTIVE), 1 / ACTIVE)
+        written = heads(SLOTS), rows, heads(ACTIVE)
+        return heads(ACTIVE + TRACKED), share, heads(TRACKED), *written, None, scale, over_keys
 
-    yield Case(model, rotate_and_scatter, "", written, active_rows)
+    def active_rows(arguments: Any, result: Any) -> int:
+        return 2 * nbytes(arguments[:3]) + nbytes(arguments[3:6])
+
+    yield Case(model, rope_scatter, "", written, active_rows)
     yield Case(
-        model, row_drift, "", lambda: written()[1:], lambda arguments, result: 2 * nbytes(arguments[:2])
+        model,
+        replace_and_compare,
+        "",
+        lambda: (heads(ANSWER), heads(ANSWER)),
+        lambda arguments, result: nbytes(arguments) + nbytes(arguments[:1]) + nbytes(result),
     )
     yield Case(model, attention_lse, "", lambda: (heads(ACTIVE), heads(SLOTS), None, scale))
     yield Case(model, key_mass, "", lambda: (*attended(ACTIVE), None, scale))
@@ -131,7 +138,7 @@ def _language_cases(model: str) -> Iterator[Case]:
         "",
         lambda: (heads(ACTIVE), heads(SLOTS), torch.full((1, ACTIVE), 1 / ACTIVE), None, scale),
     )
-    for op in (cosine_over_heads, cosine_over_keys):
-        yield Case(model, op, "", lambda: (*attended(TRACKED), *attended(TRACKED), None, scale))
+    for over_keys, name in ((False, "over heads"), (True, "over keys")):
+        yield Case(model, attention_drift, name, partial(compared, over_keys))
     yield Case(model, top_two, "", lambda: (torch.randn(ACTIVE, VOCABULARY, dtype=BF16), None))
     yield Case(model, likeliest, "", lambda: (torch.randn(ACTIVE, VOCABULARY, dtype=BF16),))

@@ -61,6 +61,7 @@ def contenders(decoding: str) -> dict[str, CacheConfig | None]:
         "plain": None,
         "none": NoneConfig(),
         "dkv-decode": DKVDecodeConfig(),
+        "dkv-decode, interval 64, not ahead": DKVDecodeConfig(interval=64, ahead=False),
         "dkv-prefill": DKVPrefillConfig(),
         "dkv-prefill, interval 4": DKVPrefillConfig(interval=4),
         "dllm-cache": DLLMCacheConfig(),
@@ -117,15 +118,17 @@ def load() -> Any:
     return AutoModelForCausalLM.from_pretrained(FOLDER, local_files_only=True).eval()
 
 
-def write(
-    model: nn.Module, prompts: Tensor, config: CacheConfig | None, options: dict[str, Any]
-) -> Generation:
-    """One run, accelerated by `config` or plain."""
+def prepare(model: nn.Module, config: CacheConfig | None) -> None:
+    """Accelerates with `config`, or makes plain."""
     if config is None:
         restore(model)
     else:
         accelerate(model, config)
-    return generate(model, prompts, gen_length=GEN_LENGTH, **SAMPLING, **options)
+
+
+def write(model: nn.Module, prompts: Tensor, options: dict[str, Any]) -> Generation:
+    """One run of the model as it was prepared."""
+    return generate(model, prompts, **{"gen_length": GEN_LENGTH, **SAMPLING, **options})
 
 
 @dataclass(frozen=True)
@@ -141,7 +144,8 @@ def write_batch(config: CacheConfig | None, prompts: Tensor, options: dict[str, 
     """Writes and checks a batch with this process's model, on one thread."""
     torch.set_num_threads(1)
     model = load()
-    written = write(model, prompts, config, options)
+    prepare(model, config)
+    written = write(model, prompts, options)
     right = wordchain.right_words(written.sequences, PROMPT_LENGTH)
     return Batch(right, written.calls, None if config is None else report(model).ledger)
 
@@ -191,13 +195,15 @@ def throughput(
     runs: dict[str, tuple[CacheConfig | None, dict[str, Any]]],
     repeats: int,
 ) -> dict[str, float]:
-    """Median tokens per second of the process's own CPU time; all runs take turns, since a busy machine slows that too."""
+    """Median tokens per second, all runs taking turns: of the process's own CPU time, or of wall time on a GPU."""
+    clock = time.perf_counter if prompts.is_cuda else time.process_time
     rates: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(repeats):
         for name, (config, options) in runs.items():
-            start = time.process_time()
-            written = write(model, prompts, config, options)
-            rates[name].append(int(written.lengths.sum()) / (time.process_time() - start))
+            prepare(model, config)
+            start = clock()
+            tokens = int(write(model, prompts, options).lengths.sum())
+            rates[name].append(tokens / (clock() - start))
     return {name: statistics.median(found) for name, found in rates.items()}
 
 

@@ -1,7 +1,7 @@
 """Tasks of EleutherAI's lm-evaluation-harness on a masked-diffusion language model, accelerated or not.
 
     from lm_eval import simple_evaluate
-    simple_evaluate(DiffusionLM(accelerate(model, "elastic-cache"), tokenizer, threshold=0.9), tasks=[...])
+    simple_evaluate(DiffusionLM(accelerate(model), tokenizer, threshold=0.9), tasks=[...])
 
 Needs the extra `lm-eval`.
 """

@@ -5,8 +5,8 @@ from torch import Tensor, nn
 
 from diffcache.evals.policy import plan
 from diffcache.evals.reaching import demonstrations
+from diffcache.profiling.calling import Call
 from diffcache.profiling.loops import Loop
-from diffcache.profiling.record import Call
 
 
 def policy_loop(net: nn.Module) -> Loop:

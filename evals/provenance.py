@@ -1,11 +1,13 @@
-"""Where figures come from: command, date, device, versions."""
+"""Where figures come from (command, date, device, versions), and where they are kept."""
 
 import platform
 import sys
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
+RESULTS = Path(__file__).resolve().parent / "results"
 PACKAGES = ("diffcache", "torch", "diffusers", "torchao", "torchmetrics", "cache-dit", "DeepCache")
 
 

@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 from diffcache import accelerate, report, restore
-from diffcache.compiled import uncompiled
+from diffcache.compiled import each_uncompiled
 from diffcache.config import CacheConfig
 from diffcache.evals import procedural
 from diffcache.evals.distribution import kid
 from diffcache.evals.extractors import CLASSIFIER, Extractor
 from diffcache.precision import weight_bytes
 from diffcache.profiling.cachequant import calibrate
+from diffcache.profiling.calling import Call
 from diffcache.profiling.pictures import pictures_of, psnr, rewound
-from diffcache.profiling.record import Call
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.schedulers.schedule import Schedule
@@ -91,7 +91,7 @@ class Bench:
         accelerate(self.pipe, every, quantize=quantize, keep_original=quantize is not None)
         try:
             pictures, found = self._render(), report(self.pipe)
-            model = sum(weight_bytes(uncompiled(module)) for module in denoisers_of(self.pipe).values())
+            model = sum(weight_bytes(module) for module in each_uncompiled(denoisers_of(self.pipe)).values())
         finally:
             restore(self.pipe)
         return Row(

@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
-from diffcache import accelerate, report
-from diffcache.attach import detach
+from diffcache import report
 from diffcache.config import CacheConfig
 from diffcache.evals.clock import loop_clock
+from diffcache.profiling.calling import accelerated
 from diffcache.profiling.pictures import pictures_of, rewound
 from diffcache.reporting import RunReport
 
@@ -41,12 +41,9 @@ def render(pipe: Any, call: dict[str, Any], config: CacheConfig | None = None) -
     with loop_clock(pipe, rewound(call)) as (clock, timed):
         if config is None:
             return Rendered(pictures_of(pipe(**timed)), clock.seconds, clock.cpu_seconds)
-        accelerate(pipe, config)
-        try:
+        with accelerated(pipe, config):
             pictures = pictures_of(pipe(**timed))
             return Rendered(pictures, clock.seconds, clock.cpu_seconds, report(pipe))
-        finally:
-            detach(pipe)
 
 
 @contextmanager

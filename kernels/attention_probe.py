@@ -35,7 +35,7 @@ def key_mass(q: Tensor, keys: Tensor, lse: Tensor, valid: Tensor | None, scale: 
         valid: bool [B, S] or None.
         scale: as of `lse`.
     """
-    return weights_of(q, keys, lse, valid, scale).sum((1, 2))
+    return (_scores(q, keys, valid, scale) - lse[..., None]).exp().sum((1, 2))
 
 
 @op()
@@ -57,23 +57,14 @@ def attention_received(
 
 
 def attention_weights(queries: Tensor, keys: Tensor, valid: Tensor | None, scale: float) -> Tensor:
-    """Softmax weights [B, H, T, S] in fp32; arguments as of `attention_received`."""
-    batch, heads, rows, size = queries.shape
-    # Heads that share keys stand side by side, so that no key is copied.
-    grouped = queries.float().reshape(batch, keys.shape[1], -1, size)
-    scores: Tensor = (grouped @ keys.float().mT).view(batch, heads, rows, -1) * scale
-    return (scores if valid is None else scores.masked_fill(~valid[:, None, None], -torch.inf)).softmax(
-        dim=-1
-    )
+    """Softmax weights [B, H, T, S] in fp32: what the kernels do without. Arguments as of `attention_received`."""
+    return _scores(queries, keys, valid, scale).softmax(dim=-1)
 
 
 def _scores(q: Tensor, keys: Tensor, valid: Tensor | None, scale: float) -> Tensor:
     """[B, H, T, S] in fp32, -inf at keys that do not count."""
-    keys = keys.repeat_interleave(q.shape[1] // keys.shape[1], dim=1)
-    scores = q.float() @ keys.float().transpose(-1, -2) * scale
+    batch, heads, tokens, channels = q.shape
+    # Heads that share keys stand side by side, so that no key is copied.
+    grouped = q.float().reshape(batch, keys.shape[1], -1, channels)
+    scores: Tensor = (grouped @ keys.float().mT).view(batch, heads, tokens, keys.shape[2]) * scale
     return scores if valid is None else scores.masked_fill(~valid[:, None, None], -torch.inf)
-
-
-def weights_of(q: Tensor, keys: Tensor, lse: Tensor, valid: Tensor | None, scale: float) -> Tensor:
-    """The attention weights [B, H, T, S] themselves: what the kernels do without."""
-    return (_scores(q, keys, valid, scale) - lse[..., None]).exp()

@@ -33,6 +33,18 @@ def counted_keys(valid, b, key, S, HAS_VALID: tl.constexpr):
 
 
 @triton.jit
+def restored(
+    keys, old_keys, stride, slots, key, count, channels, CHANNELS: tl.constexpr, UPCAST: tl.constexpr
+):
+    """A tile of keys as they were: row slots[s] of `old_keys` in the place of key s, where that is not -1."""
+    slot = tl.load(slots + key, mask=key < count, other=-1)[:, None].to(tl.int64)
+    channel = tl.arange(0, CHANNELS)[None, :]
+    changed = slot >= 0
+    old = tl.load(old_keys + slot * stride + channel, mask=changed & (channel < channels), other=0.0)
+    return tl.where(changed, old.to(tl.float32) if UPCAST else old, keys)
+
+
+@triton.jit
 def weights_of(query, keys, lse, counted, scale):
     """exp(scale * q . k - lse), 0 at keys that do not count: [TOKENS, KEYS]."""
     scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
@@ -43,6 +55,8 @@ def weights_of(query, keys, lse, counted, scale):
 def lse_kernel(
     q,  # [B, H, T, D]
     keys,  # [B, Hk, S, D]
+    old_keys,  # [B, Hk, n, D]
+    slots,  # [B, S], of `old_keys`
     valid,  # [B, S]
     lse,  # [B, H, T]
     H,
@@ -56,7 +70,11 @@ def lse_kernel(
     k_b,
     k_h,
     k_s,
+    o_b,
+    o_h,
+    o_n,
     G: tl.constexpr,
+    HAS_OLD: tl.constexpr,
     HAS_VALID: tl.constexpr,
     UPCAST: tl.constexpr,
     CHANNELS: tl.constexpr,
@@ -73,6 +91,9 @@ def lse_kernel(
         key = start + tl.arange(0, KEYS)
         counted = counted_keys(valid, b, key, S, HAS_VALID)
         k = tile_of(keys + b * k_b + (h // G) * k_h, k_s, key, S, D, CHANNELS, UPCAST)
+        if HAS_OLD:
+            old = old_keys + b * o_b + (h // G) * o_h
+            k = restored(k, old, o_n, slots + b * S, key, S, D, CHANNELS, UPCAST)
         scores = tl.dot(query, tl.trans(k), input_precision="ieee") * scale
         scores = tl.where(counted[None, :], scores, float("-inf"))
         higher = tl.maximum(top, tl.max(scores, axis=1))
@@ -124,12 +145,22 @@ def key_mass_kernel(
 
 
 def attention_lse(q: Tensor, keys: Tensor, valid: Tensor | None, scale: float) -> Tensor:
+    return log_sum_exp(q, keys, None, valid, scale)
+
+
+def log_sum_exp(
+    q: Tensor, keys: Tensor, old: tuple[Tensor, Tensor] | None, valid: Tensor | None, scale: float
+) -> Tensor:
+    """`attention_lse`, over keys some of which are replaced by `old` ones: [B, Hk, n, D] and slots [B, S]."""
     q, keys = contiguous_channels(q), contiguous_channels(keys)
+    old_keys, slots = old or (keys, keys)
     batch, heads, tokens, channels = q.shape
     lse = q.new_empty(batch, heads, tokens, dtype=torch.float32)
     lse_kernel[(batch * heads, triton.cdiv(tokens, TOKENS))](
         q,
         keys,
+        old_keys,
+        slots,
         keys if valid is None else valid.contiguous(),
         lse,
         heads,
@@ -139,8 +170,10 @@ def attention_lse(q: Tensor, keys: Tensor, valid: Tensor | None, scale: float) -
         scale,
         *q.stride()[:3],
         *keys.stride()[:3],
+        *old_keys.stride()[:3],
         G=heads // keys.shape[1],
-        **tile_options(valid, q, keys),
+        HAS_OLD=old is not None,
+        **tile_options(valid, q, keys, old_keys),
     )
     return lse
 

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from diffcache.kernels.dispatch import FP8, op
-from diffcache.kernels.relative_l1 import secant_means
 
 LARGEST = {torch.int8: 127.0, FP8: 448.0}
 TINY = 1e-30
@@ -47,15 +46,6 @@ def quantize_feature(x: Tensor, base: Tensor | None = None, dtype: torch.dtype =
             f"Rows of {x.shape[-1]} elements are longer than {MAX_ROW}: split the last dimension."
         )
     return Quantized(*quantize_rows(x.detach(), None if base is None else base.detach(), dtype))
-
-
-@op()
-def quantize_and_measure(
-    output: Tensor, base: Tensor, past_output: Tensor, past_base: Tensor, dtype: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor]:
-    """`quantize_rows` of output - base and `secant_means`, in one pass over the four tensors, all of one shape."""
-    means = secant_means.reference(base, past_base, output, past_output)
-    return *quantize_rows.reference(output, base, dtype), means
 
 
 @op()

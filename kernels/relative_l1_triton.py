@@ -6,16 +6,10 @@ import triton.language as tl
 from torch import Tensor
 
 from diffcache.kernels.strided import as_matrices
-from diffcache.kernels.tiles_triton import (
-    PROGRAMS,
-    REDUCTION_BLOCK,
-    columns,
-    finish,
-    tile,
-    tile_count,
-    tile_width,
-    total,
-)
+from diffcache.kernels.tiles_triton import columns, tile, tile_count, tile_width, total
+
+PROGRAMS = 1024  # about what a large GPU runs at once; fixed, since sums depend on it
+REDUCTION_BLOCK = 2048
 
 
 @triton.jit
@@ -63,6 +57,13 @@ def l1_kernel(
         tl.store(partials + 2 * programs + program, total(moved))
 
 
+@triton.jit
+def finish_kernel(partials, means, programs, count, BLOCK: tl.constexpr):
+    """means[j] = sum_i partials[j, i] / count: the second stage, one program for each j."""
+    j, i = tl.program_id(0), tl.arange(0, BLOCK)
+    tl.store(means + j, tl.sum(tl.load(partials + j * programs + i, mask=i < programs, other=0.0)) / count)
+
+
 def mean_abs(a: Tensor, b: Tensor | None = None) -> Tensor:
     return _means([a] if b is None else [a, b], quantities=1)[0]
 
@@ -98,4 +99,6 @@ def _means(tensors: list[Tensor], quantities: int) -> Tensor:
         **meta,
         num_warps=8,
     )
-    return finish(partials, tensors[0].numel())
+    means = partials.new_empty(quantities)
+    finish_kernel[(quantities,)](partials, means, programs, float(tensors[0].numel()), BLOCK=PROGRAMS)
+    return means

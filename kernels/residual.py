@@ -4,7 +4,6 @@ import torch
 from torch import Tensor
 
 from diffcache.kernels.dispatch import op
-from diffcache.kernels.relative_l1 import secant_means
 
 
 def wide(tensor: Tensor) -> torch.dtype:
@@ -36,24 +35,3 @@ def subtract(output: Tensor, base: Tensor, dtype: torch.dtype) -> Tensor:
     """output - base, computed one precision wider than the output and rounded once to `dtype`."""
     difference = output.to(wide(output), copy=True).sub_(base)
     return difference if difference.dtype is dtype else difference.to(dtype)
-
-
-@op()
-def subtract_and_measure(
-    output: Tensor, base: Tensor, past_output: Tensor, past_base: Tensor, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    """The residual to store and what EasyCache's secant needs, in one pass over the four tensors.
-
-    Args:
-        output: what the denoiser returned, floating.
-        base: the latent that it is a residual to, same shape, as are the others.
-        past_output: the output of the computed call before.
-        past_base: its latent.
-        dtype: of the residual.
-
-    Returns:
-        output - base as of `subtract`; mean|output - past_output|, mean|output| and mean|base - past_base|, fp32 [3],
-        as of `secant_means`.
-    """
-    means = secant_means.reference(base, past_base, output, past_output)
-    return subtract.reference(output, base, dtype), means

@@ -1,7 +1,6 @@
 """Rotary embedding of the active rows' queries and keys, and their keys and values into the cache.
 
-B batch, H query heads, Hk key heads, n active rows, S slots of the cache, D channels of a head, P positions of the tables,
-R <= D rotated channels.
+B batch, H query heads, Hk key heads, n active rows, S slots of the cache, D channels of a head, R <= D rotated channels.
 """
 
 import torch
@@ -9,119 +8,67 @@ from torch import Tensor
 
 from diffcache.kernels.dispatch import op
 
-EPS = 1e-20
+
+def signed(sin: Tensor) -> Tensor:
+    """Sines [..., R] as `rope_scatter` takes them: negated in the first half."""
+    first, second = sin.chunk(2, dim=-1)
+    return torch.cat([-first, second], dim=-1)
 
 
+def _laid_out_like_queries(q: Tensor, *_: Tensor | None) -> Tensor:
+    return torch.empty_like(q)
+
+
+@op(mutates=("keys", "values"), fake=_laid_out_like_queries)
 def rope_scatter(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    rows: Tensor,
     cos: Tensor,
     sin: Tensor,
+    rows: Tensor | None,
     keys: Tensor,
     values: Tensor,
-    *,
-    positions: Tensor | None = None,
-    drift: bool = False,
-) -> tuple[Tensor, Tensor | None]:
-    """Writes rotated keys, and values, into the slots of the active rows; returns rotated queries.
+) -> Tensor:
+    """Writes rotated keys, and values, into the slots of the active rows; returns rotated queries, laid out like `q`.
 
-    Channels i and i + R/2 of a head are rotated by the angle of (position, i) in fp32 and rounded once; channels from R on
-    pass unchanged (RoFormer, arXiv 2104.09864, eq. 34, halves instead of neighbours). Rows may repeat, as long as the
-    repeats are equal. A row outside 0..S-1 (-1 by convention) is skipped: nothing is written, its query is not rotated.
+    Channels i and i + R/2 of a head are rotated by the row's angle i, those from R on pass unchanged (RoFormer, arXiv
+    2104.09864, eq. 34, halves instead of neighbours). It is done as models do it, to the bit: x * cos + (-x2, x1) * sin in
+    the precision that heads and tables have together, each product and the sum rounded to it, and then to the heads' own.
 
     Args:
         q: [B, H, n, D].
         k: [B, Hk, n, D].
         v: [B, Hk, n, D].
-        rows: int32 or int64 [B, n], the slots.
-        cos: fp32 [P, R/2], by position.
-        sin: likewise.
-        keys: [B, Hk, S, D], the cache, written in place; the channels of a head must be contiguous.
+        cos: [1 or B, n, R], of each row's position.
+        sin: likewise, `signed`.
+        rows: int32 or int64 [B, n], the slots. Repeated ones must come with equal values; -1 is skipped, which writes
+            nothing. None for n slots in order.
+        keys: [B, Hk, S, D], the cache or n slots of it, written in place.
         values: likewise.
-        positions: int32 or int64 [B, n], each below P; None where slots are positions.
-        drift: compare with the rows that are overwritten, too.
-
-    Returns:
-        Rotated queries [B, H, n, D], contiguous, and with `drift` fp32 [2, B, n]: the cosine, over all heads and
-        channels, of the new with the old key, and of the new with the old value; 1 for a skipped row, 0 for a slot that
-        held zeros.
-
-    Raises:
-        ValueError: the cache's channels are not contiguous.
     """
-    if keys.stride(-1) != 1 or values.stride(-1) != 1:
-        raise ValueError("A cache is written in place: lay its keys and values out with contiguous channels.")
-    positions = rows if positions is None else positions
-    cosines = row_drift(k, v, rows, positions, cos, sin, keys, values) if drift else None
-    return rotate_and_scatter(q, k, v, rows, positions, cos, sin, keys, values), cosines
-
-
-def _queries_like(q: Tensor, *_: Tensor) -> Tensor:
-    return q.new_empty(q.shape)
-
-
-@op(mutates=("keys", "values"), fake=_queries_like)
-def rotate_and_scatter(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    rows: Tensor,
-    positions: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    keys: Tensor,
-    values: Tensor,
-) -> Tensor:
-    """`rope_scatter` without the comparison."""
-    valid = (rows >= 0) & (rows < keys.shape[2])
-    cos, sin = _angles(valid, positions, cos, sin)
-    b, i = valid.nonzero(as_tuple=True)
-    slots = rows[b, i].long()
-    keys[b, :, slots] = _rotate(k, cos, sin)[b, :, i].to(keys.dtype)
-    values[b, :, slots] = v[b, :, i].to(values.dtype)
-    return _rotate(q, cos, sin).to(q.dtype).contiguous()
-
-
-@op()
-def row_drift(
-    k: Tensor,
-    v: Tensor,
-    rows: Tensor,
-    positions: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    keys: Tensor,
-    values: Tensor,
-) -> Tensor:
-    """The cosines that `rope_scatter` returns, fp32 [2, B, n]; to be taken before the rows are overwritten."""
-    valid = (rows >= 0) & (rows < keys.shape[2])
-    cos, sin = _angles(valid, positions, cos, sin)
-    slots = torch.where(valid, rows, 0).long()[:, None, :, None].expand(k.shape)
-    cosines = [
-        _cosine(_rotate(k, cos, sin), keys.gather(2, slots)),
-        _cosine(v, values.gather(2, slots)),
-    ]
-    return torch.stack([torch.where(valid, cosine, 1.0) for cosine in cosines])
-
-
-def _angles(valid: Tensor, positions: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [B, 1, n, R/2] of the rows' angles, 0 for the skipped."""
-    at = torch.where(valid, positions, 0)
-    rotated = valid[..., None]
-    return torch.where(rotated, cos[at], 1.0)[:, None], torch.where(rotated, sin[at], 0.0)[:, None]
+    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
+    rotated = _rotate(k, cos, sin)
+    if rows is None:
+        keys.copy_(rotated)
+        values.copy_(v)
+    elif rows.numel() and int(rows.min()) < 0:
+        b, i = (rows >= 0).nonzero(as_tuple=True)
+        slots = rows[b, i].long()
+        keys[b, :, slots] = rotated[b, :, i].to(keys.dtype)
+        values[b, :, slots] = v[b, :, i].to(values.dtype)
+    else:
+        slots = rows.long().unsqueeze(1).unsqueeze(3).expand(k.shape)
+        keys.scatter_(2, slots, rotated.to(keys.dtype))
+        values.scatter_(2, slots, v.to(values.dtype))
+    return _rotate(q, cos, sin)
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x [B, heads, n, D] in fp32, its first R channels rotated."""
-    half = cos.shape[-1]
-    first, second, rest = x.float().tensor_split([half, 2 * half], dim=-1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], dim=-1)
-
-
-def _cosine(new: Tensor, old: Tensor) -> Tensor:
-    """[B, Hk, n, D] twice -> [B, n]."""
-    new, old = new.float(), old.float()
-    norms = new.square().sum((1, 3)).sqrt() * old.square().sum((1, 3)).sqrt()
-    return (new * old).sum((1, 3)) / norms.clamp(min=EPS)
+    """x [B, heads, n, D], its first R channels rotated by tables [1 or B, 1, n, R]."""
+    size = cos.shape[-1]
+    if size < x.shape[-1]:
+        rotated = x.clone()
+        rotated[..., :size] = _rotate(x[..., :size], cos, sin)
+        return rotated
+    return (x * cos).add_(x.roll(size // 2, -1) * sin).to(x.dtype)

@@ -8,8 +8,6 @@ import triton.language as tl
 from torch import Tensor
 
 MAX_COLUMNS = 4096
-PROGRAMS = 1024  # of a reduction, about what a large GPU runs at once; fixed, since sums depend on it
-REDUCTION_BLOCK = 2048
 
 CONFIGS = [
     triton.Config({"BLOCK": block}, num_warps=warps)
@@ -73,22 +71,3 @@ def store(pointer, value, mask):
 def total(values):
     """The sum of a tile."""
     return tl.sum(tl.sum(values, axis=1), axis=0)
-
-
-@triton.jit
-def finish_kernel(partials, means, programs, count, BLOCK: tl.constexpr):
-    """means[j] = sum_i partials[j, i] / count: the second stage of a reduction, one program for each j."""
-    j = tl.program_id(0)
-    totals = tl.zeros([BLOCK], tl.float32)
-    for start in range(0, programs, BLOCK):
-        i = start + tl.arange(0, BLOCK)
-        totals += tl.load(partials + j * programs + i, mask=i < programs, other=0.0)
-    tl.store(means + j, tl.sum(totals, axis=0) / count)
-
-
-def finish(partials: Tensor, count: int) -> Tensor:
-    """fp32 [quantities, programs] -> [quantities]: sums over the programs, in a fixed order, divided by `count`."""
-    quantities, programs = partials.shape
-    means = partials.new_empty(quantities)
-    finish_kernel[(quantities,)](partials, means, programs, float(count), BLOCK=PROGRAMS)
-    return means

@@ -10,14 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from diffcache.compiled import uncompiled
+from diffcache.compiled import each_uncompiled
 from diffcache.correctors import GAIN, SHIFT, WEIGHTS, coefficient_name
 from diffcache.folding import can_fold
 from diffcache.precision import quantization_of, quantizations_of
+from diffcache.profiling.calling import Call, accelerated, calls_hash
 from diffcache.profiling.full_runs import FullRuns
 from diffcache.profiling.moments import InOrder, Sums
 from diffcache.profiling.pictures import rewound
-from diffcache.profiling.record import Call, accelerated, calls_hash, record
+from diffcache.profiling.record import record
 from diffcache.profiling.repairs import Candidate, shadowed, with_corrections
 from diffcache.profiling.space import HOLD, Space
 from diffcache.quantization import quantised, quantising, refold
@@ -74,7 +75,7 @@ def calibrate(
             "a calibration needs at least two calls: every second one is kept apart to judge by."
         )
     best = _Best(FullRuns(pipe, judged))
-    denoisers = {name: uncompiled(module) for name, module in denoisers_of(pipe).items()}
+    denoisers = each_uncompiled(denoisers_of(pipe))
     with ExitStack() as undone_on_error:
         if quantize is not None:
             undone_on_error.enter_context(quantising(denoisers, quantize, keep_original))
@@ -108,7 +109,7 @@ class _Best:
 
     def offer(self, name: str, schedule: Schedule) -> None:
         """Other ticks have to be better by the median, corrections on most samples too."""
-        tried = Candidate(schedule, self.runs.psnrs(ReplayConfig(schedule=schedule)))
+        tried = Candidate.tried(self.runs, schedule)
         self.reached[name] = tried.psnr
         best = self._best
         if best is None or (tried.beats(best) if schedule.corrections else tried.psnr > best.psnr):

@@ -10,8 +10,9 @@ from torch import Tensor
 from diffcache import report
 from diffcache.config import CacheConfig
 from diffcache.observing import Observer
+from diffcache.profiling.calling import Call, accelerated, watched_run
 from diffcache.profiling.pictures import rewound
-from diffcache.profiling.record import Call, accelerated, record, watched_run
+from diffcache.profiling.record import record
 from diffcache.recipes.magcache import MagCacheConfig
 from diffcache.recipes.teacache import TeaCacheConfig
 from diffcache.schedulers.errors import ConfigError

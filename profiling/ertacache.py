@@ -5,7 +5,8 @@ from typing import Any
 
 from torch import Tensor
 
-from diffcache.profiling.record import Call, record
+from diffcache.profiling.calling import Call
+from diffcache.profiling.record import record
 from diffcache.profiling.recording import Recording
 from diffcache.profiling.repairs import corrected
 from diffcache.schedulers.schedule import ALL, Schedule

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from diffcache.profiling.calling import Call, calls_hash
 from diffcache.profiling.checkpoints import claimed, log_line
 from diffcache.profiling.dynamic import PLANS
 from diffcache.profiling.processes import divided, is_first, of_first, wait
-from diffcache.profiling.record import Call, calls_hash
 from diffcache.profiling.space import Space
 from diffcache.profiling.trial import Cost, Loss, Trial, minus_psnr
 from diffcache.schedulers.errors import ConfigError

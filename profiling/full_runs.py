@@ -11,9 +11,9 @@ from tqdm import tqdm
 
 from diffcache.attach import detach
 from diffcache.config import CacheConfig
+from diffcache.profiling.calling import Call, accelerated
 from diffcache.profiling.loops import target_of
 from diffcache.profiling.pictures import pictures_of, psnr, rewound
-from diffcache.profiling.record import Call, accelerated
 
 
 class FullRuns:

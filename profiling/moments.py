@@ -79,12 +79,9 @@ class Moments(Observer):
     ) -> Sequence[Tensor]:
         place = step.place(denoiser)
         for stream, (u, y, feature) in enumerate(zip(guess, truth, features, strict=True)):
-            if not y.is_floating_point():
-                continue
-            u, y = u.double(), y.double()
-            if step.kind != MODEL:
-                u, y = u - y + feature, feature.double()
-            self.sums.setdefault((place, step.branch, stream, step.tick), Sums()).add(u, y)
+            if y.is_floating_point():
+                sums = self.sums.setdefault((place, step.branch, stream, step.tick), Sums())
+                sums.add(*_related(step, u, y, feature))
         if step.kind == MODEL:
             self._compare(place, step, guess[0], truth[0])
         return super().predicted(denoiser, step, guess, truth, features)
@@ -158,6 +155,12 @@ class InOrder(Moments):
                 shape = [1] * u.ndim
                 shape[channel_dim(u)] = -1
                 gain, shift = (row.reshape(shape) for row in sums.fit())
-                corrected = u if step.kind == MODEL else u - y + feature
-                repaired[stream] = (u + (gain - 1) * corrected + shift).to(u.dtype)
+                reused, _ = _related(step, u, y, feature)
+                repaired[stream] = (u + (gain - 1) * reused + shift).to(u.dtype)
         return repaired
+
+
+def _related(step: Step, u: Tensor, y: Tensor, feature: Tensor) -> tuple[Tensor, Tensor]:
+    """The prediction and the truth that a correction relates, fp64: values of a whole denoiser, features of a place in it."""
+    u, y, feature = u.double(), y.double(), feature.double()
+    return (u, y) if step.kind == MODEL else (u - y + feature, feature)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from diffcache.profiling.record import Call
+from diffcache.profiling.calling import Call
 from diffcache.profiling.space import Space
 from diffcache.profiling.trial import Trial, mean_square
 from diffcache.schedulers.search.response import Response, coordinates

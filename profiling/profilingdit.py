@@ -7,13 +7,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from diffcache import report, restore
-from diffcache.compiled import uncompiled
+from diffcache.attach import detach
+from diffcache.compiled import each_uncompiled
 from diffcache.observing import Observer, observed
 from diffcache.profiling.attention import AttentionProbe, keys_of_picture
+from diffcache.profiling.calling import Call, accelerated, frozen, watched_run
 from diffcache.profiling.foreground import Masks, on_tokens, otsu, saliency
 from diffcache.profiling.pictures import pictures_of, rewound
-from diffcache.profiling.record import Call, accelerated, watched_run
 from diffcache.recipes.profilingdit import ProfilingDiTConfig, runs
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.schedulers.errors import TargetError
@@ -54,9 +54,7 @@ def calibrate(
     scores = foreground_scores(pipe, calls, masks)
     chosen = sorted(scores, key=lambda block: scores[block])[: round(background * len(scores))]
     config = ProfilingDiTConfig(blocks=_ranges(scores, chosen), interval=interval, shrink_to=shrink_to)
-    with accelerated(pipe, config):
-        pipe(**rewound(calls[0]))
-        schedule: Schedule = report(pipe).to_schedule()
+    schedule = frozen(pipe, calls[0], config)
     rounded = {block: round(score, 4) for block, score in scores.items()}
     return replace(schedule, measured={**schedule.measured, "foreground": rounded})
 
@@ -66,8 +64,8 @@ def foreground_scores(pipe: Any, calls: Sequence[Call], masks: Any = None) -> di
 
     `high` are the tokens of the picture that receive more attention than the mean of them. Errors as for `calibrate`.
     """
-    restore(pipe)
-    denoiser, *others = (uncompiled(module) for module in denoisers_of(pipe).values())
+    detach(pipe)
+    denoiser, *others = each_uncompiled(denoisers_of(pipe)).values()
     if others:
         raise TargetError(
             "a pipeline with one denoiser can be profiled; this one has several: name the blocks yourself."

@@ -1,33 +1,25 @@
 """Records a pipeline in full computation."""
 
-import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from tqdm import tqdm
 
-from diffcache import accelerate, report
-from diffcache.attach import detach
-from diffcache.compiled import uncompiled
+from diffcache.compiled import each_uncompiled
 from diffcache.config import CacheConfig
 from diffcache.models import model_of
-from diffcache.observing import Observer, observed
+from diffcache.profiling.calling import Call, accelerated, calls_hash, watched_run
 from diffcache.profiling.loops import target_of
-from diffcache.profiling.pictures import rewound
 from diffcache.profiling.recorder import Recorder
 from diffcache.profiling.recording import JSON_NAME, Place, Recording
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.records import RunRecord
-from diffcache.schedulers.errors import ScheduleError, TargetError
+from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.schedule import Schedule
 from diffcache.swap import base_class
 from diffcache.targets import denoisers_of, noise_schedulers_of
-
-Call = dict[str, Any]
 
 
 def record(
@@ -96,7 +88,7 @@ def _begun(folder: Path, pipe: Any, asked: dict[str, Any]) -> Recording | None:
         return None
     found = Recording.load(folder)
     changed = [name for name in asked if asked[name] != found.prompts.get(name)]
-    here = {name: model_of(uncompiled(module)) for name, module in denoisers_of(target_of(pipe)).items()}
+    here = {name: model_of(module) for name, module in each_uncompiled(denoisers_of(target_of(pipe))).items()}
     changed += [
         name
         for name, made in found.models.items()
@@ -114,44 +106,9 @@ def _begun(folder: Path, pipe: Any, asked: dict[str, Any]) -> Recording | None:
     return found
 
 
-def watched_run(pipe: Any, call: Call, observer: Observer) -> RunRecord:
-    """One call of an accelerated pipeline under an observer; the record of its denoising loop."""
-    with observed(observer):
-        pipe(**rewound(call))
-    records: list[RunRecord] = report(target_of(pipe)).records
-    if len(records) != 1:
-        raise TargetError(f"a call with one denoising loop can be calibrated; this one had {len(records)}.")
-    return records[0]
-
-
-@contextmanager
-def accelerated(pipe: Any, config: CacheConfig) -> Iterator[None]:
-    """For a while; whether its weights are quantised stays as it is."""
-    target = target_of(pipe)
-    accelerate(target, config)
-    try:
-        yield
-    finally:
-        detach(target)
-
-
-def calls_hash(calls: Sequence[Call]) -> str:
-    """Of what the calls were given, seeds included, as far as it can be written down."""
-    text = repr([{name: _written(value) for name, value in call.items()} for call in calls])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
 def _price(run: RunRecord, place: str) -> float:
     return sum(call.weight for call in run.calls if call.site == place) / (run.num_ticks or 1)
 
 
 def _everything(sites: str, basis: str) -> CacheConfig:
     return UniformConfig(interval=1, site=sites, basis=basis)  # type: ignore[arg-type]
-
-
-def _written(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [_written(item) for item in value]
-    if isinstance(value, torch.Generator):
-        return value.initial_seed()
-    return value if isinstance(value, (str, int, float, bool)) else None

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from diffcache.config import GUIDANCE
 from diffcache.precision import quantizations_of
+from diffcache.profiling.calling import Call, accelerated, calls_hash, watched_run
 from diffcache.profiling.full_runs import FullRuns
 from diffcache.profiling.moments import Moments
-from diffcache.profiling.record import Call, accelerated, calls_hash, watched_run
 from diffcache.recipes.replay import RESPACED, ReplayConfig
 from diffcache.respacing import stretched
 from diffcache.schedulers.errors import ScheduleError
@@ -33,6 +33,11 @@ class Candidate:
 
     schedule: Schedule
     psnrs: Tensor
+
+    @classmethod
+    def tried(cls, runs: FullRuns, schedule: Schedule) -> "Candidate":
+        """A schedule, replayed beside the full runs."""
+        return cls(schedule, runs.psnrs(ReplayConfig(schedule=schedule)))
 
     @property
     def psnr(self) -> float:
@@ -85,12 +90,14 @@ def candidates(
     """What `corrected` chooses from, by name: "schedule", "+ rectification", and the rules of `respaced` on the better of
     these two. Arguments and errors are those of `corrected`."""
     plain = with_corrections(schedule, {})
-    tried = {"schedule": _tried(runs, plain)}
+    tried = {"schedule": Candidate.tried(runs, plain)}
     if rectify:
-        tried["+ rectification"] = _tried(runs, rectified(runs.pipe, runs.calls, plain, closed=closed))
+        tried["+ rectification"] = Candidate.tried(
+            runs, rectified(runs.pipe, runs.calls, plain, closed=closed)
+        )
     if respace:
         rules = respaced(runs.pipe, runs.calls, tried[chosen(tried)].schedule, closed=closed)
-        tried |= {f"+ {rule}": _tried(runs, adjusted) for rule, adjusted in rules.items()}
+        tried |= {f"+ {rule}": Candidate.tried(runs, adjusted) for rule, adjusted in rules.items()}
     return tried
 
 
@@ -144,10 +151,6 @@ def with_corrections(schedule: Schedule, corrections: dict[str, Tensor]) -> Sche
     """A schedule with these corrections instead of its own."""
     fitted = schedule.fingerprint() if corrections else None
     return replace(schedule, corrections=corrections, fitted_with=fitted)
-
-
-def _tried(runs: FullRuns, schedule: Schedule) -> Candidate:
-    return Candidate(schedule, runs.psnrs(ReplayConfig(schedule=schedule)))
 
 
 def _levels(schedule: Schedule, final: float, shares: Sequence[float]) -> Tensor:

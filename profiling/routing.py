@@ -11,17 +11,17 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from diffcache import restore
+from diffcache.attach import detach
 from diffcache.branches import Branches, conditioning_of
 from diffcache.calls import Call as DenoiserCall
-from diffcache.compiled import uncompiled
+from diffcache.compiled import each_uncompiled, uncompiled
 from diffcache.formats import Format
 from diffcache.overrides import denoiser_members, noise_scheduler_members
 from diffcache.places import SUB_LAYERS
+from diffcache.profiling.calling import Call, calls_hash
 from diffcache.profiling.checkpoints import claimed, log_line
 from diffcache.profiling.pictures import generators, pictures_of
 from diffcache.profiling.processes import is_first, mean, of_first, share_of_calls, wait
-from diffcache.profiling.record import Call, calls_hash
 from diffcache.profiling.space import Space, budget_for, marks_of, share_of
 from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.schedulers.schedule import Schedule
@@ -62,7 +62,7 @@ class PipelineDenoiser:
             raise ConfigError(f"{unfit[0]} is no sub-layer: record with sites='sub-layer' to train a router.")
         self.pipe = pipe
         self.call = call
-        self.denoisers = {name: uncompiled(module) for name, module in denoisers_of(pipe).items()}
+        self.denoisers = each_uncompiled(denoisers_of(pipe))
         self.ends = {id(self._end(place)): site for site, place in enumerate(space.places)}
         self.units = [self._end(place) for place in space.places]
 
@@ -157,7 +157,7 @@ def train_router(
         ScheduleError: the folder holds another training.
         ConfigError: a place is not a sub-layer, or the calls cannot be dealt out evenly.
     """
-    restore(pipe)
+    detach(pipe)
     folder.mkdir(parents=True, exist_ok=True)
     settings = {**vars(training), "seed": seed, "places": list(space.places), "ticks": space.num_ticks}
     begins = None if begin is None else begin.int().tolist()

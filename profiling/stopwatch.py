@@ -3,7 +3,8 @@
 import time
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
+
+from diffcache.flops import FlopCount
 
 
 class Stopwatch:
@@ -11,19 +12,19 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self._begun: float | None = None
-        self._counter: FlopCounterMode | None = None
+        self._counter: FlopCount | None = None
 
     def begin(self, *, counting: bool) -> None:
         """`counting`: operations too, which takes longer itself."""
         if counting:
-            self._counter = FlopCounterMode(display=False)
+            self._counter = FlopCount()
             self._counter.__enter__()  # type: ignore[no-untyped-call]
         self._begun = _now()
 
     def end(self) -> tuple[float | None, int | None]:
         """Seconds, and operations where they were counted; None where it was not begun."""
         seconds = None if self._begun is None else _now() - self._begun
-        flops = None if self._counter is None else int(self._counter.get_total_flops())
+        flops = None if self._counter is None else self._counter.total
         self.stop()
         return seconds, flops
 

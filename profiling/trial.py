@@ -9,9 +9,9 @@ from torch import Tensor
 from tqdm import tqdm
 
 from diffcache.config import CacheConfig
+from diffcache.profiling.calling import Call
 from diffcache.profiling.full_runs import FullRuns
 from diffcache.profiling.pictures import psnr
-from diffcache.profiling.record import Call
 from diffcache.profiling.space import Space
 from diffcache.recipes.replay import ReplayConfig
 

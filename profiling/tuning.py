@@ -6,16 +6,23 @@ from typing import Any
 
 import torch
 
-from diffcache import report
+from diffcache.profiling.calling import Call, calls_hash, frozen
 from diffcache.profiling.full_runs import FullRuns
-from diffcache.profiling.pictures import rewound
-from diffcache.profiling.record import Call, accelerated, calls_hash
-from diffcache.recipes.budget import BudgetConfig, allowed, spread, warmup_of
+from diffcache.recipes.budget import BudgetConfig, allowed, spread
+from diffcache.recipes.curvature import CurvatureConfig
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.schedule import ALL, Schedule
+from diffcache.schedulers.steps import Decision
 
-ORDERS = (1, 2, 0)
+THRESHOLDS = [0.5 * 0.86**i for i in range(48)]
+"""Of error control, from few computed ticks to nearly all."""
+
+CLOSE = 1.0
+"""So far above the quality that was asked for, in dB, nothing more is left out."""
+
+TRIALS = 6
+"""So many single ticks are tried to be left out."""
 
 
 def tune(
@@ -28,14 +35,14 @@ def tune(
 ) -> Schedule:
     """Finds a schedule on some prompts and verifies it on others.
 
-    Every second prompt is kept apart. Candidates compute so many ticks, evenly spread, and extrapolate with order 0, 1 or 2.
-    On the one half the order is chosen, and the number of ticks where the search begins; on the other half it ends, at the
-    fewest ticks that keep the quality there.
+    Every second prompt is kept apart. For a quality, the decisions of error control (`curvature`) at a threshold are frozen; the
+    threshold is looked for on the one half, and its search ends when both halves keep the quality. Single ticks are then left
+    out as long as they do. For a speed-up, error control and even spacing are held against each other on the one half.
 
     Args:
         pipe: a pipeline; it is plain afterwards.
         prompts: at least two: texts, or whole calls as keyword arguments (for pipelines without a prompt).
-        quality: median PSNR in dB to the full run that must be kept on the prompts that were kept apart.
+        quality: median PSNR in dB to the full run that must be kept on either half of the prompts.
         speedup: or ticks of a run over computed ticks.
         **call: what every call is given besides (`num_inference_steps`, `height`, ...). Prompt i is drawn with seed i.
 
@@ -65,72 +72,114 @@ class Tuner:
     def __init__(self, pipe: Any, calls: Sequence[Call]) -> None:
         self.calls = calls
         self.seen, self.apart = FullRuns(pipe, calls[::2]), FullRuns(pipe, calls[1::2])
-        self.full = self._run(BudgetConfig(speedup=1))
+        self.full = frozen(pipe, calls[0], BudgetConfig(speedup=1))
         self.ticks = self.full.num_ticks
-        self._reached: dict[tuple[bool, int, int], float] = {}
+        self._bent: dict[float, Schedule] = {}
+        self._reached: dict[tuple[bool, str], float] = {}
 
     def for_speedup(self, speedup: float) -> Schedule:
-        """The best order for as many ticks as a speed-up allows."""
+        """The best placing of as many ticks as a speed-up allows."""
         count = allowed(self.ticks, speedup)
-        return self._measured(count, self._best_order(count), {"speedup": speedup})
+        bent = frozen(self.seen.pipe, self.calls[0], BudgetConfig(speedup=speedup))
+        placings = [bent, *(self.even(count, order) for order in (1, 2, 0))]
+        return self._measured(max(placings, key=self.psnr), {"speedup": speedup})
 
     def for_quality(self, quality: float) -> Schedule:
         """The fewest ticks that keep a quality.
 
         Raises:
-            ConfigError: not even all ticks but one do.
+            ConfigError: no reuse keeps it.
         """
-        order = self._best_order(self.ticks // 2)
-        low, high = 2, self.ticks - 1
+        low, high = 0, len(THRESHOLDS) - 1
         while low < high:
             middle = (low + high) // 2
-            low, high = (low, middle) if self.psnr(middle, order) >= quality else (middle + 1, high)
-        count, order = low, self._best_order(low)
-        while self.psnr(count, order, apart=True) < quality:
-            count += 1
-            if count >= self.ticks:
-                raise ConfigError(f"no reuse keeps {quality} dB here: run the pipeline as it is.")
-        while count > 2 and self.psnr(count - 1, order, apart=True) >= quality:
-            count -= 1
-        return self._measured(count, order, {"quality": quality})
+            kept = self.psnr(self.bent(THRESHOLDS[middle])) >= quality
+            low, high = (low, middle) if kept else (middle + 1, high)
+        while low < len(THRESHOLDS) and not self.keeps(self.bent(THRESHOLDS[low]), quality):
+            low += 1
+        while low and self.keeps(self.bent(THRESHOLDS[low - 1]), quality):
+            low -= 1
+        found = self._thinned(self.full if low == len(THRESHOLDS) else self.bent(THRESHOLDS[low]), quality)
+        if bool(found.decisions.all()):
+            raise ConfigError(f"no reuse keeps {quality} dB here: run the pipeline as it is.")
+        return self._measured(found, {"quality": quality})
 
-    def psnr(self, count: int, order: int, *, apart: bool = False) -> float:
+    def psnr(self, schedule: Schedule, *, apart: bool = False) -> float:
         """Median over the prompts of one half, in dB."""
-        key = apart, count, order
+        key = apart, f"{schedule.table} {schedule.predictor}"
         if key not in self._reached:
             runs = self.apart if apart else self.seen
-            self._reached[key] = runs.psnr(ReplayConfig(schedule=self.schedule(count, order)))
+            self._reached[key] = runs.psnr(ReplayConfig(schedule=schedule))
         return self._reached[key]
 
-    def schedule(self, count: int, order: int) -> Schedule:
-        """So many ticks, evenly spread after the warm-up of `speedup=`, extrapolated with this order."""
-        computed = set(spread(self.ticks, count, warmup_of(count)))
+    def bent(self, threshold: float) -> Schedule:
+        """What error control decides at this threshold in the first call."""
+        if threshold not in self._bent:
+            self._bent[threshold] = frozen(
+                self.seen.pipe, self.calls[0], CurvatureConfig(threshold=threshold)
+            )
+        return self._bent[threshold]
+
+    def even(self, count: int, order: int) -> Schedule:
+        """So many ticks, evenly spread, extrapolated with this order."""
+        computed = set(spread(self.ticks, count, 1))
         marks = "".join("#" if tick in computed else "-" for tick in range(self.ticks))
         predictor = {"name": "polynomial", "order": order, "axis": "sigma", "basis": "output"}
         return replace(
             self.full, table={site: {ALL: marks} for site in self.full.models}, predictor=predictor
         )
 
-    def _best_order(self, count: int) -> int:
-        return max(ORDERS, key=lambda order: self.psnr(count, order))
+    def lowest(self, schedule: Schedule) -> float:
+        """Median PSNR in dB over the worse half."""
+        return min(self.psnr(schedule), self.psnr(schedule, apart=True))
 
-    def _measured(self, count: int, order: int, aim: dict[str, float]) -> Schedule:
+    def keeps(self, schedule: Schedule, quality: float) -> bool:
+        """Both halves do; the second is rendered only if the first does."""
+        return all(self.psnr(schedule, apart=apart) >= quality for apart in (False, True))
+
+    def _thinned(self, schedule: Schedule, quality: float) -> Schedule:
+        """Without the ticks that the quality does not need."""
+        for tick in _by_crowding(schedule)[:TRIALS]:
+            if self.lowest(schedule) < quality + CLOSE:
+                break
+            thinner = _without(schedule, tick)
+            if self.keeps(thinner, quality):
+                schedule = thinner
+        return schedule
+
+    def _measured(self, schedule: Schedule, aim: dict[str, float]) -> Schedule:
         """A candidate with what it costs and gives."""
-        schedule = self.schedule(count, order)
+        run = frozen(self.seen.pipe, self.calls[0], ReplayConfig(schedule=schedule))
         measured = {
-            "compute_fraction": self._run(ReplayConfig(schedule=schedule)).measured["compute_fraction"],
-            "psnr": round(self.psnr(count, order), 2),
-            "psnr_held_out": round(self.psnr(count, order, apart=True), 2),
+            "compute_fraction": run.measured["compute_fraction"],
+            "psnr": round(self.psnr(schedule), 2),
+            "psnr_held_out": round(self.psnr(schedule, apart=True), 2),
         }
         producer = {"method": "tune", **aim, "prompts": calls_hash(self.calls)}
         return replace(schedule, measured=measured, producer=producer)
 
-    def _run(self, config: BudgetConfig | ReplayConfig) -> Schedule:
-        """One call's decisions."""
-        with accelerated(self.seen.pipe, config):
-            self.seen.pipe(**rewound(self.calls[0]))
-            schedule: Schedule = report(self.seen.pipe).to_schedule()
-            return schedule
+
+def _by_crowding(schedule: Schedule) -> list[int]:
+    """The computed ticks between the first and the last, those with the nearest neighbours first."""
+    computed = schedule.decisions.flatten(1).any(1).nonzero().flatten().tolist()
+    gaps = {
+        tick: after - before
+        for before, tick, after in zip(computed, computed[1:], computed[2:], strict=False)
+    }
+    return sorted(gaps, key=gaps.__getitem__)
+
+
+def _without(schedule: Schedule, tick: int) -> Schedule:
+    """The same with a straight line at this tick, wherever it is computed."""
+
+    def marks(row: str) -> str:
+        computes = row[tick] == Decision.COMPUTE.value
+        return row[:tick] + Decision.LINE.value + row[tick + 1 :] if computes else row
+
+    table = {
+        site: {branch: marks(row) for branch, row in rows.items()} for site, rows in schedule.table.items()
+    }
+    return replace(schedule, table=table)
 
 
 def _call(prompt: str | Call, seed: int, call: Call) -> Call:

@@ -19,8 +19,8 @@ class CacheScheduler(ABC):
     adaptive = False
     """It has a signal to measure (once there is enough history)."""
 
-    compares = False
-    """It asks to be told, at each computed tick, how far a reuse would have been off."""
+    compares: tuple[Decision, ...] = ()
+    """It asks to be told, at each computed tick, how far these kinds of reuse would have been off."""
 
     def measure(self, latents: Sequence[Tensor]) -> Tensor | None:
         """The signal at this tick, fp32 of shape [streams] on the latents' device; None where there is none to read.
@@ -31,18 +31,18 @@ class CacheScheduler(ABC):
 
     @abstractmethod
     def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
-        """Compute, predict or hold. `signal` is what `measure` returned, on the host."""
+        """Compute, or by what to reuse. `signal` is what `measure` returned, on the host."""
 
     def arrived(self, latents: Sequence[Tensor]) -> None:
         """Called on every tick, after the decision, with the leading branch's latents."""
 
     def compared(self, past: Sequence[Moment], at: Moment, errors: Tensor) -> None:
-        """Called before `computed`, where anything was stored.
+        """Called before `computed`, of a scheduler that `compares`, where anything was stored.
 
         Args:
             past: the moments of the stored features that were predicted from, newest first.
             at: this tick.
-            errors: of the prediction and of holding, as fractions of the output, fp32 [2].
+            errors: of what it `compares`, in that order, as fractions of the output, fp32.
         """
 
     def computed(self, latents: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:

@@ -14,37 +14,40 @@ GROWTH = 2
 
 
 class ErrorControl(CacheScheduler):
-    """E <- E + min(e_hold, e_line) at each tick; reuse, by the better of the two, if and only if E < threshold.
+    """E <- E + min_n e_n at each tick; reuse, by the order n that is expected to be best, if and only if E < threshold.
 
-    The step-size control of ODE solvers, turned around: the steps are given, and it is chosen which of them are worth an
-    evaluation. At each computed tick the engine compares what holding, and a straight line through the last two features,
-    would have given with what was computed. The remainder of interpolation of degree n is the (n+1)-th divided difference
-    times prod_j (x - x_j) over the features that the polynomial runs through, so an error measured at one distance foretells
-    the error at another:
+    The control of step size and order in ODE solvers, turned around: the steps are given, and it is chosen which of them
+    are worth an evaluation. At each computed tick the engine compares what polynomials of degree n through the newest n + 1
+    features would have given with what was computed. The remainder of interpolation of degree n is the (n+1)-th divided
+    difference times prod_j (x - x_j) over those features, so an error measured at one distance foretells the error at
+    another:
 
-        e(x) = e(x_c) * prod_j |x - x_j| / prod_j |x_c - x_j'|
+        e_n(x) = e_n(x_c) * prod_j |x - x_j| / prod_j |x_c - x_j'|
 
     A computed tick sets E to 0. A gap is at most twice as long as the one before it, so that a straight stretch cannot blind
-    it to a bend that follows. Both errors are fractions of the output (mean absolute values, the worst stream).
+    it to a bend that follows. Errors are fractions of the output (mean absolute values, the worst stream).
 
     Args:
         threshold: bound on E.
+        order: of the predictor; the straight line and holding are weighed against it where they are of lower order.
         axis: on which distances are taken.
     """
 
     adaptive = True
-    compares = True
 
-    def __init__(self, threshold: float, axis: Axis = "sigma") -> None:
+    def __init__(self, threshold: float, order: int = 1, axis: Axis = "sigma") -> None:
         self.threshold = threshold
         self.axis: Axis = axis
         self.error = 0.0
+        lower = {kind: n for kind, n in {Decision.LINE: 1, Decision.HOLD: 0}.items() if n < order}
+        self._orders = {Decision.PREDICT: order} | lower
+        self.compares = tuple(self._orders)
         self._errors: Tensor | None = None
         self._points: list[Moment] = []
 
     def compared(self, past: Sequence[Moment], at: Moment, errors: Tensor) -> None:
         self._errors = errors
-        self._points = [at, *past[:2]]
+        self._points = [at, *past]
 
     def measure(self, latents: Sequence[Tensor]) -> Tensor | None:
         return self._errors
@@ -52,13 +55,18 @@ class ErrorControl(CacheScheduler):
     def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
         if signal is None:
             return Decision.COMPUTE
-        line, hold = self._foreseen(signal, Moment(step.tick, step.sigma))
+        foreseen = self._foreseen(signal, step.moment)
+        best = min(foreseen, key=foreseen.__getitem__)
         if not step.repeats_sigma:
-            self.error += min(line, hold)
+            self.error += foreseen[best]
+        return Decision.COMPUTE if self.due(step) else best
+
+    def due(self, step: Step) -> bool:
+        """Whether reusing this tick would cost too much, or make the gap too long."""
         newest, before = self._points[:2]
-        if not self.error < self.threshold or step.tick - newest.tick >= GROWTH * (newest.tick - before.tick):
-            return Decision.COMPUTE
-        return Decision.PREDICT if line <= hold else Decision.HOLD
+        return not self.error < self.threshold or step.tick - newest.tick >= GROWTH * (
+            newest.tick - before.tick
+        )
 
     def computed(self, latents: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         self.error = 0.0
@@ -67,13 +75,15 @@ class ErrorControl(CacheScheduler):
         if self._errors is not None:
             yield self._errors
 
-    def _foreseen(self, errors: Sequence[float], target: Moment) -> tuple[float, float]:
-        """Errors of the line and of holding at `target`; infinite for a line that has not been seen yet."""
-        x, (c, p, *before) = self._positions(target)
-        hold = errors[1] * abs(x - c) / abs(c - p)
-        if not before:
-            return math.inf, hold
-        return errors[0] * abs((x - c) * (x - p)) / abs((c - p) * (c - before[0])), hold
+    def _foreseen(self, errors: Sequence[float], target: Moment) -> dict[Decision, float]:
+        """The error of each kind of reuse at `target`; infinite where it has not been seen with all its features."""
+        x, points = self._positions(target)
+        return {
+            kind: error * _remainder(x, points[: n + 1]) / _remainder(points[0], points[1 : n + 2])
+            if len(points) > n + 1
+            else math.inf
+            for (kind, n), error in zip(self._orders.items(), errors, strict=True)
+        }
 
     def _positions(self, target: Moment) -> tuple[float, list[float]]:
         """Of `target`, and of the newest computed ticks; ticks where noise levels are unknown or repeat."""
@@ -81,3 +91,8 @@ class ErrorControl(CacheScheduler):
         if self.axis == "sigma" and target.sigma is not None and len(set(sigmas)) == len(self._points):
             return target.sigma, sigmas
         return target.tick, [float(point.tick) for point in self._points]
+
+
+def _remainder(x: float, points: Sequence[float]) -> float:
+    """prod_j |x - x_j|."""
+    return math.prod(abs(x - point) for point in points)

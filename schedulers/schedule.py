@@ -41,7 +41,7 @@ class Schedule:
 
     Attributes:
         models: what it was made for, by denoiser site ("transformer").
-        table: marks by site and branch, one character per tick: "#" compute, "-" predict, "=" hold, "." not called.
+        table: marks by site and branch, one character per tick: "#" compute, "-" predict, "/" straight line, "=" hold, "." not called.
         noise_scheduler: class name; None for a hand-written loop.
         sigmas: noise level of each tick; None where unknown.
         predictor: the predictor's name and parameters.

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import Enum
 
+from diffcache.schedulers.moments import Moment
+
 MODEL = "model"
 """Name and kind of the site that is the whole denoiser."""
 
@@ -49,6 +51,10 @@ class Step:
         return denoiser if self.site == MODEL else f"{denoiser}.{self.site}"
 
     @property
+    def moment(self) -> Moment:
+        return Moment(self.tick, self.sigma)
+
+    @property
     def time(self) -> float:
         """Training time of this tick as a fraction, 1 for pure noise; the share of ticks left where it is unknown."""
         if self.training_time is not None:
@@ -57,10 +63,15 @@ class Step:
 
 
 class Decision(Enum):
-    """What is done at a call; the value is its mark in timelines and schedules."""
+    """What is done at a call; the value is its mark in timelines and schedules.
+
+    PREDICT is by the method's predictor. LINE goes straight on through the newest two features, and HOLD keeps the newest,
+    whatever the predictor is.
+    """
 
     COMPUTE = "#"
     PREDICT = "-"
+    LINE = "/"
     HOLD = "="
 
     @property

@@ -3,39 +3,32 @@
 `python scripts/ablate_ertacache.py --testbeds flux dit` writes evals/results/ertacache_<testbed>.json.
 """
 
-import argparse
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from diffcache import accelerate, report, restore
 from diffcache.config import CacheConfig
 from diffcache.evals import zoo
+from diffcache.evals.by_testbed import measure_by_testbed
 from diffcache.evals.fidelity import psnr
-from diffcache.evals.provenance import provenance
 from diffcache.evals.rendering import noise_scheduler, render
 from diffcache.evals.rulers import rulers
 from diffcache.profiling.calibrations import threshold_for
+from diffcache.profiling.calling import frozen
 from diffcache.profiling.ertacache import policy, static_schedule
 from diffcache.profiling.full_runs import FullRuns
-from diffcache.profiling.pictures import rewound
 from diffcache.profiling.record import record
 from diffcache.profiling.repairs import Candidate, candidates, chosen
 from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.easycache import EasyCacheConfig
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.uniform import UniformConfig
-from diffcache.schedulers.schedule import Schedule
 
-RESULTS = Path(__file__).resolve().parents[1] / "evals" / "results"
 STEPS, TICKS = 50, 26
 """Of a full run, and of those the ones that are computed: what holding every second leaves."""
-Call = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -80,7 +73,8 @@ class Ablation:
         tried = candidates(self.fitted, schedule)
         self.seconds = time.process_time() - begun
         yield from self.compared("ERTACache", tried)
-        held, drawn = self.frozen(UniformConfig(interval=2)), self.frozen(BudgetConfig(speedup=1 / compute))
+        held = frozen(self.pipe, self.calls[0], UniformConfig(interval=2))
+        drawn = frozen(self.pipe, self.calls[0], BudgetConfig(speedup=1 / compute))
         yield from self.compared("uniform hold", candidates(self.fitted, held, respace=False))
         yield from self.compared("even, order 1", candidates(self.fitted, drawn))
         few = [zoo.sample_call(self.testbed, 1000, STEPS, 4, "calibration")]
@@ -95,14 +89,6 @@ class Ablation:
         kept = chosen(tried)
         for key, candidate in tried.items():
             yield self._row(name, key, ReplayConfig(schedule=candidate.schedule), candidate.psnr, key == kept)
-
-    def frozen(self, config: CacheConfig) -> Schedule:
-        """A method's decisions in a run."""
-        accelerate(self.pipe, config)
-        self.pipe(**rewound(self.calls[0]))
-        schedule: Schedule = report(self.pipe).to_schedule()
-        restore(self.pipe)
-        return schedule
 
     def quality(self, pictures: torch.Tensor) -> float:
         return round(float(psnr(pictures, self.full).median()), 2)
@@ -123,28 +109,11 @@ def measured(testbed: str, samples: int) -> dict[str, Any]:
         print(f"{testbed}: {row}", flush=True)
         rows.append(asdict(row))
     return {
-        **provenance("cpu, one thread"),
-        "testbed": testbed,
-        "samples": samples,
         "steps": STEPS,
         "cpu_seconds_of_calibration": round(ablation.seconds, 1),
         "rows": rows,
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--testbeds", nargs="+", default=zoo.NAMES, choices=zoo.NAMES)
-    parser.add_argument("--samples", type=int, default=16, help="on each side")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    for testbed in args.testbeds:
-        found = measured(testbed, args.samples)
-        (args.out / f"ertacache_{testbed}.json").write_text(json.dumps(found, indent=1) + "\n")
-
-
 if __name__ == "__main__":
-    main()
+    measure_by_testbed(__doc__, "ertacache", measured)

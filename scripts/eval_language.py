@@ -20,6 +20,7 @@ import transformers
 
 from diffcache.config import CacheConfig
 from diffcache.evals import language, wordchain
+from diffcache.evals.language_shapes import SHAPES
 
 TEST_SEED = 1
 
@@ -52,36 +53,39 @@ def stored_rows(args: argparse.Namespace) -> list[language.Row]:
 
 
 def speed(args: argparse.Namespace) -> None:
-    """Each cache beside the plain model under the same rule, and the fastest rules beside the plain sampler."""
-    model = wide_model() if args.wide else language.load()
+    """Each cache beside the plain model under the same rule, and beside it in blocks under the first of the rules."""
+    shape = SHAPES.get(args.model)
+    model = language.load().to(args.device) if shape is None else shape.build(args.device)
+    asked = {} if shape is None else {"gen_length": shape.gen_length}
     results = {}
     for batch in args.batches:
-        prompts = wordchain.prompts(batch, language.PROMPT_WORDS, TEST_SEED)
-        runs: dict[str, tuple[CacheConfig | None, dict[str, Any]]] = {}
-        for decoding, where in language.DECODINGS.items():
-            for rule in args.rules:
-                for name, config in language.contenders(decoding).items():
-                    if not name.startswith("control") and (
-                        name == "plain" or not args.only or name in args.only
-                    ):
-                        runs[f"{name}, {decoding}, {rule}"] = (config, {**where, **language.RULES[rule]})
-        rates = language.throughput(model, prompts, runs, args.repeats)
+        if shape is None:
+            prompts = wordchain.prompts(batch, language.PROMPT_WORDS, TEST_SEED)
+        else:
+            prompts = shape.prompts(batch)
+        runs = {name: (config, {**asked, **options}) for name, (config, options) in runs_of(args).items()}
+        rates = language.throughput(model, prompts.to(args.device), runs, args.repeats)
         results[str(batch)] = {name: round(rate, 2) for name, rate in rates.items()}
+        plain_sampler = next(iter(rates.values()))
         print(f"\nbatch {batch}: tokens per second (cache alone, total)")
         for name, rate in rates.items():
             _, decoding, rule = name.rsplit(", ", 2)
-            alone, total = rate / rates[f"plain, {decoding}, {rule}"], rate / rates["plain, blocks, quota"]
+            alone, total = rate / rates[f"plain, {decoding}, {rule}"], rate / plain_sampler
             print(f"  {name:55} {rate:9.1f} {alone:7.2f}x {total:7.2f}x")
-        how = {"clock": "CPU time of one thread", "wide": args.wide, "repeats": args.repeats}
+        clock = "CPU time of one thread" if args.device == "cpu" else "wall time"
+        how = {"clock": clock, "model": args.model, "repeats": args.repeats}
         save(args, {**how, "tokens_per_second": results})
 
 
-def wide_model() -> Any:
-    """The testbed's shape, four times as wide and twice as deep, with random weights: for speed alone."""
-    torch.manual_seed(0)
-    config = language.load().config
-    config.update({"hidden_size": 384, "intermediate_size": 1024, "head_dim": 64, "num_hidden_layers": 8})
-    return transformers.LlamaForCausalLM(config).eval()
+def runs_of(args: argparse.Namespace) -> dict[str, tuple[CacheConfig | None, dict[str, Any]]]:
+    """Cache and options of `generate` of each run, by name."""
+    return {
+        f"{name}, {decoding}, {rule}": (config, {**where, **language.RULES[rule]})
+        for decoding, where in language.DECODINGS.items()
+        for rule in args.rules
+        for name, config in language.contenders(decoding).items()
+        if name == "plain" or (name in args.only if args.only else not name.startswith("control"))
+    }
 
 
 def main() -> None:
@@ -97,7 +101,13 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8])
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--wide", action="store_true", help="a wider model with random weights (speed only)")
+    parser.add_argument(
+        "--model",
+        choices=["testbed", *SHAPES],
+        default="testbed",
+        help="the others have random weights: for speed, and with the rule that asks for no confidence, quota",
+    )
+    parser.add_argument("--device", default="cpu", help="speed only")
     parser.add_argument("--workers", type=int, default=2, help="processes that write (accuracy only)")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -114,7 +124,7 @@ def save(args: argparse.Namespace, results: dict[str, Any]) -> None:
     head = {
         "commands": list(dict.fromkeys([*earlier, command])),
         "date": date.today().isoformat(),
-        "device": "cpu",
+        "device": args.device if args.device == "cpu" else torch.cuda.get_device_name(),
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,

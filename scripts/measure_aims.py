@@ -3,70 +3,56 @@
 `python scripts/measure_aims.py --testbeds flux dit` writes evals/results/aims_<testbed>.json.
 """
 
-import argparse
-import json
 import math
 import time
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import torch
-
 from diffcache.evals import zoo
+from diffcache.evals.by_testbed import measure_by_testbed
 from diffcache.evals.fidelity import psnr
-from diffcache.evals.provenance import provenance
 from diffcache.evals.rendering import render
+from diffcache.profiling.full_runs import FullRuns
 from diffcache.profiling.tuning import Tuner
 from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.replay import ReplayConfig
-from diffcache.schedulers.schedule import ALL, Schedule
 
-RESULTS = Path(__file__).resolve().parents[1] / "evals" / "results"
 STEPS = 50
 SPEEDUPS = (1.3, 1.5, 2.0, 2.5, 3.0, 4.0)
 SHARES = (0.26, 0.4, 0.6)
 """Of the ticks, at which the calibration prompts' PSNR, rounded down, makes a target: all can be reached."""
 
 
-def without_warm_up(tuner: Tuner, count: int) -> Schedule:
-    """The same predictor at as many ticks, as even as it gets."""
-    ticks = tuner.ticks
-    computed = {round(i * (ticks - 1) / max(count - 1, 1)) for i in range(count)}
-    marks = "".join("#" if tick in computed else "-" for tick in range(ticks))
-    schedule = tuner.schedule(count, 1)
-    return replace(schedule, table={site: {ALL: marks} for site in schedule.table})
-
-
 def measured(testbed: str, samples: int) -> dict[str, Any]:
-    """Of one testbed: each aim, and what came of it on held-out prompts and seeds."""
+    """Of one testbed: each aim, and what came of it on prompts and seeds that had no part in it."""
     pipe = zoo.load(testbed)
-    held_out = zoo.sample_call(testbed, 0, STEPS, samples)
     begun = time.process_time()
-    tuner = Tuner(pipe, [zoo.sample_call(testbed, 1000, STEPS, samples, "calibration"), held_out])
-    targets = sorted({math.floor(tuner.psnr(round(share * STEPS), 1)) for share in SHARES})
+    calls = [zoo.sample_call(testbed, seed, STEPS, samples // 2, "calibration") for seed in (1000, 2000)]
+    tuner = Tuner(pipe, calls)
+    unseen = FullRuns(pipe, [zoo.sample_call(testbed, 0, STEPS, samples)])
+    targets = sorted({math.floor(tuner.psnr(tuner.even(round(share * STEPS), 1))) for share in SHARES})
     quality = []
     for target in targets:
         found = tuner.for_quality(target)
-        quality.append({"target": target, "order": found.predictor["order"], **found.measured})
+        reached = round(unseen.psnr(ReplayConfig(schedule=found)), 2)
+        quality.append({"target": target, **found.measured, "psnr_unseen": reached})
         print(testbed, quality[-1], flush=True)
     seconds = (time.process_time() - begun) / len(targets)
     speedup = []
     for aim in SPEEDUPS:
-        rendered = render(pipe, held_out, BudgetConfig(speedup=aim))
+        rendered = render(pipe, unseen.calls[0], BudgetConfig(speedup=aim))
         assert rendered.report is not None
         ticks = len(rendered.report.computed_ticks)
-        even = render(pipe, held_out, ReplayConfig(schedule=without_warm_up(tuner, ticks))).pictures
-        reached, uniform = (
-            round(float(psnr(pictures, tuner.apart.pictures).median()), 2)
-            for pictures in (rendered.pictures, even)
+        even = [unseen.psnr(ReplayConfig(schedule=tuner.even(ticks, order))) for order in (1, 2)]
+        speedup.append(
+            {
+                "speedup": aim,
+                "ticks": ticks,
+                "psnr": round(float(psnr(rendered.pictures, unseen.pictures).median()), 2),
+                "psnr_uniform": [round(value, 2) for value in even],
+            }
         )
-        speedup.append({"speedup": aim, "ticks": ticks, "psnr": reached, "psnr_uniform": uniform})
         print(testbed, speedup[-1], flush=True)
     return {
-        **provenance("cpu, one thread"),
-        "testbed": testbed,
-        "samples": samples,
         "steps": STEPS,
         "cpu_seconds_of_a_tune": round(seconds, 1),
         "quality": quality,
@@ -74,19 +60,5 @@ def measured(testbed: str, samples: int) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--testbeds", nargs="+", default=zoo.NAMES, choices=zoo.NAMES)
-    parser.add_argument("--samples", type=int, default=16, help="on each side")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    for testbed in args.testbeds:
-        found = measured(testbed, args.samples)
-        (args.out / f"aims_{testbed}.json").write_text(json.dumps(found, indent=1) + "\n")
-
-
 if __name__ == "__main__":
-    main()
+    measure_by_testbed(__doc__, "aims", measured)

@@ -14,9 +14,8 @@ import torch
 import transformers
 
 from diffcache.evals import zoo
-from diffcache.evals.provenance import provenance
+from diffcache.evals.provenance import RESULTS, provenance
 
-RESULTS = Path(__file__).resolve().parents[1] / "evals" / "results"
 STEPS = 50
 """The settings that name ticks are for this many."""
 

@@ -20,12 +20,13 @@ from diffcache.evals.baselines import baselines
 from diffcache.evals.comparison import Comparison, Row, as_json, table
 from diffcache.evals.objectives import kid_to_full, minus_clip
 from diffcache.evals.provenance import provenance
+from diffcache.profiling.calling import Call
 from diffcache.profiling.dynamic import PLANS, dynamic_programming
 from diffcache.profiling.evolving import Budget, evolve
 from diffcache.profiling.fronts import within, write_front
 from diffcache.profiling.probing import probed
 from diffcache.profiling.processes import is_first, of_first
-from diffcache.profiling.record import Call, record
+from diffcache.profiling.record import record
 from diffcache.profiling.routing import routed, train_router
 from diffcache.profiling.space import EXTRAPOLATE, HOLD, Space
 from diffcache.profiling.trial import Loss, minus_psnr, wall_time

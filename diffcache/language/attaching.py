@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -30,6 +31,12 @@ class Attachment:
 
     config: LanguageConfig
     ledger: Ledger | None = None
+
+    def begin(self, model: Any, real: Tensor) -> Session:
+        """A new run over texts of `real` [b, S]."""
+        session = Session(backbone_of(model), self.config, real)
+        self.ledger = session.ledger
+        return session
 
 
 _attachments: "WeakKeyDictionary[Any, Attachment]" = WeakKeyDictionary()
@@ -100,11 +107,14 @@ def paused(target: Any) -> Iterator[None]:
 def caller_for(model: Any, real: Tensor) -> Caller:
     """How the sampler asks `model` in a new run over texts of `real` [b, S]."""
     attachment = _active(model)
-    if attachment is None:
-        return Plain(backbone_of(model), real)
-    session = Session(backbone_of(model), attachment.config, real)
-    attachment.ledger = session.ledger
-    return session
+    return Plain(backbone_of(model), real) if attachment is None else attachment.begin(model, real)
+
+
+def window_of(model: Any, asked: int | None) -> int | None:
+    """How many masks of a text may be committed at most, the first ones: the smaller of `asked` and the method's own."""
+    attachment = _active(model)
+    own = None if attachment is None else attachment.config.candidates
+    return min((size for size in (asked, own) if size is not None), default=None)
 
 
 def _active(target: Any) -> Attachment | None:
@@ -114,14 +124,6 @@ def _active(target: Any) -> Attachment | None:
 def _pipeline_members(base: type) -> dict[str, Any]:
     def begun(pipe: Any) -> pipelines.Begun | None:
         attachment = _active(pipe)
-        if attachment is None:
-            return None
-
-        def begin(real: Tensor) -> Session:
-            session = Session(backbone_of(pipe.model), attachment.config, real)
-            attachment.ledger = session.ledger
-            return session
-
-        return begin
+        return None if attachment is None else partial(attachment.begin, pipe.model)
 
     return pipelines.pipeline_members(base, begun)

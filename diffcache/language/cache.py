@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from diffcache.kernels.rope_scatter import rope_scatter
 from diffcache.schedulers.errors import TargetError
 
 Rows = slice | Tensor
@@ -86,6 +87,26 @@ class TokenKVCache:
         _put(stored_keys, at, keys, dim=2)
         _put(stored_values, at, values, dim=2)
 
+    def rotate_and_write(
+        self,
+        layer: int,
+        rows: Rows,
+        rotary: tuple[Tensor, Tensor],
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+    ) -> Tensor:
+        """Stores keys and values [b, K, n, D] of these rows, the keys rotated; returns rotated queries [b, H, n, D].
+
+        Args:
+            rotary: cosine and signed sine, as `rope_scatter` takes them.
+        """
+        stored_keys, stored_values = self._layers[layer]
+        if isinstance(rows, slice):
+            stored_keys, stored_values = take(stored_keys, rows, 2), take(stored_values, rows, 2)
+            return rope_scatter(queries, keys, values, *rotary, None, stored_keys, stored_values)
+        return rope_scatter(queries, keys, values, *rotary, rows, stored_keys, stored_values)
+
     def write_plane(self, name: str, layer: int, rows: Rows, features: Tensor) -> None:
         """Stores a plane's features [b, n, ...] of these rows."""
         put(self.planes[name][layer], rows, features, dim=1)
@@ -99,8 +120,8 @@ class TokenKVCache:
         return self.planes[name][layer, :, : self.length]
 
     def stamp(self, rows: Rows, tokens: Tensor) -> None:
-        """These rows are now computed from `tokens` [b, S] in every layer."""
-        put(self.tokens, rows, take(tokens, rows), dim=1)
+        """These rows are now computed from `tokens` [b, n] in every layer."""
+        put(self.tokens, rows, tokens, dim=1)
         if isinstance(rows, slice) and rows.start <= self._filled:
             self._filled = max(self._filled, rows.stop)
 

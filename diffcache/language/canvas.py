@@ -71,6 +71,11 @@ class Canvas:
         return found if self.window is None else first(found, self.window)
 
     @cached_property
+    def in_block(self) -> Tensor:
+        """Bool [S]."""
+        return self._reached & (self.positions >= self.block.start)
+
+    @cached_property
     def _answer(self) -> Tensor:
         return self.positions >= self.prompt
 
@@ -81,7 +86,7 @@ class Canvas:
     def enter(self, block: range) -> None:
         """The next block begins, maybe in a text that has grown."""
         self.block, self.block_step = block, 0
-        self._forget("positions", "masked", "candidates", "_answer", "_reached")
+        self._forget("positions", "masked", "candidates", "in_block", "_answer", "_reached")
 
     def rewrite(self, tokens: Tensor, limit: Tensor | None = None) -> None:
         """These tokens [b, S] stand now, and nothing is written after `limit` [b, 1] (None: as before)."""

@@ -5,20 +5,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from diffcache.kernels.attention_probe import attention_received, attention_weights
+from diffcache.kernels.attention_drift import attention_drift
+from diffcache.kernels.attention_probe import attention_received
 from diffcache.language.backbones.base import Backbone, Rotary
 from diffcache.language.cache import Rows, TokenKVCache, rows_of, take
 from diffcache.language.canvas import Canvas
 from diffcache.language.ledger import Ledger
-from diffcache.language.probes import attention_drift, most_attended
 from diffcache.language.walk import Walk
 
 
 class DriftWalk(Walk):
-    """Elastic-Cache (arXiv 2510.14973), with attention weights of tracked and window rows alone.
+    """Elastic-Cache (arXiv 2510.14973), with the attention of tracked and window rows alone.
 
-    In each layer the tracked tokens (those that the window attends most) are asked how they attended before their rows
-    were written and how they do now. Where the mean cosine falls below `gamma`, the next layer's stored inputs take the
+    In each layer the tracked tokens (those that the window attends most) are asked how they attended before the rows were
+    written and how they do now. Where the mean cosine falls below `gamma`, the next layer's stored inputs take the
     place of the rows, and all positions are computed from there on.
 
     Attributes:
@@ -77,25 +77,31 @@ class DriftWalk(Walk):
         return hidden, rows
 
     def layer(self, layer: int, hidden: Tensor, rows: Rows, rotary: Rotary, mask: Tensor | None) -> Tensor:
-        queries, keys, values = self.net.project(layer, hidden, rotary)
         before = None
         if self._tracked is not None:
-            asked = self._asked(layer, self._tracked.rows)
-            before = attention_weights(*asked, self._attendable, self.net.scale)
-        self.cache.write(layer, rows, keys, values)
+            assert isinstance(rows, Tensor)  # a range means a full call, in which nothing is tracked
+            asked, keys = self._asked(layer, self._tracked.rows)
+            before = asked, rows, take(keys, rows, dim=2)
+        queries = self.write(layer, rows, rotary, *self.net.project(layer, hidden))
         self.cache.write_plane("queries", layer, rows, queries.transpose(1, 2))
         self.ledger.computed(hidden.shape[1], self.cache.length)
         self._observe(layer, before)
         return self.net.finish(layer, hidden, self.net.attend(layer, queries, *self.cache.read(layer), mask))
 
-    def _observe(self, layer: int, before: Tensor | None) -> None:
-        """Notes what the window attends, and how far the tracked tokens have drifted."""
-        queries, keys = self._asked(layer, self._window.rows if before is None else self._watched)
-        size, how = self._window.rows.shape[1], (self._attendable, self.net.scale)
-        self._received.append(attention_received(queries[:, :, :size], keys, self._window.share, *how))
-        if before is not None and self._tracked is not None:
-            after, share = attention_weights(queries[:, :, size:], keys, *how), self._tracked.share
-            self._drifts.append(attention_drift(before, after, share, self._attendable, self.over_keys))
+    def _observe(self, layer: int, before: tuple[Tensor, Tensor, Tensor] | None) -> None:
+        """Notes what the window attends, and how far the tracked tokens have drifted.
+
+        Args:
+            before: of the latter: their old queries, the rows that were written since, and the keys that stood there.
+        """
+        share, how = self._window.share, (self._attendable, self.net.scale)
+        if before is None or self._tracked is None:
+            self._received.append(attention_received(*self._asked(layer, self._window.rows), share, *how))
+            return
+        queries, keys = self._asked(layer, self._watched)
+        received, cosine = attention_drift(queries, share, before[0], keys, *before[1:], *how, self.over_keys)
+        self._received.append(received)
+        self._drifts.append(self._tracked.mean(cosine))
 
     def _due(self, layers: int) -> int:
         """The layer to refresh from, by what the call before has measured."""
@@ -124,3 +130,18 @@ class Watched:
         counts = wanted.sum(dim=1, keepdim=True)
         place = torch.arange(rows.shape[1], device=rows.device)
         return cls(rows, (place < counts) / counts.clamp(min=1))
+
+    def mean(self, cosine: Tensor) -> Tensor:
+        """Mean [b] of a cosine [b, n]; 1 where no position counts."""
+        return 1 - ((1 - cosine) * self.share).sum(dim=1)
+
+
+def most_attended(received: Tensor, eligible: Tensor, count: int) -> Tensor:
+    """Bool [b, S]: eligible positions that are among the `count` which get most attention [L, b, S] in any layer.
+
+    Args:
+        eligible: bool [b, S].
+    """
+    best = received.masked_fill(~eligible, -1.0).topk(min(count, eligible.shape[1]), dim=2)
+    chosen = torch.zeros_like(eligible).expand_as(received).scatter(2, best.indices, best.values >= 0)
+    return chosen.any(dim=0)

@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor
 
+from diffcache.kernels.row_drift import replace_and_compare
 from diffcache.language.backbones.base import Backbone
 from diffcache.language.cache import Rows, TokenKVCache, put, take
 from diffcache.language.canvas import Canvas
 from diffcache.language.ledger import Ledger
-from diffcache.language.probes import value_similarity
 from diffcache.language.walk import Walk
 
 
@@ -73,9 +73,7 @@ class FeatureWalk(Walk):
     def _changed(self, layer: int, hidden: Tensor, answer: slice) -> Tensor:
         """The answer's rows [b, n] whose values changed most since the last call; stores all of its values."""
         new = self.net.values(layer, take(hidden, answer))
-        stored = self.cache.values[layer]
-        similarity = value_similarity(new, take(stored, answer, dim=2))
-        put(stored, answer, new, dim=2)
+        similarity = replace_and_compare(take(self.cache.values[layer], answer, dim=2), new)
         size = answer.stop - answer.start
         self.ledger.probed(size * self.ledger.costs.value)
         chosen: Tensor = similarity.topk(int(self.ratio * size), dim=1, largest=False).indices

@@ -9,6 +9,40 @@ from diffcache.language.canvas import Canvas
 from diffcache.language.decoding import Factor, Quota, Rule, Threshold
 from diffcache.schedulers.errors import ConfigError
 
+BLOCK_LENGTH = 32
+"""Of `generate` where nothing else is asked for, as in Fast-dLLM's published runs (arXiv 2505.22618)."""
+
+
+def check(input_ids: Tensor, attention_mask: Tensor | None, temperature: float) -> None:
+    """Whether the prompts are a batch of tokens that can be sampled from.
+
+    Raises:
+        ConfigError: they are no tokens [b, P], the mask has another shape, or the temperature is negative.
+    """
+    if input_ids.ndim != 2 or input_ids.is_floating_point():
+        raise ConfigError(
+            f"input_ids must be tokens [b, P], not {input_ids.dtype} {list(input_ids.shape)}: pass the tokenizer's "
+            'input_ids, made with return_tensors="pt".'
+        )
+    if attention_mask is not None and attention_mask.shape != input_ids.shape:
+        raise ConfigError(
+            f"attention_mask has the shape {list(attention_mask.shape)} and input_ids {list(input_ids.shape)}: pass the "
+            "mask of the prompts alone."
+        )
+    if temperature < 0:
+        raise ConfigError(f"temperature must be at least 0, not {temperature!r}.")
+
+
+def check_sizes(**sizes: int | None) -> None:
+    """Whether sizes, by the names of the options, are 1 or more; None is not given.
+
+    Raises:
+        ConfigError: one is not.
+    """
+    for name, size in sizes.items():
+        if size is not None and size < 1:
+            raise ConfigError(f"{name} must be at least 1, not {size!r}.")
+
 
 def decode_rule(
     gen_length: int, steps: int | None, threshold: float | None, factor: float | None, remasking: str
@@ -32,30 +66,37 @@ def decode_rule(
         return Threshold(threshold)
     if factor is not None:
         return Factor(factor)
-    return Quota(1 if steps is None else -(-gen_length // max(steps, 1)))
+    return Quota(1 if steps is None else -(-gen_length // steps))
 
 
 def blocks_of(canvas: Canvas, block_length: int | None, steps: int | None) -> list[range]:
     """The blocks in order; the last may be shorter where no quota asks for equal ones.
 
     Args:
+        block_length: None: `BLOCK_LENGTH`; the whole answer where a window moves through it, or where a quota does not
+            come out even in such blocks.
         steps: model calls of a quota; None for another rule.
 
     Raises:
         ConfigError: with a quota, blocks that do not divide the answer, or steps that the blocks do not divide.
     """
     size = canvas.length - canvas.prompt
-    block = size if block_length is None else block_length
-    if block < 1 or size < 1:
-        raise ConfigError(f"gen_length and block_length must be at least 1, not {size} and {block}.")
-    starts = range(canvas.prompt, canvas.length, block)
-    if steps is not None and (size % block or steps % len(starts) or steps < 1):
+    if block_length is None:
+        in_blocks = canvas.window is None and _even(size, BLOCK_LENGTH, steps)
+        block_length = BLOCK_LENGTH if in_blocks else size
+    if not _even(size, block_length, steps):
         raise ConfigError(
-            f"a quota needs blocks and calls that come out even, and gen_length={size}, block_length={block}, "
+            f"a quota needs blocks and calls that come out even, and gen_length={size}, block_length={block_length}, "
             f"steps={steps} do not: choose a block_length that divides gen_length and a multiple of the number of "
             "blocks as steps, or decode with threshold=0.9."
         )
-    return [range(start, min(start + block, canvas.length)) for start in starts]
+    starts = range(canvas.prompt, canvas.length, block_length)
+    return [range(start, min(start + block_length, canvas.length)) for start in starts]
+
+
+def _even(size: int, block: int, steps: int | None) -> bool:
+    """Whether a quota of `steps` calls is the same in all blocks; any other rule (None) takes them as they come."""
+    return steps is None or (size % block == 0 and steps % (size // block) == 0)
 
 
 def mask_id_of(model: Any, given: int | None) -> int:

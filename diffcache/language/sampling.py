@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from diffcache.language.attaching import caller_for
+from diffcache.language.attaching import caller_for, window_of
 from diffcache.language.backbones.base import kept_usable
 from diffcache.language.canvas import Canvas
 from diffcache.language.decoding import Quota
-from diffcache.language.options import blocks_of, decode_rule, eos_ids_of, mask_id_of
+from diffcache.language.options import blocks_of, check, check_sizes, decode_rule, eos_ids_of, mask_id_of
 from diffcache.language.session import Caller
 from diffcache.language.writer import Writer, first_of
 
@@ -64,7 +64,8 @@ def generate(
         model: accelerated, or plain.
         input_ids: int64 [b, P].
         attention_mask: [b, P], 0 at padding, which is never attended; pad on the left.
-        block_length: how many tokens are written before the next are begun. None: all of them.
+        block_length: how many tokens are written before the next are begun. None: 32; all of them with a window, which
+            moves by itself, and where a quota does not come out even in blocks of 32.
         steps: model calls; None for one token each. Only without threshold and factor.
         threshold: commit what the model gives at least this probability, and one token in any case.
         factor: commit n tokens together while the n-th has a probability of 1 - factor / (n + 1) at least.
@@ -79,30 +80,42 @@ def generate(
             replace them, and a changed token is computed anew.
 
     Raises:
-        ConfigError: options that exclude each other or do not divide, or a model without mask token.
+        ConfigError: texts that are no batch of tokens, options out of range, that exclude each other or do not divide,
+            or a model without mask token.
         TargetError: a model of no known family, or a model call that says nothing about what may be written.
     """
-    generator = None if seed is None else torch.Generator(input_ids.device).manual_seed(seed)
+    check(input_ids, attention_mask, temperature)
+    check_sizes(gen_length=gen_length, block_length=block_length, steps=steps, window=window)
     rule = decode_rule(gen_length, steps, threshold, factor, remasking)
     canvas = Canvas.of_prompts(input_ids, gen_length, mask_id_of(model, mask_token_id))
-    calls = steps or gen_length
+    canvas.window = window_of(model, window)
+    calls = gen_length if steps is None else steps
     blocks = blocks_of(canvas, block_length, calls if isinstance(rule, Quota) else None)
     eos = eos_ids_of(model, eos_token_id).to(input_ids.device)
     caller = caller_for(model, _real(input_ids, attention_mask, gen_length))
-    canvas.window = min((size for size in (window, caller.window) if size is not None), default=None)
+    generator = None if seed is None else torch.Generator(input_ids.device).manual_seed(seed)
     random = torch.rand(canvas.tokens.shape, generator=generator, device=input_ids.device)
     order = random if remasking == "random" else None
     writer = Writer(caller, canvas, rule, temperature, generator, order, eos if eos_early_stop else eos[:0])
-    with tqdm(total=len(input_ids) * gen_length, unit="token", disable=not progress) as bar:
+    _write(writer, blocks, calls // len(blocks), callback, progress)
+    return _finish(canvas, eos, eos_early_stop, caller)
+
+
+def _write(
+    writer: Writer, blocks: list[range], calls: int, callback: Callback | None, progress: bool
+) -> None:
+    """One block after the other; a quota makes so many calls for each."""
+    canvas = writer.canvas
+    total = len(canvas.tokens) * (canvas.length - canvas.prompt)
+    with tqdm(total=total, unit="token", disable=not progress) as bar:
         for block in blocks:
-            writer.enter(block, calls // len(blocks))
+            writer.enter(block, calls)
             while bool(canvas.candidates.any()):
                 written = writer.step()
                 if callback is not None:
                     _call_back(callback, canvas)
                 if progress:
                     bar.update(int(written.sum()))
-    return _finish(canvas, eos, eos_early_stop, caller)
 
 
 def _real(input_ids: Tensor, attention_mask: Tensor | None, gen_length: int) -> Tensor:

@@ -17,10 +17,6 @@ class Caller(Protocol):
 
     ledger: Ledger
 
-    @property
-    def window(self) -> int | None:
-        """How many masks of a text may be committed at most, the first ones; None for all."""
-
     def logits(self, canvas: Canvas) -> tuple[Tensor, Rows]:
         """Logits [b, m, V], and the positions that they predict: all candidates at least. S stands for no position."""
 
@@ -31,8 +27,6 @@ class Plain:
     Args:
         real: bool [b, S], False at padding.
     """
-
-    window = None
 
     def __init__(self, net: Backbone, real: Tensor) -> None:
         self.net = net
@@ -70,10 +64,6 @@ class Session:
         self.walk = config.walk(net, self.cache, self.ledger)
         self._reuses = 0
 
-    @property
-    def window(self) -> int | None:
-        return self.config.candidates
-
     def logits(self, canvas: Canvas) -> tuple[Tensor, Rows]:
         grown = canvas.length != self.cache.length
         self.cache.resize(canvas.length)
@@ -99,7 +89,7 @@ class Session:
         if canvas.edited:
             rows = rows | canvas.dirty
         if canvas.rereads:
-            rows = rows | _as_mask(slice(canvas.block.start, canvas.block.stop), canvas)
+            rows = rows | canvas.in_block
         if self.walk.extra is not None:
             rows = rows | self.walk.extra
         if self.net.token_shift:

@@ -6,6 +6,7 @@ from diffcache.language.backbones.base import Backbone, Rotary, kept_usable
 from diffcache.language.cache import Rows, TokenKVCache, take
 from diffcache.language.canvas import Canvas
 from diffcache.language.ledger import Ledger
+from diffcache.language.rotation import kernel_tables
 
 
 class Walk:
@@ -21,7 +22,10 @@ class Walk:
         self.net = net
         self.cache = cache
         self.ledger = ledger
-        self._tables = kept_usable(net.rotary)(cache.capacity, cache.real.device)
+        own = kept_usable(net.rotary)(cache.capacity, cache.real.device)
+        for_kernel = kernel_tables(net, own)
+        self._tables = for_kernel or own
+        self._kernel_rotates = for_kernel is not None
 
     def begin(self, canvas: Canvas, full: bool) -> None:
         """The next call is about this canvas, and computes everything if `full`."""
@@ -32,8 +36,9 @@ class Walk:
         Returns:
             The last layer's output [b, n, width], and the rows that it stands for: those asked for, or more.
         """
-        self.cache.stamp(rows, tokens)
-        return self.run(self.net.embed(take(tokens, rows)), rows)
+        asked = take(tokens, rows)
+        self.cache.stamp(rows, asked)
+        return self.run(self.net.embed(asked), rows)
 
     def run(self, hidden: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
         """All layers, from embedded rows [b, n, width] on."""
@@ -44,11 +49,20 @@ class Walk:
 
     def layer(self, layer: int, hidden: Tensor, rows: Rows, rotary: Rotary, mask: Tensor | None) -> Tensor:
         """One layer's output for these rows."""
-        queries, keys, values = self.net.project(layer, hidden, rotary)
-        self.cache.write(layer, rows, keys, values)
+        queries = self.write(layer, rows, rotary, *self.net.project(layer, hidden))
         self.ledger.computed(hidden.shape[1], self.cache.length)
         attended = self.net.attend(layer, queries, *self.cache.read(layer), mask)
         return self.net.finish(layer, hidden, attended)
+
+    def write(
+        self, layer: int, rows: Rows, rotary: Rotary, queries: Tensor, keys: Tensor, values: Tensor
+    ) -> Tensor:
+        """Stores these rows' keys, rotated, and values; returns rotated queries."""
+        if self._kernel_rotates:
+            return self.cache.rotate_and_write(layer, rows, rotary, queries, keys, values)
+        queries, keys = self.net.rotate(queries, keys, rotary)
+        self.cache.write(layer, rows, keys, values)
+        return queries
 
     def rotary(self, rows: Rows) -> Rotary:
         """Cosine and sine of rows, [1 or b, n, ...] each."""

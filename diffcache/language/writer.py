@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from diffcache.language.cache import Rows, put
+from diffcache.language.cache import Rows
 from diffcache.language.canvas import Canvas
 from diffcache.language.decoding import Rule, draw, quota, ranks
 from diffcache.language.session import Caller
@@ -82,9 +82,7 @@ def spread(found: Tensor, positions: Rows, length: int, fill: float) -> Tensor:
     """What was found [b, m] at its positions, [b, length], and `fill` elsewhere; position `length` is dropped."""
     if isinstance(positions, slice):
         return pad(found, (positions.start, length - positions.stop), value=fill)
-    everywhere = found.new_full((len(found), length + 1), fill)
-    put(everywhere, positions, found, dim=1)
-    return everywhere[:, :length]
+    return found.new_full((len(found), length + 1), fill).scatter_(1, positions, found)[:, :length]
 
 
 def first_of(eos: Tensor, canvas: Canvas) -> Tensor:

@@ -1,37 +1,34 @@
-"""Budget: computes as many ticks as a speed-up allows, evenly spread, and extrapolates in between."""
+"""Budget: computes as many ticks as a speed-up allows, where the output bends most."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 from diffcache.config import CacheConfig, RunFacts
 from diffcache.predictors import Polynomial, Predictor
-from diffcache.schedulers.base import CacheScheduler
-from diffcache.schedulers.interval import Interval
+from diffcache.schedulers.allowance import Allowance, Appointed, threshold_of
+from diffcache.schedulers.error_control import ErrorControl
 from diffcache.schedulers.moments import Axis
-from diffcache.schedulers.ticks import Ticks
-
-ROOMY = 16
-"""From this many ticks on, three at the start gain on the testbeds more than they cost (docs/calibration.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetConfig(CacheConfig):
-    """Where: the whole denoiser. When: so many ticks as the budget allows: the first ones, the last, the others spread
-    evenly between them. How: extrapolate, or hold where the last prediction was worse than holding.
+    """Where: the whole denoiser. When: error control, with a threshold that is steered to so many ticks. How: extrapolate
+    the output quadratically or linearly, or hold it.
 
-    Placing ticks where most changes is far worse than spreading them: errors made early are carried to the end.
+    Denoisers that share a run (Wan 2.2's two) spread their ticks evenly instead: none knows what the other will spend. Where
+    nothing says how many ticks a run will have, the threshold stays at what such a share needed elsewhere.
 
     Attributes:
         speedup: ticks of the run over computed ticks, at least; 1 computes everything.
-        order: degree of the polynomial through the last `order + 1` computed outputs, 0 to 2; 0 holds the last one.
-        axis: what it is a polynomial in: "sigma" (the noise level) or "tick".
-        warmup_steps: None: 3; 1 where the budget is below 16 ticks.
+        order: the highest order of extrapolation, 0 to 2; 0 holds.
+        axis: what curves are drawn over: "sigma" (the noise level) or "tick".
+        warmup_steps: None: 3, the least that shows a bend, or what the budget has for them.
     """
 
     name: ClassVar[str] = "budget"
 
     speedup: float = 2.0
-    order: int = 1
+    order: int = 2
     axis: Axis = "sigma"
 
     def __post_init__(self) -> None:
@@ -44,32 +41,25 @@ class BudgetConfig(CacheConfig):
     def residual(self) -> bool:
         return False
 
-    @property
-    def watch(self) -> float:
-        return float("inf")  # it may hold instead of predicting, but never asks for more than the budget
-
     def predictor_for(self, run: RunFacts) -> Predictor:
         return Polynomial(self.order, self.axis)
 
-    def scheduler(self, run: RunFacts) -> CacheScheduler:
+    def scheduler(self, run: RunFacts) -> ErrorControl:
         if run.num_ticks is None:
-            return Interval(max(round(self.speedup + 0.5), 1))
-        return Ticks(
-            spread(run.num_ticks, allowed(run.num_ticks, self.speedup), self.guards(run).warmup_steps)
-        )
+            return ErrorControl(threshold_of(self.speedup), self.order, self.axis)
+        count = allowed(run.num_ticks, self.speedup)
+        if run.experts > 1:
+            return Appointed(spread(run.num_ticks, count, self.warmup(run)), self.order, self.axis)
+        return Allowance(run.num_ticks, count, self.tail_steps, self.order, self.axis)
 
     def warmup(self, run: RunFacts) -> int:
-        return 3 if run.num_ticks is None else warmup_of(allowed(run.num_ticks, self.speedup))
+        count = 3 if run.num_ticks is None else allowed(run.num_ticks, self.speedup) - self.tail_steps
+        return max(min(3, count), 1)
 
 
 def allowed(num_ticks: int, speedup: float) -> int:
     """How many ticks may be computed: at least the first."""
     return max(int(num_ticks / speedup + 1e-9), 1)
-
-
-def warmup_of(count: int) -> int:
-    """Ticks at the start of a budget of so many: the first outputs change most, but small budgets cannot spare them."""
-    return 3 if count >= ROOMY else 1
 
 
 def spread(num_ticks: int, count: int, warmup: int) -> list[int]:

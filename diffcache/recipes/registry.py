@@ -65,5 +65,5 @@ METHODS: dict[str, type[CacheConfig]] = {**FEATURE_METHODS, **LANGUAGE_METHODS}
 DEFAULT: CacheConfig = CurvatureConfig()
 """What `accelerate(pipe)` uses."""
 
-LANGUAGE_DEFAULT: CacheConfig = ElasticCacheConfig()
+LANGUAGE_DEFAULT: CacheConfig = DKVDecodeConfig(interval=64, ahead=False)
 """What `accelerate(model)` uses for a language model."""

@@ -1,25 +1,28 @@
 """Our own contenders."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from diffcache import accelerate, report, restore
 from diffcache.config import CacheConfig
 from diffcache.evals import zoo
 from diffcache.evals.race.contender import OURS, WARM_UP, Contender, Track, spread
+from diffcache.profiling.calling import accelerated, frozen
+from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.deepcache import DeepCacheConfig
 from diffcache.recipes.easycache import EasyCacheConfig
 from diffcache.recipes.fbcache import FBCacheConfig
 from diffcache.recipes.registry import DEFAULT
+from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.taylorseer import TaylorSeerConfig
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.schedulers.schedule import Schedule
 
 INTERVALS = (12, 10, 8, 6, 5, 4, 3, 2)
 TICKS = (8, 10, 12, 14, 17, 20, 25, 29, 33)
+SPEEDUPS = (1.25, 1.5, 1.75, 2, 2.5, 3, 3.5, 4)
 DEFAULT_THRESHOLDS = (0.2, 0.12, 0.08, 0.06, 0.05, 0.04, 0.03, 0.025, 0.02, 0.015, 0.0125, 0.01)
 THRESHOLDS = (0.3, 0.2, 0.14, 0.1, 0.07, 0.05, 0.035, 0.025, 0.018)
 
@@ -27,27 +30,17 @@ Make = Callable[[Any], CacheConfig]
 
 
 def _contender(name: str, knob: str, settings: tuple[float, ...], make: Make) -> Contender:
-    @contextmanager
-    def attach(pipe: Any, setting: float, track: Track) -> Iterator[None]:
-        accelerate(pipe, make(setting))
-        try:
-            yield
-        finally:
-            restore(pipe)
-
-    return Contender(name, OURS, knob, settings, attach)
+    return Contender(
+        name, OURS, knob, settings, lambda pipe, setting, track: accelerated(pipe, make(setting))
+    )
 
 
 def _evenly(name: str, **options: Any) -> Contender:
     """A schedule with so many computed ticks, spread evenly: whole intervals miss most budgets."""
 
-    @contextmanager
-    def attach(pipe: Any, setting: float, track: Track) -> Iterator[None]:
-        accelerate(pipe, _schedule(track, int(setting), tuple(options.items())))
-        try:
-            yield
-        finally:
-            restore(pipe)
+    def attach(pipe: Any, setting: float, track: Track) -> AbstractContextManager[None]:
+        schedule = _schedule(track, int(setting), tuple(options.items()))
+        return accelerated(pipe, ReplayConfig(schedule=schedule))
 
     return Contender(name, OURS, "ticks", TICKS, attach)
 
@@ -55,17 +48,16 @@ def _evenly(name: str, **options: Any) -> Contender:
 @lru_cache
 def _schedule(track: Track, ticks: int, options: tuple[tuple[str, Any], ...]) -> Schedule:
     """A recorded run's schedule, with its table rewritten."""
-    pipe = accelerate(
-        zoo.load(track.name), "uniform", interval=2, warmup_steps=WARM_UP, tail_steps=0, **dict(options)
-    )
-    pipe(**zoo.sample_call(track.name, 1000, track.steps, 1, "calibration"))
-    recorded: Schedule = report(pipe).to_schedule()
+    call = zoo.sample_call(track.name, 1000, track.steps, 1, "calibration")
+    config = UniformConfig(interval=2, warmup_steps=WARM_UP, tail_steps=0, **dict(options))
+    recorded = frozen(zoo.load(track.name), call, config)
     row = "".join("#" if computed else "-" for computed in spread(ticks, track.steps))
     return replace(recorded, table={site: dict.fromkeys(rows, row) for site, rows in recorded.table.items()})
 
 
 CONTENDERS = (
     _contender("default", "threshold", DEFAULT_THRESHOLDS, lambda t: DEFAULT.replace(threshold=t)),
+    _contender("speedup=", "speedup", SPEEDUPS, lambda s: BudgetConfig(speedup=s)),
     _contender(
         "every nth, order 1",
         "interval",

@@ -44,6 +44,17 @@ def encode(vae: AutoencoderKL, pixels: Tensor, device: torch.device) -> Tensor:
     return torch.cat([chunk.half().cpu() for chunk in chunks]).contiguous()
 
 
+def drawn(latents: Tensor, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """A batch for guidance: clean latents [n, ...] in fp32, and the rows [n] of their prompts.
+
+    For one in ten that is the row after the last, where the empty prompt stands.
+    """
+    device = generator.device
+    rows = torch.randint(len(latents), (n,), generator=generator, device=device)
+    dropped = torch.rand(n, generator=generator, device=device) < 0.1
+    return latents[rows.cpu()].to(device).float(), torch.where(dropped, len(latents), rows)
+
+
 def v_target(clean: Tensor, noise: Tensor, alphas_cumprod: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
     """Noisy latents and velocity sqrt(a) * noise - sqrt(1 - a) * clean (Salimans and Ho 2022) at timesteps t [n]."""
     signal = alphas_cumprod[t].sqrt().view(-1, *[1] * (clean.ndim - 1))

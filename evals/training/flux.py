@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from diffcache.evals import procedural
 from diffcache.evals.training import text
 from diffcache.evals.training.common import (
+    drawn,
     flow_target,
     is_block_matrix,
     picture_latents,
@@ -72,10 +73,7 @@ def train(
     text_ids = torch.zeros(text.LENGTH, 3, device=device)
 
     def loss(generator: torch.Generator) -> Tensor:
-        rows = torch.randint(len(tokens), (_BATCH,), generator=generator, device=device)
-        clean = tokens[rows.cpu()].to(device).float()
-        dropped = torch.rand(_BATCH, generator=generator, device=device) < 0.1
-        prompts = torch.where(dropped, len(tokens), rows)
+        clean, prompts = drawn(tokens, _BATCH, generator)
         sigma = shifted_sigma(_BATCH, SHIFT, generator)
         noise = torch.randn(clean.shape, generator=generator, device=device)
         noisy, target = flow_target(clean, noise, sigma)

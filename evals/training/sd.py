@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from diffcache.evals import procedural
 from diffcache.evals.training import text
 from diffcache.evals.training.common import (
+    drawn,
     informative_timesteps,
     picture_latents,
     save_pipeline,
@@ -81,10 +82,7 @@ def train(
     alphas = noise_scheduler().alphas_cumprod.to(device)
 
     def loss(generator: torch.Generator) -> Tensor:
-        rows = torch.randint(len(data.latents), (_BATCH,), generator=generator, device=device)
-        clean = data.latents[rows.cpu()].to(device).float()
-        dropped = torch.rand(_BATCH, generator=generator, device=device) < 0.1
-        prompts = torch.where(dropped, len(data.latents), rows)
+        clean, prompts = drawn(data.latents, _BATCH, generator)
         t = informative_timesteps(_BATCH, alphas, generator)
         noise = torch.randn(clean.shape, generator=generator, device=device)
         noisy, target = v_target(clean, noise, alphas, t)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from diffcache.evals import procedural
 from diffcache.evals.training import text
-from diffcache.evals.training.common import flow_target, is_block_matrix, save_pipeline, shifted_sigma
+from diffcache.evals.training.common import drawn, flow_target, is_block_matrix, save_pipeline, shifted_sigma
 from diffcache.evals.training.grids import save_grid
 from diffcache.evals.training.loop import Budget, Progress, fit
 from diffcache.evals.training.optim import Optimiser
@@ -77,10 +77,7 @@ def train(
     transformer.compile_repeated_blocks()
 
     def loss(generator: torch.Generator) -> Tensor:
-        rows = torch.randint(len(latents), (_BATCH,), generator=generator, device=device)
-        clean = latents[rows.cpu()].to(device).float()
-        dropped = torch.rand(_BATCH, generator=generator, device=device) < 0.1
-        prompts = torch.where(dropped, len(latents), rows)
+        clean, prompts = drawn(latents, _BATCH, generator)
         sigma = shifted_sigma(_BATCH, SHIFT, generator)
         noise = torch.randn(clean.shape, generator=generator, device=device)
         noisy, target = flow_target(clean, noise, sigma)

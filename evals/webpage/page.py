@@ -9,11 +9,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from diffcache.evals.evaluation import PAGE
 from diffcache.evals.generation import Arm
 from diffcache.evals.measuring import CACHED, FULL
+from diffcache.evals.provenance import RESULTS
 from diffcache.evals.race.outcome import Outcome
 from diffcache.evals.race.pareto import race_svg
 from diffcache.evals.webpage.inline import data_uri
 
-RESULTS = Path(__file__).resolve().parents[1] / "results"
 WORST = 6
 
 

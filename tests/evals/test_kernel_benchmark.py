@@ -9,14 +9,14 @@ from diffcache.evals import kernel_benchmark, kernel_cases
 from diffcache.evals.kernel_benchmark import Measurement, Refusal, measure
 from diffcache.evals.kernel_cases import Case, cases
 from diffcache.kernels.relative_l1 import l1_means
-from diffcache.kernels.rope_scatter import rotate_and_scatter
+from diffcache.kernels.rope_scatter import rope_scatter
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same cases on tensors that a CPU handles, timed by nobody."""
     monkeypatch.setattr(kernel_cases, "FEATURES", dict.fromkeys(kernel_cases.FEATURES, (1, 8, 6)))
-    for name, size in {"HEADS": 2, "HEAD": 4, "SLOTS": 40, "VOCABULARY": 50}.items():
+    for name, size in {"HEADS": 2, "HEAD": 4, "SLOTS": 40, "ANSWER": 9, "VOCABULARY": 50}.items():
         monkeypatch.setattr(kernel_cases, name, size)
     monkeypatch.setattr(torch, "compile", lambda function, dynamic: function)
 
@@ -48,10 +48,10 @@ def test_a_wrong_result_gets_no_figure(small: None, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_wrong_write_gets_no_figure(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    case = next(case for case in cases() if case.op is rotate_and_scatter)
+    case = next(case for case in cases() if case.op is rope_scatter)
 
     def forgets_the_cache(*args: Any) -> Any:
-        return rotate_and_scatter.reference(*args[:-2], args[-2].clone(), args[-1])
+        return rope_scatter.reference(*args[:-2], args[-2].clone(), args[-1])
 
     monkeypatch.setattr(case.op, "_run", forgets_the_cache)
     assert isinstance(measure(case, pytest.fail), Refusal)

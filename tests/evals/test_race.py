@@ -15,7 +15,7 @@ from diffcache.evals.race import course
 from diffcache.evals.race.census import census
 from diffcache.evals.race.contender import Contender, Track, spread
 from diffcache.evals.race.course import Course, Lap
-from diffcache.evals.race.flops import FlopCount, counted
+from diffcache.evals.race.flops import counted
 from diffcache.evals.race.ours import CONTENDERS
 from diffcache.evals.race.outcome import Outcome
 from diffcache.evals.race.peers import PEERS
@@ -29,6 +29,7 @@ from diffcache.evals.race.verdict import (
     verdict_table,
 )
 from diffcache.evals.rendering import render
+from diffcache.flops import FlopCount
 
 STEPS = 8
 PACKAGES = {"cache-dit": "cache_dit", "DeepCache": "DeepCache"}

@@ -88,24 +88,31 @@ def sample_calls() -> dict[str, tuple[Any, ...]]:
     last = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
     q, keys, lse = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 5, 4), torch.zeros(1, 2, 3)
     rows = torch.tensor([[0, 4, -1]])
-    rotation = (q, q, q, rows, rows, torch.randn(5, 2), torch.randn(5, 2), keys, keys.clone())
-    compared = (q, keys, lse, q, keys, lse, None, 0.5)
+    rotated = q.mT.contiguous().mT
+    rotation = (rotated, q, q, torch.randn(1, 3, 4), torch.randn(1, 3, 4), rows, keys, keys.clone())
     return {
         "mean_abs": (x, x + 1),
         "l1_means": (x, x + 1),
         "secant_means": (x, x + 1, x, x + 1),
         "subtract": (last, last + 1, torch.float64),
-        "subtract_and_measure": (x, x + 1, x, x + 1, torch.bfloat16),
-        "quantize_and_measure": (x, x + 1, x, x + 1, torch.int8),
         "quantize_rows": (x, None, torch.int8),
         "weighted_sum": ([last, last], [], [2.0, -1.0], last, None, None, None, -1, False, torch.bfloat16),
-        "rotate_and_scatter": rotation,
-        "row_drift": rotation[1:],
+        "rope_scatter": rotation,
+        "replace_and_compare": (keys, keys + 1),
         "attention_lse": (q, keys, None, 0.5),
         "key_mass": (q, keys, lse, None, 0.5),
         "attention_received": (q, keys, torch.rand(1, 3), None, 0.5),
-        "cosine_over_heads": compared,
-        "cosine_over_keys": compared,
+        "attention_drift": (
+            q,
+            torch.rand(1, 1),
+            q[:, :, :2],
+            keys,
+            torch.tensor([[3, 1, 3]]),
+            q,
+            None,
+            0.5,
+            False,
+        ),
         "likeliest": (torch.randn(4, 9),),
         "top_two": (torch.randn(4, 9), torch.tensor([1, 3])),
     }

@@ -125,6 +125,11 @@ def test_shapes_must_agree(gain: float | None, device: torch.device, triton: Non
         extrapolate([torch.zeros(4, 3)], HOLD, torch.zeros(1, 3), torch.float32, correction)
 
 
+def test_nothing_to_add_up(compare: Any) -> None:
+    empty = torch.randn(0, 3)
+    compare(weighted_sum, [empty], [], [1.0], empty, None, None, None, -1, False, torch.float32)
+
+
 def test_compiles_into_one_graph(device: torch.device, triton: None) -> None:
     def step(x: Tensor, residual: Tensor) -> Tensor:
         return 2 * extrapolate([residual, x], LINEAR, x, torch.float32)

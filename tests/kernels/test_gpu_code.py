@@ -14,10 +14,14 @@ KERNELS = {
     for path in (ROOT / "kernels").glob("*_triton.py")
     for name in re.findall(r"^def (\w+_kernel)\(", path.read_text(), re.MULTILINE)
 }
+TUNED = {
+    name
+    for path in (ROOT / "kernels").glob("*_triton.py")
+    for name in re.findall(r"^@tuned\(.*\)\n@triton.jit\ndef (\w+)\(", path.read_text(), re.MULTILINE)
+}
 AT_THE_MEMORY_LIMIT = {
     "l1_kernel",
     "subtract_kernel",
-    "subtract_and_measure_kernel",
     "weighted_sum_kernel",
     "quantize_kernel",
 }
@@ -46,6 +50,16 @@ def test_every_kernel_compiles(accesses: dict[str, dict[str, int]]) -> None:
 
 def test_no_kernel_spills_registers(accesses: dict[str, dict[str, int]]) -> None:
     assert not {name: found["stack"] for name, found in accesses.items() if found["stack"]}
+
+
+def test_what_is_tuned_is_tuned_once(accesses: dict[str, dict[str, int]]) -> None:
+    assert {name for name, found in accesses.items() if found.get("kept on disk")} == TUNED
+
+
+def test_products_of_a_rotation_are_rounded_before_they_are_added(
+    accesses: dict[str, dict[str, int]],
+) -> None:
+    assert accesses["rope_scatter_kernel"]["fused"] == 0
 
 
 @pytest.mark.parametrize("name", sorted(AT_THE_MEMORY_LIMIT))

@@ -1,25 +1,77 @@
 """The language side through the twins: what it calls it calls by the dispatch."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from language.tiny import texts, tiny_llama
 
 from diffcache import accelerate, generate
-from diffcache.kernels import attention_probe_triton, confidence_triton
+from diffcache.kernels import (
+    attention_drift_triton,
+    attention_probe_triton,
+    confidence_triton,
+    rope_scatter_triton,
+    row_drift_triton,
+)
 from diffcache.kernels.dispatch import SWITCH
+from diffcache.language.families import backbone_of
+from diffcache.language.rotation import kernel_tables
+
+TWINS = {
+    "attention_drift": attention_drift_triton,
+    "attention_received": attention_probe_triton,
+    "likeliest": confidence_triton,
+    "replace_and_compare": row_drift_triton,
+    "rope_scatter": rope_scatter_triton,
+}
 
 
-def test_elastic_cache_writes_the_same_with_the_kernels(
-    device: torch.device, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The names of the twins that have run."""
+    names: set[str] = set()
+
+    def noted(name: str, twin: Callable[..., object]) -> Callable[..., object]:
+        return lambda *args: names.add(name) or twin(*args)
+
+    for name, module in TWINS.items():
+        monkeypatch.setattr(module, name, noted(name, getattr(module, name)))
+    return names
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "called"),
+    [
+        ("elastic-cache", {"window": 3}, {"attention_received", "attention_drift"}),
+        ("dllm-cache", {}, {"replace_and_compare"}),
+    ],
+    ids=["elastic-cache", "dllm-cache"],
+)
+def test_a_method_writes_the_same_with_the_kernels(
+    method: str,
+    options: dict[str, int],
+    called: set[str],
+    ran: set[str],
+    device: torch.device,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model, prompts = accelerate(tiny_llama().to(device), "elastic-cache", window=3), texts(1, 6).to(device)
-    ran: set[str] = set()
-    for module, name in ((attention_probe_triton, "attention_received"), (confidence_triton, "likeliest")):
-        twin = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda *a, twin=twin, name=name: ran.add(name) or twin(*a))
+    model, prompts = (
+        accelerate(tiny_llama(num_hidden_layers=2).to(device), method, **options),
+        texts(1, 4).to(device),
+    )
     written = []
     for kernels in ("triton", "reference"):
         monkeypatch.setenv(SWITCH, kernels)
-        written.append(generate(model, prompts, gen_length=4, eos_early_stop=False).sequences)
-    assert ran == {"attention_received", "likeliest"}
+        written.append(generate(model, prompts, gen_length=3, eos_early_stop=False).sequences)
+    assert ran == {"rope_scatter", "likeliest"} | called
     assert torch.equal(*written)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_the_kernel_rotates_where_it_has_the_models_own_bits(
+    dtype: torch.dtype, device: torch.device, triton: None
+) -> None:
+    net = backbone_of(tiny_llama().to(device, dtype))
+    rounds = device.type == "cuda" or dtype != torch.bfloat16  # the interpreter truncates to bf16
+    assert (kernel_tables(net, net.rotary(5, device)) is not None) == rounds

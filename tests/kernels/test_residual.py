@@ -1,4 +1,4 @@
-"""The stored residual: exact to the bit in its default precision, and the secant's means with it."""
+"""The stored residual: exact to the bit in its default precision."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import torch
 from kernel_layouts import LAYOUTS, like
 
 from diffcache.kernels.dispatch import SWITCH
-from diffcache.kernels.residual import store_residual, subtract, subtract_and_measure, wide
+from diffcache.kernels.residual import store_residual, subtract, wide
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
@@ -18,15 +18,13 @@ def test_any_layout(layout: str, compare: Any) -> None:
     for base in (like(output), torch.randn(output.shape)):
         residual = compare(subtract, output, base, torch.float64)
         assert residual.stride() == subtract.reference(output, base, torch.float64).stride()
-    compare(subtract_and_measure, output, like(output), like(output), like(output), torch.float32)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("stored", [*DTYPES, torch.float64], ids=str)
 def test_any_dtype(dtype: torch.dtype, stored: torch.dtype, compare: Any) -> None:
-    output, base, past_output, past_base = (torch.randn(3, 333).to(dtype) for _ in range(4))
+    output, base = (torch.randn(3, 333).to(dtype) for _ in range(2))
     compare(subtract, output, base, stored)
-    compare(subtract_and_measure, output, base, past_output, past_base, stored)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -48,13 +46,6 @@ def test_an_output_without_base_is_copied(dtype: torch.dtype | None, device: tor
     assert stored.dtype == (dtype or torch.float32)
     assert stored.data_ptr() != output.data_ptr()
     assert torch.equal(stored, output.to(stored.dtype))
-
-
-def test_programs_take_several_tiles_each(compare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from diffcache.kernels import residual_triton
-
-    monkeypatch.setattr(residual_triton, "PROGRAMS", 2)
-    compare(subtract_and_measure, *(torch.randn(3, 4001) for _ in range(4)), torch.bfloat16)
 
 
 def test_an_empty_residual(compare: Any) -> None:

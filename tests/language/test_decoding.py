@@ -6,7 +6,9 @@ from language.tiny import EOS, MASK, VOCABULARY, texts, tiny_llama
 from torch import Tensor
 
 from diffcache import accelerate, generate, report
+from diffcache.language.canvas import Canvas
 from diffcache.language.decoding import Factor, Quota, Rule, Threshold, draw, quota
+from diffcache.language.options import blocks_of
 
 LOW = -torch.inf
 CONFIDENCE = torch.tensor([[0.95, LOW, 0.4, 0.92, 0.6], [0.1, 0.3, LOW, LOW, 0.2]])
@@ -150,6 +152,37 @@ def test_the_last_block_may_be_shorter_without_a_quota() -> None:
     written = generate(tiny_llama(), texts(2, 5), gen_length=11, block_length=4, threshold=0.9)
     assert written.sequences.shape == (2, 16)
     assert written.sequences.max() < VOCABULARY
+
+
+@pytest.mark.parametrize(
+    ("gen_length", "window", "steps", "sizes"),
+    [
+        (128, None, 128, [32] * 4),
+        (128, None, 64, [32] * 4),
+        (128, None, 10, [128]),
+        (100, None, 100, [100]),
+        (100, None, None, [32, 32, 32, 4]),
+        (16, None, None, [16]),
+        (128, 16, None, [128]),
+    ],
+    ids=str,
+)
+def test_blocks_are_of_32_unless_a_window_moves_or_a_quota_does_not_come_out_even(
+    gen_length: int, window: int | None, steps: int | None, sizes: list[int]
+) -> None:
+    canvas = Canvas.of_prompts(texts(1, 5), gen_length, MASK)
+    canvas.window = window
+    assert [len(block) for block in blocks_of(canvas, None, steps)] == sizes
+
+
+@pytest.mark.parametrize("method", [None, "none", "fast-dllm-dual"])
+def test_the_default_blocks_are_the_same_with_and_without_a_cache(method: str | None) -> None:
+    model, prompts = tiny_llama(), texts(1, 6)
+    if method is not None:
+        accelerate(model, method)
+    written = generate(model, prompts, gen_length=64).sequences
+    assert torch.equal(written, generate(model, prompts, gen_length=64, block_length=32).sequences)
+    assert not torch.equal(written, generate(model, prompts, gen_length=64, block_length=64).sequences)
 
 
 def test_a_progress_bar_counts_tokens(capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,10 +44,13 @@ def test_none_writes_what_the_plain_sampler_writes(rule: str, mask: Any) -> None
     assert report(model).compute_fraction > 0.95
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("mask", [None, padded], ids=["whole", "padded"])
-def test_a_full_call_has_the_models_own_logits_to_the_bit(attention: str, mask: Any) -> None:
-    model, tokens = tiny_llama(attn_implementation=attention), texts(3, 20)
+def test_a_full_call_has_the_models_own_logits_to_the_bit(
+    attention: str, mask: Any, dtype: torch.dtype
+) -> None:
+    model, tokens = tiny_llama(attn_implementation=attention).to(dtype), texts(3, 20)
     given = torch.ones_like(tokens) if mask is None else mask(tokens)
     canvas = Canvas.of_prompts(tokens, 0, MASK)
     canvas.block = range(20)
@@ -105,6 +108,7 @@ def test_none_writes_what_the_llada2_pipeline_writes_edits_included() -> None:
 @pytest.mark.parametrize(
     "method",
     [
+        None,
         "dkv-decode",
         "dkv-prefill",
         "elastic-cache",
@@ -114,7 +118,7 @@ def test_none_writes_what_the_llada2_pipeline_writes_edits_included() -> None:
         "block-causal",
     ],
 )
-def test_methods_run_in_the_llada2_pipeline(method: str, editing: float | None) -> None:
+def test_methods_run_in_the_llada2_pipeline(method: str | None, editing: float | None) -> None:
     pipe = accelerate(pipeline(), method)
     # An untrained model never stops editing: the bound of post steps holds for all.
     written = render(pipe, editing_threshold=editing)
@@ -185,7 +189,7 @@ def test_elastic_refreshes_always_above_one_and_never_below_minus_one(
     config = ElasticCacheConfig(threshold=threshold, window=4, refresh=refresh, axis=axis)
     canvas = Canvas.of_prompts(texts(2, 9), 12, MASK)
     session = Session(backbone_of(tiny_llama()), config, torch.ones_like(canvas.tokens, dtype=torch.bool))
-    canvas.window = session.window
+    canvas.window = session.config.candidates
     seen = []
     with torch.no_grad():
         for at in range(9, 15):

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from language.modules import DreamModel, LLaDA2MoeModelLM, LLaDAModelLM, sharpened
+from language.modules import DreamModel, LLaDA2MoeModelLM, LLaDAModelLM, LLaDARotation, sharpened
 from language.tiny import EOS, MASK, VOCABULARY, texts, tiny_llama
-from torch import nn
+from torch import Tensor, nn
 from transformers import (
     MistralConfig,
     MistralForCausalLM,
@@ -18,7 +18,8 @@ from transformers import (
 )
 
 from diffcache import TargetError, accelerate, generate, report
-from diffcache.language.families import verify
+from diffcache.language.families import backbone_of, verify
+from diffcache.language.rotation import kernel_tables
 
 SHAPE = {
     "vocab_size": VOCABULARY,
@@ -72,6 +73,32 @@ def test_methods_write_on_every_family(name: str, method: str) -> None:
     written = generate(model, prompts, mask, gen_length=16, block_length=8, threshold=0.9)
     assert not (written.sequences == MASK).any()
     assert report(model).compute_fraction < 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", MODELS)
+def test_the_kernel_rotates_as_every_family_does(name: str, dtype: torch.dtype) -> None:
+    net = backbone_of(MODELS[name]().to(dtype))
+    assert kernel_tables(net, net.rotary(9, torch.device("cpu"))) is not None
+
+
+class Neighbours(LLaDARotation):
+    """Rotates channels 2 i and 2 i + 1, as the kernel does not."""
+
+    def apply_rotary_pos_emb(self, sin: Tensor, cos: Tensor, t: Tensor) -> Tensor:
+        turned = torch.stack([-t[..., 1::2], t[..., ::2]], dim=-1).flatten(-2)
+        return t * cos + turned * sin
+
+
+def test_a_model_with_a_rotation_of_its_own_keeps_it() -> None:
+    model, prompts = sharpened(LLaDAModelLM()), texts(2, 7)
+    for block in model.model.transformer["blocks"]:
+        block.rotary_emb = Neighbours()
+    net = backbone_of(model)
+    assert kernel_tables(net, net.rotary(9, torch.device("cpu"))) is None
+    plain = generate(model, prompts, gen_length=16, block_length=8)
+    cached = generate(accelerate(model, "none"), prompts, gen_length=16, block_length=8)
+    assert torch.equal(plain.sequences, cached.sequences)
 
 
 def test_dream_is_asked_one_row_earlier() -> None:

@@ -8,6 +8,7 @@ from language.tiny import MASK, texts, tiny_llama
 from torch import Tensor
 
 from diffcache import accelerate, generate, methods, report
+from diffcache.evals.language_shapes import SHAPES
 from diffcache.language.cache import put
 from diffcache.language.canvas import Canvas
 from diffcache.language.decoding import draw, surest
@@ -40,6 +41,12 @@ CLOSED_FORMS: dict[str, tuple[str, dict[str, Any], int, int]] = {
     "dkv-decode, one block": ("dkv-decode", {"interval": 100}, GEN, dkv_rows(GEN, 100)),
     "dkv-decode, one block, interval 4": ("dkv-decode", {"interval": 4}, GEN, dkv_rows(GEN, 4)),
     "dkv-decode, blocks": ("dkv-decode", {"interval": 4}, BLOCK, dkv_rows(BLOCK, 4)),
+    "dkv-decode, not ahead": (
+        "dkv-decode",
+        {"interval": 100, "ahead": False},
+        BLOCK,
+        3 * (LENGTH + sum(BLOCK - call + 1 for call in range(1, BLOCK))),
+    ),
     "dkv-prefill": ("dkv-prefill", {}, GEN, LENGTH + (GEN - 1) * GEN),
     "elastic, never refreshed": ("elastic-cache", {"threshold": -1.01, "window": 6}, GEN, -1),
     "block-causal": ("block-causal", {}, BLOCK, PROMPT + 2 * BLOCK + GEN * BLOCK),
@@ -62,13 +69,7 @@ def test_rows_and_operations_are_those_of_the_closed_form(case: str) -> None:
     assert ledger.full_row_layers == LENGTH * GEN * LAYERS
     costs = ledger.costs
     assert ledger.full_flops == GEN * costs.call(LENGTH, LENGTH, LENGTH)
-    if method in (
-        "none",
-        "fast-dllm-prefix",
-        "fast-dllm-dual",
-        "vicinity",
-        "dkv-prefill",
-    ):  # read whole blocks
+    if case in ("none", "prefix", "dual", "vicinity", "dkv-prefill"):  # read whole blocks
         head = GEN * block * costs.head
         assert ledger.flops == ledger.row_layers * (costs.row + costs.pair * LENGTH) + head
 
@@ -87,22 +88,38 @@ def test_nearest_looks_left_and_right() -> None:
     assert nearest(among, targets, 9).int().tolist() == among.int().tolist()
 
 
-def test_costs_are_the_published_closed_form_of_llada_8b() -> None:
-    model = tiny_llama()
-    net = backbone_of(model)
+LLADA_8B = Costs(2 * (4 * 4096**2 + 3 * 4096 * 12288), 4 * 4096, 2 * 4096 * 126464, 2 * 4096**2, 32)
+
+
+def test_costs_are_counted_from_the_weights() -> None:
+    net = backbone_of(tiny_llama())
     d, d_kv, d_ff, vocabulary = 32, 16, 48, net.vocabulary
     costs = Costs.of(net)
     assert costs.row == 2 * (2 * d * d + 2 * d * d_kv + 3 * d * d_ff)
     assert (costs.pair, costs.head) == (4 * d, 2 * d * vocabulary)
-    llada = Costs(2 * (4 * 4096**2 + 3 * 4096 * 12288), 4 * 4096, 2 * 4096 * 126464, 2 * 4096**2, 32)
-    length, prompt, block = 893 + 256, 893, 32
-    full = llada.call(length, length, length) * 256
-    dual = 8 * (llada.call(length, length, length) + 31 * llada.call(block, length, block))
-    prefix = 8 * llada.call(length, length, length) + sum(
-        31 * llada.call(length - a, length, length - a) for a in range(prompt, length, block)
-    )
-    assert round(full / dual, 1) == 17.2
-    assert round(full / prefix, 1) == 6.6
+    assert Costs.of(backbone_of(SHAPES["llada-8b"].build("meta"))) == LLADA_8B
+
+
+@pytest.mark.parametrize(
+    ("prompt", "written", "published"),
+    [(893, 256, (6.6, 17.2, 4.4)), (1000, 512, (4.9, 19.3, 3.6)), (100, 512, (2.2, 12.2, 2.0))],
+    ids=str,
+)
+def test_a_llada_8b_saves_what_the_closed_forms_say(
+    prompt: int, written: int, published: tuple[float, float, float]
+) -> None:
+    length, block = prompt + written, 32
+
+    def call(rows: int) -> int:
+        return LLADA_8B.call(rows, length, rows)
+
+    starts = range(prompt, length, block)
+    prefix = sum(call(length) + (block - 1) * call(length - start) for start in starts)
+    dual = len(starts) * (call(length) + (block - 1) * call(block))
+    # dKV-Cache's authors compute the second call in full too
+    dkv = sum(call(length if i % 8 == 0 or i == 1 else written - i + 1) for i in range(written))
+    full = written * call(length)
+    assert tuple(round(full / cost, 1) for cost in (prefix, dual, dkv)) == published
 
 
 def stale_after(method: str, call: int, **options: Any) -> Tensor:
@@ -110,11 +127,11 @@ def stale_after(method: str, call: int, **options: Any) -> Tensor:
     config = methods()[method](**options)
     canvas = Canvas.of_prompts(texts(2, PROMPT), GEN, MASK)
     session = Session(backbone_of(tiny_llama()), config, torch.ones_like(canvas.tokens, dtype=torch.bool))
-    canvas.window = session.window
+    canvas.window = session.config.candidates
     just_written = torch.zeros_like(canvas.tokens, dtype=torch.bool)
     with torch.no_grad():
         for step in range(call):
-            if session.window is None and step % BLOCK == 0:
+            if session.config.candidates is None and step % BLOCK == 0:
                 canvas.enter(range(BLOCKS[step // BLOCK], BLOCKS[step // BLOCK] + BLOCK))
             logits, predicted = session.logits(canvas)
             tokens, sure = draw(logits, MASK, 0.0, None)
@@ -133,8 +150,12 @@ def stale_after(method: str, call: int, **options: Any) -> Tensor:
 
 @pytest.mark.parametrize(
     ("method", "options"),
-    [("dkv-decode", {"interval": 100}), ("elastic-cache", {"threshold": -1.01, "window": 5})],
-    ids=["dkv-decode", "elastic-cache"],
+    [
+        ("dkv-decode", {"interval": 100}),
+        ("dkv-decode", {"interval": 100, "ahead": False}),
+        ("elastic-cache", {"threshold": -1.01, "window": 5}),
+    ],
+    ids=["dkv-decode", "dkv-decode, not ahead", "elastic-cache"],
 )
 @pytest.mark.parametrize("call", [1, 7, 8, 9, 20])
 def test_a_written_token_is_computed_once_more_at_the_next_call(

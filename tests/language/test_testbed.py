@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from diffcache import CacheConfig, accelerate, generate, report, restore
 from diffcache.evals import language, wordchain
 from diffcache.language.recipes.elastic import ElasticCacheConfig
+from diffcache.recipes.registry import LANGUAGE_DEFAULT
 
 GEN_LENGTH = 64
 PROMPTS = wordchain.prompts(8, language.PROMPT_WORDS, seed=7)
@@ -41,6 +42,10 @@ def test_right_words(model: Any, name: str, config: CacheConfig | None, where: s
         assert right < (0.05 if "32" in name else 0.9)
     else:
         assert right >= 0.99
+
+
+def test_the_default_is_among_what_is_compared() -> None:
+    assert all(LANGUAGE_DEFAULT in language.contenders(where).values() for where in language.DECODINGS)
 
 
 def test_the_control_hides_all_without_a_refresh(model: Any) -> None:
@@ -83,10 +88,13 @@ def test_the_checker_knows_right_from_wrong() -> None:
     assert found[2:].all()
 
 
-def test_the_stored_results_show_that_caches_lose_nothing_and_the_control_does() -> None:
-    found = json.loads((language.FOLDER.parents[1] / "results" / "language.json").read_text())
+@pytest.mark.parametrize("file", ["language.json", "language_blocks.json"])
+def test_the_stored_results_show_that_caches_lose_nothing_and_the_control_does(file: str) -> None:
+    found = json.loads((language.FOLDER.parents[1] / "results" / file).read_text())
     exact = {row["cache"]: 1 - len(row["wrong"]) / row["prompts"] for row in found["rows"]}
     assert found["batch"] >= 32
+    contenders = language.contenders(found["decoding"])
+    assert LANGUAGE_DEFAULT in [contenders[name] for name in exact]
     assert all(row["prompts"] >= 500 for row in found["rows"] if not row["cache"].startswith("control"))
     for name, share in exact.items():
         if name.startswith("control"):

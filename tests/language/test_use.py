@@ -125,13 +125,21 @@ def test_a_run_that_raised_leaves_the_next_one_as_it_was() -> None:
         ({"gen_length": 8, "threshold": 0.9, "remasking": "random"}, "asks for confidence"),
         ({"gen_length": 8, "remasking": "high"}, "remasking must be"),
         ({"gen_length": 8, "mask_token_id": 4000}, "not in the vocabulary"),
-        ({"gen_length": 0}, "at least 1"),
+        ({"gen_length": 0}, "gen_length must be at least 1"),
+        ({"gen_length": -1}, "gen_length must be at least 1"),
+        ({"gen_length": 8, "block_length": 0}, "block_length must be at least 1"),
+        ({"gen_length": 8, "steps": 0}, "steps must be at least 1"),
+        ({"gen_length": 8, "window": 0}, "window must be at least 1"),
+        ({"gen_length": 8, "temperature": -1.0}, "temperature must be at least 0"),
+        ({"input_ids": torch.ones(5, dtype=torch.int64)}, r"input_ids must be tokens \[b, P\]"),
+        ({"input_ids": torch.ones(1, 5)}, r"input_ids must be tokens \[b, P\]"),
+        ({"attention_mask": torch.ones(1, 9)}, "mask of the prompts alone"),
     ],
     ids=str,
 )
 def test_wrong_options_of_generate(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        generate(tiny_llama(), texts(1, 5), **options)
+        generate(tiny_llama(), **{"input_ids": texts(1, 5), **options})
 
 
 def test_a_missing_mask_token() -> None:

@@ -19,9 +19,9 @@ from diffcache.correctors import WEIGHTS
 from diffcache.observing import observed
 from diffcache.precision import quantizations_of
 from diffcache.profiling import cachequant
+from diffcache.profiling.calling import accelerated
 from diffcache.profiling.moments import SHRINKAGE, InOrder, Sums
 from diffcache.profiling.pictures import rewound
-from diffcache.profiling.record import accelerated
 from diffcache.profiling.repairs import with_corrections
 from diffcache.quantization import quantised
 from diffcache.recipes.replay import ReplayConfig

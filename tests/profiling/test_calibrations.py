@@ -14,9 +14,10 @@ from zoo.pipelines import CASES
 
 from diffcache import Schedule, accelerate, report, tune
 from diffcache.config import CacheConfig
-from diffcache.profiling import calibrations, ertacache, repairs
+from diffcache.profiling import calibrations, ertacache, repairs, tuning
+from diffcache.profiling.calling import accelerated
 from diffcache.profiling.full_runs import FullRuns
-from diffcache.profiling.record import accelerated, record
+from diffcache.profiling.record import record
 from diffcache.profiling.recording import Curve, Recording
 from diffcache.profiling.tuning import Tuner
 from diffcache.recipes.budget import BudgetConfig
@@ -25,7 +26,7 @@ from diffcache.recipes.replay import RESPACED, ReplayConfig
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.respacing import stretched
 from diffcache.schedulers.errors import ConfigError, ScheduleError
-from diffcache.schedulers.schedule import Model
+from diffcache.schedulers.schedule import ALL, Model
 
 FLUX = CASES["FluxPipeline"]
 STEPS = 8
@@ -223,13 +224,24 @@ def test_tune_keeps_a_quality_on_prompts_that_it_has_not_seen(tmp_path: Path) ->
     assert report(pipe).compute_fraction == schedule.measured["compute_fraction"]
 
 
-def test_tune_ends_at_the_fewest_ticks_that_keep_it() -> None:
+def test_tune_leaves_out_what_a_quality_does_not_need() -> None:
     tuner = Tuner(FLUX.build(), calls(2))
-    target = tuner.psnr(5, 1, apart=True)
+    target = tuner.lowest(tuner.even(5, 1))
     schedule = tuner.for_quality(target)
-    count, order = int(schedule.decisions.sum()), schedule.predictor["order"]
-    assert tuner.psnr(count, order, apart=True) >= target
-    assert tuner.psnr(count - 1, order, apart=True) < target
+    reached = tuner.lowest(schedule)
+    assert reached >= target
+    if reached >= target + tuning.CLOSE:
+        row = schedule.table["transformer"][ALL]
+        for tick in range(1, STEPS - 1):
+            if row[tick] == "#":
+                thinner = replace(schedule, table={"transformer": {ALL: f"{row[:tick]}/{row[tick + 1 :]}"}})
+                assert tuner.lowest(thinner) < target
+
+
+def test_tune_places_a_budget_better_than_even_spacing_does() -> None:
+    tuner = Tuner(FLUX.build(), calls(2))
+    placed = tuner.for_speedup(2)
+    assert tuner.psnr(placed) >= max(tuner.psnr(tuner.even(STEPS // 2, order)) for order in (0, 1, 2))
 
 
 def test_tune_keeps_a_budget_and_refuses_what_it_cannot_do() -> None:

@@ -6,11 +6,12 @@ import torch
 from diffcache import Schedule, accelerate, report, restore
 from diffcache.evals.planning import planning_calls, policy_loop
 from diffcache.evals.policy import PolicyTransformer
+from diffcache.profiling.calling import Call
 from diffcache.profiling.dynamic import PLANS, dynamic_programming
 from diffcache.profiling.loops import Loop
 from diffcache.profiling.pictures import rewound
 from diffcache.profiling.probing import probed
-from diffcache.profiling.record import Call, record
+from diffcache.profiling.record import record
 from diffcache.profiling.space import Space
 from diffcache.profiling.trial import Trial, mean_square, wall_time
 from diffcache.schedulers.search.seeds import every

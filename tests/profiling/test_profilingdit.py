@@ -14,6 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from zoo.pipelines import CASES
 
 from diffcache import Schedule, accelerate, report
+from diffcache.precision import quantization_of
 from diffcache.profiling.attention import attention_received, keys_of_picture
 from diffcache.profiling.foreground import on_tokens, otsu, saliency
 from diffcache.profiling.profilingdit import calibrate, foreground_scores
@@ -131,6 +132,14 @@ def test_masks_of_the_users_take_the_place_of_saliency() -> None:
     right = torch.zeros(1, height, width)
     right[..., width // 2 :] = 1
     assert foreground_scores(pipe, calls, [right]) != left
+
+
+def test_a_quantised_pipeline_stays_quantised() -> None:
+    pipe = FLUX.build()
+    accelerate(pipe, "uniform", interval=1, quantize="int8-weight-only", keep_original=True)
+    kind = quantization_of(pipe.transformer)
+    calibrate(pipe, [FLUX.call(0, STEPS)])
+    assert quantization_of(pipe.transformer) == kind is not None
 
 
 def test_several_denoisers_are_refused() -> None:

@@ -18,6 +18,7 @@ from toys import by_embeds, toy_pipeline
 from zoo.pipelines import CASES
 
 from diffcache import accelerate, report
+from diffcache.evals.race.flops import counted
 from diffcache.observing import observed
 from diffcache.profiling.drawing import draw
 from diffcache.profiling.record import record
@@ -81,7 +82,11 @@ def test_what_places_cost_is_measured() -> None:
     ticks = torch.stack([curve.seconds for curve in recording.curves.values()])
     assert (ticks[:, 1:] > 0).all()
     assert ticks[:, 0].isnan().all()  # places inside are not known yet, and their operations are traced
-    whole = record(FLUX.build(), calls(1))
+    pipe = FLUX.build()
+    with counted(pipe) as plain:
+        FLUX.render(pipe, 0, STEPS)
+    whole = record(pipe, calls(1))
+    assert sum(curve.flops for curve in whole.curves.values()) * STEPS == plain.total
     assert whole.leading.flops > sum(curve.flops for curve in recording.curves.values())
     assert whole.table().count("\n") == 2
 

@@ -1,6 +1,7 @@
 """Error control: what it expects is what interpolation theory says, and it spends its ticks where the output bends."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -33,6 +34,25 @@ def test_expected_errors_equal_a_hand_computed_sequence() -> None:
     for tick, expected in ((5, 0.015), (6, 0.055), (7, 0.13)):
         assert control.decide(Step(tick, 20, "0", 1 - tick / 10), signal) is Decision.PREDICT
         assert control.error == pytest.approx(expected)
+
+
+def test_expected_errors_of_a_parabola_equal_a_hand_computed_sequence() -> None:
+    control = ErrorControl(threshold=1.0, order=2, axis="tick")
+    assert control.compares == (Decision.PREDICT, Decision.LINE, Decision.HOLD)
+    control.compared([at(4), at(2), at(0)], at(6), torch.tensor([0.48, 0.04, 0.2]))
+    # The remainders then were 2 * 4 * 6, 2 * 4 and 2; a tick on they are 1 * 3 * 5, 1 * 3 and 1, then 2 * 4 * 6, ...
+    signal = [0.48, 0.04, 0.2]
+    assert control.decide(Step(7, 20, "0"), signal) is Decision.LINE
+    assert control.error == pytest.approx(0.015)
+    signal = [0.0048, 0.04, 0.2]
+    assert control.decide(Step(8, 20, "0"), signal) is Decision.PREDICT
+    assert control.error == pytest.approx(0.015 + 0.0048)
+
+
+def test_a_parabola_is_not_drawn_before_one_has_been_seen() -> None:
+    control = ErrorControl(threshold=1.0, order=2)
+    control.compared([at(1), at(0)], at(2), torch.tensor([0.0, 0.1, 0.2]))
+    assert control.decide(Step(3, 9, "0"), [0.0, 0.1, 0.2]) is Decision.LINE
 
 
 def test_it_holds_where_holding_is_expected_to_be_better() -> None:
@@ -88,25 +108,55 @@ class Bent(nn.Module):
         return torch.full_like(hidden_states, self.function(timestep))
 
 
-def timeline(function: Callable[[float], float], threshold: float) -> str:
-    net = accelerate(Bent(function).eval(), "curvature", threshold=threshold)
+def run(net: Bent) -> list[Tensor]:
     sigmas = [1 - tick / TICKS for tick in range(TICKS)]
-    with torch.no_grad(), denoising_run(net, num_steps=TICKS, sigmas=[*sigmas, 0.0]) as run:
+    outputs = []
+    with torch.no_grad(), denoising_run(net, num_steps=TICKS, sigmas=[*sigmas, 0.0]) as loop:
         for tick, sigma in enumerate(sigmas):
-            run.begin_step(tick)
-            net(torch.zeros(1, 4, 8, 8) + sigma, sigma)
-    return "".join("#" if computed else "-" for computed in report(net).decisions[:, 0, 0])
+            loop.begin_step(tick)
+            outputs.append(net(torch.zeros(1, 4, 8, 8) + sigma, sigma))
+    return outputs
 
 
-def test_on_a_straight_line_gaps_double() -> None:
-    assert timeline(lambda t: 2 + 3 * t, 0.01) == "###-#---#-------#---------------#------#"
+def timeline(function: Callable[[float], float], threshold: float, order: int = 2) -> str:
+    net = accelerate(Bent(function).eval(), "curvature", threshold=threshold, order=order)
+    run(net)
+    return "".join(call.mark for call in report(net).calls)
 
 
-def test_ticks_go_where_the_output_bends() -> None:
-    marks = timeline(lambda t: 1 + max(0.0, 0.5 - t) ** 3 * 40, 0.05)
+@pytest.mark.parametrize("order", [1, 2])
+def test_ticks_go_where_the_output_bends(order: int) -> None:
+    marks = timeline(lambda t: 1 + max(0.0, 0.5 - t) ** 3 * 400, 0.01, order)
     straight, bent = marks[3 : TICKS // 2], marks[TICKS // 2 :]
     assert straight.count("#") <= 3
     assert bent.count("#") >= 5
+
+
+def test_each_output_is_reused_by_the_order_that_fits_it() -> None:
+    assert timeline(lambda t: 2 + 3 * t, 0.01) == "###/#///#///////#///////////////#//////#"
+    assert timeline(lambda t: 2 + 3 * t * t, 0.01) == "###/#---#-------#---------------#------#"
+    assert timeline(lambda t: 2 + 3 * t * t, 0.01, 1) == "###-#--#--#--#--#--#--#-#--#-#--#-#--#-#"
+
+
+def test_a_run_of_several_orders_is_frozen_and_replayed_exactly(tmp_path: Path) -> None:
+    net = accelerate(Bent(lambda t: 2 + 3 * t**4).eval(), "curvature", threshold=0.01)
+    outputs = run(net)
+    schedule = report(net).to_schedule()
+    assert {mark for rows in schedule.table.values() for row in rows.values() for mark in row} == set("#-/=")
+    accelerate(net, str(schedule.save_pretrained(tmp_path)))
+    assert all(map(torch.equal, run(net), outputs))
+    assert report(net).to_schedule().table == schedule.table
+
+
+def test_the_estimated_error_is_that_of_what_was_done() -> None:
+    """A line at first, which a parabola is not; parabolas then."""
+    net = accelerate(Bent(lambda t: 2 + 3 * t * t).eval(), "curvature", threshold=0.01)
+    run(net)
+    (end, last, errors), *later = report(net).records[0].errors
+    assert (last, end) == (2, 4)
+    assert errors["/"] > 1e-3
+    lost = errors["/"] + sum((end - last - 1) * errors["-"] for end, last, errors in later)
+    assert report(net).drift == pytest.approx(lost / 2 / TICKS)
 
 
 def test_a_threshold_of_zero_computes_everything() -> None:

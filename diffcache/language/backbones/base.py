@@ -16,7 +16,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Rotary = tuple[Tensor, Tensor]
-"""Cosine and sine, [1, 1 or b, n, D] or what the family's own rotation takes."""
+"""Cosine and sine, [1 or b, n, D or less] each."""
 
 
 class Backbone(ABC):
@@ -56,11 +56,15 @@ class Backbone(ABC):
 
     @abstractmethod
     def rotary(self, length: int, device: torch.device) -> Rotary:
-        """Cosine and sine of positions 0 .. length - 1, [1, length, D or less] each."""
+        """Cosine and sine of positions 0 .. length - 1, [1, length, D or less] each, in the precision of rotation."""
 
     @abstractmethod
-    def project(self, layer: int, hidden: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries [b, H, n, D], keys and values [b, K, n, D] of hidden states, rotated."""
+    def project(self, layer: int, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries [b, H, n, D], keys and values [b, K, n, D] of hidden states, before rotation."""
+
+    @abstractmethod
+    def rotate(self, queries: Tensor, keys: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor]:
+        """Queries and keys rotated by the model's own function."""
 
     @abstractmethod
     def values(self, layer: int, hidden: Tensor) -> Tensor:

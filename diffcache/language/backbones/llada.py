@@ -33,20 +33,23 @@ class LLaDA(Backbone):
 
     def rotary(self, length: int, device: torch.device) -> Rotary:
         sin, cos = self.layers[0].rotary_emb.get_rotary_embedding(length, device)
-        return cos[0], sin[0]
+        exact = torch.float32 if self._core.config.rope_full_precision else self.dtype
+        return cos[0].to(exact), sin[0].to(exact)
 
-    def project(self, layer: int, hidden: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, layer: int, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         part = self.layers[layer]
         normed = part.attn_norm(hidden)
         queries, keys, values = part.q_proj(normed), part.k_proj(normed), part.v_proj(normed)
         if part.q_norm is not None:
             queries, keys = part.q_norm(queries).to(keys.dtype), part.k_norm(keys).to(keys.dtype)
         queries, keys, values = (by_head(t, self.head_dim) for t in (queries, keys, values))
+        return queries, keys, values
+
+    def rotate(self, queries: Tensor, keys: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor]:
         cos, sin = (table[:, None] for table in rotary)
-        turn = part.rotary_emb.apply_rotary_pos_emb
-        exact = torch.float32 if self._core.config.rope_full_precision else queries.dtype
-        turned = (turn(sin.to(exact), cos.to(exact), t.to(exact)).to(t.dtype) for t in (queries, keys))
-        return next(turned), next(turned), values
+        turn = self.layers[0].rotary_emb.apply_rotary_pos_emb
+        queries, keys = (turn(sin, cos, t.to(cos.dtype)).to(t.dtype) for t in (queries, keys))
+        return queries, keys
 
     def values(self, layer: int, hidden: Tensor) -> Tensor:
         part = self.layers[layer]

@@ -29,14 +29,17 @@ class LLaDA2(Backbone):
         cos, sin = self.model.model.rotary_emb(like, torch.arange(length, device=device)[None])
         return cos, sin
 
-    def project(self, layer: int, hidden: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, layer: int, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         attention = self.layers[layer].attention
         joint = self._joint(layer, hidden)
         queries, keys, values = torch.split(joint, [self.heads, self.kv_heads, self.kv_heads], dim=1)
         if self.model.config.use_qk_norm:
             queries, keys = attention.query_layernorm(queries), attention.key_layernorm(keys)
-        queries, keys = self._source.apply_rotary_pos_emb(queries, keys, *rotary)
         return queries, keys, values
+
+    def rotate(self, queries: Tensor, keys: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor]:
+        queries, keys = self._source.apply_rotary_pos_emb(queries, keys, *rotary)
+        return queries, keys
 
     def values(self, layer: int, hidden: Tensor) -> Tensor:
         return self._joint(layer, hidden)[:, -self.kv_heads :]

@@ -1,10 +1,13 @@
 """Llama and its like in Transformers, and Dream, which has the same names."""
 
 import sys
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from diffcache.language.backbones.base import Backbone, Rotary, by_head
 
@@ -20,6 +23,16 @@ class LlamaLike(Backbone):
         self.head_dim = attention.head_dim
         self.width, self.vocabulary = config.hidden_size, model.lm_head.out_features
         self._source: Any = sys.modules[type(attention).__module__]
+        self._norms_heads = hasattr(attention, "q_norm")
+
+    @cached_property
+    def _attention(self) -> Callable[..., tuple[Tensor, Any]]:
+        """What the model's configuration asks for. Looked up once for each run: the configuration takes its time."""
+        kind = self.model.config._attn_implementation
+        function: Callable[..., tuple[Tensor, Any]] = ALL_ATTENTION_FUNCTIONS.get_interface(
+            kind, self._source.eager_attention_forward
+        )
+        return function
 
     def embed(self, tokens: Tensor) -> Tensor:
         hidden: Tensor = self.model.model.embed_tokens(tokens)
@@ -30,17 +43,20 @@ class LlamaLike(Backbone):
         cos, sin = self.model.model.rotary_emb(like, torch.arange(length, device=device)[None])
         return cos, sin
 
-    def project(self, layer: int, hidden: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, layer: int, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         attention = self.layers[layer].self_attn
         normed = self.layers[layer].input_layernorm(hidden)
         queries, keys, values = (
             by_head(projection(normed), self.head_dim)
             for projection in (attention.q_proj, attention.k_proj, attention.v_proj)
         )
-        if hasattr(attention, "q_norm"):
+        if self._norms_heads:
             queries, keys = attention.q_norm(queries), attention.k_norm(keys)
-        queries, keys = self._source.apply_rotary_pos_emb(queries, keys, *rotary)
         return queries, keys, values
+
+    def rotate(self, queries: Tensor, keys: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor]:
+        queries, keys = self._source.apply_rotary_pos_emb(queries, keys, *rotary)
+        return queries, keys
 
     def values(self, layer: int, hidden: Tensor) -> Tensor:
         part = self.layers[layer]
@@ -60,17 +76,15 @@ class LlamaLike(Backbone):
         self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
     ) -> Tensor:
         """Through Transformers' attention interface, as the model's configuration asks."""
-        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
         attention = self.layers[layer].self_attn
-        kind = self.model.config._attn_implementation
-        if kind == "eager" and mask is not None:
+        if mask is not None and self._attention is self._source.eager_attention_forward:
             mask = torch.zeros_like(mask, dtype=queries.dtype).masked_fill(
                 ~mask, torch.finfo(queries.dtype).min
             )
-        function = ALL_ATTENTION_FUNCTIONS.get_interface(kind, self._source.eager_attention_forward)
-        out = function(attention, queries, keys, values, mask, scaling=attention.scaling, is_causal=False)[0]
-        return out.flatten(2)  # type: ignore[no-any-return]
+        out, _ = self._attention(
+            attention, queries, keys, values, mask, scaling=attention.scaling, is_causal=False
+        )
+        return out.flatten(2)
 
 
 class Dream(LlamaLike):

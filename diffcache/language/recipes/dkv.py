@@ -14,18 +14,21 @@ from diffcache.schedulers.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class DKVDecodeConfig(LanguageConfig):
-    """dKV-Cache-Decode. Computes all masks, and the tokens that the call before has written (the one-step delay).
+    """dKV-Cache-Decode. Computes masks, and the tokens that the call before has written (the one-step delay).
 
     Every token is kept from the call on that first sees it. The authors keep nothing of a block's first call and so
     compute its second in full as well; here the first is kept, and the second computes like the others.
 
     Attributes:
         interval: calls between two full ones, counted from the block's first (published: 8 for LLaDA, 4 for Dream).
+        ahead: compute masks also where nothing may be written yet, behind the block or the window (published). Without
+            them the cache keeps what Fast-dLLM's dual cache keeps (arXiv 2505.22618), and written tokens besides.
     """
 
     name: ClassVar[str] = "dkv-decode"
 
     interval: int = 8
+    ahead: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -35,7 +38,7 @@ class DKVDecodeConfig(LanguageConfig):
         return canvas.block_step % self.interval == 0
 
     def rows(self, canvas: Canvas) -> Tensor:
-        return canvas.masked | canvas.dirty
+        return (canvas.masked if self.ahead else canvas.candidates) | canvas.dirty
 
 
 @dataclass(frozen=True, kw_only=True)

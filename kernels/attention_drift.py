@@ -1,0 +1,59 @@
+"""What Elastic-Cache asks of a layer whose rows have just been written; letters as in `attention_probe`."""
+
+import torch
+from torch import Tensor
+
+from diffcache.kernels.cosine import cosine
+from diffcache.kernels.dispatch import op
+
+
+@op()
+def attention_drift(
+    queries: Tensor,
+    share: Tensor,
+    old_queries: Tensor,
+    keys: Tensor,
+    rows: Tensor,
+    old_keys: Tensor,
+    valid: Tensor | None,
+    scale: float,
+    over_keys: bool,
+) -> tuple[Tensor, Tensor]:
+    """What each key receives from W rows, and how alike the attention of T tokens is before and after an update.
+
+    Elastic-Cache (arXiv 2510.14973) recomputes the layers above one where the mean over tokens falls below a threshold. Its
+    code takes the cosine over heads, for each token and key, and the mean over keys; the alternative is the cosine over
+    keys, and the mean over heads. No copy of all keys is asked for: only the rows that were overwritten are needed as
+    they were.
+
+    Args:
+        queries: [B, H, W + T, D], of the rows and then of the tokens, after the update.
+        share: fp32 [B, W], how much each row counts, as of `attention_received`.
+        old_queries: [B, H, T, D], of the tokens, before it.
+        keys: [B, Hk, S, D], after it.
+        rows: int32 or int64 [B, n], the keys that it has overwritten; repeated ones come with equal values.
+        old_keys: [B, Hk, n, D], what stood in those rows.
+        valid: bool [B, S], which keys count, at least one for each text; None for all.
+        scale: usually D ** -0.5.
+        over_keys: the cosine runs over keys, not over heads.
+
+    Returns:
+        `attention_received` of the rows, fp32 [B, S]; the tokens' cosines, fp32 [B, T], 1 where nothing has changed.
+    """
+    (batch, heads, tokens, channels), (key_heads, count) = old_queries.shape, keys.shape[1:3]
+    asked = torch.cat([old_queries, queries], dim=2).float().mul_(scale)
+    grouped = asked.reshape(batch, key_heads, -1, channels)
+    scores, old_scores = (
+        (grouped @ k.float().mT).view(batch, heads, asked.shape[2], k.shape[2]) for k in (keys, old_keys)
+    )
+    at = rows.long().unsqueeze(1).unsqueeze(1).expand(batch, heads, tokens, -1)
+    scores.scatter_(3, at, old_scores)  # the index, and so what is written, ends with the old queries
+    if valid is not None:
+        scores.masked_fill_(~valid[:, None, None], -torch.inf)
+    weights = scores.softmax(dim=-1)
+    old, window, new = weights.split_with_sizes([tokens, share.shape[1], tokens], dim=2)
+    received = (share[:, None] @ window.sum(dim=1))[:, 0]
+    if over_keys:
+        return received, cosine(old, new, 3).mean(dim=1)
+    counted = count if valid is None else valid.sum(dim=1, keepdim=True)
+    return received, cosine(old, new, 1).sum(dim=2) / counted

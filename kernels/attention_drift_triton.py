@@ -1,0 +1,210 @@
+"""Cosines of old and new attention, over heads or over keys, tile by tile; letters as in `attention_probe_triton`.
+
+A tile of keys is loaded once for both: old keys are new ones except in the rows that were overwritten.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from diffcache.kernels.attention_probe_triton import (
+    KEYS,
+    TOKENS,
+    attention_lse,
+    counted_keys,
+    key_mass,
+    log_sum_exp,
+    restored,
+    tile_of,
+    tile_options,
+    weights_of,
+)
+from diffcache.kernels.cosine import TINY
+from diffcache.kernels.strided import contiguous_channels
+
+
+@triton.jit
+def cosine(dot, old_square, new_square, tiny):
+    return dot / tl.sqrt(tl.maximum(old_square * new_square, tiny))
+
+
+@triton.jit
+def cosine_over_heads_kernel(
+    old_q,  # [B, H, T, D], like q
+    q,
+    keys,  # [B, Hk, S, D]
+    old_keys,  # [B, Hk, n, D]
+    old_lse,  # [B, H, T], like lse
+    lse,
+    slots,  # [B, S], of `old_keys`
+    valid,  # [B, S]
+    sums,  # [B, T, tiles of keys], of cosines
+    H,
+    T,
+    S,
+    D,
+    scale,
+    tiny,
+    p_b,
+    p_h,
+    p_t,
+    q_b,
+    q_h,
+    q_t,
+    k_b,
+    k_h,
+    k_s,
+    o_b,
+    o_h,
+    o_n,
+    G: tl.constexpr,
+    HAS_VALID: tl.constexpr,
+    UPCAST: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    TOKENS: tl.constexpr,
+    KEYS: tl.constexpr,
+):
+    b = tl.program_id(0).to(tl.int64)
+    token = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
+    key = tl.program_id(2) * KEYS + tl.arange(0, KEYS)
+    counted = counted_keys(valid, b, key, S, HAS_VALID)
+    dot = tl.zeros([TOKENS, KEYS], tl.float32)
+    old_square = tl.zeros([TOKENS, KEYS], tl.float32)
+    new_square = tl.zeros([TOKENS, KEYS], tl.float32)
+    for h in range(H):
+        place = (b * H + h) * T + token
+        k = tile_of(keys + b * k_b + (h // G) * k_h, k_s, key, S, D, CHANNELS, UPCAST)
+        query = tile_of(q + b * q_b + h * q_h, q_t, token, T, D, CHANNELS, UPCAST)
+        new = weights_of(query, k, tl.load(lse + place, mask=token < T, other=float("inf")), counted, scale)
+        old = old_keys + b * o_b + (h // G) * o_h
+        k = restored(k, old, o_n, slots + b * S, key, S, D, CHANNELS, UPCAST)
+        query = tile_of(old_q + b * p_b + h * p_h, p_t, token, T, D, CHANNELS, UPCAST)
+        past = weights_of(
+            query, k, tl.load(old_lse + place, mask=token < T, other=float("inf")), counted, scale
+        )
+        dot += past * new
+        old_square += past * past
+        new_square += new * new
+    total = tl.sum(cosine(dot, old_square, new_square, tiny), axis=1)
+    tiles = tl.num_programs(2)
+    tl.store(sums + (b * T + token) * tiles + tl.program_id(2), total, mask=token < T)
+
+
+@triton.jit
+def cosine_over_keys_kernel(
+    old_q,  # [B, H, T, D], like q
+    q,
+    keys,  # [B, Hk, S, D]
+    old_keys,  # [B, Hk, n, D]
+    old_lse,  # [B, H, T], like lse
+    lse,
+    slots,  # [B, S], of `old_keys`
+    valid,  # [B, S]
+    cosines,  # [B, H, T]
+    H,
+    T,
+    S,
+    D,
+    scale,
+    tiny,
+    p_b,
+    p_h,
+    p_t,
+    q_b,
+    q_h,
+    q_t,
+    k_b,
+    k_h,
+    k_s,
+    o_b,
+    o_h,
+    o_n,
+    G: tl.constexpr,
+    HAS_VALID: tl.constexpr,
+    UPCAST: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    TOKENS: tl.constexpr,
+    KEYS: tl.constexpr,
+):
+    head = tl.program_id(0).to(tl.int64)
+    b, h = head // H, head % H
+    token = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
+    place = head * T + token
+    query = tile_of(q + b * q_b + h * q_h, q_t, token, T, D, CHANNELS, UPCAST)
+    old_query = tile_of(old_q + b * p_b + h * p_h, p_t, token, T, D, CHANNELS, UPCAST)
+    norm = tl.load(lse + place, mask=token < T, other=float("inf"))
+    old_norm = tl.load(old_lse + place, mask=token < T, other=float("inf"))
+    dot = tl.zeros([TOKENS], tl.float32)
+    old_square = tl.zeros([TOKENS], tl.float32)
+    new_square = tl.zeros([TOKENS], tl.float32)
+    for start in range(0, S, KEYS):
+        key = start + tl.arange(0, KEYS)
+        counted = counted_keys(valid, b, key, S, HAS_VALID)
+        k = tile_of(keys + b * k_b + (h // G) * k_h, k_s, key, S, D, CHANNELS, UPCAST)
+        new = weights_of(query, k, norm, counted, scale)
+        old = old_keys + b * o_b + (h // G) * o_h
+        k = restored(k, old, o_n, slots + b * S, key, S, D, CHANNELS, UPCAST)
+        past = weights_of(old_query, k, old_norm, counted, scale)
+        dot += tl.sum(past * new, axis=1)
+        old_square += tl.sum(past * past, axis=1)
+        new_square += tl.sum(new * new, axis=1)
+    tl.store(cosines + place, cosine(dot, old_square, new_square, tiny), mask=token < T)
+
+
+def attention_drift(
+    queries: Tensor,
+    share: Tensor,
+    old_queries: Tensor,
+    keys: Tensor,
+    rows: Tensor,
+    old_keys: Tensor,
+    valid: Tensor | None,
+    scale: float,
+    over_keys: bool,
+) -> tuple[Tensor, Tensor]:
+    window = share.shape[1]
+    lse = attention_lse(queries, keys, valid, scale)
+    shared = lse[:, :, :window] - share.log()[:, None]  # exp(x - lse) * share
+    received = key_mass(queries[:, :, :window], keys, shared, valid, scale)
+    old = old_queries, old_keys, _slots(rows, keys.shape[2])
+    cosines = _cosines(queries[:, :, window:], keys, lse[:, :, window:], old, valid, scale, over_keys)
+    return received, cosines
+
+
+def _cosines(
+    q: Tensor,
+    keys: Tensor,
+    lse: Tensor,
+    old: tuple[Tensor, Tensor, Tensor],
+    valid: Tensor | None,
+    scale: float,
+    over_keys: bool,
+) -> Tensor:
+    """Cosines [B, T] of new and old attention; `old` are queries, keys and their slots."""
+    old_q, q, keys, old_keys = (contiguous_channels(x) for x in (old[0], q, keys, old[1]))
+    (batch, heads, tokens, channels), count, slots = q.shape, keys.shape[2], old[2]
+    old_lse = log_sum_exp(old_q, keys, (old_keys, slots), valid, scale)
+    given = (
+        *(old_q, q, keys, old_keys, old_lse, lse.contiguous(), slots),
+        keys if valid is None else valid.contiguous(),
+    )
+    sizes = (heads, tokens, count, channels, scale, TINY)
+    strides = [stride for x in (old_q, q, keys, old_keys) for stride in x.stride()[:3]]
+    options: dict[str, Any] = {"G": heads // keys.shape[1], **tile_options(valid, old_q, q, keys, old_keys)}
+    tiles = triton.cdiv(tokens, TOKENS)
+    if over_keys:
+        cosines = q.new_empty(batch, heads, tokens, dtype=torch.float32)
+        cosine_over_keys_kernel[(batch * heads, tiles)](*given, cosines, *sizes, *strides, **options)
+        return cosines.mean(1)
+    sums = q.new_empty(batch, tokens, triton.cdiv(count, KEYS), dtype=torch.float32)
+    cosine_over_heads_kernel[(batch, tiles, sums.shape[2])](*given, sums, *sizes, *strides, **options)
+    return sums.sum(-1) / (count if valid is None else valid.sum(-1, keepdim=True))
+
+
+def _slots(rows: Tensor, count: int) -> Tensor:
+    """For each of the keys [B, S], which of the rows [B, n] holds what stood there; -1 where it was not overwritten."""
+    index = torch.arange(rows.shape[1], dtype=torch.int32, device=rows.device).expand_as(rows)
+    return index.new_full((len(rows), count), -1).scatter_(1, rows.long(), index)

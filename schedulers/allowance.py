@@ -1,0 +1,62 @@
+"""The cache scheduler with an error estimate and a budget: so many computed ticks, where they are expected to matter most."""
+
+from collections.abc import Iterable, Sequence
+
+from torch import Tensor
+
+from diffcache.schedulers.error_control import ErrorControl
+from diffcache.schedulers.moments import Axis
+from diffcache.schedulers.steps import Step
+
+HALF = 0.02
+"""The threshold at which half of the ticks are computed, about, on the testbeds in 50 steps."""
+
+STEEPNESS = 3
+"""And the power of how sparse computed ticks are to be with which it grows there."""
+
+
+class Allowance(ErrorControl):
+    """Error control that computes `count` of `num_ticks` ticks, with a threshold that follows from what is left:
+
+        threshold = HALF * (ticks left / (2 * computed ticks left))^STEEPNESS
+
+    When nothing is left, the rest is reused; when as much is left as there are ticks, they are computed.
+
+    Args:
+        num_ticks: of the run.
+        count: ticks that may be computed, those that guards force included.
+        tail: ticks at the end that guards force.
+        order, axis: as for error control.
+    """
+
+    def __init__(self, num_ticks: int, count: int, tail: int, order: int, axis: Axis = "sigma") -> None:
+        super().__init__(HALF, order, axis)
+        self._end = num_ticks - tail
+        self._left = count - tail
+
+    def due(self, step: Step) -> bool:
+        ticks = self._end - step.tick
+        if self._left <= 0 or self._left >= ticks:
+            return self._left > 0
+        self.threshold = threshold_of(ticks / self._left)
+        return super().due(step)
+
+    def computed(self, latents: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        super().computed(latents, outputs)
+        self._left -= 1
+
+
+class Appointed(ErrorControl):
+    """Error control that computes these ticks, and has only the order left to choose."""
+
+    def __init__(self, ticks: Iterable[int], order: int, axis: Axis = "sigma") -> None:
+        super().__init__(HALF, order, axis)
+        self._ticks = frozenset(ticks)
+
+    def due(self, step: Step) -> bool:
+        return step.tick in self._ticks
+
+
+def threshold_of(speedup: float) -> float:
+    """At which one of so many ticks is computed, about."""
+    return HALF * (speedup / 2) ** STEEPNESS
