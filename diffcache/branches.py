@@ -56,7 +56,9 @@ class Branch:
 
     def store(self, site: str, lanes: int = 1) -> Store:
         """That of a site, made at its first use; another number of lanes than before empties it."""
-        store = self.stores.setdefault(site, Store(self.depth, self.format))
+        store = self.stores.get(site)
+        if store is None:
+            store = self.stores[site] = Store(self.depth, self.format)
         store.seat(lanes)
         return store
 

@@ -1,7 +1,7 @@
 """One call of a module: its arguments by name, and what is needed of them to recognise and to split it."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -34,9 +34,7 @@ class Call:
     def _bind(self, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.args, self.kwargs, self._cls = args, kwargs, cls
         arguments = _bound(cls, args, kwargs)
-        self.leaves: dict[str, Any] = {}
-        for name, value in arguments.items():
-            self.leaves.update(_leaves(name, value))
+        self.leaves = _flat(arguments)
         self.tensors = {path: leaf for path, leaf in self.leaves.items() if isinstance(leaf, Tensor)}
         self.latent, self.latents = _latents(arguments)
         in_list = isinstance(arguments.get(self.latent), (list, tuple))
@@ -60,9 +58,12 @@ class Call:
         return now.keys() != self.tensors.keys() or any(now[p] is not t for p, t in self.tensors.items())
 
     def _tensors_now(self) -> dict[str, Tensor]:
-        arguments = _bound(self._cls, self.args, self.kwargs)
-        leaves = [leaf for name, value in arguments.items() for leaf in _leaves(name, value)]
-        return {path: leaf for path, leaf in leaves if isinstance(leaf, Tensor)}
+        leaves = _flat(_bound(self._cls, self.args, self.kwargs))
+        return {path: leaf for path, leaf in leaves.items() if isinstance(leaf, Tensor)}
+
+    def picker(self, paths: Iterable[str]) -> "Picker":
+        """What takes the tensors at these paths out of later calls."""
+        return Picker(self._cls, paths)
 
     def is_latent(self, path: str) -> bool:
         """Whether the tensor at `path` belongs to the evolving sample."""
@@ -84,6 +85,32 @@ class Call:
         """The same arguments for some of the samples: tensors whose first dimension is the batch are cut."""
         args, kwargs = _take_rows((self.args, self.kwargs), rows, self.batch)
         return args, kwargs
+
+
+class Picker:
+    """Takes some tensors out of the calls of one class of modules; binds all arguments only if one lies inside another.
+
+    Args:
+        cls: the class.
+        paths: of the tensors, as in `Call.leaves`.
+    """
+
+    def __init__(self, cls: type, paths: Iterable[str]) -> None:
+        names = _names(cls)
+        known = () if names is None else names.all
+        self._cls = cls
+        self._places = {path: known.index(path) if path in known else -1 for path in paths}
+        self._binds = -1 in self._places.values()
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """By path; None for what a call does not have."""
+        if self._binds:
+            leaves = _flat(_bound(self._cls, args, kwargs))
+            return {path: leaves.get(path) for path in self._places}
+        return {
+            path: args[place] if place < len(args) else kwargs.get(path)
+            for path, place in self._places.items()
+        }
 
 
 @cache
@@ -142,6 +169,11 @@ def _bound(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[
     except (TypeError, ValueError):  # a wrong call is the module's own to refuse; a wrapper may take anything
         return {**{f"argument {i}": value for i, value in enumerate(args)}, **kwargs}
     return {name: value for i, (name, value) in enumerate(bound.items()) if i > 0}
+
+
+def _flat(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Every leaf by its path."""
+    return {path: leaf for name, value in arguments.items() for path, leaf in _leaves(name, value)}
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:

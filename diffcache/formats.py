@@ -43,11 +43,11 @@ class Format:
         """Makes what was computed at a tick the newest feature; it shares no memory with the pairs."""
         if len(ring) == ring.maxlen:
             ring.pop()  # before the new one is made: its memory can be used again
-        kept = tuple(
+        kept = [
             store_residual(output, base, self.dtype if output.is_floating_point() else None)
             for output, base in pairs
-        )
-        ring.appendleft(self.memory.put(Feature(tick, kept)))
+        ]
+        ring.appendleft(self.memory.put(Feature(tick, tuple(kept))))
 
     def read(self, ring: Ring, weights: Sequence[float]) -> tuple[list[tuple[Kept, ...]], list[float]]:
         """Features, and weights with which they add up to the ring's newest ones with these weights."""

@@ -12,16 +12,18 @@ from diffcache.calls import Call
 from diffcache.config import CacheConfig
 from diffcache.layout import Layout
 from diffcache.learning import learn
+from diffcache.observing import NOBODY
 from diffcache.planner import Planner, Verdict
 from diffcache.records import RunRecord
 from diffcache.schedulers.steps import Decision, Step
 from diffcache.sites import Site
+from diffcache.store import Store, Tensors
 from diffcache.timetable import Turn
 from diffcache.units import watched
 
 Forward = Callable[..., Any]
-Verdicts = dict[str, list[Verdict]]
-"""By site."""
+Verdicts = dict[str, tuple[Step, list[Verdict]]]
+"""By site: where it stands, and what is done there."""
 
 STREAMS = ("stack", "range", "block")
 """Kinds of sites through which the hidden streams pass: only these can be stored as a residual."""
@@ -58,11 +60,12 @@ class Inside:
             this = _Pass(self, call, turn, branch, branch.anatomy)
             with watched(this):
                 output = forward(*call.args, **call.kwargs)
-            verdicts = this.verdicts
+            verdicts = this.verdicts()
             if this.strayed:
                 branch.empty()
                 output, verdicts = self._learn(module, forward, call, turn, branch)
-                verdicts = {site: [Verdict(Decision.COMPUTE, STRAYED)] for site in verdicts}
+                strayed = [Verdict(Decision.COMPUTE, STRAYED)]
+                verdicts = {site: (step, strayed) for site, (step, _) in verdicts.items()}
         branch.changed = False
         self._write_down(call, turn, branch, verdicts)
         return output
@@ -70,7 +73,10 @@ class Inside:
     def keep(
         self, branch: Branch, step: Step, first: Call, output: Any, continues: Mapping[int, str]
     ) -> list[Tensor]:
-        """Stores what a site's last unit returned, against what its first was given; returns its tensors."""
+        """Learns how what a site's last unit returned splits, against what its first was given, and stores it.
+
+        Returns its tensors.
+        """
         store = branch.store(step.site)
         residual = self.residual and step.kind in STREAMS
         store.layout = Layout(first, output, residual=residual, continues=continues)
@@ -88,7 +94,7 @@ class Inside:
 
         def ask(site: str, kind: str) -> Step:
             step = turn.step(branch.name, site, kind)
-            verdicts[site] = self.planner.verdicts(step, branch, lambda lane: [])
+            verdicts[site] = step, self.planner.verdicts(step, branch, lambda lane: [])
             return step
 
         def keep(site: str, kind: str, first: Call, output: Any, continues: Mapping[int, str]) -> None:
@@ -103,8 +109,7 @@ class Inside:
             if site.name not in verdicts:
                 ask(site.name, site.kind)
             if site.name in kept:
-                step = turn.step(branch.name, site.name, site.kind)
-                self.planner.computed(branch, 0, step, seen, kept[site.name])
+                self.planner.computed(branch, 0, verdicts[site.name][0], seen, kept[site.name])
         return output, verdicts
 
     def _write_down(self, call: Call, turn: Turn, branch: Branch, verdicts: Verdicts) -> None:
@@ -114,18 +119,19 @@ class Inside:
         self.record.add(turn.step(branch.name), self.name, computed, call.batch, rest, cached=False)
         for site in branch.anatomy.sites:
             if site.name in verdicts:
-                step = turn.step(branch.name, site.name, site.kind)
-                self.record.add(step, self.name, verdicts[site.name], call.batch, site.share)
+                step, decided = verdicts[site.name]
+                self.record.add(step, self.name, decided, call.batch, site.share)
 
 
-@dataclass
-class _Open:
-    """A site that the forward is in, `seen` of whose units have been called."""
+@dataclass(slots=True)
+class _Visit:
+    """What one forward is to do at a site; `seen` of the units of one that it skips have been called."""
 
     site: Site
     step: Step
-    first: Call
-    verdict: Verdict
+    verdicts: list[Verdict]
+    skips: bool
+    store: Store
     seen: int = 0
 
 
@@ -133,7 +139,6 @@ class _Pass:
     """One forward after the first: its sites are known, and its units are told by path and number of calls.
 
     Attributes:
-        verdicts: what was done.
         strayed: a span was skipped whose units this forward calls differently: what it returned is worth nothing.
     """
 
@@ -142,94 +147,113 @@ class _Pass:
         self.turn = turn
         self.branch = branch
         self.anatomy = anatomy
+        self.watches = anatomy.paths
         self.seen = call.latents if inside.tap is None else []
-        self.verdicts: Verdicts = {}
+        self._visits: dict[str, _Visit] = {}
+        self._reached: list[_Visit] = []
         self._strayed = False
         self._counts: dict[str, int] = {}
-        self._open: _Open | None = None
+        self._here: _Visit | None = None
+        self._first: tuple[nn.Module, Any, Any]
+        self._given: Tensors
 
     @property
     def strayed(self) -> bool:
-        return self._strayed or self._skipping
+        return self._strayed or (self._here is not None and self._here.skips)
 
-    @property
-    def _skipping(self) -> bool:
-        return self._open is not None and not self._open.verdict.decision.computes
+    def verdicts(self) -> Verdicts:
+        """What was done at the sites that were reached."""
+        return {visit.site.name: (visit.step, visit.verdicts) for visit in self._reached}
 
     def unit(self, module: nn.Module, forward: Forward, args: Any, kwargs: dict[str, Any]) -> Any:
         name = self._name(module)
-        if name is None:
-            return forward(*args, **kwargs)
         tap = self.inside.tap if name == self.anatomy.tap else None
         if tap is not None and tap.is_ahead:
             self.seen = tap.ahead(module, args, kwargs)
         if name in self.anatomy.starts:
-            self._strayed |= self._skipping
-            self._open = self._begin(self.anatomy.starts[name], Call(module, args, kwargs))
-        output = self._output(module, name, forward, args, kwargs)
+            self._begin(name, module, args, kwargs)
+        here = None if self._strayed else self._here
+        if here is not None and here.skips:
+            output = self._skipped(here, name, module, forward, args, kwargs)
+        else:
+            output = forward(*args, **kwargs)
+            if here is not None and name == here.site.units[-1]:
+                self._here = None
+                self._computed(here, output)
         if tap is not None and not tap.is_ahead:
             self.seen = tap.after(Call(module, args, kwargs), output)
         return output
 
-    def _name(self, module: nn.Module) -> str | None:
+    def _name(self, module: nn.Module) -> str:
         """Of this call of a unit, as discovery named it."""
-        path = self.anatomy.paths.get(id(module))
-        if path is None:
-            return None
+        path = self.watches[id(module)]
         nth = self._counts.get(path, 0)
         self._counts[path] = nth + 1
         return path if nth == 0 else f"{path}#{nth}"
 
-    def _begin(self, site: Site, first: Call) -> _Open:
-        step = self.turn.step(self.branch.name, site.name, site.kind)
-        planner = self.inside.planner
-        verdicts = planner.verdicts(step, self.branch, lambda lane: self.seen)
-        if not self.verdicts and self.seen:
-            planner.arrived(self.branch, 0, self.seen)
-        self.verdicts[site.name] = verdicts
-        if verdicts[0].decision.computes or planner.observer.shadow:
-            planner.observer.computing(self.inside.name, step)
-        return _Open(site, step, first, verdicts[0])
+    def _begin(self, name: str, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        """The site that begins with this unit is reached."""
+        self._strayed |= self._here is not None and self._here.skips
+        self._visits = self._visits or self._decide()
+        self._here = here = self._visits[name]
+        self._reached.append(here)
+        layout, self._first = here.store.layout, (module, args, kwargs)
+        self._given = Call(*self._first).tensors if layout is None else layout.given(args, kwargs)
+        observer = self.inside.planner.observer
+        if observer is not NOBODY and (observer.shadow or not here.skips):
+            observer.computing(self.inside.name, here.step)
 
-    def _output(
-        self, module: nn.Module, name: str, forward: Forward, args: Any, kwargs: dict[str, Any]
+    def _decide(self) -> dict[str, _Visit]:
+        """For all sites at once, when the first is reached: by then signals have been seen. By first unit."""
+        planner, branch, visits = self.inside.planner, self.branch, {}
+        call, seen = self.turn.step(branch.name), lambda lane: self.seen
+        for name, site in self.anatomy.starts.items():
+            step = call.at(site.name, site.kind)
+            verdicts = planner.verdicts(step, branch, seen)
+            skips = not verdicts[0].decision.computes
+            visits[name] = _Visit(site, step, verdicts, skips, branch.store(site.name))
+        if self.seen:
+            planner.arrived(branch, 0, self.seen)
+        return visits
+
+    def _skipped(
+        self, here: _Visit, name: str, module: nn.Module, forward: Forward, args: Any, kwargs: dict[str, Any]
     ) -> Any:
-        """Of a unit: its own, or where it lies in a site that is reused, what stands for it."""
-        here = self._open
-        if here is not None and self._skipping:
-            self._strayed |= here.site.units[here.seen : here.seen + 1] != (name,)
-            here.seen += 1
-        ends = here is not None and name == here.site.units[-1]
+        """What stands for a unit in a site that is reused."""
+        if name != here.site.units[here.seen]:
+            self._strayed = True
+            return forward(*args, **kwargs)
+        here.seen += 1
+        ends = here.seen == len(here.site.units)
         if ends:
-            self._open = None
-        shadow = self.inside.planner.observer.shadow
-        if here is None or here.verdict.decision.computes or shadow or self._strayed:
-            output = forward(*args, **kwargs)
-            if here is None or not ends or self._strayed:
-                return output
-            if here.verdict.decision.computes:
-                self._computed(here, output)
-                return output
-            return self._shadow(here, output)
-        if ends:
-            return self._reused(here)
-        return self.anatomy.blanks[name].make(Call(module, args, kwargs).tensors)
+            self._here = None
+        if self.inside.planner.observer.shadow:
+            truth = forward(*args, **kwargs)
+            return self._shadow(here, truth) if ends else truth
+        return (
+            self._reused(here) if ends else self.anatomy.blanks[name].make(Call(module, args, kwargs).tensors)
+        )
 
-    def _computed(self, here: _Open, output: Any) -> None:
-        inside, site = self.inside, here.site
-        outputs = inside.keep(self.branch, here.step, here.first, output, site.continues)
+    def _computed(self, here: _Visit, output: Any) -> None:
+        inside, layout = self.inside, here.store.layout
+        outputs = None if layout is None else layout.split_alike(output, self._given)
+        if outputs is None:
+            outputs = inside.keep(self.branch, here.step, Call(*self._first), output, here.site.continues)
+        else:
+            here.store.push(here.step.tick, 0, self._given, outputs)
+            inside.planner.observe(here.step, here.store, 0, outputs)
         inside.planner.computed(self.branch, 0, here.step, self.seen, outputs)
 
-    def _reused(self, here: _Open) -> Any:
-        store, tensors = self.branch.store(here.site.name), here.first.tensors
-        value = self.inside.planner.value(here.verdict, here.step, store, self.turn.timetable, 0, tensors)
-        return store.learned.join(value, tensors)
+    def _reused(self, here: _Visit) -> Any:
+        planner, times = self.inside.planner, self.turn.timetable
+        value = planner.value(here.verdicts[0], here.step, here.store, times, 0, self._given)
+        return here.store.learned.join(value, self._given)
 
-    def _shadow(self, here: _Open, truth: Any) -> Any:
+    def _shadow(self, here: _Visit, truth: Any) -> Any:
         """Predicts what has been computed, for an observer to compare, and goes on with what it says."""
-        observer, layout = self.inside.planner.observer, self.branch.store(here.site.name).learned
+        observer, layout = self.inside.planner.observer, here.store.learned
         guess, outputs = layout.split(self._reused(here)), layout.split(truth)
-        features = layout.features(here.first.tensors, outputs)
+        features = layout.features(self._given, outputs)
         goes_on = observer.predicted(self.inside.name, here.step, guess, outputs, features)
         observer.computed(self.inside.name, here.step, features, outputs)
-        return layout.join(goes_on, here.first.tensors)
+        return layout.join(goes_on, self._given)

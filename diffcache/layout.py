@@ -1,6 +1,6 @@
 """How a module's output splits into tensors, and which input each of them is a residual to."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ class Stream:
     """One output tensor and the input that it is measured against.
 
     Attributes:
-        source: path of the input among the call's tensors; None where no input has its shape.
+        source: path of the input among the call's tensors; None where no input has its shape, or it is not floating.
         dim: the dimension in which the two differ; None where they do not.
         size: the extent in `dim` that both have: an image-to-video denoiser takes more channels than it returns,
             one with learned sigma returns more than it takes.
@@ -40,7 +40,9 @@ class Stream:
         """The input, cut or zero-padded to the shape of `like`."""
         if self.source is None:
             return None
-        base = self.cut(tensors[self.source])
+        base = tensors[self.source]
+        if self.dim is not None:
+            base = self.cut(base)
         if base.shape == like.shape:
             return base
         padded = base.new_zeros(like.shape)
@@ -52,10 +54,11 @@ PLAIN = (type(None), bool, int, float, str)
 
 
 class Layout:
-    """Learned anew from every computed call.
+    """Learned from a computed call; what it says holds for all calls that look like it.
 
     Attributes:
         complete: there are tensors, and nothing in the output could hide others.
+        given: takes what `split_alike`, `based`, `predict` and `join` need out of a call's arguments.
 
     Args:
         call: the computed call.
@@ -68,6 +71,8 @@ class Layout:
         self, call: Call, output: Any, *, residual: bool, continues: Mapping[int, str] | None = None
     ) -> None:
         leaves, self._spec = pytree.tree_flatten(output)
+        self._type = type(output)
+        self._is_flat = self._type is tuple and self._spec.num_nodes == 1 + len(leaves)
         paths = {id(tensor): path for path, tensor in call.tensors.items()}
         self._constants = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         self._passed = {i: paths[id(leaf)] for i, leaf in enumerate(leaves) if id(leaf) in paths}
@@ -80,11 +85,41 @@ class Layout:
         known = {self._places.index(i): path for i, path in (continues or {}).items() if i in self._places}
         self.streams = _match(call, outputs, known)
         self._first_latent = next((path for path in call.tensors if call.is_latent(path)), None)
+        self.given = call.picker([*(self.sources() if residual else ()), *self._passed.values()])
+        given = self.given(call.args, call.kwargs).values()
+        self._forms = _forms((*leaves, *given)) if self.complete else None
 
     def split(self, output: Any) -> list[Tensor]:
         """The output's tensors, in order, but for arguments that the module only hands on."""
         leaves = pytree.tree_leaves(output)
         return [leaves[i] for i in self._places]
+
+    def split_alike(self, output: Any, given: Mapping[str, Any]) -> list[Tensor] | None:
+        """`split`, of a call that looks like the one learned from; None where it does not.
+
+        Args:
+            output: what the module returned.
+            given: the call's tensors, as the attribute `given` takes them.
+        """
+        leaves = self._leaves(output)
+        if leaves is None or _forms((*leaves, *given.values())) != self._forms:
+            return None
+        if self._passed and any(leaves[i] is not given[path] for i, path in self._passed.items()):
+            return None
+        return [leaves[i] for i in self._places]
+
+    def _leaves(self, output: Any) -> Sequence[Any] | None:
+        """Of an output of the structure learned, several times faster than pytree where there is hardly any."""
+        leaves: Sequence[Any]
+        if type(output) is not self._type:
+            return None
+        if isinstance(output, Tensor):
+            return (output,)
+        if self._is_flat:
+            leaves = output  # what is no leaf in there has no form like one
+            return leaves
+        leaves, spec = pytree.tree_flatten(output)
+        return leaves if spec == self._spec else None
 
     def join(self, outputs: Sequence[Tensor], tensors: Mapping[str, Tensor]) -> Any:
         """An output like the one learned from, made of other `outputs` and the call's own `tensors`."""
@@ -99,8 +134,10 @@ class Layout:
         self, tensors: Mapping[str, Tensor], outputs: Sequence[Tensor]
     ) -> list[tuple[Tensor, Tensor | None]]:
         """What to store of a computed call: each output, and the base that it is to be a residual to."""
+        if not self.residual:
+            return [(output, None) for output in outputs]
         return [
-            (output, self._base(stream, tensors, output))
+            (output, stream.base(tensors, output))
             for stream, output in zip(self.streams, outputs, strict=True)
         ]
 
@@ -121,7 +158,7 @@ class Layout:
             extrapolate(
                 past,
                 weights,
-                self._base(stream, tensors, values_of(past[0])),
+                stream.base(tensors, values_of(past[0])) if self.residual else None,
                 stream.dtype,
                 correction,
             )
@@ -148,17 +185,16 @@ class Layout:
 
     def kinds(self) -> list[tuple[torch.dtype, bool]]:
         """Of each stream its dtype, and whether it is stored as a residual."""
-        return [
-            (s.dtype, self.residual and s.source is not None and s.dtype.is_floating_point)
-            for s in self.streams
-        ]
+        return [(s.dtype, self.residual and s.source is not None) for s in self.streams]
 
     def sources(self) -> set[str]:
         """Paths of the inputs that some output is measured against."""
         return {stream.source for stream in self.streams if stream.source is not None}
 
-    def _base(self, stream: Stream, tensors: Mapping[str, Tensor], like: Tensor) -> Tensor | None:
-        return stream.base(tensors, like) if self.residual and stream.dtype.is_floating_point else None
+
+def _forms(values: Iterable[Any]) -> list[Any]:
+    """Shapes and dtypes of tensors; what is none, as it is."""
+    return [(value.shape, value.dtype) if isinstance(value, Tensor) else value for value in values]
 
 
 def _match(call: Call, outputs: Sequence[Tensor], known: Mapping[int, str]) -> list[Stream]:
@@ -171,7 +207,7 @@ def _match(call: Call, outputs: Sequence[Tensor], known: Mapping[int, str]) -> l
     }
     found: dict[int, Stream] = {}
     for i, path in known.items():
-        if path in free and free[path].shape == outputs[i].shape:
+        if path in free and free[path].shape == outputs[i].shape and outputs[i].is_floating_point():
             found[i] = Stream(path, None, 0, outputs[i].dtype)
             del free[path]
     for exact in (True, False):

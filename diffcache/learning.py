@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from diffcache.anatomy import Anatomy, Blank
 from diffcache.calls import Call
-from diffcache.places import FIRST_BLOCK, GROUPS, positions, sites_at, units_for
+from diffcache.places import FIRST_BLOCK, GROUPS, may_be_bare, positions, sites_at, units_for
 from diffcache.sites import Site
 from diffcache.survey import Survey
 from diffcache.swap import base_class
@@ -110,15 +110,11 @@ class _Learning(Recorder):
         self._blocks: list[_Kept] = []
         self._ends: dict[str, tuple[Call, Any]] = {}
         self._newest: dict[str, str] = {}
-        self._bare_are_cached = any(
-            {"parallel", "feed-forward"} & {*GROUPS.get(place, (place,))} or ".." in place for place in places
-        )
+        self._bare_are_cached = may_be_bare(places)
 
     def unit(self, module: nn.Module, forward: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        path = self.paths.get(id(module))
-        if path is None:
-            return forward(*args, **kwargs)
-        call, place, outermost = Call(module, args, kwargs), len(self.calls), not self._open
+        path, place, outermost = self.watches[id(module)], len(self.calls), not self._open
+        call = Call(module, args, kwargs)
         state = call.state()
         if outermost and (
             self.position >= 0 or (is_member(path) and self.trace.evolves(call.tensors.values()))

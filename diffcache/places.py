@@ -47,8 +47,15 @@ def units_for(denoiser: nn.Module, places: Sequence[str]) -> dict[str, nn.Module
     if any(place.startswith("depth ") for place in places):
         units |= layers_of_blocks(denoiser)
     if any(_is_sub_layer(place, units) for place in places):
-        units |= sub_layers_of_blocks(denoiser) | bare_parts_of_blocks(denoiser)
+        units |= sub_layers_of_blocks(denoiser)
+        units |= bare_parts_of_blocks(denoiser) if may_be_bare(places) else {}
     return units
+
+
+def may_be_bare(places: Sequence[str]) -> bool:
+    """Whether feed-forwards that are bare projections may be among these places."""
+    kinds = {kind for place in places for kind in GROUPS.get(place, (place,))}
+    return bool(kinds & {"parallel", "feed-forward"}) or any(".." in place for place in places)
 
 
 def positions(place: str) -> tuple[int, int | None] | None:

@@ -149,7 +149,7 @@ class Planner:
     def _decide(self, step: Step, seen: Seen, forced: Sequence[str | None]) -> list[Verdict]:
         """Asks the cache scheduler of every lane that no guard has decided."""
         asked = [i for i, reason in enumerate(forced) if reason is None]
-        signals = self._signals(seen, asked)
+        signals = self._signals(seen, asked) if self.lanes[0].scheduler.adaptive else {}
         for signal in signals.values():
             self.observer.measured(self.facts.site, step, signal)
         verdicts = [Verdict(Decision.COMPUTE, reason) for reason in forced]
@@ -185,7 +185,7 @@ class Planner:
 
     def _judge(self, lane: Lane, step: Step, signal: list[float] | None) -> Verdict:
         decision = lane.scheduler.decide(step, signal)
-        if any(not abs(value) < float("inf") for value in signal or ()):
+        if signal is not None and any(not abs(value) < float("inf") for value in signal):
             return Verdict(Decision.COMPUTE, NAN)
         if signal is None and lane.scheduler.adaptive:
             return Verdict(Decision.COMPUTE, NO_SIGNAL)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from diffcache.schedulers.schedule import Model
-from diffcache.schedulers.steps import Step
+from diffcache.schedulers.steps import Decision, Step
 
 if TYPE_CHECKING:
     from diffcache.planner import Verdict
@@ -87,8 +87,8 @@ class RunRecord:
     ) -> None:
         """Notes what was done at a site, with one verdict for each lane; `share` is its part of the denoiser's work."""
         decisions = [verdict.decision for verdict in verdicts]
-        computed = sum(decision.computes for decision in decisions) / len(decisions)
-        mark = decisions[0].value if len(set(decisions)) == 1 else MIXED
+        computed = decisions.count(Decision.COMPUTE) / len(decisions)
+        mark = decisions[0].value if decisions.count(decisions[0]) == len(decisions) else MIXED
         reason = next((verdict.reason for verdict in verdicts if verdict.reason), None)
         weight = share * batch * max(self.parameters.get(denoiser, 1), 1)
         site = step.place(denoiser)

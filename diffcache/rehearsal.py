@@ -161,10 +161,10 @@ class _Inside(Inside):
         branch.sources = Layout(take.call, take.output, residual=True).sources()
         for site in take.anatomy.sites:
             step = turn.step(branch.name, site.name, site.kind)
-            verdicts[site.name] = self.planner.verdicts(step, branch, lambda lane: [])
+            verdicts[site.name] = step, self.planner.verdicts(step, branch, lambda lane: [])
             if len(verdicts) == 1:
                 self.planner.arrived(branch, 0, [*take.seen])
-            if verdicts[site.name][0].decision.computes and site.name in take.parts:
+            if verdicts[site.name][1][0].decision.computes and site.name in take.parts:
                 outputs = self.keep(branch, step, *take.parts[site.name], site.continues)
                 self.planner.computed(branch, 0, step, [*take.seen], outputs)
         branch.changed = False

@@ -2,7 +2,7 @@
 
 import traceback
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor
 
@@ -100,8 +100,6 @@ class Store:
             ring.clear()
         self.rings, self.layout = [], None
 
-    def tensors(self) -> Iterator[Tensor]:
-        for ring in self.rings:
-            for feature in ring:
-                for kept in feature.tensors:
-                    yield from tensors_of(kept)
+    def tensors(self) -> list[Tensor]:
+        features = (feature for ring in self.rings for feature in ring)
+        return [tensor for feature in features for kept in feature.tensors for tensor in tensors_of(kept)]

@@ -55,17 +55,14 @@ class Recorder:
     """Watches units during one traced forward."""
 
     def __init__(self, units: dict[str, nn.Module], trace: Trace) -> None:
-        self.paths = {id(module): path for path, module in units.items()}
+        self.watches = {id(module): path for path, module in units.items()}
         self.trace = trace
         self.calls: list[UnitCall] = []
         self.streams: dict[type, dict[int, str]] = {}
         self._open: list[UnitCall] = []
 
     def unit(self, module: nn.Module, forward: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        path = self.paths.get(id(module))
-        if path is None:
-            return forward(*args, **kwargs)
-        call = Call(module, args, kwargs)
+        path, call = self.watches[id(module)], Call(module, args, kwargs)
         unit = UnitCall(
             path=path,
             nth=sum(other.path == path for other in self.calls),

@@ -5,14 +5,14 @@ children stand beside those. Inside a block, its sub-layers are units too: atten
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial, wraps
 from typing import Any, Protocol
 
-import torch
 from torch import nn
+from torch.compiler import is_dynamo_compiling
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict)
 QUERIES = ("to_q", "to_qkv", "to_qkv_mlp_proj", "qkv", "q_proj", "wq", "query", "linear_q")
@@ -20,7 +20,14 @@ FEED_FORWARDS = ("feedforward", "mlp", "glu", "ffn", "swiglu")
 
 
 class Watcher(Protocol):
-    """Sees the calls of units while a denoiser's forward runs."""
+    """Sees the calls of units while a denoiser's forward runs.
+
+    Attributes:
+        watches: which units, by identity.
+    """
+
+    @property
+    def watches(self) -> Container[int]: ...
 
     def unit(
         self, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: dict[str, Any]
@@ -45,10 +52,10 @@ def unit_members(base: type) -> dict[str, Any]:
 
     @wraps(base.__call__)
     def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
+        if is_dynamo_compiling():
             return base.__call__(self, *args, **kwargs)
         watcher = _watcher.get()
-        if watcher is None:
+        if watcher is None or id(self) not in watcher.watches:
             return base.__call__(self, *args, **kwargs)
         return watcher.unit(self, partial(base.__call__, self), args, kwargs)
 

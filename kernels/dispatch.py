@@ -9,6 +9,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -19,7 +20,7 @@ FP8_CAPABILITY = (8, 9)  # of the oldest CUDA devices on which Triton converts t
 
 
 class Op(Generic[P, R]):
-    """An op that is defined by plain PyTorch and has a Triton twin.
+    """An op that is defined by plain PyTorch and has a Triton twin. Its first argument is a tensor, or a list of them.
 
     The definition is the reference, and the fake implementation too. The twin has the same name and parameters and lies
     in the module beside the definition's, `<module>_triton`, which is imported when it first runs. Inside a graph that
@@ -44,12 +45,14 @@ class Op(Generic[P, R]):
         self._node.register_fake(fake or reference)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        run: Callable[P, R] = self._node if torch.compiler.is_compiling() else self._run
-        return run(*args, **kwargs)
+        if is_compiling():
+            node: Callable[P, R] = self._node
+            return node(*args, **kwargs)
+        return self._run(*args, **kwargs)
 
     def _run(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        arguments = (*args, *kwargs.values())
-        first = next(_tensors(arguments))
+        arguments: tuple[Any, ...] = (*args, *kwargs.values())
+        first: Tensor = arguments[0] if isinstance(arguments[0], Tensor) else arguments[0][0]
         if not uses_triton(first.device) or not _suits_triton(arguments, first.device):
             return self.reference(*args, **kwargs)
         module, name = self._twin
@@ -68,10 +71,11 @@ def op(mutates: Iterable[str] = (), fake: Any = None) -> Callable[[Callable[P, R
     return lambda reference: Op(reference, mutates, fake)
 
 
+@functools.cache
 def uses_triton(device: torch.device) -> bool:
     """Whether ops on tensors of a device run as Triton kernels: on CUDA they do, where Triton is installed.
 
-    `DIFFCACHE_KERNELS=reference` or `=triton` forces either.
+    `DIFFCACHE_KERNELS=reference` or `=triton` forces either; it is read once in a process.
 
     Raises:
         ValueError: the switch has another value.

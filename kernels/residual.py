@@ -11,9 +11,7 @@ def wide(tensor: Tensor) -> torch.dtype:
 
     A residual kept this wide gives the computed output back to the bit when the input stands still.
     """
-    if tensor.element_size() < 4 or tensor.device.type == "mps":
-        return torch.float32
-    return torch.float64
+    return torch.float32 if tensor.element_size() < 4 or tensor.is_mps else torch.float64
 
 
 def store_residual(output: Tensor, base: Tensor | None, dtype: torch.dtype | None = None) -> Tensor:
@@ -25,15 +23,15 @@ def store_residual(output: Tensor, base: Tensor | None, dtype: torch.dtype | Non
         dtype: fp32, bf16, fp16 or fp64 to store it in. None: a residual in the next wider dtype, an output in its own.
 
     Returns:
-        A new, detached tensor of the output's shape; it shares no memory with either argument.
+        A new tensor of the output's shape; it shares no memory with either argument.
     """
-    output = output.detach()
     if base is None:
-        return output.to(dtype or output.dtype, copy=True)
-    return subtract(output, base.detach(), dtype or wide(output))
+        return output.clone() if dtype is None else output.to(dtype, copy=True)
+    return subtract(output, base, dtype or wide(output))
 
 
 @op()
 def subtract(output: Tensor, base: Tensor, dtype: torch.dtype) -> Tensor:
     """output - base, computed one precision wider than the output and rounded once to `dtype`."""
-    return (output.to(wide(output)) - base).to(dtype)
+    difference = output.to(wide(output), copy=True).sub_(base)
+    return difference if difference.dtype is dtype else difference.to(dtype)

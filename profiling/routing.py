@@ -92,6 +92,7 @@ class _Student(PipelineScope):
     def __init__(self, owner: PipelineDenoiser, gates: Gates, learn: Learn | None) -> None:
         super().__init__(None, owner.denoisers, owner.pipe, noise_schedulers_of(owner.pipe))
         self.owner, self.gates, self.learn = owner, gates, learn
+        self.watches = owner.ends
         self.branches = {id(module): Branches(1, Format()) for module in owner.denoisers.values()}
         self.lane = ""
 
@@ -107,9 +108,7 @@ class _Student(PipelineScope):
         return pytree.tree_map(lambda leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf, student)
 
     def unit(self, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
-        output, site = forward(*args, **kwargs), self.owner.ends.get(id(module))
-        if site is None:
-            return output
+        output, site = forward(*args, **kwargs), self.watches[id(module)]
         leaves, form = pytree.tree_flatten(output)
         gated = [
             self.gates(site, leaf, (self.lane, i)) if isinstance(leaf, Tensor) else leaf

@@ -33,6 +33,19 @@ class Step:
     kind: str = MODEL
     training_time: float | None = None
 
+    def at(self, site: str, kind: str) -> "Step":
+        """The same call, at a place inside its denoiser."""
+        return Step(
+            self.tick,
+            self.num_ticks,
+            self.branch,
+            self.sigma,
+            self.repeats_sigma,
+            site,
+            kind,
+            self.training_time,
+        )
+
     def place(self, denoiser: str) -> str:
         """The site's name in reports and schedules: the denoiser's, followed by that of a place inside it."""
         return denoiser if self.site == MODEL else f"{denoiser}.{self.site}"

@@ -2,8 +2,17 @@
 
 import os
 
+import pytest
 import torch
+
+from diffcache.kernels import dispatch
 
 torch.set_num_threads(1)
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is first imported
+
+
+@pytest.fixture(autouse=True)
+def switch_read_at_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test may set the kernels' switch, which is read once in a process otherwise."""
+    monkeypatch.setattr(dispatch, "uses_triton", dispatch.uses_triton.__wrapped__)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
+from typing import Any, ClassVar
+
 import flows
 import pytest
 import torch
@@ -11,6 +14,7 @@ from zoo.denoisers import CASES
 
 from diffcache import accelerate, denoising_run, report
 from diffcache.inside import STRAYED
+from diffcache.layout import Layout
 from diffcache.schedulers.errors import TargetError
 
 X = torch.ones(1, 2, 4)
@@ -196,6 +200,72 @@ def test_a_forward_that_takes_another_way_is_computed_and_the_report_says_why(
     assert [float(x.mean()) for x in found] == plain
     assert [tick for tick, *_ in report(net).reasons[STRAYED]] == [1]
     assert report(net).computed_ticks == [0, 1, 2]
+
+
+class Unsteady(Block):
+    """Returns another form at late ticks."""
+
+    def forward(self, h: Tensor, t: Tensor) -> tuple[Tensor, Tensor | None]:  # type: ignore[override]
+        return h + self.weight * t, torch.ones(3) if t < 2 else None
+
+
+class Changing(nn.Module):
+    """Adds up whatever its blocks return."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = blocks(Unsteady, 1, 2, 4)
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        for block in self.blocks:
+            x, extra = block(x, t)
+            x = x if extra is None else x + extra.sum()
+        return x
+
+
+def test_a_block_that_returns_another_form_is_learned_anew() -> None:
+    first, held, third, also_held = outputs(Changing(), "block", (1.0, 1.0, 2.0, 2.0))
+    assert torch.equal(first, held)
+    assert torch.equal(third, also_held)
+    assert float(third.mean()) == 1 + 2 * 7
+
+
+def test_a_block_that_returns_the_same_form_is_learned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    learned = []
+
+    def learn(*args: Any, **kwargs: Any) -> Layout:
+        learned.append(args)
+        return Layout(*args, **kwargs)
+
+    monkeypatch.setattr("diffcache.inside.Layout", learn)
+    outputs(flows.Plain(), "block", (1.0, 1.0))
+    once = len(learned)
+    learned.clear()
+    outputs(flows.Plain(), "block", (1.0,) * 8)
+    assert len(learned) == once > 0
+
+
+class Counting(Block):
+    """Counts how many blocks' inputs are alive."""
+
+    inputs: ClassVar[list[weakref.ref[Tensor]]] = []
+    alive: ClassVar[list[int]] = []
+
+    def forward(self, h: Tensor, t: Tensor) -> Tensor:
+        self.inputs.append(weakref.ref(h))
+        self.alive.append(sum(reference() is not None for reference in self.inputs))
+        return h + self.weight * t
+
+
+def test_a_pass_keeps_no_more_inputs_alive_than_one_site_needs() -> None:
+    net = flows.Plain()
+    net.blocks = blocks(Counting, *range(1, 9))
+    Counting.inputs.clear()
+    Counting.alive.clear()
+    outputs(net, "block", (1.0,) * 3)
+    assert (
+        max(Counting.alive[-8:]) <= 3
+    )  # the block's own, the variable of the denoiser's forward, and the site's
 
 
 class Indexing(Block):

@@ -44,6 +44,16 @@ def test_the_switch(runs: Callable[[], str], device: torch.device, monkeypatch: 
         runs()
 
 
+def test_the_switch_is_read_once_in_a_process() -> None:
+    code = (
+        "import os, torch; from diffcache.kernels.dispatch import SWITCH, uses_triton; "
+        "first = uses_triton(torch.device('cpu')); os.environ[SWITCH] = 'unknown'; "
+        "assert uses_triton(torch.device('cpu')) == first"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != SWITCH}
+    subprocess.run([sys.executable, "-c", code], check=True, env={**environment, "PYTHONPATH": str(ROOT)})
+
+
 def test_triton_cannot_be_forced_on_a_cpu_that_interprets_nothing(
     runs: Callable[[], str], device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,3 +121,34 @@ def test_what_is_stored_shares_no_memory_with_the_caller() -> None:
         assert torch.equal(layout.predict(at.tensors, [feature], [1.0], [NO_CORRECTION])[0], v)
         layout.predict(at.tensors, [feature], [1.0], [NO_CORRECTION])[0].zero_()
         assert torch.equal(layout.predict(at.tensors, [feature], [1.0], [NO_CORRECTION])[0], v)
+
+
+def test_a_layout_is_kept_for_calls_that_look_alike_only() -> None:
+    x, v, handed_on = torch.randn(1, 4, 8), torch.randn(1, 4, 8), torch.zeros(2)
+    layout = Layout(call(hidden_states=x, text=handed_on), (v, None, handed_on), residual=True)
+    given = layout.given((), {"hidden_states": torch.randn(1, 4, 8), "text": torch.ones(2)})
+    alike = layout.split_alike((v + 1, None, given["text"]), given)
+    assert alike is not None
+    assert torch.equal(alike[0], v + 1)
+    for output in (
+        (v.half(), None, given["text"]),
+        (v[:, :3], None, given["text"]),
+        (v, 1, given["text"]),
+        (v, v, given["text"]),
+        (None, None, given["text"]),
+        (v, None, handed_on),
+        ((v,), None, given["text"]),
+        (v, None),
+        [v, None, given["text"]],
+    ):
+        assert layout.split_alike(output, given) is None
+    assert layout.split_alike((v, None, given["text"]), {**given, "hidden_states": x[:, :3]}) is None
+
+
+@pytest.mark.parametrize("wrap", [lambda v: {"a": v}, lambda v: [v], lambda v: ((v,), 1)])
+def test_nested_outputs_are_compared_by_structure(wrap: Any) -> None:
+    x, v = torch.randn(1, 4, 8), torch.randn(1, 4, 8)
+    layout = Layout(call(hidden_states=x), wrap(v), residual=True)
+    for other in ({"a": v}, {"b": v}, [v], [v, v], ((v,), 1), ((v,), 2), (v, 1)):
+        alike = layout.split_alike(other, {"hidden_states": x})
+        assert (alike is not None) == (str(other) == str(wrap(v)))
