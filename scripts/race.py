@@ -30,7 +30,10 @@ def main() -> None:
         "--rounds", type=int, default=3, help="pairs of renderings per loop time; 0: no times"
     )
     parser.add_argument(
-        "--ours", action="store_true", help="race ours anew; the peers' laps stay as they are in --out"
+        "--ours",
+        nargs="*",
+        metavar="NAME",
+        help="race ours anew, or these of ours; other laps stay as they are in --out",
     )
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
@@ -45,18 +48,19 @@ def main() -> None:
     for library in (diffusers, transformers):
         library.utils.logging.set_verbosity_error()
         library.utils.logging.disable_progress_bar()
+    ours = [c for c in CONTENDERS if not args.ours or c.name in args.ours]
     for testbed in args.testbeds:
         outcome = run_race(
             testbed,
-            CONTENDERS if args.ours else (*CONTENDERS, *PEERS),
+            (*CONTENDERS, *PEERS) if args.ours is None else ours,
             samples=args.samples,
             steps=STEPS,
             rounds=args.rounds,
             provenance=provenance("cpu, one thread"),
         )
         path = args.out / f"race_{testbed}.json"
-        if args.ours:
-            outcome = Outcome.load(path).renewed(outcome)
+        if args.ours is not None:
+            outcome = Outcome.load(path).renewed(outcome, [c.name for c in ours])
         outcome.save(path)
         print(f"\n## {testbed}\n\n{verdict_table([outcome])}\n\n{sweep_table(outcome)}\n")
         for name, why in outcome.refused.items():

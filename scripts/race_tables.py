@@ -28,7 +28,8 @@ def section(outcome: Outcome) -> str:
     """One testbed: its plot, who does not take part, and the whole sweep."""
     plot = draw_race(outcome, DOCS / "race" / f"{outcome.testbed}.png")
     where = outcome.provenance
-    ours = f" Ours: `{where['ours']['command']}`, {where['ours']['date']}." if "ours" in where else ""
+    renewed = where.get("renewed", [])
+    ours = "".join(f" Of ours raced anew: `{race['command']}`, {race['date']}." for race in renewed)
     absent = "\n".join(f"- {name}: {why}" for name, why in outcome.refused.items())
     versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
     return (

@@ -23,7 +23,9 @@ from diffcache.schedulers.schedule import Schedule
 INTERVALS = (12, 10, 8, 6, 5, 4, 3, 2)
 TICKS = (8, 10, 12, 14, 17, 20, 25, 29, 33)
 SPEEDUPS = (1.25, 1.5, 1.75, 2, 2.5, 3, 3.5, 4)
-DEFAULT_THRESHOLDS = (0.2, 0.12, 0.08, 0.06, 0.05, 0.04, 0.03, 0.025, 0.02, 0.015, 0.0125, 0.01)
+DEFAULT_THRESHOLDS = (
+    0.2, 0.14, 0.1, 0.085, 0.07, 0.06, 0.055, 0.05, 0.045, 0.04, 0.035, 0.03, 0.025, 0.02, 0.0175, 0.015, 0.0125, 0.01,
+)  # fmt: skip
 THRESHOLDS = (0.3, 0.2, 0.14, 0.1, 0.07, 0.05, 0.035, 0.025, 0.018)
 
 Make = Callable[[Any], CacheConfig]

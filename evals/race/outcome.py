@@ -1,6 +1,7 @@
 """What a race on one testbed gave: every lap, who did not attach, and its file."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ class Outcome:
         fewer: the plain pipeline with fewer steps.
         laps: every contender at every setting.
         refused: "package: name" of those that do not attach, or reuse nothing, to the sentence that says why.
-        provenance: command, date, device, versions; under "ours" those of our laps where they are newer.
+        provenance: command, date, device, versions; under "renewed" those of later races, with the contenders raced.
     """
 
     testbed: str
@@ -36,23 +37,28 @@ class Outcome:
         """The packages of the peers that attached."""
         return sorted({lap.package for lap in self.laps} - {OURS}, key=str.lower)
 
-    def renewed(self, ours: "Outcome") -> "Outcome":
-        """With our laps of a later race; the peers' stay.
+    def renewed(self, later: "Outcome", names: Sequence[str]) -> "Outcome":
+        """With the laps of a later race of ours: of these contenders; all other laps stay.
 
         Raises:
             ValueError: the later race had other samples or steps.
         """
-        if (ours.samples, ours.steps) != (self.samples, self.steps):
+        if (later.samples, later.steps) != (self.samples, self.steps):
             raise ValueError(
                 f"{self.testbed} was raced with {self.samples} samples and {self.steps} steps: race ours alike."
             )
-        theirs = [lap for lap in self.laps if lap.package != OURS]
-        refused = {name: why for name, why in self.refused.items() if not name.startswith(f"{OURS}: ")}
+        kept = [lap for lap in self.laps if lap.package != OURS or lap.name not in names]
+        raced = {f"{OURS}: {name}" for name in names}
+        refused = {name: why for name, why in self.refused.items() if name not in raced}
+        earlier = [
+            race for race in self.provenance.get("renewed", []) if not {*race["contenders"]} <= {*names}
+        ]
+        renewed = [*earlier, {"contenders": [*names], **later.provenance}]
         return replace(
             self,
-            laps=ours.laps + theirs,
-            refused=ours.refused | refused,
-            provenance={**self.provenance, "ours": ours.provenance},
+            laps=later.laps + kept,
+            refused=later.refused | refused,
+            provenance={**self.provenance, "renewed": renewed},
         )
 
     def save(self, path: Path) -> Path:
