@@ -33,6 +33,21 @@ def check(input_ids: Tensor, attention_mask: Tensor | None, temperature: float) 
         raise ConfigError(f"temperature must be at least 0, not {temperature!r}.")
 
 
+def check_edit(edited: Tensor, tokens: Tensor) -> None:
+    """Whether what a callback returned can stand in place of `tokens` [b, S].
+
+    Raises:
+        ConfigError: these are no tokens, or of another shape.
+    """
+    if not isinstance(edited, Tensor) or edited.shape != tokens.shape or edited.is_floating_point():
+        found = (
+            f"{edited.dtype} {list(edited.shape)}" if isinstance(edited, Tensor) else type(edited).__name__
+        )
+        raise ConfigError(
+            f"the callback returned {found}: return all tokens, {tokens.dtype} {list(tokens.shape)}, or None."
+        )
+
+
 def check_sizes(**sizes: int | None) -> None:
     """Whether sizes, by the names of the options, are 1 or more; None is not given.
 
