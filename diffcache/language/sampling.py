@@ -12,6 +12,7 @@ from diffcache.language.attaching import caller_for, window_of
 from diffcache.language.backbones.base import kept_usable
 from diffcache.language.canvas import Canvas
 from diffcache.language.decoding import Quota
+from diffcache.language.families import backbone_of
 from diffcache.language.options import (
     blocks_of,
     check,
@@ -92,6 +93,7 @@ def generate(
             or a model without mask token.
         TargetError: a model of no known family, or a model call that says nothing about what may be written.
     """
+    net = backbone_of(model)
     check(input_ids, attention_mask, temperature)
     check_sizes(gen_length=gen_length, block_length=block_length, steps=steps, window=window)
     rule = decode_rule(gen_length, steps, threshold, factor, remasking)
@@ -100,7 +102,7 @@ def generate(
     calls = gen_length if steps is None else steps
     blocks = blocks_of(canvas, block_length, calls if isinstance(rule, Quota) else None)
     eos = eos_ids_of(model, eos_token_id).to(input_ids.device)
-    caller = caller_for(model, _real(input_ids, attention_mask, gen_length))
+    caller = caller_for(net, _real(input_ids, attention_mask, gen_length))
     generator = None if seed is None else torch.Generator(input_ids.device).manual_seed(seed)
     random = torch.rand(canvas.tokens.shape, generator=generator, device=input_ids.device)
     order = random if remasking == "random" else None

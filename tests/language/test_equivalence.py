@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from diffusers import BlockRefinementScheduler, LLaDA2Pipeline
-from language.tiny import EOS, MASK, texts, tiny_llama
+from diffusers import LLaDA2Pipeline
+from language.tiny import EOS, MASK, pipeline, texts, tiny_llama
 from torch import Tensor
 from transformers import DynamicCache, StaticCache
 
@@ -65,12 +65,6 @@ def accelerated_config(name: str) -> Any:
     from diffcache import methods
 
     return methods()[name]()
-
-
-def pipeline() -> LLaDA2Pipeline:
-    pipe = LLaDA2Pipeline(tiny_llama(), BlockRefinementScheduler(block_length=8), tokenizer=None)
-    pipe.set_progress_bar_config(disable=True)
-    return pipe
 
 
 def render(pipe: LLaDA2Pipeline, **options: Any) -> Tensor:
