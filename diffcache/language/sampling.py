@@ -94,7 +94,7 @@ def generate(
         TargetError: a model of no known family, or a model call that says nothing about what may be written.
     """
     net = backbone_of(model)
-    check(input_ids, attention_mask, temperature)
+    check(net, input_ids, attention_mask, temperature)
     check_sizes(gen_length=gen_length, block_length=block_length, steps=steps, window=window)
     rule = decode_rule(gen_length, steps, threshold, factor, remasking)
     canvas = Canvas.of_prompts(input_ids, gen_length, mask_id_of(model, mask_token_id))

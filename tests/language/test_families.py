@@ -17,7 +17,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from diffcache import TargetError, accelerate, generate, report
+from diffcache import ConfigError, TargetError, accelerate, generate, report
 from diffcache.language.families import backbone_of, verify
 from diffcache.language.rotation import kernel_tables
 
@@ -107,6 +107,21 @@ def test_dream_is_asked_one_row_earlier() -> None:
     generate(model, prompts, gen_length=16, block_length=8, eos_early_stop=False)
     per_call = [rows // 3 for rows in report(model).ledger.row_layers_of]
     assert per_call == [23, *[9] * 7, 23, *[9] * 7]
+
+
+@pytest.mark.parametrize("method", [None, "fast-dllm-dual"])
+def test_dream_needs_a_token_to_begin_with(method: str | None) -> None:
+    model = sharpened(DreamModel())
+    if method is not None:
+        accelerate(model, method)
+    with pytest.raises(ConfigError, match="predicts each token from the one before it"):
+        generate(model, texts(1, 0), gen_length=8)
+    generate(model, texts(1, 1), gen_length=8)
+
+
+def test_dropout_is_no_part_that_a_backbone_lacks() -> None:
+    with pytest.raises(TargetError, match=r"call model\.eval\(\) first"):
+        verify(tiny_llama(attention_dropout=0.5).train())
 
 
 def test_a_causal_model_is_refused() -> None:

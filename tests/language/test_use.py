@@ -135,6 +135,8 @@ def test_a_run_that_raised_leaves_the_next_one_as_it_was() -> None:
         ({"input_ids": torch.ones(5, dtype=torch.int64)}, r"input_ids must be tokens \[b, P\]"),
         ({"input_ids": torch.ones(1, 5)}, r"input_ids must be tokens \[b, P\]"),
         ({"attention_mask": torch.ones(1, 9)}, "mask of the prompts alone"),
+        ({"attention_mask": torch.tensor([[1, 1, 1, 1, 0]])}, "pad on the left"),
+        ({"attention_mask": torch.tensor([[0, 1, 0, 1, 1]]).bool()}, "pad on the left"),
     ],
     ids=str,
 )
