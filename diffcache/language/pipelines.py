@@ -42,6 +42,8 @@ class PipelineRun:
             self._session = self._begin(real)
             self._canvas = Canvas.of_prompts(tokens[:, : stop - self._block_length], 0, self._mask_id)
             self._canvas.rereads = True
+        finished = tokens[:, : self._canvas.block.start]
+        self._canvas.edited = bool(self._session.cache.dirty(finished).any())  # by the pipeline's callback
         grown = stop != self._canvas.length
         self._canvas.rewrite(tokens, torch.full_like(self._canvas.limit, stop))
         if grown:

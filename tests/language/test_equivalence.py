@@ -122,6 +122,31 @@ def test_methods_run_in_the_llada2_pipeline(method: str | None, editing: float |
     assert torch.equal(written, again)
 
 
+def edit_the_prompt(
+    pipe: LLaDA2Pipeline, call: int, step: int, tensors: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    """Of one text, behind the second call, and in the next block."""
+    if call in (1, 8):
+        tensors["block_x"][1, 2] = 4 + call
+    return tensors
+
+
+@pytest.mark.parametrize(
+    ("method", "rows"),
+    [("none", 16), ("fast-dllm-dual", 9), ("fast-dllm-prefix", 9), ("block-causal", 16), ("dllm-cache", 16)],
+)
+def test_what_a_callback_of_the_pipeline_edits_before_the_block_is_computed_anew(
+    method: str, rows: int
+) -> None:
+    pipe = pipeline()
+    options = {"callback_on_step_end": edit_the_prompt, "callback_on_step_end_tensor_inputs": ["block_x"]}
+    plain = render(pipe, **options)
+    written = render(accelerate(pipe, method), **options)
+    assert report(pipe).ledger.row_layers_of[2] == 2 * 3 * rows  # texts, layers; 16 is all of them
+    if method == "none":
+        assert torch.equal(written, plain)
+
+
 def by_hand(model: Any, prompts: Tensor, method: str) -> Tensor:
     """Fast-dLLM with Transformers' own caches: 24 tokens in blocks of 8, one for each call."""
     tokens = torch.cat([prompts, torch.full((len(prompts), 24), MASK)], dim=1)
