@@ -107,8 +107,8 @@ def test_any_heads_and_partial_rotation(heads: tuple[int, int], channels: tuple[
 @pytest.mark.parametrize("channels", [64, 96, 128, 256])
 @pytest.mark.parametrize(
     "rows",
-    [None, [[3]], [[5, 2, 0, 4, 1, 3], [0, 1, 2, 3, 4, 5]], [[4, -1, 1, -1]]],
-    ids=["in order", "one", "every slot", "some skipped"],
+    [[[3]], [[5, 2, 0, 4, 1, 3], [0, -1, 2, 3, -1, 5]]],
+    ids=["one", "every slot, some skipped"],
 )
 def test_head_sizes_of_published_models(channels: int, rows: Any, dtype: torch.dtype) -> None:
     check(case(rows, dtype, heads=(2, 1), channels=channels, rotated=channels))
