@@ -173,6 +173,27 @@ def test_block_caches_are_stale_in_no_more_than_a_blocks_last_token(method: str)
     assert not late.any()  # the next block's first call is full
 
 
+@torch.no_grad()
+def test_a_position_is_predicted_once_also_where_texts_want_fewer_rows_than_others() -> None:
+    canvas = Canvas.of_prompts(texts(2, PROMPT), GEN, MASK)
+    session = Session(
+        backbone_of(tiny_llama()), methods()["dkv-decode"](), torch.ones_like(canvas.tokens).bool()
+    )
+    session.logits(canvas)
+    canvas.advance()
+    written = canvas.tokens.clone()
+    written[0, PROMPT:-2] = written[1, PROMPT:-6] = 9
+    canvas.rewrite(written)
+    session.logits(canvas)  # what was written is stored, and the masks are left
+    canvas.advance()
+    _, predicted = session.logits(canvas)
+    assert isinstance(predicted, Tensor)
+    assert predicted.shape[1] < GEN
+    for positions in predicted:
+        found = positions[positions < LENGTH]
+        assert len(found.unique()) == len(found)
+
+
 def blocks_in(session: Session, canvas: Canvas) -> Iterator[Tensor]:
     """Logits of a call in each block."""
     for start in BLOCKS:
