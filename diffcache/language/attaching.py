@@ -69,15 +69,12 @@ def attach(target: Any, config: object) -> None:
     _attachments[uncompiled(target)] = Attachment(config)
     if in_pipeline:
         swap_in(target, _pipeline_members)
-        swap_in(target.model, pipelines.model_members)
 
 
 def detach(target: Any) -> None:
-    """Forgets the target; a pipeline and its model get their own classes back."""
+    """Forgets the target; a pipeline gets its own class back."""
     if _attachments.pop(uncompiled(target), None) is not None and pipelines.is_language_pipeline(target):
         swap_out(target)
-        if not any(getattr(other, "model", None) is target.model for other in list(_attachments)):
-            swap_out(target.model)
 
 
 def report_of(target: Any) -> LanguageReport:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from diffcache.language.canvas import Canvas
 from diffcache.language.session import Session
+from diffcache.swap import swapped
 
 Begun = Callable[[Tensor], Session]
 """Makes the session of a run over texts of `real` [b, C]."""
@@ -81,15 +82,16 @@ def pipeline_members(base: type, begun: Callable[[Any], Begun | None]) -> dict[s
         )
         token = _run.set(run)
         try:
-            return forward(*args, **kwargs)
+            with swapped([self.model], _model_members):
+                return forward(*args, **kwargs)
         finally:
             _run.reset(token)
 
     return {"__call__": __call__}
 
 
-def model_members(base: type) -> dict[str, Any]:
-    """Of the swapped class of a pipeline's model: inside a run its calls go through the session."""
+def _model_members(base: type) -> dict[str, Any]:
+    """Of the class that a pipeline's model has during a run: its calls go through the session."""
 
     @functools.wraps(base.__call__)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:

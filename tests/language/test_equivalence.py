@@ -16,6 +16,7 @@ from diffcache.language.drift import DriftWalk
 from diffcache.language.families import backbone_of
 from diffcache.language.recipes.elastic import ElasticCacheConfig
 from diffcache.language.session import Session
+from diffcache.swap import is_swapped
 
 RULES: dict[str, dict[str, Any]] = {
     "quota": {"block_length": 8},
@@ -96,6 +97,17 @@ def test_none_writes_what_the_llada2_pipeline_writes_edits_included() -> None:
     restore(pipe)
     assert type(pipe) is LLaDA2Pipeline
     assert torch.equal(render(pipe), plain)
+
+
+def test_a_pipeline_caches_the_model_that_it_has_when_it_is_called() -> None:
+    pipe = accelerate(pipeline(), "fast-dllm-dual")
+    expected = render(pipe)
+    pipe.model = torch.compile(pipe.model, backend="eager")
+    assert torch.equal(render(pipe), expected)
+    pipe.model = tiny_llama(seed=4)
+    assert not torch.equal(render(pipe), expected)
+    assert report(pipe).compute_fraction < 1
+    assert not is_swapped(pipe.model)
 
 
 @pytest.mark.parametrize("editing", [0.4, None], ids=["editing", "no editing"])
