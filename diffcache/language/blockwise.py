@@ -12,7 +12,7 @@ from diffcache.language.walk import Walk
 class BlockWalk(Walk):
     """Makes final what lies before a new block, each part seeing no further than its own end; then the block.
 
-    A full call makes all parts anew, one after the other.
+    A full call makes all parts anew, one after the other. It takes its rows from the canvas, whatever it is asked for.
     """
 
     _ends: tuple[int, ...] = ()

@@ -19,7 +19,7 @@ class Caller(Protocol):
     ledger: Ledger
 
     def logits(self, canvas: Canvas) -> tuple[Tensor, Rows]:
-        """Logits [b, m, V], and the positions that they predict: all candidates at least, each once. S stands for no position."""
+        """Logits [b, m, V], and the positions that they predict: all candidates at least, each once; S for no position."""
 
 
 class Plain:
