@@ -72,6 +72,9 @@ def pipeline_members(base: type, begun: Callable[[Any], Begun | None]) -> dict[s
             return forward(*args, **kwargs)
         asked = inspect.signature(forward).bind(*args, **kwargs)
         asked.apply_defaults()
+        callback = asked.arguments["callback_on_step_end"]
+        if callback is not None:
+            asked.arguments["callback_on_step_end"] = _outside(callback)
         block, mask = asked.arguments["block_length"], asked.arguments["mask_token_id"]
         run = PipelineRun(
             self.model,
@@ -83,11 +86,24 @@ def pipeline_members(base: type, begun: Callable[[Any], Begun | None]) -> dict[s
         token = _run.set(run)
         try:
             with swapped([self.model], _model_members):
-                return forward(*args, **kwargs)
+                return forward(*asked.args, **asked.kwargs)
         finally:
             _run.reset(token)
 
     return {"__call__": __call__}
+
+
+def _outside(callback: Callable[..., Any]) -> Callable[..., Any]:
+    """The callback, whose own calls of the model, or of a pipeline that shares it, are none of the run's."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        token = _run.set(None)
+        try:
+            return callback(*args, **kwargs)
+        finally:
+            _run.reset(token)
+
+    return call
 
 
 def _model_members(base: type) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from diffusers import LLaDA2Pipeline
+from diffusers import BlockRefinementScheduler, LLaDA2Pipeline
 from language.tiny import EOS, MASK, pipeline, texts, tiny_llama
 from torch import Tensor
 from transformers import DynamicCache, StaticCache
@@ -132,6 +132,25 @@ def test_methods_run_in_the_llada2_pipeline(method: str | None, editing: float |
     assert report(pipe).compute_fraction < 1
     again = render(pipe, editing_threshold=editing)
     assert torch.equal(written, again)
+
+
+def test_what_a_callback_asks_the_model_itself_is_none_of_the_runs() -> None:
+    pipe = accelerate(pipeline(), "fast-dllm-dual")
+    shares = LLaDA2Pipeline(pipe.model, BlockRefinementScheduler(block_length=8), tokenizer=None)
+    shares.set_progress_bar_config(disable=True)
+    expected, plain, own = render(pipe), render(shares), pipe.model(texts(1, 5)).logits
+    seen: list[bool] = []
+
+    def ask(_: LLaDA2Pipeline, call: int, *rest: Any) -> dict[str, Tensor]:
+        if call == 3:
+            with paused(pipe):
+                seen.append(torch.equal(render(pipe), plain))
+            seen.append(torch.equal(render(shares), plain))
+            seen.append(torch.equal(pipe.model(texts(1, 5)).logits, own))
+        return {}
+
+    assert torch.equal(render(pipe, callback_on_step_end=ask), expected)
+    assert seen == [True, True, True]
 
 
 def edit_the_prompt(
