@@ -14,6 +14,7 @@ from zoo.pipelines import CASES
 
 from diffcache import TargetError, accelerate, methods, plan, report
 from diffcache.config import CacheConfig
+from diffcache.recipes.budget import BudgetConfig
 from diffcache.swap import is_swapped
 
 STATIC: list[tuple[str, str, dict[str, Any]]] = [
