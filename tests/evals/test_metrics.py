@@ -124,7 +124,15 @@ def test_missing_weights_are_named(tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match=r"no CLIP weights at .*clip.pt"):
         ClipScore("ViT-B-32", str(tmp_path / "clip.pt"))
     with pytest.raises(EvaluationError, match="no-such-model"):
-        ClipScore("no-such-model")
+        ClipScore("no-such-model", "openai")
+
+
+def test_clip_weights_are_never_random(tmp_path: Path) -> None:
+    with pytest.raises(EvaluationError, match="ViT-B-32 needs weights"):
+        ClipScore("ViT-B-32")
+    (tmp_path / "garbage.pt").write_bytes(b"garbage")
+    with pytest.raises(EvaluationError, match=r"cannot be had with weights .*garbage.pt"):
+        ClipScore("RN50", str(tmp_path / "garbage.pt"))
 
 
 @pytest.fixture(scope="module")
