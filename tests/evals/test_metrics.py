@@ -172,7 +172,15 @@ def test_prompt_files(tmp_path: Path) -> None:
 
     assert read("a.txt", "one\n\n two \n") == ["one", "two"]
     assert read("parti.tsv", "Prompt\tCategory\na, cat\tAnimals\n") == ["a, cat"]
+    quotes = '"Stop" on a sign'
+    assert read("parti.tsv", f'Prompt\tCategory\n{quotes}\tArts\n"Go\tArts\na fox\tArts\n') == [
+        quotes,
+        '"Go',
+        "a fox",
+    ]
     assert read("own.csv", 'prompt,n\n"a, dog",1\n') == ["a, dog"]
+    assert read("spreadsheet.csv", "\ufeffprompt\na fox\n") == ["a fox"]
+    assert read("short.csv", "n,prompt\n1\n2,a fox\n") == ["a fox"]
     assert read("list.json", '["x", "y"]') == ["x", "y"]
     assert read("mjhq.json", '{"id": {"prompt": "fox", "category": "animals"}}') == ["fox"]
     assert read("vbench.json", '[{"prompt_en": "a bird", "dimension": ["color"]}]') == ["a bird"]
@@ -187,6 +195,8 @@ def test_prompt_files(tmp_path: Path) -> None:
         ("bad.txt", b"\xff\xfe\xff", "cannot read prompts"),
         ("bad.json", b"{", "cannot read prompts"),
         ("other.json", b'[{"text": "x"}]', "none of prompt, Prompt"),
+        ("string.json", b'"abc"', "neither a list nor an object"),
+        ("huge.csv", b"prompt\n" + 200_000 * b"x", "cannot read prompts"),
         ("prompts.parquet", b"PAR1", "convert it"),
         ("missing.txt", None, "cannot read prompts"),
     ],
