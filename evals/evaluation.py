@@ -42,6 +42,9 @@ class Evaluation:
         extractor: of features, see `Extractor`.
         clip: CLIP model and its weights for the CLIP score; None for none.
         vbench: interpreter of VBench's environment, and dimensions; None for none.
+
+    Raises:
+        EvaluationError: a number is below one.
     """
 
     model: str
@@ -57,6 +60,11 @@ class Evaluation:
     extractor: str = CLASSIFIER
     clip: tuple[str, str | None] | None = None
     vbench: tuple[Path, list[str]] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("samples", "takes", "steps", "batch_size"):
+            if getattr(self, name) < 1:
+                raise EvaluationError(f"{name} must be at least 1, not {getattr(self, name)}.")
 
     def config(self) -> CacheConfig:
         """The method.

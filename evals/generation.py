@@ -117,12 +117,15 @@ def check_manifest(folder: Path, manifest: dict[str, Any]) -> None:
     """Writes down what the samples of a folder are made with, or checks that it is the same.
 
     Raises:
-        EvaluationError: the folder holds samples that were made otherwise.
+        EvaluationError: the folder holds samples that were made otherwise, or cannot be written to.
     """
     path = folder / MANIFEST
     if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(path, manifest)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(path, manifest)
+        except OSError as error:
+            raise EvaluationError(f"cannot write to {folder} ({error}): choose another folder.") from error
         return
     kept, manifest = json.loads(path.read_text()), json.loads(json.dumps(manifest))  # tuples become lists
     for name in manifest.keys() | kept.keys():

@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from diffcache.evals import zoo
 from diffcache.evals.errors import EvaluationError
 from diffcache.evals.evaluation import PAGE, RESULT, Evaluation, evaluate
 from diffcache.evals.flicker import temporal_flickering
@@ -149,17 +150,23 @@ def environment() -> dict[str, str]:
         (["--method", "nonsense"], "no method is called 'nonsense'"),
         (["--clip", "ViT-B-32", "--clip-weights", "{tmp}/clip.pt"], "no CLIP weights at"),
         (["--samples", "4", "--steps", "2"], "4 samples are too few"),
+        (["--samples", "0"], "samples must be at least 1, not 0"),
+        (["--batch-size", "0"], "batch_size must be at least 1, not 0"),
+        (["--prompts", "{tmp}/words.txt"], "dit draws classes, not 'a cat'"),
+        (["--out", "{tmp}/words.txt"], "choose another folder"),
+        (["--model", "{tmp}/empty", "--prompts", "{tmp}/words.txt"], "no pipeline"),
     ],
 )
 def test_what_is_missing_is_said_in_a_sentence(
     arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "empty").mkdir()
+    (tmp_path / "words.txt").write_text("a cat")
     out = tmp_path / "out"
     out.mkdir()
-    asked = _parsed([argument.format(tmp=tmp_path) for argument in arguments], out, monkeypatch)
+    given = ["--out", str(out), *(argument.format(tmp=tmp_path) for argument in arguments)]
     with pytest.raises(EvaluationError, match=re.escape(message)) as raised:
-        evaluate(*asked)  # in this process: starting another for each costs seconds
+        evaluate(*_parsed(given, monkeypatch))  # in this process: starting another for each costs seconds
     assert "\n" not in str(raised.value)
     assert not (out / RESULT).exists()
 
@@ -173,7 +180,13 @@ def test_an_earlier_report_is_gone_once_generation_begins(tmp_path: Path) -> Non
     assert not (tmp_path / PAGE).exists()
 
 
-def _parsed(arguments: list[str], out: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def test_missing_weights_of_a_testbed_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zoo, "FOLDER", tmp_path)
+    with pytest.raises(EvaluationError, match="no pipeline 'dit'"):
+        evaluate(Evaluation("dit", samples=5, steps=2), tmp_path / "out")
+
+
+def _parsed(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> Any:
     import importlib.util
 
     spec = importlib.util.spec_from_file_location("evaluate_script", SCRIPT)
@@ -181,7 +194,7 @@ def _parsed(arguments: list[str], out: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert spec.loader is not None
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
-    monkeypatch.setattr(sys, "argv", ["evaluate.py", "--model", "dit", *arguments, "--out", str(out)])
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", "--model", "dit", *arguments])
     return script.asked()
 
 
