@@ -111,11 +111,23 @@ def test_a_reference_is_computed_once(tmp_path: Path, monkeypatch: pytest.Monkey
     first = reference_features(extractor, folder)
     assert first.features.shape == (6, 128)
     assert first.logits.shape == (6, procedural.NUM_CLASSES)
-    assert torch.equal(
-        first.features, extractor(drawn).features
-    )  # files are 8-bit, and so is what is extracted
-    monkeypatch.setattr(Extractor, "__call__", None)
-    assert torch.equal(reference_features(extractor, folder).features, first.features)
+    # Files are 8-bit, and so is what is extracted; one by one or together is the same but for rounding.
+    torch.testing.assert_close(first.features, extractor(drawn).features, rtol=0, atol=1e-4)
+    with monkeypatch.context() as no_extraction:
+        no_extraction.setattr(Extractor, "__call__", None)
+        assert torch.equal(reference_features(extractor, folder).features, first.features)
+    extractor.net.features.weight.mul_(2)  # other weights of the same name
+    assert not torch.equal(reference_features(extractor, folder).features, first.features)
+
+
+def test_reference_pictures_may_differ_in_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    extractor, (drawn,) = Extractor("classifier"), procedural.pictures(1, 0).pixels
+    save_sample(drawn, tmp_path / "0")
+    save_sample(drawn[:, :40], tmp_path / "1")
+    found = reference_features(extractor, tmp_path).features
+    expected = torch.cat([extractor(picture[None]).features for picture in (drawn, drawn[:, :40])])
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
 
 
 def test_missing_weights_are_named(tmp_path: Path) -> None:
