@@ -19,7 +19,7 @@ from diffcache.evals.prompts import read_prompts
 from diffcache.evals.provenance import provenance
 from diffcache.evals.rendering import Rendered
 from diffcache.evals.subject import Subject
-from diffcache.evals.vbench.naming import export
+from diffcache.evals.vbench.naming import check_encoder, export, file_names
 from diffcache.evals.vbench.running import CUSTOM, FULL_INFO, STANDARD, check_vbench, vbench_scores
 from diffcache.recipes.registry import DEFAULT, METHODS
 
@@ -124,6 +124,8 @@ def evaluate(evaluation: Evaluation, folder: Path) -> dict[str, Any] | None:
     judges = Judges.make(evaluation.extractor, evaluation.reference, evaluation.clip)
     if evaluation.vbench is not None:
         check_vbench(*evaluation.vbench)
+        check_encoder()
+        file_names(map(str, prompts))
     with state.main_process_first():
         check_manifest(folder, evaluation.manifest())
         for stale in (RESULT, PAGE):
@@ -157,7 +159,7 @@ def _vbench(evaluation: Evaluation, arm: Arm, prompts: list[Any]) -> dict[str, f
     """Scores of an arm's videos by dimension; none where VBench was not asked for."""
     if evaluation.vbench is None:
         return {}
-    videos = ((prompts[i], i % evaluation.takes, arm.sample(i)) for i in range(evaluation.samples))
+    videos = ((name, arm.sample(i)) for i, name in enumerate(file_names(prompts)))
     standard = evaluation.prompts is not None and evaluation.prompts.name == FULL_INFO
     folder = export(videos, arm.folder / "vbench")
     return vbench_scores(*evaluation.vbench, folder, STANDARD if standard else CUSTOM)
