@@ -80,6 +80,20 @@ def test_an_interrupted_generation_goes_on_where_it_stopped(tmp_path: Path) -> N
     assert Arm(tmp_path, 10, 2).generate(Painter(), Share()) == 0
 
 
+def test_a_sample_that_was_deleted_is_made_again(tmp_path: Path) -> None:
+    arm = Arm(tmp_path, 6, 2)
+    arm.generate(Painter(), Share())
+    (tmp_path / "samples" / "000003.png").unlink()
+    with pytest.raises(EvaluationError, match=r"000003 is missing: run again"):
+        arm.sample(3)
+    with pytest.raises(EvaluationError, match="1 of 3 batches are not done"):
+        arm.records()
+    painter = Painter()
+    assert arm.generate(painter, Share()) == 1
+    assert painter.asked == [2, 3]
+    assert torch.equal(arm.sample(3), painted(3))
+
+
 def test_a_folder_holds_one_evaluation(tmp_path: Path) -> None:
     check_manifest(tmp_path / "a", {"steps": 50, "window": (1, 2)})
     check_manifest(tmp_path / "a", {"steps": 50, "window": (1, 2)})
