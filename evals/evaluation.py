@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import PartialState
 
 from diffcache.config import CacheConfig
@@ -118,7 +119,9 @@ def evaluate(evaluation: Evaluation, folder: Path) -> dict[str, Any] | None:
     Raises:
         EvaluationError: a file, weights or samples are missing or unreadable. Then there is no `evaluation.json`.
     """
-    state = PartialState()
+    state = PartialState(
+        cpu=not torch.accelerator.is_available()
+    )  # else CPU processes do not find each other
     share = Share(state.process_index, state.num_processes)
     prompts, config = evaluation.asked(), evaluation.config()
     judges = Judges.make(evaluation.extractor, evaluation.reference, evaluation.clip)
@@ -140,7 +143,7 @@ def evaluate(evaluation: Evaluation, folder: Path) -> dict[str, Any] | None:
         return None
     result = {
         "manifest": evaluation.manifest(),
-        "provenance": provenance(str(state.device)),
+        "provenance": {**provenance(str(state.device)), "processes": state.num_processes},
         "prompts": prompts,
         **summary(arms, values, judges),
         "vbench": {name: _vbench(evaluation, arm, prompts) for name, arm in arms.items()},

@@ -152,7 +152,13 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    return {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT),
+        "CUDA_VISIBLE_DEVICES": "",
+    }
 
 
 @pytest.mark.parametrize(
@@ -224,7 +230,8 @@ def test_two_processes_one_killed_then_resumed_equal_one_process(tmp_path: Path)
     arguments = ["--model", "dit", "--samples", "24", "--steps", "10", "--batch-size", "2"]
     whole, split = tmp_path / "one", tmp_path / "two"
     assert run(*arguments, "--out", whole).returncode == 0
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]
+    # Its launcher of several processes, which without GPUs are two on the CPU; `--cpu` would start one.
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
     launch += ["--main_process_port", "0", str(SCRIPT), *arguments, "--out", str(split)]
 
     first = subprocess.Popen(launch, env=environment(), start_new_session=True)
@@ -243,6 +250,7 @@ def test_two_processes_one_killed_then_resumed_equal_one_process(tmp_path: Path)
     assert all(path.stat().st_mtime_ns == at for path, at in {**done, **samples}.items())
     assert {p.stem for p in split.glob("cached/samples/*.png")} == {f"{i:06d}" for i in range(24)}
     one, two = (json.loads((folder / RESULT).read_text()) for folder in (whole, split))
+    assert (one["provenance"]["processes"], two["provenance"]["processes"]) == (1, 2)
     for name in ("per_sample", "fidelity_and_alignment", "distances"):
         assert _numbers(two[name]) == pytest.approx(_numbers(one[name]), abs=1e-6)
 
