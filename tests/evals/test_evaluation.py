@@ -22,7 +22,9 @@ from diffcache.evals.flicker import temporal_flickering
 from diffcache.evals.generation import Arm, Share, check_manifest
 from diffcache.evals.media import load_sample, save_sample
 from diffcache.evals.rendering import Rendered
-from diffcache.evals.webpage.page import write_page
+from diffcache.evals.webpage import inline
+from diffcache.evals.webpage.inline import data_uri
+from diffcache.evals.webpage.page import _pareto, write_page
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "evaluate.py"
@@ -120,6 +122,20 @@ def test_an_evaluation_and_its_page(model: str, tmp_path: Path) -> None:
     if model == "wan":
         encoded = re.findall(r"data:image/png;base64,([^\"]+)", page)[0]
         assert _frames(encoded) == 9
+
+
+def test_a_race_is_shown_for_its_testbed_alone() -> None:
+    assert (_pareto("flux") or "").startswith("<svg")
+    assert _pareto("somebody/flux") is None
+
+
+def test_what_is_big_is_shown_with_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    film = torch.rand(3, 3, 16, 16)
+    assert data_uri(film).startswith("data:image/png;")
+    monkeypatch.setattr(inline, "LOSSLESS", film.numel() - 1)
+    kind, encoded = data_uri(film).split(",")
+    assert kind == "data:image/webp;base64"
+    assert _frames(encoded) == 3
 
 
 def _frames(encoded: str) -> int:
