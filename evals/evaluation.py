@@ -119,9 +119,8 @@ def evaluate(evaluation: Evaluation, folder: Path) -> dict[str, Any] | None:
     Raises:
         EvaluationError: a file, weights or samples are missing or unreadable. Then there is no `evaluation.json`.
     """
-    state = PartialState(
-        cpu=not torch.accelerator.is_available()
-    )  # else CPU processes do not find each other
+    # Only when told that it is on the CPU does it look for other processes there.
+    state = PartialState(cpu=not torch.accelerator.is_available())
     share = Share(state.process_index, state.num_processes)
     prompts, config = evaluation.asked(), evaluation.config()
     judges = Judges.make(evaluation.extractor, evaluation.reference, evaluation.clip)
