@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ class ClipScore:
 
     Args:
         model: an open-clip model name ("ViT-L-14"), or "hf-hub:..." for one from the hub.
-        weights: its weights: an open-clip tag ("openai") or a local checkpoint; None for a hub model.
+        weights: its weights: an open-clip tag ("openai") or a local checkpoint; None for a hub model, which brings its own.
 
     Raises:
         EvaluationError: no such model, or its weights are missing.
@@ -30,10 +31,11 @@ class ClipScore:
         import open_clip
 
         try:
-            built: Any = open_clip.create_model_and_transforms(model, pretrained=_existing(weights))
-        except (RuntimeError, OSError) as error:
+            built: Any = open_clip.create_model_and_transforms(model, pretrained=_existing(model, weights))
+        except (RuntimeError, OSError, UnpicklingError) as error:
             raise EvaluationError(
-                f"CLIP model {model} with weights {weights}: {_first_line(error)}"
+                f"CLIP model {model} cannot be had with weights {weights} ({_first_sentence(error)}): "
+                "name a checkpoint of that model, or an open-clip tag."
             ) from error
         self.net, _, self.transform = built
         self.net.eval()
@@ -52,22 +54,20 @@ class ClipScore:
         """
         frames = pictures.flatten(0, -4)
         pixels = torch.stack([self.transform(to_pil(frame)) for frame in frames])
-        seen = functional.normalize(self.net.encode_image(pixels), dim=-1).view(len(prompts), -1, self._width)
+        seen = functional.normalize(self.net.encode_image(pixels), dim=-1)
         said = functional.normalize(self.net.encode_text(self.tokenize(list(prompts))), dim=-1)
-        cosines = (seen * said[:, None]).sum(-1)
+        cosines: Tensor = (seen.view(len(prompts), -1, said.shape[-1]) * said[:, None]).sum(-1)
         return WEIGHT * cosines.clamp_min(0).mean(1)
 
-    @property
-    def _width(self) -> int:
-        return int(self.net.text_projection.shape[-1])
 
-
-def _existing(weights: str | None) -> str | None:
+def _existing(model: str, weights: str | None) -> str | None:
     """The weights as they are named; a path must exist."""
+    if weights is None and not model.startswith("hf-hub:"):  # open-clip would take random ones
+        raise EvaluationError(f"CLIP model {model} needs weights: name an open-clip tag, or a checkpoint.")
     if weights is not None and Path(weights).suffix and not Path(weights).is_file():
         raise EvaluationError(f"no CLIP weights at {weights}: name the checkpoint file, or an open-clip tag.")
     return weights
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]
+def _first_sentence(error: Exception) -> str:
+    return str(error).splitlines()[0].split(". ")[0].rstrip(".: ")

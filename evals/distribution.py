@@ -20,6 +20,8 @@ NEIGHBOURS = 3
 SMALLEST_SPLIT = 100
 SEED = 0
 """KID and the Inception score draw subsets: from this seed, so that a figure can be repeated."""
+ALONE = {"sync_on_compute": False}
+"""For torchmetrics: the features are gathered already, and only the main process computes."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def distances(features: Tensor, reference: Tensor, logits: Tensor | None = None)
 
 def fid(features: Tensor, reference: Tensor) -> float:
     """Fréchet distance of two sets of features, [N, D] and [M, D]."""
-    metric = FrechetInceptionDistance(_AsItIs(features.shape[1]))
+    metric = FrechetInceptionDistance(_AsItIs(features.shape[1]), **ALONE)
     metric.update(reference, real=True)
     metric.update(features, real=False)
     return float(metric.compute())
@@ -76,7 +78,9 @@ def kid(features: Tensor, reference: Tensor) -> float:
     size = min(KID_SUBSET_SIZE, len(features), len(reference))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it keeps all features, which is known
-        metric = KernelInceptionDistance(_AsItIs(features.shape[1]), subsets=KID_SUBSETS, subset_size=size)
+        metric = KernelInceptionDistance(
+            _AsItIs(features.shape[1]), subsets=KID_SUBSETS, subset_size=size, **ALONE
+        )
     metric.update(reference, real=True)
     metric.update(features, real=False)
     with torch.random.fork_rng(devices=[]):
@@ -91,7 +95,7 @@ def inception_score(logits: Tensor) -> float:
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")  # that it keeps all logits, and has no deviation of one split
         torch.manual_seed(SEED)
-        metric = InceptionScore(_AsItIs(logits.shape[1]), splits=splits)
+        metric = InceptionScore(_AsItIs(logits.shape[1]), splits=splits, **ALONE)
         metric.update(logits)
         mean, _ = metric.compute()
     return float(mean)

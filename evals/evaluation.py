@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import PartialState
 
 from diffcache.config import CacheConfig
@@ -19,7 +20,7 @@ from diffcache.evals.prompts import read_prompts
 from diffcache.evals.provenance import provenance
 from diffcache.evals.rendering import Rendered
 from diffcache.evals.subject import Subject
-from diffcache.evals.vbench.naming import export
+from diffcache.evals.vbench.naming import check_encoder, export, file_names
 from diffcache.evals.vbench.running import CUSTOM, FULL_INFO, STANDARD, check_vbench, vbench_scores
 from diffcache.recipes.registry import DEFAULT, METHODS
 
@@ -42,6 +43,9 @@ class Evaluation:
         extractor: of features, see `Extractor`.
         clip: CLIP model and its weights for the CLIP score; None for none.
         vbench: interpreter of VBench's environment, and dimensions; None for none.
+
+    Raises:
+        EvaluationError: a number is below one.
     """
 
     model: str
@@ -57,6 +61,11 @@ class Evaluation:
     extractor: str = CLASSIFIER
     clip: tuple[str, str | None] | None = None
     vbench: tuple[Path, list[str]] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("samples", "takes", "steps", "batch_size"):
+            if getattr(self, name) < 1:
+                raise EvaluationError(f"{name} must be at least 1, not {getattr(self, name)}.")
 
     def config(self) -> CacheConfig:
         """The method.
@@ -110,12 +119,15 @@ def evaluate(evaluation: Evaluation, folder: Path) -> dict[str, Any] | None:
     Raises:
         EvaluationError: a file, weights or samples are missing or unreadable. Then there is no `evaluation.json`.
     """
-    state = PartialState()
+    # Only when told that it is on the CPU does it look for other processes there.
+    state = PartialState(cpu=not torch.accelerator.is_available())
     share = Share(state.process_index, state.num_processes)
     prompts, config = evaluation.asked(), evaluation.config()
     judges = Judges.make(evaluation.extractor, evaluation.reference, evaluation.clip)
     if evaluation.vbench is not None:
         check_vbench(*evaluation.vbench)
+        check_encoder()
+        file_names(map(str, prompts))
     with state.main_process_first():
         check_manifest(folder, evaluation.manifest())
         for stale in (RESULT, PAGE):
@@ -130,7 +142,7 @@ def evaluate(evaluation: Evaluation, folder: Path) -> dict[str, Any] | None:
         return None
     result = {
         "manifest": evaluation.manifest(),
-        "provenance": provenance(str(state.device)),
+        "provenance": {**provenance(str(state.device)), "processes": state.num_processes},
         "prompts": prompts,
         **summary(arms, values, judges),
         "vbench": {name: _vbench(evaluation, arm, prompts) for name, arm in arms.items()},
@@ -149,7 +161,7 @@ def _vbench(evaluation: Evaluation, arm: Arm, prompts: list[Any]) -> dict[str, f
     """Scores of an arm's videos by dimension; none where VBench was not asked for."""
     if evaluation.vbench is None:
         return {}
-    videos = ((prompts[i], i % evaluation.takes, arm.sample(i)) for i in range(evaluation.samples))
+    videos = ((name, arm.sample(i)) for i, name in enumerate(file_names(prompts)))
     standard = evaluation.prompts is not None and evaluation.prompts.name == FULL_INFO
     folder = export(videos, arm.folder / "vbench")
     return vbench_scores(*evaluation.vbench, folder, STANDARD if standard else CUSTOM)

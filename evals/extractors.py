@@ -18,7 +18,6 @@ from diffcache.evals.media import eight_bit, load_sample
 
 CLASSIFIER, INCEPTION = "classifier", "inception"
 PICTURE_FILES = (".png", ".jpg", ".jpeg", ".webp")
-BATCH = 32
 
 
 @dataclass(frozen=True)
@@ -62,19 +61,19 @@ class Extractor:
 
 
 def reference_features(extractor: Extractor, folder: Path) -> Features:
-    """Features of a folder of pictures, computed once and kept in the user's cache folder.
+    """Features of a folder of pictures of any sizes, computed once and kept in the user's cache folder.
 
     Raises:
-        EvaluationError: the folder has no pictures.
+        EvaluationError: the folder has no pictures, or one that cannot be read.
     """
     files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in PICTURE_FILES)
     if not files:
         raise EvaluationError(
             f"{folder} has no pictures ({', '.join(PICTURE_FILES)}): name a folder that has."
         )
-    kept = _cache_folder() / f"{_fingerprint(extractor.name, files)}.safetensors"
+    kept = _cache_folder() / f"{_fingerprint(extractor, files)}.safetensors"
     if not kept.exists():
-        parts = [extractor(_load(files[i : i + BATCH])) for i in range(0, len(files), BATCH)]
+        parts = [extractor(load_sample(file)[None]) for file in files]
         kept.parent.mkdir(parents=True, exist_ok=True)
         partial = kept.with_suffix(f".{os.getpid()}")
         tensors = {
@@ -108,15 +107,11 @@ def _inception(weights: str) -> Any:
         ) from error
 
 
-def _load(files: list[Path]) -> Tensor:
-    pictures = [load_sample(file) for file in files]
-    if len({picture.shape for picture in pictures}) > 1:
-        raise EvaluationError(f"{files[0].parent} mixes picture sizes: resize them to one.")
-    return torch.stack(pictures)
-
-
-def _fingerprint(extractor: str, files: list[Path]) -> str:
-    digest = hashlib.sha256(extractor.encode())
+def _fingerprint(extractor: Extractor, files: list[Path]) -> str:
+    """Of the extractor's weights, whatever file they come from, and of the pictures' names, sizes and times."""
+    digest = hashlib.sha256()
+    for tensor in extractor.net.state_dict().values():
+        digest.update(tensor.numpy().tobytes())
     for file in files:
         state = file.stat()
         digest.update(f"{file}|{state.st_size}|{state.st_mtime_ns}".encode())

@@ -47,8 +47,8 @@ class BatchRecord:
 class Arm:
     """One folder of samples: `samples/000000.png`, ..., and `batches/000000.json`, the records of what is done.
 
-    A batch is done when its record is there, which is written after its samples. Batches are the same however many
-    processes there are, because a cache may decide for a batch as a whole.
+    A batch is done when its record is there, which is written after its samples, and they still are. Batches are the
+    same however many processes there are, because a cache may decide for a batch as a whole.
 
     Args:
         folder: where; made if need be.
@@ -69,7 +69,7 @@ class Arm:
         Args:
             render: sample indices to pictures [N, ...], from seeds that depend on the index alone.
         """
-        todo = [number for number in self._mine(share) if not self._record(number).exists()]
+        todo = [number for number in self._mine(share) if not self._done(number)]
         for number in todo:
             rendered = render(self.batches[number])
             for index, sample in zip(self.batches[number], rendered.pictures, strict=True):
@@ -88,7 +88,10 @@ class Arm:
         Raises:
             EvaluationError: it is missing or cannot be read.
         """
-        return load_sample(find_sample(self._sample(index)))
+        path = find_sample(self._sample(index))
+        if path is None:
+            raise EvaluationError(f"sample {self._sample(index)} is missing: run again.")
+        return load_sample(path)
 
     def records(self) -> list[BatchRecord]:
         """What every batch cost.
@@ -96,12 +99,16 @@ class Arm:
         Raises:
             EvaluationError: some batches are not done.
         """
-        missing = [number for number in range(len(self.batches)) if not self._record(number).exists()]
+        missing = [number for number in range(len(self.batches)) if not self._done(number)]
         if missing:
             raise EvaluationError(
                 f"{self.folder}: {len(missing)} of {len(self.batches)} batches are not done; run again to finish."
             )
         return [BatchRecord(**json.loads(self._record(i).read_text())) for i in range(len(self.batches))]
+
+    def _done(self, number: int) -> bool:
+        samples = (find_sample(self._sample(index)) for index in self.batches[number])
+        return self._record(number).exists() and all(samples)
 
     def _mine(self, share: Share) -> range:
         return range(share.rank, len(self.batches), share.world)
@@ -117,12 +124,15 @@ def check_manifest(folder: Path, manifest: dict[str, Any]) -> None:
     """Writes down what the samples of a folder are made with, or checks that it is the same.
 
     Raises:
-        EvaluationError: the folder holds samples that were made otherwise.
+        EvaluationError: the folder holds samples that were made otherwise, or cannot be written to.
     """
     path = folder / MANIFEST
     if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(path, manifest)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(path, manifest)
+        except OSError as error:
+            raise EvaluationError(f"cannot write to {folder} ({error}): choose another folder.") from error
         return
     kept, manifest = json.loads(path.read_text()), json.loads(json.dumps(manifest))  # tuples become lists
     for name in manifest.keys() | kept.keys():

@@ -65,14 +65,7 @@ def load_sample(path: Path) -> Tensor:
         ) from error
 
 
-def find_sample(path: Path) -> Path:
-    """The file of a sample that is named without its ending.
-
-    Raises:
-        EvaluationError: there is none.
-    """
-    for ending in (PICTURE, VIDEO):
-        found = path.with_name(path.name + ending)
-        if found.exists():
-            return found
-    raise EvaluationError(f"sample {path} is missing: delete its batch's record, and run again.")
+def find_sample(path: Path) -> Path | None:
+    """The file of a sample that is named without its ending; None where there is none."""
+    files = (path.with_name(path.name + ending) for ending in (PICTURE, VIDEO))
+    return next((file for file in files if file.exists()), None)

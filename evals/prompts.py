@@ -9,15 +9,17 @@ from diffcache.evals.errors import EvaluationError
 
 COLUMNS = ("prompt", "Prompt", "caption", "prompt_en")
 """Where a prompt stands: our own and MJHQ-30K's, PartiPrompts', COCO's, VBench's name for it."""
+ENCODING = "utf-8-sig"
+"""UTF-8, also with the mark that spreadsheets put in front."""
 
 
 def read_prompts(path: Path) -> list[str]:
     """The prompts of a file, in its order.
 
     Args:
-        path: `.txt` with one per line; `.csv` or `.tsv` with a column of prompts (PartiPrompts); `.json`: a list of
-            strings or of objects (VBench), an object of objects (MJHQ-30K), or COCO's annotations, of which the
-            first caption of each picture is taken.
+        path: `.txt` with one per line; `.csv`, or `.tsv` without quoting (PartiPrompts), with a column of prompts;
+            `.json`: a list of strings or of objects (VBench), an object of objects (MJHQ-30K), or COCO's
+            annotations, of which the first caption of each picture is taken.
 
     Raises:
         EvaluationError: no such file, another format, nothing in it.
@@ -29,7 +31,7 @@ def read_prompts(path: Path) -> list[str]:
         )
     try:
         prompts = [prompt.strip() for prompt in reader(path)]
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError) as error:
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, csv.Error, KeyError, TypeError) as error:
         raise EvaluationError(
             f"cannot read prompts from {path} ({type(error).__name__}: {error}): give one per line in a .txt file."
         ) from error
@@ -40,17 +42,20 @@ def read_prompts(path: Path) -> list[str]:
 
 
 def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines()
+    return path.read_text(encoding=ENCODING).splitlines()
 
 
 def _table(path: Path) -> list[str]:
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ","))
+    tabs: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+    with path.open(encoding=ENCODING, newline="") as file:
+        rows = list(csv.DictReader(file, **(tabs if path.suffix.lower() == ".tsv" else {})))
     return [_prompt_of(row) for row in rows]
 
 
 def _json(path: Path) -> list[str]:
-    data = json.loads(path.read_text(encoding="utf-8"))
+    data = json.loads(path.read_text(encoding=ENCODING))
+    if not isinstance(data, (dict, list)):
+        raise TypeError("neither a list nor an object")
     if isinstance(data, dict) and "annotations" in data:
         first: dict[Any, str] = {}
         for entry in data["annotations"]:
@@ -63,5 +68,5 @@ def _json(path: Path) -> list[str]:
 def _prompt_of(entry: dict[str, Any]) -> str:
     for column in COLUMNS:
         if column in entry:
-            return str(entry[column])
+            return "" if entry[column] is None else str(entry[column])  # a short row
     raise KeyError(f"none of {', '.join(COLUMNS)} among {', '.join(map(str, entry))}")

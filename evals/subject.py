@@ -26,7 +26,7 @@ class Subject:
 
     def __init__(self, model: str, steps: int, device: torch.device) -> None:
         self.model, self.steps = model, steps
-        self.pipe = zoo.load(model) if model in zoo.NAMES else _load(model, device)
+        self.pipe = _load(model, device)
         self.pipe.to(device)
 
     def render(
@@ -47,6 +47,8 @@ class Subject:
 
 def _load(model: str, device: torch.device) -> Any:
     try:
+        if model in zoo.NAMES:
+            return zoo.load(model)
         pipe = DiffusionPipeline.from_pretrained(
             model, torch_dtype=None if device.type == "cpu" else torch.bfloat16
         )

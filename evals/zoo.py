@@ -12,6 +12,7 @@ import torch
 from diffusers import DiffusionPipeline
 
 from diffcache.evals import procedural
+from diffcache.evals.errors import EvaluationError
 
 FOLDER = Path(__file__).resolve().parent / "testbeds"
 NAMES = ("dit", "flux", "wan", "sd")
@@ -34,7 +35,7 @@ def load(name: str, torch_dtype: torch.dtype = torch.float32) -> Any:
         raise ValueError(f"no testbed is called {name!r}; there are {', '.join(NAMES)}")
     # In float32 the pipelines load as they are; not asking spares the warning about how newer versions ask.
     asked = {} if torch_dtype == torch.float32 else {"torch_dtype": torch_dtype}
-    pipe = DiffusionPipeline.from_pretrained(FOLDER / name, local_files_only=True, **asked)
+    pipe = DiffusionPipeline.from_pretrained(str(FOLDER / name), local_files_only=True, **asked)
     pipe.set_progress_bar_config(disable=True)
     return pipe
 
@@ -51,9 +52,13 @@ def sample_call(
 
 
 def call_for(name: str, asked: list[Any], seeds: Iterable[int], num_inference_steps: int) -> dict[str, Any]:
-    """Arguments for `pipe(**call)[0]` with prompts (class labels for dit) of your own, and a seed for each."""
+    """Arguments for `pipe(**call)[0]` with prompts (class labels for dit) of your own, and a seed for each.
+
+    Raises:
+        EvaluationError: a prompt for dit is no class label.
+    """
     call: dict[str, Any] = (
-        {"class_labels": [int(label) for label in asked]} if name == "dit" else {"prompt": asked}
+        {"class_labels": [_label(label) for label in asked]} if name == "dit" else {"prompt": asked}
     )
     if name == "flux":
         call["negative_prompt"] = [""] * len(asked)
@@ -85,6 +90,14 @@ def prompts(name: str, n: int, split: Split = "calibration") -> list[Any]:
 def label_of(name: str, prompt: Any) -> int:
     """Class that the classifier should see in the answer to a prompt."""
     return int(prompt) if name == "dit" else procedural.label_of(prompt)
+
+
+def _label(asked: Any) -> int:
+    if str(asked).isdecimal() and int(asked) < procedural.NUM_CLASSES:
+        return int(asked)
+    raise EvaluationError(
+        f"dit draws classes, not {asked!r}: give numbers from 0 to {procedural.NUM_CLASSES - 1}."
+    )
 
 
 @lru_cache(maxsize=8)

@@ -75,10 +75,10 @@ def asked() -> tuple[Evaluation, Path]:
 
 
 def main() -> None:
-    evaluation, folder = asked()
-    if evaluation.model in zoo.NAMES:
-        torch.set_num_threads(1)  # such small networks are slower with more
     try:
+        evaluation, folder = asked()
+        if evaluation.model in zoo.NAMES:
+            torch.set_num_threads(1)  # such small networks are slower with more
         result = evaluate(evaluation, folder)
         if result is not None:
             print(f"figures: {folder / 'evaluation.json'}\nreport: {write_page(result, folder)}")

@@ -29,7 +29,7 @@ BLOCKS = [r"(single_)?(transformer_)?blocks\.\d+"]
 
 @contextmanager
 def _cache_dit(
-    pipe: Any, setting: float, track: Track, *, calibrator: str | None, masked: bool = False
+    pipe: Any, setting: float, track: Track, *, calibrator: str | None, masked: bool = False, order: int = 1
 ) -> Iterator[None]:
     """DBCache with one block in front, so that it can reach the smallest budgets."""
     import cache_dit
@@ -42,7 +42,7 @@ def _cache_dit(
             "steps_computation_policy": "static",
         }
     calibrators = {
-        "TaylorSeer": cache_dit.TaylorSeerCalibratorConfig(taylorseer_order=1),
+        "TaylorSeer": cache_dit.TaylorSeerCalibratorConfig(taylorseer_order=order),
         "FoCa": cache_dit.FoCaCalibratorConfig(),
     }
     config = cache_dit.DBCacheConfig(
@@ -104,11 +104,11 @@ def _mag(setting: float, track: Track) -> MagCacheConfig:
     )
 
 
-def _taylor(setting: float, track: Track, *, places: list[str]) -> TaylorSeerCacheConfig:
+def _taylor(setting: float, track: Track, *, places: list[str], order: int = 1) -> TaylorSeerCacheConfig:
     return TaylorSeerCacheConfig(
         cache_interval=int(setting),
         disable_cache_before_step=WARM_UP,
-        max_order=1,
+        max_order=order,
         taylor_factors_dtype=torch.float32,
         cache_identifiers=places,
     )
@@ -131,10 +131,16 @@ PEERS = (
     _of_cache_dit("DBCache, TaylorSeer", "threshold", THRESHOLDS, calibrator="TaylorSeer"),
     _of_cache_dit("DBCache, FoCa", "threshold", THRESHOLDS, calibrator="FoCa"),
     _of_cache_dit("step mask, TaylorSeer", "ticks", TICKS, calibrator="TaylorSeer", masked=True),
+    _of_cache_dit(
+        "step mask, TaylorSeer, order 2", "ticks", TICKS, calibrator="TaylorSeer", masked=True, order=2
+    ),
     _of_diffusers("FirstBlockCache", "threshold", THRESHOLDS, _first_block),
     _of_diffusers("MagCache", "threshold", THRESHOLDS, _mag),
     _of_diffusers("TaylorSeer, attention", "interval", INTERVALS, partial(_taylor, places=ATTENTIONS)),
     _of_diffusers("TaylorSeer, blocks", "interval", INTERVALS, partial(_taylor, places=BLOCKS)),
+    _of_diffusers(
+        "TaylorSeer, blocks, order 2", "interval", INTERVALS, partial(_taylor, places=BLOCKS, order=2)
+    ),
     _of_diffusers("SeaCache", "threshold", THRESHOLDS, _sea),
     Contender("DeepCache", "DeepCache", "interval", INTERVALS, _deep_cache),
 )

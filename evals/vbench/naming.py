@@ -1,6 +1,8 @@
 """Videos as VBench wants to find them: `{prompt}-{take}.mp4` in one flat folder."""
 
+from collections import Counter
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 
 from torch import Tensor
@@ -13,30 +15,45 @@ LONGEST = 255 - len("-00.mp4")
 """Of a file name on common file systems, in bytes."""
 
 
-def export(videos: Iterable[tuple[str, int, Tensor]], folder: Path) -> Path:
+def export(videos: Iterable[tuple[str, Tensor]], folder: Path) -> Path:
     """Writes videos for VBench; returns the folder.
 
     Args:
-        videos: prompt, take (0, 1, ...) and video [F, 3, H, W] in 0..1.
+        videos: file name and video [F, 3, H, W] in 0..1.
         folder: made if need be; what is in it already is overwritten by name.
 
     Raises:
-        EvaluationError: a sample is no video, a prompt cannot be a file's name, no encoder is installed.
+        EvaluationError: a sample is no video.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for prompt, take, video in videos:
+    for name, video in videos:
         if video.ndim != 4:
             raise EvaluationError("VBench judges videos: evaluate a video pipeline with it.")
-        _write(video, folder / file_name(prompt, take))
+        _write(video, folder / name)
     return folder
 
 
-def file_name(prompt: str, take: int) -> str:
-    """Name of a take of a prompt.
+def check_encoder() -> None:
+    """Raises EvaluationError where nothing is installed that writes mp4."""
+    if find_spec("imageio_ffmpeg") is None:
+        raise EvaluationError("writing mp4 needs an encoder: pip install imageio-ffmpeg.")
+
+
+def file_names(prompts: Iterable[str]) -> list[str]:
+    """A file name for each prompt: its take is how often the prompt has been there before.
 
     Raises:
-        EvaluationError: the prompt cannot be a file's name.
+        EvaluationError: a prompt cannot be a file's name.
     """
+    takes: Counter[str] = Counter()
+    names = []
+    for prompt in prompts:
+        names.append(_file_name(prompt, takes[prompt]))
+        takes[prompt] += 1
+    return names
+
+
+def _file_name(prompt: str, take: int) -> str:
     if "/" in prompt or "\0" in prompt or len(prompt.encode()) > LONGEST:
         raise EvaluationError(
             f"VBench names files after prompts, and this one cannot be one: {prompt[:80]!r}."
@@ -47,16 +64,12 @@ def file_name(prompt: str, take: int) -> str:
 def _write(video: Tensor, path: Path) -> None:
     import imageio.v3 as iio
 
-    frames = eight_bit(video).movedim(1, -1).numpy()
-    try:
-        # A macro block of 1 keeps the size as it is; a constant rate factor of 0 loses nothing but colour resolution.
-        iio.imwrite(
-            path,
-            frames,
-            plugin="FFMPEG",
-            fps=FRAMES_PER_SECOND,
-            macro_block_size=1,
-            output_params=["-crf", "0"],
-        )
-    except ImportError as error:
-        raise EvaluationError("writing mp4 needs an encoder: pip install imageio-ffmpeg.") from error
+    # A macro block of 1 keeps the size as it is; a constant rate factor of 0 loses nothing but colour resolution.
+    iio.imwrite(
+        path,
+        eight_bit(video).movedim(1, -1).numpy(),
+        plugin="FFMPEG",
+        fps=FRAMES_PER_SECOND,
+        macro_block_size=1,
+        output_params=["-crf", "0"],
+    )

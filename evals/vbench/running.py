@@ -53,7 +53,7 @@ def check_vbench(python: Path, dimensions: list[str]) -> None:
     unknown = [name for name in dimensions if name not in WEIGHTS]
     if unknown:
         raise EvaluationError(f"VBench has no dimension {unknown[0]!r}; it has {', '.join(WEIGHTS)}.")
-    if not python.exists():
+    if not (python.is_file() and os.access(python, os.X_OK)):
         raise EvaluationError(
             f"no interpreter at {python}: make one with `python -m venv`, and `pip install vbench` into it."
         )

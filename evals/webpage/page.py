@@ -6,6 +6,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from diffcache.evals import zoo
 from diffcache.evals.evaluation import PAGE
 from diffcache.evals.generation import Arm
 from diffcache.evals.measuring import CACHED, FULL
@@ -15,15 +16,18 @@ from diffcache.evals.race.pareto import race_svg
 from diffcache.evals.webpage.inline import data_uri
 
 WORST = 6
+SMALL = 256
+"""Width up to which pixels are shown as squares instead of smoothed."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A sample with and without cache, as data URIs."""
+    """A sample with and without cache, as data URIs; small ones are shown with their pixels."""
 
     index: int
     prompt: str
     psnr: float
+    small: bool
     full: str
     cached: str
 
@@ -55,19 +59,16 @@ def _worst(result: dict[str, Any], folder: Path) -> list[Pair]:
     manifest = result["manifest"]
     full, cached = (Arm(folder / n, manifest["samples"], manifest["batch_size"]) for n in (FULL, CACHED))
     ranked = sorted(result["per_sample"], key=lambda one: one["psnr"])[:WORST]
-    return [
-        Pair(
-            one["index"],
-            str(result["prompts"][one["index"]]),
-            one["psnr"],
-            data_uri(full.sample(one["index"])),
-            data_uri(cached.sample(one["index"])),
-        )
-        for one in ranked
-    ]
+    return [_pair(one, str(result["prompts"][one["index"]]), full, cached) for one in ranked]
+
+
+def _pair(one: dict[str, Any], prompt: str, full: Arm, cached: Arm) -> Pair:
+    plain, made = full.sample(one["index"]), cached.sample(one["index"])
+    small = plain.shape[-1] <= SMALL
+    return Pair(one["index"], prompt, one["psnr"], small, data_uri(plain), data_uri(made))
 
 
 def _pareto(model: str) -> str | None:
-    """The race on a testbed, where it has been run."""
-    path = RESULTS / f"race_{Path(model).name}.json"
-    return race_svg(Outcome.load(path)) if path.exists() else None
+    """The race, where the model is a testbed on which it has been run."""
+    path = RESULTS / f"race_{model}.json"
+    return race_svg(Outcome.load(path)) if model in zoo.NAMES and path.exists() else None

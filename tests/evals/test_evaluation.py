@@ -15,13 +15,16 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from diffcache.evals import zoo
 from diffcache.evals.errors import EvaluationError
 from diffcache.evals.evaluation import PAGE, RESULT, Evaluation, evaluate
 from diffcache.evals.flicker import temporal_flickering
 from diffcache.evals.generation import Arm, Share, check_manifest
 from diffcache.evals.media import load_sample, save_sample
 from diffcache.evals.rendering import Rendered
-from diffcache.evals.webpage.page import write_page
+from diffcache.evals.webpage import inline
+from diffcache.evals.webpage.inline import data_uri
+from diffcache.evals.webpage.page import _pareto, write_page
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "evaluate.py"
@@ -79,6 +82,20 @@ def test_an_interrupted_generation_goes_on_where_it_stopped(tmp_path: Path) -> N
     assert Arm(tmp_path, 10, 2).generate(Painter(), Share()) == 0
 
 
+def test_a_sample_that_was_deleted_is_made_again(tmp_path: Path) -> None:
+    arm = Arm(tmp_path, 6, 2)
+    arm.generate(Painter(), Share())
+    (tmp_path / "samples" / "000003.png").unlink()
+    with pytest.raises(EvaluationError, match=r"000003 is missing: run again"):
+        arm.sample(3)
+    with pytest.raises(EvaluationError, match="1 of 3 batches are not done"):
+        arm.records()
+    painter = Painter()
+    assert arm.generate(painter, Share()) == 1
+    assert painter.asked == [2, 3]
+    assert torch.equal(arm.sample(3), painted(3))
+
+
 def test_a_folder_holds_one_evaluation(tmp_path: Path) -> None:
     check_manifest(tmp_path / "a", {"steps": 50, "window": (1, 2)})
     check_manifest(tmp_path / "a", {"steps": 50, "window": (1, 2)})
@@ -105,6 +122,20 @@ def test_an_evaluation_and_its_page(model: str, tmp_path: Path) -> None:
     if model == "wan":
         encoded = re.findall(r"data:image/png;base64,([^\"]+)", page)[0]
         assert _frames(encoded) == 9
+
+
+def test_a_race_is_shown_for_its_testbed_alone() -> None:
+    assert (_pareto("flux") or "").startswith("<svg")
+    assert _pareto("somebody/flux") is None
+
+
+def test_what_is_big_is_shown_with_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    film = torch.rand(3, 3, 16, 16)
+    assert data_uri(film).startswith("data:image/png;")
+    monkeypatch.setattr(inline, "LOSSLESS", film.numel() - 1)
+    kind, encoded = data_uri(film).split(",")
+    assert kind == "data:image/webp;base64"
+    assert _frames(encoded) == 3
 
 
 def _frames(encoded: str) -> int:
@@ -137,7 +168,13 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    return {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT),
+        "CUDA_VISIBLE_DEVICES": "",
+    }
 
 
 @pytest.mark.parametrize(
@@ -149,17 +186,23 @@ def environment() -> dict[str, str]:
         (["--method", "nonsense"], "no method is called 'nonsense'"),
         (["--clip", "ViT-B-32", "--clip-weights", "{tmp}/clip.pt"], "no CLIP weights at"),
         (["--samples", "4", "--steps", "2"], "4 samples are too few"),
+        (["--samples", "0"], "samples must be at least 1, not 0"),
+        (["--batch-size", "0"], "batch_size must be at least 1, not 0"),
+        (["--prompts", "{tmp}/words.txt"], "dit draws classes, not 'a cat'"),
+        (["--out", "{tmp}/words.txt"], "choose another folder"),
+        (["--model", "{tmp}/empty", "--prompts", "{tmp}/words.txt"], "no pipeline"),
     ],
 )
 def test_what_is_missing_is_said_in_a_sentence(
     arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "empty").mkdir()
+    (tmp_path / "words.txt").write_text("a cat")
     out = tmp_path / "out"
     out.mkdir()
-    asked = _parsed([argument.format(tmp=tmp_path) for argument in arguments], out, monkeypatch)
+    given = ["--out", str(out), *(argument.format(tmp=tmp_path) for argument in arguments)]
     with pytest.raises(EvaluationError, match=re.escape(message)) as raised:
-        evaluate(*asked)  # in this process: starting another for each costs seconds
+        evaluate(*_parsed(given, monkeypatch))  # in this process: starting another for each costs seconds
     assert "\n" not in str(raised.value)
     assert not (out / RESULT).exists()
 
@@ -173,7 +216,13 @@ def test_an_earlier_report_is_gone_once_generation_begins(tmp_path: Path) -> Non
     assert not (tmp_path / PAGE).exists()
 
 
-def _parsed(arguments: list[str], out: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def test_missing_weights_of_a_testbed_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zoo, "FOLDER", tmp_path)
+    with pytest.raises(EvaluationError, match="no pipeline 'dit'"):
+        evaluate(Evaluation("dit", samples=5, steps=2), tmp_path / "out")
+
+
+def _parsed(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> Any:
     import importlib.util
 
     spec = importlib.util.spec_from_file_location("evaluate_script", SCRIPT)
@@ -181,7 +230,7 @@ def _parsed(arguments: list[str], out: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert spec.loader is not None
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
-    monkeypatch.setattr(sys, "argv", ["evaluate.py", "--model", "dit", *arguments, "--out", str(out)])
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", "--model", "dit", *arguments])
     return script.asked()
 
 
@@ -197,7 +246,8 @@ def test_two_processes_one_killed_then_resumed_equal_one_process(tmp_path: Path)
     arguments = ["--model", "dit", "--samples", "24", "--steps", "10", "--batch-size", "2"]
     whole, split = tmp_path / "one", tmp_path / "two"
     assert run(*arguments, "--out", whole).returncode == 0
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]
+    # Its launcher of several processes, which without GPUs are two on the CPU; `--cpu` would start one.
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
     launch += ["--main_process_port", "0", str(SCRIPT), *arguments, "--out", str(split)]
 
     first = subprocess.Popen(launch, env=environment(), start_new_session=True)
@@ -216,6 +266,7 @@ def test_two_processes_one_killed_then_resumed_equal_one_process(tmp_path: Path)
     assert all(path.stat().st_mtime_ns == at for path, at in {**done, **samples}.items())
     assert {p.stem for p in split.glob("cached/samples/*.png")} == {f"{i:06d}" for i in range(24)}
     one, two = (json.loads((folder / RESULT).read_text()) for folder in (whole, split))
+    assert (one["provenance"]["processes"], two["provenance"]["processes"]) == (1, 2)
     for name in ("per_sample", "fidelity_and_alignment", "distances"):
         assert _numbers(two[name]) == pytest.approx(_numbers(one[name]), abs=1e-6)
 

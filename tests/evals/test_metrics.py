@@ -111,11 +111,23 @@ def test_a_reference_is_computed_once(tmp_path: Path, monkeypatch: pytest.Monkey
     first = reference_features(extractor, folder)
     assert first.features.shape == (6, 128)
     assert first.logits.shape == (6, procedural.NUM_CLASSES)
-    assert torch.equal(
-        first.features, extractor(drawn).features
-    )  # files are 8-bit, and so is what is extracted
-    monkeypatch.setattr(Extractor, "__call__", None)
-    assert torch.equal(reference_features(extractor, folder).features, first.features)
+    # Files are 8-bit, and so is what is extracted; one by one or together is the same but for rounding.
+    torch.testing.assert_close(first.features, extractor(drawn).features, rtol=0, atol=1e-4)
+    with monkeypatch.context() as no_extraction:
+        no_extraction.setattr(Extractor, "__call__", None)
+        assert torch.equal(reference_features(extractor, folder).features, first.features)
+    extractor.net.features.weight.mul_(2)  # other weights of the same name
+    assert not torch.equal(reference_features(extractor, folder).features, first.features)
+
+
+def test_reference_pictures_may_differ_in_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    extractor, (drawn,) = Extractor("classifier"), procedural.pictures(1, 0).pixels
+    save_sample(drawn, tmp_path / "0")
+    save_sample(drawn[:, :40], tmp_path / "1")
+    found = reference_features(extractor, tmp_path).features
+    expected = torch.cat([extractor(picture[None]).features for picture in (drawn, drawn[:, :40])])
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
 
 
 def test_missing_weights_are_named(tmp_path: Path) -> None:
@@ -124,7 +136,15 @@ def test_missing_weights_are_named(tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match=r"no CLIP weights at .*clip.pt"):
         ClipScore("ViT-B-32", str(tmp_path / "clip.pt"))
     with pytest.raises(EvaluationError, match="no-such-model"):
-        ClipScore("no-such-model")
+        ClipScore("no-such-model", "openai")
+
+
+def test_clip_weights_are_never_random(tmp_path: Path) -> None:
+    with pytest.raises(EvaluationError, match="ViT-B-32 needs weights"):
+        ClipScore("ViT-B-32")
+    (tmp_path / "garbage.pt").write_bytes(b"garbage")
+    with pytest.raises(EvaluationError, match=r"cannot be had with weights .*garbage.pt"):
+        ClipScore("RN50", str(tmp_path / "garbage.pt"))
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +184,15 @@ def test_prompt_files(tmp_path: Path) -> None:
 
     assert read("a.txt", "one\n\n two \n") == ["one", "two"]
     assert read("parti.tsv", "Prompt\tCategory\na, cat\tAnimals\n") == ["a, cat"]
+    quotes = '"Stop" on a sign'
+    assert read("parti.tsv", f'Prompt\tCategory\n{quotes}\tArts\n"Go\tArts\na fox\tArts\n') == [
+        quotes,
+        '"Go',
+        "a fox",
+    ]
     assert read("own.csv", 'prompt,n\n"a, dog",1\n') == ["a, dog"]
+    assert read("spreadsheet.csv", "\ufeffprompt\na fox\n") == ["a fox"]
+    assert read("short.csv", "n,prompt\n1\n2,a fox\n") == ["a fox"]
     assert read("list.json", '["x", "y"]') == ["x", "y"]
     assert read("mjhq.json", '{"id": {"prompt": "fox", "category": "animals"}}') == ["fox"]
     assert read("vbench.json", '[{"prompt_en": "a bird", "dimension": ["color"]}]') == ["a bird"]
@@ -179,6 +207,8 @@ def test_prompt_files(tmp_path: Path) -> None:
         ("bad.txt", b"\xff\xfe\xff", "cannot read prompts"),
         ("bad.json", b"{", "cannot read prompts"),
         ("other.json", b'[{"text": "x"}]', "none of prompt, Prompt"),
+        ("string.json", b'"abc"', "neither a list nor an object"),
+        ("huge.csv", b"prompt\n" + 200_000 * b"x", "cannot read prompts"),
         ("prompts.parquet", b"PAR1", "convert it"),
         ("missing.txt", None, "cannot read prompts"),
     ],
