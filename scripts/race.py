@@ -30,10 +30,7 @@ def main() -> None:
         "--rounds", type=int, default=3, help="pairs of renderings per loop time; 0: no times"
     )
     parser.add_argument(
-        "--ours",
-        nargs="*",
-        metavar="NAME",
-        help="race ours anew, or these of ours; other laps stay as they are in --out",
+        "--only", nargs="+", metavar="NAME", help="race these anew; all other laps stay as they are in --out"
     )
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
@@ -48,19 +45,23 @@ def main() -> None:
     for library in (diffusers, transformers):
         library.utils.logging.set_verbosity_error()
         library.utils.logging.disable_progress_bar()
-    ours = [c for c in CONTENDERS if not args.ours or c.name in args.ours]
+    everybody = (*CONTENDERS, *PEERS)
+    unknown = {*(args.only or ())} - {contender.name for contender in everybody}
+    if unknown:
+        parser.error(f"nobody is called {', '.join(sorted(unknown))}")
+    racing = [contender for contender in everybody if args.only is None or contender.name in args.only]
     for testbed in args.testbeds:
         outcome = run_race(
             testbed,
-            (*CONTENDERS, *PEERS) if args.ours is None else ours,
+            racing,
             samples=args.samples,
             steps=STEPS,
             rounds=args.rounds,
             provenance=provenance("cpu, one thread"),
         )
         path = args.out / f"race_{testbed}.json"
-        if args.ours is not None:
-            outcome = Outcome.load(path).renewed(outcome, [c.name for c in ours])
+        if args.only is not None:
+            outcome = Outcome.load(path).renewed(outcome, [f"{c.package}: {c.name}" for c in racing])
         outcome.save(path)
         print(f"\n## {testbed}\n\n{verdict_table([outcome])}\n\n{sweep_table(outcome)}\n")
         for name, why in outcome.refused.items():

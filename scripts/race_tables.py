@@ -29,7 +29,7 @@ def section(outcome: Outcome) -> str:
     plot = draw_race(outcome, DOCS / "race" / f"{outcome.testbed}.png")
     where = outcome.provenance
     renewed = where.get("renewed", [])
-    ours = "".join(f" Of ours raced anew: `{race['command']}`, {race['date']}." for race in renewed)
+    ours = "".join(f" Raced anew: `{race['command']}`, {race['date']}." for race in renewed)
     absent = "\n".join(f"- {name}: {why}" for name, why in outcome.refused.items())
     versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
     return (

@@ -37,23 +37,22 @@ class Outcome:
         """The packages of the peers that attached."""
         return sorted({lap.package for lap in self.laps} - {OURS}, key=str.lower)
 
-    def renewed(self, later: "Outcome", names: Sequence[str]) -> "Outcome":
-        """With the laps of a later race of ours: of these contenders; all other laps stay.
+    def renewed(self, later: "Outcome", raced: Sequence[str]) -> "Outcome":
+        """With the laps of a later race of these contenders ("package: name"); all other laps stay.
 
         Raises:
             ValueError: the later race had other samples or steps.
         """
         if (later.samples, later.steps) != (self.samples, self.steps):
             raise ValueError(
-                f"{self.testbed} was raced with {self.samples} samples and {self.steps} steps: race ours alike."
+                f"{self.testbed} was raced with {self.samples} samples and {self.steps} steps: race these alike."
             )
-        kept = [lap for lap in self.laps if lap.package != OURS or lap.name not in names]
-        raced = {f"{OURS}: {name}" for name in names}
+        kept = [lap for lap in self.laps if f"{lap.package}: {lap.name}" not in raced]
         refused = {name: why for name, why in self.refused.items() if name not in raced}
         earlier = [
-            race for race in self.provenance.get("renewed", []) if not {*race["contenders"]} <= {*names}
+            race for race in self.provenance.get("renewed", []) if not {*race["contenders"]} <= {*raced}
         ]
-        renewed = [*earlier, {"contenders": [*names], **later.provenance}]
+        renewed = [*earlier, {"contenders": [*raced], **later.provenance}]
         return replace(
             self,
             laps=later.laps + kept,

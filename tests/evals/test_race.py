@@ -170,16 +170,18 @@ def test_margins_are_ours_minus_theirs() -> None:
     assert "| flux | 3x | 41.0 at 30% |  | +1.0 |  |" in summary
 
 
-def test_laps_of_ours_can_be_renewed_and_all_others_stay() -> None:
+def test_laps_of_some_can_be_renewed_and_all_others_stay() -> None:
     def outcome(*laps: Lap, samples: int = 2, date: str = "old") -> Outcome:
         return Outcome("flux", samples, 50, lap("", 1, 100), [], list(laps), {}, {"date": date})
 
     old = outcome(lap("diffcache", 0.5, 40, "a"), lap("diffcache", 0.4, 39, "b"), lap("peer", 0.5, 47, "a"))
-    newer = old.renewed(outcome(lap("diffcache", 0.5, 50, "a"), date="new"), ["a"])
+    newer = old.renewed(outcome(lap("diffcache", 0.5, 50, "a"), date="new"), ["diffcache: a"])
     assert [(one.name, one.psnr_full) for one in newer.laps] == [("a", 50), ("b", 39), ("a", 47)]
-    assert newer.provenance == {"date": "old", "renewed": [{"contenders": ["a"], "date": "new"}]}
-    newest = newer.renewed(outcome(lap("diffcache", 0.5, 51, "a"), date="newest"), ["a", "b"])
+    assert newer.provenance == {"date": "old", "renewed": [{"contenders": ["diffcache: a"], "date": "new"}]}
+    newest = newer.renewed(
+        outcome(lap("diffcache", 0.5, 51, "a"), date="newest"), ["diffcache: a", "diffcache: b"]
+    )
     assert [(one.name, one.psnr_full) for one in newest.laps] == [("a", 51), ("a", 47)]
     assert [race["date"] for race in newest.provenance["renewed"]] == ["newest"]
-    with pytest.raises(ValueError, match="race ours alike"):
-        old.renewed(outcome(lap("diffcache", 0.5, 50), samples=3), ["a"])
+    with pytest.raises(ValueError, match="race these alike"):
+        old.renewed(outcome(lap("diffcache", 0.5, 50), samples=3), ["diffcache: a"])
