@@ -174,6 +174,10 @@ class CacheConfig(ABC):
     def warmup(self, run: RunFacts) -> int:
         """Warm-up in ticks, where `warmup_steps` is left open."""
 
+    def most_ticks(self, run: RunFacts) -> int | None:
+        """So many ticks are computed at most, whatever the run is like; None where nothing bounds them."""
+        return None
+
     def predictor_for(self, run: RunFacts) -> Predictor:
         """How: the predictor of a reused tick."""
         return Hold()

@@ -47,6 +47,7 @@ class Plan:
         storage: format of what is stored (see `cache_dtype`); None for as computed.
         on_host: it lies in host memory.
         on_cpu: the denoisers run on the CPU, whose memory that is.
+        most: ticks that are computed at most, where the method bounds them.
         holdings: what is held at the run's fullest.
         others: most bytes that are held beside what is stored.
         notes: what was done to keep to `max_cache_bytes`.
@@ -61,6 +62,7 @@ class Plan:
     storage: str | None
     on_host: bool
     on_cpu: bool
+    most: int | None
     holdings: Holdings
     others: int
     notes: tuple[str, ...] = ()
@@ -68,7 +70,8 @@ class Plan:
     @property
     def compute_fraction(self) -> float:
         """Share of the work that is computed: exact, at least, or at most, as `decided` says."""
-        return self.foreseen.compute_fraction
+        bound = 1.0 if self.most is None else self.most / self.foreseen.num_ticks
+        return min(self.foreseen.compute_fraction, bound)
 
     @property
     def cache_bytes(self) -> int:
@@ -84,7 +87,7 @@ class Plan:
         ticks, computed = self.foreseen.num_ticks, len(self.foreseen.computed_ticks)
         work = f"{computed} of {ticks} ticks, {self.compute_fraction:.1%} of the work"
         if self.decided == "in":
-            work = f"at most {ticks} of {ticks} ticks: depends on the run"
+            work = f"at most {self.most or ticks} of {ticks} ticks: depends on the run"
         elif self.decided == "more":
             work = f"at least {work}: a watch may ask for more"
         places = "host memory" if self.on_host else "memory of the device"
@@ -129,6 +132,7 @@ def plan_of(
         storage=config.storage,
         on_host=any(config.format(fact).memory.on_host for fact in facts),
         on_cpu=all(fact.device.type == "cpu" for fact in facts),
+        most=max((most for most in map(config.most_ticks, facts) if most is not None), default=None),
         holdings=shown.fullest,
         others=shown.others,
         notes=notes,

@@ -33,4 +33,5 @@ def measure_by_testbed(
     for testbed in args.testbeds:
         found = measured(testbed, args.samples)
         head = {**provenance("cpu, one thread"), "testbed": testbed, "samples": args.samples}
+        args.out.mkdir(parents=True, exist_ok=True)
         (args.out / f"{name}_{testbed}.json").write_text(json.dumps({**head, **found}, indent=1) + "\n")

@@ -14,14 +14,17 @@ from tqdm import tqdm
 
 from diffcache.language.sampling import generate
 
+SIZE_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens")
+"""How tasks call the length of an answer; the first of them counts."""
+
 
 class DiffusionLM(LM):  # type: ignore[misc]
-    """Answers generation tasks with `generate`.
+    """Answers generation tasks with `generate`. Of what a task wishes, length and stop strings are followed.
 
     Args:
         model: accelerated, or plain.
         tokenizer: pads on the left.
-        gen_length: tokens of an answer, unless the task says otherwise (`max_gen_toks`).
+        gen_length: tokens of an answer, unless the task says otherwise.
         batch_size: requests in a model call.
         options: of `generate`.
     """
@@ -52,7 +55,9 @@ class DiffusionLM(LM):  # type: ignore[misc]
 
     def _answer(self, requests: list[Instance]) -> list[str]:
         prompts, wishes = zip(*(request.args for request in requests), strict=True)
-        sizes = [wish.get("max_gen_toks", self.gen_length) for wish in wishes]
+        sizes = [
+            next((wish[name] for name in SIZE_NAMES if name in wish), self.gen_length) for wish in wishes
+        ]
         given = self.tokenizer(list(prompts), padding=True, padding_side="left", return_tensors="pt")
         device = next(self.model.parameters()).device
         written = generate(
@@ -70,6 +75,7 @@ class DiffusionLM(LM):  # type: ignore[misc]
         return answers
 
 
-def _until(text: str, stops: list[str]) -> str:
-    """The text before the first of the stop strings."""
-    return text[: min([text.find(stop) for stop in stops if stop in text], default=len(text))]
+def _until(text: str, stops: str | list[str]) -> str:
+    """The text before the stop string, or the first of several."""
+    each = [stops] if isinstance(stops, str) else stops
+    return text[: min([text.find(stop) for stop in each if stop in text], default=len(text))]

@@ -35,11 +35,18 @@ class Allowance(ErrorControl):
         self._left = count - tail
 
     def due(self, step: Step) -> bool:
-        ticks = self._end - step.tick
-        if self._left <= 0 or self._left >= ticks:
+        if self._left <= 0 or self._left >= self._end - step.tick:
             return self._left > 0
-        self.threshold = threshold_of(ticks / self._left)
+        self.threshold = threshold_of(self._sparseness(step))
         return super().due(step)
+
+    def longest(self, step: Step) -> float:
+        """A gap may also be as long as even ones would be: small budgets cannot grow theirs one by one."""
+        return max(super().longest(step), self._sparseness(step))
+
+    def _sparseness(self, step: Step) -> float:
+        """Ticks left for each that may be computed."""
+        return (self._end - step.tick) / self._left
 
     def computed(self, latents: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         super().computed(latents, outputs)

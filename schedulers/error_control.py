@@ -63,10 +63,12 @@ class ErrorControl(CacheScheduler):
 
     def due(self, step: Step) -> bool:
         """Whether reusing this tick would cost too much, or make the gap too long."""
+        return not self.error < self.threshold or step.tick - self._points[0].tick >= self.longest(step)
+
+    def longest(self, step: Step) -> float:
+        """How far from the last computed tick the next one may be."""
         newest, before = self._points[:2]
-        return not self.error < self.threshold or step.tick - newest.tick >= GROWTH * (
-            newest.tick - before.tick
-        )
+        return GROWTH * (newest.tick - before.tick)
 
     def computed(self, latents: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         self.error = 0.0

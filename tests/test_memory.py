@@ -209,7 +209,7 @@ def test_what_an_expert_held_no_longer_counts_when_it_has_handed_over() -> None:
 
 
 def test_what_the_leading_pass_returned_counts_while_the_other_one_waits_for_it() -> None:
-    guidance = Guidance("net", GuidanceRule(Interval(2)), Guards(0, 0), RunRecord(), separable=True)
+    guidance = Guidance("net", GuidanceRule(Interval(2)), Guards(0, 0), RunRecord())
     output = torch.randn(2, 3)
     guidance.lead(Turn(0, Timetable(4), None, by_order=True), Branch("cond", None, 1, Format()), (output,))
     assert list(guidance.tensors()) == [output]

@@ -14,6 +14,7 @@ from zoo.pipelines import CASES
 
 from diffcache import TargetError, accelerate, methods, plan, report
 from diffcache.config import CacheConfig
+from diffcache.recipes.budget import BudgetConfig
 from diffcache.swap import is_swapped
 
 STATIC: list[tuple[str, str, dict[str, Any]]] = [
@@ -79,8 +80,15 @@ def test_an_adaptive_methods_plan_is_a_bound(name: str, method: str, options: di
     foretold = plan(pipe, config, **case.call(0, STEPS))
     told = report(run(pipe, config, name))
     assert told.compute_fraction <= foretold.compute_fraction
-    assert 0 <= foretold.cache_bytes - told.cache_bytes <= 2 * 4 * STEPS  # two numbers for each comparison
+    assert 0 <= foretold.cache_bytes - told.cache_bytes <= 3 * 4 * STEPS  # three numbers for each comparison
     assert "depends on the run" in str(foretold)
+
+
+def test_a_budgets_plan_is_the_budget() -> None:
+    case = CASES["FluxPipeline"]
+    foretold = plan(case.build(), BudgetConfig(speedup=2), **case.call(0, STEPS))
+    assert f"at most {STEPS // 2} of {STEPS} ticks" in str(foretold)
+    assert foretold.compute_fraction == 0.5
 
 
 def run(pipe: Any, config: CacheConfig, name: str) -> Any:

@@ -10,7 +10,9 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
+from diffcache.compiled import uncompiled
 from diffcache.language import pipelines
+from diffcache.language.backbones.base import Backbone
 from diffcache.language.families import backbone_of, is_language_model, verify
 from diffcache.language.ledger import Ledger
 from diffcache.language.recipes.base import LanguageConfig
@@ -32,14 +34,16 @@ class Attachment:
     config: LanguageConfig
     ledger: Ledger | None = None
 
-    def begin(self, model: Any, real: Tensor) -> Session:
+    def begin(self, net: Backbone, real: Tensor) -> Session:
         """A new run over texts of `real` [b, S]."""
-        session = Session(backbone_of(model), self.config, real)
+        session = Session(net, self.config, real)
         self.ledger = session.ledger
         return session
 
 
 _attachments: "WeakKeyDictionary[Any, Attachment]" = WeakKeyDictionary()
+"""By model or pipeline; a model that `torch.compile` wraps stands for what is inside."""
+
 _paused: ContextVar[frozenset[int]] = ContextVar("diffcache_language_paused", default=frozenset())
 
 
@@ -62,18 +66,15 @@ def attach(target: Any, config: object) -> None:
         )
     in_pipeline = pipelines.is_language_pipeline(target)
     verify(target.model if in_pipeline else target)
-    _attachments[target] = Attachment(config)
+    _attachments[uncompiled(target)] = Attachment(config)
     if in_pipeline:
         swap_in(target, _pipeline_members)
-        swap_in(target.model, pipelines.model_members)
 
 
 def detach(target: Any) -> None:
-    """Forgets the target; a pipeline and its model get their own classes back."""
-    if _attachments.pop(target, None) is not None and pipelines.is_language_pipeline(target):
+    """Forgets the target; a pipeline gets its own class back."""
+    if _attachments.pop(uncompiled(target), None) is not None and pipelines.is_language_pipeline(target):
         swap_out(target)
-        if not any(getattr(other, "model", None) is target.model for other in list(_attachments)):
-            swap_out(target.model)
 
 
 def report_of(target: Any) -> LanguageReport:
@@ -82,7 +83,7 @@ def report_of(target: Any) -> LanguageReport:
     Raises:
         TargetError: the target is not accelerated.
     """
-    attachment = _attachments.get(target)
+    attachment = _attachments.get(uncompiled(target))
     if attachment is None:
         raise TargetError(f"this {type(target).__name__} is not accelerated: call accelerate() on it first.")
     return LanguageReport(attachment.config.name, attachment.config.options(), attachment.ledger)
@@ -95,6 +96,7 @@ def paused(target: Any) -> Iterator[None]:
     Raises:
         TargetError: the target is not accelerated.
     """
+    target = uncompiled(target)
     if target not in _attachments:
         raise TargetError(f"this {type(target).__name__} is not accelerated: there is nothing to pause.")
     token = _paused.set(_paused.get() | {id(target)})
@@ -104,10 +106,10 @@ def paused(target: Any) -> Iterator[None]:
         _paused.reset(token)
 
 
-def caller_for(model: Any, real: Tensor) -> Caller:
-    """How the sampler asks `model` in a new run over texts of `real` [b, S]."""
-    attachment = _active(model)
-    return Plain(backbone_of(model), real) if attachment is None else attachment.begin(model, real)
+def caller_for(net: Backbone, real: Tensor) -> Caller:
+    """How the sampler asks the model of these parts in a new run over texts of `real` [b, S]."""
+    attachment = _active(net.model)
+    return Plain(net, real) if attachment is None else attachment.begin(net, real)
 
 
 def window_of(model: Any, asked: int | None) -> int | None:
@@ -118,12 +120,13 @@ def window_of(model: Any, asked: int | None) -> int | None:
 
 
 def _active(target: Any) -> Attachment | None:
+    target = uncompiled(target)
     return None if id(target) in _paused.get() else _attachments.get(target)
 
 
 def _pipeline_members(base: type) -> dict[str, Any]:
     def begun(pipe: Any) -> pipelines.Begun | None:
         attachment = _active(pipe)
-        return None if attachment is None else partial(attachment.begin, pipe.model)
+        return None if attachment is None else partial(attachment.begin, backbone_of(pipe.model))
 
     return pipelines.pipeline_members(base, begun)

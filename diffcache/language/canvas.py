@@ -23,7 +23,7 @@ class Canvas:
         window: only the first so many masked positions of a text are candidates; None for all.
         dirty: bool [b, S], computed from another token than stands there now; set by the session.
         upcoming: bool [b, S], what is committed next, where that is known before the model is asked.
-        edited: tokens were changed that had been written before.
+        edited: tokens were changed since the last call by somebody else than the sampler.
         rereads: the sampler looks at the whole block, written or not, because it may edit.
     """
 

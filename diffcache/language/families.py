@@ -54,7 +54,8 @@ def verify(model: Any) -> None:
     """Two short model calls: tokens must see what follows them, and the parts must add up to the model's forward.
 
     Raises:
-        TargetError: the model is causal, or computes something that its backbone does not know of.
+        TargetError: the model is causal, in training mode with dropout, or computes something that its backbone does
+            not know of.
     """
     net = backbone_of(model)
     device = next(model.parameters()).device
@@ -71,6 +72,11 @@ def verify(model: Any) -> None:
     walked, _ = Session(net, NoneConfig(), torch.ones_like(tokens, dtype=torch.bool)).logits(canvas)
     plain = logits[:, : walked.shape[1]].float()
     if float((walked.float() - plain).abs().max()) > _TOLERANCE.get(net.dtype, _COARSE) * float(plain.std()):
+        if model.training:
+            raise TargetError(
+                f"{type(model).__name__} is in training mode, and drops something else at each call: call model.eval() "
+                "first."
+            )
         raise TargetError(
             f"{type(model).__name__} computes more than its {type(net).__name__} parts: it cannot be accelerated "
             "without a backbone of its own (diffcache/language/backbones)."

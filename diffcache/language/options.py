@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from diffcache.language.backbones.base import Backbone
 from diffcache.language.canvas import Canvas
 from diffcache.language.decoding import Factor, Quota, Rule, Threshold
 from diffcache.schedulers.errors import ConfigError
@@ -13,11 +14,12 @@ BLOCK_LENGTH = 32
 """Of `generate` where nothing else is asked for, as in Fast-dLLM's published runs (arXiv 2505.22618)."""
 
 
-def check(input_ids: Tensor, attention_mask: Tensor | None, temperature: float) -> None:
-    """Whether the prompts are a batch of tokens that can be sampled from.
+def check(net: Backbone, input_ids: Tensor, attention_mask: Tensor | None, temperature: float) -> None:
+    """Whether the prompts are a batch of tokens that the model can go on with.
 
     Raises:
-        ConfigError: they are no tokens [b, P], the mask has another shape, or the temperature is negative.
+        ConfigError: they are no tokens [b, P], or too few; the mask has another shape, or leaves a gap before the answer;
+            the temperature is negative.
     """
     if input_ids.ndim != 2 or input_ids.is_floating_point():
         raise ConfigError(
@@ -29,8 +31,32 @@ def check(input_ids: Tensor, attention_mask: Tensor | None, temperature: float) 
             f"attention_mask has the shape {list(attention_mask.shape)} and input_ids {list(input_ids.shape)}: pass the "
             "mask of the prompts alone."
         )
+    if attention_mask is not None and bool((attention_mask.int().diff(dim=1) < 0).any()):
+        raise ConfigError(
+            "attention_mask has padding behind a prompt, where the answer follows: pad on the left (the tokenizer's "
+            'padding_side="left").'
+        )
+    if input_ids.shape[1] < net.token_shift:
+        raise ConfigError(
+            f"{type(net.model).__name__} predicts each token from the one before it: give prompts of one token at least."
+        )
     if temperature < 0:
         raise ConfigError(f"temperature must be at least 0, not {temperature!r}.")
+
+
+def check_edit(edited: Tensor, tokens: Tensor) -> None:
+    """Whether what a callback returned can stand in place of `tokens` [b, S].
+
+    Raises:
+        ConfigError: these are no tokens, or of another shape.
+    """
+    if not isinstance(edited, Tensor) or edited.shape != tokens.shape or edited.is_floating_point():
+        found = (
+            f"{edited.dtype} {list(edited.shape)}" if isinstance(edited, Tensor) else type(edited).__name__
+        )
+        raise ConfigError(
+            f"the callback returned {found}: return all tokens, {tokens.dtype} {list(tokens.shape)}, or None."
+        )
 
 
 def check_sizes(**sizes: int | None) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from diffcache.language.canvas import Canvas
 from diffcache.language.session import Session
+from diffcache.swap import swapped
 
 Begun = Callable[[Tensor], Session]
 """Makes the session of a run over texts of `real` [b, C]."""
@@ -42,6 +43,8 @@ class PipelineRun:
             self._session = self._begin(real)
             self._canvas = Canvas.of_prompts(tokens[:, : stop - self._block_length], 0, self._mask_id)
             self._canvas.rereads = True
+        finished = tokens[:, : self._canvas.block.start]
+        self._canvas.edited = bool(self._session.cache.dirty(finished).any())  # by the pipeline's callback
         grown = stop != self._canvas.length
         self._canvas.rewrite(tokens, torch.full_like(self._canvas.limit, stop))
         if grown:
@@ -69,6 +72,9 @@ def pipeline_members(base: type, begun: Callable[[Any], Begun | None]) -> dict[s
             return forward(*args, **kwargs)
         asked = inspect.signature(forward).bind(*args, **kwargs)
         asked.apply_defaults()
+        callback = asked.arguments["callback_on_step_end"]
+        if callback is not None:
+            asked.arguments["callback_on_step_end"] = _outside(callback)
         block, mask = asked.arguments["block_length"], asked.arguments["mask_token_id"]
         run = PipelineRun(
             self.model,
@@ -79,15 +85,29 @@ def pipeline_members(base: type, begun: Callable[[Any], Begun | None]) -> dict[s
         )
         token = _run.set(run)
         try:
-            return forward(*args, **kwargs)
+            with swapped([self.model], _model_members):
+                return forward(*asked.args, **asked.kwargs)
         finally:
             _run.reset(token)
 
     return {"__call__": __call__}
 
 
-def model_members(base: type) -> dict[str, Any]:
-    """Of the swapped class of a pipeline's model: inside a run its calls go through the session."""
+def _outside(callback: Callable[..., Any]) -> Callable[..., Any]:
+    """The callback, whose own calls of the model, or of a pipeline that shares it, are none of the run's."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        token = _run.set(None)
+        try:
+            return callback(*args, **kwargs)
+        finally:
+            _run.reset(token)
+
+    return call
+
+
+def _model_members(base: type) -> dict[str, Any]:
+    """Of the class that a pipeline's model has during a run: its calls go through the session."""
 
     @functools.wraps(base.__call__)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:

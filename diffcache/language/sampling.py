@@ -12,7 +12,16 @@ from diffcache.language.attaching import caller_for, window_of
 from diffcache.language.backbones.base import kept_usable
 from diffcache.language.canvas import Canvas
 from diffcache.language.decoding import Quota
-from diffcache.language.options import blocks_of, check, check_sizes, decode_rule, eos_ids_of, mask_id_of
+from diffcache.language.families import backbone_of
+from diffcache.language.options import (
+    blocks_of,
+    check,
+    check_edit,
+    check_sizes,
+    decode_rule,
+    eos_ids_of,
+    mask_id_of,
+)
 from diffcache.language.session import Caller
 from diffcache.language.writer import Writer, first_of
 
@@ -77,14 +86,15 @@ def generate(
         seed: of temperature and random order; None for PyTorch's own state.
         progress: show a progress bar over tokens.
         callback: called after each model call with its number and the tokens [b, P + G]; tokens that it returns
-            replace them, and a changed token is computed anew.
+            replace them: a changed token is computed anew, and where they hold the mask it is written again.
 
     Raises:
         ConfigError: texts that are no batch of tokens, options out of range, that exclude each other or do not divide,
             or a model without mask token.
         TargetError: a model of no known family, or a model call that says nothing about what may be written.
     """
-    check(input_ids, attention_mask, temperature)
+    net = backbone_of(model)
+    check(net, input_ids, attention_mask, temperature)
     check_sizes(gen_length=gen_length, block_length=block_length, steps=steps, window=window)
     rule = decode_rule(gen_length, steps, threshold, factor, remasking)
     canvas = Canvas.of_prompts(input_ids, gen_length, mask_id_of(model, mask_token_id))
@@ -92,7 +102,7 @@ def generate(
     calls = gen_length if steps is None else steps
     blocks = blocks_of(canvas, block_length, calls if isinstance(rule, Quota) else None)
     eos = eos_ids_of(model, eos_token_id).to(input_ids.device)
-    caller = caller_for(model, _real(input_ids, attention_mask, gen_length))
+    caller = caller_for(net, _real(input_ids, attention_mask, gen_length))
     generator = None if seed is None else torch.Generator(input_ids.device).manual_seed(seed)
     random = torch.rand(canvas.tokens.shape, generator=generator, device=input_ids.device)
     order = random if remasking == "random" else None
@@ -113,7 +123,7 @@ def _write(
             while bool(canvas.candidates.any()):
                 written = writer.step()
                 if callback is not None:
-                    _call_back(callback, canvas)
+                    _call_back(callback, writer)
                 if progress:
                     bar.update(int(written.sum()))
 
@@ -125,11 +135,12 @@ def _real(input_ids: Tensor, attention_mask: Tensor | None, gen_length: int) -> 
 
 
 @kept_usable
-def _call_back(callback: Callback, canvas: Canvas) -> None:
-    edited = callback(canvas.step, canvas.tokens.clone())
+def _call_back(callback: Callback, writer: Writer) -> None:
+    tokens = writer.canvas.tokens
+    edited = callback(writer.canvas.step, tokens.clone())
     if edited is not None:
-        canvas.edited = not torch.equal(edited, canvas.tokens)
-        canvas.rewrite(edited)
+        check_edit(edited, tokens)
+        writer.replace(edited.to(tokens))
 
 
 @kept_usable

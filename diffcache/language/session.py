@@ -4,6 +4,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from diffcache.language.backbones.base import Backbone, kept_usable
 from diffcache.language.cache import Rows, TokenKVCache, rows_of, take
@@ -18,7 +19,7 @@ class Caller(Protocol):
     ledger: Ledger
 
     def logits(self, canvas: Canvas) -> tuple[Tensor, Rows]:
-        """Logits [b, m, V], and the positions that they predict: all candidates at least. S stands for no position."""
+        """Logits [b, m, V], and the positions that they predict: all candidates at least, each once; S for no position."""
 
 
 class Plain:
@@ -93,7 +94,7 @@ class Session:
         if self.walk.extra is not None:
             rows = rows | self.walk.extra
         if self.net.token_shift:
-            rows[:, :-1] |= canvas.candidates[:, 1:]
+            rows = rows | pad(canvas.candidates[:, 1:], (0, 1))
         return rows_of(rows)
 
     def _predicted(self, canvas: Canvas, hidden: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
@@ -103,7 +104,8 @@ class Session:
         if isinstance(rows, slice):
             return hidden.narrow(1, first - rows.start, size), slice(first + shift, first + shift + size)
         if rows.shape[1] < size and not canvas.rereads:
-            return hidden, (rows + shift).clamp(max=canvas.length)
+            again = pad(rows[:, :-1] == rows[:, 1:], (0, 1))  # a position is drawn once
+            return hidden, torch.where(again, canvas.length, (rows + shift).clamp(max=canvas.length))
         asked = torch.arange(first, first + size, device=rows.device).repeat(len(rows), 1)
         places = torch.searchsorted(rows, asked).clamp_(max=rows.shape[1] - 1)  # rows ascend
         predicted = torch.where(rows.gather(1, places) == asked, asked + shift, canvas.length)

@@ -64,11 +64,26 @@ class Writer:
                 "no position that may be written got a probability, so the text would never end: let the "
                 "method's rows() hold all of canvas.candidates, and look for NaN in the model's logits."
             )
-        canvas.rewrite(torch.where(commit, tokens, canvas.tokens))
-        if len(self.eos):
-            canvas.rewrite(canvas.tokens, first_of(self.eos, canvas))
+        self._put(torch.where(commit, tokens, canvas.tokens))
         canvas.advance()
         return commit
+
+    def replace(self, tokens: Tensor) -> None:
+        """Puts tokens [b, S] of somebody else's in place of the texts.
+
+        A mask where something had been written is written again; before the block, the block begins anew from there.
+        """
+        canvas = self.canvas
+        canvas.edited = not torch.equal(tokens, canvas.tokens)
+        self._put(tokens)
+        missing = canvas.masked.any(dim=0) & (canvas.positions < canvas.block.start)
+        if bool(missing.any()):
+            canvas.enter(range(int(missing.nonzero()[0]), canvas.block.stop))
+
+    def _put(self, tokens: Tensor) -> None:
+        self.canvas.rewrite(tokens)
+        if len(self.eos):
+            self.canvas.rewrite(tokens, first_of(self.eos, self.canvas))
 
     def _guess(self) -> tuple[Tensor, Tensor]:
         """Tokens [b, S] and their probabilities [b, S]; -inf where the model was not asked."""

@@ -41,20 +41,23 @@ class BudgetConfig(CacheConfig):
     def residual(self) -> bool:
         return False
 
+    def most_ticks(self, run: RunFacts) -> int | None:
+        return None if run.num_ticks is None else allowed(run.num_ticks, self.speedup)
+
     def predictor_for(self, run: RunFacts) -> Predictor:
         return Polynomial(self.order, self.axis)
 
     def scheduler(self, run: RunFacts) -> ErrorControl:
-        if run.num_ticks is None:
+        most = self.most_ticks(run)
+        if run.num_ticks is None or most is None:
             return ErrorControl(threshold_of(self.speedup), self.order, self.axis)
-        count = allowed(run.num_ticks, self.speedup)
         if run.experts > 1:
-            return Appointed(spread(run.num_ticks, count, self.warmup(run)), self.order, self.axis)
-        return Allowance(run.num_ticks, count, self.tail_steps, self.order, self.axis)
+            return Appointed(spread(run.num_ticks, most, self.warmup(run)), self.order, self.axis)
+        return Allowance(run.num_ticks, most, self.tail_steps, self.order, self.axis)
 
     def warmup(self, run: RunFacts) -> int:
-        count = 3 if run.num_ticks is None else allowed(run.num_ticks, self.speedup) - self.tail_steps
-        return max(min(3, count), 1)
+        most = self.most_ticks(run)
+        return 3 if most is None else max(min(3, most - self.tail_steps), 1)
 
 
 def allowed(num_ticks: int, speedup: float) -> int:

@@ -49,7 +49,7 @@ def test_forbidden_tokens(compare: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_what_is_not_finite_has_no_probability(value: float, device: torch.device) -> None:
+def test_what_is_not_finite_has_no_probability(value: float, device: torch.device, triton: None) -> None:
     logits = torch.randn(2, 5000)
     logits[0, 4500] = value
     logits[1] = -torch.inf

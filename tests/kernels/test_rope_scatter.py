@@ -103,6 +103,17 @@ def test_any_heads_and_partial_rotation(heads: tuple[int, int], channels: tuple[
     check(case([[5]], heads=heads, channels=channels[0], rotated=channels[1]))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("channels", [64, 96, 128, 256])
+@pytest.mark.parametrize(
+    "rows",
+    [[[3]], [[5, 2, 0, 4, 1, 3], [0, -1, 2, 3, -1, 5]]],
+    ids=["one", "every slot, some skipped"],
+)
+def test_head_sizes_of_published_models(channels: int, rows: Any, dtype: torch.dtype) -> None:
+    check(case(rows, dtype, heads=(2, 1), channels=channels, rotated=channels))
+
+
 def test_any_layout() -> None:
     given = case(None)
     joint = torch.randn(2, SLOTS, 8, 12).transpose(1, 2)

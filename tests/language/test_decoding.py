@@ -1,11 +1,14 @@
 """Decode rules against hand-computed tables, and what the sampler does with EOS, edits, seeds and progress."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from language.tiny import EOS, MASK, VOCABULARY, texts, tiny_llama
 from torch import Tensor
 
-from diffcache import accelerate, generate, report
+from diffcache import ConfigError, accelerate, generate, report
 from diffcache.language.canvas import Canvas
 from diffcache.language.decoding import Factor, Quota, Rule, Threshold, draw, quota
 from diffcache.language.options import blocks_of
@@ -136,6 +139,54 @@ def test_a_token_may_be_taken_back_to_a_mask() -> None:
     written = generate(accelerate(tiny_llama(), "dkv-decode"), texts(1, 6), gen_length=8, callback=take_back)
     assert written.calls == 3 + 8
     assert not (written.sequences == MASK).any()
+
+
+@pytest.mark.parametrize(
+    "method", [None, "none", "dkv-decode", "elastic-cache", "fast-dllm-dual", "block-causal"]
+)
+@pytest.mark.parametrize("rule", [{}, {"threshold": 0.5}], ids=["quota", "threshold"])
+def test_a_token_may_be_taken_back_in_a_block_that_was_finished(
+    method: str | None, rule: dict[str, float]
+) -> None:
+    finished = False
+
+    def take_back(call: int, tokens: Tensor) -> Tensor | None:
+        nonlocal finished
+        if finished or (tokens[:, 10:14] == MASK).all():
+            return None
+        finished = True
+        tokens[0, 7] = MASK
+        return tokens
+
+    model, options = tiny_llama(), {"gen_length": 12, "block_length": 4, "eos_early_stop": False}
+    if method is not None:
+        accelerate(model, method)
+    written = generate(model, texts(2, 6), callback=take_back, **options, **rule)
+    assert finished
+    assert not (written.sequences == MASK).any()
+
+
+def test_an_eos_may_be_taken_out_again() -> None:
+    def go_on(call: int, tokens: Tensor) -> Tensor:
+        return tokens.where(tokens != EOS, 7)
+
+    written = generate(writes_eos_at(5), texts(2, 5), gen_length=12, callback=go_on)
+    assert not (written.sequences == MASK).any()
+    assert written.lengths.tolist() == [12, 12]
+
+
+@pytest.mark.parametrize(
+    ("edit", "found"),
+    [
+        (lambda tokens: tokens[:, 6:], r"torch\.int64 \[1, 8\]"),
+        (lambda tokens: tokens.float(), r"torch\.float32 \[1, 14\]"),
+        (lambda tokens: tokens.tolist(), "list"),
+    ],
+    ids=["answer alone", "numbers", "list"],
+)
+def test_a_callback_that_returns_no_tokens_is_told_so(edit: Callable[[Tensor], Any], found: str) -> None:
+    with pytest.raises(ConfigError, match=f"the callback returned {found}: return all tokens"):
+        generate(tiny_llama(), texts(1, 6), gen_length=8, callback=lambda _, tokens: edit(tokens))
 
 
 def test_a_seed_repeats_and_another_does_not() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from diffusers import BlockRefinementScheduler, LLaDA2Pipeline
-from language.tiny import EOS, MASK, texts, tiny_llama
+from language.tiny import EOS, MASK, pipeline, texts, tiny_llama
 from torch import Tensor
 from transformers import DynamicCache, StaticCache
 
@@ -16,6 +16,7 @@ from diffcache.language.drift import DriftWalk
 from diffcache.language.families import backbone_of
 from diffcache.language.recipes.elastic import ElasticCacheConfig
 from diffcache.language.session import Session
+from diffcache.swap import is_swapped
 
 RULES: dict[str, dict[str, Any]] = {
     "quota": {"block_length": 8},
@@ -67,12 +68,6 @@ def accelerated_config(name: str) -> Any:
     return methods()[name]()
 
 
-def pipeline() -> LLaDA2Pipeline:
-    pipe = LLaDA2Pipeline(tiny_llama(), BlockRefinementScheduler(block_length=8), tokenizer=None)
-    pipe.set_progress_bar_config(disable=True)
-    return pipe
-
-
 def render(pipe: LLaDA2Pipeline, **options: Any) -> Tensor:
     prompts = texts(2, 11)
     call = {
@@ -104,6 +99,17 @@ def test_none_writes_what_the_llada2_pipeline_writes_edits_included() -> None:
     assert torch.equal(render(pipe), plain)
 
 
+def test_a_pipeline_caches_the_model_that_it_has_when_it_is_called() -> None:
+    pipe = accelerate(pipeline(), "fast-dllm-dual")
+    expected = render(pipe)
+    pipe.model = torch.compile(pipe.model, backend="eager")
+    assert torch.equal(render(pipe), expected)
+    pipe.model = tiny_llama(seed=4)
+    assert not torch.equal(render(pipe), expected)
+    assert report(pipe).compute_fraction < 1
+    assert not is_swapped(pipe.model)
+
+
 @pytest.mark.parametrize("editing", [0.4, None], ids=["editing", "no editing"])
 @pytest.mark.parametrize(
     "method",
@@ -126,6 +132,50 @@ def test_methods_run_in_the_llada2_pipeline(method: str | None, editing: float |
     assert report(pipe).compute_fraction < 1
     again = render(pipe, editing_threshold=editing)
     assert torch.equal(written, again)
+
+
+def test_what_a_callback_asks_the_model_itself_is_none_of_the_runs() -> None:
+    pipe = accelerate(pipeline(), "fast-dllm-dual")
+    shares = LLaDA2Pipeline(pipe.model, BlockRefinementScheduler(block_length=8), tokenizer=None)
+    shares.set_progress_bar_config(disable=True)
+    expected, plain, own = render(pipe), render(shares), pipe.model(texts(1, 5)).logits
+    seen: list[bool] = []
+
+    def ask(_: LLaDA2Pipeline, call: int, *rest: Any) -> dict[str, Tensor]:
+        if call == 3:
+            with paused(pipe):
+                seen.append(torch.equal(render(pipe), plain))
+            seen.append(torch.equal(render(shares), plain))
+            seen.append(torch.equal(pipe.model(texts(1, 5)).logits, own))
+        return {}
+
+    assert torch.equal(render(pipe, callback_on_step_end=ask), expected)
+    assert seen == [True, True, True]
+
+
+def edit_the_prompt(
+    pipe: LLaDA2Pipeline, call: int, step: int, tensors: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    """Of one text, behind the second call, and in the next block."""
+    if call in (1, 8):
+        tensors["block_x"][1, 2] = 4 + call
+    return tensors
+
+
+@pytest.mark.parametrize(
+    ("method", "rows"),
+    [("none", 16), ("fast-dllm-dual", 9), ("fast-dllm-prefix", 9), ("block-causal", 16), ("dllm-cache", 16)],
+)
+def test_what_a_callback_of_the_pipeline_edits_before_the_block_is_computed_anew(
+    method: str, rows: int
+) -> None:
+    pipe = pipeline()
+    options = {"callback_on_step_end": edit_the_prompt, "callback_on_step_end_tensor_inputs": ["block_x"]}
+    plain = render(pipe, **options)
+    written = render(accelerate(pipe, method), **options)
+    assert report(pipe).ledger.row_layers_of[2] == 2 * 3 * rows  # texts, layers; 16 is all of them
+    if method == "none":
+        assert torch.equal(written, plain)
 
 
 def by_hand(model: Any, prompts: Tensor, method: str) -> Tensor:

@@ -1,7 +1,8 @@
 """Backbones: of Transformers' own classes, and of minimal modules with the published modules' attribute names."""
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -17,9 +18,12 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from diffcache import TargetError, accelerate, generate, report
+from diffcache import ConfigError, TargetError, accelerate, generate, report
+from diffcache.language.canvas import Canvas
 from diffcache.language.families import backbone_of, verify
+from diffcache.language.recipes.dkv import DKVDecodeConfig
 from diffcache.language.rotation import kernel_tables
+from diffcache.language.session import Session
 
 SHAPE = {
     "vocab_size": VOCABULARY,
@@ -107,6 +111,44 @@ def test_dream_is_asked_one_row_earlier() -> None:
     generate(model, prompts, gen_length=16, block_length=8, eos_early_stop=False)
     per_call = [rows // 3 for rows in report(model).ledger.row_layers_of]
     assert per_call == [23, *[9] * 7, 23, *[9] * 7]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MasksConfig(DKVDecodeConfig):
+    """A method whose rows are a tensor of the canvas's own."""
+
+    name: ClassVar[str] = "masks"
+
+    def rows(self, canvas: Canvas) -> Tensor:
+        return canvas.masked
+
+
+@torch.no_grad()
+def test_dreams_earlier_rows_are_added_beside_the_canvas() -> None:
+    canvas = Canvas.of_prompts(texts(1, 7), 8, MASK)
+    session = Session(
+        backbone_of(sharpened(DreamModel())), MasksConfig(), torch.ones_like(canvas.tokens).bool()
+    )
+    session.logits(canvas)
+    canvas.advance()
+    session.logits(canvas)
+    assert session.ledger.row_layers_of[1] == 3 * 9  # eight masks, and the row before the first
+    assert canvas.masked.sum() == 8
+
+
+@pytest.mark.parametrize("method", [None, "fast-dllm-dual"])
+def test_dream_needs_a_token_to_begin_with(method: str | None) -> None:
+    model = sharpened(DreamModel())
+    if method is not None:
+        accelerate(model, method)
+    with pytest.raises(ConfigError, match="predicts each token from the one before it"):
+        generate(model, texts(1, 0), gen_length=8)
+    generate(model, texts(1, 1), gen_length=8)
+
+
+def test_dropout_is_no_part_that_a_backbone_lacks() -> None:
+    with pytest.raises(TargetError, match=r"call model\.eval\(\) first"):
+        verify(tiny_llama(attention_dropout=0.5).train())
 
 
 def test_a_causal_model_is_refused() -> None:

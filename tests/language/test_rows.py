@@ -1,5 +1,6 @@
 """What is computed: row counts against closed forms, and that no written token stays as the mask it was."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from diffcache.language.canvas import Canvas
 from diffcache.language.decoding import draw, surest
 from diffcache.language.families import backbone_of
 from diffcache.language.ledger import Costs
+from diffcache.language.recipes.base import LanguageConfig
 from diffcache.language.recipes.dkv import nearest
 from diffcache.language.session import Session
 
@@ -169,3 +171,75 @@ def test_block_caches_are_stale_in_no_more_than_a_blocks_last_token(method: str)
     assert not stale_after(method, BLOCK, **({"warmup_steps": 0} if method == "vicinity" else {})).any()
     late = stale_after("fast-dllm-dual", BLOCK + 1)
     assert not late.any()  # the next block's first call is full
+
+
+@torch.no_grad()
+def test_a_position_is_predicted_once_also_where_texts_want_fewer_rows_than_others() -> None:
+    canvas = Canvas.of_prompts(texts(2, PROMPT), GEN, MASK)
+    session = Session(
+        backbone_of(tiny_llama()), methods()["dkv-decode"](), torch.ones_like(canvas.tokens).bool()
+    )
+    session.logits(canvas)
+    canvas.advance()
+    written = canvas.tokens.clone()
+    written[0, PROMPT:-2] = written[1, PROMPT:-6] = 9
+    canvas.rewrite(written)
+    session.logits(canvas)  # what was written is stored, and the masks are left
+    canvas.advance()
+    _, predicted = session.logits(canvas)
+    assert isinstance(predicted, Tensor)
+    assert predicted.shape[1] < GEN
+    for positions in predicted:
+        found = positions[positions < LENGTH]
+        assert len(found.unique()) == len(found)
+
+
+def blocks_in(session: Session, canvas: Canvas) -> Iterator[Tensor]:
+    """Logits of a call in each block."""
+    for start in BLOCKS:
+        canvas.enter(range(start, start + BLOCK))
+        yield session.logits(canvas)[0]
+        canvas.advance()
+
+
+EDITABLE = [
+    name for name, method in methods().items() if issubclass(method, LanguageConfig) and name != "dkv-greedy"
+]
+
+
+@pytest.mark.parametrize("at", [2, PROMPT + 1], ids=["prompt", "written block"])
+@pytest.mark.parametrize("method", EDITABLE)
+@torch.no_grad()
+def test_an_edited_token_is_computed_in_every_layer_at_the_next_call(method: str, at: int) -> None:
+    canvas = Canvas.of_prompts(texts(2, PROMPT), GEN, MASK)
+    real = torch.ones_like(canvas.tokens, dtype=torch.bool)
+    session = Session(backbone_of(tiny_llama()), methods()[method](), real)
+    canvas.window = session.config.candidates
+    calls = blocks_in(session, canvas)
+    next(calls), next(calls)
+    before = session.cache.keys[..., at, :].clone()
+    canvas.rewrite(canvas.tokens.index_put((torch.tensor(0), torch.tensor(at)), torch.tensor(7)))
+    canvas.edited = True
+    session.logits(canvas)
+    changed = (session.cache.keys[..., at, :] != before).flatten(2).any(dim=2)
+    assert changed[:, 0].all()
+
+
+@torch.no_grad()
+def test_block_causal_after_an_edit_is_as_if_it_had_always_stood_so() -> None:
+    edited = texts(2, PROMPT + GEN)
+    given = edited.clone()
+    given[:, [1, PROMPT + 3]] = 5
+    found = []
+    for tokens in (given, edited):
+        session = Session(
+            backbone_of(tiny_llama()), methods()["block-causal"](), torch.ones_like(tokens, dtype=torch.bool)
+        )
+        canvas = Canvas.of_prompts(tokens, 0, MASK)
+        *_, last = blocks_in(session, canvas)
+        if tokens is given:
+            canvas.rewrite(edited)
+            canvas.edited = True
+            last, _ = session.logits(canvas)
+        found.append(last)
+    assert torch.equal(*found)

@@ -2,12 +2,13 @@
 
 import gc
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pytest
 import torch
-from language.tiny import texts, tiny_llama
+from language.tiny import pipeline, texts, tiny_llama
 
 from diffcache import (
     CacheConfig,
@@ -134,6 +135,8 @@ def test_a_run_that_raised_leaves_the_next_one_as_it_was() -> None:
         ({"input_ids": torch.ones(5, dtype=torch.int64)}, r"input_ids must be tokens \[b, P\]"),
         ({"input_ids": torch.ones(1, 5)}, r"input_ids must be tokens \[b, P\]"),
         ({"attention_mask": torch.ones(1, 9)}, "mask of the prompts alone"),
+        ({"attention_mask": torch.tensor([[1, 1, 1, 1, 0]])}, "pad on the left"),
+        ({"attention_mask": torch.tensor([[0, 1, 0, 1, 1]]).bool()}, "pad on the left"),
     ],
     ids=str,
 )
@@ -223,6 +226,29 @@ def test_what_comes_out_of_a_run_may_be_trained_with(method: str | None) -> None
     for tensor in (*kept, *seen, written.sequences, written.lengths):
         assert not tensor.is_inference()
     assert kept
+
+
+@pytest.mark.parametrize("wrapped", ["before", "after"])
+def test_a_model_that_torch_compile_wraps_is_the_model_itself(wrapped: str) -> None:
+    model, prompts = tiny_llama(), texts(2, 6)
+    expected = generate(accelerate(model, "dkv-decode"), prompts, gen_length=8).sequences
+    compiled = torch.compile(restore(model), backend="eager")
+    accelerate(compiled if wrapped == "before" else model, "dkv-decode")
+    for each in (model, compiled):
+        assert torch.equal(generate(each, prompts, gen_length=8).sequences, expected)
+        assert report(each).compute_fraction < 1
+    with paused(compiled):
+        generate(model, prompts, gen_length=4)
+    assert report(model).calls == 8
+    restore(compiled)
+    with pytest.raises(TargetError, match="not accelerated"):
+        report(model)
+
+
+@pytest.mark.parametrize("make", [lambda: torch.nn.Linear(3, 3), pipeline], ids=["layer", "pipeline"])
+def test_generate_asks_for_a_language_model(make: Callable[[], Any]) -> None:
+    with pytest.raises(TargetError, match="no language model of a known family"):
+        generate(make(), texts(1, 5))
 
 
 def test_guards_compute_everything() -> None:

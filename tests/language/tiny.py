@@ -1,6 +1,7 @@
 """Tiny bidirectional models with random weights, for exactness and bookkeeping; they write nonsense."""
 
 import torch
+from diffusers import BlockRefinementScheduler, LLaDA2Pipeline
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -33,6 +34,13 @@ def tiny_llama(seed: int = 0, **options: object) -> LlamaForCausalLM:
         **options,
     }
     return LlamaForCausalLM(LlamaConfig(**config)).eval()
+
+
+def pipeline() -> LLaDA2Pipeline:
+    """Around the model, in blocks of 8."""
+    pipe = LLaDA2Pipeline(tiny_llama(), BlockRefinementScheduler(block_length=8), tokenizer=None)
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
 
 
 def texts(batch: int, length: int, seed: int = 0) -> Tensor:

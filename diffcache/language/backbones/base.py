@@ -1,7 +1,7 @@
 """Backbone: how a family of language models is called part by part, so that some rows can be computed alone.
 
 Models are not edited: a backbone names a model's own sub-modules. Whether it does so rightly is found out by comparing
-with the model's own forward before anything is attached (`checking.py`).
+with the model's own forward before anything is attached (`families.py`).
 """
 
 from abc import ABC, abstractmethod

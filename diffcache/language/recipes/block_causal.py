@@ -15,9 +15,9 @@ from diffcache.language.recipes.base import LanguageConfig
 class BlockCausalConfig(LanguageConfig):
     """Computes the block, which sees itself and what is before it, never what follows.
 
-    One more pass for each finished block (and one for the prompt) makes its keys and values final. Exact for a model
-    that was trained with blocks which see no later block, as long as the prompt is one block to it; for any other an
-    approximation that leaves out the masks behind the block.
+    One more pass for each finished block (and one for the prompt) makes its keys and values final; an edit, or a guard,
+    makes them all anew. Exact for a model that was trained with blocks which see no later block, as long as the prompt
+    is one block to it; for any other an approximation that leaves out the masks behind the block.
     """
 
     name: ClassVar[str] = "block-causal"
@@ -26,10 +26,10 @@ class BlockCausalConfig(LanguageConfig):
         return BlockWalk(net, cache, ledger)
 
     def forces_full(self, canvas: Canvas, reuses: int, grown: bool) -> bool:
-        return False
+        return super().forces_full(canvas, reuses, grown=False)
 
     def full(self, canvas: Canvas) -> bool:
-        return False
+        return canvas.edited
 
     def rows(self, canvas: Canvas) -> slice:
         return slice(canvas.block.start, canvas.block.stop)

@@ -16,6 +16,8 @@ from diffcache.schedulers.errors import ConfigError
 class DLLMCacheConfig(LanguageConfig):
     """Stores keys, values and what each layer adds; in each layer the rows whose values changed most are computed.
 
+    After an edit everything is computed once, since the row that was edited need not be among those.
+
     Attributes:
         prompt_interval: calls between two refreshes of the prompt, K_p (published for LLaDA-Instruct: 50).
         interval: calls between two refreshes of the answer, K_r (published: 7).
@@ -43,7 +45,8 @@ class DLLMCacheConfig(LanguageConfig):
         return FeatureWalk(net, cache, ledger, self.prompt_interval, self.interval, self.ratio)
 
     def full(self, canvas: Canvas) -> bool:
-        return canvas.step % self.prompt_interval == 0 and canvas.step % self.interval == 0
+        due = canvas.step % self.prompt_interval == 0 and canvas.step % self.interval == 0
+        return due or canvas.edited
 
     def rows(self, canvas: Canvas) -> slice:
         return slice(0, canvas.length)
