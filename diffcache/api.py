@@ -2,6 +2,7 @@
 
 import difflib
 import logging
+from collections.abc import Collection
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,6 +37,7 @@ def accelerate(
     quantize: Any = None,
     keep_original: bool = False,
     max_cache_bytes: int | None = None,
+    components: Collection[str] | None = None,
     verbose: bool = False,
     **options: Any,
 ) -> Target:
@@ -59,6 +61,8 @@ def accelerate(
             are kept in fewer bits, then in host memory, then at fewer places; the report's notes say so. A call that
             differs from the last in more than its seed is rehearsed first (see `plan`), and refused (ConfigError) if even
             the smallest cache is larger.
+        components: names of the pipeline's components to cache, ("unet", "controlnet") or ("controlnet",), all by this
+            method; None: every denoiser. A control network is cached only if it is named here.
         verbose: print what was attached.
         **options: the method's own (`threshold=0.1`, `interval=3`, ...); for a schedule `resample=True`.
 
@@ -79,16 +83,21 @@ def accelerate(
             "keep_original=True keeps the weights that quantize= replaces: pass quantize= as well."
         )
     if language.is_language(target):
-        if speedup is not None or quality is not None or quantize is not None:
+        if any(option is not None for option in (speedup, quality, quantize, components)):
             raise ConfigError(
-                "speedup=, quality= and quantize= are for diffusion pipelines: choose a language method instead."
+                "speedup=, quality=, quantize= and components= are for diffusion pipelines: "
+                "choose a language method instead."
             )
         chosen = _config(config, options, LANGUAGE_DEFAULT)
         language.attach(target, chosen)
         if verbose:
             print(f"diffcache: {chosen} attached to {type(target).__name__}")
         return target
-    denoisers = each_uncompiled(denoisers_of(target))
+    if quality is not None and components is not None:
+        raise ConfigError(
+            "quality= is measured with every denoiser cached: pass it without components=, or a method with them."
+        )
+    denoisers = each_uncompiled(denoisers_of(target, components))
     with ExitStack() as undone_on_error:
         if quantize is not None:
             undone_on_error.enter_context(quantising(denoisers, quantize, keep_original))
@@ -98,9 +107,9 @@ def accelerate(
         resolved.check(denoisers)
         if quantize is not None:
             undone_on_error.enter_context(repaired(denoisers, resolved))
-        attach.attach(target, resolved, max_cache_bytes)
+        attach.attach(target, resolved, max_cache_bytes, components)
     if verbose:
-        print(outline(resolved, denoisers_of(target)))
+        print(outline(resolved, denoisers_of(target, components)))
         for name, module in denoisers.items():
             if module in quantised:
                 print(f"diffcache: {name} quantised: {quantised[module]}")
@@ -174,7 +183,7 @@ def plan(target: Any, config: CacheConfig | Schedule | str | Path | None = None,
     attachment = attachments.attachment_of(target)
     if attachment is not None and config is None:
         fitted = fitted_to(target, attachment, call)
-        return plan_of(target, fitted.config, call, fitted.notes)
+        return plan_of(target, fitted.config, call, fitted.notes, attachment.components)
     resolved = _config(config, {}, DEFAULT).resolved()
     resolved.check(each_uncompiled(denoisers_of(target)))
     return plan_of(target, resolved, call)

@@ -1,9 +1,10 @@
 """Attaching: swaps the classes of a target's denoisers and of its pipeline, and gives them back."""
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakSet
 
 from torch import nn
 
@@ -29,23 +30,32 @@ from diffcache.targets import denoisers_of, noise_schedulers_of, refuse_foreign_
 from diffcache.units import unit_members
 
 
-def attach(target: Any, config: CacheConfig, max_cache_bytes: int | None = None) -> None:
+def attach(
+    target: Any,
+    config: CacheConfig,
+    max_cache_bytes: int | None = None,
+    components: Collection[str] | None = None,
+) -> None:
     """Attaches, or gives an attached target another method. Either everything is attached, or nothing.
 
     Args:
         target: a pipeline or a denoiser.
         config: the method.
         max_cache_bytes: what a pipeline's runs may hold at once; None for no bound.
+        components: a pipeline's denoisers that are meant; None for all.
 
     Raises:
         TargetError: there is no denoiser, it is cached by somebody else, or its class cannot be swapped.
     """
-    denoisers = denoisers_of(target)
+    denoisers = denoisers_of(target, components)
     attachment = attachments.get(target) or Attachment(config)
-    _swap_in(denoisers, attachment, config, None if isinstance(target, nn.Module) else target)
+    needed = _swap_in(denoisers, config, None if isinstance(target, nn.Module) else target)
+    before, attachment.modules = attachment.modules, WeakSet(needed)
     attachment.config, attachment.records = config, []
     attachment.max_cache_bytes, attachment.fitted = max_cache_bytes, None
+    attachment.components = components
     attachments[target] = attachment
+    _release(list(before))
 
 
 def detach(target: Any) -> None:
@@ -97,7 +107,7 @@ def denoising_run(module: nn.Module, num_steps: int, sigmas: Any = None) -> Iter
         with entered(LoopScope(None, {}, num_steps, sigmas)) as scope:
             yield scope
         return
-    _swap_in({"denoiser": module}, attachment, attachment.config)
+    attachment.modules.update(_swap_in({"denoiser": module}, attachment.config))
     scope = LoopScope(attachment.config, {"denoiser": plain}, num_steps, sigmas)
     with reporting(scope, attachment), entered(scope):
         yield scope
@@ -108,11 +118,12 @@ def _pipeline_members(base: type) -> dict[str, Any]:
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         forward = functools.partial(base.__call__, self)
         attachment = attachments.get(self)
-        denoisers = denoisers_of(self) if attachment else {}  # they may have been compiled or replaced since
+        # they may have been compiled or replaced since
+        denoisers = denoisers_of(self, attachment.components) if attachment else {}
         if attachment is None or is_paused(self, *denoisers.values()):
             with entered(None):
                 return forward(*args, **kwargs)
-        _swap_in(denoisers, attachment, attachment.config)
+        attachment.modules.update(_swap_in(denoisers, attachment.config))
         fitted = fitted_to(self, attachment, arguments_of(forward, args, kwargs))
         noise_schedulers = noise_schedulers_of(self)
         plain = each_uncompiled(denoisers)
@@ -125,10 +136,11 @@ def _pipeline_members(base: type) -> dict[str, Any]:
     return {"__call__": __call__}
 
 
-def _swap_in(
-    denoisers: dict[str, nn.Module], attachment: Attachment, config: CacheConfig, pipeline: Any = None
-) -> None:
-    """Swaps in the denoisers, compiled or not, and the pipeline that they belong to: all of them or none."""
+def _swap_in(denoisers: dict[str, nn.Module], config: CacheConfig, pipeline: Any = None) -> list[nn.Module]:
+    """Swaps in the denoisers, compiled or not, and the pipeline that they belong to: all of them or none.
+
+    Returns the modules whose swap the method needs.
+    """
     parts = {id(m): m for module in denoisers.values() for m in (module, uncompiled(module))}
     for module in parts.values():
         refuse_foreign_cache(module)
@@ -150,7 +162,7 @@ def _swap_in(
         raise TargetError(
             f"cannot attach to {type(part).__name__}: its class cannot be swapped ({error})."
         ) from error
-    attachment.modules.update([*parts.values(), *units])
+    return [*parts.values(), *units]
 
 
 def _release(modules: list[nn.Module]) -> None:

@@ -1,6 +1,6 @@
 """Who is attached to what: accelerated targets, their methods, and the records of their last calls."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -33,6 +33,7 @@ class Attachment:
         modules: the denoisers whose class was swapped on its behalf.
         records: of its last call.
         max_cache_bytes: what its runs may hold at once; None for no bound.
+        components: the pipeline's denoisers that it is attached to; None for all.
         fitted: the form of its last call, and the method as it was fitted to the bound.
     """
 
@@ -40,6 +41,7 @@ class Attachment:
     modules: "WeakSet[nn.Module]" = field(default_factory=WeakSet)
     records: list[RunRecord] = field(default_factory=list)
     max_cache_bytes: int | None = None
+    components: Collection[str] | None = None
     fitted: tuple[Any, Fitted] | None = None
 
 

@@ -6,6 +6,7 @@ else its order inside the tick.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -72,8 +73,7 @@ class Branch:
 
     def tensors(self) -> Iterator[Tensor]:
         """Every tensor that is stored."""
-        for store in self.stores.values():
-            yield from store.tensors()
+        return chain.from_iterable(store.tensors() for store in self.stores.values())
 
     def clear(self) -> None:
         self.empty()

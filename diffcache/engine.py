@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -96,8 +97,7 @@ class Engine:
 
     def stored(self) -> Iterator[Tensor]:
         """Every tensor that stores keep."""
-        for branch in self.branches.known:
-            yield from branch.tensors()
+        return chain.from_iterable(branch.tensors() for branch in self.branches.known)
 
     def tensors(self) -> Iterator[Tensor]:
         """Every other tensor that is alive for the cache's sake."""

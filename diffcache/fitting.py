@@ -26,10 +26,10 @@ def fitted_to(pipe: Any, attachment: Attachment, call: Mapping[str, Any]) -> Fit
     bound = attachment.max_cache_bytes
     if bound is None:
         return Fitted(attachment.config)
-    parts = [*denoisers_of(pipe).values(), getattr(pipe, "scheduler", None)]
+    parts = [*denoisers_of(pipe, attachment.components).values(), getattr(pipe, "scheduler", None)]
     form = tuple(map(id, parts)), _form(call)
     if attachment.fitted is None or attachment.fitted[0] != form:
-        plan = plan_of(pipe, attachment.config, call)
+        plan = plan_of(pipe, attachment.config, call, components=attachment.components)
         attachment.fitted = form, _fitted(attachment.config, plan, bound)
     return attachment.fitted[1]
 

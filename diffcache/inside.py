@@ -211,7 +211,7 @@ class _Pass:
             step = call.at(site.name, site.kind)
             verdicts = planner.verdicts(step, branch, seen)
             skips = not verdicts[0].decision.computes
-            visits[name] = _Visit(site, step, verdicts, skips, branch.store(site.name))
+            visits[name] = _Visit(site, step, verdicts, skips, branch.stores[site.name])
         if self.seen:
             planner.arrived(branch, 0, self.seen)
         return visits

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,8 +26,7 @@ FOLLOWER_FIRST = "arrived before the leading branch"
 OUTVOTED = "another process that computes the denoiser with this one decided so"
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What is done at one call with one lane; `reason` is set when a guard, not the method, made it compute."""
 
     decision: Decision
@@ -148,22 +148,24 @@ class Planner:
 
     def _decide(self, step: Step, seen: Seen, forced: Sequence[str | None]) -> list[Verdict]:
         """Asks the cache scheduler of every lane that no guard has decided."""
-        asked = [i for i, reason in enumerate(forced) if reason is None]
-        signals = self._signals(seen, asked) if self.lanes[0].scheduler.adaptive else {}
+        signals = self._signals(seen, forced) if self.lanes[0].scheduler.adaptive else {}
         for signal in signals.values():
             self.observer.measured(self.facts.site, step, signal)
-        verdicts = [Verdict(Decision.COMPUTE, reason) for reason in forced]
-        for i in asked:
-            verdicts[i] = self._judge(self.lanes[i], step, signals.get(i))
-        return self._settled(step, verdicts)
+        verdicts = [
+            self._judge(self.lanes[i], step, signals.get(i))
+            if reason is None
+            else Verdict(Decision.COMPUTE, reason)
+            for i, reason in enumerate(forced)
+        ]
+        return verdicts if self.agreement is None else self._settled(step, verdicts, self.agreement)
 
-    def _settled(self, step: Step, verdicts: list[Verdict]) -> list[Verdict]:
+    def _settled(self, step: Step, verdicts: list[Verdict], agreement: Agreement) -> list[Verdict]:
         """What all processes do; nothing is asked where all decide the same anyhow."""
         lane = self.lanes[0]
         measured = lane.scheduler.adaptive or (lane.watch is not None and step.site == MODEL)
-        if self.agreement is None or not measured:
+        if not measured:
             return verdicts
-        settled = self.agreement.settle([verdict.decision for verdict in verdicts])
+        settled = agreement.settle([verdict.decision for verdict in verdicts])
         return [
             verdict
             if verdict.decision is decision
@@ -171,11 +173,11 @@ class Planner:
             for verdict, decision in zip(verdicts, settled, strict=True)
         ]
 
-    def _signals(self, seen: Seen, asked: Sequence[int]) -> dict[int, list[float]]:
-        """The signals of these lanes, where they have one; all are read from the device at once."""
+    def _signals(self, seen: Seen, forced: Sequence[str | None]) -> dict[int, list[float]]:
+        """The signals of the lanes that are not forced, where they have one; all are read from the device at once."""
         measured = {}
-        for i in asked:
-            streams = seen(i)
+        for i, reason in enumerate(forced):
+            streams = seen(i) if reason is None else []
             signal = self.lanes[i].scheduler.measure(streams) if streams else None
             if signal is not None:
                 measured[i] = signal

@@ -1,6 +1,6 @@
 """Plan: what would be attached to a target, and what a run of it would compute and hold."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,9 +112,15 @@ def outline(config: CacheConfig, denoisers: dict[str, nn.Module]) -> str:
     return "\n".join(lines)
 
 
-def plan_of(target: Any, config: CacheConfig, call: Mapping[str, Any], notes: tuple[str, ...] = ()) -> Plan:
+def plan_of(
+    target: Any,
+    config: CacheConfig,
+    call: Mapping[str, Any],
+    notes: tuple[str, ...] = (),
+    components: Collection[str] | None = None,
+) -> Plan:
     """Rehearses a call (see `rehearse`, which tells what it raises)."""
-    shown = rehearse(target, config, call)
+    shown = rehearse(target, config, call, components)
     facts = [engine.planner.facts for engine in shown.engines]
     return Plan(
         method=config.name,

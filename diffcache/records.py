@@ -104,5 +104,5 @@ class RunRecord:
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:
     """Of the memory behind tensors; what they share is counted once."""
-    storages = (tensor.untyped_storage() for tensor in tensors)
+    storages = [tensor.untyped_storage() for tensor in tensors]
     return sum({storage._cdata: storage.nbytes() for storage in storages}.values())

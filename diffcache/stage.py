@@ -90,18 +90,21 @@ class _LoopStage(_Rehearsing, LoopScope):
     pass
 
 
-def rehearse(target: Any, config: CacheConfig, call: Mapping[str, Any]) -> Rehearsal:
+def rehearse(
+    target: Any, config: CacheConfig, call: Mapping[str, Any], components: Collection[str] | None = None
+) -> Rehearsal:
     """Rehearses the first denoising loop of a call.
 
     Args:
         target: a pipeline, or a denoiser.
         config: the method.
         call: the pipeline's keyword arguments; of a denoiser, those of its forward, and `num_steps`.
+        components: the pipeline's denoisers that are meant; None for all.
 
     Raises:
         TargetError: there is no denoiser, it is cached by somebody else, or `num_steps` is missing.
     """
-    denoisers = denoisers_of(target)
+    denoisers = denoisers_of(target, components)
     for module in denoisers.values():
         refuse_foreign_cache(module)
     plain = each_uncompiled(denoisers)

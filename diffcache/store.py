@@ -101,5 +101,10 @@ class Store:
         self.rings, self.layout = [], None
 
     def tensors(self) -> list[Tensor]:
-        features = (feature for ring in self.rings for feature in ring)
-        return [tensor for feature in features for kept in feature.tensors for tensor in tensors_of(kept)]
+        return [
+            tensor
+            for ring in self.rings
+            for feature in ring
+            for kept in feature.tensors
+            for tensor in tensors_of(kept)
+        ]

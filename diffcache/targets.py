@@ -1,7 +1,8 @@
 """What a user hands to `accelerate`: which parts of it are denoisers and noise schedulers."""
 
 import inspect
-from typing import Any
+from collections.abc import Collection
+from typing import Any, TypeGuard
 
 from torch import nn
 
@@ -39,19 +40,28 @@ def modules_of(target: Any) -> list[nn.Module]:
     return [uncompiled(part) for part in parts if isinstance(part, nn.Module)]
 
 
-def denoisers_of(target: Any) -> dict[str, nn.Module]:
+def denoisers_of(target: Any, components: Collection[str] | None = None) -> dict[str, nn.Module]:
     """The denoisers by component name; a bare module is its own, called "denoiser". As they are, compiled or not.
 
+    Args:
+        target: a pipeline or a module.
+        components: of a pipeline, only these; a control network is one of them only if it is named. None: all denoisers.
+
     Raises:
-        TargetError: neither a pipeline nor a module, or a pipeline without a denoiser.
+        TargetError: neither a pipeline nor a module, a pipeline without a denoiser, or without one of that name.
     """
     if isinstance(target, nn.Module):
+        if components is not None:
+            raise TargetError("components= names parts of a pipeline: leave it out for a single denoiser.")
         return {"denoiser": target}
     if not is_pipeline(target):
         raise TargetError(
             f"cannot accelerate a {type(target).__name__}: pass a Diffusers pipeline, or a denoiser (torch.nn.Module)."
         )
-    found = {name: part for name, part in components_of(target).items() if is_denoiser(part)}
+    parts = components_of(target)
+    if components is not None:
+        return _named(target, {name: part for name, part in parts.items() if _takes_time(part)}, components)
+    found = {name: part for name, part in parts.items() if is_denoiser(part)}
     if not found:
         raise TargetError(
             f"{type(target).__name__} has no denoiser loaded (a component whose forward takes a timestep): "
@@ -78,12 +88,26 @@ def refuse_foreign_cache(module: nn.Module) -> None:
 
 def is_denoiser(part: object) -> bool:
     """A network whose forward takes a time; control networks and autoencoders may too, and are none."""
-    if not isinstance(part, nn.Module):
+    return _takes_time(part) and "ControlNet" not in type(uncompiled(part)).__name__
+
+
+def _named(pipeline: Any, usable: dict[str, nn.Module], components: Collection[str]) -> dict[str, nn.Module]:
+    """Those of the networks that run at each step which are named."""
+    unknown = [name for name in components if name not in usable]
+    if unknown or not components:
+        raise TargetError(
+            f"components={components!r} of {type(pipeline).__name__}: pass a tuple of names among {sorted(usable)}."
+        )
+    return {name: part for name, part in usable.items() if name in components}
+
+
+def _takes_time(part: Any) -> TypeGuard[nn.Module]:
+    """A network, but no autoencoder, whose forward takes a time."""
+    if not isinstance(part, nn.Module) or hasattr(part, "decode"):
         return False
     cls = type(uncompiled(part))
-    if "ControlNet" in cls.__name__ or "Autoencoder" in cls.__name__ or hasattr(part, "decode"):
-        return False
-    return any("timestep" in name or name in TIMES for name in inspect.signature(cls.forward).parameters)
+    names = inspect.signature(cls.forward).parameters
+    return "Autoencoder" not in cls.__name__ and any("timestep" in name or name in TIMES for name in names)
 
 
 def _has_foreign_hook(module: nn.Module) -> bool:

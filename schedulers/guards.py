@@ -1,6 +1,7 @@
 """Guards: what may turn a reuse into a compute, never the reverse."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from diffcache.schedulers.steps import Step
 
@@ -13,8 +14,7 @@ NO_SIGNAL = "nothing to measure yet"
 NAN = "signal is not finite"
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(NamedTuple):
     """What a branch has stored when a call arrives.
 
     Attributes:

@@ -1,7 +1,7 @@
 """Where in a denoising loop a denoiser call stands, and what is decided there."""
 
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from diffcache.schedulers.moments import Moment
 
@@ -9,8 +9,7 @@ MODEL = "model"
 """Name and kind of the site that is the whole denoiser."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """The place of one denoiser call in its run.
 
     Attributes:

@@ -24,7 +24,7 @@ from torch import nn
 from toys import by_embeds, toy_pipeline
 from zoo.pipelines import CASES
 
-from diffcache import ConfigError, TargetError, UniformConfig, accelerate, paused, report, restore
+from diffcache import ConfigError, TargetError, UniformConfig, accelerate, paused, plan, report, restore
 
 NAMES = ["WanPipeline-two-experts", "StableDiffusionPipeline", "FluxModularPipeline", "LTX2Pipeline"]
 
@@ -75,6 +75,31 @@ def test_accelerating_again_replaces_the_method() -> None:
     accelerate(pipe, "easycache", threshold=0)
     assert torch.equal(render(pipe, name), reference(name))
     assert report(pipe).method == "easycache"
+
+
+def test_only_the_components_that_are_named_are_cached() -> None:
+    name = "WanPipeline-two-experts"
+    pipe = CASES[name].build()
+    own = classes(pipe)
+    for component in ("transformer", "transformer_2"):
+        accelerate(pipe, "uniform", components=(component,))
+        changed = {key for key, cls in classes(pipe).items() if cls is not own[key]}
+        assert changed == {"pipeline", component}
+        render(pipe, name)
+        assert set(report(pipe).records[0].models) == {component}
+        assert {site.denoiser for site in plan(pipe, **CASES[name].call(0, STEPS)).sites} == {component}
+
+
+@pytest.mark.parametrize("components", [(), ("vae",), ("transformer", "unknown")], ids=str)
+def test_components_that_are_no_denoisers_are_refused(components: tuple[str, ...]) -> None:
+    pipe = accelerated("WanPipeline-two-experts", "uniform")
+    own = classes(pipe)
+    with pytest.raises(TargetError, match=r"a tuple of names among \['transformer', 'transformer_2'\]"):
+        accelerate(pipe, "easycache", components=components)
+    assert classes(pipe) == own
+    assert report(pipe).method == "uniform"
+    with pytest.raises(TargetError, match="leave it out"):
+        accelerate(pipe.transformer, "uniform", components=("transformer",))
 
 
 @pytest.mark.parametrize("name", ["StableDiffusionPipeline", "WanPipeline-two-experts", "FluxPipeline"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ from zoo.denoisers import get
 from zoo.pipeline_case import noise
 from zoo.pipelines import CASES
 
-from diffcache import accelerate, denoising_run, report
+from diffcache import accelerate, denoising_run, report, restore
 
 GROUP = "Adapters"
 NAMES = ["FluxPipeline", slow("StableDiffusionPipeline")]
@@ -131,19 +132,66 @@ def test_ip_adapter_changed_during_a_run_computes(level: str, cell: Cell) -> Non
 
 # -- ControlNet -----------------------------------------------------------------------------------------------------
 
+CONTROLLED = "StableDiffusionControlNetPipeline"
+BOTH = ("unet", "controlnet")
+
 
 @each_level
 def test_the_control_network_itself_is_left_alone(level: str, cell: Cell) -> None:
-    name = "StableDiffusionControlNetPipeline"
-    pipe = accelerate(CASES[name].build(), "uniform", interval=2, site=site(name, level))
-    own = type(plain(name).controlnet)
+    pipe = accelerate(CASES[CONTROLLED].build(), "uniform", interval=2, site=site(CONTROLLED, level))
+    own = type(plain(CONTROLLED).controlnet)
     assert type(pipe.controlnet) is own
     with counted(pipe, ("controlnet",)) as calls:
-        with_control = render(pipe, name)
+        with_control = render(pipe, CONTROLLED)
     assert calls["controlnet"] == STEPS
     assert 0 < report(pipe).compute_fraction < 1
-    assert not torch.equal(with_control, render(pipe, name, controlnet_conditioning_scale=0.2))
+    assert not torch.equal(with_control, render(pipe, CONTROLLED, controlnet_conditioning_scale=0.2))
     cell(GROUP, "ControlNet: runs at every tick itself", level)
+
+
+@each_level
+@pytest.mark.parametrize("components", [("controlnet",), BOTH], ids="+".join)
+def test_a_control_network_is_cached_when_named(components: tuple[str, ...], level: str, cell: Cell) -> None:
+    pipe, place = CASES[CONTROLLED].build(), site(CONTROLLED, level)
+    expected = render(plain(CONTROLLED), CONTROLLED)
+    accelerate(pipe, "uniform", interval=1, site=place, components=components)
+    assert torch.equal(render(pipe, CONTROLLED), expected)
+    accelerate(pipe, "uniform", interval=2, site=place, components=components)
+    assert not torch.equal(render(pipe, CONTROLLED), expected)
+    (run,) = report(pipe).records
+    reused = {call.site.partition(".")[0] for call in run.calls if call.computed == 0}
+    assert reused == set(components) == set(run.models)
+    assert torch.equal(render(restore(pipe), CONTROLLED), expected)
+    assert all(type(pipe.components[name]) is type(plain(CONTROLLED).components[name]) for name in BOTH)
+    feature = (
+        "ControlNet: cached itself, alone" if len(components) == 1 else "ControlNet: cached, and its denoiser"
+    )
+    cell(GROUP, feature, level)
+
+
+def test_the_calls_that_a_cached_control_network_saves() -> None:
+    pipe = accelerate(CASES[CONTROLLED].build(), "uniform", interval=2, components=BOTH)
+    with counted(pipe, BOTH) as calls:
+        render(pipe, CONTROLLED)
+    told = Counter(call.site for call in report(pipe).records[0].calls if call.computed)
+    assert calls == told
+    assert calls["controlnet"] == 4
+
+
+@each_level
+def test_a_cached_control_network_follows_its_scale(level: str, cell: Cell) -> None:
+    """Its scale falls to zero half-way: what it gave before that is not reused, nor what the UNet made of it as a whole."""
+    pipe, place = CASES[CONTROLLED].build(), site(CONTROLLED, level)
+    accelerate(pipe, "uniform", interval=STEPS, tail_steps=0, site=place, components=BOTH)
+    render(pipe, CONTROLLED, control_guidance_end=0.5)
+    (run,) = report(pipe).records
+    reused = {(call.site.partition(".")[0], call.tick) for call in run.calls if call.computed == 0}
+    change = STEPS // 2
+    assert {("controlnet", change - 1), ("controlnet", change + 1)} <= reused
+    assert ("controlnet", change) not in reused
+    if level == "whole model":
+        assert ("unet", change) not in reused
+    cell(GROUP, "ControlNet cached: its scale changes during a run: computed", level)
 
 
 @pytest.mark.parametrize("level", SITES)
