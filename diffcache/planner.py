@@ -189,7 +189,7 @@ class Planner:
         decision = lane.scheduler.decide(step, signal)
         if signal is not None and any(not abs(value) < float("inf") for value in signal):
             return Verdict(Decision.COMPUTE, NAN)
-        if signal is None and lane.scheduler.adaptive:
+        if signal is None and lane.scheduler.adaptive and decision.computes:
             return Verdict(Decision.COMPUTE, NO_SIGNAL)
         if lane.watch is None or decision is not Decision.PREDICT:
             return Verdict(decision)

@@ -34,9 +34,12 @@ class Allowance(ErrorControl):
         self._end = num_ticks - tail
         self._left = count - tail
 
+    def affords(self, step: Step) -> bool:
+        return self._left > 0
+
     def due(self, step: Step) -> bool:
-        if self._left <= 0 or self._left >= self._end - step.tick:
-            return self._left > 0
+        if not self.affords(step) or self._left >= self._end - step.tick:
+            return self.affords(step)
         self.threshold = threshold_of(self._sparseness(step))
         return super().due(step)
 
@@ -60,8 +63,11 @@ class Appointed(ErrorControl):
         super().__init__(HALF, order, axis)
         self._ticks = frozenset(ticks)
 
-    def due(self, step: Step) -> bool:
+    def affords(self, step: Step) -> bool:
         return step.tick in self._ticks
+
+    def due(self, step: Step) -> bool:
+        return self.affords(step)
 
 
 def threshold_of(speedup: float) -> float:

@@ -31,7 +31,7 @@ class CacheScheduler(ABC):
 
     @abstractmethod
     def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
-        """Compute, or by what to reuse. `signal` is what `measure` returned, on the host."""
+        """Compute, or by what to reuse. Asked where a feature is stored; `signal` is what `measure` returned, on the host."""
 
     def arrived(self, latents: Sequence[Tensor]) -> None:
         """Called on every tick, after the decision, with the leading branch's latents."""

@@ -54,12 +54,16 @@ class ErrorControl(CacheScheduler):
 
     def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
         if signal is None:
-            return Decision.COMPUTE
+            return Decision.COMPUTE if self.affords(step) else Decision.HOLD
         foreseen = self._foreseen(signal, step.moment)
         best = min(foreseen, key=foreseen.__getitem__)
         if not step.repeats_sigma:
             self.error += foreseen[best]
         return Decision.COMPUTE if self.due(step) else best
+
+    def affords(self, step: Step) -> bool:
+        """Whether this tick may be computed at all."""
+        return True
 
     def due(self, step: Step) -> bool:
         """Whether reusing this tick would cost too much, or make the gap too long."""

@@ -52,17 +52,23 @@ class BudgetConfig(CacheConfig):
         if run.num_ticks is None or most is None:
             return ErrorControl(threshold_of(self.speedup), self.order, self.axis)
         if run.experts > 1:
-            return Appointed(spread(run.num_ticks, most, self.warmup(run)), self.order, self.axis)
+            placed = spread(run.num_ticks, _planned(most, run), self.warmup(run))
+            return Appointed(placed, self.order, self.axis)
         return Allowance(run.num_ticks, most, self.tail_steps, self.order, self.axis)
 
     def warmup(self, run: RunFacts) -> int:
         most = self.most_ticks(run)
-        return 3 if most is None else max(min(3, most - self.tail_steps), 1)
+        return 3 if most is None else max(min(3, _planned(most, run) - self.tail_steps), 1)
 
 
 def allowed(num_ticks: int, speedup: float) -> int:
     """How many ticks may be computed: at least the first."""
     return max(int(num_ticks / speedup + 1e-9), 1)
+
+
+def _planned(most: int, run: RunFacts) -> int:
+    """Of so many ticks those that can be placed: each further denoiser must compute its first call, wherever that is."""
+    return max(most - run.experts + 1, 1)
 
 
 def spread(num_ticks: int, count: int, warmup: int) -> list[int]:

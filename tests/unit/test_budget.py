@@ -72,4 +72,4 @@ def test_denoisers_that_share_a_run_spread_their_ticks_evenly() -> None:
     scheduler = BudgetConfig(speedup=50 / 12).scheduler(RunFacts("Net", experts=2, num_ticks=50))
     scheduler.compared([Moment(0)], Moment(1), torch.zeros(3))
     due = [tick for tick in range(3, 50) if scheduler.decide(Step(tick, 50, "0"), [0.0] * 3).computes]
-    assert due == spread(50, 12, 3)[3:]
+    assert due == spread(50, 11, 3)[3:]
