@@ -1,6 +1,7 @@
 """Where figures come from (command, date, device, versions), and where they are kept."""
 
 import platform
+import shlex
 import sys
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
@@ -20,7 +21,7 @@ def provenance(device: str) -> dict[str, Any]:
         except PackageNotFoundError:
             continue
     return {
-        "command": " ".join(["python", *sys.argv]),
+        "command": shlex.join(["python", *sys.argv]),
         "date": date.today().isoformat(),
         "device": device,
         "versions": versions,

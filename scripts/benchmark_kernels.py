@@ -5,6 +5,7 @@ A kernel whose results are not its reference's gets no figure, and the script fa
 
 import argparse
 import json
+import shlex
 import sys
 from datetime import date
 from pathlib import Path
@@ -46,7 +47,7 @@ def main() -> None:
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "triton": triton_version,
-        "command": " ".join(["python", *sys.argv]),
+        "command": shlex.join(["python", *sys.argv]),
         "date": date.today().isoformat(),
     }
     args.json.parent.mkdir(parents=True, exist_ok=True)
