@@ -25,3 +25,10 @@ def like(tensor: Tensor) -> Tensor:
     """Other numbers, of the same dtype and laid out alike."""
     other = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
     return other.copy_(torch.randn(tensor.shape)) if 0 not in tensor.stride() else torch.randn_like(tensor)
+
+
+def keys_that_count(keys: Tensor) -> Tensor:
+    """Which of the keys [B, Hk, S, D] count, bool [B, S]: about 70 %, and the first of each text."""
+    valid = torch.rand(keys.shape[0], keys.shape[2]) < 0.7
+    valid[:, 0] = True
+    return valid

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from kernel_layouts import keys_that_count
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
@@ -44,12 +45,6 @@ def case(shape: str, dtype: torch.dtype = torch.float32) -> Case:
     keys, old_keys = torch.randn(b, hk, s, d).to(dtype), torch.randn(b, hk, n, d).to(dtype)
     rows = torch.stack([torch.randperm(s)[:n] for _ in range(b)])
     return Case(queries, torch.rand(b, w), old_queries, keys, rows, old_keys)
-
-
-def keys_that_count(keys: Tensor) -> Tensor:
-    valid = torch.rand(keys.shape[0], keys.shape[2]) < 0.7
-    valid[:, 0] = True
-    return valid
 
 
 @pytest.mark.parametrize("shape", SHAPES)

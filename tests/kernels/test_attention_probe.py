@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from kernel_layouts import keys_that_count
 from torch import Tensor
 
 from diffcache.kernels.attention_probe import attention_lse, attention_received, key_mass
@@ -22,12 +23,6 @@ def attention(shape: str, dtype: torch.dtype = torch.float32) -> tuple[Tensor, T
     """Queries as a projection leaves them, [B, T, H, D] transposed, and keys."""
     b, h, hk, t, s, d = SHAPES[shape]
     return torch.randn(b, t, h, d).transpose(1, 2).to(dtype), torch.randn(b, hk, s, d).to(dtype)
-
-
-def keys_that_count(keys: Tensor) -> Tensor:
-    valid = torch.rand(keys.shape[0], keys.shape[2]) < 0.7
-    valid[:, 0] = True
-    return valid
 
 
 @pytest.mark.parametrize("shape", SHAPES)
