@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from diffcache.schedulers.errors import ScheduleError
-from diffcache.schedulers.moments import Axis, Moment
+from diffcache.schedulers.moments import Axis, Moment, positions
 from diffcache.schedulers.steps import Decision
 
 
@@ -66,7 +66,7 @@ class Polynomial(Predictor):
         return {"name": "polynomial", "order": self.depth - 1, "axis": self.axis}
 
     def weights(self, past: Sequence[Moment], target: Moment) -> list[float]:
-        at, x = self._positions(past, target)
+        at, x = positions(past, target, self.axis)
         weights = []
         for j, x_j in enumerate(at):
             weight = 1.0
@@ -75,12 +75,6 @@ class Polynomial(Predictor):
                     weight *= (x - x_m) / (x_j - x_m)
             weights.append(weight)
         return weights
-
-    def _positions(self, past: Sequence[Moment], target: Moment) -> tuple[list[float], float]:
-        sigmas = [moment.sigma for moment in past if moment.sigma is not None]
-        if self.axis == "sigma" and target.sigma is not None and len(set(sigmas)) == len(past):
-            return sigmas, target.sigma
-        return [float(moment.tick) for moment in past], float(target.tick)
 
 
 class Taylor(Predictor):

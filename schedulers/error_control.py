@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor
 
 from diffcache.schedulers.base import CacheScheduler
-from diffcache.schedulers.moments import Axis, Moment
+from diffcache.schedulers.moments import Axis, Moment, positions
 from diffcache.schedulers.steps import Decision, Step
 
 GROWTH = 2
@@ -83,20 +83,13 @@ class ErrorControl(CacheScheduler):
 
     def _foreseen(self, errors: Sequence[float], target: Moment) -> dict[Decision, float]:
         """The error of each kind of reuse at `target`; infinite where it has not been seen with all its features."""
-        x, points = self._positions(target)
+        points, x = positions(self._points, target, self.axis)
         return {
             kind: error * _remainder(x, points[: n + 1]) / _remainder(points[0], points[1 : n + 2])
             if len(points) > n + 1
             else math.inf
             for (kind, n), error in zip(self._orders.items(), errors, strict=True)
         }
-
-    def _positions(self, target: Moment) -> tuple[float, list[float]]:
-        """Of `target`, and of the newest computed ticks; ticks where noise levels are unknown or repeat."""
-        sigmas = [point.sigma for point in self._points if point.sigma is not None]
-        if self.axis == "sigma" and target.sigma is not None and len(set(sigmas)) == len(self._points):
-            return target.sigma, sigmas
-        return target.tick, [float(point.tick) for point in self._points]
 
 
 def _remainder(x: float, points: Sequence[float]) -> float:
