@@ -43,6 +43,7 @@ class RunFacts:
         device: where they are.
         blocks: number of blocks in each of the denoiser's lists.
         quantization: what the denoiser's weights are quantised to (see `quantization_of`); None: they are not.
+        evolves: its output is what the noise scheduler steps with; a control network's is not.
     """
 
     denoiser: str
@@ -55,6 +56,7 @@ class RunFacts:
     device: torch.device = CPU
     blocks: Mapping[str, int] = field(default_factory=dict)
     quantization: str | None = None
+    evolves: bool = True
 
 
 GUIDANCE = "guidance"
@@ -101,6 +103,8 @@ class CacheConfig(ABC):
         cache_dtype: what is stored is rounded to "bfloat16" or "float16" (largest number 65504), or to eight bits with a
             scale for each token, "int8" or "float8". None: as computed, a residual one precision wider.
         cache_device: "cpu" keeps it in host memory. None: where it was computed.
+        hindsight: at a computed tick, make good what the reused ticks before it turn out to have lacked (`diffcache.hindsight`);
+            for whole denoisers in pipelines. None: as the method does by itself.
 
     Raises:
         ConfigError: an option out of range.
@@ -113,6 +117,7 @@ class CacheConfig(ABC):
     max_consecutive_reuses: int | None = None
     cache_dtype: str | None = None
     cache_device: str | None = None
+    hindsight: bool | None = None
 
     def __post_init__(self) -> None:
         self._check("warmup_steps", 0, whole=True)
@@ -120,6 +125,7 @@ class CacheConfig(ABC):
         self._check("max_consecutive_reuses", 1, whole=True)
         self._choose("cache_dtype", None, *DTYPES)
         self._choose("cache_device", None, "cpu")
+        self._choose("hindsight", None, True, False)
 
     def check(self, denoisers: Mapping[str, nn.Module]) -> None:
         """Raises ScheduleError where the method was made for other denoisers than these."""
@@ -146,6 +152,15 @@ class CacheConfig(ABC):
         """How a run's stores keep what they are given."""
         away = self.cache_device is not None and run.device.type != self.cache_device
         return format_of(self.storage, HostMemory(run.device) if away else None)
+
+    def makes_good(self, run: RunFacts) -> bool:
+        """Whether reused ticks are made good at the next computed one; a control network's output has no influence of its own."""
+        return self.looks_back and run.evolves
+
+    @property
+    def looks_back(self) -> bool:
+        """What `hindsight` comes to."""
+        return bool(self.hindsight)
 
     @property
     def watch(self) -> float | None:

@@ -17,6 +17,7 @@ from diffcache.calls import Call
 from diffcache.config import CacheConfig, RunFacts
 from diffcache.guidance import CONDITIONAL_FIRST, Guidance
 from diffcache.halves import Halves
+from diffcache.hindsight import DEGREE
 from diffcache.inside import Inside
 from diffcache.places import is_inside
 from diffcache.planner import Planner, Verdict
@@ -64,7 +65,8 @@ class Engine:
         self.record = record
         self.planner = Planner(config, facts, agreement)
         self.format = config.format(facts)
-        self.branches = Branches(self.planner.predictor.depth, self.format)
+        looked_at = DEGREE if config.makes_good(facts) else 0
+        self.branches = Branches(max(self.planner.predictor.depth, looked_at), self.format)
         places = config.places(facts)
         inside = is_inside(places)
         self.inside = Inside(name, places, config, self.planner, record) if inside else None

@@ -9,7 +9,7 @@ from diffcache.agreement import gathers_weights
 from diffcache.compiled import compiled_above, is_compiled, uncompiled
 from diffcache.config import CacheConfig, RunFacts
 from diffcache.places import is_inside, units_for
-from diffcache.schedulers.errors import TargetError
+from diffcache.schedulers.errors import ConfigError, TargetError
 from diffcache.units import block_counts
 
 
@@ -25,6 +25,7 @@ def units_of(denoisers: Mapping[str, nn.Module], config: CacheConfig) -> list[nn
     """The modules inside the denoisers whose calls the method needs to see.
 
     Raises:
+        ConfigError: hindsight is asked for, and the method has places inside.
         TargetError: it has places inside a denoiser, or a part of it, that is compiled or fully sharded as a whole.
     """
     found: list[nn.Module] = []
@@ -32,6 +33,8 @@ def units_of(denoisers: Mapping[str, nn.Module], config: CacheConfig) -> list[nn
         facts = facts_of(denoisers, name)
         places = config.places(facts)
         if is_inside(places):
+            if config.hindsight:
+                raise ConfigError(f"hindsight= is for whole denoisers: leave it out for {', '.join(places)}.")
             units, tap = _visible(facts.denoiser, module, places), config.tap(facts)
             found += [*units.values(), *(tap.modules(units) if tap else ())]
     return list({id(module): module for module in found}.values())

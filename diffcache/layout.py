@@ -169,6 +169,27 @@ class Layout:
             )
         ]
 
+    def amended(
+        self,
+        tensors: Mapping[str, Tensor],
+        outputs: Sequence[Tensor],
+        own: float,
+        features: Sequence[Sequence[Kept]],
+        weights: Sequence[float],
+    ) -> list[Tensor]:
+        """The outputs of a computed call, plus `own` of their features and a weighted sum of past `features`; where an output
+        does not evolve a latent (a learned variance), it stays as it is."""
+        amended, changes = [output.clone() for output in outputs], []
+        for output, feature, past in zip(
+            outputs, self.features(tensors, outputs), zip(*features, strict=True), strict=True
+        ):
+            if output.is_floating_point():
+                output = extrapolate(past, weights, None, torch.float32).add_(feature, alpha=own)
+            changes.append(output)
+        for value, change in zip(self.evolved(amended), self.evolved(changes), strict=True):
+            value.add_(change)
+        return amended
+
     def latents(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
         """What adaptive decisions look at on the way in: the part of each input that its output evolves.
 

@@ -14,6 +14,7 @@ from diffcache.lanes import counts_rows
 from diffcache.models import model_of
 from diffcache.precision import quantization_of
 from diffcache.records import RunRecord
+from diffcache.targets import is_control_network
 from diffcache.timetable import Timetable, Turn
 from diffcache.units import block_counts
 
@@ -58,6 +59,7 @@ class Run:
                 latents=tuple(tuple(x.shape[1:] if call.batched else x.shape) for x in call.latents),
                 device=call.latents[0].device if call.latents else CPU,
                 quantization=quantization_of(module),
+                evolves=not is_control_network(module),
             )
             separable, agreement = not counts_rows(module), agreement_of(module)
             engine = self.make(site, config, facts, self.record, separable=separable, agreement=agreement)
@@ -69,6 +71,7 @@ class Run:
                 **engine.planner.predictor.describe(),
                 "basis": "residual" if config.residual else "output",
                 **({} if config.storage is None else {"cache_dtype": config.storage}),
+                **({"hindsight": True} if config.looks_back else {}),
             }
             if engine.guidance is not None:
                 self.record.predictor["guidance"] = engine.guidance.rule.describe()
@@ -106,6 +109,8 @@ class Run:
     def close(self) -> None:
         self.record.num_ticks = self.timetable.num_ticks
         self.record.sigmas = self.timetable.of_run()
+        if self.timetable.influence is not None and self.timetable.influence.obstacle is not None:
+            self.record.notes.append(f"no hindsight: {self.timetable.influence.obstacle}")
         for engine in self.engines.values():
             engine.close()
         self.engines.clear()

@@ -15,6 +15,7 @@ from diffcache.calls import Call
 from diffcache.compiled import uncompiled
 from diffcache.config import CacheConfig
 from diffcache.engine import Engine, Forward
+from diffcache.influence import Influence
 from diffcache.records import RunRecord
 from diffcache.respacing import respace
 from diffcache.runs import Run
@@ -162,12 +163,15 @@ class PipelineScope(Scope):
         self.pipeline = pipeline
         self.noise_schedulers = list(noise_schedulers)
         self.active = self.noise_schedulers[0] if noise_schedulers else None
+        self.influence: Influence | None = None
 
     def observes(self, noise_scheduler: object) -> bool:
         return any(noise_scheduler is known for known in self.noise_schedulers)
 
     def timetable(self) -> Timetable:
-        return timetable_of(self.active, getattr(self.pipeline, "num_timesteps", None))
+        timetable = timetable_of(self.active, getattr(self.pipeline, "num_timesteps", None))
+        timetable.influence = self.influence
+        return timetable
 
     def timesteps_set(self, noise_scheduler: object) -> None:
         """Another loop begins: what the one before it stored is of no use to it.
@@ -180,6 +184,8 @@ class PipelineScope(Scope):
         levels = self.config.respaced(nominal) if self.config is not None and nominal is not None else None
         if levels is not None:
             respace(noise_scheduler, levels)
+        if self.config is not None and self.config.looks_back:
+            self.influence = Influence(noise_scheduler)
         if self.run is not None and (self.run.tick or self.run.called):
             self.end_run()
 

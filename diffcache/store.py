@@ -8,10 +8,11 @@ from torch import Tensor
 
 from diffcache.correctors import Corrector
 from diffcache.formats import Format, Ring, plain, tensors_of, values_of
+from diffcache.hindsight import Owed, amends
 from diffcache.kernels.extrapolate import NO_CORRECTION
 from diffcache.layout import Layout
 from diffcache.predictors import Predictor
-from diffcache.schedulers.moments import Moment
+from diffcache.schedulers.moments import Axis, Moment
 from diffcache.schedulers.steps import Step
 from diffcache.timetable import Timetable
 
@@ -28,6 +29,7 @@ class Store:
     Attributes:
         layout: how the output splits, learned from the newest computed call; None before the first.
         rings: one for each lane.
+        owed: for each lane the ticks that were reused since its newest feature, if hindsight is to make them good.
     """
 
     def __init__(self, depth: int, format: Format) -> None:
@@ -35,6 +37,7 @@ class Store:
         self.format = format
         self.layout: Layout | None = None
         self.rings: list[Ring] = []
+        self.owed: list[list[Owed]] = []
 
     def seat(self, lanes: int) -> None:
         """Makes room for so many lanes; another number than before empties the store."""
@@ -42,6 +45,7 @@ class Store:
             for ring in self.rings:
                 ring.clear()
             self.rings = [deque(maxlen=self.depth) for _ in range(lanes)]
+            self.owed = [[] for _ in range(lanes)]
 
     def __len__(self) -> int:
         return sum(len(ring) for ring in self.rings)
@@ -80,6 +84,17 @@ class Store:
             )  # a traceback that somebody keeps would keep the features
             raise
 
+    def amended(
+        self, step: Step, times: Timetable, lane: int, tensors: Tensors, outputs: list[Tensor], axis: Axis
+    ) -> list[Tensor]:
+        """Computed `outputs` with what makes the lane's reused ticks good; before they are pushed."""
+        owed, self.owed[lane] = self.owed[lane], []
+        if not owed:
+            return outputs
+        own, *others = amends(owed, step.moment, self.moments(lane, times), times.ratio, axis)
+        past, weights = self.format.read(self.rings[lane], others)
+        return self.learned.amended(tensors, outputs, own, past, weights)
+
     def moments(self, lane: int, times: Timetable) -> list[Moment]:
         """When the features of a lane were computed, newest first."""
         return [Moment(feature.tick, times.sigma(feature.tick)) for feature in self.rings[lane]]
@@ -98,7 +113,7 @@ class Store:
     def clear(self) -> None:
         for ring in self.rings:
             ring.clear()
-        self.rings, self.layout = [], None
+        self.rings, self.owed, self.layout = [], [], None
 
     def tensors(self) -> list[Tensor]:
         return [

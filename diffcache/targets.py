@@ -88,7 +88,11 @@ def refuse_foreign_cache(module: nn.Module) -> None:
 
 def is_denoiser(part: object) -> bool:
     """A network whose forward takes a time; control networks and autoencoders may too, and are none."""
-    return _takes_time(part) and "ControlNet" not in type(uncompiled(part)).__name__
+    return _takes_time(part) and not is_control_network(part)
+
+
+def is_control_network(network: nn.Module) -> bool:
+    return "ControlNet" in type(uncompiled(network)).__name__
 
 
 def _named(pipeline: Any, usable: dict[str, nn.Module], components: Collection[str]) -> dict[str, nn.Module]:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from diffcache.influence import Influence
 from diffcache.schedulers.steps import MODEL, Step
 
 
@@ -18,6 +19,7 @@ class Timetable:
         num_ticks: how many ticks there will be; None where nothing says so.
         sigmas: noise levels of the noise scheduler's whole list, where known.
         times: its timesteps as fractions of its training steps, likewise.
+        influence: of the outputs at its timesteps on the result; None where nobody asked, or no noise scheduler was seen.
         first: place in that list of the run's first tick (image-to-image starts later).
         noise_scheduler: class name; None in a hand-written loop.
     """
@@ -27,6 +29,7 @@ class Timetable:
     first: int = 0
     noise_scheduler: str | None = None
     times: list[float] | None = None
+    influence: Influence | None = None
 
     def sigma(self, tick: int) -> float | None:
         return self._at(tick, self.sigmas)
@@ -37,6 +40,10 @@ class Timetable:
     def _at(self, tick: int, levels: list[float] | None) -> float | None:
         i = self.first + tick
         return levels[i] if levels is not None and 0 <= i < len(levels) else None
+
+    def ratio(self, tick: int, to: int) -> float | None:
+        """By what the output of a tick moves the result, over what that of another does; None where that is unknown."""
+        return None if self.influence is None else self.influence.ratio(self.first + tick, self.first + to)
 
     def repeats(self, tick: int) -> bool:
         """Whether a tick stands at the noise level of the one before it."""

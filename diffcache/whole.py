@@ -9,6 +9,7 @@ from torch import Tensor
 from diffcache.branches import Branch
 from diffcache.calls import Call
 from diffcache.config import CacheConfig
+from diffcache.hindsight import Owed
 from diffcache.lanes import joined, lane_of, outputs_of, rows_of
 from diffcache.layout import Layout
 from diffcache.planner import Planner, Verdict
@@ -37,6 +38,7 @@ class Whole:
     def __init__(self, name: str, config: CacheConfig, planner: Planner, record: RunRecord) -> None:
         self.name = name
         self.residual = config.residual
+        self.makes_good = config.makes_good(planner.facts)
         self.planner = planner
         self.record = record
         self.errors: list[tuple[int, int, tuple[Decision, ...], Tensor]] = []
@@ -88,10 +90,14 @@ class Whole:
             return output, WRITES_ARGUMENTS if written else OPAQUE
         store.layout, branch.sources, branch.changed = layout, layout.sources(), False
         outputs, lanes = layout.split(output), len(self.planner.lanes)
-        for lane in range(lanes):
-            tensors = self._lane(call, lane)
-            self._keep(step, times, branch, store, lane, tensors, outputs_of(outputs, lane, lanes))
-        return output, None
+        owing = any(store.owed)
+        kept = [
+            self._keep(
+                step, times, branch, store, lane, self._lane(call, lane), outputs_of(outputs, lane, lanes)
+            )
+            for lane in range(lanes)
+        ]
+        return layout.join(joined(kept), call.tensors) if owing else output, None
 
     def _reuse(
         self,
@@ -114,13 +120,20 @@ class Whole:
         for lane, verdict in enumerate(verdicts):
             tensors = self._lane(call, lane)
             if verdict.decision.computes:
-                outputs = outputs_of(computed, computing.index(lane), len(computing))
-                self._keep(step, times, branch, store, lane, tensors, outputs)
+                computed_lane = outputs_of(computed, computing.index(lane), len(computing))
+                outputs = self._keep(step, times, branch, store, lane, tensors, computed_lane)
             else:
                 self.planner.arrived(branch, lane, store.learned.latents(tensors))
                 outputs = self.planner.value(verdict, step, store, times, lane, tensors)
+                self._owe(verdict, step, times, store, lane)
             parts.append(outputs)
         return store.learned.join(joined(parts), call.tensors)
+
+    def _owe(self, verdict: Verdict, step: Step, times: Timetable, store: Store, lane: int) -> None:
+        """Notes a reused tick that the next computed one is to make good."""
+        in_shadow = self.planner.observer.shadow  # the run may go on with the truth
+        if self.makes_good and times.influence is not None and not in_shadow:
+            store.owed[lane].append(Owed(step.moment, self.planner.predictor.serving(verdict.decision)))
 
     def _shadow(self, forward: Forward, call: Call, step: Step, store: Store, predicted: Any) -> Any:
         """Computes what has been predicted, for an observer to compare, and goes on with what it says."""
@@ -144,15 +157,17 @@ class Whole:
         lane: int,
         tensors: dict[str, Tensor],
         outputs: list[Tensor],
-    ) -> None:
-        """Stores what a lane computed, and tells the planner."""
+    ) -> list[Tensor]:
+        """Stores what a lane computed, and tells the planner; gives it with what makes the ticks before it good."""
         seen, evolved = store.learned.latents(tensors), store.learned.evolved(outputs)
         self.planner.arrived(branch, lane, seen)
         if branch is self.planner.leader:
             self._compare(step, times, store, lane, tensors, evolved)
+        amended = store.amended(step, times, lane, tensors, outputs, self.planner.predictor.axis)
         store.push(step.tick, lane, tensors, outputs)
         self.planner.observe(step, store, lane, outputs)
         self.planner.computed(branch, lane, step, seen, evolved)
+        return amended
 
     def _compare(
         self,

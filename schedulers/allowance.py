@@ -14,13 +14,20 @@ HALF = 0.02
 STEEPNESS = 3
 """And the power of how sparse computed ticks are to be with which it grows there."""
 
+RESERVE = 0.7
+"""Of the even density, what a stretch that bends must leave to the ticks after it: they may matter more."""
+
+LONGEST = 1.5
+"""Of the even gap, what a gap may be where nothing seems to bend, for the same reason."""
+
 
 class Allowance(ErrorControl):
     """Error control that computes `count` of `num_ticks` ticks, with a threshold that follows from what is left:
 
         threshold = HALF * (ticks left / (2 * computed ticks left))^STEEPNESS
 
-    When nothing is left, the rest is reused; when as much is left as there are ticks, they are computed.
+    When nothing is left, the rest is reused; when as much is left as there are ticks, they are computed. What is measured
+    is the error of the output, not what becomes of it, so the density of computed ticks stays within bounds of an even one.
 
     Args:
         num_ticks: of the run.
@@ -33,6 +40,7 @@ class Allowance(ErrorControl):
         super().__init__(HALF, order, axis)
         self._end = num_ticks - tail
         self._left = count - tail
+        self._even = self._end / max(self._left, 1)
 
     def affords(self, step: Step) -> bool:
         return self._left > 0
@@ -40,12 +48,14 @@ class Allowance(ErrorControl):
     def due(self, step: Step) -> bool:
         if not self.affords(step) or self._left >= self._end - step.tick:
             return self.affords(step)
-        self.threshold = threshold_of(self._sparseness(step))
-        return super().due(step)
+        sparseness = self._sparseness(step)
+        self.threshold = threshold_of(sparseness)
+        waited = step.tick - self._points[0].tick
+        return super().due(step) and (sparseness * RESERVE <= self._even or waited >= sparseness)
 
     def longest(self, step: Step) -> float:
         """A gap may also be as long as even ones would be: small budgets cannot grow theirs one by one."""
-        return max(super().longest(step), self._sparseness(step))
+        return min(max(super().longest(step), self._sparseness(step)), LONGEST * self._even)
 
     def _sparseness(self, step: Step) -> float:
         """Ticks left for each that may be computed."""

@@ -41,6 +41,10 @@ class BudgetConfig(CacheConfig):
     def residual(self) -> bool:
         return False
 
+    @property
+    def looks_back(self) -> bool:
+        return self.hindsight is not False
+
     def most_ticks(self, run: RunFacts) -> int | None:
         return None if run.num_ticks is None else allowed(run.num_ticks, self.speedup)
 

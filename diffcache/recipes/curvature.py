@@ -41,6 +41,10 @@ class CurvatureConfig(CacheConfig):
     def residual(self) -> bool:
         return False
 
+    @property
+    def looks_back(self) -> bool:
+        return self.hindsight is not False
+
     def predictor_for(self, run: RunFacts) -> Polynomial:
         return Polynomial(self.order, self.axis)
 

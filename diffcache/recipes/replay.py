@@ -36,7 +36,7 @@ class ReplayConfig(CacheConfig):
             level, instead of refusing them; corrections are left out.
         rectify: apply the schedule's affine corrections, if it has any.
         respace: run at the schedule's own noise levels, if it has any.
-        cache_dtype: None: as in the run that was recorded.
+        cache_dtype, hindsight: None: as in the run that was recorded.
     """
 
     name: ClassVar[str] = "schedule"
@@ -49,6 +49,11 @@ class ReplayConfig(CacheConfig):
     @property
     def residual(self) -> bool:
         return bool(self.schedule.predictor.get("basis", "residual") == "residual")
+
+    @property
+    def looks_back(self) -> bool:
+        recorded = bool(self.schedule.predictor.get("hindsight", False))
+        return recorded if self.hindsight is None else self.hindsight
 
     @property
     def each_branch(self) -> bool:
@@ -83,6 +88,8 @@ class ReplayConfig(CacheConfig):
         basis = self.schedule.predictor.get("basis", "residual")
         if basis not in ("residual", "output"):
             raise ScheduleError(f"predictor.basis: must be residual or output, not {basis!r}.")
+        if not isinstance(self.schedule.predictor.get("hindsight", False), bool):
+            raise ScheduleError("predictor.hindsight: must be true or false.")
         if self.storage not in (None, *DTYPES):
             raise ScheduleError(
                 f"predictor.cache_dtype: must be one of {', '.join(DTYPES)}, not {self.storage!r}."

@@ -1,0 +1,91 @@
+"""How far each tick's output moves what the loop returns, as the noise scheduler passes it on."""
+
+import copy
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+IMPULSE = 1e-3
+"""Small, so that no clipping of predicted samples sets in."""
+
+
+class Influence:
+    """Of the outputs of one loop, by place in the noise scheduler's list of timesteps.
+
+    A noise scheduler's step is linear in the output and in the sample, whatever its solver, parametrisation and order (but for
+    clipping). So a copy of it goes through the loop without a denoiser, at each timestep with an impulse of its own, and how far
+    each gets is read from the end. What the denoiser would answer to a changed sample is left out.
+
+    Args:
+        noise_scheduler: right after `set_timesteps`; it is left alone.
+
+    Attributes:
+        obstacle: why nothing is known, found at the first question; None otherwise.
+    """
+
+    def __init__(self, noise_scheduler: Any) -> None:
+        self.obstacle: str | None = None
+        self._fresh = copy.deepcopy(noise_scheduler)
+        self._moves: list[float] | None = None
+
+    def ratio(self, place: int, to: int) -> float | None:
+        """By what an output at `place` moves the result, over what one at `to` does; None where that is unknown."""
+        if self._moves is None:
+            self._moves = self._measured()
+        if not (0 <= place < len(self._moves) and 0 <= to < len(self._moves)):
+            return None
+        ratio = self._moves[place] / self._moves[to] if self._moves[to] else math.inf
+        return ratio if math.isfinite(ratio) else None
+
+    def _measured(self) -> list[float]:
+        """Of each timestep; none if the copy cannot be stepped."""
+        drawn = torch.get_rng_state()
+        try:
+            moves = _passed_on(self._fresh)
+            if not torch.equal(
+                drawn, torch.get_rng_state()
+            ):  # it adds noise: that of a second copy is taken off
+                moves = _passed_on(self._fresh, noisy=True)
+                torch.set_rng_state(drawn)
+            return moves
+        except Exception as error:  # somebody else's step, which may ask for anything: the report says so
+            kind = type(self._fresh).__name__
+            self.obstacle = f"{kind} cannot be tried out ({type(error).__name__}: {error})"
+            return []
+
+
+def _passed_on(fresh: Any, *, noisy: bool = False) -> list[float]:
+    """What becomes of an impulse at each timestep."""
+    pushed, still = _on_cpu(fresh), _on_cpu(fresh)
+    ticks = len(pushed.timesteps)
+    nothing = torch.zeros(1, ticks, 1, 1, dtype=torch.float64)
+    sample, noise = nothing, nothing
+    for tick, time in enumerate(pushed.timesteps):
+        impulse = nothing.clone()
+        impulse[0, tick] = IMPULSE
+        drawn = torch.get_rng_state()
+        moved = _stepped(pushed, impulse, time, sample)
+        if noisy:
+            torch.set_rng_state(drawn)
+            noise = _stepped(still, nothing, time, nothing)
+        sample = moved - noise
+    return [float(move) / IMPULSE for move in sample.flatten()]
+
+
+def _on_cpu(fresh: Any) -> Any:
+    """A copy that waits for no device."""
+    noise_scheduler = copy.deepcopy(fresh)
+    for name, value in vars(noise_scheduler).items():
+        if isinstance(value, Tensor):
+            setattr(noise_scheduler, name, value.cpu())
+    return noise_scheduler
+
+
+def _stepped(noise_scheduler: Any, output: Tensor, time: Tensor, sample: Tensor) -> Tensor:
+    """One step; by its class, because an instance's `step` may have been wrapped around the original."""
+    if hasattr(noise_scheduler, "scale_model_input"):
+        noise_scheduler.scale_model_input(sample, time)
+    stepped: Tensor = type(noise_scheduler).step(noise_scheduler, output, time, sample)[0]
+    return stepped.double()

@@ -1,0 +1,106 @@
+"""Influence: against the noise schedulers themselves, with an output changed at one tick."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import diffusers
+import pytest
+import torch
+from torch import Tensor
+
+from diffcache.influence import Influence
+
+STEPS = 12
+SCHEDULERS: dict[str, dict[str, Any]] = {
+    "FlowMatchEulerDiscreteScheduler": {"shift": 3.0},
+    "FlowMatchHeunDiscreteScheduler": {},
+    "EulerDiscreteScheduler": {"use_karras_sigmas": True},
+    "EulerAncestralDiscreteScheduler": {},
+    "DDIMScheduler": {"prediction_type": "v_prediction", "clip_sample": False},
+    "DDPMScheduler": {"clip_sample": False},
+    "DPMSolverMultistepScheduler": {"timestep_spacing": "trailing"},
+    "DPMSolverMultistepScheduler ": {"algorithm_type": "sde-dpmsolver++"},
+    "UniPCMultistepScheduler": {
+        "use_flow_sigmas": True,
+        "prediction_type": "flow_prediction",
+        "flow_shift": 2.0,
+    },
+    "PNDMScheduler": {"skip_prk_steps": True},
+    "HeunDiscreteScheduler": {},
+    "TCDScheduler": {},
+}
+each_scheduler = pytest.mark.parametrize("name", SCHEDULERS)
+
+
+def made(name: str) -> Any:
+    noise_scheduler = getattr(diffusers, name.strip())(**SCHEDULERS[name])
+    noise_scheduler.set_timesteps(STEPS)
+    return noise_scheduler
+
+
+def result(name: str, changed: int | None = None) -> Tensor:
+    """Of a loop over given outputs, with one of them changed."""
+    noise_scheduler, generator = made(name), torch.Generator().manual_seed(0)
+    outputs = torch.randn(
+        len(noise_scheduler.timesteps), 1, 1, 2, 2, generator=generator, dtype=torch.float64
+    )
+    sample = torch.randn(1, 1, 2, 2, generator=generator, dtype=torch.float64)
+    if changed is not None:
+        outputs[changed] += 1
+    for time, output in zip(noise_scheduler.timesteps, outputs, strict=True):
+        scaled = getattr(noise_scheduler, "scale_model_input", lambda x, t: x)
+        scaled(sample, time)
+        torch.manual_seed(7)
+        sample = noise_scheduler.step(output, time, sample)[0].double()
+    return sample
+
+
+@each_scheduler
+def test_ratios_are_those_of_the_noise_scheduler_itself(name: str) -> None:
+    influence, before = Influence(made(name)), result(name)
+    for tick, to in ((2, 3), (5, 7), (len(made(name).timesteps) - 3, len(made(name).timesteps) - 1)):
+        moved, measured = (float((result(name, place) - before).mean()) for place in (tick, to))
+        expected = pytest.approx(moved / measured, rel=2e-3) if measured else None
+        assert influence.ratio(tick, to) == expected, (tick, to)
+    assert influence.obstacle is None
+
+
+@each_scheduler
+def test_the_noise_scheduler_and_the_generator_are_left_alone(name: str) -> None:
+    noise_scheduler = made(name)
+    before, state = {key: repr(value) for key, value in vars(noise_scheduler).items()}, torch.get_rng_state()
+    assert Influence(noise_scheduler).ratio(2, 3) is not None
+    assert {key: repr(value) for key, value in vars(noise_scheduler).items()} == before
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_wrapped_step_is_not_called() -> None:
+    noise_scheduler, calls = made("DDIMScheduler"), []
+    noise_scheduler.step = lambda *args, **kwargs: calls.append(args)
+    assert Influence(noise_scheduler).ratio(2, 3) is not None
+    assert not calls
+
+
+def test_clipping_does_not_set_in() -> None:
+    clipping, plain = diffusers.DDIMScheduler(clip_sample=True), diffusers.DDIMScheduler(clip_sample=False)
+    ratios = []
+    for noise_scheduler in (clipping, plain):
+        noise_scheduler.set_timesteps(STEPS)
+        ratios.append([Influence(noise_scheduler).ratio(tick, tick + 1) for tick in range(STEPS - 1)])
+    assert ratios[0] == pytest.approx(ratios[1])
+
+
+def test_unknown_places_have_no_ratio() -> None:
+    influence = Influence(made("DDIMScheduler"))
+    assert influence.ratio(STEPS, 1) is None
+    assert influence.ratio(1, -1) is None
+
+
+def test_a_step_that_asks_for_more_is_an_obstacle() -> None:
+    noise_scheduler = diffusers.CogVideoXDPMScheduler()
+    noise_scheduler.set_timesteps(STEPS)
+    influence = Influence(noise_scheduler)
+    assert influence.ratio(1, 2) is None
+    assert influence.obstacle is not None
+    assert "CogVideoXDPMScheduler" in influence.obstacle
