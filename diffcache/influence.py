@@ -33,7 +33,7 @@ class Influence:
     def ratio(self, place: int, to: int) -> float | None:
         """By what an output at `place` moves the result, over what one at `to` does; None where that is unknown."""
         if self._moves is None:
-            self._moves = self._measured()
+            self._moves, self._fresh = self._measured(), None
         if not (0 <= place < len(self._moves) and 0 <= to < len(self._moves)):
             return None
         ratio = self._moves[place] / self._moves[to] if self._moves[to] else math.inf
@@ -50,7 +50,7 @@ class Influence:
                 moves = _passed_on(self._fresh, noisy=True)
                 torch.set_rng_state(drawn)
             return moves
-        except Exception as error:  # somebody else's step, which may ask for anything: the report says so
+        except Exception as error:  # noqa: BLE001 - somebody else's step may ask for anything; the report says so
             kind = type(self._fresh).__name__
             self.obstacle = f"{kind} cannot be tried out ({type(error).__name__}: {error})"
             return []

@@ -75,9 +75,12 @@ def _planned(most: int, run: RunFacts) -> int:
     return max(most - run.experts + 1, 1)
 
 
-def spread(num_ticks: int, count: int, warmup: int) -> list[int]:
-    """So many ticks: the warm-up, the last one, and the others evenly in between."""
+def spread(num_ticks: int, count: int, warmup: int, skew: float = 1.0) -> list[int]:
+    """So many ticks: the warm-up, the last one, and the others in between, evenly, or with a `skew` below 1 ever denser."""
     first = list(range(min(warmup, count)))
     left = count - len(first)
     begin, end = len(first) - 1, num_ticks - 1
-    return [*first, *(begin + round((end - begin) * i / left) for i in range(1, left + 1))]
+    ticks = [begin + round((end - begin) * (i / left) ** skew) for i in range(1, left + 1)]
+    for i in reversed(range(left)):  # rounded to the same tick: the one before is free
+        ticks[i] = min(ticks[i], end if i == left - 1 else ticks[i + 1] - 1)
+    return [*first, *ticks]

@@ -31,7 +31,7 @@ class Contender:
         name: the row's name.
         package: where it comes from; "diffcache" for our own.
         knob: what is swept.
-        settings: at least eight, the one that computes least first.
+        settings: in order; of a peer at least eight.
         attach: attaches it to a plain pipeline at a setting, and leaves the pipeline plain again.
     """
 

@@ -10,6 +10,7 @@ from diffcache.config import CacheConfig
 from diffcache.evals import zoo
 from diffcache.evals.race.contender import OURS, WARM_UP, Contender, Track, spread
 from diffcache.profiling.calling import accelerated, frozen
+from diffcache.profiling.tuning import Tuner
 from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.deepcache import DeepCacheConfig
 from diffcache.recipes.easycache import EasyCacheConfig
@@ -26,6 +27,10 @@ SPEEDUPS = (1.25, 1.5, 1.75, 2, 2.5, 3, 3.5, 4)
 DEFAULT_THRESHOLDS = (
     0.2, 0.14, 0.12, 0.1, 0.08, 0.07, 0.06, 0.055, 0.05, 0.04, 0.035, 0.03, 0.025, 0.02, 0.015, 0.0125, 0.01,
 )  # fmt: skip
+TUNED_SPEEDUPS = (1.5, 2, 3)
+CALIBRATION, SEEDS = 16, (1000, 2000)
+"""Samples and first seeds of the two halves that `tune` gets, for the budgets of the verdict only: each is a search."""
+
 THRESHOLDS = (0.3, 0.2, 0.14, 0.1, 0.07, 0.05, 0.035, 0.025, 0.018)
 
 Make = Callable[[Any], CacheConfig]
@@ -57,9 +62,21 @@ def _schedule(track: Track, ticks: int, options: tuple[tuple[str, Any], ...]) ->
     return replace(recorded, table={site: dict.fromkeys(rows, row) for site, rows in recorded.table.items()})
 
 
+def _tuned(pipe: Any, setting: float, track: Track) -> AbstractContextManager[None]:
+    return accelerated(pipe, ReplayConfig(schedule=_searched(track, setting)))
+
+
+@lru_cache
+def _searched(track: Track, speedup: float) -> Schedule:
+    """Ticks that were searched for on calibration prompts and seeds."""
+    calls = [zoo.sample_call(track.name, seed, track.steps, CALIBRATION, "calibration") for seed in SEEDS]
+    return Tuner(zoo.load(track.name), calls).for_speedup(speedup)
+
+
 CONTENDERS = (
     _contender("default", "threshold", DEFAULT_THRESHOLDS, lambda t: DEFAULT.replace(threshold=t)),
     _contender("speedup=", "speedup", SPEEDUPS, lambda s: BudgetConfig(speedup=s)),
+    Contender("tuned, speedup=", OURS, "speedup", TUNED_SPEEDUPS, _tuned),
     _contender(
         "every nth, order 1",
         "interval",
@@ -69,7 +86,14 @@ CONTENDERS = (
     _evenly("even schedule, hold", order=0),
     _evenly("even schedule, order 1", order=1, basis="output"),
     _evenly("even schedule, order 2", order=2, basis="output"),
+    _evenly("even schedule, hold, hindsight", order=0, basis="output", hindsight=True),
     _contender("easycache", "threshold", THRESHOLDS, lambda t: EasyCacheConfig(threshold=t)),
+    _contender(
+        "easycache, hindsight",
+        "threshold",
+        THRESHOLDS,
+        lambda t: EasyCacheConfig(threshold=t, hindsight=True),
+    ),
     _contender("fbcache", "threshold", THRESHOLDS, lambda t: FBCacheConfig(threshold=t)),
     _contender(
         "taylorseer", "interval", INTERVALS, lambda n: TaylorSeerConfig(interval=n, order=1, warmup_steps=3)
