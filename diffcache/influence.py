@@ -22,43 +22,40 @@ class Influence:
         noise_scheduler: right after `set_timesteps`; it is left alone.
 
     Attributes:
-        obstacle: why nothing is known, found at the first question; None otherwise.
+        obstacle: why nothing is known; None otherwise.
     """
 
     def __init__(self, noise_scheduler: Any) -> None:
         self.obstacle: str | None = None
-        self._fresh = copy.deepcopy(noise_scheduler)
-        self._moves: list[float] | None = None
+        self._moves = self._measured(noise_scheduler)
 
     def ratio(self, place: int, to: int) -> float | None:
         """By what an output at `place` moves the result, over what one at `to` does; None where that is unknown."""
-        if self._moves is None:
-            self._moves, self._fresh = self._measured(), None
         if not (0 <= place < len(self._moves) and 0 <= to < len(self._moves)):
             return None
         ratio = self._moves[place] / self._moves[to] if self._moves[to] else math.inf
         return ratio if math.isfinite(ratio) else None
 
-    def _measured(self) -> list[float]:
-        """Of each timestep; none if the copy cannot be stepped."""
+    def _measured(self, noise_scheduler: Any) -> list[float]:
+        """Of each timestep; none if a copy cannot be stepped."""
         drawn = torch.get_rng_state()
         try:
-            moves = _passed_on(self._fresh)
+            moves = _passed_on(noise_scheduler)
             if not torch.equal(
                 drawn, torch.get_rng_state()
             ):  # it adds noise: that of a second copy is taken off
-                moves = _passed_on(self._fresh, noisy=True)
+                moves = _passed_on(noise_scheduler, noisy=True)
                 torch.set_rng_state(drawn)
             return moves
         except Exception as error:  # noqa: BLE001 - somebody else's step may ask for anything; the report says so
-            kind = type(self._fresh).__name__
+            kind = type(noise_scheduler).__name__
             self.obstacle = f"{kind} cannot be tried out ({type(error).__name__}: {error})"
             return []
 
 
-def _passed_on(fresh: Any, *, noisy: bool = False) -> list[float]:
+def _passed_on(noise_scheduler: Any, *, noisy: bool = False) -> list[float]:
     """What becomes of an impulse at each timestep."""
-    pushed, still = _on_cpu(fresh), _on_cpu(fresh)
+    pushed, still = _copied(noise_scheduler), _copied(noise_scheduler)
     ticks = len(pushed.timesteps)
     nothing = torch.zeros(1, ticks, 1, 1, dtype=torch.float64)
     sample, noise = nothing, nothing
@@ -74,13 +71,13 @@ def _passed_on(fresh: Any, *, noisy: bool = False) -> list[float]:
     return [float(move) / IMPULSE for move in sample.flatten()]
 
 
-def _on_cpu(fresh: Any) -> Any:
-    """A copy that waits for no device."""
-    noise_scheduler = copy.deepcopy(fresh)
-    for name, value in vars(noise_scheduler).items():
+def _copied(noise_scheduler: Any) -> Any:
+    """On the CPU, where no step waits for a device."""
+    copied = copy.deepcopy(noise_scheduler)
+    for name, value in vars(copied).items():
         if isinstance(value, Tensor):
-            setattr(noise_scheduler, name, value.cpu())
-    return noise_scheduler
+            setattr(copied, name, value.cpu())
+    return copied
 
 
 def _stepped(noise_scheduler: Any, output: Tensor, time: Tensor, sample: Tensor) -> Tensor:

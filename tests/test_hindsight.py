@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from toys import ToyDenoiser, ToyPipeline, ToyScheduler, by_embeds, toy_pipeline
 from torch import Tensor
+from toys import ToyDenoiser, ToyPipeline, ToyScheduler, by_embeds, toy_pipeline
 from zoo.pipelines import CASES
 
 from diffcache import ConfigError, accelerate, report, restore

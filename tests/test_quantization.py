@@ -261,7 +261,8 @@ def test_diffusers_saves_and_loads_what_was_quantised_here(tmp_path: Path) -> No
     pipe.transformer.save_pretrained(tmp_path / "model")
     schedule.save_pretrained(tmp_path / "schedule")
     code = (
-        "import sys, torch; sys.path[:0] = ['tests']; from zoo.pipelines import CASES\n"
+        "import sys, torch; torch.set_num_threads(1); sys.path[:0] = ['tests']\n"
+        "from zoo.pipelines import CASES\n"
         "from diffusers import FluxTransformer2DModel; from diffcache import Schedule, accelerate\n"
         f"pipe = CASES[{NAME!r}].build(); folder = {str(tmp_path)!r}\n"
         "pipe.transformer = FluxTransformer2DModel.from_pretrained(folder + '/model', torch_dtype=torch.float32)\n"

@@ -11,8 +11,8 @@ from diffcache import accelerate, denoising_run, report
 from diffcache.evals import zoo
 from diffcache.evals.fidelity import psnr
 from diffcache.evals.rendering import render
-from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.curvature import CurvatureConfig
+from diffcache.recipes.uniform import UniformConfig
 from diffcache.schedulers.error_control import ErrorControl
 from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import Decision, Step
@@ -169,7 +169,8 @@ def test_at_equal_compute_it_beats_even_spacing() -> None:
     controlled = render(pipe, call, CurvatureConfig())
     assert controlled.report is not None
     ticks = len(controlled.report.computed_ticks)
-    even = render(pipe, call, BudgetConfig(speedup=50 / ticks))
+    spread = UniformConfig(interval=3, order=2, basis="output", warmup_steps=3, hindsight=True)
+    even = render(pipe, call, spread)
     assert even.report is not None
-    assert len(even.report.computed_ticks) == ticks <= 25
+    assert ticks <= len(even.report.computed_ticks) <= 25
     assert float((psnr(controlled.pictures, full) - psnr(even.pictures, full)).mean()) > 3
