@@ -27,6 +27,7 @@ from diffcache.schedulers.errors import TargetError
 from diffcache.scopes import LoopScope, PipelineScope, entered
 from diffcache.swap import swap_in, swap_out, swapped
 from diffcache.targets import denoisers_of, noise_schedulers_of, refuse_foreign_cache
+from diffcache.timetable import sigmas_of
 from diffcache.units import unit_members
 
 
@@ -69,7 +70,9 @@ def detach(target: Any) -> None:
 
 
 @contextmanager
-def denoising_run(module: nn.Module, num_steps: int, sigmas: Any = None) -> Iterator[LoopScope]:
+def denoising_run(
+    module: nn.Module, num_steps: int, sigmas: Any = None, noise_scheduler: Any = None
+) -> Iterator[LoopScope]:
     """A hand-written denoising loop over an accelerated denoiser; over a plain one it does nothing.
 
     Call `begin_step(i)` on what it yields before the denoiser calls of step i; each call after it is the next
@@ -85,10 +88,19 @@ def denoising_run(module: nn.Module, num_steps: int, sigmas: Any = None) -> Iter
         num_steps: how many model evaluations the loop has (one tick each).
         sigmas: noise level at each tick, `num_steps` numbers or a 1-D tensor; needed by predictors and schedules
             that live on the noise axis, which otherwise use the tick.
+        noise_scheduler: Diffusers' that the loop steps with, after `set_timesteps`: hindsight needs it, and it tells the
+            sigmas where none are given.
 
     Raises:
-        ValueError: fewer `sigmas` than steps, or no step at all.
+        ValueError: fewer `sigmas` than steps, no step at all, or another number of timesteps.
     """
+    if noise_scheduler is not None and len(noise_scheduler.timesteps) != num_steps:
+        raise TargetError(
+            f"the noise scheduler has {len(noise_scheduler.timesteps)} timesteps, and num_steps is {num_steps}: call its "
+            "set_timesteps first, and count model evaluations."
+        )
+    if noise_scheduler is not None and sigmas is None:
+        sigmas = sigmas_of(noise_scheduler)
     if num_steps < 1 or (sigmas is not None and len(sigmas) < num_steps):
         raise TargetError(
             f"denoising_run needs at least one step and a sigma for each; got {num_steps} steps."
@@ -108,7 +120,7 @@ def denoising_run(module: nn.Module, num_steps: int, sigmas: Any = None) -> Iter
             yield scope
         return
     attachment.modules.update(_swap_in({"denoiser": module}, attachment.config))
-    scope = LoopScope(attachment.config, {"denoiser": plain}, num_steps, sigmas)
+    scope = LoopScope(attachment.config, {"denoiser": plain}, num_steps, sigmas, noise_scheduler)
     with reporting(scope, attachment), entered(scope):
         yield scope
 

@@ -82,6 +82,7 @@ class Scope:
         self.sites = {id(module): name for name, module in denoisers.items()}
         self.experts = Counter(type(module).__name__ for module in denoisers.values())
         self.context: str | None = None
+        self.influence: Influence | None = None
         self.run: Run | None = None
         self.last_place: int | None = None
         self.records: list[RunRecord] = []
@@ -116,6 +117,11 @@ class Scope:
             yield
         finally:
             self.context = outer
+
+    def look_back(self, noise_scheduler: Any) -> None:
+        """A loop is about to begin over this noise scheduler's timesteps; None where it is unknown."""
+        if noise_scheduler is not None and self.config is not None and self.config.looks_back:
+            self.influence = Influence(noise_scheduler)
 
     def timetable(self) -> Timetable:
         """Of the run that is about to begin."""
@@ -163,7 +169,6 @@ class PipelineScope(Scope):
         self.pipeline = pipeline
         self.noise_schedulers = list(noise_schedulers)
         self.active = self.noise_schedulers[0] if noise_schedulers else None
-        self.influence: Influence | None = None
 
     def observes(self, noise_scheduler: object) -> bool:
         return any(noise_scheduler is known for known in self.noise_schedulers)
@@ -184,8 +189,7 @@ class PipelineScope(Scope):
         levels = self.config.respaced(nominal) if self.config is not None and nominal is not None else None
         if levels is not None:
             respace(noise_scheduler, levels)
-        if self.config is not None and self.config.looks_back:
-            self.influence = Influence(noise_scheduler)
+        self.look_back(noise_scheduler)
         if self.run is not None and (self.run.tick or self.run.called):
             self.end_run()
 
@@ -230,15 +234,17 @@ class LoopScope(Scope):
         denoisers: dict[str, nn.Module],
         num_steps: int,
         sigmas: Sequence[float] | None,
+        noise_scheduler: Any = None,
     ) -> None:
         super().__init__(config, denoisers)
+        self.look_back(noise_scheduler)
         self.num_steps = num_steps
         self.sigmas = None if sigmas is None else [float(sigma) for sigma in sigmas]
         self.step: int | None = None
         self.unplaced = False
 
     def timetable(self) -> Timetable:
-        return Timetable(self.num_steps, self.sigmas)
+        return Timetable(self.num_steps, self.sigmas, influence=self.influence)
 
     def begin_step(self, i: int) -> None:
         """Step `i` (0 to num_steps - 1) begins; going back begins another run.

@@ -10,7 +10,7 @@ from torch import Tensor
 from toys import ToyDenoiser, ToyPipeline, ToyScheduler, by_embeds, toy_pipeline
 from zoo.pipelines import CASES
 
-from diffcache import ConfigError, accelerate, report, restore
+from diffcache import ConfigError, TargetError, accelerate, denoising_run, report, restore
 from diffcache.calls import Call
 from diffcache.layout import Layout
 
@@ -121,6 +121,28 @@ def test_a_noise_scheduler_that_cannot_be_tried_out_is_reported() -> None:
     pipe.register_modules(scheduler=Picky())
     assert torch.equal(held(pipe, True), without)
     assert any("no hindsight: Picky" in note for note in report(pipe).notes)
+
+
+def test_a_loop_of_ones_own_names_its_noise_scheduler() -> None:
+    net, noise_scheduler = Curved().eval(), ToyScheduler()
+    embeds = by_embeds()["cond"]
+    noise_scheduler.set_timesteps(STEPS)
+
+    def looped(**known: Any) -> Tensor:
+        x = torch.arange(8.0).reshape(1, 2, 4)
+        with torch.no_grad(), denoising_run(net, STEPS, **known) as run:
+            for i, t in enumerate(noise_scheduler.timesteps):
+                run.begin_step(i)
+                x = noise_scheduler.step(net(x, t.expand(1), **embeds)[0], t, x)[0]
+        return x
+
+    full = looped()
+    accelerate(net, "uniform", interval=3, basis="output", warmup_steps=2, hindsight=True)
+    assert (looped(noise_scheduler=noise_scheduler) - full).abs().max() < TOLERANCE
+    assert (looped(sigmas=noise_scheduler.sigmas) - full).abs().max() > 0.1
+    run = denoising_run(net, 5, noise_scheduler=noise_scheduler)
+    with pytest.raises(TargetError, match="13 timesteps, and num_steps is 5"), run:
+        pass
 
 
 def test_a_control_network_is_never_amended() -> None:

@@ -1,0 +1,46 @@
+"""What hindsight gives: the same methods at the same settings without and with it, on the testbeds.
+
+`python scripts/measure_hindsight.py` writes evals/results/hindsight_<testbed>.json.
+"""
+
+from typing import Any
+
+from diffcache.config import CacheConfig
+from diffcache.evals import zoo
+from diffcache.evals.by_testbed import measure_by_testbed
+from diffcache.evals.fidelity import psnr
+from diffcache.evals.rendering import render
+from diffcache.recipes.budget import BudgetConfig
+from diffcache.recipes.easycache import EasyCacheConfig
+from diffcache.recipes.uniform import UniformConfig
+
+STEPS = 50
+METHODS: dict[str, CacheConfig] = {
+    "every 2nd, held": UniformConfig(interval=2, basis="output"),
+    "every 3rd, held": UniformConfig(interval=3, basis="output"),
+    "every 2nd, order 1": UniformConfig(interval=2, order=1, basis="output", warmup_steps=3),
+    "every 3rd, order 1": UniformConfig(interval=3, order=1, basis="output", warmup_steps=3),
+    "easycache, 0.1": EasyCacheConfig(threshold=0.1),
+    "speedup=2": BudgetConfig(speedup=2),
+    "speedup=3": BudgetConfig(speedup=3),
+}
+
+
+def measured(testbed: str, samples: int) -> dict[str, Any]:
+    """PSNR in dB to the full run, medians over held-out samples."""
+    pipe, call = zoo.load(testbed), zoo.sample_call(testbed, 0, STEPS, samples)
+    full, rows = render(pipe, call).pictures, []
+    for name, config in METHODS.items():
+        row: dict[str, Any] = {"method": name}
+        for key, hindsight in (("without", False), ("with", True)):
+            rendered = render(pipe, call, config.replace(hindsight=hindsight))
+            assert rendered.report is not None
+            row[f"ticks_{key}"] = len(rendered.report.computed_ticks)
+            row[f"psnr_{key}"] = round(float(psnr(rendered.pictures, full).median()), 2)
+        rows.append(row)
+        print(testbed, row, flush=True)
+    return {"steps": STEPS, "rows": rows}
+
+
+if __name__ == "__main__":
+    measure_by_testbed(__doc__, "hindsight", measured)
