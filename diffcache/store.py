@@ -56,7 +56,8 @@ class Store:
 
     def push(self, tick: int, lane: int, tensors: Tensors, outputs: Sequence[Tensor]) -> None:
         """Keeps what a computed call gave: `outputs`, from the call's `tensors`."""
-        self.format.push(self.rings[lane], tick, self.learned.based(tensors, outputs))
+        assert self.layout is not None
+        self.format.push(self.rings[lane], tick, self.layout.based(tensors, outputs))
 
     def value(
         self,
