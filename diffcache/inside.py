@@ -217,7 +217,7 @@ class _Pass:
         for name, site in self._starts.items():
             step = call.at(site.name, site.kind)
             verdicts = planner.verdicts(step, branch, seen)
-            skips = not verdicts[0].decision.computes
+            skips = verdicts[0].decision is not Decision.COMPUTE
             visits[name] = _Visit(site, site.units[-1], step, verdicts, skips, branch.stores[site.name])
         if self.seen:
             planner.arrived(branch, 0, self.seen)

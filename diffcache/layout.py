@@ -104,7 +104,8 @@ class Layout:
             output: what the module returned.
             given: the call's tensors, as the attribute `given` takes them.
         """
-        leaves = self._leaves(output)
+        flat = self._is_flat and type(output) is tuple  # what is no leaf in there has no form like one
+        leaves = output if flat else self._leaves(output)
         if leaves is None or _forms((*leaves, *given.values())) != self._forms:
             return None
         if self._passed and any(leaves[i] is not given[path] for i, path in self._passed.items()):
@@ -112,15 +113,11 @@ class Layout:
         return [*map(leaves.__getitem__, self._places)]
 
     def _leaves(self, output: Any) -> Sequence[Any] | None:
-        """Of an output of the structure learned, several times faster than pytree where there is hardly any."""
-        leaves: Sequence[Any]
+        """Of an output of the structure learned."""
         if type(output) is not self._type:
             return None
         if isinstance(output, Tensor):
             return (output,)
-        if self._is_flat:
-            leaves = output  # what is no leaf in there has no form like one
-            return leaves
         leaves, spec = pytree.tree_flatten(output)
         return leaves if spec == self._spec else None
 
@@ -219,7 +216,7 @@ class Layout:
 def _forms(values: Iterable[Any]) -> list[Any]:
     """Shapes and dtypes of tensors; what is none, as it is."""
     forms: list[Any] = []
-    for value in values:  # at every place of every call, where a comprehension is one function more
+    for value in values:  # no comprehension: called at every place
         forms.append((value.shape, value.dtype) if isinstance(value, Tensor) else value)
     return forms
 
