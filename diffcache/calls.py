@@ -107,10 +107,10 @@ class Picker:
         if self._binds:
             leaves = _flat(_bound(self._cls, args, kwargs))
             return {path: leaves.get(path) for path in self._places}
-        return {
-            path: args[place] if place < len(args) else kwargs.get(path)
-            for path, place in self._places.items()
-        }
+        taken = {}
+        for path, place in self._places.items():  # no comprehension: called at every place
+            taken[path] = args[place] if place < len(args) else kwargs.get(path)
+        return taken
 
 
 @cache

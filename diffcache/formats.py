@@ -2,8 +2,9 @@
 
 import math
 from collections import deque
-from collections.abc import Sequence
-from itertools import accumulate
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import accumulate, starmap
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from diffcache.kernels.dispatch import FP8
 from diffcache.kernels.extrapolate import extrapolate
 from diffcache.kernels.quantize import LARGEST, MAX_ROW, Quantized, quantize_feature
-from diffcache.kernels.residual import store_residual
+from diffcache.kernels.residual import Residual, keep_residual, store_residual, wide
 from diffcache.memory import DeviceMemory, Feature, Kept
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "int8": torch.int8, "float8": FP8}
@@ -38,16 +39,15 @@ class Format:
     def __init__(self, dtype: torch.dtype | None = None, memory: DeviceMemory | None = None) -> None:
         self.dtype = dtype
         self.memory = memory or DeviceMemory()
+        self._keep: Callable[[Tensor, Tensor | None], Kept] = (
+            keep_residual if dtype is None else partial(store_residual, dtype=dtype)
+        )
 
     def push(self, ring: Ring, tick: int, pairs: Sequence[Pair]) -> None:
         """Makes what was computed at a tick the newest feature; it shares no memory with the pairs."""
         if len(ring) == ring.maxlen:
             ring.pop()  # before the new one is made: its memory can be used again
-        kept = [
-            store_residual(output, base, self.dtype if output.is_floating_point() else None)
-            for output, base in pairs
-        ]
-        ring.appendleft(self.memory.put(Feature(tick, tuple(kept))))
+        ring.appendleft(self.memory.put(Feature(tick, tuple(starmap(self._keep, pairs)))))
 
     def read(self, ring: Ring, weights: Sequence[float]) -> tuple[list[tuple[Kept, ...]], list[float]]:
         """Features, and weights with which they add up to the ring's newest ones with these weights."""
@@ -118,16 +118,24 @@ def format_of(storage: str | None, memory: DeviceMemory | None = None) -> Format
 
 
 def tensors_of(kept: Kept) -> tuple[Tensor, ...]:
-    return tuple(kept) if isinstance(kept, Quantized) else (kept,)
+    return kept if isinstance(kept, tuple) else (kept,)
 
 
 def values_of(kept: Kept) -> Tensor:
     """The tensor that has the feature's shape."""
-    return kept.values if isinstance(kept, Quantized) else kept
+    match kept:
+        case Quantized():
+            return kept.values
+        case Residual():
+            return kept.both[0]
+        case _:
+            return kept
 
 
 def plain(past: Sequence[Kept], weights: Sequence[float]) -> Tensor:
     """What was read of one stream, added up."""
+    if isinstance(past[0], Residual):
+        return extrapolate(past, weights, None, wide(past[0].both))
     newest = values_of(past[0])
     if isinstance(past[0], Tensor) and (len(past) == 1 or not newest.is_floating_point()):
         return newest

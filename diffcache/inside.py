@@ -128,6 +128,7 @@ class _Visit:
     """What one forward is to do at a site; `seen` of the units of one that it skips have been called."""
 
     site: Site
+    last: str
     step: Step
     verdicts: list[Verdict]
     skips: bool
@@ -148,6 +149,8 @@ class _Pass:
         self.branch = branch
         self.anatomy = anatomy
         self.watches = anatomy.paths
+        self._starts = anatomy.starts
+        self._observed = inside.planner.observer is not NOBODY
         self.seen = call.latents if inside.tap is None else []
         self._visits: dict[str, _Visit] = {}
         self._reached: list[_Visit] = []
@@ -166,52 +169,56 @@ class _Pass:
         return {visit.site.name: (visit.step, visit.verdicts) for visit in self._reached}
 
     def unit(self, module: nn.Module, forward: Forward, args: Any, kwargs: dict[str, Any]) -> Any:
-        name = self._name(module)
+        path = self.watches[id(module)]
+        nth = self._counts.get(path, 0)
+        self._counts[path] = nth + 1
+        name = path if nth == 0 else f"{path}#{nth}"  # as discovery named this call
         tap = self.inside.tap if name == self.anatomy.tap else None
         if tap is not None and tap.is_ahead:
             self.seen = tap.ahead(module, args, kwargs)
-        if name in self.anatomy.starts:
+        if name in self._starts:
             self._begin(name, module, args, kwargs)
-        here = None if self._strayed else self._here
-        if here is not None and here.skips:
+        here = self._here
+        if here is None or self._strayed:
+            output = forward(*args, **kwargs)
+        elif here.skips:
             output = self._skipped(here, name, module, forward, args, kwargs)
         else:
             output = forward(*args, **kwargs)
-            if here is not None and name == here.site.units[-1]:
+            if name == here.last:
                 self._here = None
                 self._computed(here, output)
         if tap is not None and not tap.is_ahead:
             self.seen = tap.after(Call(module, args, kwargs), output)
         return output
 
-    def _name(self, module: nn.Module) -> str:
-        """Of this call of a unit, as discovery named it."""
-        path = self.watches[id(module)]
-        nth = self._counts.get(path, 0)
-        self._counts[path] = nth + 1
-        return path if nth == 0 else f"{path}#{nth}"
-
     def _begin(self, name: str, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
         """The site that begins with this unit is reached."""
-        self._strayed |= self._here is not None and self._here.skips
-        self._visits = self._visits or self._decide()
+        if self._here is not None and self._here.skips:
+            self._strayed = True
+        if not self._visits:
+            self._visits = self._decide()
         self._here = here = self._visits[name]
         self._reached.append(here)
         layout, self._first = here.store.layout, (module, args, kwargs)
         self._given = Call(*self._first).tensors if layout is None else layout.given(args, kwargs)
+        if self._observed:
+            self._announce(here)
+
+    def _announce(self, here: _Visit) -> None:
         observer = self.inside.planner.observer
-        if observer is not NOBODY and (observer.shadow or not here.skips):
+        if observer.shadow or not here.skips:
             observer.computing(self.inside.name, here.step)
 
     def _decide(self) -> dict[str, _Visit]:
         """For all sites at once, when the first is reached: by then signals have been seen. By first unit."""
         planner, branch, visits = self.inside.planner, self.branch, {}
         call, seen = self.turn.step(branch.name), lambda lane: self.seen
-        for name, site in self.anatomy.starts.items():
+        for name, site in self._starts.items():
             step = call.at(site.name, site.kind)
             verdicts = planner.verdicts(step, branch, seen)
-            skips = not verdicts[0].decision.computes
-            visits[name] = _Visit(site, step, verdicts, skips, branch.stores[site.name])
+            skips = verdicts[0].decision is not Decision.COMPUTE
+            visits[name] = _Visit(site, site.units[-1], step, verdicts, skips, branch.stores[site.name])
         if self.seen:
             planner.arrived(branch, 0, self.seen)
         return visits
@@ -241,7 +248,8 @@ class _Pass:
             outputs = inside.keep(self.branch, here.step, Call(*self._first), output, here.site.continues)
         else:
             here.store.push(here.step.tick, 0, self._given, outputs)
-            inside.planner.observe(here.step, here.store, 0, outputs)
+            if self._observed:
+                inside.planner.observe(here.step, here.store, 0, outputs)
         inside.planner.computed(self.branch, 0, here.step, self.seen, outputs)
 
     def _reused(self, here: _Visit) -> Any:

@@ -41,8 +41,9 @@ class Stream:
         if self.source is None:
             return None
         base = tensors[self.source]
-        if self.dim is not None:
-            base = self.cut(base)
+        if self.dim is None:
+            return base
+        base = self.cut(base)
         if base.shape == like.shape:
             return base
         padded = base.new_zeros(like.shape)
@@ -84,6 +85,8 @@ class Layout:
         self.complete = len(outputs) > 0 and all(isinstance(leaf, PLAIN) for leaf in self._constants)
         known = {self._places.index(i): path for i, path in (continues or {}).items() if i in self._places}
         self.streams = _match(call, outputs, known)
+        uncut = not residual or all(stream.dim is None for stream in self.streams)
+        self._bases = [stream.source or "" if residual else "" for stream in self.streams] if uncut else None
         self._first_latent = next((path for path in call.tensors if call.is_latent(path)), None)
         self.given = call.picker([*(self.sources() if residual else ()), *self._passed.values()])
         given = self.given(call.args, call.kwargs).values()
@@ -101,23 +104,20 @@ class Layout:
             output: what the module returned.
             given: the call's tensors, as the attribute `given` takes them.
         """
-        leaves = self._leaves(output)
+        flat = self._is_flat and type(output) is tuple  # what is no leaf in there has no form like one
+        leaves = output if flat else self._leaves(output)
         if leaves is None or _forms((*leaves, *given.values())) != self._forms:
             return None
         if self._passed and any(leaves[i] is not given[path] for i, path in self._passed.items()):
             return None
-        return [leaves[i] for i in self._places]
+        return [*map(leaves.__getitem__, self._places)]
 
     def _leaves(self, output: Any) -> Sequence[Any] | None:
-        """Of an output of the structure learned, several times faster than pytree where there is hardly any."""
-        leaves: Sequence[Any]
+        """Of an output of the structure learned."""
         if type(output) is not self._type:
             return None
         if isinstance(output, Tensor):
             return (output,)
-        if self._is_flat:
-            leaves = output  # what is no leaf in there has no form like one
-            return leaves
         leaves, spec = pytree.tree_flatten(output)
         return leaves if spec == self._spec else None
 
@@ -134,8 +134,8 @@ class Layout:
         self, tensors: Mapping[str, Tensor], outputs: Sequence[Tensor]
     ) -> list[tuple[Tensor, Tensor | None]]:
         """What to store of a computed call: each output, and the base that it is to be a residual to."""
-        if not self.residual:
-            return [(output, None) for output in outputs]
+        if self._bases is not None:
+            return [*zip(outputs, map(tensors.get, self._bases), strict=True)]
         return [
             (output, stream.base(tensors, output))
             for stream, output in zip(self.streams, outputs, strict=True)
@@ -215,7 +215,10 @@ class Layout:
 
 def _forms(values: Iterable[Any]) -> list[Any]:
     """Shapes and dtypes of tensors; what is none, as it is."""
-    return [(value.shape, value.dtype) if isinstance(value, Tensor) else value for value in values]
+    forms: list[Any] = []
+    for value in values:  # no comprehension: called at every place
+        forms.append((value.shape, value.dtype) if isinstance(value, Tensor) else value)
+    return forms
 
 
 def _match(call: Call, outputs: Sequence[Tensor], known: Mapping[int, str]) -> list[Stream]:

@@ -11,11 +11,12 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from diffcache.kernels.quantize import Quantized
+from diffcache.kernels.residual import Residual
 
-Kept = Tensor | Quantized
+Kept = Tensor | Quantized | Residual
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Feature:
     """What one computed call left behind: something detached for each tensor of the module's output."""
 

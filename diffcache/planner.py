@@ -61,6 +61,7 @@ class Planner:
         self.config = config
         self.facts = facts
         self.agreement = agreement
+        self.each_branch = config.each_branch
         self.guards = config.guards(facts)
         self.predictor = config.predictor_for(facts)
         self.corrector = config.corrector(facts)
@@ -83,7 +84,7 @@ class Planner:
         """One verdict for each lane, at the site of `step`; `seen` is what signals are measured on."""
         store = branch.store(step.site, len(self.lanes))
         forced = [self._forced(step, branch, store, lane) for lane in range(len(self.lanes))]
-        if self.config.each_branch:
+        if self.each_branch:
             return self._decide(step, seen, forced)
         plan = "" if self.lanes[0].scheduler.adaptive else step.site
         if branch is self.leader and plan not in self._plans:
@@ -140,7 +141,7 @@ class Planner:
         return Lane(self.config.scheduler(self.facts), None if bound is None else Watch(bound))
 
     def _forced(self, step: Step, branch: Branch, store: Store, lane: int) -> str | None:
-        obeys = branch is not self.leader and not self.config.each_branch
+        obeys = branch is not self.leader and not self.each_branch
         refreshed = self.lanes[lane].refreshed.get(step.site) if obeys else None
         last = store.last_computed(lane)
         reason = self.guards.forces_compute(step, History(last, refreshed))

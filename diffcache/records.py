@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 MIXED = "+"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CallRecord:
     """One call of a denoiser, or of a place inside it.
 
@@ -96,8 +97,8 @@ class RunRecord:
 
     def hold(self, site: str, tensors: Iterable[Tensor], stored: Iterable[Tensor], *, on_host: bool) -> None:
         """Notes how much is held for a denoiser now: what is `stored`, in host memory or not, and other tensors."""
-        here, there = ([*tensors], [*stored]) if on_host else ([*tensors, *stored], [])
-        self.held[site] = bytes_of(here), bytes_of(there)
+        others, kept = bytes_of(tensors), sum(map(attrgetter("nbytes"), stored))
+        self.held[site] = (others, kept) if on_host else (others + kept, 0)
         self.cache_bytes = max(self.cache_bytes, sum(held for held, _ in self.held.values()))
         self.host_bytes = max(self.host_bytes, sum(held for _, held in self.held.values()))
 

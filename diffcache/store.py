@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from diffcache.correctors import Corrector
-from diffcache.formats import Format, Ring, plain, tensors_of, values_of
+from diffcache.formats import Format, Ring, plain, values_of
 from diffcache.hindsight import Owed, amends
 from diffcache.kernels.extrapolate import NO_CORRECTION
 from diffcache.layout import Layout
@@ -56,7 +56,8 @@ class Store:
 
     def push(self, tick: int, lane: int, tensors: Tensors, outputs: Sequence[Tensor]) -> None:
         """Keeps what a computed call gave: `outputs`, from the call's `tensors`."""
-        self.format.push(self.rings[lane], tick, self.learned.based(tensors, outputs))
+        assert self.layout is not None
+        self.format.push(self.rings[lane], tick, self.layout.based(tensors, outputs))
 
     def value(
         self,
@@ -121,5 +122,5 @@ class Store:
             for ring in self.rings
             for feature in ring
             for kept in feature.tensors
-            for tensor in tensors_of(kept)
+            for tensor in (kept if isinstance(kept, tuple) else (kept,))
         ]

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from diffcache.kernels.dispatch import op
 from diffcache.kernels.quantize import Quantized
+from diffcache.kernels.residual import Residual, wide
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ NO_CORRECTION = Correction()
 
 
 def extrapolate(
-    features: Sequence[Tensor | Quantized],
+    features: Sequence[Tensor | Quantized | Residual],
     weights: Sequence[float],
     base: Tensor | None,
     dtype: torch.dtype,
@@ -42,8 +43,10 @@ def extrapolate(
 ) -> Tensor:
     """base + sum_j weights[j] * features[j], corrected; summed in the features' precision (fp32 at least), rounded once.
 
+    Of a `Residual` output and base are summed, one precision wider.
+
     Args:
-        features: at least one, all of one shape and dtype, all quantised or none; those are read where they lie.
+        features: at least one, all of one shape and dtype, all quantised or none; all are read where they lie.
         weights: one number for each: (1,) holds, those of a Taylor or Lagrange polynomial extrapolate.
         base: what the features are residuals to (same shape), or None.
         dtype: of the result.
@@ -57,12 +60,27 @@ def extrapolate(
     """
     if len(weights) != len(features):
         raise ValueError(f"{len(features)} features need as many weights, not {len(weights)}.")
-    values = [feature.values if isinstance(feature, Quantized) else feature for feature in features]
-    scales = [feature.scales for feature in features if isinstance(feature, Quantized)]
+    values: list[Tensor] = []
+    scales: list[Tensor] = []
+    factors: list[float] = []
+    precision = None
+    for feature, weight in zip(features, weights, strict=True):
+        match feature:
+            case Residual(both):
+                values += both.unbind()
+                factors += [weight, -weight]
+                precision = wide(both)
+            case Quantized(quantized, scale):
+                values.append(quantized)
+                scales.append(scale)
+                factors.append(weight)
+            case Tensor():
+                values.append(feature)
+                factors.append(weight)
     return weighted_sum(
         values,
         scales,
-        weights,
+        factors,
         base,
         correction.gain,
         correction.shift,
@@ -70,6 +88,7 @@ def extrapolate(
         correction.channel_dim,
         correction.of_value,
         dtype,
+        precision,
     )
 
 
@@ -85,11 +104,15 @@ def weighted_sum(
     channel_dim: int,
     of_value: bool,
     dtype: torch.dtype,
+    precision: torch.dtype | None = None,
 ) -> Tensor:
-    """`extrapolate` over plain tensors: `scales` has one for each quantised feature, or none."""
+    """`extrapolate` over plain tensors: `scales` has one for each quantised feature, or none.
+
+    Summed in `precision`; None: in the first feature's, fp32 at least.
+    """
     if scales:
         features = [values.float() * scale for values, scale in zip(features, scales, strict=True)]
-    total = features[0].to(torch.promote_types(features[0].dtype, torch.float32), copy=True)
+    total = features[0].to(precision or torch.promote_types(features[0].dtype, torch.float32), copy=True)
     if weights[0] != 1.0:
         total.mul_(weights[0])
     for feature, weight in zip(features[1:], weights[1:], strict=True):

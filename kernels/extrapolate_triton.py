@@ -93,6 +93,7 @@ def weighted_sum(
     channel_dim: int,
     of_value: bool,
     dtype: torch.dtype,
+    precision: torch.dtype | None = None,
 ) -> Tensor:
     like = features[0]
     sources = [*features] if base is None else [*features, base]
@@ -122,7 +123,7 @@ def weighted_sum(
         matrices[depth].stride(0),
         target.stride(0),
         *(stride for coefficient in coefficients for stride in _strides(coefficient)),
-        ACC=tl.float64 if like.dtype == torch.float64 else tl.float32,
+        ACC=tl.float64 if torch.float64 in (like.dtype, precision) else tl.float32,
         DEPTH=depth,
         QUANTIZED=len(scales) > 0,
         HAS_BASE=base is not None,

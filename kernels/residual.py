@@ -1,5 +1,7 @@
 """What is stored of a computed call: its output, or the residual to its input, one precision wider."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -14,19 +16,53 @@ def wide(tensor: Tensor) -> torch.dtype:
     return torch.float32 if tensor.element_size() < 4 or tensor.is_mps else torch.float64
 
 
+DOUBLED = {torch.float32, torch.bfloat16, torch.float16}
+"""Two of these take as many bytes as one in the next wider dtype."""
+
+
+class Residual(NamedTuple):
+    """output - base, left to whoever reads it: nothing is lost, in as many bytes as the difference takes one precision wider.
+
+    Attributes:
+        both: the output and the base, as they were: [2, *shape], floating.
+    """
+
+    both: Tensor
+
+
+def keep_residual(output: Tensor, base: Tensor | None) -> Tensor | Residual:
+    """output - base as it is cheapest to keep, nothing lost of it, or a copy of `output` where there is no base.
+
+    Args:
+        output: what the module returned, any shape, floating where there is a base.
+        base: the input it is a residual to, same shape, or None.
+
+    Returns:
+        New memory: a `Residual` where that takes no more bytes and leaves the elements in order, else what
+        `store_residual` gives.
+    """
+    if base is None:
+        return output.clone()
+    alike = output.dtype in DOUBLED and base.dtype is output.dtype and not output.is_mps
+    if alike and output.stride(-1) == 1:
+        return Residual(torch.stack((output, base)))
+    return store_residual(output, base)
+
+
 def store_residual(output: Tensor, base: Tensor | None, dtype: torch.dtype | None = None) -> Tensor:
     """output - base, or a copy of `output` where there is no base.
 
     Args:
-        output: what the module returned, any shape, floating where `base` or `dtype` is given.
+        output: what the module returned, any shape, floating where `base` is given.
         base: the input it is a residual to, same shape, or None.
-        dtype: fp32, bf16, fp16 or fp64 to store it in. None: a residual in the next wider dtype, an output in its own.
+        dtype: fp32, bf16, fp16 or fp64 to store what is floating in. None: a residual in the next wider dtype, an
+            output in its own.
 
     Returns:
         A new tensor of the output's shape; it shares no memory with either argument.
     """
     if base is None:
-        return output.clone() if dtype is None else output.to(dtype, copy=True)
+        return output.to(dtype, copy=True) if dtype and output.is_floating_point() else output.clone()
     return subtract(output, base, dtype or wide(output))
 
 

@@ -29,6 +29,8 @@ RESAMPLES = 2000
 NEVER = 10**9
 """A number of steps that is not reached."""
 
+BLOCKS = [r"(single_)?transformer_blocks\.\d+"]
+
 Tick = Callable[[int], Any]
 
 
@@ -77,22 +79,22 @@ def ours(ticks: int, method: str, **options: Any) -> Iterator[Tick]:
 
 
 @contextmanager
-def taylorseer(ticks: int) -> Iterator[Tick]:
-    """Diffusers' TaylorSeer on every attention, which updates its factors at each computed step."""
+def taylorseer(ticks: int, **options: Any) -> Iterator[Tick]:
+    """Diffusers' TaylorSeer, on every attention by default, which updates its factors at each computed step."""
     net = flux()
-    net.enable_cache(TaylorSeerCacheConfig(cache_interval=2, disable_cache_before_step=NEVER))
+    net.enable_cache(TaylorSeerCacheConfig(cache_interval=2, disable_cache_before_step=NEVER, **options))
     call = caller(net)
     with net.cache_context("cond"):
         yield call
 
 
 @contextmanager
-def cache_dit(ticks: int, front: int, *, taylor: bool = False) -> Iterator[Tick]:
-    """cache-dit's DBCache, whose threshold is never met."""
+def cache_dit(ticks: int, method: str, front: int, *, taylor: bool = False) -> Iterator[Tick]:
+    """A method of cache-dit's, whose threshold is never met: DBCache, or DBPrune, which keeps all blocks but the front."""
     import cache_dit as package
 
     net = flux()
-    config = package.DBCacheConfig(
+    config = getattr(package, f"{method}Config")(
         Fn_compute_blocks=front, Bn_compute_blocks=0, residual_diff_threshold=0.0, max_warmup_steps=0
     )
     more = {"calibrator_config": package.TaylorSeerCalibratorConfig(taylorseer_order=1)} if taylor else {}
@@ -112,8 +114,13 @@ VARIANTS: dict[str, Callable[[int], Any]] = {
         ticks, "taylorseer", interval=1, site="attention"
     ),
     "Diffusers, TaylorSeer": taylorseer,
-    "cache-dit, F1": lambda ticks: cache_dit(ticks, 1),
-    "cache-dit, F8 with TaylorSeer": lambda ticks: cache_dit(ticks, 8, taylor=True),
+    "Diffusers, TaylorSeer (every block)": lambda ticks: taylorseer(ticks, cache_identifiers=BLOCKS),
+    "Diffusers, TaylorSeer (every block, fp32)": lambda ticks: taylorseer(
+        ticks, cache_identifiers=BLOCKS, taylor_factors_dtype=torch.float32
+    ),
+    "cache-dit, F1": lambda ticks: cache_dit(ticks, "DBCache", 1),
+    "cache-dit, F8 with TaylorSeer": lambda ticks: cache_dit(ticks, "DBCache", 8, taylor=True),
+    "cache-dit, DBPrune (every block but one)": lambda ticks: cache_dit(ticks, "DBPrune", 1),
 }
 
 

@@ -42,6 +42,14 @@ def test_weights_keep_their_precision(compare: Any) -> None:
     torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("parts", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("precision", [torch.float32, torch.float64], ids=str)
+def test_any_precision_of_the_sum(parts: torch.dtype, precision: torch.dtype, compare: Any) -> None:
+    outputs = [torch.randn(3, 333).to(parts) for _ in range(4)]
+    given = (outputs, [], [7 / 3, -7 / 3, -4 / 3, 4 / 3], outputs[1], *PLAIN, precision, precision)
+    compare(weighted_sum, *given)
+
+
 @pytest.mark.parametrize("shape", [(2, 5, 24), (2, 6, 3, 5), (2, 4, 3, 5, 6), (3, 7)], ids=str)
 @pytest.mark.parametrize("quantized", [False, True], ids=["", "int8"])
 def test_any_correction(shape: tuple[int, ...], quantized: bool, compare: Any) -> None:
