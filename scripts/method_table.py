@@ -45,7 +45,8 @@ def main() -> None:
     options = "\n\n".join(
         f"## {name}\n\n{inspect.cleandoc(config.__doc__ or '')}" for name, config in FEATURE_METHODS.items()
     )
-    text = f"{HEAD}{rows}\n\nThe default is `{DEFAULT.name}` with {default}.\n\n{options}\n"
+    shared = inspect.cleandoc(CacheConfig.__doc__ or "").split("\n\n", 1)[1]
+    text = f"{HEAD}{rows}\n\nThe default is `{DEFAULT.name}` with {default}.\n\n## All\n\n{shared}\n\n{options}\n"
     (ROOT / "docs" / "methods.md").write_text(text)
 
 

@@ -15,7 +15,7 @@ class CurvatureConfig(CacheConfig):
 
     At each computed tick the divided differences of the output say how fast a parabola, a straight line and holding go
     astray; the ticks after it are reused, each by the best of them, while the sum of what that is expected to cost stays
-    below the threshold.
+    below the threshold. What they turn out to have lacked is made good at the next computed one (`hindsight`).
 
     Attributes:
         threshold: bound on the error expected since the last computed tick, summed over the ticks, as a fraction of the
