@@ -104,7 +104,7 @@ class CacheConfig(ABC):
             scale for each token, "int8" or "float8". None: as computed, a residual one precision wider.
         cache_device: "cpu" keeps it in host memory. None: where it was computed.
         hindsight: at a computed tick, make good what the reused ticks before it turn out to have lacked (`diffcache.hindsight`);
-            for whole denoisers in pipelines. None: as the method does by itself.
+            for whole denoisers, and not beside affine corrections. None: as the method does by itself.
 
     Raises:
         ConfigError: an option out of range.

@@ -38,7 +38,8 @@ class Whole:
     def __init__(self, name: str, config: CacheConfig, planner: Planner, record: RunRecord) -> None:
         self.name = name
         self.residual = config.residual
-        self.makes_good = config.makes_good(planner.facts)
+        plain = planner.corrector is None  # what was repaired is no weighted sum of features any more
+        self.makes_good = plain and config.makes_good(planner.facts)
         self.planner = planner
         self.record = record
         self.errors: list[tuple[int, int, tuple[Decision, ...], Tensor]] = []

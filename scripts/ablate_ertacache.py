@@ -24,7 +24,7 @@ from diffcache.profiling.record import record
 from diffcache.profiling.repairs import Candidate, candidates, chosen
 from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.easycache import EasyCacheConfig
-from diffcache.recipes.replay import ReplayConfig
+from diffcache.recipes.replay import RESPACED, ReplayConfig
 from diffcache.recipes.uniform import UniformConfig
 
 STEPS, TICKS = 50, 26
@@ -74,9 +74,10 @@ class Ablation:
         self.seconds = time.process_time() - begun
         yield from self.compared("ERTACache", tried)
         held = frozen(self.pipe, self.calls[0], UniformConfig(interval=2))
-        drawn = frozen(self.pipe, self.calls[0], BudgetConfig(speedup=1 / compute))
+        drawn = frozen(self.pipe, self.calls[0], UniformConfig(interval=2, order=1, basis="output"))
         yield from self.compared("uniform hold", candidates(self.fitted, held, respace=False))
-        yield from self.compared("even, order 1", candidates(self.fitted, drawn))
+        yield from self.compared("uniform order 1", candidates(self.fitted, drawn))
+        yield self._row("speedup=", "hindsight", BudgetConfig(speedup=1 / compute))
         few = [zoo.sample_call(self.testbed, 1000, STEPS, 4, "calibration")]
         yield self._row("EasyCache", "", threshold_for(self.pipe, few, EasyCacheConfig(), compute))
         for name, replacement in rulers(self.pipe).items():
@@ -89,6 +90,9 @@ class Ablation:
         kept = chosen(tried)
         for key, candidate in tried.items():
             yield self._row(name, key, ReplayConfig(schedule=candidate.schedule), candidate.psnr, key == kept)
+        for key in [key for key in tried if tried[key].schedule.corrections.keys() <= {RESPACED}]:
+            looking_back = ReplayConfig(schedule=tried[key].schedule, hindsight=True)
+            yield self._row(name, f"{key}, hindsight", looking_back, round(self.fitted.psnr(looking_back), 2))
 
     def quality(self, pictures: torch.Tensor) -> float:
         return round(float(psnr(pictures, self.full).median()), 2)

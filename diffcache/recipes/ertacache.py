@@ -40,7 +40,14 @@ class ERTACacheConfig(CacheConfig):
         if self.calibration is None:
             return self
         schedule = Schedule.from_pretrained(self.calibration)
-        return ReplayConfig(schedule=schedule, rectify=self.rectify, respace=self.respace)
+        return ReplayConfig(
+            schedule=schedule,
+            rectify=self.rectify,
+            respace=self.respace,
+            hindsight=self.hindsight,
+            cache_dtype=self.cache_dtype,
+            cache_device=self.cache_device,
+        )
 
     def scheduler(self, run: RunFacts) -> Interval:
         return Interval(self.interval)
