@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from zoo.pipelines import CASES
 from diffcache import ConfigError, TargetError, accelerate, denoising_run, report, restore
 from diffcache.calls import Call
 from diffcache.layout import Layout
+from diffcache.recipes.replay import ReplayConfig
 
 STEPS = 13
 TOLERANCE = 1e-4
@@ -80,6 +82,20 @@ def test_a_schedule_of_such_a_run_gives_it_again() -> None:
     schedule = report(pipe).to_schedule()
     assert torch.equal(picture(accelerate(pipe, schedule)), repaired)
     assert torch.equal(picture(accelerate(pipe, schedule, hindsight=False)), held(pipe, False))
+
+
+def test_what_affine_maps_repair_is_not_made_good_once_more() -> None:
+    pipe = curved_pipeline()
+    held(pipe, True)
+    schedule = report(pipe).to_schedule()
+    gains = {"transformer/all/gain": torch.full((STEPS, 2), 1.25)}
+    repaired = replace(schedule, corrections=gains, fitted_with=schedule.fingerprint())
+    pictures = [
+        picture(accelerate(pipe, ReplayConfig(schedule=repaired, hindsight=hindsight)))
+        for hindsight in (True, False)
+    ]
+    assert torch.equal(*pictures)
+    assert not torch.equal(pictures[0], picture(accelerate(pipe, schedule, hindsight=False)))
 
 
 def test_the_default_looks_back_unless_told_not_to() -> None:
