@@ -88,7 +88,7 @@ def test_what_affine_maps_repair_is_not_made_good_once_more() -> None:
     pipe = curved_pipeline()
     held(pipe, True)
     schedule = report(pipe).to_schedule()
-    gains = {"transformer/all/gain": torch.full((STEPS, 2), 1.25)}
+    gains = {"transformer/all/gain": torch.full((STEPS, 4), 1.25)}
     repaired = replace(schedule, corrections=gains, fitted_with=schedule.fingerprint())
     pictures = [
         picture(accelerate(pipe, ReplayConfig(schedule=repaired, hindsight=hindsight)))
