@@ -42,13 +42,20 @@ def measured(testbed: str, samples: int) -> dict[str, Any]:
         rendered = render(pipe, unseen.calls[0], BudgetConfig(speedup=aim))
         assert rendered.report is not None
         ticks = len(rendered.report.computed_ticks)
-        even = [unseen.psnr(ReplayConfig(schedule=tuner.even(ticks, order))) for order in (1, 2)]
+        uniform = {
+            hindsight: [
+                round(unseen.psnr(ReplayConfig(schedule=tuner.even(ticks, order), hindsight=hindsight)), 2)
+                for order in (1, 2)
+            ]
+            for hindsight in (False, True)
+        }
         speedup.append(
             {
                 "speedup": aim,
                 "ticks": ticks,
                 "psnr": round(float(psnr(rendered.pictures, unseen.pictures).median()), 2),
-                "psnr_uniform": [round(value, 2) for value in even],
+                "psnr_uniform": uniform[False],
+                "psnr_uniform_hindsight": uniform[True],
             }
         )
         print(testbed, speedup[-1], flush=True)
