@@ -1,5 +1,6 @@
 """Compares methods on one pipeline at a given compute, with the plain pipeline at fewer steps as the ruler."""
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -27,6 +28,7 @@ class Row:
         compute: share of the full run's work.
         psnr_full, ssim_full: against the full run.
         psnr_reference: against the reference of 1000 steps; None where it was not rendered.
+        kid: distance of all samples to real pictures; None where it was not asked for.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Row:
     psnr_full: float
     ssim_full: float
     psnr_reference: float | None
+    kid: float | None = None
 
 
 class Comparison:
@@ -46,13 +49,21 @@ class Comparison:
         call: its keyword arguments, several samples with a generator each; `num_inference_steps` is the full run's.
         reference: pictures of the reference run, where they are known already.
         referenced: whether to measure against the reference run at all.
+        distance: of all pictures of a row to real ones (`kid_to_real`); None: not measured.
     """
 
     def __init__(
-        self, pipe: Any, call: dict[str, Any], reference: Tensor | None = None, *, referenced: bool = True
+        self,
+        pipe: Any,
+        call: dict[str, Any],
+        reference: Tensor | None = None,
+        *,
+        referenced: bool = True,
+        distance: Callable[[Tensor], float] | None = None,
     ) -> None:
         self.pipe = pipe
         self.call = call
+        self.distance = distance
         self.steps: int = call["num_inference_steps"]
         self.full = render(pipe, call).pictures
         self.reference = self.fewer(REFERENCE_STEPS) if reference is None and referenced else reference
@@ -90,18 +101,26 @@ class Comparison:
             median(psnr(pictures, self.full)),
             median(ssim(pictures, self.full)),
             None if self.reference is None else median(psnr(pictures, self.reference)),
+            None if self.distance is None else round(self.distance(pictures), 5),
         )
 
 
 def table(rows: list[Row]) -> str:
-    """The rows as a Markdown table; without the reference where none was rendered."""
-    referenced = any(row.psnr_reference is not None for row in rows)
-    head = "| run | ticks | compute | PSNR to full | SSIM to full |" + " PSNR to 1000 steps |" * referenced
-    lines = [head, "|---|---|---|---|---|" + "---|" * referenced]
-    for r in rows:
-        line = f"| {r.name} | {r.ticks}/{r.total} | {r.compute:.0%} | {r.psnr_full:.1f} | {r.ssim_full:.4f} |"
-        lines.append(line if r.psnr_reference is None else f"{line} {r.psnr_reference:.1f} |")
-    return "\n".join(lines)
+    """The rows as a Markdown table; without the reference and KID where they were not measured."""
+    head = ["run", "ticks", "compute", "PSNR to full", "SSIM to full"]
+    more = {
+        "PSNR to 1000 steps": [None if r.psnr_reference is None else f"{r.psnr_reference:.1f}" for r in rows],
+        "KID": [None if r.kid is None else f"{r.kid:.4f}" for r in rows],
+    }
+    lines = [
+        [r.name, f"{r.ticks}/{r.total}", f"{r.compute:.0%}", f"{r.psnr_full:.1f}", f"{r.ssim_full:.4f}"]
+        for r in rows
+    ]
+    for name, column in more.items():
+        if any(column):
+            head.append(name)
+            lines = [[*line, cell or "-"] for line, cell in zip(lines, column, strict=True)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *lines])
 
 
 def nearest(rows: list[Row], share: float) -> dict[str, Row]:

@@ -88,6 +88,7 @@ def evolve(
     seed: int = 0,
     loss: Loss = minus_psnr,
     cost: Cost | None = None,
+    begin: Tensor | None = None,
 ) -> Evolution:
     """Searches a front of quality and cost (NSGA-II, after ECAD, arXiv 2506.15682), and writes it down generation by generation.
 
@@ -105,6 +106,8 @@ def evolve(
         seed: of all randomness. With a deterministic pipeline the result is reproducible to the bit.
         loss: what is minimised besides the cost.
         cost: what is measured of each candidate (`wall_time`); None: its share of the full run's work.
+        begin: tables that a new search begins with besides its `seeds`, bool [n, T, S]. The front is then nowhere worse
+            than they are on these calls.
 
     Returns:
         The search; `front` holds the best tables, which `write_front` saves as schedules.
@@ -130,7 +133,8 @@ def evolve(
         search = Evolution.load(checkpoint)
         logger.info("%s: going on after generation %d", folder, search.generation)
     else:
-        search = Evolution(seeds(space), population=population, children=children, seed=seed)
+        first = seeds(space) if begin is None else torch.cat([begin, seeds(space)])
+        search = Evolution(first, population=population, children=children, seed=seed)
     wait()
     evaluate = divided(Trial(pipe, calls, space, loss, cost))
     for _ in _within(search, evaluate, _screening(space) if screened else None, budget):

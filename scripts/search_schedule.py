@@ -20,16 +20,18 @@ from diffcache.evals.baselines import baselines
 from diffcache.evals.comparison import Comparison, Row, as_json, table
 from diffcache.evals.objectives import kid_to_full, minus_clip
 from diffcache.evals.provenance import provenance
+from diffcache.evals.quantization import kid_to_real
 from diffcache.profiling.calling import Call
 from diffcache.profiling.dynamic import PLANS, dynamic_programming
 from diffcache.profiling.evolving import Budget, evolve
 from diffcache.profiling.fronts import within, write_front
+from diffcache.profiling.polishing import polished
 from diffcache.profiling.probing import probed
 from diffcache.profiling.processes import is_first, of_first
 from diffcache.profiling.record import record
 from diffcache.profiling.routing import routed, train_router
 from diffcache.profiling.space import EXTRAPOLATE, HOLD, Space
-from diffcache.profiling.trial import Loss, minus_psnr, wall_time
+from diffcache.profiling.trial import Loss, Trial, minus_psnr, wall_time
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.schedulers.schedule import Schedule
 from diffcache.schedulers.search.harmonica import Training
@@ -75,14 +77,29 @@ def searched(args: argparse.Namespace, pipe: Any, calls: list[Call]) -> dict[str
         space = of_first(probed(pipe, calls, space, each_place=len(plans) > 1 or args.method == "evolution"))
         for share in args.compute:
             found |= {f"dp, {plan}, {share:.0%}": dynamic_programming(space, share, plan) for plan in plans}
-    found |= METHODS[args.method](args, pipe, calls, space)
+    if args.polish:
+        found |= _polished(args, pipe, calls, space)
+    found |= METHODS[args.method](args, pipe, calls, space, found)
     for name, schedule in found.items():
         if is_first():
             schedule.save_pretrained(args.out / name.replace(", ", "-").replace("%", ""))
     return found
 
 
-def _evolved(args: argparse.Namespace, pipe: Any, calls: list[Call], space: Space) -> dict[str, Schedule]:
+def _polished(args: argparse.Namespace, pipe: Any, calls: list[Call], space: Space) -> dict[str, Schedule]:
+    """What a local search makes of dynamic programming's schedule for each share."""
+    trial = Trial(pipe, calls, space, _loss(args, calls))
+    found = {}
+    for share in args.compute:
+        table = polished(trial, dynamic_programming(space, share).decisions[:, 0], args.polish)
+        found[f"dp, polished, {share:.0%}"] = space.schedule(of_first(table), {"method": "local search"})
+    return found
+
+
+def _evolved(
+    args: argparse.Namespace, pipe: Any, calls: list[Call], space: Space, begin: dict[str, Schedule]
+) -> dict[str, Schedule]:
+    """The best of a front for each share; it begins with what was found before."""
     budget = Budget(args.generations, args.candidates, args.minutes)
     search = evolve(
         pipe,
@@ -94,6 +111,7 @@ def _evolved(args: argparse.Namespace, pipe: Any, calls: list[Call], space: Spac
         seed=args.seed,
         loss=_loss(args, calls),
         cost=wall_time if args.cost == "latency" else None,
+        begin=torch.stack([schedule.decisions[:, 0] for schedule in begin.values()]),
     )
     if is_first():
         write_front(search, space, args.out)
@@ -109,7 +127,9 @@ def _loss(args: argparse.Namespace, calls: list[Call]) -> Loss:
     return kid_to_full() if args.quality == "kid" else minus_psnr
 
 
-def _learned(args: argparse.Namespace, pipe: Any, calls: list[Call], space: Space) -> dict[str, Schedule]:
+def _learned(
+    args: argparse.Namespace, pipe: Any, calls: list[Call], space: Space, _: dict[str, Schedule]
+) -> dict[str, Schedule]:
     """A router for each share, begun at dynamic programming's schedule."""
     found = {}
     for share in args.compute:
@@ -130,11 +150,21 @@ def _begun(folder: Path, space: Space) -> Tensor:
 METHODS = {"dp": lambda *_: {}, "evolution": _evolved, "router": _learned}
 
 
+def saved(folder: Path) -> dict[str, Schedule]:
+    """What an earlier search saved there."""
+    return {
+        path.parent.name: Schedule.from_pretrained(path.parent)
+        for path in sorted(folder.glob("*/cache_schedule.json"))
+    }
+
+
 def compared(
     args: argparse.Namespace, pipe: Any, calls: list[Call], held_out: Call, found: dict[str, Schedule]
 ) -> list[Row]:
-    comparison = Comparison(pipe, held_out, referenced=False)
-    rows = [comparison.method(name, ReplayConfig(schedule=schedule)) for name, schedule in found.items()]
+    distance = kid_to_real() if args.kid else None
+    comparison = Comparison(pipe, held_out, referenced=False, distance=distance)
+    rows = [comparison.full_row()] if args.kid else []
+    rows += [comparison.method(name, ReplayConfig(schedule=schedule)) for name, schedule in found.items()]
     for share in args.compute if args.baselines else []:
         rows += baselines(comparison, calls, share)
     return rows
@@ -145,7 +175,12 @@ def arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model", help="a testbed, a folder, or a hub id")
-    parser.add_argument("--method", default="dp", choices=list(METHODS), help="all include dp")
+    parser.add_argument(
+        "--method",
+        default="dp",
+        choices=[*METHODS, "saved"],
+        help="all include dp, but for saved: what lies in --out",
+    )
     parser.add_argument("--predictor", default="hold", choices=list(PREDICTORS))
     parser.add_argument("--sites", default="model", help="model, sub-layer, or any other kind of place")
     parser.add_argument(
@@ -155,6 +190,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--candidates", type=int, help="rendered in all")
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--population", type=int, default=24)
+    parser.add_argument("--polish", type=int, help="candidates of a local search after dp, for each share")
     parser.add_argument("--quality", default="psnr", choices=["psnr", "kid", "clip"], help="of an evolution")
     parser.add_argument("--clip", nargs="+", help="model and weights, as for scripts/evaluate.py")
     parser.add_argument("--cost", default="compute", choices=["compute", "latency"], help="of an evolution")
@@ -171,6 +207,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--baselines", action="store_true", help="compare with unsearched methods and fewer steps"
     )
+    parser.add_argument("--kid", action="store_true", help="of a testbed's pictures kept apart, to real ones")
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--json", type=Path, help="where the table is written down")
@@ -182,7 +219,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     torch.manual_seed(0)
     pipe, calls, held_out = calls_of(args)
-    found = searched(args, pipe, calls)
+    found = saved(args.out) if args.method == "saved" else searched(args, pipe, calls)
     if not is_first():
         return
     rows = compared(args, pipe, calls, held_out, found)

@@ -51,6 +51,15 @@ def test_a_comparison_has_its_rulers() -> None:
     assert "| 3 steps, UniPC | 3/6 | 50% |" in table(rows)
 
 
+def test_a_comparison_measures_a_distance_where_it_is_asked_to() -> None:
+    call = zoo.sample_call("dit", 0, 2, 2)
+    comparison = Comparison(zoo.load("dit"), call, referenced=False, distance=lambda pictures: len(pictures))
+    rows = [comparison.full_row()]
+    assert rows[0].kid == 2
+    assert table(rows).splitlines()[0].endswith("| KID |")
+    assert "1000" not in table(rows)
+
+
 def test_cards_and_pictures_are_drawn(tmp_path: Path) -> None:
     pipe, call = zoo.load("wan"), zoo.sample_call("wan", 0, 6, 1)
     found = card(pipe, call)

@@ -14,6 +14,7 @@ from diffcache import Schedule, accelerate, report
 from diffcache.profiling.dynamic import PLANS, dynamic_programming
 from diffcache.profiling.evolving import Budget, evolve
 from diffcache.profiling.fronts import within, write_front
+from diffcache.profiling.polishing import polished
 from diffcache.profiling.probing import factors
 from diffcache.profiling.record import record
 from diffcache.profiling.recording import Curve, Place, Recording
@@ -143,6 +144,29 @@ def test_a_front_is_written_as_schedules_that_replay(tmp_path: Path) -> None:
     assert float(space.compute(within(search.front, 0.5))) <= 0.5
     with pytest.raises(ConfigError, match="the cheapest schedule of the front costs"):
         within(search.front, 0.01)
+
+
+def test_a_front_is_nowhere_worse_than_what_the_search_began_with(tmp_path: Path) -> None:
+    pipe, space = space_of()
+    begin = every(STEPS, 1, 2)
+    begin[1] = True  # no seed of its own
+    search = evolve(pipe, calls(), space, tmp_path, Budget(generations=1), begin=begin.unsqueeze(0))
+    assert torch.equal(search.tables[0], begin)
+    within_it = search.front.scores[:, 1] <= search.scores[0, 1]
+    assert search.front.scores[within_it, 0].min() <= search.scores[0, 0]
+
+
+def test_polishing_keeps_the_number_of_ticks_and_loses_to_neither_start() -> None:
+    pipe, space = space_of()
+    trial = Trial(pipe, calls(), space)
+    late, even = torch.tensor(
+        [[True, False, False, False, True, True], [True, False, True, False, False, True]]
+    )
+    table = polished(trial, late.unsqueeze(1), candidates=6)
+    losses = trial(torch.stack([table, late.unsqueeze(1), even.unsqueeze(1)]))[:, 0]
+    assert int(table.sum()) == 3
+    assert losses[0] <= losses[1:].min()
+    assert torch.equal(polished(trial, late.unsqueeze(1), candidates=1), late.unsqueeze(1))
 
 
 def test_a_budget_needs_a_bound() -> None:
