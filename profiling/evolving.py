@@ -83,7 +83,7 @@ def evolve(
     budget: Budget,
     *,
     population: int = 24,
-    children: int = 8,
+    children: int = 2,
     screened: bool = True,
     seed: int = 0,
     loss: Loss = minus_psnr,
@@ -101,7 +101,8 @@ def evolve(
         space: what is searched.
         folder: for `search.safetensors` (the checkpoint), `search.json` (what it is of), and `log.jsonl`.
         budget: when it ends.
-        population, children: how many survive a generation, and how many are rendered in one.
+        population, children: how many survive a generation, and how many are rendered in one. The error model is fitted
+            anew in each, so that few are best; give several processes at least one each.
         screened: an error model proposes which candidates are worth rendering; else all that are bred are.
         seed: of all randomness. With a deterministic pipeline the result is reproducible to the bit.
         loss: what is minimised besides the cost.

@@ -33,14 +33,14 @@ def main() -> None:
     rows = []
     for seed in range(args.seeds):
         searches = {}
-        for name, screened, candidates in (
-            ("plain", False, args.candidates),
-            ("screened", True, args.candidates // 5),
+        for name, screened, candidates, children in (
+            ("plain", False, args.candidates, 8),
+            ("screened", True, args.candidates // 5, 2),
         ):
             with TemporaryDirectory() as folder:
                 budget = Budget(candidates=candidates)
                 searches[name] = evolve(
-                    loop, calls, space, Path(folder), budget, children=8, screened=screened, seed=seed
+                    loop, calls, space, Path(folder), budget, children=children, screened=screened, seed=seed
                 )
         reference = searches["plain"].scores.max(0).values
         volumes = {name: hypervolume(search.front.scores, reference) for name, search in searches.items()}

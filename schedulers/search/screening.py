@@ -25,12 +25,12 @@ class Screening:
 
     Attributes:
         model: fitted anew to everything evaluated so far, each time.
-        generations: of the evolution by the model.
+        generations: of the evolution by the model. With more of them it goes where the model errs to its favour.
         population: of the same.
     """
 
     model: Model
-    generations: int = 20
+    generations: int = 2
     population: int = 48
 
     def propose(self, search: Evolution, rng: torch.Generator) -> Tensor:
