@@ -44,9 +44,7 @@ def _shared(space: Space, budget: int) -> Tensor:
     if space.response is None:
         return shared(space.drifts, count)
     ticks = placements(space.response, count, longest=max(LONGEST, -(-2 * space.num_ticks // count)))[-1]
-    table = torch.zeros(space.num_ticks, len(space.places), dtype=torch.bool)
-    table[ticks] = True
-    return table
+    return space.together(ticks)
 
 
 def _per_site(space: Space, budget: int) -> Tensor:

@@ -1,14 +1,16 @@
 """Polishing: the ticks of a schedule are moved one at a time, and each move is judged by what a pipeline makes of it."""
 
-from collections.abc import Iterable
-
-import torch
 from torch import Tensor
 
 from diffcache.profiling.space import Space
 from diffcache.profiling.trial import Trial
 from diffcache.recipes.budget import spread
 from diffcache.schedulers.search.local import Ticks, local_search
+
+
+def even(space: Space, count: int) -> Tensor:
+    """So many ticks evenly spread, at which all places compute: bool [T, S]."""
+    return space.together(spread(space.num_ticks, count, 1))
 
 
 def polished(trial: Trial, table: Tensor, candidates: int) -> Tensor:
@@ -22,16 +24,14 @@ def polished(trial: Trial, table: Tensor, candidates: int) -> Tensor:
         candidates: how many are rendered at most, the two that it begins with included.
     """
     space = trial.space
-    ticks = table[:, 0].nonzero().flatten().tolist()
 
     def loss(ticks: Ticks) -> float:
-        return trial.loss(trial.pictures(_table(space, ticks)), trial.runs.pictures)
+        return trial.loss(trial.pictures(space.together(ticks)), trial.runs.pictures)
 
-    starts = [ticks, spread(space.num_ticks, len(ticks), 1)]
-    return _table(space, local_search(starts, space.num_ticks, loss, candidates).ticks)
+    starts = [_ticks(start) for start in (table, even(space, int(table[:, 0].sum())))]
+    return space.together(local_search(starts, space.num_ticks, loss, candidates).ticks)
 
 
-def _table(space: Space, ticks: Iterable[int]) -> Tensor:
-    table = torch.zeros(space.num_ticks, len(space.places), dtype=torch.bool)
-    table[list(ticks)] = True
-    return table
+def _ticks(table: Tensor) -> list[int]:
+    ticks: list[int] = table[:, 0].nonzero().flatten().tolist()
+    return ticks

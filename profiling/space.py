@@ -1,6 +1,6 @@
 """What a schedule search moves in: tables of a recording's places, with what each place costs and how it drifts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,6 +80,12 @@ class Space:
     def compute(self, tables: Tensor) -> Tensor:
         """Share of the full run's work, float64 [n], of tables [n, T, S]."""
         return share_of(tables, self.prices, self.rest)
+
+    def together(self, ticks: Iterable[int]) -> Tensor:
+        """The table [T, S] with which all places compute at these ticks."""
+        table = torch.zeros(self.num_ticks, len(self.places), dtype=torch.bool)
+        table[list(ticks)] = True
+        return table
 
     def budget(self, compute: float) -> int:
         """What a share of the full run's work leaves for the places, in the unit of their prices.

@@ -25,7 +25,7 @@ from diffcache.profiling.calling import Call
 from diffcache.profiling.dynamic import PLANS, dynamic_programming
 from diffcache.profiling.evolving import Budget, evolve
 from diffcache.profiling.fronts import within, write_front
-from diffcache.profiling.polishing import polished
+from diffcache.profiling.polishing import even, polished
 from diffcache.profiling.probing import probed
 from diffcache.profiling.processes import is_first, of_first
 from diffcache.profiling.record import record
@@ -87,12 +87,14 @@ def searched(args: argparse.Namespace, pipe: Any, calls: list[Call]) -> dict[str
 
 
 def _polished(args: argparse.Namespace, pipe: Any, calls: list[Call], space: Space) -> dict[str, Schedule]:
-    """What a local search makes of dynamic programming's schedule for each share."""
+    """As many ticks evenly spread as dynamic programming has for each share, and what a local search makes of both."""
     trial = Trial(pipe, calls, space, _loss(args, calls))
     found = {}
     for share in args.compute:
-        table = polished(trial, dynamic_programming(space, share).decisions[:, 0], args.polish)
-        found[f"dp, polished, {share:.0%}"] = space.schedule(of_first(table), {"method": "local search"})
+        begin = dynamic_programming(space, share).decisions[:, 0]
+        table = of_first(polished(trial, begin, args.polish))
+        found[f"even, {share:.0%}"] = space.schedule(even(space, int(begin[:, 0].sum())), {})
+        found[f"dp, polished, {share:.0%}"] = space.schedule(table, {"method": "local search"})
     return found
 
 
