@@ -120,7 +120,9 @@ def table(rows: list[Row]) -> str:
         if any(column):
             head.append(name)
             lines = [[*line, cell or "-"] for line, cell in zip(lines, column, strict=True)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *lines])
+    rule = "|---" * len(head) + "|"
+    first, *rest = ["| " + " | ".join(line) + " |" for line in [head, *lines]]
+    return "\n".join([first, rule, *rest])
 
 
 def nearest(rows: list[Row], share: float) -> dict[str, Row]:
