@@ -37,37 +37,28 @@ class Influence:
         return ratio if math.isfinite(ratio) else None
 
     def _measured(self, noise_scheduler: Any) -> list[float]:
-        """Of each timestep; none if a copy cannot be stepped."""
-        drawn = torch.get_rng_state()
+        """Of each timestep; none if a copy cannot be stepped, or draws noise: outputs then lie on no curve."""
+        kind = type(noise_scheduler).__name__
         try:
-            moves = _passed_on(noise_scheduler)
-            if not torch.equal(
-                drawn, torch.get_rng_state()
-            ):  # it adds noise: that of a second copy is taken off
-                moves = _passed_on(noise_scheduler, noisy=True)
-                torch.set_rng_state(drawn)
-            return moves
+            with torch.random.fork_rng(devices=[]):
+                before = torch.get_rng_state()
+                moves = _passed_on(_copied(noise_scheduler))
+                if torch.equal(before, torch.get_rng_state()):
+                    return moves
+                self.obstacle = f"{kind} adds noise at its steps"
         except Exception as error:  # noqa: BLE001 - somebody else's step may ask for anything; the report says so
-            kind = type(noise_scheduler).__name__
             self.obstacle = f"{kind} cannot be tried out ({type(error).__name__}: {error})"
-            return []
+        return []
 
 
-def _passed_on(noise_scheduler: Any, *, noisy: bool = False) -> list[float]:
+def _passed_on(noise_scheduler: Any) -> list[float]:
     """What becomes of an impulse at each timestep."""
-    pushed, still = _copied(noise_scheduler), _copied(noise_scheduler)
-    ticks = len(pushed.timesteps)
-    nothing = torch.zeros(1, ticks, 1, 1, dtype=torch.float64)
-    sample, noise = nothing, nothing
-    for tick, time in enumerate(pushed.timesteps):
-        impulse = nothing.clone()
+    ticks = len(noise_scheduler.timesteps)
+    sample = torch.zeros(1, ticks, 1, 1, dtype=torch.float64, device="cpu")
+    for tick, time in enumerate(noise_scheduler.timesteps):
+        impulse = torch.zeros_like(sample)
         impulse[0, tick] = IMPULSE
-        drawn = torch.get_rng_state()
-        moved = _stepped(pushed, impulse, time, sample)
-        if noisy:
-            torch.set_rng_state(drawn)
-            noise = _stepped(still, nothing, time, nothing)
-        sample = moved - noise
+        sample = _stepped(noise_scheduler, impulse, time, sample)
     return [float(move) / IMPULSE for move in sample.flatten()]
 
 

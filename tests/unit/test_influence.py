@@ -16,11 +16,9 @@ SCHEDULERS: dict[str, dict[str, Any]] = {
     "FlowMatchEulerDiscreteScheduler": {"shift": 3.0},
     "FlowMatchHeunDiscreteScheduler": {},
     "EulerDiscreteScheduler": {"use_karras_sigmas": True},
-    "EulerAncestralDiscreteScheduler": {},
     "DDIMScheduler": {"prediction_type": "v_prediction", "clip_sample": False},
-    "DDPMScheduler": {"clip_sample": False},
     "DPMSolverMultistepScheduler": {"timestep_spacing": "trailing"},
-    "DPMSolverMultistepScheduler ": {"algorithm_type": "sde-dpmsolver++"},
+    "DPMSolverMultistepScheduler ": {"use_karras_sigmas": True},
     "UniPCMultistepScheduler": {
         "use_flow_sigmas": True,
         "prediction_type": "flow_prediction",
@@ -28,7 +26,6 @@ SCHEDULERS: dict[str, dict[str, Any]] = {
     },
     "PNDMScheduler": {"skip_prk_steps": True},
     "HeunDiscreteScheduler": {},
-    "TCDScheduler": {},
 }
 each_scheduler = pytest.mark.parametrize("name", SCHEDULERS)
 
@@ -51,7 +48,6 @@ def result(name: str, changed: int | None = None) -> Tensor:
     for time, output in zip(noise_scheduler.timesteps, outputs, strict=True):
         scaled = getattr(noise_scheduler, "scale_model_input", lambda x, t: x)
         scaled(sample, time)
-        torch.manual_seed(7)
         sample = noise_scheduler.step(output, time, sample)[0].double()
     return sample
 
@@ -95,6 +91,23 @@ def test_unknown_places_have_no_ratio() -> None:
     influence = Influence(made("DDIMScheduler"))
     assert influence.ratio(STEPS, 1) is None
     assert influence.ratio(1, -1) is None
+
+
+@pytest.mark.parametrize("name", ["EulerAncestralDiscreteScheduler", "LCMScheduler", "DDPMScheduler"])
+def test_added_noise_is_an_obstacle(name: str) -> None:
+    noise_scheduler = getattr(diffusers, name)()
+    noise_scheduler.set_timesteps(STEPS)
+    influence = Influence(noise_scheduler)
+    assert influence.ratio(2, 3) is None
+    assert influence.obstacle == f"{name} adds noise at its steps"
+
+
+def test_a_step_that_draws_and_fails_leaves_the_generator_alone() -> None:
+    noise_scheduler = diffusers.DDPMScheduler(variance_type="learned_range")
+    noise_scheduler.set_timesteps(STEPS)
+    state = torch.get_rng_state()
+    assert "cannot be tried out" in str(Influence(noise_scheduler).obstacle)
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_a_step_that_asks_for_more_is_an_obstacle() -> None:
