@@ -41,15 +41,16 @@ class Influence:
     def _measured(self, noise_scheduler: Any, sigmas: Sequence[float] | None) -> list[float]:
         """Of each timestep; none if a copy cannot be stepped, or draws noise: outputs then lie on no curve."""
         kind = type(noise_scheduler).__name__
+        before = torch.get_rng_state()
+        moves: list[float] = []
         try:
-            with torch.random.fork_rng(devices=[]):
-                before = torch.get_rng_state()
-                moves = _passed_on(_copied(noise_scheduler), sigmas)
-                if torch.equal(before, torch.get_rng_state()):
-                    return moves
-                self.obstacle = f"{kind} adds noise at its steps"
+            moves = _passed_on(_copied(noise_scheduler), sigmas)
         except Exception as error:  # noqa: BLE001 - somebody else's step may ask for anything; the report says so
             self.obstacle = f"{kind} cannot be tried out ({type(error).__name__}: {error})"
+        if torch.equal(before, torch.get_rng_state()):
+            return moves
+        torch.set_rng_state(before)  # only now: other threads draw from this generator too
+        self.obstacle = self.obstacle or f"{kind} adds noise at its steps"
         return []
 
 
