@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,19 +16,20 @@ class Influence:
     """Of the outputs of one loop, by place in the noise scheduler's list of timesteps.
 
     A noise scheduler's step is linear in the output and in the sample, whatever its solver, parametrisation and order (but for
-    clipping). So a copy of it goes through the loop without a denoiser, at each timestep with an impulse of its own, and how far
-    each gets is read from the end. What the denoiser would answer to a changed sample is left out.
+    clipping). So a copy of it goes through the loop, at each timestep with an impulse of its own, and how far each gets is read
+    from the end. What the denoiser answers to a changed sample on the way is what the best one for data of variance one would.
 
     Args:
         noise_scheduler: right after `set_timesteps`; it is left alone.
+        sigmas: the noise level at each of its timesteps; None where unknown: then nothing is answered.
 
     Attributes:
         obstacle: why nothing is known; None otherwise.
     """
 
-    def __init__(self, noise_scheduler: Any) -> None:
+    def __init__(self, noise_scheduler: Any, sigmas: Sequence[float] | None = None) -> None:
         self.obstacle: str | None = None
-        self._moves = self._measured(noise_scheduler)
+        self._moves = self._measured(noise_scheduler, sigmas)
 
     def ratio(self, place: int, to: int) -> float | None:
         """By what an output at `place` moves the result, over what one at `to` does; None where that is unknown."""
@@ -36,39 +38,40 @@ class Influence:
         ratio = self._moves[place] / self._moves[to] if self._moves[to] else math.inf
         return ratio if math.isfinite(ratio) else None
 
-    def _measured(self, noise_scheduler: Any) -> list[float]:
-        """Of each timestep; none if a copy cannot be stepped."""
-        drawn = torch.get_rng_state()
+    def _measured(self, noise_scheduler: Any, sigmas: Sequence[float] | None) -> list[float]:
+        """Of each timestep; none if a copy cannot be stepped, or draws noise: outputs then lie on no curve."""
+        kind = type(noise_scheduler).__name__
+        before = torch.get_rng_state()
+        moves: list[float] = []
         try:
-            moves = _passed_on(noise_scheduler)
-            if not torch.equal(
-                drawn, torch.get_rng_state()
-            ):  # it adds noise: that of a second copy is taken off
-                moves = _passed_on(noise_scheduler, noisy=True)
-                torch.set_rng_state(drawn)
-            return moves
+            moves = _passed_on(_copied(noise_scheduler), sigmas)
         except Exception as error:  # noqa: BLE001 - somebody else's step may ask for anything; the report says so
-            kind = type(noise_scheduler).__name__
             self.obstacle = f"{kind} cannot be tried out ({type(error).__name__}: {error})"
-            return []
+        if torch.equal(before, torch.get_rng_state()):
+            return moves
+        torch.set_rng_state(before)  # only now: other threads draw from this generator too
+        self.obstacle = self.obstacle or f"{kind} adds noise at its steps"
+        return []
 
 
-def _passed_on(noise_scheduler: Any, *, noisy: bool = False) -> list[float]:
+def _passed_on(noise_scheduler: Any, sigmas: Sequence[float] | None) -> list[float]:
     """What becomes of an impulse at each timestep."""
-    pushed, still = _copied(noise_scheduler), _copied(noise_scheduler)
-    ticks = len(pushed.timesteps)
-    nothing = torch.zeros(1, ticks, 1, 1, dtype=torch.float64)
-    sample, noise = nothing, nothing
-    for tick, time in enumerate(pushed.timesteps):
-        impulse = nothing.clone()
-        impulse[0, tick] = IMPULSE
-        drawn = torch.get_rng_state()
-        moved = _stepped(pushed, impulse, time, sample)
-        if noisy:
-            torch.set_rng_state(drawn)
-            noise = _stepped(still, nothing, time, nothing)
-        sample = moved - noise
+    ticks = len(noise_scheduler.timesteps)
+    answers = [0.0] * ticks if sigmas is None else [_answer(noise_scheduler, sigma) for sigma in sigmas]
+    sample = torch.zeros(1, ticks, 1, 1, dtype=torch.float64, device="cpu")
+    for tick, time in enumerate(noise_scheduler.timesteps):
+        output = answers[tick] * _seen(noise_scheduler, sample, time)
+        output[0, tick] += IMPULSE
+        sample = _stepped(noise_scheduler, output, time, sample)
     return [float(move) / IMPULSE for move in sample.flatten()]
+
+
+def _answer(noise_scheduler: Any, sigma: float) -> float:
+    """What an output takes over of a change of what the denoiser sees; a velocity takes over nothing."""
+    if not hasattr(noise_scheduler, "alphas_cumprod"):  # EDM's "epsilon" is what preconditioning leaves over
+        return 0.0
+    kept = {"epsilon": sigma, "sample": 1.0}.get(noise_scheduler.config.get("prediction_type"), 0.0)
+    return kept / math.hypot(1, sigma)
 
 
 def _copied(noise_scheduler: Any) -> Any:
@@ -80,9 +83,15 @@ def _copied(noise_scheduler: Any) -> Any:
     return copied
 
 
+def _seen(noise_scheduler: Any, sample: Tensor, time: Tensor) -> Tensor:
+    """What the denoiser is given of a sample."""
+    if not hasattr(noise_scheduler, "scale_model_input"):
+        return sample
+    seen: Tensor = noise_scheduler.scale_model_input(sample, time)
+    return seen
+
+
 def _stepped(noise_scheduler: Any, output: Tensor, time: Tensor, sample: Tensor) -> Tensor:
     """One step; by its class, because an instance's `step` may have been wrapped around the original."""
-    if hasattr(noise_scheduler, "scale_model_input"):
-        noise_scheduler.scale_model_input(sample, time)
     stepped: Tensor = type(noise_scheduler).step(noise_scheduler, output, time, sample)[0]
     return stepped.double()

@@ -187,7 +187,8 @@ class Layout:
                 output = extrapolate(past, weights, None, torch.float32).add_(feature, alpha=own)
             changes.append(output)
         for value, change in zip(self.evolved(amended), self.evolved(changes), strict=True):
-            value.add_(change)
+            if value.is_floating_point():
+                value.add_(change)
         return amended
 
     def latents(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:

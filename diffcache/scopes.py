@@ -121,7 +121,7 @@ class Scope:
     def look_back(self, noise_scheduler: Any) -> None:
         """A loop is about to begin over this noise scheduler's timesteps; None where it is unknown."""
         if noise_scheduler is not None and self.config is not None and self.config.looks_back:
-            self.influence = Influence(noise_scheduler)
+            self.influence = Influence(noise_scheduler, sigmas_of(noise_scheduler))
 
     def timetable(self) -> Timetable:
         """Of the run that is about to begin."""

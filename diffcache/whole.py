@@ -133,7 +133,8 @@ class Whole:
     def _owe(self, verdict: Verdict, step: Step, times: Timetable, store: Store, lane: int) -> None:
         """Notes a reused tick that the next computed one is to make good."""
         in_shadow = self.planner.observer.shadow  # the run may go on with the truth
-        if self.makes_good and times.influence is not None and not in_shadow:
+        matters = times.ratio(step.tick, step.tick) is not None
+        if self.makes_good and matters and not in_shadow:
             store.owed[lane].append(Owed(step.moment, self.planner.predictor.serving(verdict.decision)))
 
     def _shadow(self, forward: Forward, call: Call, step: Step, store: Store, predicted: Any) -> Any:

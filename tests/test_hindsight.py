@@ -131,10 +131,22 @@ def test_a_learned_variance_is_left_as_it_is() -> None:
     assert torch.equal(amended[:, 2:], output[:, 2:])
 
 
-def test_a_noise_scheduler_that_cannot_be_tried_out_is_reported() -> None:
+def test_whole_numbers_are_left_as_they_are() -> None:
+    net, latent = ToyDenoiser(), torch.ones(1, 2, 4)
+    call = Call(net, (latent, torch.tensor([1.0])), {})
+    outputs = [torch.tensor([[5, 7]]), torch.ones(1, 3, 9)]
+    layout = Layout(call, tuple(outputs), residual=False)
+    amended = layout.amended(call.tensors, outputs, 1.0, [tuple(outputs)], [-1.0])
+    assert torch.equal(amended[0], outputs[0])
+
+
+def test_a_noise_scheduler_that_cannot_be_tried_out_is_reported_and_costs_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pipe = curved_pipeline()
     without = held(pipe, False)
     pipe.register_modules(scheduler=Picky())
+    monkeypatch.setattr("diffcache.store.amends", None)
     assert torch.equal(held(pipe, True), without)
     assert any("no hindsight: Picky" in note for note in report(pipe).notes)
 
