@@ -153,10 +153,6 @@ class CacheConfig(ABC):
         away = self.cache_device is not None and run.device.type != self.cache_device
         return format_of(self.storage, HostMemory(run.device) if away else None)
 
-    def makes_good(self, run: RunFacts) -> bool:
-        """Whether reused ticks are made good at the next computed one; a control network's output has no influence of its own."""
-        return self.looks_back and run.evolves
-
     @property
     def looks_back(self) -> bool:
         """What `hindsight` comes to."""

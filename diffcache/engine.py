@@ -65,7 +65,7 @@ class Engine:
         self.record = record
         self.planner = Planner(config, facts, agreement)
         self.format = config.format(facts)
-        looked_at = DEGREE if config.makes_good(facts) else 0
+        looked_at = DEGREE if self.planner.looks_back else 0
         self.branches = Branches(max(self.planner.predictor.depth, looked_at), self.format)
         places = config.places(facts)
         inside = is_inside(places)

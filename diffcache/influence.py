@@ -38,6 +38,10 @@ class Influence:
         ratio = self._moves[place] / self._moves[to] if self._moves[to] else math.inf
         return ratio if math.isfinite(ratio) else None
 
+    def forget(self, why: str) -> None:
+        """Nothing is known any more."""
+        self.obstacle, self._moves = why, []
+
     def _measured(self, noise_scheduler: Any, sigmas: Sequence[float] | None) -> list[float]:
         """Of each timestep; none if a copy cannot be stepped, or draws noise: outputs then lie on no curve."""
         kind = type(noise_scheduler).__name__

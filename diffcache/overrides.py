@@ -14,6 +14,9 @@ from diffcache.attachments import anything_is_paused, is_paused, users_of
 from diffcache.compiled import uncompiled
 from diffcache.scopes import PipelineScope, Scope, innermost, scope_of
 
+NOISE = ("eta", "s_churn")
+"""Options of a noise scheduler's step that make it add noise, if not 0."""
+
 logger = logging.getLogger("diffcache")
 
 _strangers: "WeakSet[nn.Module]" = WeakSet()
@@ -69,6 +72,8 @@ def noise_scheduler_members(base: type) -> dict[str, Any]:
         result = base.step(self, *args, **kwargs)  # type: ignore[attr-defined]
         if scope := observer(self):
             scope.stepped(self, kwargs.get("timestep", args[1] if len(args) > 1 else None))
+            if scope.influence is not None and any(kwargs.get(option) for option in NOISE):
+                scope.influence.forget(f"{base.__name__} was told to add noise at its steps")
         return result
 
     return {"set_timesteps": set_timesteps, "step": step}

@@ -65,6 +65,8 @@ class Planner:
         self.guards = config.guards(facts)
         self.predictor = config.predictor_for(facts)
         self.corrector = config.corrector(facts)
+        repaired = self.corrector is not None  # is no weighted sum of features any more
+        self.looks_back = config.looks_back and facts.evolves and not repaired
         self.observer = observer_now()
         self.lanes: list[Lane] = []
         self.leader: Branch | None = None

@@ -18,6 +18,8 @@ from diffcache.targets import is_control_network
 from diffcache.timetable import Timetable, Turn
 from diffcache.units import block_counts
 
+UNNAMED = "no noise scheduler is known: name it, denoising_run(..., noise_scheduler=)"
+
 
 @dataclass(slots=True)
 class Run:
@@ -71,8 +73,10 @@ class Run:
                 **engine.planner.predictor.describe(),
                 "basis": "residual" if config.residual else "output",
                 **({} if config.storage is None else {"cache_dtype": config.storage}),
-                **({"hindsight": True} if config.looks_back else {}),
+                **({"hindsight": True} if engine.planner.looks_back else {}),
             }
+            if engine.planner.looks_back and self.timetable.influence is None:
+                self.record.notes.append(f"no hindsight: {UNNAMED}")
             if engine.guidance is not None:
                 self.record.predictor["guidance"] = engine.guidance.rule.describe()
             self.engines[id(module)] = engine

@@ -2,7 +2,8 @@
 
 import traceback
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from torch import Tensor
 
@@ -11,6 +12,7 @@ from diffcache.formats import Format, Ring, plain, values_of
 from diffcache.hindsight import Owed, amends
 from diffcache.kernels.extrapolate import NO_CORRECTION
 from diffcache.layout import Layout
+from diffcache.memory import Kept
 from diffcache.predictors import Predictor
 from diffcache.schedulers.moments import Axis, Moment
 from diffcache.schedulers.steps import Step
@@ -76,14 +78,8 @@ class Store:
             NO_CORRECTION if corrector is None else corrector.correction(step, stream, values_of(kept))
             for stream, kept in enumerate(past[0])
         ]
-        try:
+        with _dropped_on_error(past):
             return self.learned.predict(tensors, past, weights, corrections)
-        except BaseException as error:
-            past.clear()
-            traceback.clear_frames(
-                error.__traceback__
-            )  # a traceback that somebody keeps would keep the features
-            raise
 
     def amended(
         self, step: Step, times: Timetable, lane: int, tensors: Tensors, outputs: list[Tensor], axis: Axis
@@ -94,7 +90,8 @@ class Store:
             return outputs
         own, *others = amends(owed, step.moment, self.moments(lane, times), times.ratio, axis)
         past, weights = self.format.read(self.rings[lane], others)
-        return self.learned.amended(tensors, outputs, own, past, weights)
+        with _dropped_on_error(past):
+            return self.learned.amended(tensors, outputs, own, past, weights)
 
     def moments(self, lane: int, times: Timetable) -> list[Moment]:
         """When the features of a lane were computed, newest first."""
@@ -124,3 +121,14 @@ class Store:
             for kept in feature.tensors
             for tensor in (kept if isinstance(kept, tuple) else (kept,))
         ]
+
+
+@contextmanager
+def _dropped_on_error(past: list[tuple[Kept, ...]]) -> Iterator[None]:
+    """A traceback that somebody keeps would keep the features."""
+    try:
+        yield
+    except BaseException as error:
+        past.clear()
+        traceback.clear_frames(error.__traceback__)
+        raise

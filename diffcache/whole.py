@@ -38,8 +38,6 @@ class Whole:
     def __init__(self, name: str, config: CacheConfig, planner: Planner, record: RunRecord) -> None:
         self.name = name
         self.residual = config.residual
-        plain = planner.corrector is None  # what was repaired is no weighted sum of features any more
-        self.makes_good = plain and config.makes_good(planner.facts)
         self.planner = planner
         self.record = record
         self.errors: list[tuple[int, int, tuple[Decision, ...], Tensor]] = []
@@ -134,7 +132,7 @@ class Whole:
         """Notes a reused tick that the next computed one is to make good."""
         in_shadow = self.planner.observer.shadow  # the run may go on with the truth
         matters = times.ratio(step.tick, step.tick) is not None
-        if self.makes_good and matters and not in_shadow:
+        if self.planner.looks_back and matters and not in_shadow:
             store.owed[lane].append(Owed(step.moment, self.planner.predictor.serving(verdict.decision)))
 
     def _shadow(self, forward: Forward, call: Call, step: Step, store: Store, predicted: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from harness import dressed
 from torch import Tensor
 from toys import ToyDenoiser, ToyPipeline, ToyScheduler, by_embeds, toy_pipeline
 from zoo.pipelines import CASES
@@ -171,6 +172,27 @@ def test_a_loop_of_ones_own_names_its_noise_scheduler() -> None:
     run = denoising_run(net, 5, noise_scheduler=noise_scheduler)
     with pytest.raises(TargetError, match="13 timesteps, and num_steps is 5"), run:
         pass
+
+
+def test_a_loop_that_names_none_is_told_so() -> None:
+    net = accelerate(Curved().eval())
+    with torch.no_grad(), denoising_run(net, STEPS) as run:
+        for i in range(STEPS):
+            run.begin_step(i)
+            net(torch.zeros(1, 2, 4), torch.tensor([1000.0 - i]), **by_embeds()["cond"])
+    assert any("no hindsight: no noise scheduler is known" in note for note in report(net).notes)
+
+
+def test_noise_that_a_pipeline_asks_for_at_each_step_ends_it() -> None:
+    name = "StableDiffusionPipeline"
+    case, pipe = CASES[name], dressed(CASES[name].build(), "DDIM")
+    pictures = [
+        case.render(accelerate(pipe, "uniform", interval=2, hindsight=hindsight), steps=6, eta=eta)
+        for eta in (0.0, 1.0)
+        for hindsight in (True, False)
+    ]
+    assert not torch.equal(pictures[0], pictures[1])
+    assert torch.equal(pictures[2], pictures[3])
 
 
 def test_a_control_network_is_never_amended() -> None:
