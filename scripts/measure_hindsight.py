@@ -1,6 +1,7 @@
 """What hindsight gives: the same methods at the same settings without and with it, on the testbeds.
 
-`python scripts/measure_hindsight.py` writes evals/results/hindsight_<testbed>.json.
+`python scripts/measure_hindsight.py` writes evals/results/hindsight_<testbed>.json. No testbed predicts the noise; sd does
+it here besides, as the same network with its output rewritten.
 """
 
 from typing import Any
@@ -9,9 +10,11 @@ from diffcache.config import CacheConfig
 from diffcache.evals import zoo
 from diffcache.evals.by_testbed import measure_by_testbed
 from diffcache.evals.fidelity import psnr
+from diffcache.evals.noise_predicting import noise_predicting_sd
 from diffcache.evals.rendering import render
 from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.easycache import EasyCacheConfig
+from diffcache.recipes.registry import DEFAULT
 from diffcache.recipes.uniform import UniformConfig
 
 STEPS = 50
@@ -21,6 +24,8 @@ METHODS: dict[str, CacheConfig] = {
     "every 2nd, order 1": UniformConfig(interval=2, order=1, basis="output", warmup_steps=3),
     "every 3rd, order 1": UniformConfig(interval=3, order=1, basis="output", warmup_steps=3),
     "easycache, 0.1": EasyCacheConfig(threshold=0.1),
+    "default": DEFAULT,
+    "default, 0.02": DEFAULT.replace(threshold=0.02),
     "speedup=2": BudgetConfig(speedup=2),
     "speedup=3": BudgetConfig(speedup=3),
 }
@@ -28,7 +33,15 @@ METHODS: dict[str, CacheConfig] = {
 
 def measured(testbed: str, samples: int) -> dict[str, Any]:
     """PSNR in dB to the full run, medians over held-out samples."""
-    pipe, call = zoo.load(testbed), zoo.sample_call(testbed, 0, STEPS, samples)
+    found = {"steps": STEPS, "rows": compared(zoo.load(testbed), testbed, samples)}
+    if testbed == "sd":
+        found["rows_of_noise_prediction"] = compared(noise_predicting_sd(), testbed, samples)
+    return found
+
+
+def compared(pipe: Any, testbed: str, samples: int) -> list[dict[str, Any]]:
+    """One row for each method."""
+    call = zoo.sample_call(testbed, 0, STEPS, samples)
     full, rows = render(pipe, call).pictures, []
     for name, config in METHODS.items():
         row: dict[str, Any] = {"method": name}
@@ -39,7 +52,7 @@ def measured(testbed: str, samples: int) -> dict[str, Any]:
             row[f"psnr_{key}"] = round(float(psnr(rendered.pictures, full).median()), 2)
         rows.append(row)
         print(testbed, row, flush=True)
-    return {"steps": STEPS, "rows": rows}
+    return rows
 
 
 if __name__ == "__main__":
