@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from torch import Tensor
 
 from diffcache.correctors import Corrector
-from diffcache.formats import Format, Ring, plain, values_of
+from diffcache.formats import Format, Ring, plain, tensors_of, values_of
 from diffcache.hindsight import Owed, amends
 from diffcache.kernels.extrapolate import NO_CORRECTION
 from diffcache.layout import Layout
@@ -119,7 +119,7 @@ class Store:
             for ring in self.rings
             for feature in ring
             for kept in feature.tensors
-            for tensor in (kept if isinstance(kept, tuple) else (kept,))
+            for tensor in tensors_of(kept)
         ]
 
 

@@ -1,4 +1,5 @@
-"""Writes the tables of docs/calibration.md from evals/results/ertacache_*.json, aims_*.json and drift.json.
+"""Writes the tables of docs/calibration.md and docs/hindsight.md from evals/results/: ertacache_*.json, aims_*.json,
+drift.json and hindsight_*.json.
 
 Each stands between the comments `<!-- table: name -->` and `<!-- end -->`; the text around them is left as it is.
 """
@@ -13,7 +14,7 @@ from diffcache.evals import zoo
 from diffcache.evals.provenance import RESULTS
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "calibration.md"
+PAGES = [ROOT / "docs" / name for name in ("calibration.md", "hindsight.md")]
 TABLE = re.compile(r"(?<=<!-- table: )(\w+)( -->\n).*?(?=<!-- end -->)", re.DOTALL)
 Results = dict[str, dict[str, Any]]
 
@@ -100,6 +101,20 @@ def drift() -> str:
     )
 
 
+def hindsight(found: Results) -> str:
+    """One row for each method: without and with it, and the computed ticks where they differ."""
+
+    def cell(row: dict[str, Any]) -> str:
+        ticks = row["ticks_without"], row["ticks_with"]
+        more = f" ({ticks[0]}, {ticks[1]})" if ticks[0] != ticks[1] else ""
+        return f"{row['psnr_without']:.1f} / {row['psnr_with']:.1f}{more}"
+
+    columns = {name: data["rows"] for name, data in found.items()}
+    columns["sd, noise"] = found["sd"]["rows_of_noise_prediction"]
+    by_method = zip(*columns.values(), strict=True)
+    return table(["method", *columns], ([rows[0]["method"], *map(cell, rows)] for rows in by_method))
+
+
 def seconds(ablated: Results, aimed: Results) -> str:
     rows = (
         [
@@ -113,16 +128,19 @@ def seconds(ablated: Results, aimed: Results) -> str:
 
 
 def main() -> None:
-    ablated, aimed = results("ertacache"), results("aims")
+    ablated, aimed, looked_back = results("ertacache"), results("aims"), results("hindsight")
     tables = {
         "ablation": f"{ablation(ablated)}\n\n{sources(ablated)}",
         "quality": f"{quality(aimed)}\n\n{sources(aimed)}",
         "speedup": speedup(aimed),
         "drift": drift(),
+        "hindsight": f"{hindsight(looked_back)}\n\n{sources(looked_back)}",
         "seconds": seconds(ablated, aimed),
     }
-    text = TABLE.sub(lambda found: f"{found[1]}{found[2]}\n{tables[found[1]]}\n\n", PAGE.read_text())
-    PAGE.write_text(text)
+    for page in PAGES:
+        page.write_text(
+            TABLE.sub(lambda found: f"{found[1]}{found[2]}\n{tables[found[1]]}\n\n", page.read_text())
+        )
 
 
 if __name__ == "__main__":
