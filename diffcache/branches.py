@@ -6,7 +6,6 @@ else its order inside the tick.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import torch
@@ -60,7 +59,8 @@ class Branch:
         store = self.stores.get(site)
         if store is None:
             store = self.stores[site] = Store(self.depth, self.format)
-        store.seat(lanes)
+        if len(store.rings) != lanes:
+            store.seat(lanes)
         return store
 
     def drop_all_but(self, sites: set[str]) -> None:
@@ -71,9 +71,10 @@ class Branch:
     def stored(self) -> bool:
         return any(len(store) for store in self.stores.values())
 
-    def tensors(self) -> Iterator[Tensor]:
-        """Every tensor that is stored."""
-        return chain.from_iterable(store.tensors() for store in self.stores.values())
+    @property
+    def nbytes(self) -> int:
+        """Of what is stored."""
+        return sum([store.nbytes for store in self.stores.values()])
 
     def clear(self) -> None:
         self.empty()

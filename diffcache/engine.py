@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from diffcache.hindsight import DEGREE
 from diffcache.inside import Inside
 from diffcache.places import is_inside
 from diffcache.planner import Planner, Verdict
-from diffcache.records import RunRecord
+from diffcache.records import Done, RunRecord
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.steps import Decision
 from diffcache.swap import base_class
@@ -97,9 +96,10 @@ class Engine:
         if self.guidance is not None:
             self.guidance.clear()
 
-    def stored(self) -> Iterator[Tensor]:
-        """Every tensor that stores keep."""
-        return chain.from_iterable(branch.tensors() for branch in self.branches.known)
+    @property
+    def nbytes(self) -> int:
+        """Of what stores keep."""
+        return sum(branch.nbytes for branch in self.branches.known)
 
     def tensors(self) -> Iterator[Tensor]:
         """Every other tensor that is alive for the cache's sake."""
@@ -116,7 +116,7 @@ class Engine:
         if obstacle is not None:
             output = forward(*call.args, **call.kwargs)
             step = turn.step(str(self.branches.calls_in_tick))
-            self.record.add(step, self.name, [Verdict(Decision.COMPUTE, obstacle)], call.batch)
+            self.record.add(self.name, call.batch, [Done(step, [Verdict(Decision.COMPUTE, obstacle)])])
             return output
         branch = self._branch(module, call, turn)
         self.planner.begin(branch, turn.tick, self._lane_count(call, turn))
@@ -129,7 +129,7 @@ class Engine:
             output = self._execute(module, forward, call, turn, branch)
             self.guidance.lead(turn, branch, output)
         self.format.memory.rest()
-        self.record.hold(self.name, self.tensors(), self.stored(), on_host=self.format.memory.on_host)
+        self.record.hold(self.name, self.tensors(), self.nbytes, on_host=self.format.memory.on_host)
         return output
 
     def _execute(self, module: nn.Module, forward: Forward, call: Call, turn: Turn, branch: Branch) -> Any:

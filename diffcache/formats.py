@@ -117,10 +117,6 @@ def format_of(storage: str | None, memory: DeviceMemory | None = None) -> Format
     return EightBits(dtype, memory) if dtype in LARGEST else Format(dtype, memory)
 
 
-def tensors_of(kept: Kept) -> tuple[Tensor, ...]:
-    return kept if isinstance(kept, tuple) else (kept,)
-
-
 def values_of(kept: Kept) -> Tensor:
     """The tensor that has the feature's shape."""
     match kept:

@@ -13,7 +13,7 @@ from diffcache.branches import Branch
 from diffcache.calls import Call
 from diffcache.config import GUIDANCE, GuidanceRule
 from diffcache.planner import Verdict
-from diffcache.records import RunRecord
+from diffcache.records import Done, RunRecord
 from diffcache.schedulers.guards import NOTHING_STORED, Guards, History
 from diffcache.schedulers.steps import Decision, Step
 from diffcache.timetable import Turn
@@ -75,9 +75,9 @@ class Guidance:
             else:
                 self._differences.pop(branch, None)
                 verdict = Verdict(Decision.COMPUTE, OTHER_SHAPES)
-            self.record.add(step, self.name, [verdict], call.batch, share=0.0)
+            self.record.add(self.name, call.batch, [Done(step, [verdict], share=0.0)])
             return output
-        self.record.add(step, self.name, [verdict], call.batch)
+        self.record.add(self.name, call.batch, [Done(step, [verdict])])
         return self._rebuilt(self._differences[branch], step, led)
 
     def leads(self, tick: int) -> bool:

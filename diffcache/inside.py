@@ -14,7 +14,7 @@ from diffcache.layout import Layout
 from diffcache.learning import learn
 from diffcache.observing import NOBODY
 from diffcache.planner import Planner, Verdict
-from diffcache.records import RunRecord
+from diffcache.records import Done, RunRecord
 from diffcache.schedulers.steps import Decision, Step
 from diffcache.sites import Site
 from diffcache.store import Store, Tensors
@@ -81,7 +81,7 @@ class Inside:
         residual = self.residual and step.kind in STREAMS
         store.layout = Layout(first, output, residual=residual, continues=continues)
         outputs = store.layout.split(output)
-        store.push(step.tick, 0, first.tensors, outputs)
+        store.push(step.tick, 0, store.layout.based(first.tensors, outputs))
         self.planner.observe(step, store, 0, outputs)
         return outputs
 
@@ -114,13 +114,12 @@ class Inside:
 
     def _write_down(self, call: Call, turn: Turn, branch: Branch, verdicts: Verdicts) -> None:
         assert branch.anatomy is not None
-        computed = [Verdict(Decision.COMPUTE)]
         rest = 1 - branch.anatomy.share
-        self.record.add(turn.step(branch.name), self.name, computed, call.batch, rest, cached=False)
-        for site in branch.anatomy.sites:
-            if site.name in verdicts:
-                step, decided = verdicts[site.name]
-                self.record.add(step, self.name, decided, call.batch, site.share)
+        beside = Done(turn.step(branch.name), [Verdict(Decision.COMPUTE)], rest, cached=False)
+        done = [
+            Done(*verdicts[site.name], site.share) for site in branch.anatomy.sites if site.name in verdicts
+        ]
+        self.record.add(self.name, call.batch, [beside, *done])
 
 
 @dataclass(slots=True)
@@ -150,6 +149,7 @@ class _Pass:
         self.anatomy = anatomy
         self.watches = anatomy.paths
         self._starts = anatomy.starts
+        self._tap, self._tapped = inside.tap, anatomy.tap
         self._observed = inside.planner.observer is not NOBODY
         self.seen = call.latents if inside.tap is None else []
         self._visits: dict[str, _Visit] = {}
@@ -173,7 +173,7 @@ class _Pass:
         nth = self._counts.get(path, 0)
         self._counts[path] = nth + 1
         name = path if nth == 0 else f"{path}#{nth}"  # as discovery named this call
-        tap = self.inside.tap if name == self.anatomy.tap else None
+        tap = self._tap if name == self._tapped else None
         if tap is not None and tap.is_ahead:
             self.seen = tap.ahead(module, args, kwargs)
         if name in self._starts:
@@ -243,11 +243,12 @@ class _Pass:
 
     def _computed(self, here: _Visit, output: Any) -> None:
         inside, layout = self.inside, here.store.layout
-        outputs = None if layout is None else layout.split_alike(output, self._given)
-        if outputs is None:
+        pairs = None if layout is None else layout.based_alike(output, self._given)
+        if pairs is None:
             outputs = inside.keep(self.branch, here.step, Call(*self._first), output, here.site.continues)
         else:
-            here.store.push(here.step.tick, 0, self._given, outputs)
+            here.store.push(here.step.tick, 0, pairs)
+            outputs = [own for own, _ in pairs]
             if self._observed:
                 inside.planner.observe(here.step, here.store, 0, outputs)
         inside.planner.computed(self.branch, 0, here.step, self.seen, outputs)

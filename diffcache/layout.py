@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from diffcache.calls import Call
-from diffcache.formats import values_of
+from diffcache.formats import Pair, values_of
 from diffcache.kernels.extrapolate import Correction, extrapolate
 from diffcache.kernels.residual import store_residual
 from diffcache.memory import Kept
@@ -53,13 +54,15 @@ class Stream:
 
 PLAIN = (type(None), bool, int, float, str)
 
+_form = attrgetter("shape", "dtype")
+
 
 class Layout:
     """Learned from a computed call; what it says holds for all calls that look like it.
 
     Attributes:
         complete: there are tensors, and nothing in the output could hide others.
-        given: takes what `split_alike`, `based`, `predict` and `join` need out of a call's arguments.
+        given: takes what `based_alike`, `based`, `predict` and `join` need out of a call's arguments.
 
     Args:
         call: the computed call.
@@ -97,8 +100,8 @@ class Layout:
         leaves = pytree.tree_leaves(output)
         return [leaves[i] for i in self._places]
 
-    def split_alike(self, output: Any, given: Mapping[str, Any]) -> list[Tensor] | None:
-        """`split`, of a call that looks like the one learned from; None where it does not.
+    def based_alike(self, output: Any, given: Mapping[str, Any]) -> list[Pair] | None:
+        """`based`, of a call that looks like the one learned from; None where it does not.
 
         Args:
             output: what the module returned.
@@ -110,7 +113,7 @@ class Layout:
             return None
         if self._passed and any(leaves[i] is not given[path] for i, path in self._passed.items()):
             return None
-        return [*map(leaves.__getitem__, self._places)]
+        return self.based(given, map(leaves.__getitem__, self._places))
 
     def _leaves(self, output: Any) -> Sequence[Any] | None:
         """Of an output of the structure learned."""
@@ -130,9 +133,7 @@ class Layout:
             leaves[place] = output
         return pytree.tree_unflatten(leaves, self._spec)
 
-    def based(
-        self, tensors: Mapping[str, Tensor], outputs: Sequence[Tensor]
-    ) -> list[tuple[Tensor, Tensor | None]]:
+    def based(self, tensors: Mapping[str, Tensor], outputs: Iterable[Tensor]) -> list[Pair]:
         """What to store of a computed call: each output, and the base that it is to be a residual to."""
         if self._bases is not None:
             return [*zip(outputs, map(tensors.get, self._bases), strict=True)]
@@ -214,12 +215,12 @@ class Layout:
         return {stream.source for stream in self.streams if stream.source is not None}
 
 
-def _forms(values: Iterable[Any]) -> list[Any]:
+def _forms(values: Sequence[Any]) -> list[Any]:
     """Shapes and dtypes of tensors; what is none, as it is."""
-    forms: list[Any] = []
-    for value in values:  # no comprehension: called at every place
-        forms.append((value.shape, value.dtype) if isinstance(value, Tensor) else value)
-    return forms
+    try:
+        return [*map(_form, values)]  # called at every place, where hardly ever anything is none
+    except AttributeError:
+        return [_form(value) if isinstance(value, Tensor) else value for value in values]
 
 
 def _match(call: Call, outputs: Sequence[Tensor], known: Mapping[int, str]) -> list[Stream]:

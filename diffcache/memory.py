@@ -16,7 +16,7 @@ from diffcache.kernels.residual import Residual
 Kept = Tensor | Quantized | Residual
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Feature:
     """What one computed call left behind: something detached for each tensor of the module's output."""
 

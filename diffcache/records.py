@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
@@ -39,6 +38,21 @@ class CallRecord:
     cached: bool = True
 
 
+class Done(NamedTuple):
+    """What was done at a site in one call of its denoiser.
+
+    Attributes:
+        verdicts: one for each lane.
+        share: the site's part of the denoiser's work.
+        cached: it can be reused.
+    """
+
+    step: Step
+    verdicts: Sequence["Verdict"]
+    share: float = 1.0
+    cached: bool = True
+
+
 @dataclass(slots=True)
 class RunRecord:
     """One denoising loop.
@@ -47,7 +61,6 @@ class RunRecord:
         num_ticks: its expected length; None where nothing said so.
         sigmas: the noise level of each tick, where known.
         observed: the end of a tick has been seen.
-        calls: every denoiser call in order, and those of its places.
         cache_bytes: most bytes that were held at once.
         host_bytes: likewise, of what lay in host memory instead.
         held: bytes that were held last, and in host memory, by denoiser.
@@ -64,7 +77,6 @@ class RunRecord:
     num_ticks: int | None = None
     sigmas: list[float] | None = None
     observed: bool = False
-    calls: list[CallRecord] = field(default_factory=list)
     cache_bytes: int = 0
     host_bytes: int = 0
     held: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -75,32 +87,39 @@ class RunRecord:
     predictor: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     errors: list[tuple[int, int, dict[str, float]]] = field(default_factory=list)
+    _calls: list[CallRecord] = field(default_factory=list)
+    _noted: list[tuple[str, int, Sequence[Done]]] = field(default_factory=list)
 
-    def add(
-        self,
-        step: Step,
-        denoiser: str,
-        verdicts: Sequence["Verdict"],
-        batch: int,
-        share: float = 1.0,
-        *,
-        cached: bool = True,
-    ) -> None:
-        """Notes what was done at a site, with one verdict for each lane; `share` is its part of the denoiser's work."""
-        decisions = [verdict.decision for verdict in verdicts]
-        computed = decisions.count(Decision.COMPUTE) / len(decisions)
-        mark = decisions[0].value if decisions.count(decisions[0]) == len(decisions) else MIXED
-        reason = next((verdict.reason for verdict in verdicts if verdict.reason), None)
-        weight = share * batch * max(self.parameters.get(denoiser, 1), 1)
-        site = step.place(denoiser)
-        self.calls.append(CallRecord(step.tick, step.branch, site, computed, mark, reason, weight, cached))
+    def add(self, denoiser: str, batch: int, done: Sequence[Done]) -> None:
+        """Notes what was done in one call of a denoiser."""
+        self._noted.append((denoiser, batch, done))
 
-    def hold(self, site: str, tensors: Iterable[Tensor], stored: Iterable[Tensor], *, on_host: bool) -> None:
-        """Notes how much is held for a denoiser now: what is `stored`, in host memory or not, and other tensors."""
-        others, kept = bytes_of(tensors), sum(map(attrgetter("nbytes"), stored))
-        self.held[site] = (others, kept) if on_host else (others + kept, 0)
+    @property
+    def calls(self) -> list[CallRecord]:
+        """Every denoiser call in order, and those of its places; made when they are asked for, not while the run goes on."""
+        noted, self._noted = self._noted, []
+        for denoiser, batch, sites in noted:
+            parameters = max(self.parameters.get(denoiser, 1), 1)
+            self._calls += [_record(denoiser, batch, parameters, done) for done in sites]
+        return self._calls
+
+    def hold(self, denoiser: str, tensors: Iterable[Tensor], stored: int, *, on_host: bool) -> None:
+        """Notes how much is held for a denoiser now: so many bytes `stored`, in host memory or not, and other tensors."""
+        others = bytes_of(tensors)
+        self.held[denoiser] = (others, stored) if on_host else (others + stored, 0)
         self.cache_bytes = max(self.cache_bytes, sum(held for held, _ in self.held.values()))
         self.host_bytes = max(self.host_bytes, sum(held for _, held in self.held.values()))
+
+
+def _record(denoiser: str, batch: int, parameters: int, done: Done) -> CallRecord:
+    step, verdicts, share, cached = done
+    decisions = [verdict.decision for verdict in verdicts]
+    computed = decisions.count(Decision.COMPUTE) / len(decisions)
+    mark = decisions[0].value if decisions.count(decisions[0]) == len(decisions) else MIXED
+    reason = next((verdict.reason for verdict in verdicts if verdict.reason), None)
+    site = step.place(denoiser)
+    weight = share * batch * parameters
+    return CallRecord(step.tick, step.branch, site, computed, mark, reason, weight, cached)
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from torch import Tensor
 
 from diffcache.correctors import Corrector
-from diffcache.formats import Format, Ring, plain, tensors_of, values_of
+from diffcache.formats import Format, Pair, Ring, plain, values_of
 from diffcache.hindsight import Owed, amends
 from diffcache.kernels.extrapolate import NO_CORRECTION
 from diffcache.layout import Layout
@@ -42,12 +42,11 @@ class Store:
         self.owed: list[list[Owed]] = []
 
     def seat(self, lanes: int) -> None:
-        """Makes room for so many lanes; another number than before empties the store."""
-        if len(self.rings) != lanes:
-            for ring in self.rings:
-                ring.clear()
-            self.rings = [deque(maxlen=self.depth) for _ in range(lanes)]
-            self.owed = [[] for _ in range(lanes)]
+        """Empties the store, and makes room for so many lanes."""
+        for ring in self.rings:
+            ring.clear()
+        self.rings = [deque(maxlen=self.depth) for _ in range(lanes)]
+        self.owed = [[] for _ in range(lanes)]
 
     def __len__(self) -> int:
         return sum(len(ring) for ring in self.rings)
@@ -56,10 +55,9 @@ class Store:
         """Tick of the newest feature of a lane."""
         return self.rings[lane][0].tick if self.rings[lane] else None
 
-    def push(self, tick: int, lane: int, tensors: Tensors, outputs: Sequence[Tensor]) -> None:
-        """Keeps what a computed call gave: `outputs`, from the call's `tensors`."""
-        assert self.layout is not None
-        self.format.push(self.rings[lane], tick, self.layout.based(tensors, outputs))
+    def push(self, tick: int, lane: int, pairs: Sequence[Pair]) -> None:
+        """Keeps what a computed call gave, as its layout pairs it with the call's arguments (`Layout.based`)."""
+        self.format.push(self.rings[lane], tick, pairs)
 
     def value(
         self,
@@ -113,14 +111,10 @@ class Store:
             ring.clear()
         self.rings, self.owed, self.layout = [], [], None
 
-    def tensors(self) -> list[Tensor]:
-        return [
-            tensor
-            for ring in self.rings
-            for feature in ring
-            for kept in feature.tensors
-            for tensor in tensors_of(kept)
-        ]
+    @property
+    def nbytes(self) -> int:
+        """Of what is stored."""
+        return sum([kept.nbytes for ring in self.rings for feature in ring for kept in feature.tensors])
 
 
 @contextmanager

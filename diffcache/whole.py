@@ -13,7 +13,7 @@ from diffcache.hindsight import Owed
 from diffcache.lanes import joined, lane_of, outputs_of, rows_of
 from diffcache.layout import Layout
 from diffcache.planner import Planner, Verdict
-from diffcache.records import RunRecord
+from diffcache.records import Done, RunRecord
 from diffcache.schedulers.steps import MODEL, Decision, Step
 from diffcache.store import Store
 from diffcache.timetable import Timetable, Turn
@@ -70,7 +70,7 @@ class Whole:
             output = self._reuse(forward, call, step, turn.timetable, branch, store, verdicts)
             if self.planner.observer.shadow:
                 output = self._shadow(forward, call, step, store, output)
-        self.record.add(step, self.name, verdicts, call.batch)
+        self.record.add(self.name, call.batch, [Done(step, verdicts)])
         return output
 
     def _compute(
@@ -164,7 +164,7 @@ class Whole:
         if branch is self.planner.leader:
             self._compare(step, times, store, lane, tensors, evolved)
         amended = store.amended(step, times, lane, tensors, outputs, self.planner.predictor.axis)
-        store.push(step.tick, lane, tensors, outputs)
+        store.push(step.tick, lane, store.learned.based(tensors, outputs))
         self.planner.observe(step, store, lane, outputs)
         self.planner.computed(branch, lane, step, seen, evolved)
         return amended

@@ -23,6 +23,10 @@ class Quantized(NamedTuple):
     values: Tensor
     scales: Tensor
 
+    @property
+    def nbytes(self) -> int:
+        return self.values.nbytes + self.scales.nbytes
+
 
 def quantize_feature(x: Tensor, base: Tensor | None = None, dtype: torch.dtype = torch.int8) -> Quantized:
     """x, or x - base, in eight bits; `extrapolate` reads it back.

@@ -29,6 +29,10 @@ class Residual(NamedTuple):
 
     both: Tensor
 
+    @property
+    def nbytes(self) -> int:
+        return self.both.nbytes
+
 
 def keep_residual(output: Tensor, base: Tensor | None) -> Tensor | Residual:
     """output - base as it is cheapest to keep, nothing lost of it, or a copy of `output` where there is no base.
@@ -43,7 +47,7 @@ def keep_residual(output: Tensor, base: Tensor | None) -> Tensor | Residual:
     """
     if base is None:
         return output.clone()
-    alike = output.dtype in DOUBLED and base.dtype is output.dtype and not output.is_mps
+    alike = output.dtype is base.dtype and output.dtype in DOUBLED and not output.is_mps
     if alike and output.stride(-1) == 1:
         return Residual(torch.stack((output, base)))
     return store_residual(output, base)

@@ -108,10 +108,15 @@ VARIANTS: dict[str, Callable[[int], Any]] = {
     "diffcache, curvature (the default)": lambda ticks: ours(ticks, "curvature", threshold=0.0),
     "diffcache, easycache": lambda ticks: ours(ticks, "easycache", threshold=0.0),
     "diffcache, fbcache": lambda ticks: ours(ticks, "fbcache", threshold=0.0),
-    "diffcache, every block": lambda ticks: ours(ticks, "uniform", interval=1, site="block"),
-    "diffcache, taylorseer (every sub-layer)": lambda ticks: ours(ticks, "taylorseer", interval=1),
+    "diffcache, uniform (every block)": lambda ticks: ours(ticks, "uniform", interval=1, site="block"),
+    "diffcache, taylorseer (every block)": lambda ticks: ours(
+        ticks, "taylorseer", interval=1, order=1, site="block"
+    ),
+    "diffcache, taylorseer (every sub-layer)": lambda ticks: ours(
+        ticks, "taylorseer", interval=1, order=1
+    ),
     "diffcache, taylorseer (every attention)": lambda ticks: ours(
-        ticks, "taylorseer", interval=1, site="attention"
+        ticks, "taylorseer", interval=1, order=1, site="attention"
     ),
     "Diffusers, TaylorSeer": taylorseer,
     "Diffusers, TaylorSeer (every block)": lambda ticks: taylorseer(ticks, cache_identifiers=BLOCKS),

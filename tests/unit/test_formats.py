@@ -10,10 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from diffcache.formats import DTYPES, EightBits, Format, Ring, plain, tensors_of
+from diffcache.formats import DTYPES, EightBits, Format, Ring, plain
 from diffcache.memory import Feature, HostMemory, Kept
 from diffcache.recipes.uniform import UniformConfig
-from diffcache.records import bytes_of
 from diffcache.schedulers.errors import ConfigError
 
 SHAPES = [(2, 77, 768), (2, 4, 16, 16), (3, 96, 4), (1, 8, 3, 4, 4), (2, 12), (2, 5, 7)]
@@ -59,7 +58,7 @@ def test_a_feature_comes_back_within_its_formats_error(name: str, shape: tuple[i
 @pytest.mark.parametrize("name", ["int8", "float8"])
 def test_scales_cost_four_bytes_for_256_elements_at_most(name: str, shape: tuple[int, ...]) -> None:
     kept, _ = stored(DTYPES[name], torch.randn(shape))
-    assert bytes_of(tensors_of(kept)) <= torch.Size(shape).numel() * (1 + 4 / 256)
+    assert kept.nbytes <= torch.Size(shape).numel() * (1 + 4 / 256)
 
 
 def test_no_scale_serves_two_samples() -> None:
