@@ -121,7 +121,7 @@ class Branches:
         for branch in self.known:
             if branch.tick < tick - 1 - FORGET_AFTER:
                 branch.clear()
-        self.known = [branch for branch in self.known if branch.stored or branch.tick >= tick - 1]
+        self.known = [branch for branch in self.known if branch.tick >= tick - 1 or branch.stored]
 
     def identify(self, conditioning: Conditioning, context: str | None, *, by_order: bool) -> Branch:
         """The branch of a call of this tick; a new one, with nothing stored, where none fits.

@@ -37,6 +37,7 @@ class Call:
         self.leaves = _flat(arguments)
         self.tensors = {path: leaf for path, leaf in self.leaves.items() if isinstance(leaf, Tensor)}
         self.latent, self.latents = _latents(arguments)
+        self._nested = len(self.leaves) != len(arguments) or self.leaves.keys() != arguments.keys()
         in_list = isinstance(arguments.get(self.latent), (list, tuple))
         self.batch = len(self.latents) if in_list else self.latents[0].shape[0] if self.latents else 1
         self.batched = not in_list
@@ -58,6 +59,8 @@ class Call:
         return now.keys() != self.tensors.keys() or any(now[p] is not t for p, t in self.tensors.items())
 
     def _tensors_now(self) -> dict[str, Tensor]:
+        if not self._nested:
+            return self.tensors
         leaves = _flat(_bound(self._cls, self.args, self.kwargs))
         return {path: leaf for path, leaf in leaves.items() if isinstance(leaf, Tensor)}
 
@@ -173,7 +176,13 @@ def _bound(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[
 
 def _flat(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Every leaf by its path."""
-    return {path: leaf for name, value in arguments.items() for path, leaf in _leaves(name, value)}
+    leaves: dict[str, Any] = {}
+    for name, value in arguments.items():
+        if isinstance(value, Tensor):  # most are: the way through generators takes ten times as long
+            leaves[name] = value
+        else:
+            leaves.update(_leaves(name, value))
+    return leaves
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:

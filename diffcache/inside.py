@@ -22,6 +22,9 @@ from diffcache.timetable import Turn
 from diffcache.units import watched
 
 Forward = Callable[..., Any]
+Arguments = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
+"""A module, and what it is called with."""
+
 Verdicts = dict[str, tuple[Step, list[Verdict]]]
 """By site: where it stands, and what is done there."""
 
@@ -157,7 +160,8 @@ class _Pass:
         self._strayed = False
         self._counts: dict[str, int] = {}
         self._here: _Visit | None = None
-        self._first: tuple[nn.Module, Any, Any]
+        self._straight: dict[str, _Visit] = {}
+        self._first: Arguments
         self._given: Tensors
 
     @property
@@ -173,6 +177,9 @@ class _Pass:
         nth = self._counts.get(path, 0)
         self._counts[path] = nth + 1
         name = path if nth == 0 else f"{path}#{nth}"  # as discovery named this call
+        here = self._straight.get(name)
+        if here is not None and self._here is None:
+            return self._through(here, module, forward, args, kwargs)
         tap = self._tap if name == self._tapped else None
         if tap is not None and tap.is_ahead:
             self.seen = tap.ahead(module, args, kwargs)
@@ -187,15 +194,25 @@ class _Pass:
             output = forward(*args, **kwargs)
             if name == here.last:
                 self._here = None
-                self._computed(here, output)
+                self._computed(here, self._first, self._given, output)
         if tap is not None and not tap.is_ahead:
             self.seen = tap.after(Call(module, args, kwargs), output)
+        return output
+
+    def _through(
+        self, here: _Visit, module: nn.Module, forward: Forward, args: Any, kwargs: dict[str, Any]
+    ) -> Any:
+        """A site of one unit that is computed, and nobody looks on: `unit` without what other sites need."""
+        self._reached.append(here)
+        given = here.store.learned.given(args, kwargs)
+        output = forward(*args, **kwargs)
+        self._computed(here, (module, args, kwargs), given, output)
         return output
 
     def _begin(self, name: str, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
         """The site that begins with this unit is reached."""
         if self._here is not None and self._here.skips:
-            self._strayed = True
+            self._stray()
         if not self._visits:
             self._visits = self._decide()
         self._here = here = self._visits[name]
@@ -221,14 +238,22 @@ class _Pass:
             visits[name] = _Visit(site, site.units[-1], step, verdicts, skips, branch.stores[site.name])
         if self.seen:
             planner.arrived(branch, 0, self.seen)
+        if not self._observed:
+            self._straight = {name: visit for name, visit in visits.items() if self._is_straight(name, visit)}
         return visits
+
+    def _is_straight(self, name: str, visit: _Visit) -> bool:
+        return not visit.skips and visit.last == name != self._tapped and visit.store.layout is not None
+
+    def _stray(self) -> None:
+        self._strayed, self._straight = True, {}
 
     def _skipped(
         self, here: _Visit, name: str, module: nn.Module, forward: Forward, args: Any, kwargs: dict[str, Any]
     ) -> Any:
         """What stands for a unit in a site that is reused."""
         if name != here.site.units[here.seen]:
-            self._strayed = True
+            self._stray()
             return forward(*args, **kwargs)
         here.seen += 1
         ends = here.seen == len(here.site.units)
@@ -241,11 +266,11 @@ class _Pass:
             self._reused(here) if ends else self.anatomy.blanks[name].make(Call(module, args, kwargs).tensors)
         )
 
-    def _computed(self, here: _Visit, output: Any) -> None:
+    def _computed(self, here: _Visit, first: Arguments, given: Tensors, output: Any) -> None:
         inside, layout = self.inside, here.store.layout
-        pairs = None if layout is None else layout.based_alike(output, self._given)
+        pairs = None if layout is None else layout.based_alike(output, given)
         if pairs is None:
-            outputs = inside.keep(self.branch, here.step, Call(*self._first), output, here.site.continues)
+            outputs = inside.keep(self.branch, here.step, Call(*first), output, here.site.continues)
         else:
             here.store.push(here.step.tick, 0, pairs)
             outputs = [own for own, _ in pairs]

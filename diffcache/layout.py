@@ -100,6 +100,10 @@ class Layout:
         leaves = pytree.tree_leaves(output)
         return [leaves[i] for i in self._places]
 
+    def fits(self, call: Call, output: Any) -> bool:
+        """Whether a computed call looks like the one learned from."""
+        return self.based_alike(output, self.given(call.args, call.kwargs)) is not None
+
     def based_alike(self, output: Any, given: Mapping[str, Any]) -> list[Pair] | None:
         """`based`, of a call that looks like the one learned from; None where it does not.
 

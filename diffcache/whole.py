@@ -80,10 +80,10 @@ class Whole:
         before = call.state()
         self.planner.observer.computing(self.name, step)
         output = forward(*call.args, **call.kwargs)
-        layout = Layout(call, output, residual=self.residual)
-        written = (
-            call.state() != before
-        )  # a K/V cache, a list of outputs: skipping the call would skip the write
+        layout = store.layout
+        if layout is None or not layout.fits(call, output):
+            layout = Layout(call, output, residual=self.residual)
+        written = call.state() != before  # a K/V cache, a list of outputs: skipping would skip the write
         if written or not layout.complete:
             branch.empty()
             return output, WRITES_ARGUMENTS if written else OPAQUE

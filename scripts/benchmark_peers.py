@@ -112,9 +112,7 @@ VARIANTS: dict[str, Callable[[int], Any]] = {
     "diffcache, taylorseer (every block)": lambda ticks: ours(
         ticks, "taylorseer", interval=1, order=1, site="block"
     ),
-    "diffcache, taylorseer (every sub-layer)": lambda ticks: ours(
-        ticks, "taylorseer", interval=1, order=1
-    ),
+    "diffcache, taylorseer (every sub-layer)": lambda ticks: ours(ticks, "taylorseer", interval=1, order=1),
     "diffcache, taylorseer (every attention)": lambda ticks: ours(
         ticks, "taylorseer", interval=1, order=1, site="attention"
     ),

@@ -24,6 +24,7 @@ from harness import (
     part,
     render,
 )
+from torch.utils import _pytree as pytree
 from toys import by_embeds, toy_pipeline
 from zoo.pipelines import CASES
 
@@ -32,6 +33,7 @@ from diffcache.branches import Branch
 from diffcache.config import GuidanceRule
 from diffcache.formats import Format
 from diffcache.guidance import Guidance
+from diffcache.memory import DeviceMemory, Feature
 from diffcache.records import RunRecord
 from diffcache.schedulers.guards import Guards
 from diffcache.schedulers.interval import Interval
@@ -40,23 +42,24 @@ from diffcache.timetable import Timetable, Turn
 
 @contextmanager
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[weakref.ref[torch.Tensor]]]:
-    """Weak references to every tensor that a run says it holds."""
+    """Weak references to every tensor that a run stores, or says it holds."""
     seen: list[weakref.ref[torch.Tensor]] = []
-    hold = RunRecord.hold
+    hold, put = RunRecord.hold, DeviceMemory.put
 
-    def watching(
-        self: RunRecord,
-        site: str,
-        tensors: Iterable[torch.Tensor],
-        stored: Iterable[torch.Tensor],
-        **how: Any,
+    def holding(
+        self: RunRecord, denoiser: str, tensors: Iterable[torch.Tensor], stored: int, **how: Any
     ) -> None:
-        tensors, stored = list(tensors), list(stored)
-        seen.extend(weakref.ref(tensor) for tensor in (*tensors, *stored))
-        hold(self, site, tensors, stored, **how)
+        tensors = list(tensors)
+        seen.extend(map(weakref.ref, tensors))
+        hold(self, denoiser, tensors, stored, **how)
+
+    def putting(self: DeviceMemory, feature: Feature) -> Feature:
+        seen.extend(map(weakref.ref, pytree.tree_leaves(feature.tensors)))
+        return put(self, feature)
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunRecord, "hold", watching)
+        patch.setattr(RunRecord, "hold", holding)
+        patch.setattr(DeviceMemory, "put", putting)
         yield seen
 
 

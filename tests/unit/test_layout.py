@@ -130,7 +130,8 @@ def test_a_layout_is_kept_for_calls_that_look_alike_only() -> None:
     alike = layout.based_alike((v + 1, None, given["text"]), given)
     assert alike is not None
     [(output, base)] = alike
-    assert torch.equal(output, v + 1) and base is given["hidden_states"]
+    assert torch.equal(output, v + 1)
+    assert base is given["hidden_states"]
     for output in (
         (v.half(), None, given["text"]),
         (v[:, :3], None, given["text"]),
