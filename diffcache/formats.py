@@ -4,7 +4,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import accumulate, starmap
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -47,7 +47,8 @@ class Format:
         """Makes what was computed at a tick the newest feature; it shares no memory with the pairs."""
         if len(ring) == ring.maxlen:
             ring.pop()  # before the new one is made: its memory can be used again
-        ring.appendleft(self.memory.put(Feature(tick, tuple(starmap(self._keep, pairs)))))
+        feature = Feature(tick, tuple([self._keep(output, base) for output, base in pairs]))
+        ring.appendleft(self.memory.put(feature) if self.memory.on_host else feature)
 
     def read(self, ring: Ring, weights: Sequence[float]) -> tuple[list[tuple[Kept, ...]], list[float]]:
         """Features, and weights with which they add up to the ring's newest ones with these weights."""

@@ -71,6 +71,7 @@ class Planner:
         self.lanes: list[Lane] = []
         self.leader: Branch | None = None
         self._plans: dict[str, list[Verdict]] = {}
+        self._by_age: dict[int | None, list[Verdict]] = {}
         self._planned_tick = -1
 
     def begin(self, branch: Branch, tick: int, lanes: int) -> None:
@@ -80,17 +81,24 @@ class Planner:
             self.leader = branch
             self.lanes = [self._lane() for _ in range(lanes)]
         if tick != self._planned_tick:
-            self._plans, self._planned_tick = {}, tick
+            self._plans, self._by_age, self._planned_tick = {}, {}, tick
 
     def verdicts(self, step: Step, branch: Branch, seen: Seen) -> list[Verdict]:
         """One verdict for each lane, at the site of `step`; `seen` is what signals are measured on."""
         store = branch.store(step.site, len(self.lanes))
+        last = store.last_computed(0)
+        alike = branch is self.leader and len(self.lanes) == 1 and not self.lanes[0].scheduler.by_site
+        if alike and last in self._by_age:
+            self._plans[step.site] = self._by_age[last]
+            return self._by_age[last]
         forced = [self._forced(step, branch, store, lane) for lane in range(len(self.lanes))]
         if self.each_branch:
             return self._decide(step, seen, forced)
         plan = "" if self.lanes[0].scheduler.adaptive else step.site
         if branch is self.leader and plan not in self._plans:
             self._plans[plan] = self._decide(step, seen, forced)
+            if alike:
+                self._by_age[last] = self._plans[plan]
             return self._plans[plan]
         if plan not in self._plans:
             return [Verdict(Decision.COMPUTE, reason or FOLLOWER_FIRST) for reason in forced]

@@ -19,6 +19,9 @@ class CacheScheduler(ABC):
     adaptive = False
     """It has a signal to measure (once there is enough history)."""
 
+    by_site = True
+    """Its decision may depend on which site is asked about, and not only on the tick and on how old what is stored is."""
+
     compares: tuple[Decision, ...] = ()
     """It asks to be told, at each computed tick, how far these kinds of reuse would have been off."""
 

@@ -18,6 +18,8 @@ class Interval(CacheScheduler):
         window: where ticks may be reused; None for the whole run.
     """
 
+    by_site = False
+
     def __init__(self, interval: int, first: int = 0, window: Window | None = None) -> None:
         self.interval = interval
         self.first = first

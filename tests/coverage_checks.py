@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 from typing_extensions import Self
 from zoo.denoisers import Case, loop, tensors
 
@@ -13,6 +14,7 @@ from diffcache import accelerate, denoising_run, report, restore
 from diffcache.planner import CHANGED
 from diffcache.records import RunRecord
 from diffcache.schedulers.errors import TargetError
+from diffcache.store import Store
 from diffcache.whole import WRITES_ARGUMENTS
 
 STEPS = 6
@@ -43,18 +45,25 @@ class Held:
     def __init__(self) -> None:
         self.references: list[weakref.ref[Tensor]] = []
         self._hold: Callable[..., None] = RunRecord.hold
+        self._push: Callable[..., None] = Store.push
 
     def __enter__(self) -> Self:
-        def hold(record: RunRecord, site: str, tensors: Any, stored: Any, *, on_host: bool) -> None:
-            tensors, stored = list(tensors), list(stored)
-            self.references += [weakref.ref(tensor) for tensor in (*tensors, *stored)]
-            self._hold(record, site, tensors, stored, on_host=on_host)
+        def hold(record: RunRecord, denoiser: str, tensors: Any, stored: int, *, on_host: bool) -> None:
+            tensors = list(tensors)
+            self.references += map(weakref.ref, tensors)
+            self._hold(record, denoiser, tensors, stored, on_host=on_host)
+
+        def push(store: Store, tick: int, lane: int, pairs: Any) -> None:
+            self._push(store, tick, lane, pairs)
+            self.references += map(weakref.ref, pytree.tree_leaves(store.rings[lane][0].tensors))
 
         RunRecord.hold = hold  # type: ignore[method-assign]
+        Store.push = push  # type: ignore[method-assign]
         return self
 
     def __exit__(self, *_: object) -> None:
         RunRecord.hold = self._hold  # type: ignore[method-assign]
+        Store.push = self._push  # type: ignore[method-assign]
 
     def alive(self) -> int:
         return sum(reference() is not None for reference in self.references)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import gc
-import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from coverage_checks import Held
 from harness import (
     METHODS,
     STEPS,
@@ -24,7 +23,6 @@ from harness import (
     part,
     render,
 )
-from torch.utils import _pytree as pytree
 from toys import by_embeds, toy_pipeline
 from zoo.pipelines import CASES
 
@@ -33,34 +31,10 @@ from diffcache.branches import Branch
 from diffcache.config import GuidanceRule
 from diffcache.formats import Format
 from diffcache.guidance import Guidance
-from diffcache.memory import DeviceMemory, Feature
 from diffcache.records import RunRecord
 from diffcache.schedulers.guards import Guards
 from diffcache.schedulers.interval import Interval
 from diffcache.timetable import Timetable, Turn
-
-
-@contextmanager
-def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[weakref.ref[torch.Tensor]]]:
-    """Weak references to every tensor that a run stores, or says it holds."""
-    seen: list[weakref.ref[torch.Tensor]] = []
-    hold, put = RunRecord.hold, DeviceMemory.put
-
-    def holding(
-        self: RunRecord, denoiser: str, tensors: Iterable[torch.Tensor], stored: int, **how: Any
-    ) -> None:
-        tensors = list(tensors)
-        seen.extend(map(weakref.ref, tensors))
-        hold(self, denoiser, tensors, stored, **how)
-
-    def putting(self: DeviceMemory, feature: Feature) -> Feature:
-        seen.extend(map(weakref.ref, pytree.tree_leaves(feature.tensors)))
-        return put(self, feature)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RunRecord, "hold", holding)
-        patch.setattr(DeviceMemory, "put", putting)
-        yield seen
 
 
 def ends_well(pipe: Any, name: str) -> BaseException | None:
@@ -109,14 +83,14 @@ ENDS = [ends_well, ends_by_callback, ends_by_interrupt, ends_in_the_denoiser, en
 @pytest.mark.parametrize("end", ENDS, ids=lambda function: function.__name__)
 @each_run
 def test_nothing_is_alive_after_a_run(
-    name: str, end: Callable[[Any, str], BaseException | None], method: str, monkeypatch: pytest.MonkeyPatch
+    name: str, end: Callable[[Any, str], BaseException | None], method: str
 ) -> None:
     pipe = fresh(name, method)
-    with watched(monkeypatch) as seen:
+    with Held() as held:
         error = end(pipe, name)
-    assert seen
+    assert held.references
     gc.collect()
-    assert not [ref for ref in seen if ref() is not None]
+    assert not held.alive()
     del error
 
 
@@ -126,11 +100,11 @@ def test_nothing_is_alive_after_a_prediction_fails(monkeypatch: pytest.MonkeyPat
 
     pipe = fresh("WanPipeline", "uniform")
     monkeypatch.setattr("diffcache.layout.extrapolate", out_of_memory)
-    with watched(monkeypatch) as seen, pytest.raises(torch.OutOfMemoryError) as caught:
+    with Held() as held, pytest.raises(torch.OutOfMemoryError) as caught:
         render(pipe, "WanPipeline")
-    assert seen
+    assert held.references
     gc.collect()
-    assert not [ref for ref in seen if ref() is not None]
+    assert not held.alive()
     del caught
 
 
