@@ -88,7 +88,7 @@ class Planner:
         store = branch.store(step.site, len(self.lanes))
         last = store.last_computed(0)
         alike = branch is self.leader and len(self.lanes) == 1 and not self.lanes[0].scheduler.by_site
-        if alike and last in self._by_age:
+        if alike and last in self._by_age:  # the same would come out
             self._plans[step.site] = self._by_age[last]
             return self._by_age[last]
         forced = [self._forced(step, branch, store, lane) for lane in range(len(self.lanes))]
