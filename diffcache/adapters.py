@@ -11,7 +11,7 @@ IMAGE_PROJECTIONS = ("encoder_hid_proj", "image_proj")
 def adapters_of(module: nn.Module) -> tuple[Any, ...]:
     """Active adapters and scales of every adapted layer; empty where none is loaded. Reads no tensor."""
     by_lora = getattr(module, "_hf_peft_config_loaded", False)
-    by_picture = any(module._modules.get(name) is not None for name in IMAGE_PROJECTIONS)
+    by_picture = any(getattr(module, name, None) is not None for name in IMAGE_PROJECTIONS)
     if not by_lora and not by_picture:
         return ()
     return tuple(strength for layer in module.modules() if (strength := _strength(layer)) is not None)

@@ -37,7 +37,7 @@ class Call:
         self.leaves = _flat(arguments)
         self.tensors = {path: leaf for path, leaf in self.leaves.items() if isinstance(leaf, Tensor)}
         self.latent, self.latents = _latents(arguments)
-        self._nested = len(self.leaves) != len(arguments) or self.leaves.keys() != arguments.keys()
+        self._nested = self.leaves.keys() != arguments.keys()  # lists and dicts among them
         in_list = isinstance(arguments.get(self.latent), (list, tuple))
         self.batch = len(self.latents) if in_list else self.latents[0].shape[0] if self.latents else 1
         self.batched = not in_list

@@ -1,10 +1,13 @@
 """Formats: how stored features lie in memory. Stores ask them; nobody else needs to know."""
 
 import math
+import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,7 +51,9 @@ class Format:
         if len(ring) == ring.maxlen:
             ring.pop()  # before the new one is made: its memory can be used again
         feature = Feature(tick, tuple([self._keep(output, base) for output, base in pairs]))
-        ring.appendleft(self.memory.put(feature) if self.memory.on_host else feature)
+        ring.appendleft(
+            self.memory.put(feature) if self.memory.on_host else feature
+        )  # a call less at every place
 
     def read(self, ring: Ring, weights: Sequence[float]) -> tuple[list[tuple[Kept, ...]], list[float]]:
         """Features, and weights with which they add up to the ring's newest ones with these weights."""
@@ -73,10 +78,11 @@ class EightBits(Format):
     def push(self, ring: Ring, tick: int, pairs: Sequence[Pair]) -> None:
         past = self.memory.get(ring, len(ring))
         ticks = [tick, *(feature.tick for feature in past)][: ring.maxlen]
-        streams = [
-            self._coded(pair, [feature.tensors[i] for feature in past], ring.maxlen or 1)
-            for i, pair in enumerate(pairs)
-        ]
+        with dropped_on_error(past):
+            streams = [
+                self._coded(pair, [feature.tensors[i] for feature in past], ring.maxlen or 1)
+                for i, pair in enumerate(pairs)
+            ]
         ring.clear()
         for feature in zip(ticks, zip(*streams, strict=True), strict=True):
             ring.append(self.memory.put(Feature(*feature)))
@@ -110,6 +116,17 @@ class EightBits(Format):
         joined = None if base is None else base.reshape(rows)
         values, scales = quantize_feature(output.reshape(rows), joined, self.dtype)
         return Quantized(values.view(output.shape), scales)
+
+
+@contextmanager
+def dropped_on_error(past: list[Any]) -> Iterator[None]:
+    """A traceback that somebody keeps would keep these features, and those in the frames that are left."""
+    try:
+        yield
+    except BaseException as error:
+        past.clear()
+        traceback.clear_frames(error.__traceback__)
+        raise
 
 
 def format_of(storage: str | None, memory: DeviceMemory | None = None) -> Format:

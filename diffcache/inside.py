@@ -82,9 +82,9 @@ class Inside:
         """
         store = branch.store(step.site)
         residual = self.residual and step.kind in STREAMS
-        store.layout = Layout(first, output, residual=residual, continues=continues)
-        outputs = store.layout.split(output)
-        store.push(step.tick, 0, store.layout.based(first.tensors, outputs))
+        layout = store.learn(first, output, residual=residual, continues=continues)
+        outputs = layout.split(output)
+        store.push(step.tick, 0, layout.based(first.tensors, outputs))
         self.planner.observe(step, store, 0, outputs)
         return outputs
 

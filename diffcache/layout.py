@@ -102,7 +102,7 @@ class Layout:
 
     def fits(self, call: Call, output: Any) -> bool:
         """Whether a computed call looks like the one learned from."""
-        return self.based_alike(output, self.given(call.args, call.kwargs)) is not None
+        return self._alike(output, self.given(call.args, call.kwargs)) is not None
 
     def based_alike(self, output: Any, given: Mapping[str, Any]) -> list[Pair] | None:
         """`based`, of a call that looks like the one learned from; None where it does not.
@@ -111,13 +111,18 @@ class Layout:
             output: what the module returned.
             given: the call's tensors, as the attribute `given` takes them.
         """
+        leaves = self._alike(output, given)
+        return None if leaves is None else self.based(given, map(leaves.__getitem__, self._places))
+
+    def _alike(self, output: Any, given: Mapping[str, Any]) -> Sequence[Any] | None:
+        """The leaves of an output that looks, as its call does, like the one learned from."""
         flat = self._is_flat and type(output) is tuple  # what is no leaf in there has no form like one
         leaves = output if flat else self._leaves(output)
         if leaves is None or _forms((*leaves, *given.values())) != self._forms:
             return None
         if self._passed and any(leaves[i] is not given[path] for i, path in self._passed.items()):
             return None
-        return self.based(given, map(leaves.__getitem__, self._places))
+        return leaves
 
     def _leaves(self, output: Any) -> Sequence[Any] | None:
         """Of an output of the structure learned."""
@@ -220,11 +225,11 @@ class Layout:
 
 
 def _forms(values: Sequence[Any]) -> list[Any]:
-    """Shapes and dtypes of tensors; what is none, as it is."""
+    """Shapes and dtypes of tensors; what is none, as it is, and its type."""
     try:
         return [*map(_form, values)]  # called at every place, where hardly ever anything is none
     except AttributeError:
-        return [_form(value) if isinstance(value, Tensor) else value for value in values]
+        return [_form(value) if isinstance(value, Tensor) else (type(value), value) for value in values]
 
 
 def _match(call: Call, outputs: Sequence[Tensor], known: Mapping[int, str]) -> list[Stream]:

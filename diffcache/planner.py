@@ -12,7 +12,7 @@ from diffcache.branches import Branch
 from diffcache.config import CacheConfig, RunFacts
 from diffcache.observing import NOBODY, observer_now
 from diffcache.schedulers.base import CacheScheduler
-from diffcache.schedulers.guards import NAN, NO_SIGNAL, History
+from diffcache.schedulers.guards import NAN, NO_SIGNAL, Guards, History
 from diffcache.schedulers.steps import MODEL, Decision, Step
 from diffcache.store import Store, Tensors
 from diffcache.timetable import Timetable
@@ -72,6 +72,7 @@ class Planner:
         self.leader: Branch | None = None
         self._plans: dict[str, list[Verdict]] = {}
         self._by_age: dict[int | None, list[Verdict]] = {}
+        self._sites_are_alike = False
         self._planned_tick = -1
 
     def begin(self, branch: Branch, tick: int, lanes: int) -> None:
@@ -80,6 +81,8 @@ class Planner:
         if left or (branch is self.leader and (branch.changed or lanes != len(self.lanes))):
             self.leader = branch
             self.lanes = [self._lane() for _ in range(lanes)]
+            by_site = self.lanes[0].scheduler.by_site or type(self.guards) is not Guards
+            self._sites_are_alike = lanes == 1 and not by_site and not self.each_branch
         if tick != self._planned_tick:
             self._plans, self._by_age, self._planned_tick = {}, {}, tick
 
@@ -87,18 +90,15 @@ class Planner:
         """One verdict for each lane, at the site of `step`; `seen` is what signals are measured on."""
         store = branch.store(step.site, len(self.lanes))
         last = store.last_computed(0)
-        alike = branch is self.leader and len(self.lanes) == 1 and not self.lanes[0].scheduler.by_site
-        if alike and last in self._by_age:  # the same would come out
-            self._plans[step.site] = self._by_age[last]
+        if self._sites_are_alike and branch is self.leader and last in self._by_age:
+            self._plans[step.site] = self._by_age[last]  # the same would come out
             return self._by_age[last]
         forced = [self._forced(step, branch, store, lane) for lane in range(len(self.lanes))]
         if self.each_branch:
             return self._decide(step, seen, forced)
         plan = "" if self.lanes[0].scheduler.adaptive else step.site
         if branch is self.leader and plan not in self._plans:
-            self._plans[plan] = self._decide(step, seen, forced)
-            if alike:
-                self._by_age[last] = self._plans[plan]
+            self._plans[plan] = self._by_age[last] = self._decide(step, seen, forced)
             return self._plans[plan]
         if plan not in self._plans:
             return [Verdict(Decision.COMPUTE, reason or FOLLOWER_FIRST) for reason in forced]
@@ -137,7 +137,7 @@ class Planner:
         return self.leader is not None and self.leader.tick == tick
 
     def clear(self) -> None:
-        self.lanes, self._plans, self.leader = [], {}, None
+        self.lanes, self._plans, self._by_age, self.leader = [], {}, {}, None
 
     def tensors(self) -> Iterator[Tensor]:
         """The tensors that cache schedulers and corrector keep."""

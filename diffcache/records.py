@@ -87,21 +87,27 @@ class RunRecord:
     predictor: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     errors: list[tuple[int, int, dict[str, float]]] = field(default_factory=list)
-    _calls: list[CallRecord] = field(default_factory=list)
-    _noted: list[tuple[str, int, Sequence[Done]]] = field(default_factory=list)
+    _noted: list[tuple[str, int, int, Sequence[Done]]] = field(default_factory=list, init=False, repr=False)
+    _made: tuple[int, list[CallRecord]] = field(
+        default_factory=lambda: (0, []), init=False, repr=False, compare=False
+    )
 
     def add(self, denoiser: str, batch: int, done: Sequence[Done]) -> None:
         """Notes what was done in one call of a denoiser."""
-        self._noted.append((denoiser, batch, done))
+        self._noted.append((denoiser, batch, max(self.parameters.get(denoiser, 1), 1), done))
 
     @property
     def calls(self) -> list[CallRecord]:
         """Every denoiser call in order, and those of its places; made when they are asked for, not while the run goes on."""
-        noted, self._noted = self._noted, []
-        for denoiser, batch, sites in noted:
-            parameters = max(self.parameters.get(denoiser, 1), 1)
-            self._calls += [_record(denoiser, batch, parameters, done) for done in sites]
-        return self._calls
+        noted = list(self._noted)
+        if self._made[0] != len(noted):
+            made = [
+                _record(name, batch, parameters, done)
+                for name, batch, parameters, sites in noted
+                for done in sites
+            ]
+            self._made = len(noted), made
+        return self._made[1]
 
     def hold(self, denoiser: str, tensors: Iterable[Tensor], stored: int, *, on_host: bool) -> None:
         """Notes how much is held for a denoiser now: so many bytes `stored`, in host memory or not, and other tensors."""

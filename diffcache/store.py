@@ -1,18 +1,17 @@
 """The store: past features of a site for one branch, one ring for each lane."""
 
-import traceback
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
+from diffcache.calls import Call
 from diffcache.correctors import Corrector
-from diffcache.formats import Format, Pair, Ring, plain, values_of
+from diffcache.formats import Format, Pair, Ring, dropped_on_error, plain, values_of
 from diffcache.hindsight import Owed, amends
 from diffcache.kernels.extrapolate import NO_CORRECTION
 from diffcache.layout import Layout
-from diffcache.memory import Kept
 from diffcache.predictors import Predictor
 from diffcache.schedulers.moments import Axis, Moment
 from diffcache.schedulers.steps import Step
@@ -29,7 +28,7 @@ class Store:
         format: how they lie in memory.
 
     Attributes:
-        layout: how the output splits, learned from the newest computed call; None before the first.
+        layout: how the output splits, learned from a computed call that looked like the newest; None before the first.
         rings: one for each lane.
         owed: for each lane the ticks that were reused since its newest feature, if hindsight is to make them good.
     """
@@ -55,6 +54,15 @@ class Store:
         """Tick of the newest feature of a lane."""
         return self.rings[lane][0].tick if self.rings[lane] else None
 
+    def learn(
+        self, call: Call, output: Any, *, residual: bool, continues: Mapping[int, str] | None = None
+    ) -> Layout:
+        """The layout of a computed call. If it looks otherwise than those before, what they left is dropped."""
+        if self.layout is None or not self.layout.fits(call, output):
+            self.seat(len(self.rings))
+            self.layout = Layout(call, output, residual=residual, continues=continues)
+        return self.layout
+
     def push(self, tick: int, lane: int, pairs: Sequence[Pair]) -> None:
         """Keeps what a computed call gave, as its layout pairs it with the call's arguments (`Layout.based`)."""
         self.format.push(self.rings[lane], tick, pairs)
@@ -76,7 +84,7 @@ class Store:
             NO_CORRECTION if corrector is None else corrector.correction(step, stream, values_of(kept))
             for stream, kept in enumerate(past[0])
         ]
-        with _dropped_on_error(past):
+        with dropped_on_error(past):
             return self.learned.predict(tensors, past, weights, corrections)
 
     def amended(
@@ -88,7 +96,7 @@ class Store:
             return outputs
         own, *others = amends(owed, step.moment, self.moments(lane, times), times.ratio, axis)
         past, weights = self.format.read(self.rings[lane], others)
-        with _dropped_on_error(past):
+        with dropped_on_error(past):
             return self.learned.amended(tensors, outputs, own, past, weights)
 
     def moments(self, lane: int, times: Timetable) -> list[Moment]:
@@ -115,14 +123,3 @@ class Store:
     def nbytes(self) -> int:
         """Of what is stored."""
         return sum([kept.nbytes for ring in self.rings for feature in ring for kept in feature.tensors])
-
-
-@contextmanager
-def _dropped_on_error(past: list[tuple[Kept, ...]]) -> Iterator[None]:
-    """A traceback that somebody keeps would keep the features."""
-    try:
-        yield
-    except BaseException as error:
-        past.clear()
-        traceback.clear_frames(error.__traceback__)
-        raise

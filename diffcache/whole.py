@@ -11,7 +11,6 @@ from diffcache.calls import Call
 from diffcache.config import CacheConfig
 from diffcache.hindsight import Owed
 from diffcache.lanes import joined, lane_of, outputs_of, rows_of
-from diffcache.layout import Layout
 from diffcache.planner import Planner, Verdict
 from diffcache.records import Done, RunRecord
 from diffcache.schedulers.steps import MODEL, Decision, Step
@@ -80,14 +79,12 @@ class Whole:
         before = call.state()
         self.planner.observer.computing(self.name, step)
         output = forward(*call.args, **call.kwargs)
-        layout = store.layout
-        if layout is None or not layout.fits(call, output):
-            layout = Layout(call, output, residual=self.residual)
+        layout = store.learn(call, output, residual=self.residual)
         written = call.state() != before  # a K/V cache, a list of outputs: skipping would skip the write
         if written or not layout.complete:
             branch.empty()
             return output, WRITES_ARGUMENTS if written else OPAQUE
-        store.layout, branch.sources, branch.changed = layout, layout.sources(), False
+        branch.sources, branch.changed = layout.sources(), False
         outputs, lanes = layout.split(output), len(self.planner.lanes)
         owing = any(store.owed)
         kept = [

@@ -20,10 +20,16 @@ class CacheScheduler(ABC):
     """It has a signal to measure (once there is enough history)."""
 
     by_site = True
-    """Its decision may depend on which site is asked about, and not only on the tick and on how old what is stored is."""
+    """Its decision may depend on which site is asked about, and not only on the tick and on how old what is stored is.
+
+    False is not inherited: a subclass may look at more.
+    """
 
     compares: tuple[Decision, ...] = ()
     """It asks to be told, at each computed tick, how far these kinds of reuse would have been off."""
+
+    def __init_subclass__(cls) -> None:
+        cls.by_site = cls.__dict__.get("by_site", True)
 
     def measure(self, latents: Sequence[Tensor]) -> Tensor | None:
         """The signal at this tick, fp32 of shape [streams] on the latents' device; None where there is none to read.

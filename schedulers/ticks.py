@@ -9,6 +9,8 @@ from diffcache.schedulers.steps import Decision, Step
 class Ticks(CacheScheduler):
     """Computes these ticks only."""
 
+    by_site = False
+
     def __init__(self, computed: Iterable[int]) -> None:
         self.computed_ticks = frozenset(computed)
 

@@ -55,7 +55,8 @@ class Held:
 
         def push(store: Store, tick: int, lane: int, pairs: Any) -> None:
             self._push(store, tick, lane, pairs)
-            self.references += map(weakref.ref, pytree.tree_leaves(store.rings[lane][0].tensors))
+            kept = [feature.tensors for feature in store.rings[lane]]
+            self.references += map(weakref.ref, pytree.tree_leaves(kept))
 
         RunRecord.hold = hold  # type: ignore[method-assign]
         Store.push = push  # type: ignore[method-assign]

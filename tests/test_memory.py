@@ -31,6 +31,7 @@ from diffcache.branches import Branch
 from diffcache.config import GuidanceRule
 from diffcache.formats import Format
 from diffcache.guidance import Guidance
+from diffcache.kernels.quantize import quantize_feature
 from diffcache.records import RunRecord
 from diffcache.schedulers.guards import Guards
 from diffcache.schedulers.interval import Interval
@@ -100,6 +101,28 @@ def test_nothing_is_alive_after_a_prediction_fails(monkeypatch: pytest.MonkeyPat
 
     pipe = fresh("WanPipeline", "uniform")
     monkeypatch.setattr("diffcache.layout.extrapolate", out_of_memory)
+    with Held() as held, pytest.raises(torch.OutOfMemoryError) as caught:
+        render(pipe, "WanPipeline")
+    assert held.references
+    gc.collect()
+    assert not held.alive()
+    del caught
+
+
+@pytest.mark.parametrize("site", ["model", "block"])
+def test_nothing_is_alive_after_storing_in_eight_bits_fails(
+    site: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = Counter[str]()
+
+    def out_of_memory(*args: Any) -> Any:
+        calls.update(["all"])
+        if calls["all"] > 6:
+            raise torch.OutOfMemoryError
+        return quantize_feature(*args)
+
+    pipe = accelerated("WanPipeline", "uniform", interval=1, cache_dtype="int8", site=site)
+    monkeypatch.setattr("diffcache.formats.quantize_feature", out_of_memory)
     with Held() as held, pytest.raises(torch.OutOfMemoryError) as caught:
         render(pipe, "WanPipeline")
     assert held.references

@@ -1,5 +1,8 @@
 """What the planner decides at several sites of one denoiser."""
 
+from collections.abc import Sequence
+
+import pytest
 import torch
 
 from diffcache.branches import Branch
@@ -8,7 +11,7 @@ from diffcache.formats import Format
 from diffcache.planner import Planner, Verdict
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.schedulers.by_site import BySite
-from diffcache.schedulers.guards import CAP
+from diffcache.schedulers.guards import CAP, Guards, History
 from diffcache.schedulers.interval import Interval
 from diffcache.schedulers.steps import Decision, Step
 
@@ -45,3 +48,35 @@ def test_sites_of_different_age_are_decided_apart() -> None:
 def test_a_scheduler_that_tells_sites_apart_is_asked_about_each() -> None:
     found = decided(Differing(warmup_steps=0, tail_steps=0), 2, {"a": 0, "b": 0})
     assert found == {"a": Verdict(Decision.PREDICT), "b": Verdict(Decision.COMPUTE)}
+
+
+class OnlyFirst(Guards):
+    """Computes "a" at every tick."""
+
+    def forces_compute(self, step: Step, history: History) -> str | None:
+        return "asked for" if step.site == "a" else super().forces_compute(step, history)
+
+
+class Guarded(UniformConfig):
+    def guards(self, run: RunFacts) -> Guards:
+        return OnlyFirst(0, 0)
+
+
+class LooksAtSites(Interval):
+    def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
+        return Decision.COMPUTE if step.site == "a" else super().decide(step, signal)
+
+
+class Looking(UniformConfig):
+    def scheduler(self, run: RunFacts) -> Interval:
+        return LooksAtSites(4)
+
+
+@pytest.mark.parametrize("config", [Guarded, Looking])
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_guards_and_schedulers_made_of_ours_may_look_at_sites(
+    config: type[UniformConfig], order: str
+) -> None:
+    found = decided(config(interval=4, warmup_steps=0, tail_steps=0), 2, dict.fromkeys(order, 0))
+    assert found["a"].decision is Decision.COMPUTE
+    assert found["b"].decision is Decision.PREDICT
