@@ -12,20 +12,30 @@ from diffcache.recipes.uniform import UniformConfig
 HALVINGS = 6
 
 
+def uniform(comparison: Comparison, share: float, *, hindsight: bool = False) -> list[Row]:
+    """Holding and extrapolating at the interval that comes nearest to a share of the work; the last tick is computed besides."""
+    interval = max(round(1 / share), 1)
+    methods = {
+        "hold": UniformConfig(interval=interval, hindsight=hindsight),
+        "order 1": UniformConfig(interval=interval, order=1, basis="output", hindsight=hindsight),
+    }
+    amended = ", hindsight" if hindsight else ""
+    return [
+        comparison.method(f"uniform {name}{amended}, every {interval}", method)
+        for name, method in methods.items()
+    ]
+
+
 def baselines(comparison: Comparison, calls: Sequence[Call], share: float) -> list[Row]:
-    """Rows at about a share of the full run's work.
+    """Rows of what is not uniform, at about a share of the full run's work; without hindsight.
 
     Args:
         comparison: of the samples that are kept apart.
         calls: what ERTACache is calibrated on.
-        share: of the work; uniform runs take the nearest interval, and compute the last tick besides.
+        share: of the work.
     """
-    interval = max(round(1 / share), 1)
-    extrapolate = UniformConfig(interval=interval, order=1, basis="output")
     erta = calibrate(comparison.pipe, calls, compute=share)
     return [
-        comparison.method(f"uniform hold, every {interval}", UniformConfig(interval=interval)),
-        comparison.method(f"uniform order 1, every {interval}", extrapolate),
         easycache(comparison, share),
         comparison.method(f"ertacache, {share:.0%}", ReplayConfig(schedule=erta)),
         *comparison.fewer_steps(round(share * comparison.steps)),

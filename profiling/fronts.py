@@ -20,19 +20,26 @@ def schedules(front: Front, space: Space) -> list[Schedule]:
     ]
 
 
-def within(front: Front, compute: float) -> Tensor:
-    """The table [T, S] of least loss that costs at most a share of the full run's work.
+def within(search: Evolution, compute: float, count: int = 1) -> Tensor:
+    """The tables of least loss among all that were rendered and cost at most a share of the full run's work.
+
+    Args:
+        search: what was rendered.
+        compute: the share.
+        count: how many tables, at most.
+
+    Returns:
+        Bool [<= count, T, S], by rising loss.
 
     Raises:
-        ConfigError: the front holds none that is so cheap.
+        ConfigError: nothing that was rendered is so cheap.
     """
-    fits = (front.scores[:, 1] <= compute + 1e-9).nonzero().flatten()
+    fits = (search.scores[:, 1] <= compute + 1e-9).nonzero().flatten()
     if not len(fits):
-        raise ConfigError(
-            f"compute: the cheapest schedule of the front costs {float(front.scores[:, 1].min()):.2f} of the full run."
-        )
-    table: Tensor = front.tables[fits[0]]
-    return table
+        least = float(search.scores[:, 1].min())
+        raise ConfigError(f"compute: the cheapest schedule of the search costs {least:.2f} of the full run.")
+    best = fits[search.scores[fits, 0].argsort(stable=True)[:count]]
+    return search.tables[best]
 
 
 def write_front(search: Evolution, space: Space, folder: Path) -> list[Path]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from diffcache.hindsight import DEGREE
 from diffcache.profiling.calling import Call
 from diffcache.profiling.space import Space
 from diffcache.profiling.trial import Trial, mean_square
@@ -36,8 +37,12 @@ def probed(pipe: Any, calls: Sequence[Call], space: Space, *, each_place: bool =
     trial = Trial(pipe, calls, plain, mean_square)
     moves = _moves(trial, _tick_probes(plain))
     by_tick = moves.square().mean(1)
-    order = plain.predictor.get("order", 0)
-    response = Response(coordinates(_alike(moves, len(trial.runs.pictures))), plain.drifts.mean(0), order)
+    response = Response(
+        coordinates(_alike(moves, len(trial.runs.pictures))),
+        plain.drifts.mean(0),
+        order=plain.predictor.get("order", 0),
+        hindsight=DEGREE if plain.predictor.get("hindsight") else 0,
+    )
     if not each_place:
         return replace(plain, response=response)
     if len(plain.places) == 1:

@@ -7,24 +7,26 @@ id). With `accelerate launch` before it several processes share evolution and ro
 import argparse
 import json
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import PartialState
-from diffusers import DiffusionPipeline
 from torch import Tensor
 
 from diffcache.evals import zoo
-from diffcache.evals.baselines import baselines
+from diffcache.evals.baselines import baselines, uniform
 from diffcache.evals.comparison import Comparison, Row, as_json, table
 from diffcache.evals.objectives import kid_to_full, minus_clip
 from diffcache.evals.provenance import provenance
 from diffcache.evals.quantization import kid_to_real
+from diffcache.evals.splits import Split, of_prompts, of_testbed
 from diffcache.profiling.calling import Call
+from diffcache.profiling.confirming import confirmed
 from diffcache.profiling.dynamic import PLANS, dynamic_programming
 from diffcache.profiling.evolving import Budget, evolve
 from diffcache.profiling.fronts import within, write_front
+from diffcache.profiling.full_runs import FullRuns
 from diffcache.profiling.polishing import even, polished
 from diffcache.profiling.probing import probed
 from diffcache.profiling.processes import is_first, of_first
@@ -36,40 +38,26 @@ from diffcache.recipes.replay import ReplayConfig
 from diffcache.schedulers.schedule import Schedule
 from diffcache.schedulers.search.harmonica import Training
 
-PREDICTORS = {"hold": HOLD, "order-1": EXTRAPOLATE}
+PREDICTORS: dict[str, Mapping[str, Any]] = {"hold": HOLD, "order-1": EXTRAPOLATE}
+FINALISTS = 4
+"""Of each share, the best that evolution found, to be confirmed."""
 
 
-def calls_of(args: argparse.Namespace) -> tuple[Any, list[Call], Call]:
-    """The pipeline, the calls that are searched on, and a call of prompts and seeds kept apart."""
+def split_of(args: argparse.Namespace) -> tuple[Any, Split]:
+    """The pipeline, and the calls that it is searched, confirmed and compared on."""
     if args.model in zoo.NAMES:
-        calls = [
-            zoo.call_for(args.model, asked, range(1000 + i, 1000 + i + len(asked)), args.steps)
-            for i, asked in _batches(zoo.prompts(args.model, args.samples, "calibration"), args.batch)
-        ]
-        return zoo.load(args.model), calls, zoo.sample_call(args.model, 0, args.steps, args.held_out)
-    pipe = DiffusionPipeline.from_pretrained(args.model).to(PartialState().device)
+        return of_testbed(args.model, args.steps, args.samples, args.confirm, args.held_out, args.batch)
     prompts = args.prompts.read_text().splitlines() if args.prompts else []
     if len(prompts) < 2:
         raise SystemExit("--prompts must name a file of at least two prompts, one on each line")
-    half = len(prompts) // 2
-    calls = [_call(part, args.steps, 1000 + i) for i, part in _batches(prompts[:half], args.batch)]
-    return pipe, calls, _call(prompts[half:], args.steps, 0)
+    return of_prompts(args.model, prompts, args.steps, args.confirm, args.batch)
 
 
-def _batches(prompts: list[Any], size: int | None) -> list[tuple[int, list[Any]]]:
-    """Place of the first prompt and the prompts of each call."""
-    size = size or len(prompts)
-    return [(i, prompts[i : i + size]) for i in range(0, len(prompts), size)]
-
-
-def _call(prompts: list[str], steps: int, seed: int) -> Call:
-    generators = [torch.Generator().manual_seed(seed + i) for i in range(len(prompts))]
-    return {"prompt": prompts, "num_inference_steps": steps, "generator": generators, "output_type": "pt"}
-
-
-def searched(args: argparse.Namespace, pipe: Any, calls: list[Call]) -> dict[str, Schedule]:
+def searched(args: argparse.Namespace, pipe: Any, split: Split) -> dict[str, Schedule]:
     """Schedules by name, for each share of the compute, saved under `args.out`."""
-    predictor = PREDICTORS[args.predictor]
+    calls, predictor = split.searched, PREDICTORS[args.predictor]
+    if args.hindsight:
+        predictor = {**predictor, "hindsight": True}
     space = Space(record(pipe, calls, sites=args.sites, basis=predictor["basis"]), predictor)
     found: dict[str, Schedule] = {}
     if args.begin is None:
@@ -79,7 +67,7 @@ def searched(args: argparse.Namespace, pipe: Any, calls: list[Call]) -> dict[str
             found |= {f"dp, {plan}, {share:.0%}": dynamic_programming(space, share, plan) for plan in plans}
     if args.polish:
         found |= _polished(args, pipe, calls, space)
-    found |= METHODS[args.method](args, pipe, calls, space, found)
+    found |= METHODS[args.method](args, pipe, split, space, found)
     for name, schedule in found.items():
         if is_first():
             schedule.save_pretrained(args.out / name.replace(", ", "-").replace("%", ""))
@@ -99,28 +87,33 @@ def _polished(args: argparse.Namespace, pipe: Any, calls: list[Call], space: Spa
 
 
 def _evolved(
-    args: argparse.Namespace, pipe: Any, calls: list[Call], space: Space, begin: dict[str, Schedule]
+    args: argparse.Namespace, pipe: Any, split: Split, space: Space, begin: dict[str, Schedule]
 ) -> dict[str, Schedule]:
-    """The best of a front for each share; it begins with what was found before."""
+    """The best for each share of an evolution that begins with what was found before."""
     budget = Budget(args.generations, args.candidates, args.minutes)
     search = evolve(
         pipe,
-        calls,
+        split.searched,
         space,
         args.out,
         budget,
         population=args.population,
         seed=args.seed,
-        loss=_loss(args, calls),
+        loss=_loss(args, split.searched),
         cost=wall_time if args.cost == "latency" else None,
         begin=torch.stack([schedule.decisions[:, 0] for schedule in begin.values()]),
     )
     if is_first():
         write_front(search, space, args.out)
-    return {
-        f"evolved, {share:.0%}": space.schedule(within(search.front, share), {"method": "evolution"})
-        for share in args.compute
-    }
+    runs = FullRuns(pipe, split.confirming) if split.confirming else None
+    found = {}
+    for share in args.compute:
+        tables = within(search, share, FINALISTS)
+        best, *_ = finalists = [space.schedule(table, {"method": "evolution"}) for table in tables]
+        if runs is not None:
+            best = of_first(confirmed(runs, begin[f"dp, shared, {share:.0%}"], finalists))
+        found[f"evolved, {share:.0%}"] = best
+    return found
 
 
 def _loss(args: argparse.Namespace, calls: list[Call]) -> Loss:
@@ -130,7 +123,7 @@ def _loss(args: argparse.Namespace, calls: list[Call]) -> Loss:
 
 
 def _learned(
-    args: argparse.Namespace, pipe: Any, calls: list[Call], space: Space, _: dict[str, Schedule]
+    args: argparse.Namespace, pipe: Any, split: Split, space: Space, _: dict[str, Schedule]
 ) -> dict[str, Schedule]:
     """A router for each share, begun at dynamic programming's schedule."""
     found = {}
@@ -138,7 +131,7 @@ def _learned(
         training = Training(target=share, runs=args.runs, lr=args.lr)
         begin = _begun(args.begin, space) if args.begin else dynamic_programming(space, share).decisions[:, 0]
         folder = args.out / f"router-{share:.0%}".replace("%", "")
-        router = train_router(pipe, calls, space, folder, training, begin=begin, seed=args.seed)
+        router = train_router(pipe, split.searched, space, folder, training, begin=begin, seed=args.seed)
         found[f"router, {share:.0%}"] = routed(router, space, share)
     return found
 
@@ -160,15 +153,15 @@ def saved(folder: Path) -> dict[str, Schedule]:
     }
 
 
-def compared(
-    args: argparse.Namespace, pipe: Any, calls: list[Call], held_out: Call, found: dict[str, Schedule]
-) -> list[Row]:
+def compared(args: argparse.Namespace, pipe: Any, split: Split, found: dict[str, Schedule]) -> list[Row]:
     distance = kid_to_real() if args.kid else None
-    comparison = Comparison(pipe, held_out, referenced=False, distance=distance)
+    comparison = Comparison(pipe, split.held_out, referenced=False, distance=distance)
     rows = [comparison.full_row()] if args.kid else []
     rows += [comparison.method(name, ReplayConfig(schedule=schedule)) for name, schedule in found.items()]
-    for share in args.compute if args.baselines else []:
-        rows += baselines(comparison, calls, share)
+    for share in args.compute:
+        rows += uniform(comparison, share)
+        rows += uniform(comparison, share, hindsight=True) if args.hindsight else []
+        rows += baselines(comparison, split.searched, share) if args.baselines else []
     return rows
 
 
@@ -184,6 +177,9 @@ def arguments() -> argparse.Namespace:
         help="all include dp, but for saved: what lies in --out",
     )
     parser.add_argument("--predictor", default="hold", choices=list(PREDICTORS))
+    parser.add_argument(
+        "--hindsight", action="store_true", help="amend what reused ticks lacked (whole denoisers)"
+    )
     parser.add_argument("--sites", default="model", help="model, sub-layer, or any other kind of place")
     parser.add_argument(
         "--compute", type=float, nargs="+", default=[0.5, 0.34], help="shares of the full run's work"
@@ -205,26 +201,37 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--batch", type=int, help="samples to a call; several processes share a router's calls"
     )
+    parser.add_argument(
+        "--confirm",
+        type=int,
+        default=0,
+        help="further samples: what evolution found on the others replaces dp's only if it is better on these",
+    )
     parser.add_argument("--held-out", type=int, default=8, help="samples of a testbed to compare on")
     parser.add_argument(
-        "--baselines", action="store_true", help="compare with unsearched methods and fewer steps"
+        "--baselines", action="store_true", help="compare with EasyCache, ERTACache and fewer steps too"
     )
     parser.add_argument("--kid", action="store_true", help="of a testbed's pictures kept apart, to real ones")
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--json", type=Path, help="where the table is written down")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.hindsight and args.sites != "model":
+        parser.error("--hindsight is for whole denoisers: leave --sites out")
+    if args.confirm and args.quality != "psnr":
+        parser.error("--confirm compares by PSNR: leave it out with another --quality")
+    return args
 
 
 def main() -> None:
     args = arguments()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     torch.manual_seed(0)
-    pipe, calls, held_out = calls_of(args)
-    found = saved(args.out) if args.method == "saved" else searched(args, pipe, calls)
+    pipe, split = split_of(args)
+    found = saved(args.out) if args.method == "saved" else searched(args, pipe, split)
     if not is_first():
         return
-    rows = compared(args, pipe, calls, held_out, found)
+    rows = compared(args, pipe, split, found)
     print(table(rows))
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)

@@ -27,15 +27,23 @@ class Response:
             coordinates that keep lengths and angles (`coordinates`); nothing at tick 0.
         drift: float64 [T, T]; entry [a, t] is how far the feature is at t from what it was at a.
         order: of the polynomial that fills in; 0 holds.
+        hindsight: degree of the curve through computed ticks, by which what was filled in between them is made good once
+            the next one is computed, in `moves` too; 0: nothing is.
     """
 
     moves: Tensor
     drift: Tensor
     order: int = 0
+    hindsight: int = 0
 
     @property
     def num_ticks(self) -> int:
         return len(self.moves)
+
+    @property
+    def reach(self) -> int:
+        """Computed ticks before a group that its error depends on."""
+        return max(self.order + 1, self.hindsight)
 
     def error(self, ticks: Sequence[int]) -> float:
         """Squared length of what the pictures move by when these ticks alone are computed."""
@@ -45,22 +53,26 @@ class Response:
 
     def group(self, heads: Path, until: int) -> Tensor:
         """[D]: what they move by when the ticks between heads[0] and `until` are filled in from `heads`, newest first."""
-        heads = heads[: self.order + 1]
+        heads = heads[: self.reach]
         if (heads, until) not in self._groups:
-            total: Tensor = torch.zeros_like(self.moves[0])
-            reused = until - 1
-            if reused > heads[0]:
-                total = self.group(heads, reused) + self._growth(heads, reused) * self.moves[reused]
-            self._groups[heads, until] = total
+            reused = range(heads[0] + 1, until)
+            growth = [self._growth(heads, tick, until) for tick in reused]
+            growths = torch.tensor(growth, dtype=self.moves.dtype)
+            self._groups[heads, until] = growths @ self.moves[heads[0] + 1 : until]
         return self._groups[heads, until]
 
-    def _growth(self, heads: Path, tick: int) -> float:
-        """Error at a tick over that of the probe, whose heads are the ticks right before it.
+    def _growth(self, heads: Path, tick: int, until: int) -> float:
+        """Error at a tick over that of the probe, whose heads are the ticks right before it, and which computes the next.
 
-        A polynomial through some ticks errs by the product of the distances to them; to the newest, as it was measured.
+        A polynomial through some ticks errs by the product of the distances to them, sign included; to the newest before it,
+        as it was measured. With hindsight it is the one that interpolates, if there is a computed tick after the group.
         """
-        measured = float(self.drift[heads[0], tick] / (self.drift[tick - 1, tick] + _TINY))
-        return measured * prod((tick - head) / (j + 2) for j, head in enumerate(heads[1:]))
+        growth = float(self.drift[heads[0], tick] / (self.drift[tick - 1, tick] + _TINY))
+        known = heads[: self.order + 1]
+        if self.hindsight and until < self.num_ticks:
+            growth *= until - tick
+            known = heads[: self.hindsight]
+        return growth * prod((tick - head) / (j + 2) for j, head in enumerate(known[1:]))
 
     @cached_property
     def _groups(self) -> dict[tuple[Path, int], Tensor]:
@@ -78,7 +90,8 @@ def placements(response: Response, most: int, longest: int = 8, width: int = 16)
     """The ticks to compute, for each number of them from the least that is possible to `most`.
 
     A dynamic programme over (ticks computed so far, the newest of them). What it adds up are vectors, whose sum has no
-    least part, so that `width` partial sums are kept for each state instead of one.
+    least part, so that `width` partial sums are kept for each state instead of one. With hindsight no tick but the run's
+    last is left after the last computed one: nothing makes it good there, and the probes do not show by how much it errs.
 
     Args:
         response: see there.
@@ -100,8 +113,10 @@ def placements(response: Response, most: int, longest: int = 8, width: int = 16)
         offered: dict[Path, list[tuple[Tensor, Path]]] = {}
         for heads, partial in states.items():
             for until in range(heads[0] + 1, min(heads[0] + longest, end) + 1):
+                if response.hindsight and until == end > heads[0] + 2:
+                    continue
                 group = response.group(heads, until)
-                state = (until, *heads)[: response.order + 1] if until < end else ()
+                state = (until, *heads)[: response.reach] if until < end else ()
                 offered.setdefault(state, []).extend(
                     (total + group, (until, *path)) for total, path in partial
                 )

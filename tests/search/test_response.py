@@ -63,6 +63,49 @@ def test_with_width_enough_the_best_ticks_are_found(order: int, seed: int) -> No
     assert [len(ticks) for ticks in found] == list(range(order + 1, 7))
 
 
+HINDSIGHT = 2
+
+
+def looked_back(order: int, seed: int = 0) -> tuple[Response, torch.Tensor, torch.Tensor]:
+    """The same where a parabola through computed ticks makes good what lies between them, of features that are cubic."""
+    rng = torch.Generator().manual_seed(seed)
+    at = torch.arange(TICKS, dtype=torch.float64)
+    features, weights = at.unsqueeze(1) ** 3, torch.randn(TICKS, 5, generator=rng, dtype=torch.float64)
+    moves = torch.zeros(TICKS, 5, dtype=torch.float64)
+    for t in range(1, TICKS):
+        nodes = (
+            (t + 1, t - 1, t - 2) if 1 < t < TICKS - 1 else tuple(range(t - 1, max(t - 2 - order, -1), -1))
+        )
+        moves[t] = weights[t] * (filled(features, nodes, t) - features[t])
+    drift = (at - at.unsqueeze(1)).clamp_min(0)
+    return Response(moves, drift, order, HINDSIGHT), features, weights
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_with_hindsight_a_group_errs_by_the_remainder_of_interpolation(order: int) -> None:
+    response, features, weights = looked_back(order)
+    for ticks in ([0, 1, 3, 4, 6, 7, 8], [0, 1, 5, 8], [0, 1, 2, 6, 7]):
+        total = torch.zeros(5, dtype=torch.float64)
+        for t in set(range(TICKS)) - set(ticks):
+            before = sorted((h for h in ticks if h < t), reverse=True)
+            after = [h for h in ticks if h > t][:1]
+            nodes = (*after, *before[:HINDSIGHT]) if after else tuple(before[: order + 1])
+            total += weights[t] * (filled(features, nodes, t) - features[t])
+        assert response.error(ticks) == pytest.approx(float(total.square().sum()))
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_with_hindsight_the_best_ticks_leave_at_most_the_last_one_open(order: int) -> None:
+    response, _, _ = looked_back(order)
+    for ticks in placements(response, 6, longest=TICKS, width=1000):
+        rivals = (
+            [*range(order + 1), *rest]
+            for rest in combinations(range(order + 1, TICKS), len(ticks) - order - 1)
+        )
+        best = min(response.error(rival) for rival in rivals if rival[-1] >= TICKS - 2)
+        assert response.error(ticks) == pytest.approx(best)
+
+
 def test_opposite_errors_are_let_cancel() -> None:
     """Ticks 1 and 3 push the picture to one side, 5 and 7 to the other: sums of squares cannot tell which to reuse."""
     moves = torch.zeros(8, 1, dtype=torch.float64)
