@@ -1,4 +1,4 @@
-"""Fronts: what an evolution found, as schedules and as a picture."""
+"""Fronts: what searches found, as schedules and as a picture."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 from torch import Tensor
 
 from diffcache.profiling.space import Space
+from diffcache.schedulers.artifact import JSON_NAME
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.schedule import Schedule
 from diffcache.schedulers.search.evolution import Evolution, Front
@@ -54,6 +55,12 @@ def write_front(search: Evolution, space: Space, folder: Path) -> list[Path]:
     ]
     draw_front(search, folder / "front.png")
     return paths
+
+
+def saved(folder: Path) -> dict[str, Schedule]:
+    """The schedules that searches saved in folders of their own under `folder`, by the names of these, in their order."""
+    files = sorted(folder.glob(f"*/{JSON_NAME}"))
+    return {path.parent.name: Schedule.from_pretrained(path.parent) for path in files}
 
 
 def draw_front(search: Evolution, path: Path) -> Path:

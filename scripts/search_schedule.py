@@ -25,7 +25,7 @@ from diffcache.profiling.calling import Call
 from diffcache.profiling.confirming import confirmed
 from diffcache.profiling.dynamic import PLANS, dynamic_programming
 from diffcache.profiling.evolving import Budget, evolve
-from diffcache.profiling.fronts import within, write_front
+from diffcache.profiling.fronts import saved, within, write_front
 from diffcache.profiling.full_runs import FullRuns
 from diffcache.profiling.polishing import even, polished
 from diffcache.profiling.probing import probed
@@ -143,14 +143,6 @@ def _begun(folder: Path, space: Space) -> Tensor:
 
 
 METHODS = {"dp": lambda *_: {}, "evolution": _evolved, "router": _learned}
-
-
-def saved(folder: Path) -> dict[str, Schedule]:
-    """What an earlier search saved there."""
-    return {
-        path.parent.name: Schedule.from_pretrained(path.parent)
-        for path in sorted(folder.glob("*/cache_schedule.json"))
-    }
 
 
 def compared(args: argparse.Namespace, pipe: Any, split: Split, found: dict[str, Schedule]) -> list[Row]:

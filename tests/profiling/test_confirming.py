@@ -60,7 +60,8 @@ def test_nor_do_many_that_gain_a_little_where_others_fall_apart() -> None:
 
 
 def test_each_is_held_against_the_one_that_stands() -> None:
-    assert stands({"good": BEGUN + 1, "less good": BEGUN + 0.5, "best": BEGUN + 2}) == "best"
+    assert stands({"good": BEGUN + 1, "less good": BEGUN + 0.5}) == "good"
+    assert stands({"good": BEGUN + 1, "better": BEGUN + 2}) == "better"
 
 
 @pytest.mark.parametrize(("won", "better"), [(14, False), (15, True)])  # of 20: chances of 5.8 % and 2.1 %

@@ -13,7 +13,7 @@ from zoo.pipelines import CASES
 from diffcache import Schedule, accelerate, report
 from diffcache.profiling.dynamic import PLANS, dynamic_programming
 from diffcache.profiling.evolving import Budget, evolve
-from diffcache.profiling.fronts import within, write_front
+from diffcache.profiling.fronts import saved, within, write_front
 from diffcache.profiling.polishing import polished
 from diffcache.profiling.probing import factors
 from diffcache.profiling.record import record
@@ -21,6 +21,7 @@ from diffcache.profiling.recording import Curve, Place, Recording
 from diffcache.profiling.space import EXTRAPOLATE, HOLD, Space
 from diffcache.profiling.trial import Trial, minus_psnr
 from diffcache.schedulers.errors import ConfigError, ScheduleError
+from diffcache.schedulers.schedule import ALL
 from diffcache.schedulers.search.seeds import every
 
 FLUX = CASES["FluxPipeline"]
@@ -56,6 +57,18 @@ def test_a_space_reads_drifts_forwards_and_refuses_holes() -> None:
     holed[3, 0] = torch.nan
     with pytest.raises(ConfigError, match="net was not called or not compared at every tick"):
         made_up(holed)
+
+
+def test_together_all_places_compute_at_the_ticks_that_are_named_and_nowhere_else() -> None:
+    drift = by_distance(4)
+    ones = torch.ones(4, dtype=torch.float64)
+    curves = {(name, "0"): Curve(drift, ones, ones, ones, runs=1) for name in ("net.a", "net.b")}
+    places = {"net.a": Place("attention", 30.0), "net.b": Place("feed-forward", 10.0)}
+    space = Space(Recording({}, None, None, curves, places=places, rest=10.0))
+    table = space.together(iter([0, 3]))
+    assert table.tolist() == [[True, True], [False, False], [False, False], [True, True]]
+    assert float(space.compute(table)) == pytest.approx((2 * 50 + 2 * 10) / (4 * 50))
+    assert space.schedule(table, {}).table == {"net.a": {ALL: "#--#"}, "net.b": {ALL: "#--#"}}
 
 
 def test_sensitivity_weighs_squared_drifts_and_extrapolation_errs_faster_with_distance() -> None:
@@ -157,6 +170,18 @@ def test_a_front_is_nowhere_worse_than_what_the_search_began_with(tmp_path: Path
     assert torch.equal(search.tables[0], begin)
     within_it = search.front.scores[:, 1] <= search.scores[0, 1]
     assert search.front.scores[within_it, 0].min() <= search.scores[0, 0]
+
+
+def test_saved_schedules_are_found_by_their_folders_and_a_front_is_left_aside(tmp_path: Path) -> None:
+    space = made_up(by_distance(4))
+    made = {name: space.schedule(space.together(ticks), {}) for name, ticks in (("b", [0]), ("a", [0, 2]))}
+    for name, schedule in made.items():
+        schedule.save_pretrained(tmp_path / name)
+    made["b"].save_pretrained(tmp_path / "front" / "00")
+    (tmp_path / "notes").mkdir()
+    found = saved(tmp_path)
+    assert list(found) == ["a", "b"]
+    assert all(not found[name].diff(made[name]) for name in found)
 
 
 def test_polishing_keeps_the_number_of_ticks_and_loses_to_neither_start() -> None:
