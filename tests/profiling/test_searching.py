@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,18 @@ from torch import Tensor
 from zoo.pipelines import CASES
 
 from diffcache import Schedule, accelerate, report
+from diffcache.hindsight import DEGREE
 from diffcache.profiling.dynamic import PLANS, dynamic_programming
 from diffcache.profiling.evolving import Budget, evolve
 from diffcache.profiling.fronts import saved, within, write_front
+from diffcache.profiling.full_runs import FullRuns
 from diffcache.profiling.polishing import polished
-from diffcache.profiling.probing import factors
+from diffcache.profiling.probing import factors, probed
 from diffcache.profiling.record import record
 from diffcache.profiling.recording import Curve, Place, Recording
 from diffcache.profiling.space import EXTRAPOLATE, HOLD, Space
 from diffcache.profiling.trial import Trial, minus_psnr
+from diffcache.recipes.replay import ReplayConfig
 from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.schedulers.schedule import ALL
 from diffcache.schedulers.search.seeds import every
@@ -115,6 +119,20 @@ def test_computing_everything_loses_nothing_and_reuse_does() -> None:
     assert scores[0].tolist() == [-100, 1]
     assert scores[1, 0] > -100
     assert scores[1, 1] == pytest.approx(1 / 3)
+
+
+def test_a_space_with_hindsight_is_probed_and_rendered_with_it() -> None:
+    pipe, plain = space_of()
+    amended = replace(plain, predictor={**HOLD, "hindsight": True})
+    table = plain.together([0, 2, 4])
+    pictures = [Trial(pipe, calls(), space).pictures(table) for space in (plain, amended)]
+    by_hand = ReplayConfig(schedule=plain.schedule(table, {}), hindsight=True)
+    assert torch.equal(pictures[1], FullRuns(pipe, calls()).cached(by_hand))
+    assert not torch.equal(pictures[0], pictures[1])
+    responses = [probed(pipe, calls(), space).response for space in (plain, amended)]
+    assert [response.hindsight for response in responses if response] == [0, DEGREE]
+    lengths = [response.moves.square().sum(1) for response in responses if response]
+    assert not torch.allclose(lengths[0][1:-1], lengths[1][1:-1])
 
 
 def test_an_evolution_that_died_in_a_generation_goes_on_to_the_same_front(tmp_path: Path) -> None:
