@@ -17,6 +17,20 @@ is of all samples to a thousand real pictures, on the testbed classifier's featu
 What the tables say is in [searching.md](searching.md).
 """
 
+SHARES = {"54%": 2, "38%": 3}
+"""Of the work, and the uniform interval that comes nearest."""
+SEARCHES = {
+    f"{model}_{predictor}{'_hindsight' if hindsight else ''}": kind + (", hindsight" if hindsight else "")
+    for model in ("dit", "flux", "sd")
+    for predictor, kind in (("hold", "hold"), ("order1", "order 1"))
+    for hindsight in (False, True)
+}
+"""Of whole denoisers, and what their predictor is called."""
+BESIDE = (
+    "| search | compute | uniform | as many even ticks | dp | evolved | dp over uniform | dp over even | evolved over dp |",
+    "|---|---|---|---|---|---|---|---|---|",
+)
+
 
 def comparison(data: Mapping[str, Any]) -> str:
     return table([Row(**row) for row in data["rows"]])
@@ -40,17 +54,41 @@ def screening(data: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def beside(name: str, rows: Mapping[str, float]) -> list[str]:
+    """One line for each share of a search: what uniform reuse and the searches give, and the differences that count."""
+    if name not in SEARCHES:
+        return []
+    model, kind = name.split("_")[0], SEARCHES[name]
+    lines = []
+    for share, interval in SHARES.items():
+        uniform, even = rows.get(f"uniform {kind}, every {interval}"), rows.get(f"even, {share}")
+        dp, evolved = rows[f"dp, shared, {share}"], rows[f"evolved, {share}"]
+        given = [uniform, even, dp, evolved, _over(dp, uniform), _over(dp, even), _over(evolved, dp)]
+        lines.append(f"| {model}, {kind} | {share} | " + " | ".join(map(_cell, given)) + " |")
+    return lines
+
+
+def _over(a: float | None, b: float | None) -> str | None:
+    return None if a is None or b is None else f"{a - b:+.1f}"
+
+
+def _cell(value: float | str | None) -> str:
+    return "-" if value is None else value if isinstance(value, str) else f"{value:.1f}"
+
+
 SPECIAL: dict[str, Callable[[Mapping[str, Any]], str]] = {"policy": policy, "screening": screening}
 
 
 def main() -> None:
-    parts = [HEAD.strip()]
+    parts, summary = [], [*BESIDE]
     for path in sorted(RESULTS.glob("search_*.json")):
         data, name = json.loads(path.read_text()), path.stem.removeprefix("search_")
+        if name not in SPECIAL:
+            summary += beside(name, {row["name"]: row["psnr_full"] for row in data["rows"]})
         parts.append(f"## {name.replace('_', ', ')}")
         parts.append(f"`{data['command']}`")
         parts.append(SPECIAL.get(name, comparison)(data))
-    (ROOT / "docs" / "searched.md").write_text("\n\n".join(parts) + "\n")
+    (ROOT / "docs" / "searched.md").write_text("\n\n".join([HEAD.strip(), "\n".join(summary), *parts]) + "\n")
 
 
 if __name__ == "__main__":
