@@ -145,6 +145,7 @@ def _growth(ticks: int, predictor: Mapping[str, Any]) -> Tensor:
     """[T, T]: how a predictor's error grows with the distance d, over how the drift does, 1 at d = 1.
 
     A polynomial of order m through even distances errs by the product of d, d + 1, ..., d + m, where holding errs by d.
+    What hindsight makes of that depends on the computed tick after, which only `Response` looks at.
     """
     distance = (torch.arange(ticks) - torch.arange(ticks).unsqueeze(1)).clamp_min(1).double()
     growth = torch.ones_like(distance)
