@@ -55,7 +55,7 @@ def of_prompts(
 
     Args:
         model: a folder or a hub id.
-        prompts: at least two.
+        prompts: at least two more than twice `confirming`.
         steps, confirming, batch: as for `of_testbed`.
     """
     half = len(prompts) // 2

@@ -48,8 +48,9 @@ def split_of(args: argparse.Namespace) -> tuple[Any, Split]:
     if args.model in zoo.NAMES:
         return of_testbed(args.model, args.steps, args.samples, args.confirm, args.held_out, args.batch)
     prompts = args.prompts.read_text().splitlines() if args.prompts else []
-    if len(prompts) < 2:
-        raise SystemExit("--prompts must name a file of at least two prompts, one on each line")
+    if len(prompts) // 2 <= args.confirm:
+        least = 2 * (args.confirm + 1)
+        raise SystemExit(f"--prompts must name a file of at least {least} prompts, one on each line")
     return of_prompts(args.model, prompts, args.steps, args.confirm, args.batch)
 
 

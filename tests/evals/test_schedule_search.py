@@ -46,3 +46,12 @@ def test_what_does_not_go_together_is_refused(
     with pytest.raises(SystemExit):
         rows(tmp_path, *options)
     assert message in capsys.readouterr().err
+
+
+def test_too_few_prompts_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("a cube\na ball\na cone\n")
+    asked = ["a-model", "--prompts", prompts, "--confirm", "1", "--out", tmp_path]
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *map(str, asked)])
+    with pytest.raises(SystemExit, match="at least 4 prompts"):
+        runpy.run_path(str(SCRIPT), run_name="__main__")
