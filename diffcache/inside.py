@@ -25,9 +25,6 @@ Forward = Callable[..., Any]
 Arguments = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 """A module, and what it is called with."""
 
-Verdicts = dict[str, tuple[Step, list[Verdict]]]
-"""By site: where it stands, and what is done there."""
-
 STREAMS = ("stack", "range", "block")
 """Kinds of sites through which the hidden streams pass: only these can be stored as a residual."""
 
@@ -58,19 +55,18 @@ class Inside:
     def run(self, module: nn.Module, forward: Forward, call: Call, turn: Turn, branch: Branch) -> Any:
         """One denoiser call: decides at each site that the forward reaches."""
         if branch.anatomy is None:
-            output, verdicts = self._learn(module, forward, call, turn, branch)
+            output, done = self._learn(module, forward, call, turn, branch)
         else:
             this = _Pass(self, call, turn, branch, branch.anatomy)
             with watched(this):
                 output = forward(*call.args, **call.kwargs)
-            verdicts = this.verdicts()
+            done = this.done()
             if this.strayed:
                 branch.empty()
-                output, verdicts = self._learn(module, forward, call, turn, branch)
-                strayed = [Verdict(Decision.COMPUTE, STRAYED)]
-                verdicts = {site: (step, strayed) for site, (step, _) in verdicts.items()}
+                output, done = self._learn(module, forward, call, turn, branch)
+                done = [each._replace(verdicts=[Verdict(Decision.COMPUTE, STRAYED)]) for each in done]
         branch.changed = False
-        self._write_down(call, turn, branch, verdicts)
+        self._write_down(call, turn, branch, done)
         return output
 
     def keep(
@@ -90,9 +86,9 @@ class Inside:
 
     def _learn(
         self, module: nn.Module, forward: Forward, call: Call, turn: Turn, branch: Branch
-    ) -> tuple[Any, Verdicts]:
+    ) -> tuple[Any, list[Done]]:
         """The branch's first call: computed, and watched to find its sites. Whatever is asked of it is forced."""
-        verdicts: Verdicts = {}
+        verdicts: dict[str, tuple[Step, list[Verdict]]] = {}
         kept: dict[str, list[Tensor]] = {}
 
         def ask(site: str, kind: str) -> Step:
@@ -113,15 +109,12 @@ class Inside:
                 ask(site.name, site.kind)
             if site.name in kept:
                 self.planner.computed(branch, 0, verdicts[site.name][0], seen, kept[site.name])
-        return output, verdicts
+        return output, [Done(*verdicts[site.name], site.share) for site in anatomy.sites]
 
-    def _write_down(self, call: Call, turn: Turn, branch: Branch, verdicts: Verdicts) -> None:
+    def _write_down(self, call: Call, turn: Turn, branch: Branch, done: list[Done]) -> None:
         assert branch.anatomy is not None
         rest = 1 - branch.anatomy.share
         beside = Done(turn.step(branch.name), [Verdict(Decision.COMPUTE)], rest, cached=False)
-        done = [
-            Done(*verdicts[site.name], site.share) for site in branch.anatomy.sites if site.name in verdicts
-        ]
         self.record.add(self.name, call.batch, [beside, *done])
 
 
@@ -168,9 +161,9 @@ class _Pass:
     def strayed(self) -> bool:
         return self._strayed or (self._here is not None and self._here.skips)
 
-    def verdicts(self) -> Verdicts:
+    def done(self) -> list[Done]:
         """What was done at the sites that were reached."""
-        return {visit.site.name: (visit.step, visit.verdicts) for visit in self._reached}
+        return [Done(visit.step, visit.verdicts, visit.site.share) for visit in self._reached]
 
     def unit(self, module: nn.Module, forward: Forward, args: Any, kwargs: dict[str, Any]) -> Any:
         path = self.watches[id(module)]

@@ -16,9 +16,9 @@ from diffcache.calls import Call
 from diffcache.config import CacheConfig, RunFacts
 from diffcache.engine import Engine
 from diffcache.formats import Format
-from diffcache.inside import Inside, Verdicts
+from diffcache.inside import Inside
 from diffcache.layout import Layout
-from diffcache.records import RunRecord
+from diffcache.records import Done, RunRecord
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.steps import Decision, Step
 from diffcache.sites import Site
@@ -157,16 +157,17 @@ class _Inside(Inside):
     def run(self, module: nn.Module, forward: Forward, call: Call, turn: Turn, branch: Branch) -> Any:
         take = self.takes.inside(self.name, branch.name, module, forward, call, self.places, self.tap)
         assert take.anatomy is not None
-        branch.anatomy, verdicts = take.anatomy, Verdicts()
+        branch.anatomy, done = take.anatomy, list[Done]()
         branch.sources = Layout(take.call, take.output, residual=True).sources()
         for site in take.anatomy.sites:
             step = turn.step(branch.name, site.name, site.kind)
-            verdicts[site.name] = step, self.planner.verdicts(step, branch, lambda lane: [])
-            if len(verdicts) == 1:
+            verdicts = self.planner.verdicts(step, branch, lambda lane: [])
+            done.append(Done(step, verdicts, site.share))
+            if len(done) == 1:
                 self.planner.arrived(branch, 0, [*take.seen])
-            if verdicts[site.name][1][0].decision.computes and site.name in take.parts:
+            if verdicts[0].decision.computes and site.name in take.parts:
                 outputs = self.keep(branch, step, *take.parts[site.name], site.continues)
                 self.planner.computed(branch, 0, step, [*take.seen], outputs)
         branch.changed = False
-        self._write_down(call, turn, branch, verdicts)
+        self._write_down(call, turn, branch, done)
         return take.blank()
