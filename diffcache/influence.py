@@ -11,6 +11,9 @@ from torch import Tensor
 IMPULSE = 1e-3
 """Small, so that no clipping of predicted samples sets in."""
 
+AMPLIFIED = 3.2
+"""Log of by what a denoiser amplifies an error at a run's first tick until its end: 2.9 to 3.9 on the four testbeds."""
+
 
 class Influence:
     """Of the outputs of one loop, by place in the noise scheduler's list of timesteps.
@@ -30,6 +33,7 @@ class Influence:
     def __init__(self, noise_scheduler: Any, sigmas: Sequence[float] | None = None) -> None:
         self.obstacle: str | None = None
         self._moves = self._measured(noise_scheduler, sigmas)
+        self._weights = _amplified(self._moves)
 
     def ratio(self, place: int, to: int) -> float | None:
         """By what an output at `place` moves the result, over what one at `to` does; None where that is unknown."""
@@ -38,9 +42,17 @@ class Influence:
         ratio = self._moves[place] / self._moves[to] if self._moves[to] else math.inf
         return ratio if math.isfinite(ratio) else None
 
+    def weight(self, place: int) -> float:
+        """How much an error of the output at `place` matters to the result, over the mean of all; 1 where that is unknown.
+
+        Errors change what later outputs are made of, and real denoisers answer to that by more than the best one for data of
+        variance one does: by a constant factor at each tick.
+        """
+        return self._weights[place] if 0 <= place < len(self._weights) else 1.0
+
     def forget(self, why: str) -> None:
         """Nothing is known any more."""
-        self.obstacle, self._moves = why, []
+        self.obstacle, self._moves, self._weights = why, [], []
 
     def _measured(self, noise_scheduler: Any, sigmas: Sequence[float] | None) -> list[float]:
         """Of each timestep; none if a copy cannot be stepped, or draws noise: outputs then lie on no curve."""
@@ -68,6 +80,13 @@ def _passed_on(noise_scheduler: Any, sigmas: Sequence[float] | None) -> list[flo
         output[0, tick] += IMPULSE
         sample = _stepped(noise_scheduler, output, time, sample)
     return [float(move) / IMPULSE for move in sample.flatten()]
+
+
+def _amplified(moves: Sequence[float]) -> list[float]:
+    """Their sizes as the denoiser amplifies them, over their mean; none where that is not finite."""
+    sizes = [abs(move) * math.exp(-AMPLIFIED * i / len(moves)) for i, move in enumerate(moves)]
+    total = sum(sizes)
+    return [size * len(sizes) / total for size in sizes] if 0 < total < math.inf else []
 
 
 def _answer(noise_scheduler: Any, sigma: float) -> float:

@@ -45,6 +45,10 @@ class Timetable:
         """By what the output of a tick moves the result, over what that of another does; None where that is unknown."""
         return None if self.influence is None else self.influence.ratio(self.first + tick, self.first + to)
 
+    def weight(self, tick: int) -> float:
+        """How much an error at a tick matters, over the mean of all; 1 where that is unknown."""
+        return 1.0 if self.influence is None else self.influence.weight(self.first + tick)
+
     def repeats(self, tick: int) -> bool:
         """Whether a tick stands at the noise level of the one before it."""
         sigma = self.sigma(tick)
@@ -84,7 +88,8 @@ class Turn:
         """What a cache scheduler gets to know of it."""
         times = self.timetable
         sigma, repeats = times.sigma(self.tick), times.repeats(self.tick)
-        return Step(self.tick, times.num_ticks, branch, sigma, repeats, site, kind, times.time(self.tick))
+        time, weight = times.time(self.tick), times.weight(self.tick)
+        return Step(self.tick, times.num_ticks, branch, sigma, repeats, site, kind, time, weight)
 
 
 def sigmas_of(noise_scheduler: Any) -> list[float] | None:

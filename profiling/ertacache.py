@@ -23,6 +23,7 @@ def calibrate(
     closed: bool = False,
     rectify: bool = True,
     respace: bool = True,
+    hindsight: bool = True,
 ) -> Schedule:
     """Makes an ERTACache schedule for runs like these.
 
@@ -31,7 +32,7 @@ def calibrate(
         calls: keyword arguments of each calibration call, all with the same number of steps.
         compute: share of ticks to compute; the error bound lambda is the one that gives it.
         closed: measure and fit along the trajectory that reuse leads to, not along the full one.
-        rectify, respace: which corrections to fit.
+        rectify, respace, hindsight: which corrections to try; each is kept where it helps (see `repairs.corrected`).
 
     Returns:
         A schedule that replays like any other: `accelerate(pipe, schedule)`.
@@ -44,7 +45,9 @@ def calibrate(
     schedule = static_schedule(recording, policy(recording, compute))
     if closed:
         schedule = _settled(pipe, calls, schedule, compute)
-    return corrected(pipe, calls, schedule, closed=closed, rectify=rectify, respace=respace)
+    return corrected(
+        pipe, calls, schedule, closed=closed, rectify=rectify, respace=respace, hindsight=hindsight
+    )
 
 
 def policy(recording: Recording, compute: float) -> list[int]:

@@ -1,4 +1,4 @@
-"""Repairs: ERTACache's two corrections (arXiv 2508.21091), fitted to any static schedule on a few calls."""
+"""Repairs: ERTACache's two corrections (arXiv 2508.21091) and hindsight, put on any static schedule by a few calls."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -57,6 +57,7 @@ def corrected(
     closed: bool = False,
     rectify: bool = True,
     respace: bool = True,
+    hindsight: bool = True,
 ) -> Schedule:
     """Puts corrections on any static schedule; each is kept only if it brings most of the samples nearer to their full runs.
 
@@ -67,9 +68,11 @@ def corrected(
         closed: fit along the trajectory that reuse leads to, not along the full one.
         rectify: fit affine maps.
         respace: adjust the steps to what the maps leave.
+        hindsight: make good at computed ticks what the reused ones before them lacked, without affine maps.
 
     Returns:
-        The schedule with what was kept; `measured["psnr_calibration"]` has what every candidate reached.
+        The schedule with what was kept (`producer["corrections"]["kept"]`); `measured["psnr_calibration"]` has what every
+        candidate reached.
 
     Raises:
         ScheduleError: `respace` for places inside a denoiser, or where noise levels are not known; or a schedule that
@@ -77,18 +80,31 @@ def corrected(
         TargetError: a call has not exactly one denoising loop.
     """
     runs = FullRuns(pipe, calls)
-    tried = candidates(runs, schedule, closed=closed, rectify=rectify, respace=respace)
-    best = tried[chosen(tried)].schedule
-    producer = {**schedule.producer, "corrections": {"calls": calls_hash(calls), "closed": closed}}
+    tried = candidates(runs, schedule, closed=closed, rectify=rectify, respace=respace, hindsight=hindsight)
+    kept = chosen(tried)
+    corrections = {"calls": calls_hash(calls), "closed": closed, "kept": kept}
     reached = {name: candidate.psnr for name, candidate in tried.items()}
-    return replace(best, producer=producer, measured={**schedule.measured, "psnr_calibration": reached})
+    return replace(
+        tried[kept].schedule,
+        producer={**schedule.producer, "corrections": corrections},
+        measured={**schedule.measured, "psnr_calibration": reached},
+    )
 
 
 def candidates(
-    runs: FullRuns, schedule: Schedule, *, closed: bool = False, rectify: bool = True, respace: bool = True
+    runs: FullRuns,
+    schedule: Schedule,
+    *,
+    closed: bool = False,
+    rectify: bool = True,
+    respace: bool = True,
+    hindsight: bool = True,
 ) -> dict[str, Candidate]:
-    """What `corrected` chooses from, by name: "schedule", "+ rectification", and the rules of `respaced` on the better of
-    these two. Arguments and errors are those of `corrected`."""
+    """What `corrected` chooses from, by name.
+
+    "schedule", "+ rectification", the rules of `respaced` on the better of these two, and all of them that have no affine maps
+    once more, with hindsight. Arguments and errors are those of `corrected`.
+    """
     plain = with_corrections(schedule, {})
     tried = {"schedule": Candidate.tried(runs, plain)}
     if rectify:
@@ -98,6 +114,12 @@ def candidates(
     if respace:
         rules = respaced(runs.pipe, runs.calls, tried[chosen(tried)].schedule, closed=closed)
         tried |= {f"+ {rule}": Candidate.tried(runs, adjusted) for rule, adjusted in rules.items()}
+    if hindsight and set(schedule.table) <= set(schedule.models):
+        tried |= {
+            f"{name}, hindsight": Candidate.tried(runs, looking_back(candidate.schedule))
+            for name, candidate in tried.items()
+            if candidate.schedule.corrections.keys() <= {RESPACED}
+        }
     return tried
 
 
@@ -151,6 +173,12 @@ def with_corrections(schedule: Schedule, corrections: dict[str, Tensor]) -> Sche
     """A schedule with these corrections instead of its own."""
     fitted = schedule.fingerprint() if corrections else None
     return replace(schedule, corrections=corrections, fitted_with=fitted)
+
+
+def looking_back(schedule: Schedule) -> Schedule:
+    """A schedule with hindsight; its corrections stay."""
+    predictor = {**schedule.predictor, "hindsight": True}
+    return with_corrections(replace(schedule, predictor=predictor), dict(schedule.corrections))
 
 
 def _levels(schedule: Schedule, final: float, shares: Sequence[float]) -> Tensor:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from diffcache.schedulers.error_control import ErrorControl
 from diffcache.schedulers.moments import Axis
-from diffcache.schedulers.steps import Step
+from diffcache.schedulers.steps import Decision, Step
 
 HALF = 0.02
 """The threshold at which half of the ticks are computed, about, on the testbeds in 50 steps."""
@@ -14,11 +14,9 @@ HALF = 0.02
 STEEPNESS = 3
 """And the power of how sparse computed ticks are to be with which it grows there."""
 
-RESERVE = 0.7
-"""Of the even density, what a stretch that bends must leave to the ticks after it: they may matter more."""
-
-LONGEST = 1.5
-"""Of the even gap, what a gap may be where nothing seems to bend, for the same reason."""
+RESERVE = 0.8
+"""Of the even density, what a stretch that bends must leave to the ticks after it; all of it, where errors matter less than
+on average."""
 
 
 class Allowance(ErrorControl):
@@ -26,8 +24,9 @@ class Allowance(ErrorControl):
 
         threshold = HALF * (ticks left / (2 * computed ticks left))^STEEPNESS
 
-    When nothing is left, the rest is reused; when as much is left as there are ticks, they are computed. What is measured
-    is the error of the output, not what becomes of it, so the density of computed ticks stays within bounds of an even one.
+    When nothing is left, the rest is reused; when as much is left as there are ticks, they are computed. Errors are weighed by
+    how much they matter (`Step.weight`). Ticks are spent early, within `RESERVE`, and never saved: what is expected of a gap is
+    the less reliable the longer it is, so none is longer than even ones of what is left would be.
 
     Args:
         num_ticks: of the run.
@@ -45,21 +44,26 @@ class Allowance(ErrorControl):
     def affords(self, step: Step) -> bool:
         return self._left > 0
 
+    def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
+        if signal is None:  # one tick is computed: nothing says yet how to go on
+            return Decision.COMPUTE if self.due(step) else Decision.HOLD
+        return super().decide(step, signal)
+
     def due(self, step: Step) -> bool:
         if not self.affords(step) or self._left >= self._end - step.tick:
             return self.affords(step)
-        sparseness = self._sparseness(step)
+        sparseness = (self._end - step.tick) / self._left
         self.threshold = threshold_of(sparseness)
-        waited = step.tick - self._points[0].tick
-        return super().due(step) and (sparseness * RESERVE <= self._even or waited >= sparseness)
+        waited = step.tick - self._last
+        reserve = RESERVE if step.weight >= 1 else 1.0
+        return super().due(step) and (sparseness * reserve <= self._even or waited >= sparseness)
+
+    def weight(self, step: Step) -> float:
+        return step.weight
 
     def longest(self, step: Step) -> float:
-        """A gap may also be as long as even ones would be: small budgets cannot grow theirs one by one."""
-        return min(max(super().longest(step), self._sparseness(step)), LONGEST * self._even)
-
-    def _sparseness(self, step: Step) -> float:
-        """Ticks left for each that may be computed."""
-        return (self._end - step.tick) / self._left
+        """As even ones would be, to a tick, of what was left after the last computed tick; two in any case."""
+        return max(round((self._end - self._last) / (self._left + 1)), 2)
 
     def computed(self, latents: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         super().computed(latents, outputs)

@@ -58,8 +58,12 @@ class ErrorControl(CacheScheduler):
         foreseen = self._foreseen(signal, step.moment)
         best = min(foreseen, key=foreseen.__getitem__)
         if not step.repeats_sigma:
-            self.error += foreseen[best]
+            self.error += foreseen[best] * self.weight(step)
         return Decision.COMPUTE if self.due(step) else best
+
+    def weight(self, step: Step) -> float:
+        """How much an error at this tick matters."""
+        return 1.0
 
     def affords(self, step: Step) -> bool:
         """Whether this tick may be computed at all."""
@@ -67,12 +71,17 @@ class ErrorControl(CacheScheduler):
 
     def due(self, step: Step) -> bool:
         """Whether reusing this tick would cost too much, or make the gap too long."""
-        return not self.error < self.threshold or step.tick - self._points[0].tick >= self.longest(step)
+        return not self.error < self.threshold or step.tick - self._last >= self.longest(step)
 
     def longest(self, step: Step) -> float:
         """How far from the last computed tick the next one may be."""
         newest, before = self._points[:2]
         return GROWTH * (newest.tick - before.tick)
+
+    @property
+    def _last(self) -> int:
+        """The last computed tick."""
+        return self._points[0].tick if self._points else 0
 
     def computed(self, latents: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         self.error = 0.0

@@ -21,6 +21,7 @@ class Step(NamedTuple):
         site: name of the place that is decided: "model" for the whole denoiser, else as `discover` lists it.
         kind: its kind: "model", "stack", "range", "block", "self-attention", ...
         training_time: the noise scheduler's timestep as a fraction of its training steps; None where unknown.
+        weight: how much an error at this tick matters to the result, over the mean of the loop's ticks; 1 where unknown.
     """
 
     tick: int
@@ -31,19 +32,11 @@ class Step(NamedTuple):
     site: str = MODEL
     kind: str = MODEL
     training_time: float | None = None
+    weight: float = 1.0
 
     def at(self, site: str, kind: str) -> "Step":
         """The same call, at a place inside its denoiser."""
-        return Step(
-            self.tick,
-            self.num_ticks,
-            self.branch,
-            self.sigma,
-            self.repeats_sigma,
-            site,
-            kind,
-            self.training_time,
-        )
+        return self._replace(site=site, kind=kind)
 
     def place(self, denoiser: str) -> str:
         """The site's name in reports and schedules: the denoiser's, followed by that of a place inside it."""

@@ -18,13 +18,13 @@ from diffcache.evals.rendering import noise_scheduler, render
 from diffcache.evals.rulers import rulers
 from diffcache.profiling.calibrations import threshold_for
 from diffcache.profiling.calling import frozen
-from diffcache.profiling.ertacache import policy, static_schedule
+from diffcache.profiling.ertacache import calibrate, policy, static_schedule
 from diffcache.profiling.full_runs import FullRuns
 from diffcache.profiling.record import record
 from diffcache.profiling.repairs import Candidate, candidates, chosen
 from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.easycache import EasyCacheConfig
-from diffcache.recipes.replay import RESPACED, ReplayConfig
+from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.uniform import UniformConfig
 
 STEPS, TICKS = 50, 26
@@ -73,6 +73,10 @@ class Ablation:
         tried = candidates(self.fitted, schedule)
         self.seconds = time.process_time() - begun
         yield from self.compared("ERTACache", tried)
+        closed = calibrate(self.pipe, self.calls, compute=compute, closed=True)
+        made = closed.producer["corrections"]["kept"]
+        reached = closed.measured["psnr_calibration"][made]
+        yield self._row("ERTACache, closed loop", made, ReplayConfig(schedule=closed), reached, True)
         held = frozen(self.pipe, self.calls[0], UniformConfig(interval=2))
         drawn = frozen(self.pipe, self.calls[0], UniformConfig(interval=2, order=1, basis="output"))
         yield from self.compared("uniform hold", candidates(self.fitted, held, respace=False))
@@ -90,9 +94,6 @@ class Ablation:
         kept = chosen(tried)
         for key, candidate in tried.items():
             yield self._row(name, key, ReplayConfig(schedule=candidate.schedule), candidate.psnr, key == kept)
-        for key in [key for key in tried if tried[key].schedule.corrections.keys() <= {RESPACED}]:
-            looking_back = ReplayConfig(schedule=tried[key].schedule, hindsight=True)
-            yield self._row(name, f"{key}, hindsight", looking_back, round(self.fitted.psnr(looking_back), 2))
 
     def quality(self, pictures: torch.Tensor) -> float:
         return round(float(psnr(pictures, self.full).median()), 2)

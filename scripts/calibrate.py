@@ -51,10 +51,12 @@ def candidates(args: argparse.Namespace, pipe: Any, calls: list[Call]) -> dict[s
     if args.method == "ertacache":
         schedule = ertacache.calibrate(pipe, calls, compute=args.compute, closed=args.closed)
         schedule.save_pretrained(args.out)
+        without = ReplayConfig(schedule=schedule, hindsight=False)
         return {
-            "schedule alone": ReplayConfig(schedule=schedule, rectify=False, respace=False),
-            "+ rectification, if kept": ReplayConfig(schedule=schedule, respace=False),
-            "+ step adjustment, if kept": ReplayConfig(schedule=schedule),
+            "schedule alone": without.replace(rectify=False, respace=False),
+            "+ rectification, if kept": without.replace(respace=False),
+            "+ step adjustment, if kept": without,
+            "+ hindsight, if kept": ReplayConfig(schedule=schedule),
         }
     if args.method == "profilingdit":
         schedule = profilingdit.calibrate(pipe, calls, background=args.background)

@@ -22,7 +22,7 @@ class BudgetConfig(CacheConfig):
         speedup: ticks of the run over computed ticks, at least; 1 computes everything.
         order: the highest order of extrapolation, 0 to 2; 0 holds.
         axis: what curves are drawn over: "sigma" (the noise level) or "tick".
-        warmup_steps: None: 3, the least that shows a bend, or what the budget has for them.
+        warmup_steps: None: 2, an eighth of a budget below 16 ticks, or 3 where the number of ticks is unknown.
     """
 
     name: ClassVar[str] = "budget"
@@ -62,7 +62,7 @@ class BudgetConfig(CacheConfig):
 
     def warmup(self, run: RunFacts) -> int:
         most = self.most_ticks(run)
-        return 3 if most is None else max(min(3, _planned(most, run) - self.tail_steps), 1)
+        return 3 if most is None else max(min(2, _planned(most, run) // 8), 1)
 
 
 def allowed(num_ticks: int, speedup: float) -> int:

@@ -12,13 +12,14 @@ from diffcache.schedulers.schedule import Schedule
 @dataclass(frozen=True, kw_only=True)
 class ERTACacheConfig(CacheConfig):
     """Where: the whole denoiser. When: a calibrated schedule. How: hold the residual v - x, repaired: an affine map of each
-    channel, and steps that are shorter where reuse is far off.
+    channel, steps that are shorter where reuse is far off, or hindsight, as the calibration found best.
 
     Attributes:
         calibration: folder or hub id of a schedule that `diffcache.profiling.ertacache` has made (scripts/calibrate.py).
             None: not calibrated: an even schedule without repair.
         rectify: apply the affine maps.
         respace: run at the respaced noise levels.
+        hindsight: None: as calibrated.
         interval: of the even schedule, where there is no calibration; 1 computes everything.
         warmup_steps: None: 1.
     """

@@ -16,13 +16,14 @@ def test_the_ticks_that_a_budget_allows(ticks: int, speedup: float) -> None:
     assert allowed(ticks, speedup) == max(int(ticks / speedup + 1e-9), 1)
 
 
-def walked(num_ticks: int, count: int, errors: list[float]) -> str:
+def walked(num_ticks: int, count: int, errors: list[float], weights: list[float] | None = None) -> str:
     """A run whose outputs bend as `errors` say: at each tick, what holding would miss one tick further on."""
     allowance, marks, last = Allowance(num_ticks, count, tail=1, order=0, axis="tick"), "", [0]
     for tick in range(num_ticks):
         signal = [errors[last[0]] * (last[0] - last[1])] if tick > 1 else None
         forced = tick < 2 or tick == num_ticks - 1
-        computes = forced or allowance.decide(Step(tick, num_ticks, "0"), signal).computes
+        step = Step(tick, num_ticks, "0", weight=1.0 if weights is None else weights[tick])
+        computes = forced or allowance.decide(step, signal).computes
         if computes:
             allowance.compared([Moment(past) for past in last], Moment(tick), torch.zeros(1))
             allowance.computed([], [])
@@ -38,9 +39,24 @@ def test_a_budget_is_spent_to_the_last_tick_however_the_output_bends(count: int,
 
 
 def test_it_is_spent_where_the_output_bends() -> None:
-    marks = walked(50, 16, [0.001] * 20 + [0.03] * 15 + [0.001] * 15)
-    assert marks.count("#") == 16
-    assert marks[20:36].count("#") > marks[4:20].count("#")
+    marks = walked(50, 25, [0.001] * 15 + [0.03] * 15 + [0.001] * 20)
+    assert marks.count("#") == 25
+    assert marks[15:30].count("#") > marks[2:17].count("#")
+
+
+def test_and_where_errors_matter() -> None:
+    """A stretch that bends as much may take from those after it only if errors there matter as much as on average."""
+    bends = [0.03] * 20 + [0.001] * 30
+    matters, matters_less = (walked(50, 25, bends, [weight] * 20 + [1.0] * 30) for weight in (2.0, 0.5))
+    assert matters[:20].count("#") > 12
+    assert matters_less[:20].count("#") <= 11
+
+
+@pytest.mark.parametrize("count", [12, 16, 20, 25])
+def test_nothing_is_saved_for_later(count: int) -> None:
+    """However little seems to be lost, no gap is a whole tick longer than even ones."""
+    gaps = [len(gap) + 1 for gap in walked(50, count, [0.0] * 50).split("#")[1:-1]]
+    assert max(gaps) <= 50 / count + 1
 
 
 def test_the_threshold_follows_from_what_is_left() -> None:
@@ -72,4 +88,4 @@ def test_denoisers_that_share_a_run_spread_their_ticks_evenly() -> None:
     scheduler = BudgetConfig(speedup=50 / 12).scheduler(RunFacts("Net", experts=2, num_ticks=50))
     scheduler.compared([Moment(0)], Moment(1), torch.zeros(3))
     due = [tick for tick in range(3, 50) if scheduler.decide(Step(tick, 50, "0"), [0.0] * 3).computes]
-    assert due == spread(50, 11, 3)[3:]
+    assert due == [tick for tick in spread(50, 11, 1) if tick >= 3]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from diffcache.influence import Influence
+from diffcache.influence import AMPLIFIED, Influence
 from diffcache.timetable import sigmas_of
 
 STEPS = 12
@@ -111,6 +111,19 @@ def test_unknown_places_have_no_ratio() -> None:
     influence = Influence(made("DDIMScheduler"))
     assert influence.ratio(STEPS, 1) is None
     assert influence.ratio(1, -1) is None
+
+
+@each_scheduler
+def test_weights_are_what_an_error_moves_and_the_denoiser_amplifies(name: str) -> None:
+    influence, ticks = influence_of(name), len(made(name).timesteps)
+    weights = [influence.weight(tick) for tick in range(ticks)]
+    assert sum(weights) == pytest.approx(ticks)
+    for tick in range(2, ticks - 1):
+        moved, later = influence.ratio(tick, tick + 1), math.exp(-AMPLIFIED / ticks)
+        if moved is not None:
+            assert weights[tick] == pytest.approx(abs(moved) / later * weights[tick + 1])
+    influence.forget("")
+    assert influence.weight(2) == Influence(None).weight(2) == 1
 
 
 @pytest.mark.parametrize("name", ["EulerAncestralDiscreteScheduler", "LCMScheduler", "DDPMScheduler"])
