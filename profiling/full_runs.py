@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from diffcache import report
 from diffcache.attach import detach
 from diffcache.config import CacheConfig
 from diffcache.profiling.calling import Call, accelerated
 from diffcache.profiling.loops import target_of
 from diffcache.profiling.pictures import pictures_of, psnr, rewound
+from diffcache.schedulers.schedule import Schedule
 
 
 class FullRuns:
@@ -37,6 +39,17 @@ class FullRuns:
         """What the pipeline makes of the same calls with a method."""
         with accelerated(self.pipe, config):
             return self._render("calls")
+
+    def decided(self, config: CacheConfig) -> tuple[Schedule, Tensor]:
+        """What a method decides in the last call, as a schedule, and the PSNR of each sample, in dB.
+
+        Raises:
+            ScheduleError: the run cannot be frozen, as `RunReport.to_schedule` says.
+        """
+        with accelerated(self.pipe, config):
+            pictures = self._render("calls")
+            schedule: Schedule = report(target_of(self.pipe)).to_schedule()
+        return schedule, psnr(pictures, self.pictures)
 
     def psnrs(self, config: CacheConfig) -> Tensor:
         """Of each sample, in dB."""

@@ -5,31 +5,31 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from diffcache.config import RunFacts
+from diffcache.config import CacheConfig, RunFacts
 from diffcache.profiling.calling import Call, calls_hash, frozen
 from diffcache.profiling.full_runs import FullRuns
 from diffcache.recipes.budget import BudgetConfig, allowed, spread
-from diffcache.recipes.curvature import CurvatureConfig
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.schedulers.allowance import Appointed
 from diffcache.schedulers.error_control import ErrorControl
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.schedule import ALL, Schedule
-from diffcache.schedulers.search.local import local_search
+from diffcache.schedulers.search.local import Ticks, local_search
 from diffcache.schedulers.steps import Decision
-
-THRESHOLDS = [0.5 * 0.86**i for i in range(48)]
-"""Of error control, from few computed ticks to nearly all."""
 
 CLOSE = 1.0
 """So far above the quality that was asked for, in dB, nothing more is left out."""
 
 THINNED = 6
-"""So many single ticks are tried to be left out for a quality."""
+"""So many guidance passes are tried to be left out for it."""
+
+MOVES = 12
+"""So many placings with one tick less,"""
 
 TRIALS = 32
-"""And so many placings for a speed-up."""
+"""and so many for a speed-up."""
 
 SKEWS = (1.0, 0.8, 0.65)
 """Placings that a search starts from: even ones, and ones ever denser towards the end (powers of the share of ticks)."""
@@ -59,15 +59,15 @@ def tune(
 ) -> Schedule:
     """Finds a schedule on some prompts and verifies it on others.
 
-    Every second prompt is kept apart. For a quality, the decisions of error control (`curvature`) at a threshold are frozen; the
-    threshold is looked for on the one half, and its search ends when both halves keep the quality. Single ticks are then left
-    out as long as they do. For a speed-up, a local search on the one half begins with the ticks that error control chooses and
-    with regular ones, and moves single ticks.
+    Every second prompt is kept apart: the other half says where ticks are best computed, and this one whether that is enough. For a
+    quality, the search begins with the fewest ticks at which `speedup=` keeps it, and goes on with one tick less as long as
+    single ticks can be moved so that it is kept. Single guidance passes are left out in the end, where a decibel is left over.
+    For a speed-up, a local search begins with the ticks that `speedup=` chooses and with regular ones, and moves single ticks.
 
     Args:
         pipe: a pipeline; it is plain afterwards.
         prompts: at least two: texts, or whole calls as keyword arguments (for pipelines without a prompt).
-        quality: median PSNR in dB to the full run that must be kept on either half of the prompts.
+        quality: median PSNR in dB to the full run that must be kept on the half that is kept apart.
         speedup: or ticks of a run over computed ticks.
         **call: what every call is given besides (`num_inference_steps`, `height`, ...). Prompt i is drawn with seed i.
 
@@ -99,42 +99,39 @@ class Tuner:
         self.seen, self.apart = FullRuns(pipe, calls[::2]), FullRuns(pipe, calls[1::2])
         self.full = frozen(pipe, calls[0], BudgetConfig(speedup=1))
         self.ticks = self.full.num_ticks
-        self._bent: dict[float, Schedule] = {}
+        self._decided: dict[CacheConfig, tuple[Schedule, Tensor]] = {}
         self._reached: dict[tuple[bool, str], float] = {}
 
     def for_speedup(self, speedup: float) -> Schedule:
         """The best placing of as many ticks as a speed-up allows."""
         count = allowed(self.ticks, speedup)
-        bent = frozen(self.seen.pipe, self.calls[0], BudgetConfig(speedup=speedup))
-        starts = [computed_ticks(bent), *(spread(self.ticks, count, 1, skew) for skew in SKEWS)]
+        online = self.online(count)
+        starts = [computed_ticks(online), *(spread(self.ticks, count, 1, skew) for skew in SKEWS)]
         found = local_search(starts, self.ticks, self._loss, TRIALS)
-        placed = frozen(self.seen.pipe, self.calls[0], PlacedConfig(ticks=found.ticks))
-        placings = [bent, placed, *(self.even(count, order) for order in (1, 2, 0))]
+        placings = [online, self._placed(found.ticks), *(self.even(count, order) for order in (1, 2, 0))]
         return self._measured(max(placings, key=self.psnr), {"speedup": speedup})
 
-    def _loss(self, ticks: Sequence[int]) -> float:
-        """Of a placing: the mean over samples, which a few lucky ones move less than the median."""
-        return -float(self.seen.psnrs(PlacedConfig(ticks=tuple(ticks))).mean())
-
     def for_quality(self, quality: float) -> Schedule:
-        """The fewest ticks that keep a quality.
+        """The fewest ticks that keep a quality on the half that is kept apart.
 
         Raises:
             ConfigError: no reuse keeps it.
         """
-        low, high = 0, len(THRESHOLDS) - 1
+        low, high = 1, self.ticks
         while low < high:
             middle = (low + high) // 2
-            kept = self.psnr(self.bent(THRESHOLDS[middle])) >= quality
+            kept = self.keeps(self.online(middle), quality)
             low, high = (low, middle) if kept else (middle + 1, high)
-        while low < len(THRESHOLDS) and not self.keeps(self.bent(THRESHOLDS[low]), quality):
-            low += 1
-        while low and self.keeps(self.bent(THRESHOLDS[low - 1]), quality):
-            low -= 1
-        found = self._thinned(self.full if low == len(THRESHOLDS) else self.bent(THRESHOLDS[low]), quality)
-        if bool(found.decisions.all()):
+        if low == self.ticks:
             raise ConfigError(f"no reuse keeps {quality} dB here: run the pipeline as it is.")
-        return self._measured(found, {"quality": quality})
+        found = self.online(low)
+        while (fewer := self._with_one_less(found, quality)) is not None:
+            found = fewer
+        return self._measured(self._thinned(found, quality), {"quality": quality})
+
+    def online(self, count: int) -> Schedule:
+        """So many ticks, where `speedup=` computes them."""
+        return self._decide(BudgetConfig(speedup=self.ticks / count))[0]
 
     def psnr(self, schedule: Schedule, *, apart: bool = False) -> float:
         """Median over the prompts of one half, in dB."""
@@ -143,14 +140,6 @@ class Tuner:
             runs = self.apart if apart else self.seen
             self._reached[key] = runs.psnr(ReplayConfig(schedule=schedule))
         return self._reached[key]
-
-    def bent(self, threshold: float) -> Schedule:
-        """What error control decides at this threshold in the first call."""
-        if threshold not in self._bent:
-            self._bent[threshold] = frozen(
-                self.seen.pipe, self.calls[0], CurvatureConfig(threshold=threshold)
-            )
-        return self._bent[threshold]
 
     def even(self, count: int, order: int) -> Schedule:
         """So many ticks, evenly spread, extrapolated with this order."""
@@ -163,23 +152,43 @@ class Tuner:
             self.full, table={site: {ALL: marks} for site in self.full.models}, predictor=predictor
         )
 
-    def lowest(self, schedule: Schedule) -> float:
-        """Median PSNR in dB over the worse half."""
-        return min(self.psnr(schedule), self.psnr(schedule, apart=True))
-
     def keeps(self, schedule: Schedule, quality: float) -> bool:
-        """Both halves do; the second is rendered only if the first does."""
-        return all(self.psnr(schedule, apart=apart) >= quality for apart in (False, True))
+        """On the half that is kept apart."""
+        return self.psnr(schedule, apart=True) >= quality
+
+    def _with_one_less(self, schedule: Schedule, quality: float) -> Schedule | None:
+        """A placing of one tick less that keeps a quality; None where the search comes upon none."""
+        ticks = computed_ticks(schedule)
+        if len(ticks) < 3:
+            return None
+        crowded = _by_crowding(ticks)[0]
+        starts = [computed_ticks(self.online(len(ticks) - 1)), [tick for tick in ticks if tick != crowded]]
+        found = local_search(
+            starts, self.ticks, self._loss, MOVES, lambda tried: self.keeps(self._placed(tried), quality)
+        )
+        placed = self._placed(found.ticks)
+        return placed if self.keeps(placed, quality) else None
 
     def _thinned(self, schedule: Schedule, quality: float) -> Schedule:
-        """Without the ticks that the quality does not need."""
-        for tick in _by_crowding(schedule)[:THINNED]:
-            if self.lowest(schedule) < quality + CLOSE:
-                break
-            thinner = _without(schedule, tick)
-            if self.keeps(thinner, quality):
-                schedule = thinner
+        """Without the last guidance pass of ticks that the quality does not need."""
+        for tick in _by_crowding(computed_ticks(schedule))[:THINNED]:
+            if self.keeps(schedule, quality + CLOSE):
+                thinner = _without_last_pass(schedule, tick)
+                schedule = thinner if self.keeps(thinner, quality) else schedule
         return schedule
+
+    def _loss(self, ticks: Ticks) -> float:
+        """Of a placing: the mean over samples, which a few lucky ones move less than the median."""
+        return -float(self._decide(PlacedConfig(ticks=ticks))[1].mean())
+
+    def _placed(self, ticks: Ticks) -> Schedule:
+        return self._decide(PlacedConfig(ticks=ticks))[0]
+
+    def _decide(self, config: CacheConfig) -> tuple[Schedule, Tensor]:
+        """What a method decides on the first half, and the PSNR of each sample there, in dB."""
+        if config not in self._decided:
+            self._decided[config] = self.seen.decided(config)
+        return self._decided[config]
 
     def _measured(self, schedule: Schedule, aim: dict[str, float]) -> Schedule:
         """A candidate with what it costs and gives."""
@@ -199,9 +208,8 @@ def computed_ticks(schedule: Schedule) -> list[int]:
     return ticks
 
 
-def _by_crowding(schedule: Schedule) -> list[int]:
+def _by_crowding(computed: Sequence[int]) -> list[int]:
     """The computed ticks between the first and the last, those with the nearest neighbours first."""
-    computed = computed_ticks(schedule)
     gaps = {
         tick: after - before
         for before, tick, after in zip(computed, computed[1:], computed[2:], strict=False)
@@ -209,16 +217,15 @@ def _by_crowding(schedule: Schedule) -> list[int]:
     return sorted(gaps, key=gaps.__getitem__)
 
 
-def _without(schedule: Schedule, tick: int) -> Schedule:
-    """The same with a straight line at this tick, wherever it is computed."""
+def _without_last_pass(schedule: Schedule, tick: int) -> Schedule:
+    """The same with a straight line at this tick in the last guidance pass, if it is computed."""
 
     def marks(row: str) -> str:
         computes = row[tick] == Decision.COMPUTE.value
         return row[:tick] + Decision.LINE.value + row[tick + 1 :] if computes else row
 
-    table = {
-        site: {branch: marks(row) for branch, row in rows.items()} for site, rows in schedule.table.items()
-    }
+    last = schedule.branches[-1]
+    table = {site: {**rows, last: marks(rows[last])} for site, rows in schedule.table.items()}
     return replace(schedule, table=table)
 
 

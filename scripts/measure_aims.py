@@ -19,17 +19,22 @@ from diffcache.recipes.replay import ReplayConfig
 STEPS = 50
 SPEEDUPS = (1.3, 1.5, 2.0, 2.5, 3.0, 4.0)
 SHARES = (0.26, 0.4, 0.6)
-"""Of the ticks, at which the calibration prompts' PSNR, rounded down, makes a target: all can be reached."""
+"""Of the ticks, which evenly spread give the targets, rounded down: all can be reached."""
 
 
 def measured(testbed: str, samples: int) -> dict[str, Any]:
     """Of one testbed: each aim, and what came of it on prompts and seeds that had no part in it."""
     pipe = zoo.load(testbed)
     begun = time.process_time()
-    calls = [zoo.sample_call(testbed, seed, STEPS, samples // 2, "calibration") for seed in (1000, 2000)]
+    prompts = zoo.prompts(testbed, 2 * samples, "calibration")
+    calls = [
+        zoo.call_for(testbed, prompts[i : i + samples], range(1000 + i, 1000 + i + samples), STEPS)
+        for i in (0, samples)
+    ]
     tuner = Tuner(pipe, calls)
     unseen = FullRuns(pipe, [zoo.sample_call(testbed, 0, STEPS, samples)])
-    targets = sorted({math.floor(tuner.psnr(tuner.even(round(share * STEPS), 1))) for share in SHARES})
+    evenly = [tuner.even(round(share * STEPS), 1) for share in SHARES]
+    targets = sorted({math.floor(tuner.psnr(schedule, apart=True)) for schedule in evenly})
     quality = []
     for target in targets:
         found = tuner.for_quality(target)

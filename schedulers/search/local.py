@@ -39,7 +39,11 @@ class _Move(NamedTuple):
 
 
 def local_search(
-    starts: Iterable[Iterable[int]], num_ticks: int, loss: Callable[[Ticks], float], trials: int
+    starts: Iterable[Iterable[int]],
+    num_ticks: int,
+    loss: Callable[[Ticks], float],
+    trials: int,
+    until: Callable[[Ticks], bool] = lambda ticks: False,
 ) -> Found:
     """Looks for as many ticks of less loss, from the best of some starts; never worse than that.
 
@@ -53,6 +57,7 @@ def local_search(
         num_ticks: of the run.
         loss: of a set of ticks; asked for once for each.
         trials: how often it is asked at most.
+        until: asked of the best start, and of whatever is better than all before it; where it says so, the search ends.
 
     Raises:
         ConfigError: no start or no trial, or a start that reuses the first tick or lies outside of the run.
@@ -66,7 +71,8 @@ def local_search(
     losses = {ticks: loss(ticks) for ticks in begun[:trials]}
     best = min(losses, key=losses.__getitem__)
     failures: Counter[_Move] = Counter()
-    while len(losses) < trials:
+    done = until(best)
+    while not done and len(losses) < trials:
         fresh = [move for move in _moves(best, num_ticks) if _moved(best, move) not in losses]
         if not fresh:
             break
@@ -76,6 +82,7 @@ def local_search(
         losses[ticks] = loss(ticks)
         if losses[ticks] < losses[best]:
             best = ticks
+            done = until(best)
         else:
             failures[move] += 1
     return Found(best, losses[best], len(losses))

@@ -26,7 +26,8 @@ from diffcache.recipes.replay import RESPACED, ReplayConfig
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.respacing import stretched
 from diffcache.schedulers.errors import ConfigError, ScheduleError
-from diffcache.schedulers.schedule import ALL, Model
+from diffcache.schedulers.schedule import Model
+from diffcache.schedulers.search.local import local_search
 
 FLUX = CASES["FluxPipeline"]
 STEPS = 8
@@ -224,18 +225,36 @@ def test_tune_keeps_a_quality_on_prompts_that_it_has_not_seen(tmp_path: Path) ->
     assert report(pipe).compute_fraction == schedule.measured["compute_fraction"]
 
 
-def test_tune_leaves_out_what_a_quality_does_not_need() -> None:
+def test_tune_finds_the_fewest_ticks_that_it_can() -> None:
     tuner = Tuner(FLUX.build(), calls(2))
-    target = tuner.lowest(tuner.even(5, 1))
+    target = tuner.psnr(tuner.even(5, 1), apart=True)
     schedule = tuner.for_quality(target)
-    reached = tuner.lowest(schedule)
-    assert reached >= target
-    if reached >= target + tuning.CLOSE:
-        (row,) = set(schedule.table["transformer"].values())
-        for tick in range(1, STEPS - 1):
-            if row[tick] == "#":
-                thinner = replace(schedule, table={"transformer": {ALL: f"{row[:tick]}/{row[tick + 1 :]}"}})
-                assert tuner.lowest(thinner) < target
+    assert tuner.keeps(schedule, target)
+    enough = next(count for count in range(1, STEPS) if tuner.keeps(tuner.online(count), target))
+    assert len(tuning.computed_ticks(schedule)) <= enough
+
+
+def test_tune_moves_ticks_to_do_with_one_less() -> None:
+    """Of the quality that is best within one move of what `speedup=` gives with one tick less."""
+    tuner = Tuner(FLUX.build(), [FLUX.call(0, STEPS)] * 2)
+    start = tuple(tuning.computed_ticks(tuner.online(4)))
+    found = local_search([start], STEPS, tuner._loss, tuning.MOVES)
+    assert found.ticks != start
+    fewer = tuner._with_one_less(tuner.online(5), -found.loss)
+    assert fewer is not None
+    assert len(tuning.computed_ticks(fewer)) == 4
+    assert tuner._with_one_less(tuner.online(5), 99.9) is None
+
+
+def test_tune_leaves_out_passes_where_a_decibel_is_left() -> None:
+    tuner = Tuner(FLUX.build(), calls(2))
+    schedule = tuner.online(5)
+    reached = tuner.psnr(schedule, apart=True)
+    assert tuner._thinned(schedule, reached - tuning.CLOSE / 2) is schedule
+    assert len(tuning.computed_ticks(tuner._thinned(schedule, reached - 20))) < 5
+    guided = Schedule({}, {"net": {"cond": "##-#", "uncond": "##-#"}})
+    assert tuning._without_last_pass(guided, 1).table == {"net": {"cond": "##-#", "uncond": "#/-#"}}
+    assert tuning._without_last_pass(guided, 2) == guided
 
 
 def test_tune_places_a_budget_better_than_even_spacing_does() -> None:

@@ -55,6 +55,19 @@ def test_it_ends_where_no_move_is_left() -> None:
     assert found == ((0, 3), -3, 3)
 
 
+def test_it_ends_with_the_first_that_is_good_enough() -> None:
+    asked: list[Ticks] = []
+    found = local_search(
+        [(0, 1)],
+        9,
+        lambda ticks: -ticks[1],
+        trials=50,
+        until=lambda ticks: bool(asked.append(ticks)) or ticks[1] > 3,
+    )
+    assert found == ((0, 4), -4, 4)
+    assert asked == [(0, 1), (0, 2), (0, 3), (0, 4)]
+
+
 def test_short_moves_come_first_and_those_that_close_the_largest_gap() -> None:
     asked: list[Ticks] = []
     local_search([(0, 2, 4, 9)], TICKS, lambda ticks: float(asked.append(ticks) or len(asked)), trials=3)
