@@ -143,14 +143,7 @@ class Tuner:
 
     def even(self, count: int, order: int) -> Schedule:
         """So many ticks, evenly spread, extrapolated with this order."""
-        computed = set(spread(self.ticks, count, 1))
-        marks = "".join("#" if tick in computed else "-" for tick in range(self.ticks))
-        predictor = {
-            "name": "polynomial", "order": order, "axis": "sigma", "basis": "output", "hindsight": True,
-        }  # fmt: skip
-        return replace(
-            self.full, table={site: {ALL: marks} for site in self.full.models}, predictor=predictor
-        )
+        return evenly(self.full, count, order)
 
     def keeps(self, schedule: Schedule, quality: float) -> bool:
         """On the half that is kept apart."""
@@ -200,6 +193,16 @@ class Tuner:
         }
         producer = {"method": "tune", **aim, "prompts": calls_hash(self.calls)}
         return replace(schedule, measured=measured, producer=producer)
+
+
+def evenly(full: Schedule, count: int, order: int) -> Schedule:
+    """A full run's schedule with so many ticks, evenly spread, extrapolated with this order, and hindsight."""
+    computed = set(spread(full.num_ticks, count, 1))
+    marks = "".join("#" if tick in computed else "-" for tick in range(full.num_ticks))
+    predictor = {
+        "name": "polynomial", "order": order, "axis": "sigma", "basis": "output", "hindsight": True,
+    }  # fmt: skip
+    return replace(full, table={site: {ALL: marks} for site in full.models}, predictor=predictor)
 
 
 def computed_ticks(schedule: Schedule) -> list[int]:

@@ -83,8 +83,9 @@ def speedup(found: Results) -> str:
             str(aim),
             str(next(iter(of.values()))["ticks"]),
             *(
-                f"{of[testbed]['psnr']:.1f} / {max(of[testbed]['psnr_uniform_hindsight']):.1f} "
-                f"/ {max(of[testbed]['psnr_uniform']):.1f}"
+                " / ".join(
+                    f"{psnr:.1f}" for psnr in (of[testbed]["psnr"], *of[testbed]["psnr_even"].values())
+                )
                 for testbed in found
             ),
         ]
