@@ -102,6 +102,24 @@ def test_a_correction_is_kept_where_most_samples_gain() -> None:
     )
 
 
+def test_hindsight_is_one_more_correction_and_can_be_left_out() -> None:
+    pipe = FLUX.build()
+    runs, switches = FullRuns(pipe, calls()), {"rectify": False, "respace": False}
+    schedule = frozen(pipe, UniformConfig(interval=2))
+    assert list(repairs.candidates(runs, schedule, hindsight=False, **switches)) == ["schedule"]
+    tried = repairs.candidates(runs, schedule, **switches)
+    assert list(tried) == ["schedule", "schedule, hindsight"]
+    plain, looking_back = (candidate.schedule for candidate in tried.values())
+    assert not torch.equal(_render(pipe, looking_back), _render(pipe, plain))
+    with accelerated(pipe, ReplayConfig(schedule=looking_back, hindsight=False)):
+        switched_off = FLUX.render(pipe, 0, STEPS)
+    assert torch.equal(switched_off, _render(pipe, plain))
+    kept = repairs.corrected(pipe, calls(), schedule, **switches)
+    assert kept.producer["corrections"]["kept"] == repairs.chosen(tried)
+    inside = frozen(pipe, UniformConfig(interval=2, site="block"))
+    assert list(repairs.candidates(runs, inside, **switches)) == ["schedule"]
+
+
 def test_inside_a_denoiser_every_stream_is_repaired() -> None:
     pipe = FLUX.build()
     schedule = frozen(pipe, UniformConfig(interval=2, site="transformer_blocks.1"))
