@@ -1,4 +1,4 @@
-"""Budget: computes as many ticks as a speed-up allows, where the output bends most."""
+"""Budget: computes as many ticks as a speed-up allows, where errors of the output matter most."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,8 +12,8 @@ from diffcache.schedulers.moments import Axis
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetConfig(CacheConfig):
-    """Where: the whole denoiser. When: error control, with a threshold that is steered to so many ticks. How: extrapolate
-    the output quadratically or linearly, or hold it.
+    """Where: the whole denoiser. When: error control, weighed by what an error at each tick does to the result, with a
+    threshold that is steered to so many ticks. How: extrapolate the output quadratically or linearly, or hold it.
 
     Denoisers that share a run (Wan 2.2's two) spread their ticks evenly instead: none knows what the other will spend. Where
     nothing says how many ticks a run will have, the threshold stays at what such a share needed elsewhere.
