@@ -36,7 +36,17 @@ class Step(NamedTuple):
 
     def at(self, site: str, kind: str) -> "Step":
         """The same call, at a place inside its denoiser."""
-        return self._replace(site=site, kind=kind)
+        return Step(
+            self.tick,
+            self.num_ticks,
+            self.branch,
+            self.sigma,
+            self.repeats_sigma,
+            site,
+            kind,
+            self.training_time,
+            self.weight,
+        )
 
     def place(self, denoiser: str) -> str:
         """The site's name in reports and schedules: the denoiser's, followed by that of a place inside it."""
