@@ -12,7 +12,8 @@ IMPULSE = 1e-3
 """Small, so that no clipping of predicted samples sets in."""
 
 AMPLIFIED = 3.2
-"""Log of by what a denoiser amplifies an error at a run's first tick until its end: 2.9 to 3.9 on the four testbeds."""
+"""Log of by what a denoiser amplifies an error at a run's first tick until its end; just below the 3.4 to 4.7 that were measured
+on the testbeds (scripts/measure_amplification.py)."""
 
 
 class Influence:
