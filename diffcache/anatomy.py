@@ -75,6 +75,12 @@ class Anatomy:
         return {site.units[0]: site for site in self.sites}
 
     @cached_property
+    def edges(self) -> dict[int, str]:
+        """Of `paths` those of units with which a site begins or ends, and of the tapped one."""
+        names = {self.tap, *(site.units[i] for site in self.sites for i in (0, -1))}
+        return {key: path for key, path in self.paths.items() if path in {name.split("#")[0] for name in names}}
+
+    @cached_property
     def share(self) -> float:
         """Share of the forward's operations that the sites span."""
         return sum(site.share for site in self.sites)

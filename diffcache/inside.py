@@ -231,6 +231,8 @@ class _Pass:
             visits[name] = _Visit(site, site.units[-1], step, verdicts, skips, branch.stores[site.name])
         if self.seen:
             planner.arrived(branch, 0, self.seen)
+        if not any(visit.skips for visit in visits.values()):
+            self.watches = self.anatomy.edges  # nothing is skipped: what lies between need not be seen
         if not self._observed:
             self._straight = {name: visit for name, visit in visits.items() if self._is_straight(name, visit)}
         return visits

@@ -9,7 +9,6 @@ from torch.utils import _pytree as pytree
 
 from diffcache.calls import Call
 from diffcache.kernels.residual import store_residual
-from diffcache.layout import Layout
 from diffcache.places import FIRST_BLOCK
 from diffcache.schedulers.errors import TargetError
 from diffcache.units import watched
@@ -61,16 +60,18 @@ class Tap:
 
     def after(self, call: Call, output: Any) -> list[Tensor]:
         """Of the unit itself: looks at what it returned."""
-        if self.of == "output":
-            return [self._one(output)]
-        layout = Layout(call, output, residual=True)
-        pairs = zip(layout.streams, layout.based(call.tensors, layout.split(output)), strict=True)
-        first = [store_residual(*pair) for stream, pair in pairs if stream.source == call.latent]
-        return first or [self._one(output)]
+        alike = (leaf for leaf in pytree.tree_leaves(output) if _is_like(leaf, call.latents[:1]))
+        evolved = None if self.of == "output" else next(alike, None)
+        return [self._one(output) if evolved is None else store_residual(evolved, call.latents[0])]
 
     def _one(self, output: Any) -> Tensor:
         tensors = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
         return tensors[self.index]
+
+
+def _is_like(leaf: Any, latents: list[Tensor]) -> bool:
+    """Whether an output has the form of the input that evolves, and so is what became of it."""
+    return isinstance(leaf, Tensor) and any(leaf.shape == x.shape and leaf is not x for x in latents)
 
 
 class _Reached(Exception):
