@@ -78,7 +78,9 @@ class Anatomy:
     def edges(self) -> dict[int, str]:
         """Of `paths` those of units with which a site begins or ends, and of the tapped one."""
         names = {self.tap, *(site.units[i] for site in self.sites for i in (0, -1))}
-        return {key: path for key, path in self.paths.items() if path in {name.split("#")[0] for name in names}}
+        return {
+            key: path for key, path in self.paths.items() if path in {name.split("#")[0] for name in names}
+        }
 
     @cached_property
     def share(self) -> float:
