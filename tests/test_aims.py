@@ -20,13 +20,13 @@ def test_never_more_compute_than_asked_for(speedup: float) -> None:
 
 
 @pytest.mark.parametrize("name", ["FluxPipeline", "WanPipeline-two-experts"])
-@pytest.mark.parametrize("speedup", [2, 3])
+@pytest.mark.parametrize("speedup", [2, 3, 13])
 @pytest.mark.parametrize("steps", [4, 6, 9, 13])
 def test_nor_in_few_steps_or_with_two_denoisers(name: str, steps: int, speedup: float) -> None:
     pipe = accelerate(CASES[name].build(), speedup=speedup)
     CASES[name].render(pipe, 0, steps)
     first_of_each = len(CASES[name].denoisers)
-    assert len(report(pipe).computed_ticks) <= max(int(steps / speedup + 1e-9), first_of_each + 1)
+    assert len(report(pipe).computed_ticks) <= max(int(steps / speedup + 1e-9), first_of_each)
 
 
 def test_speedup_1_is_the_plain_pipeline() -> None:
