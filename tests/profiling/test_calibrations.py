@@ -230,6 +230,15 @@ def test_a_threshold_is_found_for_a_share_of_compute() -> None:
         calibrations.threshold_for(pipe, calls(1), UniformConfig(), 0.5)
 
 
+def test_tune_counts_what_a_second_denoiser_must_compute() -> None:
+    """Its first call cannot be reused, wherever ticks are placed."""
+    case = CASES["WanPipeline-two-experts"]
+    tuner = Tuner(case.build(), [case.call(seed, STEPS) for seed in range(2)])
+    assert tuner.for_quality(0).measured["compute_fraction"] == 2 / STEPS
+    for count in (2, 3, 4):
+        assert tuner.for_speedup(STEPS / count).measured["compute_fraction"] <= count / STEPS
+
+
 def test_tune_keeps_a_quality_on_prompts_that_it_has_not_seen(tmp_path: Path) -> None:
     pipe = FLUX.build()
     schedule = tune(pipe, calls(4), quality=30.0)
