@@ -38,7 +38,7 @@ def calibrate(
         A schedule that replays like any other: `accelerate(pipe, schedule)`.
 
     Raises:
-        ScheduleError: `respace` with a noise scheduler whose noise levels are not known.
+        ScheduleError: `respace` with a noise scheduler that cannot take other noise levels, or in runs that begin midway.
         TargetError: a call has not exactly one denoising loop.
     """
     recording = record(pipe, calls)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from harness import reference
+from harness import dressed, reference
 from zoo.pipelines import CASES
 
 from diffcache import Schedule, accelerate, report, tune
@@ -167,6 +167,21 @@ def test_the_closed_loop_measures_where_reuse_leads() -> None:
     assert [
         i for i, mark in enumerate(schedule.table["transformer"]["all"]) if mark == "#"
     ] == ertacache.policy(settled, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "noise_scheduler"),
+    [
+        ("StableDiffusionPipeline", "DDIM"),
+        ("StableDiffusionPipeline", "KDPM2"),
+        ("FluxImg2ImgPipeline", None),
+    ],
+)
+def test_steps_that_cannot_be_adjusted_are_refused(name: str, noise_scheduler: str | None) -> None:
+    pipe, call = dressed(CASES[name].build(), noise_scheduler), CASES[name].call(0, STEPS)
+    with pytest.raises(ScheduleError, match="leave respace off"):
+        ertacache.calibrate(pipe, [call], rectify=False)
+    assert ertacache.calibrate(pipe, [call], respace=False).measured
 
 
 def test_calibrated_schedules_replay_and_their_corrections_can_be_switched_off(tmp_path: Path) -> None:
