@@ -212,6 +212,8 @@ def test_respaced_runs_really_run_at_their_levels() -> None:
     accelerate(pipe, respaced)
     FLUX.render(pipe, 0, STEPS)
     assert report(pipe).records[0].sigmas == pytest.approx(levels, rel=1e-5)
+    with pytest.raises(ScheduleError, match=f"{STEPS} ticks and this run 6"):
+        FLUX.render(pipe, 0, 6)
     accelerate(pipe, replace(respaced, fitted_with="something else"))
     with pytest.warns(UserWarning, match="dropped"):
         FLUX.render(pipe, 0, STEPS)
