@@ -48,6 +48,18 @@ def test_the_policy_refreshes_by_the_distance_to_the_last_refresh() -> None:
     assert ertacache.policy(recording, 0.5) == [0, 3, 5]
 
 
+def test_with_two_denoisers_each_is_measured_by_its_own_refreshes() -> None:
+    first, second = torch.full((2, 6, 6), torch.nan, dtype=torch.float64)
+    for s in range(6):
+        for g in range(s):
+            own = first if s < 3 else second
+            own[s, g] = 0.1 * (s - g) if (s < 3) == (g < 3) else torch.nan
+    curves = {("high", "0"): curve_of(first), ("low", "0"): curve_of(second)}
+    recording = Recording({}, None, None, curves)
+    assert ertacache.policy(recording, 1.0) == [0, 1, 2, 3, 4, 5]
+    assert ertacache.policy(recording, 0.7) == [0, 2, 3, 5]
+
+
 def curve_of(drift: torch.Tensor) -> Any:
     ones = torch.ones(len(drift))
     return Curve(drift, ones, ones, ones, runs=1)
