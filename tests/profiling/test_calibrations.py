@@ -240,6 +240,14 @@ def test_magcache_is_given_the_pipelines_own_ratios() -> None:
     assert all(0.2 < ratio < 5 for ratio in config.ratios)
 
 
+def test_and_with_two_denoisers_with_those_of_each() -> None:
+    case = CASES["WanPipeline-two-experts"]
+    ratios = calibrations.magcache(case.build(), [case.call(0, STEPS)]).ratios
+    assert ratios is not None
+    begins = [tick for tick, ratio in enumerate(ratios) if ratio == 1]
+    assert begins == [0, 3]
+
+
 def test_teacaches_polynomial_is_fitted_to_the_pipeline() -> None:
     pipe = FLUX.build()
     config = calibrations.teacache(pipe, calls(3))
@@ -255,6 +263,8 @@ def test_a_threshold_is_found_for_a_share_of_compute() -> None:
     accelerate(pipe, config)
     FLUX.render(pipe, 0, STEPS)
     assert 0.4 < report(pipe).compute_fraction <= 0.7
+    with pytest.raises(ConfigError, match="more than 10% at any threshold"):
+        calibrations.threshold_for(pipe, calls(1), EasyCacheConfig(warmup_steps=2), 0.1)
     with pytest.raises(ConfigError, match="no threshold"):
         calibrations.threshold_for(pipe, calls(1), UniformConfig(), 0.5)
 
