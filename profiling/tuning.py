@@ -76,10 +76,12 @@ def tune(
         A schedule; `measured` holds its compute fraction and the PSNR on both halves.
 
     Raises:
-        ConfigError: not exactly one aim, fewer than two prompts, or a quality that no reuse keeps.
+        ConfigError: not exactly one aim, fewer than two prompts, a speed-up below 1, or a quality that no reuse keeps.
     """
-    if (quality is None) == (speedup is None) or len(prompts) < 2:
-        raise ConfigError("tune() needs at least two prompts, and either quality= or speedup=.")
+    if (quality is None) == (speedup is None) or isinstance(prompts, str) or len(prompts) < 2:
+        raise ConfigError("tune() needs a list of at least two prompts, and either quality= or speedup=.")
+    if speedup is not None:
+        BudgetConfig(speedup=speedup)  # refused before anything is rendered
     tuner = Tuner(pipe, [_call(prompt, seed, call) for seed, prompt in enumerate(prompts)])
     if speedup is not None:
         return tuner.for_speedup(speedup)

@@ -291,6 +291,14 @@ def test_tune_keeps_a_quality_on_prompts_that_it_has_not_seen(tmp_path: Path) ->
     assert report(pipe).compute_fraction == schedule.measured["compute_fraction"]
 
 
+@pytest.mark.parametrize("aim", [{}, {"quality": 30, "speedup": 2}, {"speedup": 0}, {"speedup": "2"}])
+def test_tune_refuses_before_it_renders(aim: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"either quality= or speedup=|speedup must be a number >= 1"):
+        tune(None, ["a", "b"], **aim)
+    with pytest.raises(ConfigError, match="a list of at least two prompts"):
+        tune(None, "ab", quality=30)
+
+
 def test_tune_finds_the_fewest_ticks_that_it_can() -> None:
     tuner = Tuner(FLUX.build(), calls(2))
     target = tuner.psnr(tuner.even(5, 1), apart=True)
