@@ -99,6 +99,7 @@ def accelerate(
         )
     denoisers = each_uncompiled(denoisers_of(target, components))
     with ExitStack() as undone_on_error:
+        undone_on_error.enter_context(attach.put_back_on_error(target))
         if quantize is not None:
             undone_on_error.enter_context(quantising(denoisers, quantize, keep_original))
         if speedup is not None or quality is not None:

@@ -59,6 +59,20 @@ def attach(
     _release(list(before))
 
 
+@contextmanager
+def put_back_on_error(target: Any) -> Iterator[None]:
+    """What was attached to a target is attached again if it was taken away before an error, with its report."""
+    before = attachments.get(target) if can_be_key(target) else None
+    records = before.records if before is not None else []
+    try:
+        yield
+    except BaseException:
+        if before is not None and attachments.get(target) is not before:
+            attach(target, before.config, before.max_cache_bytes, before.components)
+            attachments[target].records = records
+        raise
+
+
 def detach(target: Any) -> None:
     """Gives everything its own class back that no other accelerated target needs."""
     attachment = attachments.pop(target, None) if can_be_key(target) else None

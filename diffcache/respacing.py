@@ -43,7 +43,7 @@ def respace(noise_scheduler: Any, sigmas: Sequence[float]) -> None:
     name = type(noise_scheduler).__name__
     if not isinstance(levels, Tensor) or len(levels) != len(timesteps) + 1 or len(sigmas) != len(timesteps):
         raise ScheduleError(
-            f"{name} cannot be respaced: it does not keep one noise level for each step; leave respace off."
+            f"{name} cannot be respaced: it does not keep one noise level for each step of the run; leave respace off."
         )
     times = _timesteps(noise_scheduler, levels[:-1], list(sigmas))
     new = torch.tensor(sigmas, dtype=torch.float64).to(levels)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from diffcache import report
@@ -21,13 +22,15 @@ from diffcache.schedulers.steps import Step
 
 DEGREE = 4
 BISECTIONS = 10
+MOST = 64.0
+"""The largest threshold that is tried."""
 
 
 def magcache(pipe: Any, calls: Sequence[Call], **options: Any) -> MagCacheConfig:
     """MagCache with this pipeline's own ratios: of the leading branch's stack residual, means over the calls."""
     recording = record(pipe, calls, sites="stack", lag=1)
-    ratios = tuple(round(float(ratio), 5) for ratio in recording.leading.ratio)
-    return MagCacheConfig(ratios=ratios, **options)
+    ratios = torch.stack([curve.ratio for curve in recording.leads]).prod(0)  # 1 at ticks of another denoiser
+    return MagCacheConfig(ratios=tuple(round(float(ratio), 5) for ratio in ratios), **options)
 
 
 def teacache(pipe: Any, calls: Sequence[Call], **options: Any) -> TeaCacheConfig:
@@ -46,13 +49,15 @@ def threshold_for(pipe: Any, calls: Sequence[Call], config: CacheConfig, compute
     """An adaptive method with the smallest threshold that computes at most this share on the calls, by bisection.
 
     Raises:
-        ConfigError: the method has no threshold.
+        ConfigError: the method has no threshold, or none at which so little is computed.
     """
     if "threshold" not in config.options():
         raise ConfigError(f"{config.name} has no threshold to calibrate.")
     low, high = 0.0, 1.0
-    while _compute(pipe, calls, config.replace(threshold=high)) > compute and high < 64:
+    while _compute(pipe, calls, config.replace(threshold=high)) > compute and high < MOST:
         low, high = high, 2 * high
+    if high == MOST and _compute(pipe, calls, config.replace(threshold=high)) > compute:
+        raise ConfigError(f"{config.name} computes more than {compute:.0%} at any threshold.")
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
         if _compute(pipe, calls, config.replace(threshold=middle)) > compute:

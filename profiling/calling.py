@@ -59,14 +59,20 @@ def frozen(pipe: Any, call: Call, config: CacheConfig) -> Schedule:
 
 
 def calls_hash(calls: Sequence[Call]) -> str:
-    """Of what the calls were given, seeds included, as far as it can be written down."""
-    text = repr([{name: _written(value) for name, value in call.items()} for call in calls])
+    """Of what the calls were given, seeds, tensors and pictures included, as far as it can be written down."""
+    text = repr(_written(calls))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _written(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_written(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _written(item) for name, item in value.items()}
     if isinstance(value, torch.Generator):
         return value.initial_seed()
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().double().numpy()  # numpy has no bfloat16
+    if hasattr(value, "tobytes"):
+        return hashlib.sha256(value.tobytes()).hexdigest()
     return value if isinstance(value, (str, int, float, bool)) else None

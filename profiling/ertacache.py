@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from diffcache.profiling.calling import Call
@@ -38,7 +39,7 @@ def calibrate(
         A schedule that replays like any other: `accelerate(pipe, schedule)`.
 
     Raises:
-        ScheduleError: `respace` with a noise scheduler whose noise levels are not known.
+        ScheduleError: `respace` with a noise scheduler that cannot take other noise levels, or in runs that begin midway.
         TargetError: a call has not exactly one denoising loop.
     """
     recording = record(pipe, calls)
@@ -53,10 +54,11 @@ def calibrate(
 def policy(recording: Recording, compute: float) -> list[int]:
     """The computed ticks: a tick is computed once the last refresh is further than lambda from it.
 
-    l1rel(s) = mean|r_ref - r_s| / mean|r_s|, not accumulated; the first tick and the last are computed. Lambda is the
-    smallest for which at most the share `compute` of all ticks is.
+    l1rel(s) = mean|r_ref - r_s| / mean|r_s|, not accumulated; the first tick of each denoiser and the last are computed.
+    Lambda is the smallest for which at most the share `compute` of all ticks is.
     """
-    drift, ticks = recording.leading.drift, recording.num_ticks
+    drift = torch.stack([curve.drift for curve in recording.leads]).nanmean(0)  # NaN across denoisers
+    ticks = recording.num_ticks
     allowed = max(round(compute * ticks), 2)
     for bound in sorted(drift[~drift.isnan()].tolist()):
         computed = _refreshes(drift, bound)
@@ -81,7 +83,7 @@ def static_schedule(recording: Recording, computed: Sequence[int], basis: str = 
 def _refreshes(drift: Tensor, bound: float) -> list[int]:
     ticks, computed = len(drift), [0]
     for tick in range(1, ticks):
-        if tick == ticks - 1 or float(drift[tick, computed[-1]]) >= bound:
+        if tick == ticks - 1 or not float(drift[tick, computed[-1]]) < bound:
             computed.append(tick)
     return computed
 

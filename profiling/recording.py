@@ -101,6 +101,14 @@ class Recording:
         return next(iter(self.curves.values()))
 
     @property
+    def leads(self) -> list[Curve]:
+        """Of each denoiser, the branch that came first, at its first place."""
+        first: dict[str, Curve] = {}
+        for (place, _), curve in self.curves.items():
+            first.setdefault(place.split(".")[0], curve)
+        return list(first.values())
+
+    @property
     def runs(self) -> int:
         """How many calls have been recorded."""
         return self.leading.runs

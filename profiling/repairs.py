@@ -1,5 +1,6 @@
 """Repairs: ERTACache's two corrections (arXiv 2508.21091) and hindsight, put on any static schedule by a few calls."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -13,7 +14,7 @@ from diffcache.profiling.calling import Call, accelerated, calls_hash, watched_r
 from diffcache.profiling.full_runs import FullRuns
 from diffcache.profiling.moments import Moments
 from diffcache.recipes.replay import RESPACED, ReplayConfig
-from diffcache.respacing import stretched
+from diffcache.respacing import respace, stretched
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.schedule import Schedule
 
@@ -75,8 +76,8 @@ def corrected(
         candidate reached.
 
     Raises:
-        ScheduleError: `respace` for places inside a denoiser, or where noise levels are not known; or a schedule that
-            rebuilds the unconditional pass.
+        ScheduleError: `respace` for places inside a denoiser, or with a noise scheduler that cannot take other noise levels;
+            or a schedule that rebuilds the unconditional pass.
         TargetError: a call has not exactly one denoising loop.
     """
     runs = FullRuns(pipe, calls)
@@ -148,20 +149,22 @@ def respaced(
     squares": see `Moments.projections`. Rules that change no noise level are left out. Arguments and errors are those of
     `corrected`.
     """
-    if schedule.sigmas is None:
+    noise_scheduler = getattr(pipe, "scheduler", None)
+    if schedule.sigmas is None or noise_scheduler is None:
         raise ScheduleError("the noise levels of this pipeline are not known: calibrate with respace=False.")
     if set(schedule.table) - set(schedule.models):
         raise ScheduleError(
             "the steps can be adjusted to schedules of whole denoisers: calibrate with respace=False."
         )
     moments = shadowed(pipe, calls, schedule, Moments(closed))
+    respace(copy.deepcopy(noise_scheduler), schedule.sigmas)  # refuses what cannot be
     published = moments.shares(schedule.num_ticks)
     rules = {
         "steps as published": published,
         "steps, a tenth of it": [1 - STRENGTH * (1 - share) for share in published],
         "steps by least squares": moments.projections(schedule.num_ticks),
     }
-    final = float(pipe.scheduler.sigmas[-1])
+    final = float(noise_scheduler.sigmas[-1])
     return {
         name: with_corrections(schedule, {**schedule.corrections, RESPACED: _levels(schedule, final, shares)})
         for name, shares in rules.items()

@@ -1,5 +1,6 @@
 """tune: finds how little may be computed for a quality, or how to place what a speed-up leaves, on the user's prompts."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -75,10 +76,12 @@ def tune(
         A schedule; `measured` holds its compute fraction and the PSNR on both halves.
 
     Raises:
-        ConfigError: not exactly one aim, fewer than two prompts, or a quality that no reuse keeps.
+        ConfigError: not exactly one aim, fewer than two prompts, a speed-up below 1, or a quality that no reuse keeps.
     """
-    if (quality is None) == (speedup is None) or len(prompts) < 2:
-        raise ConfigError("tune() needs at least two prompts, and either quality= or speedup=.")
+    if (quality is None) == (speedup is None) or isinstance(prompts, str) or len(prompts) < 2:
+        raise ConfigError("tune() needs a list of at least two prompts, and either quality= or speedup=.")
+    if speedup is not None:
+        BudgetConfig(speedup=speedup)  # refused before anything is rendered
     tuner = Tuner(pipe, [_call(prompt, seed, call) for seed, prompt in enumerate(prompts)])
     if speedup is not None:
         return tuner.for_speedup(speedup)
@@ -108,7 +111,8 @@ class Tuner:
         online = self.online(count)
         starts = [computed_ticks(online), *(spread(self.ticks, count, 1, skew) for skew in SKEWS)]
         found = local_search(starts, self.ticks, self._loss, TRIALS)
-        placings = [online, self._placed(found.ticks), *(self.even(count, order) for order in (1, 2, 0))]
+        regular = max(count - len(self.full.models) + 1, 1)  # each further denoiser computes its first call
+        placings = [online, self._placed(found.ticks), *(self.even(regular, order) for order in (1, 2, 0))]
         return self._measured(max(placings, key=self.psnr), {"speedup": speedup})
 
     def for_quality(self, quality: float) -> Schedule:
@@ -160,7 +164,8 @@ class Tuner:
             starts, self.ticks, self._loss, MOVES, lambda tried: self.keeps(self._placed(tried), quality)
         )
         placed = self._placed(found.ticks)
-        return placed if self.keeps(placed, quality) else None
+        fewer = len(computed_ticks(placed)) < len(ticks)
+        return placed if fewer and self.keeps(placed, quality) else None
 
     def _thinned(self, schedule: Schedule, quality: float) -> Schedule:
         """Without the last guidance pass of ticks that the quality does not need."""
@@ -171,8 +176,12 @@ class Tuner:
         return schedule
 
     def _loss(self, ticks: Ticks) -> float:
-        """Of a placing: the mean over samples, which a few lucky ones move less than the median."""
-        return -float(self._decide(PlacedConfig(ticks=ticks))[1].mean())
+        """Of a placing: the mean over samples, which a few lucky ones move less than the median.
+
+        Infinite where more must be computed than was placed: a second denoiser's first call.
+        """
+        schedule, psnrs = self._decide(PlacedConfig(ticks=ticks))
+        return -float(psnrs.mean()) if len(computed_ticks(schedule)) <= len(ticks) else math.inf
 
     def _placed(self, ticks: Ticks) -> Schedule:
         return self._decide(PlacedConfig(ticks=ticks))[0]

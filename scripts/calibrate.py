@@ -49,7 +49,9 @@ def calls_of(args: argparse.Namespace) -> tuple[Any, list[Call], Call]:
 def candidates(args: argparse.Namespace, pipe: Any, calls: list[Call]) -> dict[str, CacheConfig]:
     """What the calibration makes, saved under `args.out`; with ERTACache each of its corrections by itself."""
     if args.method == "ertacache":
-        schedule = ertacache.calibrate(pipe, calls, compute=args.compute, closed=args.closed)
+        schedule = ertacache.calibrate(
+            pipe, calls, compute=args.compute, closed=args.closed, **dict.fromkeys(args.without, False)
+        )
         schedule.save_pretrained(args.out)
         without = ReplayConfig(schedule=schedule, hindsight=False)
         return {
@@ -131,6 +133,13 @@ def main() -> None:
     parser.add_argument("--quality", type=float, help="PSNR in dB to keep, for --method tune")
     parser.add_argument("--sites", default="model", help="what to record (see UniformConfig.site)")
     parser.add_argument("--closed", action="store_true", help="fit along the trajectory that reuse leads to")
+    parser.add_argument(
+        "--without",
+        nargs="+",
+        default=[],
+        choices=["rectify", "respace", "hindsight"],
+        help="corrections that ERTACache does not try",
+    )
     parser.add_argument(
         "--prompts", type=Path, help="one prompt on each line, for pipelines other than testbeds"
     )

@@ -1,12 +1,13 @@
 """Budget: computes as many ticks as a speed-up allows, where errors of the output matter most."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from diffcache.config import CacheConfig, RunFacts
 from diffcache.predictors import Polynomial, Predictor
 from diffcache.schedulers.allowance import Allowance, Appointed, threshold_of
 from diffcache.schedulers.error_control import ErrorControl
+from diffcache.schedulers.guards import Guards
 from diffcache.schedulers.moments import Axis
 
 
@@ -58,11 +59,19 @@ class BudgetConfig(CacheConfig):
         if run.experts > 1:
             placed = spread(run.num_ticks, _planned(most, run), self.warmup(run))
             return Appointed(placed, self.order, self.axis)
-        return Allowance(run.num_ticks, most, self.tail_steps, self.order, self.axis)
+        return Allowance(run.num_ticks, most, self.guards(run).tail_steps, self.order, self.axis)
 
     def warmup(self, run: RunFacts) -> int:
         most = self.most_ticks(run)
         return 3 if most is None else max(min(2, _planned(most, run) // 8), 1)
+
+    def guards(self, run: RunFacts) -> Guards:
+        """A tail is computed as far as the budget goes."""
+        guards, most = super().guards(run), self.most_ticks(run)
+        if most is None:
+            return guards
+        left = _planned(most, run) - guards.warmup_steps
+        return replace(guards, tail_steps=max(min(guards.tail_steps, left), 0))
 
 
 def allowed(num_ticks: int, speedup: float) -> int:

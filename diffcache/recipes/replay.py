@@ -146,11 +146,7 @@ class ReplayConfig(CacheConfig):
             return None
         made = self.schedule.sigmas
         if made is None or not _same_levels(sigmas, made):
-            if self.resample:
-                return None
-            raise ScheduleError(
-                "the schedule has other noise levels than this run: pass resample=True, or record one."
-            )
+            return None  # resampled, or refused at the run's first call
         return [float(level) for level in levels]
 
     def _corrections(self) -> Mapping[str, Tensor]:

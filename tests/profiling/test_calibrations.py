@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from harness import reference
+from harness import dressed, reference
 from zoo.pipelines import CASES
 
 from diffcache import Schedule, accelerate, report, tune
@@ -46,6 +46,18 @@ def test_the_policy_refreshes_by_the_distance_to_the_last_refresh() -> None:
     assert ertacache.policy(recording, 1.0) == [0, 1, 2, 3, 4, 5]
     assert ertacache.policy(recording, 0.7) == [0, 2, 4, 5]
     assert ertacache.policy(recording, 0.5) == [0, 3, 5]
+
+
+def test_with_two_denoisers_each_is_measured_by_its_own_refreshes() -> None:
+    first, second = torch.full((2, 6, 6), torch.nan, dtype=torch.float64)
+    for s in range(6):
+        for g in range(s):
+            own = first if s < 3 else second
+            own[s, g] = 0.1 * (s - g) if (s < 3) == (g < 3) else torch.nan
+    curves = {("high", "0"): curve_of(first), ("low", "0"): curve_of(second)}
+    recording = Recording({}, None, None, curves)
+    assert ertacache.policy(recording, 1.0) == [0, 1, 2, 3, 4, 5]
+    assert ertacache.policy(recording, 0.7) == [0, 2, 3, 5]
 
 
 def curve_of(drift: torch.Tensor) -> Any:
@@ -169,6 +181,21 @@ def test_the_closed_loop_measures_where_reuse_leads() -> None:
     ] == ertacache.policy(settled, 0.5)
 
 
+@pytest.mark.parametrize(
+    ("name", "noise_scheduler"),
+    [
+        ("StableDiffusionPipeline", "DDIM"),
+        ("StableDiffusionPipeline", "KDPM2"),
+        ("FluxImg2ImgPipeline", None),
+    ],
+)
+def test_steps_that_cannot_be_adjusted_are_refused(name: str, noise_scheduler: str | None) -> None:
+    pipe, call = dressed(CASES[name].build(), noise_scheduler), CASES[name].call(0, STEPS)
+    with pytest.raises(ScheduleError, match="leave respace off"):
+        ertacache.calibrate(pipe, [call], rectify=False)
+    assert ertacache.calibrate(pipe, [call], respace=False).measured
+
+
 def test_calibrated_schedules_replay_and_their_corrections_can_be_switched_off(tmp_path: Path) -> None:
     pipe = FLUX.build()
     schedule = ertacache.calibrate(pipe, calls(), compute=0.5)
@@ -197,6 +224,8 @@ def test_respaced_runs_really_run_at_their_levels() -> None:
     accelerate(pipe, respaced)
     FLUX.render(pipe, 0, STEPS)
     assert report(pipe).records[0].sigmas == pytest.approx(levels, rel=1e-5)
+    with pytest.raises(ScheduleError, match=f"{STEPS} ticks and this run 6"):
+        FLUX.render(pipe, 0, 6)
     accelerate(pipe, replace(respaced, fitted_with="something else"))
     with pytest.warns(UserWarning, match="dropped"):
         FLUX.render(pipe, 0, STEPS)
@@ -209,6 +238,14 @@ def test_magcache_is_given_the_pipelines_own_ratios() -> None:
     assert len(config.ratios) == STEPS
     assert config.ratios[0] == 1
     assert all(0.2 < ratio < 5 for ratio in config.ratios)
+
+
+def test_and_with_two_denoisers_with_those_of_each() -> None:
+    case = CASES["WanPipeline-two-experts"]
+    ratios = calibrations.magcache(case.build(), [case.call(0, STEPS)]).ratios
+    assert ratios is not None
+    begins = [tick for tick, ratio in enumerate(ratios) if ratio == 1]
+    assert begins == [0, 3]
 
 
 def test_teacaches_polynomial_is_fitted_to_the_pipeline() -> None:
@@ -226,8 +263,19 @@ def test_a_threshold_is_found_for_a_share_of_compute() -> None:
     accelerate(pipe, config)
     FLUX.render(pipe, 0, STEPS)
     assert 0.4 < report(pipe).compute_fraction <= 0.7
+    with pytest.raises(ConfigError, match="more than 10% at any threshold"):
+        calibrations.threshold_for(pipe, calls(1), EasyCacheConfig(warmup_steps=2), 0.1)
     with pytest.raises(ConfigError, match="no threshold"):
         calibrations.threshold_for(pipe, calls(1), UniformConfig(), 0.5)
+
+
+def test_tune_counts_what_a_second_denoiser_must_compute() -> None:
+    """Its first call cannot be reused, wherever ticks are placed."""
+    case = CASES["WanPipeline-two-experts"]
+    tuner = Tuner(case.build(), [case.call(seed, STEPS) for seed in range(2)])
+    assert tuner.for_quality(0).measured["compute_fraction"] == 2 / STEPS
+    for count in (2, 3, 4):
+        assert tuner.for_speedup(STEPS / count).measured["compute_fraction"] <= count / STEPS
 
 
 def test_tune_keeps_a_quality_on_prompts_that_it_has_not_seen(tmp_path: Path) -> None:
@@ -241,6 +289,14 @@ def test_tune_keeps_a_quality_on_prompts_that_it_has_not_seen(tmp_path: Path) ->
     accelerate(pipe, quality=30.0, prompts=calls(4))
     FLUX.render(pipe, 9, STEPS)
     assert report(pipe).compute_fraction == schedule.measured["compute_fraction"]
+
+
+@pytest.mark.parametrize("aim", [{}, {"quality": 30, "speedup": 2}, {"speedup": 0}, {"speedup": "2"}])
+def test_tune_refuses_before_it_renders(aim: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"either quality= or speedup=|speedup must be a number >= 1"):
+        tune(None, ["a", "b"], **aim)
+    with pytest.raises(ConfigError, match="a list of at least two prompts"):
+        tune(None, "ab", quality=30)
 
 
 def test_tune_finds_the_fewest_ticks_that_it_can() -> None:

@@ -115,6 +115,9 @@ def test_an_interrupted_recording_ends_like_one_that_was_not(tmp_path: Path) -> 
     assert len(list((tmp_path / "two").iterdir())) == 2
     with pytest.raises(ScheduleError, match="another hash"):
         record(pipe, [*asked[:2], FLUX.call(3, STEPS)], folder=tmp_path / "two")
+    other = {**asked[2], "prompt_embeds": asked[2]["prompt_embeds"] + 1}
+    with pytest.raises(ScheduleError, match="another hash"):
+        record(pipe, [*asked[:2], other], folder=tmp_path / "two")
     with pytest.raises(ScheduleError, match="another transformer"):
         record(CASES["WanPipeline"].build(), asked, folder=tmp_path / "two")
     pipe.scheduler = FlowMatchHeunDiscreteScheduler()
