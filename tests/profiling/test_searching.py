@@ -14,7 +14,7 @@ from zoo.pipelines import CASES
 from diffcache import Schedule, accelerate, report
 from diffcache.hindsight import DEGREE
 from diffcache.profiling.dynamic import PLANS, dynamic_programming
-from diffcache.profiling.evolving import Budget, evolve
+from diffcache.profiling.evolving import Budget, evolve, seeds
 from diffcache.profiling.fronts import saved, within, write_front
 from diffcache.profiling.full_runs import FullRuns
 from diffcache.profiling.polishing import polished
@@ -26,6 +26,7 @@ from diffcache.profiling.trial import Trial, minus_psnr
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.schedulers.schedule import ALL
+from diffcache.schedulers.search.response import Response
 from diffcache.schedulers.search.seeds import every
 
 FLUX = CASES["FluxPipeline"]
@@ -111,6 +112,20 @@ def test_a_budget_that_buys_nothing_and_an_unknown_plan_are_refused() -> None:
         dynamic_programming(space, 0.1)
     with pytest.raises(ConfigError, match="plan: 'best' is not one of shared, per-site, bac"):
         dynamic_programming(space, 0.5, "best")
+
+
+@pytest.mark.parametrize("predictor", [HOLD, EXTRAPOLATE])
+@pytest.mark.parametrize("hindsight", [0, DEGREE])
+@pytest.mark.parametrize("ticks", [2, 4, 12])
+def test_short_runs_are_planned_for_every_share(predictor: Any, hindsight: int, ticks: int) -> None:
+    drift = by_distance(ticks)
+    response = Response(
+        torch.ones(ticks, 1).double(), drift.nan_to_num(0.0).mT, predictor.get("order", 0), hindsight
+    )
+    space = made_up(drift, predictor, response=response)
+    for count in range(1, ticks + 1):
+        assert int(dynamic_programming(space, count / ticks).decisions.sum()) == count
+    assert bool(seeds(space)[:, 0].all())
 
 
 def test_computing_everything_loses_nothing_and_reuse_does() -> None:
