@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from shutil import rmtree
 
 from torch import Tensor
 
@@ -44,11 +45,12 @@ def within(search: Evolution, compute: float, count: int = 1) -> Tensor:
 
 
 def write_front(search: Evolution, space: Space, folder: Path) -> list[Path]:
-    """Saves a front under `folder/front`, one schedule in each folder, and draws it as `folder/front.png`.
+    """Saves a front under `folder/front`, in place of an earlier one, one schedule in each folder; draws `folder/front.png`.
 
     Returns:
         The schedules' folders, by rising loss.
     """
+    rmtree(folder / "front", ignore_errors=True)
     paths = [
         schedule.save_pretrained(folder / "front" / f"{i:02}")
         for i, schedule in enumerate(schedules(search.front, space))

@@ -26,6 +26,7 @@ from diffcache.profiling.trial import Trial, minus_psnr
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.schedulers.schedule import ALL
+from diffcache.schedulers.search.evolution import Evolution
 from diffcache.schedulers.search.response import Response
 from diffcache.schedulers.search.seeds import every
 
@@ -193,6 +194,20 @@ def test_a_front_is_written_as_schedules_that_replay(tmp_path: Path) -> None:
     assert Trial(pipe, calls(), space)(best)[:, 0].tolist() == affordable.sort().values[:2].tolist()
     with pytest.raises(ConfigError, match="the cheapest schedule of the search costs"):
         within(search, 0.01)
+
+
+def test_a_front_replaces_the_one_that_a_shorter_search_wrote(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    _, space = space_of()
+    tables = torch.stack([space.together(ticks) for ticks in ([0, 2, 4], [0, 3], [0])])
+    search = Evolution(tables)
+    search.tell(tables, torch.tensor([[-30.0, 0.5], [-20.0, 0.4], [-10.0, 0.2]]))
+    assert len(write_front(search, space, tmp_path)) == 3
+    better = space.together([0, 4])
+    search.tell(better.unsqueeze(0), torch.tensor([[-40.0, 0.3]]))
+    folders = write_front(search, space, tmp_path)
+    assert sorted((tmp_path / "front").iterdir()) == folders
+    assert len(folders) == 2
 
 
 def test_a_front_is_nowhere_worse_than_what_the_search_began_with(tmp_path: Path) -> None:
