@@ -125,10 +125,8 @@ def evolve(
         "loss": loss.__name__,
         "cost": "compute" if cost is None else cost.__name__,
     }
-    about = {"calls": calls_hash(calls), "predictor": dict(space.predictor), **settings}
-    about |= {"ticks": space.num_ticks, "places": list(space.places), "models": _models(space)}
     if is_first():
-        claimed(folder / ABOUT, about)
+        claimed(folder / ABOUT, {**space.about, "calls": calls_hash(calls), **settings})
     checkpoint = folder / CHECKPOINT
     if of_first(checkpoint.exists()):
         search = Evolution.load(checkpoint)
@@ -156,10 +154,6 @@ def _within(
 
 def _screening(space: Space) -> Screening:
     return Screening(ErrorModel(space.drifts, space.prices))
-
-
-def _models(space: Space) -> dict[str, list[str]]:
-    return {name: [model.name, model.config] for name, model in space.recording.models.items()}
 
 
 def _log(path: Path, search: Evolution) -> None:

@@ -159,10 +159,10 @@ def train_router(
     """
     detach(pipe)
     folder.mkdir(parents=True, exist_ok=True)
-    settings = {**vars(training), "seed": seed, "places": list(space.places), "ticks": space.num_ticks}
+    settings = {**vars(training), "seed": seed}
     begins = None if begin is None else begin.int().tolist()
     if is_first():
-        claimed(folder / ABOUT, {**settings, "begin": begins, "calls": calls_hash(calls)})
+        claimed(folder / ABOUT, {**space.about, "calls": calls_hash(calls), **settings, "begin": begins})
     if begin is not None:
         router = Router.of_table(begin, confidence=CONFIDENCE)
     else:

@@ -77,6 +77,18 @@ class Space:
         """What each place is: "model", "self-attention", ..."""
         return tuple(place.kind for place in self.recording.places.values())
 
+    @property
+    def about(self) -> dict[str, Any]:
+        """What a search of this space is of, as its folder keeps it: pipeline, noise levels, places, predictor."""
+        return {
+            "models": {name: [model.name, model.config] for name, model in self.recording.models.items()},
+            "noise scheduler": self.recording.noise_scheduler,
+            "noise levels": self.recording.sigmas,
+            "ticks": self.num_ticks,
+            "places": self.places,
+            "predictor": dict(self.predictor),
+        }
+
     def compute(self, tables: Tensor) -> Tensor:
         """Share of the full run's work, float64 [n], of tables [n, T, S]."""
         return share_of(tables, self.prices, self.rest)

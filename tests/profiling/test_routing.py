@@ -90,6 +90,10 @@ def test_training_leaves_the_pipeline_as_it_was_and_goes_on_where_it_stopped(
     assert len((tmp_path / "dies" / "router.jsonl").read_text().splitlines()) == TRAINING.runs
     with pytest.raises(ScheduleError, match="belongs to a search with another lr: choose another folder"):
         train_router(pipe, calls, space, tmp_path / "dies", replace(TRAINING, lr=0.1), begin=begin)
+    other = {name: replace(model, config="other") for name, model in space.recording.models.items()}
+    elsewhere = replace(space, recording=replace(space.recording, models=other))
+    with pytest.raises(ScheduleError, match="belongs to a search with another models: choose another folder"):
+        train_router(pipe, calls, elsewhere, tmp_path / "dies", TRAINING, begin=begin)
 
 
 def test_another_budget_is_cut_from_a_saved_schedule(tmp_path: Path) -> None:

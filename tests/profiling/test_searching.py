@@ -174,6 +174,9 @@ def test_an_evolution_that_died_in_a_generation_goes_on_to_the_same_front(tmp_pa
     assert torch.equal(resumed.scores, whole.scores)
     with pytest.raises(ScheduleError, match="belongs to a search with another population: choose another"):
         evolve(pipe, calls(), space, folder, budget, population=7, children=3, screened=False)
+    elsewhere = replace(space, recording=replace(space.recording, noise_scheduler="Other"))
+    with pytest.raises(ScheduleError, match="belongs to a search with another noise scheduler: choose"):
+        evolve(pipe, calls(), elsewhere, folder, budget, population=6, children=3, screened=False)
 
 
 def test_a_front_is_written_as_schedules_that_replay(tmp_path: Path) -> None:
