@@ -60,8 +60,14 @@ def write_front(search: Evolution, space: Space, folder: Path) -> list[Path]:
 
 
 def saved(folder: Path) -> dict[str, Schedule]:
-    """The schedules that searches saved in folders of their own under `folder`, by the names of these, in their order."""
+    """The schedules that searches saved in folders of their own under `folder`, by the names of these, in their order.
+
+    Raises:
+        ConfigError: there is none.
+    """
     files = sorted(folder.glob(f"*/{JSON_NAME}"))
+    if not files:
+        raise ConfigError(f"{folder}: no search saved a schedule there; give the folder of one.")
     return {path.parent.name: Schedule.from_pretrained(path.parent) for path in files}
 
 

@@ -7,7 +7,7 @@ id). With `accelerate launch` before it several processes share evolution and ro
 import argparse
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from diffcache.evals.provenance import provenance
 from diffcache.evals.quantization import kid_to_real
 from diffcache.evals.splits import Split, of_prompts, of_testbed
 from diffcache.profiling.calling import Call
-from diffcache.profiling.confirming import confirmed
+from diffcache.profiling.confirming import FEWEST, confirmed
 from diffcache.profiling.dynamic import PLANS, dynamic_programming
 from diffcache.profiling.evolving import Budget, evolve
 from diffcache.profiling.fronts import saved, within, write_front
@@ -209,11 +209,27 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--json", type=Path, help="where the table is written down")
     args = parser.parse_args()
-    if args.hindsight and args.sites != "model":
-        parser.error("--hindsight is for whole denoisers: leave --sites out")
-    if args.confirm and args.quality != "psnr":
-        parser.error("--confirm compares by PSNR: leave it out with another --quality")
+    for message in _conflicts(args):
+        parser.error(message)
     return args
+
+
+def _conflicts(args: argparse.Namespace) -> Iterator[str]:
+    """What does not go together, said before anything is rendered."""
+    if args.hindsight and args.sites != "model":
+        yield "--hindsight is for whole denoisers: leave --sites out"
+    if args.confirm and args.quality != "psnr":
+        yield "--confirm compares by PSNR: leave it out with another --quality"
+    if args.confirm and args.method != "evolution":
+        yield "--confirm is for --method evolution"
+    if args.confirm and args.confirm < FEWEST:
+        yield f"--confirm needs at least {FEWEST} samples: fewer confirm nothing"
+    if args.begin and args.method != "router":
+        yield "--begin is for --method router"
+    if args.method == "evolution" and not (args.generations or args.candidates or args.minutes):
+        yield "--method evolution needs --generations, --candidates or --minutes"
+    if args.quality == "clip" and (args.clip is None or args.model == "dit"):
+        yield "--quality clip needs --clip, and a model that is given words"
 
 
 def main() -> None:

@@ -37,7 +37,15 @@ def test_what_a_search_saved_is_compared_again_with_what_it_had_then(tmp_path: P
     ("options", "message"),
     [
         (["--hindsight", "--sites", "sub-layer"], "is for whole denoisers"),
-        (["--confirm", "2", "--quality", "kid"], "by PSNR"),
+        (["--confirm", "9", "--quality", "kid"], "by PSNR"),
+        (["--confirm", "9"], "is for --method evolution"),
+        (["--method", "evolution", "--candidates", "9", "--confirm", "4"], "needs at least 5 samples"),
+        (
+            ["--method", "evolution", "--candidates", "9", "--begin", "outputs"],
+            "--begin is for --method router",
+        ),
+        (["--method", "evolution"], "needs --generations, --candidates or --minutes"),
+        (["--quality", "clip"], "needs --clip"),
     ],
 )
 def test_what_does_not_go_together_is_refused(
@@ -51,7 +59,8 @@ def test_what_does_not_go_together_is_refused(
 def test_too_few_prompts_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("a cube\na ball\na cone\n")
-    asked = ["a-model", "--prompts", prompts, "--confirm", "1", "--out", tmp_path]
+    asked = ["a-model", "--prompts", prompts, "--out", tmp_path]
+    asked += ["--method", "evolution", "--generations", "1", "--confirm", "5"]
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), *map(str, asked)])
-    with pytest.raises(SystemExit, match="at least 4 prompts"):
+    with pytest.raises(SystemExit, match="at least 12 prompts"):
         runpy.run_path(str(SCRIPT), run_name="__main__")

@@ -232,6 +232,8 @@ def test_saved_schedules_are_found_by_their_folders_and_a_front_is_left_aside(tm
     (tmp_path / "notes").mkdir()
     found = saved(tmp_path)
     assert list(found) == ["a", "b"]
+    with pytest.raises(ConfigError, match="notes: no search saved a schedule there"):
+        saved(tmp_path / "notes")
     assert all(not found[name].diff(made[name]) for name in found)
 
 
