@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,8 +122,8 @@ def evolve(
         "children": children,
         "screened": screened,
         "seed": seed,
-        "loss": loss.__name__,
-        "cost": "compute" if cost is None else cost.__name__,
+        "loss": _name(loss),
+        "cost": "compute" if cost is None else _name(cost),
     }
     if is_first():
         claimed(folder / ABOUT, {**space.about, "calls": calls_hash(calls), **settings})
@@ -150,6 +150,10 @@ def _within(
     going = search.generations(evaluate, screen)
     while not of_first(budget.spent(search, (time.monotonic() - begun) / 60)) and next(going, None):
         yield search
+
+
+def _name(function: Callable[..., float]) -> str:
+    return getattr(function, "__name__", type(function).__name__)
 
 
 def _screening(space: Space) -> Screening:

@@ -11,6 +11,7 @@ from diffcache.profiling.recording import Recording
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.schedule import ALL, Schedule
 from diffcache.schedulers.search.response import Response
+from diffcache.schedulers.steps import MODEL
 
 HOLD: Mapping[str, Any] = {"name": "hold", "basis": "residual"}
 EXTRAPOLATE: Mapping[str, Any] = {"name": "polynomial", "order": 1, "axis": "sigma", "basis": "output"}
@@ -34,7 +35,7 @@ class Space:
         rest: cost of a tick at which every place is reused.
 
     Raises:
-        ConfigError: a place was not called at every tick.
+        ConfigError: a place was not called at every tick, or lies inside a denoiser, where hindsight amends nothing.
     """
 
     recording: Recording
@@ -46,6 +47,8 @@ class Space:
     rest: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        if self.predictor.get("hindsight") and set(self.kinds) != {MODEL}:
+            raise ConfigError("predictor: hindsight amends whole denoisers only: record with sites='model'.")
         drifts = torch.stack([_mean_drift(self.recording, place) for place in self.places])
         later = torch.ones_like(drifts[0], dtype=torch.bool).tril(-1)
         for place, drift in zip(self.places, drifts, strict=True):

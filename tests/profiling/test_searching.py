@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,12 @@ def test_a_space_reads_drifts_forwards_and_refuses_holes() -> None:
     holed[3, 0] = torch.nan
     with pytest.raises(ConfigError, match="net was not called or not compared at every tick"):
         made_up(holed)
+
+
+def test_a_space_of_sub_layers_has_no_hindsight() -> None:
+    _, space = space_of("sub-layer")
+    with pytest.raises(ConfigError, match="predictor: hindsight amends whole denoisers only"):
+        replace(space, predictor={**HOLD, "hindsight": True})
 
 
 def test_together_all_places_compute_at_the_ticks_that_are_named_and_nowhere_else() -> None:
@@ -217,7 +224,10 @@ def test_a_front_is_nowhere_worse_than_what_the_search_began_with(tmp_path: Path
     pipe, space = space_of()
     begin = every(STEPS, 1, 2)
     begin[1] = True  # no seed of its own
-    search = evolve(pipe, calls(), space, tmp_path, Budget(generations=1), begin=begin.unsqueeze(0))
+    loss = partial(minus_psnr)  # any callable will do
+    search = evolve(
+        pipe, calls(), space, tmp_path, Budget(generations=1), loss=loss, begin=begin.unsqueeze(0)
+    )
     assert torch.equal(search.tables[0], begin)
     within_it = search.front.scores[:, 1] <= search.scores[0, 1]
     assert search.front.scores[within_it, 0].min() <= search.scores[0, 0]
