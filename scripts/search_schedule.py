@@ -18,6 +18,7 @@ from diffcache.evals import zoo
 from diffcache.evals.baselines import baselines, uniform
 from diffcache.evals.comparison import Comparison, Row, as_json, table
 from diffcache.evals.objectives import kid_to_full, minus_clip
+from diffcache.evals.prompts import read_prompts
 from diffcache.evals.provenance import provenance
 from diffcache.evals.quantization import kid_to_real
 from diffcache.evals.splits import Split, of_prompts, of_testbed
@@ -47,10 +48,10 @@ def split_of(args: argparse.Namespace) -> tuple[Any, Split]:
     """The pipeline, and the calls that it is searched, confirmed and compared on."""
     if args.model in zoo.NAMES:
         return of_testbed(args.model, args.steps, args.samples, args.confirm, args.held_out, args.batch)
-    prompts = args.prompts.read_text().splitlines() if args.prompts else []
+    prompts = list(dict.fromkeys(read_prompts(args.prompts))) if args.prompts else []
     if len(prompts) // 2 <= args.confirm:
         least = 2 * (args.confirm + 1)
-        raise SystemExit(f"--prompts must name a file of at least {least} prompts, one on each line")
+        raise SystemExit(f"--prompts must name a file of at least {least} different prompts")
     return of_prompts(args.model, prompts, args.steps, args.confirm, args.batch)
 
 
@@ -189,7 +190,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--begin", type=Path, help="schedule that a router begins at; else what dp finds")
     parser.add_argument("--lr", type=float, default=0.05, help="of a router's training")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--prompts", type=Path, help="one on each line; the first half is searched on")
+    parser.add_argument("--prompts", type=Path, help="a file of them; the first half is searched on")
     parser.add_argument("--samples", type=int, default=4, help="of a testbed to search on")
     parser.add_argument(
         "--batch", type=int, help="samples to a call; several processes share a router's calls"

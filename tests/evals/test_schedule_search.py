@@ -58,9 +58,9 @@ def test_what_does_not_go_together_is_refused(
 
 def test_too_few_prompts_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = tmp_path / "prompts.txt"
-    prompts.write_text("a cube\na ball\na cone\n")
+    prompts.write_text("a cube\n\n" * 12)  # one that differs
     asked = ["a-model", "--prompts", prompts, "--out", tmp_path]
     asked += ["--method", "evolution", "--generations", "1", "--confirm", "5"]
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), *map(str, asked)])
-    with pytest.raises(SystemExit, match="at least 12 prompts"):
+    with pytest.raises(SystemExit, match="at least 12 different prompts"):
         runpy.run_path(str(SCRIPT), run_name="__main__")
