@@ -69,11 +69,16 @@ def searched(args: argparse.Namespace, pipe: Any, split: Split) -> dict[str, Sch
             found |= {f"dp, {plan}, {share:.0%}": dynamic_programming(space, share, plan) for plan in plans}
     if args.polish:
         found |= _polished(args, pipe, calls, space)
-    found |= METHODS[args.method](args, pipe, split, space, found)
+    _save(found, args.out)  # before what takes longest
+    learned = METHODS[args.method](args, pipe, split, space, found)
+    _save(learned, args.out)
+    return found | learned
+
+
+def _save(found: dict[str, Schedule], out: Path) -> None:
     for name, schedule in found.items():
         if is_first():
-            schedule.save_pretrained(args.out / name.replace(", ", "-").replace("%", ""))
-    return found
+            schedule.save_pretrained(out / name.replace(", ", "-").replace("%", ""))
 
 
 def _polished(args: argparse.Namespace, pipe: Any, calls: list[Call], space: Space) -> dict[str, Schedule]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from diffcache import Schedule
+from diffcache.schedulers.errors import ConfigError
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "search_schedule.py"
 COMMON = ["dit", "--steps", "5", "--compute", "0.6", "--samples", "1", "--held-out", "2"]
@@ -54,6 +55,12 @@ def test_what_does_not_go_together_is_refused(
     with pytest.raises(SystemExit):
         rows(tmp_path, *options)
     assert message in capsys.readouterr().err
+
+
+def test_what_dynamic_programming_found_is_saved_though_what_follows_fails(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is no sub-layer"):
+        rows(tmp_path, "--method", "router", "--runs", "1")
+    assert Schedule.from_pretrained(tmp_path / "dp-shared-60").num_ticks == 5
 
 
 def test_too_few_prompts_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
