@@ -1,6 +1,7 @@
 """What a search keeps in its folder beside its checkpoint: what it is of, and a line for each thing done."""
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,15 @@ from diffcache.schedulers.errors import ScheduleError
 
 
 def claimed(path: Path, about: Mapping[str, Any]) -> None:
-    """Writes what a search is of, or compares it with what is written.
+    """Writes what a search is of, at once, or compares it with what is written.
 
     Raises:
         ScheduleError: the folder holds another search.
     """
     if not path.exists():
-        path.write_text(json.dumps(about, indent=1) + "\n")
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps(about, indent=1) + "\n")
+        os.replace(part, path)
         return
     written, about = json.loads(path.read_text()), json.loads(json.dumps(about))  # tuples become lists
     changed = [name for name in about if about[name] != written.get(name)]

@@ -14,6 +14,8 @@ from diffcache.schedulers.schedule import Schedule
 
 CHANCE = 0.05
 """That as many samples would be better if neither schedule were."""
+FEWEST = 5
+"""Samples: that fewer are all better is no less likely by chance."""
 
 
 def confirmed(runs: FullRuns, begun: Schedule, found: Iterable[Schedule]) -> Schedule:

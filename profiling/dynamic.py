@@ -1,6 +1,7 @@
 """Dynamic programming from a recording: the schedules that hold best for a share of the compute."""
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -39,12 +40,15 @@ def dynamic_programming(space: Space, compute: float, plan: str = "shared") -> S
 
 
 def _shared(space: Space, budget: int) -> Tensor:
-    """By the pictures' response where it was probed, by drifts where it was not."""
+    """By the pictures' response where it was probed; by drifts where it was not, or so few ticks leave it no choice."""
     count = _ticks(space, budget)
-    if space.response is None:
-        return shared(space.drifts, count)
-    ticks = placements(space.response, count, longest=max(LONGEST, -(-2 * space.num_ticks // count)))[-1]
-    return space.together(ticks)
+    if space.response is not None:
+        longest = max(LONGEST, -(-2 * space.num_ticks // count))
+        with suppress(
+            ConfigError
+        ):  # it asks for the first `order + 1` ticks, with hindsight for one near the end too
+            return space.together(placements(space.response, count, longest)[-1])
+    return shared(space.drifts, count)
 
 
 def _per_site(space: Space, budget: int) -> Tensor:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,13 +122,11 @@ def evolve(
         "children": children,
         "screened": screened,
         "seed": seed,
-        "loss": loss.__name__,
-        "cost": "compute" if cost is None else cost.__name__,
+        "loss": _name(loss),
+        "cost": "compute" if cost is None else _name(cost),
     }
-    about = {"calls": calls_hash(calls), "predictor": dict(space.predictor), **settings}
-    about |= {"ticks": space.num_ticks, "places": list(space.places), "models": _models(space)}
     if is_first():
-        claimed(folder / ABOUT, about)
+        claimed(folder / ABOUT, {**space.about, "calls": calls_hash(calls), **settings})
     checkpoint = folder / CHECKPOINT
     if of_first(checkpoint.exists()):
         search = Evolution.load(checkpoint)
@@ -154,12 +152,12 @@ def _within(
         yield search
 
 
+def _name(function: Callable[..., float]) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
 def _screening(space: Space) -> Screening:
     return Screening(ErrorModel(space.drifts, space.prices))
-
-
-def _models(space: Space) -> dict[str, list[str]]:
-    return {name: [model.name, model.config] for name, model in space.recording.models.items()}
 
 
 def _log(path: Path, search: Evolution) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from shutil import rmtree
 
 from torch import Tensor
 
@@ -44,11 +45,12 @@ def within(search: Evolution, compute: float, count: int = 1) -> Tensor:
 
 
 def write_front(search: Evolution, space: Space, folder: Path) -> list[Path]:
-    """Saves a front under `folder/front`, one schedule in each folder, and draws it as `folder/front.png`.
+    """Saves a front under `folder/front`, in place of an earlier one, one schedule in each folder; draws `folder/front.png`.
 
     Returns:
         The schedules' folders, by rising loss.
     """
+    rmtree(folder / "front", ignore_errors=True)
     paths = [
         schedule.save_pretrained(folder / "front" / f"{i:02}")
         for i, schedule in enumerate(schedules(search.front, space))
@@ -58,8 +60,14 @@ def write_front(search: Evolution, space: Space, folder: Path) -> list[Path]:
 
 
 def saved(folder: Path) -> dict[str, Schedule]:
-    """The schedules that searches saved in folders of their own under `folder`, by the names of these, in their order."""
+    """The schedules that searches saved in folders of their own under `folder`, by the names of these, in their order.
+
+    Raises:
+        ConfigError: there is none.
+    """
     files = sorted(folder.glob(f"*/{JSON_NAME}"))
+    if not files:
+        raise ConfigError(f"{folder}: no search saved a schedule there; give the folder of one.")
     return {path.parent.name: Schedule.from_pretrained(path.parent) for path in files}
 
 

@@ -16,7 +16,7 @@ from diffcache.profiling.recording import JSON_NAME, Place, Recording
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.records import RunRecord
-from diffcache.schedulers.errors import ScheduleError
+from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.schedulers.schedule import Schedule
 from diffcache.swap import base_class
 from diffcache.targets import denoisers_of, noise_schedulers_of
@@ -46,9 +46,12 @@ def record(
             it never had been.
 
     Raises:
+        ConfigError: there is no call.
         TargetError: no denoising loop was seen, or several in one call.
         ScheduleError: the folder holds a recording of something else.
     """
+    if not calls:
+        raise ConfigError("calls: give at least one.")
     asked = {"calls": len(calls), "hash": calls_hash(calls), "sites": sites, "basis": basis, "lag": lag}
     asked |= {"along": None if along is None else along.fingerprint()}
     begun = None if folder is None else _begun(Path(folder), pipe, asked)

@@ -155,19 +155,24 @@ def train_router(
 
     Raises:
         ScheduleError: the folder holds another training.
-        ConfigError: a place is not a sub-layer, or the calls cannot be dealt out evenly.
+        ConfigError: a place is not a sub-layer, the calls cannot be dealt out evenly, or `begin` is of another space.
     """
+    shape = (space.num_ticks, len(space.places))
+    if begin is not None and begin.shape != shape:
+        raise ConfigError(
+            f"begin: a table of {list(begin.shape)} ticks and places; give one of {list(shape)}."
+        )
     detach(pipe)
     folder.mkdir(parents=True, exist_ok=True)
-    settings = {**vars(training), "seed": seed, "places": list(space.places), "ticks": space.num_ticks}
+    settings = {**vars(training), "seed": seed}
     begins = None if begin is None else begin.int().tolist()
     if is_first():
-        claimed(folder / ABOUT, {**settings, "begin": begins, "calls": calls_hash(calls)})
+        claimed(folder / ABOUT, {**space.about, "calls": calls_hash(calls), **settings, "begin": begins})
     if begin is not None:
         router = Router.of_table(begin, confidence=CONFIDENCE)
     else:
         noise = torch.Generator().manual_seed(seed)
-        router = Router(torch.randn(space.num_ticks, len(space.places), generator=noise))
+        router = Router(torch.randn(shape, generator=noise))
     trainer = Trainer(router, space.prices, training)
     if of_first((folder / CHECKPOINT).exists()):
         trainer.load(folder / CHECKPOINT)
@@ -192,9 +197,8 @@ def routed(router: Router, space: Space, compute: float) -> Schedule:
     """
     scores = router.scores().detach()
     table = cut(scores, space.prices, space.budget(compute))
-    kept = [[round(score, 4) for score in row] for row in scores.tolist()]
-    costs = {"prices": space.prices, "rest": space.rest}
-    return space.schedule(table, {"method": "router", "compute": compute, "scores": kept, **costs})
+    kept = {"scores": scores.tolist(), "prices": space.prices, "rest": space.rest}
+    return space.schedule(table, {"method": "router", "compute": compute, **kept})
 
 
 def rebudgeted(schedule: Schedule, compute: float) -> Schedule:

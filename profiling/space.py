@@ -11,6 +11,7 @@ from diffcache.profiling.recording import Recording
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.schedule import ALL, Schedule
 from diffcache.schedulers.search.response import Response
+from diffcache.schedulers.steps import MODEL
 
 HOLD: Mapping[str, Any] = {"name": "hold", "basis": "residual"}
 EXTRAPOLATE: Mapping[str, Any] = {"name": "polynomial", "order": 1, "axis": "sigma", "basis": "output"}
@@ -34,7 +35,7 @@ class Space:
         rest: cost of a tick at which every place is reused.
 
     Raises:
-        ConfigError: a place was not called at every tick.
+        ConfigError: a place was not called at every tick, or lies inside a denoiser, where hindsight amends nothing.
     """
 
     recording: Recording
@@ -46,6 +47,8 @@ class Space:
     rest: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        if self.predictor.get("hindsight") and set(self.kinds) != {MODEL}:
+            raise ConfigError("predictor: hindsight amends whole denoisers only: record with sites='model'.")
         drifts = torch.stack([_mean_drift(self.recording, place) for place in self.places])
         later = torch.ones_like(drifts[0], dtype=torch.bool).tril(-1)
         for place, drift in zip(self.places, drifts, strict=True):
@@ -76,6 +79,18 @@ class Space:
     def kinds(self) -> tuple[str, ...]:
         """What each place is: "model", "self-attention", ..."""
         return tuple(place.kind for place in self.recording.places.values())
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What a search of this space is of, as its folder keeps it: pipeline, noise levels, places, predictor."""
+        return {
+            "models": {name: [model.name, model.config] for name, model in self.recording.models.items()},
+            "noise scheduler": self.recording.noise_scheduler,
+            "noise levels": self.recording.sigmas,
+            "ticks": self.num_ticks,
+            "places": self.places,
+            "predictor": dict(self.predictor),
+        }
 
     def compute(self, tables: Tensor) -> Tensor:
         """Share of the full run's work, float64 [n], of tables [n, T, S]."""

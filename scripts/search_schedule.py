@@ -7,7 +7,7 @@ id). With `accelerate launch` before it several processes share evolution and ro
 import argparse
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,12 @@ from diffcache.evals import zoo
 from diffcache.evals.baselines import baselines, uniform
 from diffcache.evals.comparison import Comparison, Row, as_json, table
 from diffcache.evals.objectives import kid_to_full, minus_clip
+from diffcache.evals.prompts import read_prompts
 from diffcache.evals.provenance import provenance
 from diffcache.evals.quantization import kid_to_real
 from diffcache.evals.splits import Split, of_prompts, of_testbed
 from diffcache.profiling.calling import Call
-from diffcache.profiling.confirming import confirmed
+from diffcache.profiling.confirming import FEWEST, confirmed
 from diffcache.profiling.dynamic import PLANS, dynamic_programming
 from diffcache.profiling.evolving import Budget, evolve
 from diffcache.profiling.fronts import saved, within, write_front
@@ -47,10 +48,10 @@ def split_of(args: argparse.Namespace) -> tuple[Any, Split]:
     """The pipeline, and the calls that it is searched, confirmed and compared on."""
     if args.model in zoo.NAMES:
         return of_testbed(args.model, args.steps, args.samples, args.confirm, args.held_out, args.batch)
-    prompts = args.prompts.read_text().splitlines() if args.prompts else []
+    prompts = list(dict.fromkeys(read_prompts(args.prompts))) if args.prompts else []
     if len(prompts) // 2 <= args.confirm:
         least = 2 * (args.confirm + 1)
-        raise SystemExit(f"--prompts must name a file of at least {least} prompts, one on each line")
+        raise SystemExit(f"--prompts must name a file of at least {least} different prompts")
     return of_prompts(args.model, prompts, args.steps, args.confirm, args.batch)
 
 
@@ -68,11 +69,16 @@ def searched(args: argparse.Namespace, pipe: Any, split: Split) -> dict[str, Sch
             found |= {f"dp, {plan}, {share:.0%}": dynamic_programming(space, share, plan) for plan in plans}
     if args.polish:
         found |= _polished(args, pipe, calls, space)
-    found |= METHODS[args.method](args, pipe, split, space, found)
+    _save(found, args.out)  # before what takes longest
+    learned = METHODS[args.method](args, pipe, split, space, found)
+    _save(learned, args.out)
+    return found | learned
+
+
+def _save(found: dict[str, Schedule], out: Path) -> None:
     for name, schedule in found.items():
         if is_first():
-            schedule.save_pretrained(args.out / name.replace(", ", "-").replace("%", ""))
-    return found
+            schedule.save_pretrained(out / name.replace(", ", "-").replace("%", ""))
 
 
 def _polished(args: argparse.Namespace, pipe: Any, calls: list[Call], space: Space) -> dict[str, Schedule]:
@@ -189,7 +195,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--begin", type=Path, help="schedule that a router begins at; else what dp finds")
     parser.add_argument("--lr", type=float, default=0.05, help="of a router's training")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--prompts", type=Path, help="one on each line; the first half is searched on")
+    parser.add_argument("--prompts", type=Path, help="a file of them; the first half is searched on")
     parser.add_argument("--samples", type=int, default=4, help="of a testbed to search on")
     parser.add_argument(
         "--batch", type=int, help="samples to a call; several processes share a router's calls"
@@ -209,11 +215,27 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--json", type=Path, help="where the table is written down")
     args = parser.parse_args()
-    if args.hindsight and args.sites != "model":
-        parser.error("--hindsight is for whole denoisers: leave --sites out")
-    if args.confirm and args.quality != "psnr":
-        parser.error("--confirm compares by PSNR: leave it out with another --quality")
+    for message in _conflicts(args):
+        parser.error(message)
     return args
+
+
+def _conflicts(args: argparse.Namespace) -> Iterator[str]:
+    """What does not go together, said before anything is rendered."""
+    if args.hindsight and args.sites != "model":
+        yield "--hindsight is for whole denoisers: leave --sites out"
+    if args.confirm and args.quality != "psnr":
+        yield "--confirm compares by PSNR: leave it out with another --quality"
+    if args.confirm and args.method != "evolution":
+        yield "--confirm is for --method evolution"
+    if args.confirm and args.confirm < FEWEST:
+        yield f"--confirm needs at least {FEWEST} samples: fewer confirm nothing"
+    if args.begin and args.method != "router":
+        yield "--begin is for --method router"
+    if args.method == "evolution" and not (args.generations or args.candidates or args.minutes):
+        yield "--method evolution needs --generations, --candidates or --minutes"
+    if args.quality == "clip" and (args.clip is None or args.model == "dit"):
+        yield "--quality clip needs --clip, and a model that is given words"
 
 
 def main() -> None:

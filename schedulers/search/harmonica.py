@@ -44,7 +44,7 @@ class Training:
     (7e-8 for DiT-XL/2 at 10 ticks), which says little about the compute that comes out: here beta follows a target.
 
     Attributes:
-        target: compute share that the table shall have, of the full run.
+        target: compute share that the table shall have, of what all its places cost.
         runs: denoising runs; published: 2000 of 10 ticks.
         lr: of AdamW at the start, falling to zero in a straight line; published: 0.01 throughout.
         proxy_every: runs between two measurements of lambda, each T + 1 student runs; published: 50.

@@ -5,6 +5,7 @@ For losses that must be rendered: it asks for few, and needs no gradient and no 
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from math import isnan
 from typing import NamedTuple
 
 from diffcache.schedulers.errors import ConfigError
@@ -60,7 +61,8 @@ def local_search(
         until: asked of the best start, and of whatever is better than all before it; where it says so, the search ends.
 
     Raises:
-        ConfigError: no start or no trial, or a start that reuses the first tick or lies outside of the run.
+        ConfigError: no start or no trial, a start that reuses the first tick or lies outside of the run, or a loss that is
+            not a number.
     """
     begun = list(dict.fromkeys(tuple(sorted(set(start))) for start in starts))
     if not begun or trials < 1:
@@ -68,7 +70,7 @@ def local_search(
     for start in begun:
         if not start or start[0] != 0 or start[-1] >= num_ticks:
             raise ConfigError(f"starts: {start} must compute tick 0, and none beyond tick {num_ticks - 1}.")
-    losses = {ticks: loss(ticks) for ticks in begun[:trials]}
+    losses = {ticks: _number(loss(ticks)) for ticks in begun[:trials]}
     best = min(losses, key=losses.__getitem__)
     failures: Counter[_Move] = Counter()
     done = until(best)
@@ -79,13 +81,19 @@ def local_search(
         gaps = {move: _unevenness(_moved(best, move), num_ticks) for move in fresh}
         move = min(fresh, key=lambda move: (failures[move], move.distance, gaps[move]))
         ticks = _moved(best, move)
-        losses[ticks] = loss(ticks)
+        losses[ticks] = _number(loss(ticks))
         if losses[ticks] < losses[best]:
             best = ticks
             done = until(best)
         else:
             failures[move] += 1
     return Found(best, losses[best], len(losses))
+
+
+def _number(loss: float) -> float:
+    if isnan(loss):
+        raise ConfigError("loss: not a number, so that nothing can be better; look at what is rendered.")
+    return loss
 
 
 def _moves(ticks: Ticks, num_ticks: int) -> Iterator[_Move]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from diffcache import Schedule
+from diffcache.schedulers.errors import ConfigError
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "search_schedule.py"
 COMMON = ["dit", "--steps", "5", "--compute", "0.6", "--samples", "1", "--held-out", "2"]
@@ -37,7 +38,15 @@ def test_what_a_search_saved_is_compared_again_with_what_it_had_then(tmp_path: P
     ("options", "message"),
     [
         (["--hindsight", "--sites", "sub-layer"], "is for whole denoisers"),
-        (["--confirm", "2", "--quality", "kid"], "by PSNR"),
+        (["--confirm", "9", "--quality", "kid"], "by PSNR"),
+        (["--confirm", "9"], "is for --method evolution"),
+        (["--method", "evolution", "--candidates", "9", "--confirm", "4"], "needs at least 5 samples"),
+        (
+            ["--method", "evolution", "--candidates", "9", "--begin", "outputs"],
+            "--begin is for --method router",
+        ),
+        (["--method", "evolution"], "needs --generations, --candidates or --minutes"),
+        (["--quality", "clip"], "needs --clip"),
     ],
 )
 def test_what_does_not_go_together_is_refused(
@@ -48,10 +57,17 @@ def test_what_does_not_go_together_is_refused(
     assert message in capsys.readouterr().err
 
 
+def test_what_dynamic_programming_found_is_saved_though_what_follows_fails(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is no sub-layer"):
+        rows(tmp_path, "--method", "router", "--runs", "1")
+    assert Schedule.from_pretrained(tmp_path / "dp-shared-60").num_ticks == 5
+
+
 def test_too_few_prompts_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = tmp_path / "prompts.txt"
-    prompts.write_text("a cube\na ball\na cone\n")
-    asked = ["a-model", "--prompts", prompts, "--confirm", "1", "--out", tmp_path]
+    prompts.write_text("a cube\n\n" * 12)  # one that differs
+    asked = ["a-model", "--prompts", prompts, "--out", tmp_path]
+    asked += ["--method", "evolution", "--generations", "1", "--confirm", "5"]
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), *map(str, asked)])
-    with pytest.raises(SystemExit, match="at least 4 prompts"):
+    with pytest.raises(SystemExit, match="at least 12 different prompts"):
         runpy.run_path(str(SCRIPT), run_name="__main__")

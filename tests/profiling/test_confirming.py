@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from diffcache.config import CacheConfig
-from diffcache.profiling.confirming import confirmed, is_better
+from diffcache.profiling.confirming import FEWEST, confirmed, is_better
 from diffcache.profiling.full_runs import FullRuns
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.schedulers.schedule import Schedule
@@ -69,6 +69,11 @@ def test_chance_alone_wins_so_often(won: int, better: bool) -> None:
     gains = torch.full((20,), -0.1)
     gains[:won] = 1.0
     assert is_better(gains) is better
+
+
+def test_fewer_samples_could_all_be_better_by_chance() -> None:
+    assert is_better(torch.ones(FEWEST))
+    assert not is_better(torch.ones(FEWEST - 1))
 
 
 def test_ties_count_for_neither() -> None:

@@ -25,7 +25,7 @@ from diffcache.profiling.record import record
 from diffcache.profiling.recorder import Recorder
 from diffcache.profiling.recording import STATISTICS, Recording
 from diffcache.recipes.uniform import UniformConfig
-from diffcache.schedulers.errors import ScheduleError
+from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.schedulers.steps import Step
 
 FLUX = CASES["FluxPipeline"]
@@ -73,6 +73,11 @@ def test_a_recording_is_saved_loaded_and_checked(tmp_path: Path) -> None:
     (tmp_path / "recording.json").write_text("{")
     with pytest.raises(ScheduleError, match="damaged"):
         Recording.load(tmp_path)
+
+
+def test_nothing_to_record_is_refused() -> None:
+    with pytest.raises(ConfigError, match="calls: give at least one"):
+        record(FLUX.build(), [])
 
 
 def test_what_places_cost_is_measured() -> None:

@@ -90,6 +90,10 @@ def test_training_leaves_the_pipeline_as_it_was_and_goes_on_where_it_stopped(
     assert len((tmp_path / "dies" / "router.jsonl").read_text().splitlines()) == TRAINING.runs
     with pytest.raises(ScheduleError, match="belongs to a search with another lr: choose another folder"):
         train_router(pipe, calls, space, tmp_path / "dies", replace(TRAINING, lr=0.1), begin=begin)
+    other = {name: replace(model, config="other") for name, model in space.recording.models.items()}
+    elsewhere = replace(space, recording=replace(space.recording, models=other))
+    with pytest.raises(ScheduleError, match="belongs to a search with another models: choose another folder"):
+        train_router(pipe, calls, elsewhere, tmp_path / "dies", TRAINING, begin=begin)
 
 
 def test_another_budget_is_cut_from_a_saved_schedule(tmp_path: Path) -> None:
@@ -99,6 +103,7 @@ def test_another_budget_is_cut_from_a_saved_schedule(tmp_path: Path) -> None:
     saved = Schedule.from_pretrained(routed(router, space, 0.7).save_pretrained(tmp_path))
     smaller = rebudgeted(saved, 0.5)
     assert smaller.table == routed(router, space, 0.5).table
+    assert bool(torch.tensor(saved.producer["scores"]).equal(router.scores()))  # close ones keep their order
     accelerate(pipe, smaller)
     CASES["FluxPipeline"].render(pipe, 0, STEPS)
     assert report(pipe).compute_fraction == pytest.approx(smaller.measured["compute_fraction"], abs=1e-4)
@@ -107,6 +112,13 @@ def test_another_budget_is_cut_from_a_saved_schedule(tmp_path: Path) -> None:
         rebudgeted(saved, 0.05)
     with pytest.raises(ScheduleError, match=r"producer\.scores"):
         rebudgeted(space.schedule(every(STEPS, len(space.places), 2), {}), 0.5)
+
+
+def test_a_router_begins_at_a_table_of_its_own_ticks(tmp_path: Path) -> None:
+    pipe, calls, space = made("FluxPipeline")
+    begin = every(STEPS + 2, len(space.places), 2)
+    with pytest.raises(ConfigError, match=r"begin: a table of \[7, \d+\] ticks and places; give one of \[5,"):
+        train_router(pipe, calls, space, tmp_path, TRAINING, begin=begin)
 
 
 def test_a_router_is_for_sub_layers() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from zoo.pipelines import CASES
 from diffcache import Schedule, accelerate, report
 from diffcache.hindsight import DEGREE
 from diffcache.profiling.dynamic import PLANS, dynamic_programming
-from diffcache.profiling.evolving import Budget, evolve
+from diffcache.profiling.evolving import Budget, evolve, seeds
 from diffcache.profiling.fronts import saved, within, write_front
 from diffcache.profiling.full_runs import FullRuns
 from diffcache.profiling.polishing import polished
@@ -26,6 +27,8 @@ from diffcache.profiling.trial import Trial, minus_psnr
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.schedulers.schedule import ALL
+from diffcache.schedulers.search.evolution import Evolution
+from diffcache.schedulers.search.response import Response
 from diffcache.schedulers.search.seeds import every
 
 FLUX = CASES["FluxPipeline"]
@@ -61,6 +64,12 @@ def test_a_space_reads_drifts_forwards_and_refuses_holes() -> None:
     holed[3, 0] = torch.nan
     with pytest.raises(ConfigError, match="net was not called or not compared at every tick"):
         made_up(holed)
+
+
+def test_a_space_of_sub_layers_has_no_hindsight() -> None:
+    _, space = space_of("sub-layer")
+    with pytest.raises(ConfigError, match="predictor: hindsight amends whole denoisers only"):
+        replace(space, predictor={**HOLD, "hindsight": True})
 
 
 def test_together_all_places_compute_at_the_ticks_that_are_named_and_nowhere_else() -> None:
@@ -113,6 +122,20 @@ def test_a_budget_that_buys_nothing_and_an_unknown_plan_are_refused() -> None:
         dynamic_programming(space, 0.5, "best")
 
 
+@pytest.mark.parametrize("predictor", [HOLD, EXTRAPOLATE])
+@pytest.mark.parametrize("hindsight", [0, DEGREE])
+@pytest.mark.parametrize("ticks", [2, 4, 12])
+def test_short_runs_are_planned_for_every_share(predictor: Any, hindsight: int, ticks: int) -> None:
+    drift = by_distance(ticks)
+    response = Response(
+        torch.ones(ticks, 1).double(), drift.nan_to_num(0.0).mT, predictor.get("order", 0), hindsight
+    )
+    space = made_up(drift, predictor, response=response)
+    for count in range(1, ticks + 1):
+        assert int(dynamic_programming(space, count / ticks).decisions.sum()) == count
+    assert bool(seeds(space)[:, 0].all())
+
+
 def test_computing_everything_loses_nothing_and_reuse_does() -> None:
     pipe, space = space_of()
     scores = Trial(pipe, calls(), space)(torch.stack([every(STEPS, 1, 1), every(STEPS, 1, 3)]))
@@ -158,6 +181,9 @@ def test_an_evolution_that_died_in_a_generation_goes_on_to_the_same_front(tmp_pa
     assert torch.equal(resumed.scores, whole.scores)
     with pytest.raises(ScheduleError, match="belongs to a search with another population: choose another"):
         evolve(pipe, calls(), space, folder, budget, population=7, children=3, screened=False)
+    elsewhere = replace(space, recording=replace(space.recording, noise_scheduler="Other"))
+    with pytest.raises(ScheduleError, match="belongs to a search with another noise scheduler: choose"):
+        evolve(pipe, calls(), elsewhere, folder, budget, population=6, children=3, screened=False)
 
 
 def test_a_front_is_written_as_schedules_that_replay(tmp_path: Path) -> None:
@@ -180,11 +206,28 @@ def test_a_front_is_written_as_schedules_that_replay(tmp_path: Path) -> None:
         within(search, 0.01)
 
 
+def test_a_front_replaces_the_one_that_a_shorter_search_wrote(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    _, space = space_of()
+    tables = torch.stack([space.together(ticks) for ticks in ([0, 2, 4], [0, 3], [0])])
+    search = Evolution(tables)
+    search.tell(tables, torch.tensor([[-30.0, 0.5], [-20.0, 0.4], [-10.0, 0.2]]))
+    assert len(write_front(search, space, tmp_path)) == 3
+    better = space.together([0, 4])
+    search.tell(better.unsqueeze(0), torch.tensor([[-40.0, 0.3]]))
+    folders = write_front(search, space, tmp_path)
+    assert sorted((tmp_path / "front").iterdir()) == folders
+    assert len(folders) == 2
+
+
 def test_a_front_is_nowhere_worse_than_what_the_search_began_with(tmp_path: Path) -> None:
     pipe, space = space_of()
     begin = every(STEPS, 1, 2)
     begin[1] = True  # no seed of its own
-    search = evolve(pipe, calls(), space, tmp_path, Budget(generations=1), begin=begin.unsqueeze(0))
+    loss = partial(minus_psnr)  # any callable will do
+    search = evolve(
+        pipe, calls(), space, tmp_path, Budget(generations=1), loss=loss, begin=begin.unsqueeze(0)
+    )
     assert torch.equal(search.tables[0], begin)
     within_it = search.front.scores[:, 1] <= search.scores[0, 1]
     assert search.front.scores[within_it, 0].min() <= search.scores[0, 0]
@@ -199,6 +242,8 @@ def test_saved_schedules_are_found_by_their_folders_and_a_front_is_left_aside(tm
     (tmp_path / "notes").mkdir()
     found = saved(tmp_path)
     assert list(found) == ["a", "b"]
+    with pytest.raises(ConfigError, match="notes: no search saved a schedule there"):
+        saved(tmp_path / "notes")
     assert all(not found[name].diff(made[name]) for name in found)
 
 

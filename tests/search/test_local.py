@@ -99,3 +99,8 @@ def test_a_move_that_failed_waits_for_those_that_have_not() -> None:
     assert (0, 2, 5, 9) in asked  # failed
     assert (0, 2, 4, 8) in asked  # gone on from
     assert (0, 2, 5, 8) not in asked
+
+
+def test_a_loss_that_is_no_number_is_refused() -> None:
+    with pytest.raises(ConfigError, match="loss: not a number"):
+        local_search([(0, 1), (0, 2)], 4, lambda ticks: float("nan") if ticks == (0, 1) else 1.0, trials=4)
