@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -34,7 +35,8 @@ class Influence:
     def __init__(self, noise_scheduler: Any, sigmas: Sequence[float] | None = None) -> None:
         self.obstacle: str | None = None
         self._moves = self._measured(noise_scheduler, sigmas)
-        self._weights = _amplified(self._moves)
+        self._sizes = _amplified(self._moves)
+        self._sums = [0.0, *accumulate(self._sizes)]
 
     def ratio(self, place: int, to: int) -> float | None:
         """By what an output at `place` moves the result, over what one at `to` does; None where that is unknown."""
@@ -43,17 +45,19 @@ class Influence:
         ratio = self._moves[place] / self._moves[to] if self._moves[to] else math.inf
         return ratio if math.isfinite(ratio) else None
 
-    def weight(self, place: int) -> float:
-        """How much an error of the output at `place` matters to the result, over the mean of all; 1 where that is unknown.
+    def weight(self, place: int, run: range) -> float:
+        """How much an error of the output at `place` matters to the result, over the mean of a run's; 1 where that is unknown.
 
         Errors change what later outputs are made of, and real denoisers answer to that by more than the best one for data of
         variance one does: by a constant factor at each tick.
         """
-        return self._weights[place] if 0 <= place < len(self._weights) else 1.0
+        known = run[: max(len(self._sizes) - run.start, 0)]
+        total = self._sums[known.stop] - self._sums[known.start] if known else 0.0
+        return self._sizes[place] * len(known) / total if place in known and 0 < total < math.inf else 1.0
 
     def forget(self, why: str) -> None:
         """Nothing is known any more."""
-        self.obstacle, self._moves, self._weights = why, [], []
+        self.obstacle, self._moves, self._sizes = why, [], []
 
     def _measured(self, noise_scheduler: Any, sigmas: Sequence[float] | None) -> list[float]:
         """Of each timestep; none if a copy cannot be stepped, or draws noise: outputs then lie on no curve."""
@@ -84,10 +88,8 @@ def _passed_on(noise_scheduler: Any, sigmas: Sequence[float] | None) -> list[flo
 
 
 def _amplified(moves: Sequence[float]) -> list[float]:
-    """Their sizes as the denoiser amplifies them, over their mean; none where that is not finite."""
-    sizes = [abs(move) * math.exp(-AMPLIFIED * i / len(moves)) for i, move in enumerate(moves)]
-    total = sum(sizes)
-    return [size * len(sizes) / total for size in sizes] if 0 < total < math.inf else []
+    """Their sizes as the denoiser amplifies them."""
+    return [abs(move) * math.exp(-AMPLIFIED * i / len(moves)) for i, move in enumerate(moves)]
 
 
 def _answer(noise_scheduler: Any, sigma: float) -> float:

@@ -46,8 +46,11 @@ class Timetable:
         return None if self.influence is None else self.influence.ratio(self.first + tick, self.first + to)
 
     def weight(self, tick: int) -> float:
-        """How much an error at a tick matters, over the mean of all; 1 where that is unknown."""
-        return 1.0 if self.influence is None else self.influence.weight(self.first + tick)
+        """How much an error at a tick matters, over the mean of the run's; 1 where that is unknown."""
+        if self.influence is None or self.num_ticks is None:
+            return 1.0
+        run = range(self.first, self.first + self.num_ticks)
+        return self.influence.weight(self.first + tick, run)
 
     def repeats(self, tick: int) -> bool:
         """Whether a tick stands at the noise level of the one before it."""

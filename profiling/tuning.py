@@ -15,7 +15,7 @@ from diffcache.recipes.budget import BudgetConfig, allowed, spread
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.schedulers.allowance import Appointed
 from diffcache.schedulers.error_control import ErrorControl
-from diffcache.schedulers.errors import ConfigError
+from diffcache.schedulers.errors import ConfigError, TargetError
 from diffcache.schedulers.schedule import ALL, Schedule
 from diffcache.schedulers.search.local import Ticks, local_search
 from diffcache.schedulers.steps import Decision
@@ -77,9 +77,14 @@ def tune(
 
     Raises:
         ConfigError: not exactly one aim, fewer than two prompts, a speed-up below 1, or a quality that no reuse keeps.
+        TargetError: a denoiser without its pipeline.
     """
     if (quality is None) == (speedup is None) or isinstance(prompts, str) or len(prompts) < 2:
         raise ConfigError("tune() needs a list of at least two prompts, and either quality= or speedup=.")
+    if isinstance(pipe, torch.nn.Module):
+        raise TargetError("tune() renders pictures: give it the pipeline, or a Loop around the denoiser.")
+    if quality is not None and not isinstance(quality, (int, float)):
+        raise ConfigError(f"quality={quality!r}: give a PSNR in dB, such as 35.0.")
     if speedup is not None:
         BudgetConfig(speedup=speedup)  # refused before anything is rendered
     tuner = Tuner(pipe, [_call(prompt, seed, call) for seed, prompt in enumerate(prompts)])

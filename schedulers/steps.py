@@ -21,7 +21,7 @@ class Step(NamedTuple):
         site: name of the place that is decided: "model" for the whole denoiser, else as `discover` lists it.
         kind: its kind: "model", "stack", "range", "block", "self-attention", ...
         training_time: the noise scheduler's timestep as a fraction of its training steps; None where unknown.
-        weight: how much an error at this tick matters to the result, over the mean of the loop's ticks; 1 where unknown.
+        weight: how much an error at this tick matters to the result, over the mean of the run's ticks; 1 where unknown.
     """
 
     tick: int

@@ -35,8 +35,9 @@ def calls_of(args: argparse.Namespace) -> tuple[Any, list[Call], Call]:
         return zoo.load(args.model), calls, zoo.sample_call(args.model, 0, args.steps, args.samples)
     pipe = DiffusionPipeline.from_pretrained(args.model).to("cuda" if torch.cuda.is_available() else "cpu")
     prompts = args.prompts.read_text().splitlines() if args.prompts else []
-    if len(prompts) < 2:
-        raise SystemExit("--prompts must name a file of at least two prompts, one on each line")
+    least = 4 if args.method == "tune" else 2  # tune keeps half of its half apart
+    if len(prompts) < least:
+        raise SystemExit(f"--prompts must name a file of at least {least} prompts, one on each line")
     half = len(prompts) // 2
     calls = [
         {"prompt": p, "num_inference_steps": args.steps, "generator": torch.Generator().manual_seed(i)}

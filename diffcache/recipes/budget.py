@@ -23,7 +23,8 @@ class BudgetConfig(CacheConfig):
         speedup: ticks of the run over computed ticks, at least; 1 computes everything.
         order: the highest order of extrapolation, 0 to 2; 0 holds.
         axis: what curves are drawn over: "sigma" (the noise level) or "tick".
-        warmup_steps: None: 2, an eighth of a budget below 16 ticks, or 3 where the number of ticks is unknown.
+        warmup_steps: None: 2, an eighth of a budget below 16 ticks, or 3 where the number of ticks is unknown. What is
+            asked for here, or by `max_consecutive_reuses`, is computed even if the speed-up is missed for it.
     """
 
     name: ClassVar[str] = "budget"

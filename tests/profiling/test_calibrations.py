@@ -25,7 +25,7 @@ from diffcache.recipes.easycache import EasyCacheConfig
 from diffcache.recipes.replay import RESPACED, ReplayConfig
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.respacing import stretched
-from diffcache.schedulers.errors import ConfigError, ScheduleError
+from diffcache.schedulers.errors import ConfigError, ScheduleError, TargetError
 from diffcache.schedulers.schedule import Model
 from diffcache.schedulers.search.local import local_search
 
@@ -297,6 +297,10 @@ def test_tune_refuses_before_it_renders(aim: dict[str, Any]) -> None:
         tune(None, ["a", "b"], **aim)
     with pytest.raises(ConfigError, match="a list of at least two prompts"):
         tune(None, "ab", quality=30)
+    with pytest.raises(ConfigError, match="quality='high': give a PSNR in dB"):
+        tune(None, ["a", "b"], quality="high")  # type: ignore[arg-type]
+    with pytest.raises(TargetError, match="give it the pipeline"):
+        tune(torch.nn.Linear(1, 1), ["a", "b"], quality=30)
 
 
 def test_tune_finds_the_fewest_ticks_that_it_can() -> None:

@@ -116,14 +116,26 @@ def test_unknown_places_have_no_ratio() -> None:
 @each_scheduler
 def test_weights_are_what_an_error_moves_and_the_denoiser_amplifies(name: str) -> None:
     influence, ticks = influence_of(name), len(made(name).timesteps)
-    weights = [influence.weight(tick) for tick in range(ticks)]
+    weights = [influence.weight(tick, range(ticks)) for tick in range(ticks)]
     assert sum(weights) == pytest.approx(ticks)
     for tick in range(2, ticks - 1):
         moved, later = influence.ratio(tick, tick + 1), math.exp(-AMPLIFIED / ticks)
         if moved is not None:
             assert weights[tick] == pytest.approx(abs(moved) / later * weights[tick + 1])
     influence.forget("")
-    assert influence.weight(2) == Influence(None).weight(2) == 1
+    assert influence.weight(2, range(ticks)) == Influence(None).weight(2, range(ticks)) == 1
+
+
+@pytest.mark.parametrize("run", [range(5, STEPS), range(8), range(5, STEPS + 3)], ids=str)
+def test_weights_are_over_the_mean_of_the_run(run: range) -> None:
+    influence, whole = influence_of("DDIMScheduler"), range(STEPS)
+    known = [place for place in run if place in whole]
+    weights = [influence.weight(place, run) for place in known]
+    assert sum(weights) == pytest.approx(len(known))
+    assert weights[2] / weights[0] == pytest.approx(
+        influence.weight(known[2], whole) / influence.weight(known[0], whole)
+    )
+    assert all(influence.weight(place, run) == 1 for place in run if place not in whole)
 
 
 @pytest.mark.parametrize("name", ["EulerAncestralDiscreteScheduler", "LCMScheduler", "DDPMScheduler"])
