@@ -39,4 +39,7 @@ def minus_reward(reward: Callable[[Tensor], Tensor]) -> Loss:
     def minus_reward(pictures: Tensor, full: Tensor) -> float:
         return -float(reward(pictures).mean())
 
+    minus_reward.__name__ = (
+        f"minus {getattr(reward, '__name__', type(reward).__name__)}"  # searches write it down
+    )
     return minus_reward

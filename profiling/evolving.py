@@ -124,6 +124,7 @@ def evolve(
         "seed": seed,
         "loss": _name(loss),
         "cost": "compute" if cost is None else _name(cost),
+        "begin": None if begin is None else calls_hash([{"tables": begin}]),
     }
     if is_first():
         claimed(folder / ABOUT, {**space.about, "calls": calls_hash(calls), **settings})

@@ -15,6 +15,7 @@ from diffcache.config import CacheConfig
 from diffcache.profiling.calling import Call, accelerated
 from diffcache.profiling.loops import target_of
 from diffcache.profiling.pictures import pictures_of, psnr, rewound
+from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.schedule import Schedule
 
 
@@ -27,13 +28,22 @@ class FullRuns:
     Args:
         pipe: a pipeline, or a `Loop`; it is plain afterwards.
         calls: keyword arguments of each; their generators are rewound for every render.
+
+    Raises:
+        ConfigError: the same call gives other pictures the next time.
     """
 
     def __init__(self, pipe: Any, calls: Sequence[Call]) -> None:
         detach(target_of(pipe))
         self.pipe = pipe
         self.calls = calls
+        drawn = torch.get_rng_state()
         self.pictures = self._render("full runs")
+        if not torch.equal(drawn, torch.get_rng_state()) and not self._repeats():
+            raise ConfigError(
+                "the same call gives other pictures each time: give it a generator, or the pipeline a noise scheduler "
+                "that adds no noise."
+            )
 
     def cached(self, config: CacheConfig) -> Tensor:
         """What the pipeline makes of the same calls with a method."""
@@ -65,6 +75,10 @@ class FullRuns:
             begun = time.perf_counter()
             self._render("calls")
             return time.perf_counter() - begun
+
+    def _repeats(self) -> bool:
+        again = pictures_of(self.pipe(**rewound(self.calls[0])))
+        return torch.equal(again, self.pictures[: len(again)])
 
     def _render(self, what: str) -> Tensor:
         calls = tqdm(self.calls, desc=what, leave=False, disable=len(self.calls) < 2)

@@ -18,4 +18,4 @@ def test_kid_is_least_for_the_same_kind_of_pictures() -> None:
 def test_a_reward_is_turned_round() -> None:
     loss = minus_reward(lambda shown: shown.flatten(1).mean(1))
     assert loss(pictures(0), pictures(1)) > loss(pictures(0) + 1, pictures(1))
-    assert loss.__name__ == "minus_reward"
+    assert loss.__name__ == "minus <lambda>"

@@ -114,6 +114,15 @@ def test_a_correction_is_kept_where_most_samples_gain() -> None:
     )
 
 
+def test_calls_that_give_other_pictures_each_time_are_refused() -> None:
+    pipe = FLUX.build()
+    free = [{name: value for name, value in call.items() if name != "generator"} for call in calls()]
+    with pytest.raises(ConfigError, match="other pictures each time: give it a generator"):
+        FullRuns(pipe, free)
+    drawing = FullRuns(lambda **call: (torch.rand(1), pipe(**call))[1], calls())
+    assert torch.equal(drawing.pictures, FullRuns(pipe, calls()).pictures)
+
+
 def test_hindsight_is_one_more_correction_and_can_be_left_out() -> None:
     pipe = FLUX.build()
     runs, switches = FullRuns(pipe, calls()), {"rectify": False, "respace": False}

@@ -231,6 +231,8 @@ def test_a_front_is_nowhere_worse_than_what_the_search_began_with(tmp_path: Path
     assert torch.equal(search.tables[0], begin)
     within_it = search.front.scores[:, 1] <= search.scores[0, 1]
     assert search.front.scores[within_it, 0].min() <= search.scores[0, 0]
+    with pytest.raises(ScheduleError, match="belongs to a search with another begin: choose"):
+        evolve(pipe, calls(), space, tmp_path, Budget(generations=2), loss=loss)
 
 
 def test_saved_schedules_are_found_by_their_folders_and_a_front_is_left_aside(tmp_path: Path) -> None:
