@@ -25,7 +25,7 @@ from diffcache.sites import Site
 from diffcache.takes import Takes
 from diffcache.timetable import Turn
 from diffcache.watch import COMPARED
-from diffcache.whole import Whole
+from diffcache.whole import Here, Whole
 
 Forward = Callable[..., Any]
 
@@ -137,13 +137,13 @@ class _Whole(Whole):
         super().run(take.again, take.call, turn, branch)
         return take.blank()
 
-    def _compare(self, step: Step, *args: Any) -> None:
-        scheduler = self.planner.lanes[0].scheduler
+    def _compare(self, here: Here, *args: Any) -> None:
+        scheduler, tick = self.planner.lanes[0].scheduler, here.step.tick
         if scheduler.adaptive:  # it may compare at any tick
             kinds = scheduler.compares or COMPARED
-            self.errors.append((step.tick, step.tick, kinds, torch.empty(len(kinds), device="meta")))
+            self.errors.append((tick, tick, kinds, torch.empty(len(kinds), device="meta")))
         else:
-            super()._compare(step, *args)
+            super()._compare(here, *args)
 
     def close(self) -> None:
         self.errors = []

@@ -1,6 +1,7 @@
 """The site that is the whole denoiser: a call is computed and stored, or predicted without calling it at all."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from diffcache.lanes import joined, lane_of, outputs_of, rows_of
 from diffcache.planner import Planner, Verdict
 from diffcache.records import Done, RunRecord
 from diffcache.schedulers.steps import MODEL, Decision, Step
-from diffcache.store import Store
+from diffcache.store import Store, Tensors
 from diffcache.timetable import Timetable, Turn
 from diffcache.watch import COMPARED, errors_of
 
@@ -22,6 +23,22 @@ Forward = Callable[..., Any]
 
 WRITES_ARGUMENTS = "the denoiser writes into its arguments"
 OPAQUE = "the denoiser's output is of a kind that cannot be taken apart: return tensors, tuples, dicts or a ModelOutput"
+
+
+@dataclass(slots=True)
+class Here:
+    """One call of the denoiser, where it stands, and where its branch keeps what it computed."""
+
+    call: Call
+    step: Step
+    times: Timetable
+    branch: Branch
+    store: Store
+    lanes: int
+
+    def tensors(self, lane: int) -> Tensors:
+        """The arguments that belong to a lane."""
+        return lane_of(self.call.tensors, lane, self.lanes, self.call.batch)
 
 
 class Whole:
@@ -57,27 +74,26 @@ class Whole:
 
     def run(self, forward: Forward, call: Call, turn: Turn, branch: Branch) -> Any:
         """One denoiser call."""
-        step = turn.step(branch.name)
-        store = branch.store(MODEL, len(self.planner.lanes))
+        lanes = len(self.planner.lanes)
+        here = Here(call, turn.step(branch.name), turn.timetable, branch, branch.store(MODEL, lanes), lanes)
         verdicts = self.planner.verdicts(
-            step, branch, lambda lane: store.learned.latents(self._lane(call, lane))
+            here.step, branch, lambda lane: here.store.learned.latents(here.tensors(lane))
         )
         if all(verdict.decision.computes for verdict in verdicts):
-            output, obstacle = self._compute(forward, call, step, turn.timetable, branch, store)
+            output, obstacle = self._compute(forward, here)
             verdicts = [Verdict(verdict.decision, obstacle or verdict.reason) for verdict in verdicts]
         else:
-            output = self._reuse(forward, call, step, turn.timetable, branch, store, verdicts)
+            output = self._reuse(forward, here, verdicts)
             if self.planner.observer.shadow:
-                output = self._shadow(forward, call, step, store, output)
-        self.record.add(self.name, call.batch, [Done(step, verdicts)])
+                output = self._shadow(forward, here, output)
+        self.record.add(self.name, call.batch, [Done(here.step, verdicts)])
         return output
 
-    def _compute(
-        self, forward: Forward, call: Call, step: Step, times: Timetable, branch: Branch, store: Store
-    ) -> tuple[Any, str | None]:
+    def _compute(self, forward: Forward, here: Here) -> tuple[Any, str | None]:
         """What the denoiser returns, and why it can never be reused, if so."""
+        call, branch, store = here.call, here.branch, here.store
         before = call.state()
-        self.planner.observer.computing(self.name, step)
+        self.planner.observer.computing(self.name, here.step)
         output = forward(*call.args, **call.kwargs)
         layout = store.learn(call, output, residual=self.residual)
         written = call.state() != before  # a K/V cache, a list of outputs: skipping would skip the write
@@ -85,97 +101,65 @@ class Whole:
             branch.empty()
             return output, WRITES_ARGUMENTS if written else OPAQUE
         branch.sources, branch.changed = layout.sources(), False
-        outputs, lanes = layout.split(output), len(self.planner.lanes)
-        owing = any(store.owed)
-        kept = [
-            self._keep(
-                step, times, branch, store, lane, self._lane(call, lane), outputs_of(outputs, lane, lanes)
-            )
-            for lane in range(lanes)
-        ]
+        outputs, owing = layout.split(output), any(store.owed)
+        kept = [self._keep(here, lane, outputs_of(outputs, lane, here.lanes)) for lane in range(here.lanes)]
         return layout.join(joined(kept), call.tensors) if owing else output, None
 
-    def _reuse(
-        self,
-        forward: Forward,
-        call: Call,
-        step: Step,
-        times: Timetable,
-        branch: Branch,
-        store: Store,
-        verdicts: list[Verdict],
-    ) -> Any:
+    def _reuse(self, forward: Forward, here: Here, verdicts: list[Verdict]) -> Any:
         """Predicts the lanes that are reused; the others are computed as one smaller batch."""
-        lanes = len(verdicts)
+        call, layout = here.call, here.store.learned
         computing = [lane for lane, verdict in enumerate(verdicts) if verdict.decision.computes]
         computed: list[Tensor] = []
         if computing:
-            args, kwargs = call.rows(rows_of(computing, lanes, call.batch))
-            computed = store.learned.split(forward(*args, **kwargs))
+            args, kwargs = call.rows(rows_of(computing, here.lanes, call.batch))
+            computed = layout.split(forward(*args, **kwargs))
         parts = []
         for lane, verdict in enumerate(verdicts):
-            tensors = self._lane(call, lane)
             if verdict.decision.computes:
-                computed_lane = outputs_of(computed, computing.index(lane), len(computing))
-                outputs = self._keep(step, times, branch, store, lane, tensors, computed_lane)
+                own = outputs_of(computed, computing.index(lane), len(computing))
+                parts.append(self._keep(here, lane, own))
             else:
-                self.planner.arrived(branch, lane, store.learned.latents(tensors))
-                outputs = self.planner.value(verdict, step, store, times, lane, tensors)
-                self._owe(verdict, step, times, store, lane)
-            parts.append(outputs)
-        return store.learned.join(joined(parts), call.tensors)
+                parts.append(self._predict(here, lane, verdict))
+        return layout.join(joined(parts), call.tensors)
 
-    def _owe(self, verdict: Verdict, step: Step, times: Timetable, store: Store, lane: int) -> None:
-        """Notes a reused tick that the next computed one is to make good."""
-        in_shadow = self.planner.observer.shadow  # the run may go on with the truth
-        matters = times.ratio(step.tick, step.tick) is not None
-        if self.planner.looks_back and matters and not in_shadow:
-            store.owed[lane].append(Owed(step.moment, self.planner.predictor.serving(verdict.decision)))
+    def _predict(self, here: Here, lane: int, verdict: Verdict) -> list[Tensor]:
+        """The outputs of a reused lane; notes what the next computed tick is to make good."""
+        planner, tensors, tick = self.planner, here.tensors(lane), here.step.tick
+        planner.arrived(here.branch, lane, here.store.learned.latents(tensors))
+        outputs = planner.value(verdict, here.step, here.store, here.times, lane, tensors)
+        matters = here.times.ratio(tick, tick) is not None
+        in_shadow = planner.observer.shadow  # the run may go on with the truth
+        if planner.looks_back and matters and not in_shadow:
+            here.store.owed[lane].append(Owed(here.step.moment, planner.predictor.serving(verdict.decision)))
+        return outputs
 
-    def _shadow(self, forward: Forward, call: Call, step: Step, store: Store, predicted: Any) -> Any:
+    def _shadow(self, forward: Forward, here: Here, predicted: Any) -> Any:
         """Computes what has been predicted, for an observer to compare, and goes on with what it says."""
-        observer, layout = self.planner.observer, store.learned
-        observer.computing(self.name, step)
+        observer, layout, call = self.planner.observer, here.store.learned, here.call
+        observer.computing(self.name, here.step)
         outputs = layout.split(forward(*call.args, **call.kwargs))
         features = layout.features(call.tensors, outputs)
-        goes_on = observer.predicted(self.name, step, layout.split(predicted), outputs, features)
-        observer.computed(self.name, step, features, outputs)
+        goes_on = observer.predicted(self.name, here.step, layout.split(predicted), outputs, features)
+        observer.computed(self.name, here.step, features, outputs)
         return layout.join(goes_on, call.tensors)
 
-    def _lane(self, call: Call, lane: int) -> dict[str, Tensor]:
-        return lane_of(call.tensors, lane, len(self.planner.lanes), call.batch)
-
-    def _keep(
-        self,
-        step: Step,
-        times: Timetable,
-        branch: Branch,
-        store: Store,
-        lane: int,
-        tensors: dict[str, Tensor],
-        outputs: list[Tensor],
-    ) -> list[Tensor]:
+    def _keep(self, here: Here, lane: int, outputs: list[Tensor]) -> list[Tensor]:
         """Stores what a lane computed, and tells the planner; gives it with what makes the ticks before it good."""
+        planner, step, store = self.planner, here.step, here.store
+        tensors = here.tensors(lane)
         seen, evolved = store.learned.latents(tensors), store.learned.evolved(outputs)
-        self.planner.arrived(branch, lane, seen)
-        if branch is self.planner.leader:
-            self._compare(step, times, store, lane, tensors, evolved)
-        amended = store.amended(step, times, lane, tensors, outputs, self.planner.predictor.axis)
+        planner.arrived(here.branch, lane, seen)
+        if here.branch is planner.leader:
+            self._compare(here, lane, tensors, evolved)
+        amended = store.amended(step, here.times, lane, tensors, outputs, planner.predictor.axis)
         store.push(step.tick, lane, store.learned.based(tensors, outputs))
-        self.planner.observe(step, store, lane, outputs)
-        self.planner.computed(branch, lane, step, seen, evolved)
+        planner.observe(step, store, lane, outputs)
+        planner.computed(here.branch, lane, step, seen, evolved)
         return amended
 
-    def _compare(
-        self,
-        step: Step,
-        times: Timetable,
-        store: Store,
-        lane: int,
-        tensors: dict[str, Tensor],
-        evolved: list[Tensor],
-    ) -> None:
+    def _compare(self, here: Here, lane: int, tensors: Tensors, evolved: list[Tensor]) -> None:
         """Notes how far the leading branch would have been from what has been computed, had it been reused."""
+        step, times, store = here.step, here.times, here.store
         decides, last = self.planner.lanes[lane], store.last_computed(lane)
         longer = last is not None and step.tick - last > 1  # a step of one tick says little about longer ones
         asked = decides.scheduler.compares
