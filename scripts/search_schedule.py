@@ -230,6 +230,10 @@ def _conflicts(args: argparse.Namespace) -> Iterator[str]:
         yield "--confirm is for --method evolution"
     if args.confirm and args.confirm < FEWEST:
         yield f"--confirm needs at least {FEWEST} samples: fewer confirm nothing"
+    if args.method == "router" and args.sites == "model":
+        yield "--method router needs places inside the denoiser: --sites sub-layer"
+    if len({f"{share:.0%}" for share in args.compute}) < len(args.compute):
+        yield "--compute: shares that are the same in percent would be saved under one name"
     if args.begin and args.method != "router":
         yield "--begin is for --method router"
     if args.method == "evolution" and not (args.generations or args.candidates or args.minutes):

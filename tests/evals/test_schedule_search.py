@@ -46,6 +46,8 @@ def test_what_a_search_saved_is_compared_again_with_what_it_had_then(tmp_path: P
             "--begin is for --method router",
         ),
         (["--method", "evolution"], "needs --generations, --candidates or --minutes"),
+        (["--method", "router"], "needs places inside the denoiser: --sites sub-layer"),
+        (["--compute", "0.501", "0.504"], "saved under one name"),
         (["--quality", "clip"], "needs --clip"),
     ],
 )
@@ -59,7 +61,7 @@ def test_what_does_not_go_together_is_refused(
 
 def test_what_dynamic_programming_found_is_saved_though_what_follows_fails(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is no sub-layer"):
-        rows(tmp_path, "--method", "router", "--runs", "1")
+        rows(tmp_path, "--method", "router", "--sites", "block", "--runs", "1")
     assert Schedule.from_pretrained(tmp_path / "dp-shared-60").num_ticks == 5
 
 

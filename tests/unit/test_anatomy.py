@@ -10,7 +10,7 @@ def site(*units: str) -> Site:
 
 def test_the_edges_of_sites_and_the_tapped_unit_are_all_that_a_computed_pass_sees() -> None:
     units = ["blocks.0", "blocks.1", "blocks.2", "blocks.3", "mid", "blocks.3#1"]
-    paths = {i: path for i, path in enumerate(units[:5])}
+    paths = dict(enumerate(units[:5]))
     sites = site("blocks.1", "blocks.2", "blocks.3"), site("mid", "blocks.3#1")
     assert set(Anatomy(sites, {}, paths, "").edges.values()) == {"blocks.1", "blocks.3", "mid"}
     assert set(Anatomy(sites, {}, paths, "blocks.0").edges.values()) == {
