@@ -26,18 +26,22 @@ def uniform(comparison: Comparison, share: float, *, hindsight: bool = False) ->
     ]
 
 
-def baselines(comparison: Comparison, calls: Sequence[Call], share: float) -> list[Row]:
-    """Rows of what is not uniform, at about a share of the full run's work; without hindsight.
+def baselines(
+    comparison: Comparison, calls: Sequence[Call], share: float, *, hindsight: bool = False
+) -> list[Row]:
+    """Rows of what is not uniform, at about a share of the full run's work.
 
     Args:
         comparison: of the samples that are kept apart.
         calls: what ERTACache is calibrated on.
         share: of the work.
+        hindsight: is among ERTACache's corrections.
     """
-    erta = calibrate(comparison.pipe, calls, compute=share)
+    erta = calibrate(comparison.pipe, calls, compute=share, hindsight=hindsight)
+    amended = ", hindsight" if hindsight else ""
     return [
         easycache(comparison, share),
-        comparison.method(f"ertacache, {share:.0%}", ReplayConfig(schedule=erta)),
+        comparison.method(f"ertacache{amended}, {share:.0%}", ReplayConfig(schedule=erta)),
         *comparison.fewer_steps(round(share * comparison.steps)),
     ]
 

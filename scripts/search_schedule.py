@@ -160,7 +160,8 @@ def compared(args: argparse.Namespace, pipe: Any, split: Split, found: dict[str,
     for share in args.compute:
         rows += uniform(comparison, share)
         rows += uniform(comparison, share, hindsight=True) if args.hindsight else []
-        rows += baselines(comparison, split.searched, share) if args.baselines else []
+        if args.baselines:
+            rows += baselines(comparison, split.searched, share, hindsight=args.hindsight)
     return rows
 
 
