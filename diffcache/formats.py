@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, starmap
 from typing import Any
 
 import torch
@@ -50,7 +50,7 @@ class Format:
         """Makes what was computed at a tick the newest feature; it shares no memory with the pairs."""
         if len(ring) == ring.maxlen:
             ring.pop()  # before the new one is made: its memory can be used again
-        feature = Feature(tick, tuple([self._keep(output, base) for output, base in pairs]))
+        feature = Feature(tick, tuple(starmap(self._keep, pairs)))
         ring.appendleft(
             self.memory.put(feature) if self.memory.on_host else feature
         )  # a call less at every place
@@ -133,6 +133,11 @@ def format_of(storage: str | None, memory: DeviceMemory | None = None) -> Format
     """By name: one of DTYPES, or None for as computed."""
     dtype = None if storage is None else DTYPES[storage]
     return EightBits(dtype, memory) if dtype in LARGEST else Format(dtype, memory)
+
+
+def bytes_in_ring(ring: Ring) -> int:
+    """That its features take."""
+    return sum(kept.nbytes for feature in ring for kept in feature.tensors)
 
 
 def values_of(kept: Kept) -> Tensor:

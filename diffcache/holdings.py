@@ -8,7 +8,7 @@ from functools import lru_cache
 import torch
 
 from diffcache.engine import Engine
-from diffcache.formats import Ring, format_of, values_of
+from diffcache.formats import Ring, bytes_in_ring, format_of, values_of
 from diffcache.records import bytes_of
 from diffcache.store import Store
 
@@ -95,4 +95,4 @@ def _bytes_in(forms: tuple[Form, ...], depth: int, count: int, storage: str | No
         format_of(storage).push(
             ring, tick, [(blank, blank if residual else None) for blank, residual in blanks]
         )
-    return sum(kept.nbytes for feature in ring for kept in feature.tensors)
+    return bytes_in_ring(ring)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from diffcache.calls import Call
 from diffcache.correctors import Corrector
-from diffcache.formats import Format, Pair, Ring, dropped_on_error, plain, values_of
+from diffcache.formats import Format, Pair, Ring, bytes_in_ring, dropped_on_error, plain, values_of
 from diffcache.hindsight import Owed, amends
 from diffcache.kernels.extrapolate import NO_CORRECTION
 from diffcache.layout import Layout
@@ -31,6 +31,7 @@ class Store:
         layout: how the output splits, learned from a computed call that looked like the newest; None before the first.
         rings: one for each lane.
         owed: for each lane the ticks that were reused since its newest feature, if hindsight is to make them good.
+        nbytes: of what is stored.
     """
 
     def __init__(self, depth: int, format: Format) -> None:
@@ -39,6 +40,7 @@ class Store:
         self.layout: Layout | None = None
         self.rings: list[Ring] = []
         self.owed: list[list[Owed]] = []
+        self.nbytes = 0
 
     def seat(self, lanes: int) -> None:
         """Empties the store, and makes room for so many lanes."""
@@ -46,6 +48,7 @@ class Store:
             ring.clear()
         self.rings = [deque(maxlen=self.depth) for _ in range(lanes)]
         self.owed = [[] for _ in range(lanes)]
+        self.nbytes = 0
 
     def __len__(self) -> int:
         return sum(len(ring) for ring in self.rings)
@@ -65,7 +68,11 @@ class Store:
 
     def push(self, tick: int, lane: int, pairs: Sequence[Pair]) -> None:
         """Keeps what a computed call gave, as its layout pairs it with the call's arguments (`Layout.based`)."""
-        self.format.push(self.rings[lane], tick, pairs)
+        ring = self.rings[lane]
+        before = len(ring)
+        self.format.push(ring, tick, pairs)
+        if len(ring) != before:  # one for another of the same layout takes as many
+            self.nbytes = sum(map(bytes_in_ring, self.rings))
 
     def value(
         self,
@@ -117,9 +124,4 @@ class Store:
     def clear(self) -> None:
         for ring in self.rings:
             ring.clear()
-        self.rings, self.owed, self.layout = [], [], None
-
-    @property
-    def nbytes(self) -> int:
-        """Of what is stored."""
-        return sum([kept.nbytes for ring in self.rings for feature in ring for kept in feature.tensors])
+        self.rings, self.owed, self.layout, self.nbytes = [], [], None, 0
