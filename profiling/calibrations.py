@@ -35,12 +35,20 @@ def magcache(pipe: Any, calls: Sequence[Call], **options: Any) -> MagCacheConfig
 
 def teacache(pipe: Any, calls: Sequence[Call], **options: Any) -> TeaCacheConfig:
     """TeaCache with a polynomial of degree 4 fitted to this pipeline: from the change of what is measured to that of the
-    stack's output (np.polyfit over all ticks and calls, as published)."""
+    stack's output (np.polyfit over all ticks and calls, as published).
+
+    Raises:
+        ConfigError: the calls have too few ticks for it.
+    """
     pairs = _Pairs()
     with accelerated(pipe, TeaCacheConfig(threshold=0, coefficients=(1.0, 0.0))):
         for call in calls:
             watched_run(pipe, call, pairs)
     changes = [(x, y) for x, y in zip(pairs.measured_changes, pairs.output_changes, strict=True) if y > 0]
+    if len(changes) <= DEGREE:
+        raise ConfigError(
+            f"TeaCache: {len(changes)} changes say too little: calibrate on more steps or calls."
+        )
     x, y = np.array(changes).T
     return TeaCacheConfig(coefficients=tuple(float(c) for c in np.polyfit(x, y, DEGREE)), **options)
 

@@ -263,6 +263,8 @@ def test_teacaches_polynomial_is_fitted_to_the_pipeline() -> None:
     assert config.coefficients is not None
     assert len(config.coefficients) == 5
     assert np.isfinite(config.coefficients).all()
+    with pytest.raises(ConfigError, match="calibrate on more steps or calls"):
+        calibrations.teacache(pipe, [FLUX.call(0, 2)])
     assert torch.equal(FLUX.render(pipe, 0, STEPS), reference("FluxPipeline", 0, STEPS))
 
 
