@@ -20,10 +20,10 @@ $(VENV)/.ready: pyproject.toml constraints.txt .ci/torchvision_on_cpu.py
 	touch $@
 
 test: setup
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n auto --dist loadfile
 
 test-all: setup
-	$(BIN)/python -m pytest -q -m "slow or not slow"
+	$(BIN)/python -m pytest -q -n auto --dist loadfile -m "slow or not slow"
 
 lint: setup
 	$(BIN)/ruff check .

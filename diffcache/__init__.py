@@ -7,18 +7,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from diffcache.agreement import decide_together
     from diffcache.api import accelerate, methods, paused, plan, report, restore
-    from diffcache.attach import denoising_run
+    from diffcache.attach.attach import denoising_run
     from diffcache.config import CacheConfig
-    from diffcache.discovery import discover
-    from diffcache.language.sampling import Generation, generate
+    from diffcache.discovery.discover import discover
+    from diffcache.discovery.sites import SiteTable
+    from diffcache.host.parallel import decide_together
+    from diffcache.language.sampler.sampling import Generation, generate
     from diffcache.recipes.easycache import EasyCacheConfig
     from diffcache.recipes.uniform import UniformConfig
-    from diffcache.reporting import RunReport
+    from diffcache.reports.run_report import RunReport
     from diffcache.schedulers.errors import ConfigError, DiffcacheError, ScheduleError, TargetError
     from diffcache.schedulers.schedule import Schedule
-    from diffcache.sites import SiteTable
 
 __version__ = "0.1.0"
 
@@ -28,18 +28,18 @@ _HOME = {
     "plan": "diffcache.api",
     "report": "diffcache.api",
     "restore": "diffcache.api",
-    "decide_together": "diffcache.agreement",
-    "denoising_run": "diffcache.attach",
-    "discover": "diffcache.discovery",
-    "SiteTable": "diffcache.sites",
+    "decide_together": "diffcache.host.parallel",
+    "denoising_run": "diffcache.attach.attach",
+    "discover": "diffcache.discovery.discover",
+    "SiteTable": "diffcache.discovery.sites",
     "paused": "diffcache.api",
-    "Generation": "diffcache.language.sampling",
-    "generate": "diffcache.language.sampling",
-    "tune": "diffcache.profiling.tuning",
+    "Generation": "diffcache.language.sampler.sampling",
+    "generate": "diffcache.language.sampler.sampling",
+    "tune": "diffcache.profiling.searching.tuning",
     "CacheConfig": "diffcache.config",
     "EasyCacheConfig": "diffcache.recipes.easycache",
     "UniformConfig": "diffcache.recipes.uniform",
-    "RunReport": "diffcache.reporting",
+    "RunReport": "diffcache.reports.run_report",
     "ConfigError": "diffcache.schedulers.errors",
     "DiffcacheError": "diffcache.schedulers.errors",
     "Schedule": "diffcache.schedulers.schedule",

@@ -8,20 +8,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import diffcache
-from diffcache import attach, attachments
-from diffcache.compiled import each_uncompiled
+from diffcache.attach import attach
+from diffcache.attach import registry as attachments
 from diffcache.config import CacheConfig, check_options
-from diffcache.fitting import fitted_to
+from diffcache.host.compiled import each_uncompiled
+from diffcache.host.components import denoisers_of, is_pipeline, modules_of
 from diffcache.language import attaching as language
-from diffcache.plans import Plan, outline, plan_of
-from diffcache.quantization import put_back, quantised, quantising, repaired
+from diffcache.planning.memory_bound import fitted_to
+from diffcache.planning.plan import Plan, outline, plan_of
+from diffcache.quantization.weights import put_back, quantised, quantising, repaired
 from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.registry import DEFAULT, LANGUAGE_DEFAULT, METHODS
 from diffcache.recipes.replay import ReplayConfig
-from diffcache.reporting import RunReport
+from diffcache.reports.run_report import RunReport
 from diffcache.schedulers.errors import ConfigError, TargetError
 from diffcache.schedulers.schedule import Schedule
-from diffcache.targets import denoisers_of, is_pipeline, modules_of
 
 logger = logging.getLogger("diffcache")
 

@@ -12,18 +12,18 @@ import torch
 from torch import nn
 from typing_extensions import Self
 
-from diffcache.correctors import Corrector
-from diffcache.folding import Repair
-from diffcache.formats import DTYPES, Format, format_of
-from diffcache.memory import HostMemory
-from diffcache.predictors import Hold, Predictor
+from diffcache.discovery.taps import Tap
+from diffcache.prediction.correctors import Corrector
+from diffcache.prediction.predictors import Hold, Predictor
+from diffcache.quantization.folding import Repair
 from diffcache.schedulers.artifact import load_config, save_config, upload
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.guards import Guards
 from diffcache.schedulers.interval import Window
 from diffcache.schedulers.steps import MODEL
-from diffcache.taps import Tap
+from diffcache.store.formats import DTYPES, Format, format_of
+from diffcache.store.placement import HostMemory
 
 CPU = torch.device("cpu")
 
@@ -103,7 +103,7 @@ class CacheConfig(ABC):
         cache_dtype: what is stored is rounded to "bfloat16" or "float16" (largest number 65504), or to eight bits with a
             scale for each token, "int8" or "float8". None: as computed, a residual one precision wider.
         cache_device: "cpu" keeps it in host memory. None: where it was computed.
-        hindsight: at a computed tick, make good what the reused ticks before it turn out to have lacked (`diffcache.hindsight`);
+        hindsight: at a computed tick, make good what the reused ticks before it turn out to have lacked (`diffcache.prediction.hindsight`);
             for whole denoisers, and not beside affine corrections. None: as the method does by itself.
 
     Raises:
@@ -131,7 +131,7 @@ class CacheConfig(ABC):
         """Raises ScheduleError where the method was made for other denoisers than these."""
 
     def places(self, run: RunFacts) -> tuple[str, ...]:
-        """Where: "model" for the whole denoiser, or places inside it (see `diffcache.places`)."""
+        """Where: "model" for the whole denoiser, or places inside it (see `diffcache.discovery.site_names`)."""
         return (MODEL,)
 
     def tap(self, run: RunFacts) -> Tap | None:

@@ -11,17 +11,17 @@ from typing import Any
 import torch
 
 from diffcache.config import CacheConfig
-from diffcache.evals import zoo
-from diffcache.evals.by_testbed import measure_by_testbed
-from diffcache.evals.fidelity import psnr
-from diffcache.evals.rendering import noise_scheduler, render
-from diffcache.evals.rulers import rulers
-from diffcache.profiling.calibrations import threshold_for
-from diffcache.profiling.calling import frozen
-from diffcache.profiling.ertacache import calibrate, policy, static_schedule
-from diffcache.profiling.full_runs import FullRuns
-from diffcache.profiling.record import record
-from diffcache.profiling.repairs import Candidate, candidates, chosen
+from diffcache.evals.harness.by_testbed import measure_by_testbed
+from diffcache.evals.harness.rendering import noise_scheduler, render
+from diffcache.evals.harness.rulers import rulers
+from diffcache.evals.metrics.fidelity import psnr
+from diffcache.evals.testbeds import zoo
+from diffcache.profiling.calibrating.calibrations import threshold_for
+from diffcache.profiling.calibrating.ertacache import calibrate, policy, static_schedule
+from diffcache.profiling.calibrating.repairs import Candidate, candidates, chosen
+from diffcache.profiling.recording.calling import frozen
+from diffcache.profiling.recording.full_runs import FullRuns
+from diffcache.profiling.recording.record import record
 from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.easycache import EasyCacheConfig
 from diffcache.recipes.replay import ReplayConfig

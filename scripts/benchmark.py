@@ -18,7 +18,7 @@ from diffusers import FluxTransformer2DModel, WanTransformer3DModel
 from torch import Tensor, nn
 
 from diffcache import accelerate, denoising_run, report, restore
-from diffcache.inside import _Pass
+from diffcache.engine.inner_sites import _Pass
 
 Denoiser = tuple[nn.Module, Callable[[Tensor, float], dict[str, Any]], Tensor]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
-from diffcache.evals.kernel_benchmark import Refusal, measure, row
-from diffcache.evals.kernel_cases import cases
+from diffcache.evals.kernels.benchmark import Refusal, measure, row
+from diffcache.evals.kernels.cases import cases
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from diffusers import FluxTransformer2DModel, TaylorSeerCacheConfig
 from torch import Tensor
 
 from diffcache import accelerate, denoising_run
-from diffcache.evals.provenance import provenance
+from diffcache.evals.harness.provenance import provenance
 
 WARM_UP = 8
 RESAMPLES = 2000

@@ -16,8 +16,8 @@ from diffusers import FluxTransformer2DModel
 from torch import Tensor
 
 from diffcache import accelerate, denoising_run, report, restore
-from diffcache.evals.provenance import provenance
-from diffcache.precision import weight_bytes
+from diffcache.evals.harness.provenance import provenance
+from diffcache.host.weight_formats import weight_bytes
 from diffcache.schedulers.errors import ConfigError
 
 WAYS = ("plain", "int8", "int8-weight-only", "float8", "float8-weight-only")

@@ -12,14 +12,15 @@ import torch
 from diffusers import DiffusionPipeline
 
 from diffcache.config import CacheConfig
-from diffcache.evals import quantization, zoo
-from diffcache.evals.comparison import Comparison, Row, table
-from diffcache.evals.provenance import provenance
-from diffcache.profiling import calibrations, ertacache, profilingdit
-from diffcache.profiling.drawing import draw
-from diffcache.profiling.record import record
-from diffcache.profiling.space import EXTRAPOLATE, HOLD
-from diffcache.profiling.tuning import tune
+from diffcache.evals.harness import quantization
+from diffcache.evals.harness.comparison import Comparison, Row, table
+from diffcache.evals.harness.provenance import provenance
+from diffcache.evals.testbeds import zoo
+from diffcache.profiling.calibrating import calibrations, ertacache, profilingdit
+from diffcache.profiling.recording.drawing import draw
+from diffcache.profiling.recording.record import record
+from diffcache.profiling.searching.space import EXTRAPOLATE, HOLD
+from diffcache.profiling.searching.tuning import tune
 from diffcache.recipes.easycache import EasyCacheConfig
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.uniform import UniformConfig

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from diffcache.evals import zoo
-from diffcache.evals.provenance import RESULTS
+from diffcache.evals.harness.provenance import RESULTS
+from diffcache.evals.testbeds import zoo
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "docs" / name for name in ("calibration.md", "hindsight.md")]

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffcache.evals import zoo
-from diffcache.evals.fidelity import psnr
-from diffcache.evals.provenance import provenance
-from diffcache.evals.rendering import Rendered, render
-from diffcache.formats import DTYPES
+from diffcache.evals.harness.provenance import provenance
+from diffcache.evals.harness.rendering import Rendered, render
+from diffcache.evals.metrics.fidelity import psnr
+from diffcache.evals.testbeds import zoo
 from diffcache.recipes.taylorseer import TaylorSeerConfig
 from diffcache.recipes.uniform import UniformConfig
+from diffcache.store.formats import DTYPES
 
 ORDER_1 = UniformConfig(interval=2, order=1, basis="output", warmup_steps=3, watch_bound=0.5)
 METHODS = {

@@ -15,8 +15,8 @@ import torch
 from tqdm import tqdm
 
 from diffcache.config import CacheConfig
-from diffcache.evals import zoo
-from diffcache.evals.comparison import SHARES, TOLERANCE, Comparison, Row, as_json, nearest, table
+from diffcache.evals.harness.comparison import SHARES, TOLERANCE, Comparison, Row, as_json, nearest, table
+from diffcache.evals.testbeds import zoo
 from diffcache.recipes.registry import METHODS
 from diffcache.schedulers.errors import TargetError
 

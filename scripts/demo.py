@@ -19,11 +19,11 @@ from tqdm import tqdm
 
 from diffcache.api import DEFAULT, methods
 from diffcache.config import CacheConfig
-from diffcache.evals import zoo
-from diffcache.evals.fidelity import psnr, ssim
-from diffcache.evals.pictures import draw_pairs
-from diffcache.evals.rendering import Rendered, noise_scheduler, render
-from diffcache.evals.rulers import rulers
+from diffcache.evals.harness.pictures import draw_pairs
+from diffcache.evals.harness.rendering import Rendered, noise_scheduler, render
+from diffcache.evals.harness.rulers import rulers
+from diffcache.evals.metrics.fidelity import psnr, ssim
+from diffcache.evals.testbeds import zoo
 from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.easycache import EasyCacheConfig
 from diffcache.schedulers.errors import DiffcacheError

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from diffcache.evals import zoo
-from diffcache.evals.fidelity import psnr
-from diffcache.evals.rendering import render
+from diffcache.evals.harness.rendering import render
+from diffcache.evals.metrics.fidelity import psnr
+from diffcache.evals.testbeds import zoo
 from diffcache.recipes.budget import BudgetConfig
 
 SPEEDUPS = (1.3, 1.6, 2.0, 2.5, 3.0, 4.0)

@@ -19,8 +19,9 @@ import torch
 import transformers
 
 from diffcache.config import CacheConfig
-from diffcache.evals import language, wordchain
-from diffcache.evals.language_shapes import SHAPES
+from diffcache.evals.language import benchmark as language
+from diffcache.evals.language import wordchain
+from diffcache.evals.language.shapes import SHAPES
 
 TEST_SEED = 1
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from diffcache.evals import zoo
-from diffcache.evals.evaluation import Evaluation, evaluate
+from diffcache.evals.harness.evaluation import Evaluation, evaluate
+from diffcache.evals.testbeds import zoo
 from diffcache.evals.webpage.page import write_page
 from diffcache.schedulers.errors import DiffcacheError
 

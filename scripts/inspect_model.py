@@ -8,8 +8,8 @@ from diffusers import DiffusionPipeline
 from torch import nn
 
 from diffcache import discover
-from diffcache.evals import zoo
-from diffcache.targets import denoisers_of
+from diffcache.evals.testbeds import zoo
+from diffcache.host.components import denoisers_of
 
 
 class _Seen(Exception):

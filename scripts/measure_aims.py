@@ -7,12 +7,12 @@ import math
 import time
 from typing import Any
 
-from diffcache.evals import zoo
-from diffcache.evals.by_testbed import measure_by_testbed
-from diffcache.evals.fidelity import psnr
-from diffcache.evals.rendering import render
-from diffcache.profiling.full_runs import FullRuns
-from diffcache.profiling.tuning import PlacedConfig, Tuner
+from diffcache.evals.harness.by_testbed import measure_by_testbed
+from diffcache.evals.harness.rendering import render
+from diffcache.evals.metrics.fidelity import psnr
+from diffcache.evals.testbeds import zoo
+from diffcache.profiling.recording.full_runs import FullRuns
+from diffcache.profiling.searching.tuning import PlacedConfig, Tuner
 from diffcache.recipes.budget import BudgetConfig, spread
 from diffcache.recipes.replay import ReplayConfig
 

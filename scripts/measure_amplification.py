@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from diffcache.evals import zoo
-from diffcache.evals.by_testbed import measure_by_testbed
-from diffcache.evals.fidelity import psnr
-from diffcache.evals.rendering import render
-from diffcache.influence import Influence
-from diffcache.profiling.tuning import PlacedConfig
-from diffcache.timetable import sigmas_of
+from diffcache.evals.harness.by_testbed import measure_by_testbed
+from diffcache.evals.harness.rendering import render
+from diffcache.evals.metrics.fidelity import psnr
+from diffcache.evals.testbeds import zoo
+from diffcache.noise_schedulers.influence import Influence
+from diffcache.noise_schedulers.timetable import sigmas_of
+from diffcache.profiling.searching.tuning import PlacedConfig
 
 STEPS, GAP = 50, 4
 PLACES = (2, 6, 10, 14, 18, 22, 26, 30, 34, 38, 42, 45)

@@ -7,11 +7,11 @@ it here besides, as the same network with its output rewritten.
 from typing import Any
 
 from diffcache.config import CacheConfig
-from diffcache.evals import zoo
-from diffcache.evals.by_testbed import measure_by_testbed
-from diffcache.evals.fidelity import psnr
-from diffcache.evals.noise_predicting import noise_predicting_sd
-from diffcache.evals.rendering import render
+from diffcache.evals.harness.by_testbed import measure_by_testbed
+from diffcache.evals.harness.rendering import render
+from diffcache.evals.metrics.fidelity import psnr
+from diffcache.evals.testbeds import zoo
+from diffcache.evals.testbeds.noise_predicting import noise_predicting_sd
 from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.easycache import EasyCacheConfig
 from diffcache.recipes.registry import DEFAULT

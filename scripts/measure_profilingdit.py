@@ -6,13 +6,13 @@
 from typing import Any
 
 from diffcache.config import CacheConfig
-from diffcache.evals import zoo
-from diffcache.evals.by_testbed import measure_by_testbed
-from diffcache.evals.fidelity import psnr
-from diffcache.evals.rendering import render
-from diffcache.profiling import profilingdit
-from diffcache.profiling.calling import frozen
-from diffcache.profiling.tuning import evenly
+from diffcache.evals.harness.by_testbed import measure_by_testbed
+from diffcache.evals.harness.rendering import render
+from diffcache.evals.metrics.fidelity import psnr
+from diffcache.evals.testbeds import zoo
+from diffcache.profiling.calibrating import profilingdit
+from diffcache.profiling.recording.calling import frozen
+from diffcache.profiling.searching.tuning import evenly
 from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.replay import ReplayConfig
 

@@ -8,13 +8,13 @@ import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from diffcache.evals.planning import planning_calls, policy_loop
-from diffcache.evals.policy import PolicyTransformer
-from diffcache.evals.provenance import provenance
-from diffcache.profiling.evolving import Budget, evolve
-from diffcache.profiling.probing import probed
-from diffcache.profiling.record import record
-from diffcache.profiling.space import Space
+from diffcache.evals.harness.provenance import provenance
+from diffcache.evals.testbeds.diffusion_policy import PolicyTransformer
+from diffcache.evals.testbeds.policy_loop import planning_calls, policy_loop
+from diffcache.profiling.recording.record import record
+from diffcache.profiling.searching.evolving import Budget, evolve
+from diffcache.profiling.searching.probing import probed
+from diffcache.profiling.searching.space import Space
 from diffcache.schedulers.search.pareto import hypervolume
 
 

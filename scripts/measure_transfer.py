@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from diffcache import Schedule
-from diffcache.evals import zoo
-from diffcache.evals.comparison import Comparison, as_json, table
-from diffcache.evals.provenance import provenance
+from diffcache.evals.harness.comparison import Comparison, as_json, table
+from diffcache.evals.harness.provenance import provenance
+from diffcache.evals.testbeds import zoo
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.uniform import UniformConfig
 

@@ -13,8 +13,8 @@ import diffusers
 import torch
 import transformers
 
-from diffcache.evals import zoo
-from diffcache.evals.provenance import RESULTS, provenance
+from diffcache.evals.harness.provenance import RESULTS, provenance
+from diffcache.evals.testbeds import zoo
 
 STEPS = 50
 """The settings that name ticks are for this many."""

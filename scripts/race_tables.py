@@ -3,11 +3,11 @@
 import re
 from pathlib import Path
 
-from diffcache.evals import zoo
-from diffcache.evals.provenance import RESULTS
+from diffcache.evals.harness.provenance import RESULTS
 from diffcache.evals.race.outcome import Outcome
 from diffcache.evals.race.pareto import draw_race
 from diffcache.evals.race.verdict import SLACK, summary_table, sweep_table, verdict_table
+from diffcache.evals.testbeds import zoo
 
 ROOT = Path(__file__).resolve().parents[1]
 README, TABLE = ROOT / "README.md", re.compile(r"(?<=<!-- race -->\n).*?(?=<!-- end -->)", re.DOTALL)

@@ -5,8 +5,8 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from diffcache.evals import zoo
-from diffcache.evals.redundancy import card, draw
+from diffcache.evals.harness.redundancy import card, draw
+from diffcache.evals.testbeds import zoo
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from diffcache.evals.comparison import SHARES, TOLERANCE, Row, nearest
+from diffcache.evals.harness.comparison import SHARES, TOLERANCE, Row, nearest
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAD = """# Methods on the testbeds

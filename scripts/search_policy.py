@@ -11,16 +11,16 @@ from typing import Any
 
 from diffcache import accelerate, report, restore
 from diffcache.config import CacheConfig
-from diffcache.evals.fidelity import psnr
-from diffcache.evals.planning import planning_calls, policy_loop
-from diffcache.evals.policy import PolicyTransformer
-from diffcache.evals.provenance import provenance
-from diffcache.evals.reaching import success_rate
-from diffcache.profiling.dynamic import dynamic_programming
-from diffcache.profiling.full_runs import FullRuns
-from diffcache.profiling.probing import probed
-from diffcache.profiling.record import record
-from diffcache.profiling.space import Space
+from diffcache.evals.harness.provenance import provenance
+from diffcache.evals.metrics.fidelity import psnr
+from diffcache.evals.testbeds.diffusion_policy import PolicyTransformer
+from diffcache.evals.testbeds.policy_loop import planning_calls, policy_loop
+from diffcache.evals.testbeds.reaching import success_rate
+from diffcache.profiling.recording.full_runs import FullRuns
+from diffcache.profiling.recording.record import record
+from diffcache.profiling.searching.dynamic import dynamic_programming
+from diffcache.profiling.searching.probing import probed
+from diffcache.profiling.searching.space import Space
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.schedulers.search.bac import adaptive_caching

@@ -14,27 +14,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffcache.evals import zoo
-from diffcache.evals.baselines import baselines, uniform
-from diffcache.evals.comparison import Comparison, Row, as_json, table
-from diffcache.evals.objectives import kid_to_full, minus_clip
-from diffcache.evals.prompts import read_prompts
-from diffcache.evals.provenance import provenance
-from diffcache.evals.quantization import kid_to_real
-from diffcache.evals.splits import Split, of_prompts, of_testbed
-from diffcache.profiling.calling import Call
-from diffcache.profiling.confirming import FEWEST, confirmed
-from diffcache.profiling.dynamic import PLANS, dynamic_programming
-from diffcache.profiling.evolving import Budget, evolve
-from diffcache.profiling.fronts import saved, within, write_front
-from diffcache.profiling.full_runs import FullRuns
-from diffcache.profiling.polishing import even, polished
-from diffcache.profiling.probing import probed
-from diffcache.profiling.processes import is_first, of_first
-from diffcache.profiling.record import record
-from diffcache.profiling.routing import routed, train_router
-from diffcache.profiling.space import EXTRAPOLATE, HOLD, Space
-from diffcache.profiling.trial import Loss, Trial, minus_psnr, wall_time
+from diffcache.evals.harness.baselines import baselines, uniform
+from diffcache.evals.harness.comparison import Comparison, Row, as_json, table
+from diffcache.evals.harness.objectives import kid_to_full, minus_clip
+from diffcache.evals.harness.prompts import read_prompts
+from diffcache.evals.harness.provenance import provenance
+from diffcache.evals.harness.quantization import kid_to_real
+from diffcache.evals.harness.splits import Split, of_prompts, of_testbed
+from diffcache.evals.testbeds import zoo
+from diffcache.profiling.recording.calling import Call
+from diffcache.profiling.recording.full_runs import FullRuns
+from diffcache.profiling.recording.record import record
+from diffcache.profiling.searching.confirming import FEWEST, confirmed
+from diffcache.profiling.searching.dynamic import PLANS, dynamic_programming
+from diffcache.profiling.searching.evolving import Budget, evolve
+from diffcache.profiling.searching.fronts import saved, within, write_front
+from diffcache.profiling.searching.polishing import even, polished
+from diffcache.profiling.searching.probing import probed
+from diffcache.profiling.searching.processes import is_first, of_first
+from diffcache.profiling.searching.routing import routed, train_router
+from diffcache.profiling.searching.space import EXTRAPOLATE, HOLD, Space
+from diffcache.profiling.searching.trial import Loss, Trial, minus_psnr, wall_time
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.schedulers.schedule import Schedule
 from diffcache.schedulers.search.harmonica import Training

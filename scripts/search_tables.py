@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from diffcache.evals.comparison import Row, table
-from diffcache.evals.provenance import RESULTS
+from diffcache.evals.harness.comparison import Row, table
+from diffcache.evals.harness.provenance import RESULTS
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAD = """# Searched schedules, measured

@@ -11,11 +11,11 @@ from typing_extensions import Self
 from zoo.denoisers import Case, loop, tensors
 
 from diffcache import accelerate, denoising_run, report, restore
-from diffcache.planner import CHANGED
-from diffcache.records import RunRecord
+from diffcache.engine.decider import CHANGED
+from diffcache.engine.whole_model import WRITES_ARGUMENTS
+from diffcache.reports.records import RunRecord
 from diffcache.schedulers.errors import TargetError
-from diffcache.store import Store
-from diffcache.whole import WRITES_ARGUMENTS
+from diffcache.store.rings import Store
 
 STEPS = 6
 SITES = ("model", "stack", "block", "sub-layer", "depth 1")

@@ -10,16 +10,16 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
-from diffcache.compiled import uncompiled
+from diffcache.hooks.class_swap import swap_in, swap_out
+from diffcache.host.compiled import uncompiled
 from diffcache.language import pipelines
 from diffcache.language.backbones.base import Backbone
-from diffcache.language.families import backbone_of, is_language_model, verify
+from diffcache.language.backbones.families import backbone_of, is_language_model, verify
 from diffcache.language.ledger import Ledger
 from diffcache.language.recipes.base import LanguageConfig
 from diffcache.language.reports import LanguageReport
 from diffcache.language.session import Caller, Plain, Session
 from diffcache.schedulers.errors import ConfigError, TargetError
-from diffcache.swap import swap_in, swap_out
 
 
 @dataclass(eq=False)

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffcache.language.canvas import Canvas
+from diffcache.hooks.class_swap import swapped
+from diffcache.language.sampler.canvas import Canvas
 from diffcache.language.session import Session
-from diffcache.swap import swapped
 
 Begun = Callable[[Tensor], Session]
 """Makes the session of a run over texts of `real` [b, C]."""

@@ -8,9 +8,9 @@ from torch.nn.functional import pad
 
 from diffcache.language.backbones.base import Backbone, kept_usable
 from diffcache.language.cache import Rows, TokenKVCache, rows_of, take
-from diffcache.language.canvas import Canvas
 from diffcache.language.ledger import Costs, Ledger
 from diffcache.language.recipes.base import LanguageConfig
+from diffcache.language.sampler.canvas import Canvas
 
 
 class Caller(Protocol):

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from diffcache.config import CacheConfig, RunFacts
-from diffcache.predictors import Polynomial, Predictor
+from diffcache.prediction.predictors import Polynomial, Predictor
 from diffcache.schedulers.allowance import Allowance, Appointed, threshold_of
 from diffcache.schedulers.error_control import ErrorControl
 from diffcache.schedulers.guards import Guards

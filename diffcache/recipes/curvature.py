@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from diffcache.config import CacheConfig, RunFacts
-from diffcache.predictors import Polynomial
+from diffcache.prediction.predictors import Polynomial
 from diffcache.schedulers.error_control import ErrorControl
 from diffcache.schedulers.moments import Axis
 

@@ -15,7 +15,7 @@ class ERTACacheConfig(CacheConfig):
     channel, steps that are shorter where reuse is far off, or hindsight, as the calibration found best.
 
     Attributes:
-        calibration: folder or hub id of a schedule that `diffcache.profiling.ertacache` has made (scripts/calibrate.py).
+        calibration: folder or hub id of a schedule that `diffcache.profiling.calibrating.ertacache` has made (scripts/calibrate.py).
             None: not calibrated: an even schedule without repair.
         rectify: apply the affine maps.
         respace: run at the respaced noise levels.

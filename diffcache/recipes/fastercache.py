@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from diffcache.config import Boost, CacheConfig, GuidanceRule, RunFacts
-from diffcache.predictors import Lerp, Predictor
+from diffcache.prediction.predictors import Lerp, Predictor
 from diffcache.schedulers.interval import Interval, Window
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 from diffcache.config import CacheConfig, RunFacts
-from diffcache.predictors import Hold, Predictor, Scaled
+from diffcache.prediction.predictors import Hold, Predictor, Scaled
 from diffcache.schedulers.magnitude import Magnitude, resampled
 
 

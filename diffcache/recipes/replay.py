@@ -8,17 +8,17 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from diffcache.config import GUIDANCE, Boost, CacheConfig, GuidanceRule, RunFacts
-from diffcache.correctors import GAIN, SHIFT, WEIGHTS, Affine, Corrector, coefficient_name
-from diffcache.folding import Repair
-from diffcache.formats import DTYPES
-from diffcache.models import model_of
-from diffcache.places import is_inside, units_for
-from diffcache.predictors import Predictor, predictor_from
+from diffcache.discovery.site_names import is_inside, units_for
+from diffcache.host.identity import model_of
+from diffcache.prediction.correctors import GAIN, SHIFT, WEIGHTS, Affine, Corrector, coefficient_name
+from diffcache.prediction.predictors import Predictor, predictor_from
+from diffcache.quantization.folding import Repair
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.guards import Guards
 from diffcache.schedulers.schedule import Schedule
 from diffcache.schedulers.steps import MODEL
 from diffcache.schedulers.table import Table
+from diffcache.store.formats import DTYPES
 
 SIGMA_TOLERANCE = 1e-3
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from diffcache.config import CacheConfig, RunFacts
-from diffcache.predictors import Predictor, Taylor
+from diffcache.prediction.predictors import Predictor, Taylor
 from diffcache.schedulers.interval import Interval
 
 PUBLISHED = {

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from diffcache.config import CacheConfig, RunFacts
+from diffcache.discovery.taps import Tap
 from diffcache.schedulers.accumulator import Accumulator
 from diffcache.schedulers.signals import Drift
-from diffcache.taps import Tap
 
 
 class Published(NamedTuple):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from diffcache.config import CacheConfig, RunFacts
-from diffcache.predictors import Hold, Polynomial, Predictor
+from diffcache.prediction.predictors import Hold, Polynomial, Predictor
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.interval import Interval
 from diffcache.schedulers.moments import Axis

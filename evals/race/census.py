@@ -9,7 +9,7 @@ from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from diffcache.evals.clock import after_each_step
+from diffcache.evals.harness.clock import after_each_step
 
 
 def live_bytes() -> int:

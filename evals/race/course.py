@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffcache.evals import procedural, zoo
-from diffcache.evals.classifier import ShapeColourClassifier
-from diffcache.evals.distribution import kid
-from diffcache.evals.fidelity import psnr, ssim
+from diffcache.evals.harness.rendering import noise_scheduler, render
+from diffcache.evals.harness.rulers import rulers
+from diffcache.evals.metrics.distribution import kid
+from diffcache.evals.metrics.fidelity import psnr, ssim
 from diffcache.evals.race.census import census
 from diffcache.evals.race.contender import Contender, Track
 from diffcache.evals.race.flops import counted
-from diffcache.evals.rendering import noise_scheduler, render
-from diffcache.evals.rulers import rulers
+from diffcache.evals.testbeds import procedural, zoo
+from diffcache.evals.testbeds.shape_classifier import ShapeColourClassifier
 
 REFERENCE_STEPS = 1000
 REAL_PICTURES = 512

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from diffcache.flops import FlopCount
-from diffcache.targets import denoisers_of
+from diffcache.discovery.flops import FlopCount
+from diffcache.host.components import denoisers_of
 
 
 @contextmanager

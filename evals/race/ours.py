@@ -7,10 +7,10 @@ from functools import lru_cache
 from typing import Any
 
 from diffcache.config import CacheConfig
-from diffcache.evals import zoo
 from diffcache.evals.race.contender import OURS, WARM_UP, Contender, Track, spread
-from diffcache.profiling.calling import accelerated, frozen
-from diffcache.profiling.tuning import Tuner
+from diffcache.evals.testbeds import zoo
+from diffcache.profiling.recording.calling import accelerated, frozen
+from diffcache.profiling.searching.tuning import Tuner
 from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.deepcache import DeepCacheConfig
 from diffcache.recipes.easycache import EasyCacheConfig

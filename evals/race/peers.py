@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from diffusers import FirstBlockCacheConfig, MagCacheConfig, SeaCacheConfig, TaylorSeerCacheConfig
 
-from diffcache.evals import zoo
 from diffcache.evals.race.contender import WARM_UP, Contender, Track, spread
+from diffcache.evals.testbeds import zoo
 
 INTERVALS = (12, 10, 8, 6, 5, 4, 3, 2)
 THRESHOLDS = (0.3, 0.2, 0.14, 0.1, 0.07, 0.05, 0.035, 0.025, 0.018)

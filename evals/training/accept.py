@@ -13,8 +13,8 @@ import torch
 import transformers
 from torch import Tensor
 
-from diffcache.evals import procedural, zoo
-from diffcache.evals.classifier import ShapeColourClassifier
+from diffcache.evals.testbeds import procedural, zoo
+from diffcache.evals.testbeds.shape_classifier import ShapeColourClassifier
 from diffcache.evals.training.grids import save_grid
 
 _SAMPLES = 64
@@ -83,7 +83,7 @@ def _sheet(name: str, folder: Path, facts: dict[str, Any], scores: dict[str, flo
         f"# Testbed {name}",
         "",
         f"A `{type(pipe).__name__}` trained from nothing on the procedural data of `evals/procedural.py`.",
-        "Its weights are in float16 (text encoders: float32); load it with `diffcache.evals.zoo.load` or `DiffusionPipeline.from_pretrained`.",
+        "Its weights are in float16 (text encoders: float32); load it with `diffcache.evals.testbeds.zoo.load` or `DiffusionPipeline.from_pretrained`.",
         "",
         "| fact | value |",
         "|---|---|",

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from diffcache.evals import procedural
-from diffcache.evals.classifier import ShapeColourClassifier
+from diffcache.evals.testbeds import procedural
+from diffcache.evals.testbeds.shape_classifier import ShapeColourClassifier
 from diffcache.evals.training.loop import Budget, Progress, fit
 from diffcache.evals.training.optim import Optimiser
 

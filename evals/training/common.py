@@ -10,7 +10,7 @@ import torch
 from diffusers import AutoencoderKL, DiffusionPipeline
 from torch import Tensor, nn
 
-from diffcache.evals import procedural
+from diffcache.evals.testbeds import procedural
 
 POOL = 20_000
 POOL_SEED = 50_000

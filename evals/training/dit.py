@@ -16,7 +16,7 @@ from diffusers import (
 )
 from torch import Tensor
 
-from diffcache.evals import procedural
+from diffcache.evals.testbeds import procedural
 from diffcache.evals.training.common import (
     encode,
     informative_timesteps,

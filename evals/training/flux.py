@@ -8,7 +8,7 @@ import torch
 from diffusers import AutoencoderKL, FlowMatchEulerDiscreteScheduler, FluxPipeline, FluxTransformer2DModel
 from torch import Tensor, nn
 
-from diffcache.evals import procedural
+from diffcache.evals.testbeds import procedural
 from diffcache.evals.training import text
 from diffcache.evals.training.common import (
     drawn,

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from diffcache.evals import wordchain
+from diffcache.evals.language import wordchain
 from diffcache.evals.training.loop import Budget, Progress, fit
 from diffcache.evals.training.optim import Optimiser
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from diffcache.evals.policy import PolicyTransformer, noise_scheduler
-from diffcache.evals.reaching import demonstrations, success_rate
+from diffcache.evals.testbeds.diffusion_policy import PolicyTransformer, noise_scheduler
+from diffcache.evals.testbeds.reaching import demonstrations, success_rate
 from diffcache.evals.training.accept import write_hashes
 from diffcache.evals.training.common import is_block_matrix
 from diffcache.evals.training.loop import Budget, Progress, fit
@@ -57,7 +57,7 @@ def accept_policy(folder: Path, facts: dict[str, Any], episodes: int = 256) -> N
         "# Testbed policy",
         "",
         "A diffusion policy: a transformer decoder that plans actions, trained from nothing to imitate the expert of",
-        "`evals/reaching.py`. Its weights are in float16; load it with `diffcache.evals.policy.PolicyTransformer.load`.",
+        "`evals/reaching.py`. Its weights are in float16; load it with `diffcache.evals.testbeds.diffusion_policy.PolicyTransformer.load`.",
         "",
         "| fact | value |",
         "|---|---|",

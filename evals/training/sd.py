@@ -14,7 +14,7 @@ from diffusers import (
 )
 from torch import Tensor, nn
 
-from diffcache.evals import procedural
+from diffcache.evals.testbeds import procedural
 from diffcache.evals.training import text
 from diffcache.evals.training.common import (
     drawn,

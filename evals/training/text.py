@@ -16,7 +16,7 @@ from transformers import (
     UMT5EncoderModel,
 )
 
-from diffcache.evals import procedural
+from diffcache.evals.testbeds import procedural
 
 LENGTH = 20  # tokens per prompt, padding included; the longest caption has 19
 

@@ -9,7 +9,7 @@ import torch
 from diffusers import AutoencoderKLWan, UniPCMultistepScheduler, WanPipeline, WanTransformer3DModel
 from torch import Tensor, nn
 
-from diffcache.evals import procedural
+from diffcache.evals.testbeds import procedural
 from diffcache.evals.training import text
 from diffcache.evals.training.common import drawn, flow_target, is_block_matrix, save_pipeline, shifted_sigma
 from diffcache.evals.training.grids import save_grid

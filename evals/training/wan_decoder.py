@@ -8,7 +8,7 @@ import torch
 from diffusers import AutoencoderKLWan
 from torch import Tensor
 
-from diffcache.evals import procedural
+from diffcache.evals.testbeds import procedural
 from diffcache.evals.training.grids import save_grid
 from diffcache.evals.training.loop import Budget, Progress, fit
 from diffcache.evals.training.optim import Optimiser

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from diffcache.evals.errors import EvaluationError
-from diffcache.evals.media import eight_bit
+from diffcache.evals.metrics.errors import EvaluationError
+from diffcache.evals.metrics.media import eight_bit
 
 FRAMES_PER_SECOND = 8
 LONGEST = 255 - len("-00.mp4")

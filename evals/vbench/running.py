@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from diffcache.evals.errors import EvaluationError
+from diffcache.evals.metrics.errors import EvaluationError
 
 DRIVER = Path(__file__).with_name("driver.py")
 STANDARD, CUSTOM = "vbench_standard", "custom_input"

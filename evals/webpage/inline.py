@@ -5,7 +5,7 @@ import io
 
 from torch import Tensor
 
-from diffcache.evals.media import to_pil
+from diffcache.evals.metrics.media import to_pil
 
 FRAME_MILLISECONDS = 125
 LOSSLESS = 2**23

@@ -6,13 +6,13 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from diffcache.evals import zoo
-from diffcache.evals.evaluation import PAGE
-from diffcache.evals.generation import Arm
-from diffcache.evals.measuring import CACHED, FULL
-from diffcache.evals.provenance import RESULTS
+from diffcache.evals.harness.evaluation import PAGE
+from diffcache.evals.harness.generation import Arm
+from diffcache.evals.harness.measuring import CACHED, FULL
+from diffcache.evals.harness.provenance import RESULTS
 from diffcache.evals.race.outcome import Outcome
 from diffcache.evals.race.pareto import race_svg
+from diffcache.evals.testbeds import zoo
 from diffcache.evals.webpage.inline import data_uri
 
 WORST = 6

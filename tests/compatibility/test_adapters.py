@@ -11,7 +11,7 @@ import torch
 from compatibility.conftest import Cell
 from compatibility.levels import SITES, each_level, site, slow, verdict, with_cache
 from harness import STEPS, counted, plain, render
-from test_coexistence import at_step, denoiser, lora
+from attach.test_coexistence import at_step, denoiser, lora
 from torch import Tensor
 from zoo.denoisers import get
 from zoo.pipeline_case import noise

@@ -14,7 +14,7 @@ import torch
 from compatibility.conftest import Cell
 from compatibility.levels import LEVELS, site, slow
 from harness import STEPS, reference, render
-from test_compile import Graphs, in_place, repeated_blocks, wrapped
+from attach.test_compile import Graphs, in_place, repeated_blocks, wrapped
 from zoo.pipelines import CASES
 
 from diffcache import TargetError, accelerate, report, restore

@@ -9,7 +9,7 @@ import torch
 from compatibility.conftest import Cell
 from compatibility.levels import slow
 from harness import counted, reference, reference_calls, render
-from test_exactness import NOT_OBSERVED
+from engine.test_exactness import NOT_OBSERVED
 from zoo.pipelines import CASES
 
 from diffcache import accelerate, report, restore

@@ -27,7 +27,7 @@ from diffusers import (
     WanPipeline,
 )
 from harness import STEPS, Abort, aborting, accelerated, reference, render
-from test_compile import Graphs
+from attach.test_compile import Graphs
 from torch import Tensor, nn
 from zoo.denoisers import get, loop
 from zoo.pipeline_case import quiet

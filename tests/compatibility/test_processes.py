@@ -15,7 +15,7 @@ from compatibility.conftest import Cell
 from compatibility.two_processes import FLUX, METHODS, STEPS, TOGETHER, flux
 
 from diffcache import accelerate, decide_together, report
-from diffcache.planner import OUTVOTED
+from diffcache.engine.decider import OUTVOTED
 from diffcache.schedulers.errors import TargetError
 
 GROUP = "Several processes"

@@ -15,8 +15,8 @@ from diffcache.kernels import (
     row_drift_triton,
 )
 from diffcache.kernels.dispatch import SWITCH
-from diffcache.language.families import backbone_of
-from diffcache.language.rotation import kernel_tables
+from diffcache.language.backbones.families import backbone_of
+from diffcache.language.backbones.rotation import kernel_tables
 
 TWINS = {
     "attention_drift": attention_drift_triton,

@@ -9,9 +9,9 @@ from language.tiny import EOS, MASK, VOCABULARY, texts, tiny_llama
 from torch import Tensor
 
 from diffcache import ConfigError, accelerate, generate, report
-from diffcache.language.canvas import Canvas
-from diffcache.language.decoding import Factor, Quota, Rule, Threshold, draw, quota
-from diffcache.language.options import blocks_of
+from diffcache.language.sampler.canvas import Canvas
+from diffcache.language.sampler.decoding import Factor, Quota, Rule, Threshold, draw, quota
+from diffcache.language.sampler.options import blocks_of
 
 LOW = -torch.inf
 CONFIDENCE = torch.tensor([[0.95, LOW, 0.4, 0.92, 0.6], [0.1, 0.3, LOW, LOW, 0.2]])

@@ -6,13 +6,13 @@ import pytest
 import torch
 from language.tiny import MASK, texts, tiny_llama
 
-from diffcache.language import drift
+from diffcache.language.backbones.families import backbone_of
 from diffcache.language.cache import take
-from diffcache.language.canvas import Canvas
-from diffcache.language.drift import Watched, most_attended
-from diffcache.language.families import backbone_of
 from diffcache.language.recipes.elastic import ElasticCacheConfig
+from diffcache.language.sampler.canvas import Canvas
 from diffcache.language.session import Session
+from diffcache.language.walks import attention_drift as drift
+from diffcache.language.walks.attention_drift import Watched, most_attended
 
 
 @torch.no_grad()

@@ -10,13 +10,13 @@ from torch import Tensor
 from transformers import DynamicCache, StaticCache
 
 from diffcache import accelerate, generate, paused, report, restore
-from diffcache.language.canvas import Canvas
-from diffcache.language.decoding import draw
-from diffcache.language.drift import DriftWalk
-from diffcache.language.families import backbone_of
+from diffcache.hooks.class_swap import is_swapped
+from diffcache.language.backbones.families import backbone_of
 from diffcache.language.recipes.elastic import ElasticCacheConfig
+from diffcache.language.sampler.canvas import Canvas
+from diffcache.language.sampler.decoding import draw
 from diffcache.language.session import Session
-from diffcache.swap import is_swapped
+from diffcache.language.walks.attention_drift import DriftWalk
 
 RULES: dict[str, dict[str, Any]] = {
     "quota": {"block_length": 8},

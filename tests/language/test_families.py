@@ -19,10 +19,10 @@ from transformers import (
 )
 
 from diffcache import ConfigError, TargetError, accelerate, generate, report
-from diffcache.language.canvas import Canvas
-from diffcache.language.families import backbone_of, verify
+from diffcache.language.backbones.families import backbone_of, verify
+from diffcache.language.backbones.rotation import kernel_tables
 from diffcache.language.recipes.dkv import DKVDecodeConfig
-from diffcache.language.rotation import kernel_tables
+from diffcache.language.sampler.canvas import Canvas
 from diffcache.language.session import Session
 
 SHAPE = {

@@ -7,7 +7,8 @@ import pytest
 from transformers import AutoTokenizer
 
 from diffcache import accelerate, report
-from diffcache.evals import language, wordchain
+from diffcache.evals.language import benchmark as language
+from diffcache.evals.language import wordchain
 
 lm_eval = pytest.importorskip("lm_eval")
 TASKS = Path(__file__).resolve().parent / "tasks"
@@ -16,7 +17,7 @@ TASKS = Path(__file__).resolve().parent / "tasks"
 def test_a_local_task_is_answered_by_an_accelerated_model(monkeypatch: pytest.MonkeyPatch) -> None:
     from lm_eval.tasks import TaskManager
 
-    from diffcache.evals.lm_harness import DiffusionLM
+    from diffcache.evals.language.lm_harness import DiffusionLM
 
     monkeypatch.chdir(TASKS)
     model = accelerate(language.load(), "fast-dllm-dual")
@@ -32,7 +33,7 @@ def test_a_local_task_is_answered_by_an_accelerated_model(monkeypatch: pytest.Mo
 
 
 def test_likelihoods_are_refused() -> None:
-    from diffcache.evals.lm_harness import DiffusionLM
+    from diffcache.evals.language.lm_harness import DiffusionLM
 
     with pytest.raises(NotImplementedError, match="only generation tasks"):
         DiffusionLM(language.load(), None).loglikelihood([])
@@ -43,7 +44,7 @@ def test_likelihoods_are_refused() -> None:
 def test_length_and_stop_strings_as_tasks_write_them(many: bool, size: str) -> None:
     from lm_eval.api.instance import Instance
 
-    from diffcache.evals.lm_harness import DiffusionLM
+    from diffcache.evals.language.lm_harness import DiffusionLM
 
     tokenizer = AutoTokenizer.from_pretrained(language.FOLDER)
     prompt = tokenizer.decode(

@@ -9,14 +9,14 @@ from language.tiny import MASK, texts, tiny_llama
 from torch import Tensor
 
 from diffcache import accelerate, generate, methods, report
-from diffcache.evals.language_shapes import SHAPES
+from diffcache.evals.language.shapes import SHAPES
+from diffcache.language.backbones.families import backbone_of
 from diffcache.language.cache import put
-from diffcache.language.canvas import Canvas
-from diffcache.language.decoding import draw, surest
-from diffcache.language.families import backbone_of
 from diffcache.language.ledger import Costs
 from diffcache.language.recipes.base import LanguageConfig
 from diffcache.language.recipes.dkv import nearest
+from diffcache.language.sampler.canvas import Canvas
+from diffcache.language.sampler.decoding import draw, surest
 from diffcache.language.session import Session
 
 PROMPT, GEN, BLOCK, LAYERS = 4, 24, 8, 3

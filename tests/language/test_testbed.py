@@ -8,7 +8,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from diffcache import CacheConfig, accelerate, generate, report, restore
-from diffcache.evals import language, wordchain
+from diffcache.evals.language import benchmark as language
+from diffcache.evals.language import wordchain
 from diffcache.language.recipes.elastic import ElasticCacheConfig
 from diffcache.recipes.registry import LANGUAGE_DEFAULT
 

@@ -23,9 +23,9 @@ from diffcache import (
     restore,
 )
 from diffcache.language.cache import TokenKVCache
-from diffcache.language.canvas import Canvas
 from diffcache.language.recipes.base import LanguageConfig
 from diffcache.language.recipes.fast_dllm import DualConfig
+from diffcache.language.sampler.canvas import Canvas
 
 NAMES = [name for name, method in methods().items() if issubclass(method, LanguageConfig)]
 

@@ -5,10 +5,10 @@ from diffusers import BlockRefinementScheduler, LLaDA2Pipeline
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from diffcache.language.backbones.families import backbone_of
 from diffcache.language.cache import Rows, TokenKVCache
-from diffcache.language.families import backbone_of
 from diffcache.language.ledger import Costs, Ledger
-from diffcache.language.walk import Walk
+from diffcache.language.walks.base import Walk
 
 MASK = 1
 EOS = 2

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from diffcache.config import CacheConfig, RunFacts
 from diffcache.language.backbones.base import Backbone
 from diffcache.language.cache import TokenKVCache
-from diffcache.language.canvas import Canvas
 from diffcache.language.ledger import Ledger
-from diffcache.language.walk import Walk
+from diffcache.language.sampler.canvas import Canvas
+from diffcache.language.walks.base import Walk
 from diffcache.schedulers.errors import ConfigError, TargetError
 
 

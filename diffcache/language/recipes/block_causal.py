@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from diffcache.language.backbones.base import Backbone
-from diffcache.language.blockwise import BlockWalk
 from diffcache.language.cache import TokenKVCache
-from diffcache.language.canvas import Canvas
 from diffcache.language.ledger import Ledger
 from diffcache.language.recipes.base import LanguageConfig
+from diffcache.language.sampler.canvas import Canvas
+from diffcache.language.walks.blockwise import BlockWalk
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from diffcache.language.cache import rows_of
-from diffcache.language.canvas import Canvas
 from diffcache.language.recipes.base import LanguageConfig
+from diffcache.language.sampler.canvas import Canvas
 from diffcache.schedulers.errors import ConfigError
 
 

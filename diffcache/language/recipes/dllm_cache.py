@@ -5,10 +5,10 @@ from typing import ClassVar
 
 from diffcache.language.backbones.base import Backbone
 from diffcache.language.cache import TokenKVCache
-from diffcache.language.canvas import Canvas
-from diffcache.language.features import FeatureWalk
 from diffcache.language.ledger import Ledger
 from diffcache.language.recipes.base import LanguageConfig
+from diffcache.language.sampler.canvas import Canvas
+from diffcache.language.walks.value_drift import FeatureWalk
 from diffcache.schedulers.errors import ConfigError
 
 

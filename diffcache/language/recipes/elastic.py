@@ -7,10 +7,10 @@ from torch import Tensor
 
 from diffcache.language.backbones.base import Backbone
 from diffcache.language.cache import TokenKVCache
-from diffcache.language.canvas import Canvas
-from diffcache.language.drift import DriftWalk
 from diffcache.language.ledger import Ledger
 from diffcache.language.recipes.base import LanguageConfig
+from diffcache.language.sampler.canvas import Canvas
+from diffcache.language.walks.attention_drift import DriftWalk
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from diffcache.language.canvas import Canvas
 from diffcache.language.recipes.base import LanguageConfig
+from diffcache.language.sampler.canvas import Canvas
 
 
 @dataclass(frozen=True, kw_only=True)

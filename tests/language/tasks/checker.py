@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from diffcache.evals import wordchain
+from diffcache.evals.language import wordchain
 
 
 def right_words(doc: dict[str, Any], results: list[str]) -> dict[str, float]:

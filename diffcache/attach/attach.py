@@ -1,0 +1,197 @@
+"""Attaching: swaps the classes of a target's denoisers and of its pipeline, and gives them back."""
+
+import functools
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakSet
+
+from torch import nn
+
+from diffcache.attach.callbacks import arguments_of, hidden_from_callbacks
+from diffcache.attach.overrides import denoiser_members, noise_scheduler_members
+from diffcache.attach.registry import (
+    Attachment,
+    attachment_of,
+    attachments,
+    can_be_key,
+    is_paused,
+    reporting,
+    users_of,
+)
+from diffcache.attach.requirements import units_of
+from diffcache.config import CacheConfig
+from diffcache.discovery.units import unit_members
+from diffcache.engine.scopes import LoopScope, PipelineScope, entered
+from diffcache.hooks.class_swap import swap_in, swap_out, swapped
+from diffcache.host.compiled import each_uncompiled, uncompiled
+from diffcache.host.components import denoisers_of, noise_schedulers_of, refuse_foreign_cache
+from diffcache.noise_schedulers.timetable import sigmas_of
+from diffcache.planning.memory_bound import fitted_to
+from diffcache.schedulers.errors import TargetError
+
+
+def attach(
+    target: Any,
+    config: CacheConfig,
+    max_cache_bytes: int | None = None,
+    components: Collection[str] | None = None,
+) -> None:
+    """Attaches, or gives an attached target another method. Either everything is attached, or nothing.
+
+    Args:
+        target: a pipeline or a denoiser.
+        config: the method.
+        max_cache_bytes: what a pipeline's runs may hold at once; None for no bound.
+        components: a pipeline's denoisers that are meant; None for all.
+
+    Raises:
+        TargetError: there is no denoiser, it is cached by somebody else, or its class cannot be swapped.
+    """
+    denoisers = denoisers_of(target, components)
+    attachment = attachments.get(target) or Attachment(config)
+    needed = _swap_in(denoisers, config, None if isinstance(target, nn.Module) else target)
+    before, attachment.modules = attachment.modules, WeakSet(needed)
+    attachment.config, attachment.records = config, []
+    attachment.max_cache_bytes, attachment.fitted = max_cache_bytes, None
+    attachment.components = components
+    attachments[target] = attachment
+    _release(list(before))
+
+
+@contextmanager
+def put_back_on_error(target: Any) -> Iterator[None]:
+    """What was attached to a target is attached again if it was taken away before an error, with its report."""
+    before = attachments.get(target) if can_be_key(target) else None
+    records = before.records if before is not None else []
+    try:
+        yield
+    except BaseException:
+        if before is not None and attachments.get(target) is not before:
+            attach(target, before.config, before.max_cache_bytes, before.components)
+            attachments[target].records = records
+        raise
+
+
+def detach(target: Any) -> None:
+    """Gives everything its own class back that no other accelerated target needs."""
+    attachment = attachments.pop(target, None) if can_be_key(target) else None
+    if attachment is None:
+        return
+    if not isinstance(target, nn.Module):
+        swap_out(target)
+    _release(list(attachment.modules))
+
+
+@contextmanager
+def denoising_run(
+    module: nn.Module, num_steps: int, sigmas: Any = None, noise_scheduler: Any = None
+) -> Iterator[LoopScope]:
+    """A hand-written denoising loop over an accelerated denoiser; over a plain one it does nothing.
+
+    Call `begin_step(i)` on what it yields before the denoiser calls of step i; each call after it is the next
+    guidance branch of that step, in the same order at every step.
+
+        with torch.no_grad(), denoising_run(net, 50) as run:
+            for i, t in enumerate(timesteps):
+                run.begin_step(i)
+                v = net(x, t)
+
+    Args:
+        module: the denoiser.
+        num_steps: how many model evaluations the loop has (one tick each).
+        sigmas: noise level at each tick, `num_steps` numbers or a 1-D tensor; needed by predictors and schedules
+            that live on the noise axis, which otherwise use the tick.
+        noise_scheduler: Diffusers' that the loop steps with, after `set_timesteps`: hindsight needs it, and it tells the
+            sigmas where none are given.
+
+    Raises:
+        ValueError: fewer `sigmas` than steps, no step at all, or another number of timesteps.
+    """
+    if noise_scheduler is not None and len(noise_scheduler.timesteps) != num_steps:
+        raise TargetError(
+            f"the noise scheduler has {len(noise_scheduler.timesteps)} timesteps, and num_steps is {num_steps}: call its "
+            "set_timesteps first, and count model evaluations."
+        )
+    if noise_scheduler is not None and sigmas is None:
+        sigmas = sigmas_of(noise_scheduler)
+    if num_steps < 1 or (sigmas is not None and len(sigmas) < num_steps):
+        raise TargetError(
+            f"denoising_run needs at least one step and a sigma for each; got {num_steps} steps."
+        )
+    attachment = attachment_of(module)
+    plain = uncompiled(module)
+    if attachment is None and len(users_of(plain)) > 1:
+        raise TargetError(
+            f"this {type(plain).__name__} belongs to several accelerated pipelines: accelerate it itself."
+        )
+    if attachment is not None and attachment.max_cache_bytes is not None:
+        raise TargetError(
+            "max_cache_bytes= bounds pipeline calls only: leave it out, and choose cache_dtype= with plan()."
+        )
+    if attachment is None or is_paused(module, plain):
+        with entered(LoopScope(None, {}, num_steps, sigmas)) as scope:
+            yield scope
+        return
+    attachment.modules.update(_swap_in({"denoiser": module}, attachment.config))
+    scope = LoopScope(attachment.config, {"denoiser": plain}, num_steps, sigmas, noise_scheduler)
+    with reporting(scope, attachment), entered(scope):
+        yield scope
+
+
+def _pipeline_members(base: type) -> dict[str, Any]:
+    @functools.wraps(base.__call__)
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        forward = functools.partial(base.__call__, self)
+        attachment = attachments.get(self)
+        # they may have been compiled or replaced since
+        denoisers = denoisers_of(self, attachment.components) if attachment else {}
+        if attachment is None or is_paused(self, *denoisers.values()):
+            with entered(None):
+                return forward(*args, **kwargs)
+        attachment.modules.update(_swap_in(denoisers, attachment.config))
+        fitted = fitted_to(self, attachment, arguments_of(forward, args, kwargs))
+        noise_schedulers = noise_schedulers_of(self)
+        plain = each_uncompiled(denoisers)
+        scope = PipelineScope(fitted.config, plain, self, noise_schedulers)
+        scope.notes = fitted.notes
+        args, kwargs = hidden_from_callbacks(forward, args, kwargs)
+        with swapped(noise_schedulers, noise_scheduler_members), reporting(scope, attachment), entered(scope):
+            return forward(*args, **kwargs)
+
+    return {"__call__": __call__}
+
+
+def _swap_in(denoisers: dict[str, nn.Module], config: CacheConfig, pipeline: Any = None) -> list[nn.Module]:
+    """Swaps in the denoisers, compiled or not, and the pipeline that they belong to: all of them or none.
+
+    Returns the modules whose swap the method needs.
+    """
+    parts = {id(m): m for module in denoisers.values() for m in (module, uncompiled(module))}
+    for module in parts.values():
+        refuse_foreign_cache(module)
+    units = units_of(denoisers, config)
+    done: list[Any] = []
+    part: Any = None
+    try:
+        for part in parts.values():
+            if swap_in(part, denoiser_members):
+                done.append(part)
+        for part in units:
+            if swap_in(part, unit_members):
+                done.append(part)
+        part = pipeline
+        if pipeline is not None:
+            swap_in(pipeline, _pipeline_members)
+    except Exception as error:
+        _release(done)
+        raise TargetError(
+            f"cannot attach to {type(part).__name__}: its class cannot be swapped ({error})."
+        ) from error
+    return [*parts.values(), *units]
+
+
+def _release(modules: list[nn.Module]) -> None:
+    for module in modules:
+        if not users_of(module):
+            swap_out(module)

@@ -1,0 +1,90 @@
+"""What the swapped classes of denoisers and noise schedulers override."""
+
+import functools
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakSet
+
+import torch
+from torch import nn
+
+from diffcache.attach.registry import anything_is_paused, is_paused, users_of
+from diffcache.engine.scopes import PipelineScope, Scope, innermost, scope_of
+from diffcache.host.compiled import uncompiled
+
+NOISE = ("eta", "s_churn")
+"""Options of a noise scheduler's step that make it add noise, if not 0."""
+
+logger = logging.getLogger("diffcache")
+
+_strangers: "WeakSet[nn.Module]" = WeakSet()
+
+
+def denoiser_members(base: type) -> dict[str, Any]:
+    """A denoiser's: its calls and its `cache_context` go through the scope that serves it."""
+
+    @functools.wraps(base.__call__)
+    def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return base.__call__(self, *args, **kwargs)
+        scope = scope_of(self)
+        if scope is None or is_paused(self, uncompiled(self)):
+            _outside(self, scope)
+            return base.__call__(self, *args, **kwargs)
+        return scope.call(self, functools.partial(base.__call__, self), args, kwargs)
+
+    members: dict[str, Any] = {"__call__": __call__}
+    if hasattr(base, "cache_context"):
+        plain_context = base.cache_context
+
+        @contextmanager
+        def cache_context(self: nn.Module, name: str, **kwargs: Any) -> Iterator[None]:
+            scope = scope_of(self)
+            with plain_context(self, name, **kwargs):
+                if scope is None:
+                    yield
+                else:
+                    with scope.named(name):
+                        yield
+
+        members["cache_context"] = functools.wraps(plain_context)(cache_context)
+    return members
+
+
+def noise_scheduler_members(base: type) -> dict[str, Any]:
+    """A noise scheduler's, during a pipeline call: the scope is told of `set_timesteps` and `step`."""
+
+    def observer(noise_scheduler: object) -> PipelineScope | None:
+        scope = innermost()
+        return scope if isinstance(scope, PipelineScope) and scope.observes(noise_scheduler) else None
+
+    @functools.wraps(base.set_timesteps)  # type: ignore[attr-defined]
+    def set_timesteps(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = base.set_timesteps(self, *args, **kwargs)  # type: ignore[attr-defined]
+        if scope := observer(self):
+            scope.timesteps_set(self)
+        return result
+
+    @functools.wraps(base.step)  # type: ignore[attr-defined]
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = base.step(self, *args, **kwargs)  # type: ignore[attr-defined]
+        if scope := observer(self):
+            scope.stepped(self, kwargs.get("timestep", args[1] if len(args) > 1 else None))
+            if scope.influence is not None and any(kwargs.get(option) for option in NOISE):
+                scope.influence.forget(f"{base.__name__} was told to add noise at its steps")
+        return result
+
+    return {"set_timesteps": set_timesteps, "step": step}
+
+
+def _outside(module: nn.Module, scope: Scope | None) -> None:
+    """Says once of a denoiser that belongs to an accelerated target that nothing can be reused here."""
+    plain = uncompiled(module)
+    if scope is None and plain not in _strangers and not anything_is_paused() and users_of(plain):
+        _strangers.add(plain)
+        logger.warning(
+            "%s was called outside an accelerated pipeline's call and outside denoising_run: it computes in full.",
+            type(module).__name__,
+        )

@@ -1,0 +1,62 @@
+"""What is known of a target's denoisers before any run: facts for the method, and the modules that it needs to see."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from torch import nn
+
+from diffcache.config import CacheConfig, RunFacts
+from diffcache.discovery.site_names import is_inside, units_for
+from diffcache.discovery.units import block_counts
+from diffcache.host.compiled import compiled_above, is_compiled, uncompiled
+from diffcache.host.parallel import gathers_weights
+from diffcache.schedulers.errors import ConfigError, TargetError
+
+
+def facts_of(denoisers: Mapping[str, nn.Module], name: str) -> RunFacts:
+    """Of one of a target's denoisers."""
+    kinds = Counter(type(uncompiled(module)).__name__ for module in denoisers.values())
+    plain = uncompiled(denoisers[name])
+    kind = type(plain).__name__
+    return RunFacts(kind, kinds[kind], site=name, blocks=block_counts(plain))
+
+
+def units_of(denoisers: Mapping[str, nn.Module], config: CacheConfig) -> list[nn.Module]:
+    """The modules inside the denoisers whose calls the method needs to see.
+
+    Raises:
+        ConfigError: hindsight is asked for, and the method has places inside.
+        TargetError: it has places inside a denoiser, or a part of it, that is compiled or fully sharded as a whole.
+    """
+    found: list[nn.Module] = []
+    for name, module in denoisers.items():
+        facts = facts_of(denoisers, name)
+        places = config.places(facts)
+        if is_inside(places):
+            if config.hindsight:
+                raise ConfigError(f"hindsight= is for whole denoisers: leave it out for {', '.join(places)}.")
+            units, tap = _visible(facts.denoiser, module, places), config.tap(facts)
+            found += [*units.values(), *(tap.modules(units) if tap else ())]
+    return list({id(module): module for module in found}.values())
+
+
+def _visible(kind: str, module: nn.Module, places: tuple[str, ...]) -> dict[str, nn.Module]:
+    """The units of places inside a denoiser of this kind, whose calls can be seen."""
+    plain, named = uncompiled(module), ", ".join(map(repr, places))
+    if is_compiled(module):
+        raise TargetError(
+            f"{kind} is compiled as a whole, so that {named} inside it cannot be cached: compile its blocks instead "
+            "(compile_repeated_blocks), or cache the whole model."
+        )
+    if gathers_weights(plain):
+        raise TargetError(
+            f"{kind} is fully sharded (FSDP), so that {named} inside it cannot be cached: cache the whole model."
+        )
+    units = units_for(plain, places)
+    hiding = compiled_above(plain, units)
+    if hiding is not None:
+        raise TargetError(
+            f"{kind}.{hiding} is compiled, so that {named} inside it cannot be cached: cache its blocks, its stack or "
+            "the whole model, or leave its blocks uncompiled."
+        )
+    return units

@@ -1,0 +1,87 @@
+"""Taps: where inside a denoiser a signal is measured."""
+
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from diffcache.discovery.site_names import FIRST_BLOCK
+from diffcache.discovery.units import watched
+from diffcache.host.call import Call
+from diffcache.kernels.residual import store_residual
+from diffcache.schedulers.errors import TargetError
+
+
+@dataclass(frozen=True, slots=True)
+class Tap:
+    """What a signal looks at.
+
+    Attributes:
+        unit: a unit's path ("time_embed"), or the first block of the stack.
+        inside: path of a module inside that unit ("norm1"): the unit is run ahead as far as this module's output. "":
+            the unit's own output.
+        of: the unit's "output", its "input", or the "change" between the two, of its first stream.
+        index: which tensor of the output.
+    """
+
+    unit: str = FIRST_BLOCK
+    inside: str = ""
+    of: Literal["output", "input", "change"] = "output"
+    index: int = 0
+
+    def modules(self, units: dict[str, nn.Module]) -> list[nn.Module]:
+        """The modules inside a unit whose calls it has to see."""
+        blocks = [units[self.unit]] if self.unit in units else list(units.values())
+        found = [dict(block.named_modules()).get(self.inside) for block in blocks] if self.inside else []
+        return [module for module in found if module is not None]
+
+    @property
+    def is_ahead(self) -> bool:
+        """It is seen before the unit has run."""
+        return bool(self.inside) or self.of == "input"
+
+    def ahead(self, unit: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+        """Of the input, or of a module inside, as far as which the unit is run.
+
+        Raises:
+            TargetError: the unit does not call it.
+        """
+        if self.of == "input":
+            return Call(unit, args, kwargs).latents[:1]
+        module = dict(unit.named_modules()).get(self.inside)
+        try:
+            with watched(_StopAt({id(module)})):
+                type(unit).forward(unit, *args, **kwargs)  # eager, where the unit is compiled
+        except _Reached as reached:
+            return [self._one(reached.output)]
+        raise TargetError(f"{type(unit).__name__} does not call a module {self.inside!r} to measure on.")
+
+    def after(self, call: Call, output: Any) -> list[Tensor]:
+        """Of the unit itself: looks at what it returned."""
+        alike = (leaf for leaf in pytree.tree_leaves(output) if _is_like(leaf, call.latents[:1]))
+        evolved = None if self.of == "output" else next(alike, None)
+        return [self._one(output) if evolved is None else store_residual(evolved, call.latents[0])]
+
+    def _one(self, output: Any) -> Tensor:
+        tensors = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
+        return tensors[self.index]
+
+
+def _is_like(leaf: Any, latents: list[Tensor]) -> bool:
+    """Whether an output has the form of the input that evolves, and so is what became of it."""
+    return isinstance(leaf, Tensor) and any(leaf.shape == x.shape and leaf is not x for x in latents)
+
+
+class _Reached(Exception):
+    def __init__(self, output: Any) -> None:
+        self.output = output
+
+
+@dataclass
+class _StopAt:
+    watches: Container[int]
+
+    def unit(self, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+        raise _Reached(forward(*args, **kwargs))

@@ -1,0 +1,121 @@
+"""What a user hands to `accelerate`: which parts of it are denoisers and noise schedulers."""
+
+import inspect
+from collections.abc import Collection
+from typing import Any, TypeGuard
+
+from torch import nn
+
+from diffcache.host.compiled import uncompiled
+from diffcache.schedulers.errors import TargetError
+
+TIMES = {"t", "time", "times", "sigma", "sigmas", "noise_level", "noise_labels"}
+FOREIGN_HOOKS = {
+    "diffusers.hooks.first_block_cache",
+    "diffusers.hooks.faster_cache",
+    "diffusers.hooks.mag_cache",
+    "diffusers.hooks.pyramid_attention_broadcast",
+    "diffusers.hooks.sea_cache",
+    "diffusers.hooks.taylorseer_cache",
+    "diffusers.hooks.text_kv_cache",
+}
+
+
+def is_pipeline(target: object) -> bool:
+    """A Diffusers pipeline, modular or not."""
+    from diffusers import DiffusionPipeline, ModularPipeline
+
+    return isinstance(target, (DiffusionPipeline, ModularPipeline))
+
+
+def components_of(pipeline: Any) -> dict[str, Any]:
+    return {name: part for name, part in pipeline.components.items() if part is not None}
+
+
+def modules_of(target: Any) -> list[nn.Module]:
+    """A pipeline's networks, or a bare module; none of anything else."""
+    if isinstance(target, nn.Module):
+        return [uncompiled(target)]
+    parts = components_of(target).values() if is_pipeline(target) else ()
+    return [uncompiled(part) for part in parts if isinstance(part, nn.Module)]
+
+
+def denoisers_of(target: Any, components: Collection[str] | None = None) -> dict[str, nn.Module]:
+    """The denoisers by component name; a bare module is its own, called "denoiser". As they are, compiled or not.
+
+    Args:
+        target: a pipeline or a module.
+        components: of a pipeline, only these; a control network is one of them only if it is named. None: all denoisers.
+
+    Raises:
+        TargetError: neither a pipeline nor a module, a pipeline without a denoiser, or without one of that name.
+    """
+    if isinstance(target, nn.Module):
+        if components is not None:
+            raise TargetError("components= names parts of a pipeline: leave it out for a single denoiser.")
+        return {"denoiser": target}
+    if not is_pipeline(target):
+        raise TargetError(
+            f"cannot accelerate a {type(target).__name__}: pass a Diffusers pipeline, or a denoiser (torch.nn.Module)."
+        )
+    parts = components_of(target)
+    if components is not None:
+        return _named(target, {name: part for name, part in parts.items() if _takes_time(part)}, components)
+    found = {name: part for name, part in parts.items() if is_denoiser(part)}
+    if not found:
+        raise TargetError(
+            f"{type(target).__name__} has no denoiser loaded (a component whose forward takes a timestep): "
+            "load its components first, or pass the denoiser itself."
+        )
+    return found
+
+
+def noise_schedulers_of(pipeline: Any) -> list[Any]:
+    from diffusers import SchedulerMixin
+
+    return [part for part in components_of(pipeline).values() if isinstance(part, SchedulerMixin)]
+
+
+def refuse_foreign_cache(module: nn.Module) -> None:
+    """Raises TargetError where Diffusers' own caching or cache-dit is active on a denoiser."""
+    name = type(module).__name__
+    plain = uncompiled(module)
+    if getattr(plain, "is_cache_enabled", False) or any(_has_foreign_hook(part) for part in plain.modules()):
+        raise TargetError(f"{name} already has a Diffusers cache: call its disable_cache() first.")
+    if getattr(plain, "_is_cached", False):
+        raise TargetError(f"{name} is cached by cache-dit: call cache_dit.disable_cache(pipe) first.")
+
+
+def is_denoiser(part: object) -> bool:
+    """A network whose forward takes a time; control networks and autoencoders may too, and are none."""
+    return _takes_time(part) and not is_control_network(part)
+
+
+def is_control_network(network: nn.Module) -> bool:
+    return "ControlNet" in type(uncompiled(network)).__name__
+
+
+def _named(pipeline: Any, usable: dict[str, nn.Module], components: Collection[str]) -> dict[str, nn.Module]:
+    """Those of the networks that run at each step which are named."""
+    unknown = [name for name in components if name not in usable]
+    if unknown or not components:
+        raise TargetError(
+            f"components={components!r} of {type(pipeline).__name__}: pass a tuple of names among {sorted(usable)}."
+        )
+    return {name: part for name, part in usable.items() if name in components}
+
+
+def _takes_time(part: Any) -> TypeGuard[nn.Module]:
+    """A network, but no autoencoder, whose forward takes a time."""
+    if not isinstance(part, nn.Module) or hasattr(part, "decode"):
+        return False
+    cls = type(uncompiled(part))
+    names = inspect.signature(cls.forward).parameters
+    return "Autoencoder" not in cls.__name__ and any("timestep" in name or name in TIMES for name in names)
+
+
+def _has_foreign_hook(module: nn.Module) -> bool:
+    registry = module.__dict__.get("_diffusers_hook")
+    return registry is not None and any(
+        type(hook).__module__ in FOREIGN_HOOKS for hook in registry.hooks.values()
+    )

@@ -1,0 +1,150 @@
+"""What a user asks of `generate`: checked, and made into what the sampler works with."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diffcache.language.backbones.base import Backbone
+from diffcache.language.sampler.canvas import Canvas
+from diffcache.language.sampler.decoding import Factor, Quota, Rule, Threshold
+from diffcache.schedulers.errors import ConfigError
+
+BLOCK_LENGTH = 32
+"""Of `generate` where nothing else is asked for, as in Fast-dLLM's published runs (arXiv 2505.22618)."""
+
+
+def check(net: Backbone, input_ids: Tensor, attention_mask: Tensor | None, temperature: float) -> None:
+    """Whether the prompts are a batch of tokens that the model can go on with.
+
+    Raises:
+        ConfigError: they are no tokens [b, P], or too few; the mask has another shape, or leaves a gap before the answer;
+            the temperature is negative.
+    """
+    if input_ids.ndim != 2 or input_ids.is_floating_point():
+        raise ConfigError(
+            f"input_ids must be tokens [b, P], not {input_ids.dtype} {list(input_ids.shape)}: pass the tokenizer's "
+            'input_ids, made with return_tensors="pt".'
+        )
+    if attention_mask is not None and attention_mask.shape != input_ids.shape:
+        raise ConfigError(
+            f"attention_mask has the shape {list(attention_mask.shape)} and input_ids {list(input_ids.shape)}: pass the "
+            "mask of the prompts alone."
+        )
+    if attention_mask is not None and bool((attention_mask.int().diff(dim=1) < 0).any()):
+        raise ConfigError(
+            "attention_mask has padding behind a prompt, where the answer follows: pad on the left (the tokenizer's "
+            'padding_side="left").'
+        )
+    if input_ids.shape[1] < net.token_shift:
+        raise ConfigError(
+            f"{type(net.model).__name__} predicts each token from the one before it: give prompts of one token at least."
+        )
+    if temperature < 0:
+        raise ConfigError(f"temperature must be at least 0, not {temperature!r}.")
+
+
+def check_edit(edited: Tensor, tokens: Tensor) -> None:
+    """Whether what a callback returned can stand in place of `tokens` [b, S].
+
+    Raises:
+        ConfigError: these are no tokens, or of another shape.
+    """
+    if not isinstance(edited, Tensor) or edited.shape != tokens.shape or edited.is_floating_point():
+        found = (
+            f"{edited.dtype} {list(edited.shape)}" if isinstance(edited, Tensor) else type(edited).__name__
+        )
+        raise ConfigError(
+            f"the callback returned {found}: return all tokens, {tokens.dtype} {list(tokens.shape)}, or None."
+        )
+
+
+def check_sizes(**sizes: int | None) -> None:
+    """Whether sizes, by the names of the options, are 1 or more; None is not given.
+
+    Raises:
+        ConfigError: one is not.
+    """
+    for name, size in sizes.items():
+        if size is not None and size < 1:
+            raise ConfigError(f"{name} must be at least 1, not {size!r}.")
+
+
+def decode_rule(
+    gen_length: int, steps: int | None, threshold: float | None, factor: float | None, remasking: str
+) -> Rule:
+    """The one rule that was asked for; a quota without any, of one token for each call if there are no `steps`.
+
+    Raises:
+        ConfigError: more than one, or an order that the rule cannot follow.
+    """
+    asked = {"steps": steps, "threshold": threshold, "factor": factor}
+    given = [name for name, value in asked.items() if value is not None]
+    if len(given) > 1:
+        raise ConfigError(f"{' and '.join(given)} are different decode rules: give one of them.")
+    if remasking not in ("low_confidence", "random"):
+        raise ConfigError(f'remasking must be "low_confidence" or "random", not {remasking!r}.')
+    if remasking == "random" and given and steps is None:
+        raise ConfigError(
+            f'{given[0]} asks for confidence, which remasking="random" ignores: leave one of them out.'
+        )
+    if threshold is not None:
+        return Threshold(threshold)
+    if factor is not None:
+        return Factor(factor)
+    return Quota(1 if steps is None else -(-gen_length // steps))
+
+
+def blocks_of(canvas: Canvas, block_length: int | None, steps: int | None) -> list[range]:
+    """The blocks in order; the last may be shorter where no quota asks for equal ones.
+
+    Args:
+        block_length: None: `BLOCK_LENGTH`; the whole answer where a window moves through it, or where a quota does not
+            come out even in such blocks.
+        steps: model calls of a quota; None for another rule.
+
+    Raises:
+        ConfigError: with a quota, blocks that do not divide the answer, or steps that the blocks do not divide.
+    """
+    size = canvas.length - canvas.prompt
+    if block_length is None:
+        in_blocks = canvas.window is None and _even(size, BLOCK_LENGTH, steps)
+        block_length = BLOCK_LENGTH if in_blocks else size
+    if not _even(size, block_length, steps):
+        raise ConfigError(
+            f"a quota needs blocks and calls that come out even, and gen_length={size}, block_length={block_length}, "
+            f"steps={steps} do not: choose a block_length that divides gen_length and a multiple of the number of "
+            "blocks as steps, or decode with threshold=0.9."
+        )
+    starts = range(canvas.prompt, canvas.length, block_length)
+    return [range(start, min(start + block_length, canvas.length)) for start in starts]
+
+
+def _even(size: int, block: int, steps: int | None) -> bool:
+    """Whether a quota of `steps` calls is the same in all blocks; any other rule (None) takes them as they come."""
+    return steps is None or (size % block == 0 and steps % (size // block) == 0)
+
+
+def mask_id_of(model: Any, given: int | None) -> int:
+    """The mask token.
+
+    Raises:
+        ConfigError: nobody says which it is, or it is none of the vocabulary.
+    """
+    found = getattr(model.config, "mask_token_id", None) if given is None else given
+    if found is None:
+        raise ConfigError(
+            "the model's configuration names no mask token: pass mask_token_id (LLaDA's is 126336)."
+        )
+    if not 0 <= found < model.config.vocab_size:
+        raise ConfigError(
+            f"mask_token_id={found} is not in the vocabulary of {model.config.vocab_size} tokens."
+        )
+    return int(found)
+
+
+def eos_ids_of(model: Any, given: int | None) -> Tensor:
+    """Tokens that end a text, int64 [0 or more]."""
+    found = getattr(model.config, "eos_token_id", None) if given is None else given
+    many = [] if found is None else found if isinstance(found, list) else [found]
+    return torch.tensor(many, dtype=torch.int64)

@@ -1,0 +1,98 @@
+"""Holdings: what a run holds at its fullest, by form alone, and how many bytes that is in any format."""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+
+from diffcache.engine.engine import Engine
+from diffcache.reports.records import bytes_of
+from diffcache.store.formats import Ring, bytes_in_ring, format_of, values_of
+from diffcache.store.rings import Store
+
+Form = tuple[tuple[int, ...], torch.dtype, bool]
+"""Shape and dtype of an output, and whether it is stored as a residual."""
+
+
+@dataclass(frozen=True)
+class Holding:
+    """The features of one site, branch and lane.
+
+    Attributes:
+        denoiser, site, branch: whose.
+        forms: of the output's tensors.
+        depth: features that the ring can hold.
+        count: features that it holds.
+    """
+
+    denoiser: str
+    site: str
+    branch: str
+    forms: tuple[Form, ...]
+    depth: int
+    count: int
+
+    def bytes_in(self, storage: str | None) -> int:
+        """In a format by name (see `cache_dtype`)."""
+        return _bytes_in(self.forms, self.depth, self.count, storage)
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """Everything that is held at once.
+
+    Attributes:
+        features: in stores.
+        others: bytes of signals, conditioning and the like.
+    """
+
+    features: tuple[Holding, ...] = ()
+    others: int = 0
+
+    def bytes_in(self, storage: str | None) -> int:
+        return self.others + sum(holding.bytes_in(storage) for holding in self.features)
+
+
+def held_by(engines: Iterable[Engine]) -> Holdings:
+    """By engines now."""
+    engines = list(engines)
+    features = [
+        holding
+        for engine in engines
+        for branch in engine.branches.known
+        for site, store in branch.stores.items()
+        for holding in _rings(engine.name, site, branch.name, store)
+    ]
+    return Holdings(tuple(features), sum(bytes_of(engine.tensors()) for engine in engines))
+
+
+def _rings(denoiser: str, site: str, branch: str, store: Store) -> list[Holding]:
+    return [
+        Holding(
+            denoiser,
+            site,
+            branch,
+            tuple(
+                (tuple(values_of(kept).shape), *kind)
+                for kept, kind in zip(ring[0].tensors, store.learned.kinds(), strict=True)
+            ),
+            store.depth,
+            len(ring),
+        )
+        for ring in store.rings
+        if ring
+    ]
+
+
+@lru_cache(maxsize=1024)
+def _bytes_in(forms: tuple[Form, ...], depth: int, count: int, storage: str | None) -> int:
+    """Fills a ring of that format, without content."""
+    ring: Ring = deque(maxlen=depth)
+    blanks = [(torch.empty(shape, dtype=dtype, device="meta"), residual) for shape, dtype, residual in forms]
+    for tick in range(count):
+        format_of(storage).push(
+            ring, tick, [(blank, blank if residual else None) for blank, residual in blanks]
+        )
+    return bytes_in_ring(ring)

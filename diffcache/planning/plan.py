@@ -1,0 +1,179 @@
+"""Plan: what would be attached to a target, and what a run of it would compute and hold."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from diffcache.attach.requirements import facts_of
+from diffcache.config import CacheConfig
+from diffcache.discovery.sites import Site
+from diffcache.planning.dry_run import Rehearsal, rehearse
+from diffcache.planning.footprint import Holdings
+from diffcache.planning.meta_engine import RehearsalEngine
+from diffcache.reports.run_report import RunReport
+from diffcache.schedulers.steps import MODEL
+
+
+@dataclass(frozen=True)
+class PlannedSite:
+    """A place that is cached.
+
+    Attributes:
+        denoiser: whose.
+        name, kind: as `discover` lists it.
+        share: of the denoiser's work.
+        cache_bytes: of all its guidance passes together, at the run's fullest.
+    """
+
+    denoiser: str
+    name: str
+    kind: str
+    share: float
+    cache_bytes: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run would do. Bytes are exact; of an adaptive method they are a bound.
+
+    Attributes:
+        method, options: what is attached.
+        sites: what is cached.
+        passes: by denoiser, its guidance passes and how they are told apart.
+        foreseen: the run's decisions. An adaptive method's depend on the run: here it computes everything.
+        decided: "before" the run, "in" the run (an adaptive method), or before it, and in it a watch may compute "more".
+        storage: format of what is stored (see `cache_dtype`); None for as computed.
+        on_host: it lies in host memory.
+        on_cpu: the denoisers run on the CPU, whose memory that is.
+        most: ticks that are computed at most, where the method bounds them.
+        holdings: what is held at the run's fullest.
+        others: most bytes that are held beside what is stored.
+        notes: what was done to keep to `max_cache_bytes`.
+    """
+
+    method: str
+    options: dict[str, Any]
+    sites: tuple[PlannedSite, ...]
+    passes: dict[str, str]
+    foreseen: RunReport
+    decided: str
+    storage: str | None
+    on_host: bool
+    on_cpu: bool
+    most: int | None
+    holdings: Holdings
+    others: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def compute_fraction(self) -> float:
+        """Share of the work that is computed: exact, at least, or at most, as `decided` says."""
+        bound = 1.0 if self.most is None else self.most / self.foreseen.num_ticks
+        return min(self.foreseen.compute_fraction, bound)
+
+    @property
+    def cache_bytes(self) -> int:
+        """Most bytes that are held at once on the device that computes."""
+        return self.others if self.on_host else self.holdings.bytes_in(self.storage)
+
+    @property
+    def host_bytes(self) -> int:
+        """Most bytes that are held at once in host memory instead."""
+        return sum(held.bytes_in(self.storage) for held in self.holdings.features) if self.on_host else 0
+
+    def __str__(self) -> str:
+        ticks, computed = self.foreseen.num_ticks, len(self.foreseen.computed_ticks)
+        work = f"{computed} of {ticks} ticks, {self.compute_fraction:.1%} of the work"
+        if self.decided == "in":
+            work = f"at most {self.most or ticks} of {ticks} ticks: depends on the run"
+        elif self.decided == "more":
+            work = f"at least {work}: a watch may ask for more"
+        places = "host memory" if self.on_host else "memory of the device"
+        lines = [f"{self.method}:"]
+        lines += [f"  {line}" for line in _site_lines(self.sites)]
+        lines += [f"  passes    {name}: {rule}" for name, rule in self.passes.items()]
+        lines.append(f"  computes  {work}")
+        size = self.host_bytes if self.on_host else self.cache_bytes
+        lines.append(f"  holds     {size / 2**20:.2f} MiB, {self.storage or 'as computed'}, in {places}")
+        lines += [f"  note      {note}" for note in self.notes]
+        return "\n".join(lines)
+
+
+def outline(config: CacheConfig, denoisers: dict[str, nn.Module]) -> str:
+    """What is known before any call: the method, where it caches, and in which format."""
+    lines = [f"diffcache: {config}"]
+    for name in denoisers:
+        facts = facts_of(denoisers, name)
+        lines.append(f"  caches    {name}: {', '.join(config.places(facts))}")
+    lines.append(f"  holds     features {config.storage or 'as computed'}")
+    lines.append("  plan(target, ...) with a call's arguments tells passes, compute share and bytes")
+    return "\n".join(lines)
+
+
+def plan_of(
+    target: Any,
+    config: CacheConfig,
+    call: Mapping[str, Any],
+    notes: tuple[str, ...] = (),
+    components: Collection[str] | None = None,
+) -> Plan:
+    """Rehearses a call (see `rehearse`, which tells what it raises)."""
+    shown = rehearse(target, config, call, components)
+    facts = [engine.planner.facts for engine in shown.engines]
+    return Plan(
+        method=config.name,
+        options=config.options(),
+        sites=tuple(site for engine in shown.engines for site in _sites(engine, shown, config.storage)),
+        passes={engine.name: _passes(engine, shown) for engine in shown.engines},
+        foreseen=RunReport(config.name, config.options(), shown.records),
+        decided=_decided(shown.engines, config),
+        storage=config.storage,
+        on_host=any(config.format(fact).memory.on_host for fact in facts),
+        on_cpu=all(fact.device.type == "cpu" for fact in facts),
+        most=max((most for most in map(config.most_ticks, facts) if most is not None), default=None),
+        holdings=shown.fullest,
+        others=shown.others,
+        notes=notes,
+    )
+
+
+def _sites(engine: RehearsalEngine, shown: Rehearsal, storage: str | None) -> list[PlannedSite]:
+    sizes: dict[str, int] = {}
+    for held in shown.fullest.features:
+        if held.denoiser == engine.name:
+            sizes[held.site] = sizes.get(held.site, 0) + held.bytes_in(storage)
+    known = engine.sites or (Site(MODEL, MODEL, (), (), 0, 1.0),)
+    return [
+        PlannedSite(engine.name, site.name, site.kind, site.share, sizes.get(site.name, 0)) for site in known
+    ]
+
+
+def _passes(engine: RehearsalEngine, shown: Rehearsal) -> str:
+    if len(engine.names) == 1:
+        return "both guidance passes in one call, decided together" if engine.doubled else "one"
+    if engine.doubled:
+        how = "taken apart from one call"
+    else:
+        how = "told apart by " + ("the names the loop gives them" if shown.contexts else "their conditioning")
+    return f"{', '.join(engine.names)}, {how}"
+
+
+def _decided(engines: Sequence[RehearsalEngine], config: CacheConfig) -> str:
+    if any(engine.adaptive for engine in engines):
+        return "in"
+    return "more" if config.watch is not None and config.watch < float("inf") else "before"
+
+
+def _site_lines(sites: Sequence[PlannedSite]) -> list[str]:
+    """One line for each denoiser and kind of place."""
+    groups: dict[tuple[str, str], list[PlannedSite]] = {}
+    for site in sites:
+        groups.setdefault((site.denoiser, site.kind), []).append(site)
+    return [
+        f"caches    {denoiser}: "
+        + (f"{kind} x {len(group)}" if len(group) > 1 else group[0].name)
+        + f", {sum(site.share for site in group):.1%} of its work"
+        for (denoiser, kind), group in groups.items()
+    ]

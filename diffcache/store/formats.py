@@ -1,0 +1,186 @@
+"""Formats: how stored features lie in memory. Stores ask them; nobody else needs to know."""
+
+import math
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import accumulate, starmap
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diffcache.kernels.dispatch import FP8
+from diffcache.kernels.extrapolate import extrapolate
+from diffcache.kernels.quantize import LARGEST, MAX_ROW, Quantized, quantize_feature
+from diffcache.kernels.residual import Residual, keep_residual, store_residual, wide
+from diffcache.store.placement import DeviceMemory, Feature, Kept
+
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "int8": torch.int8, "float8": FP8}
+"""What `cache_dtype=` may name."""
+
+SHARED = 256
+"""As many elements share a scale, where rows are shorter: four bytes for each 256."""
+
+Ring = deque[Feature]
+"""Newest first, with a largest length."""
+
+Pair = tuple[Tensor, Tensor | None]
+"""An output, and the base that it is stored as a residual to, if any."""
+
+
+class Format:
+    """Each feature by itself.
+
+    Args:
+        dtype: what is stored is rounded to. None: not at all, and a residual is one precision wider.
+        memory: where it lies.
+    """
+
+    def __init__(self, dtype: torch.dtype | None = None, memory: DeviceMemory | None = None) -> None:
+        self.dtype = dtype
+        self.memory = memory or DeviceMemory()
+        self._keep: Callable[[Tensor, Tensor | None], Kept] = (
+            keep_residual if dtype is None else partial(store_residual, dtype=dtype)
+        )
+
+    def push(self, ring: Ring, tick: int, pairs: Sequence[Pair]) -> None:
+        """Makes what was computed at a tick the newest feature; it shares no memory with the pairs."""
+        if len(ring) == ring.maxlen:
+            ring.pop()  # before the new one is made: its memory can be used again
+        feature = Feature(tick, tuple(starmap(self._keep, pairs)))
+        ring.appendleft(
+            self.memory.put(feature) if self.memory.on_host else feature
+        )  # a call less at every place
+
+    def read(self, ring: Ring, weights: Sequence[float]) -> tuple[list[tuple[Kept, ...]], list[float]]:
+        """Features, and weights with which they add up to the ring's newest ones with these weights."""
+        features = self.memory.get(ring, len(weights))
+        return [feature.tensors for feature in features], list(weights)
+
+
+class EightBits(Format):
+    """The oldest feature in eight bits, and of each newer one what it adds to the one before it.
+
+    Predictors weigh the newest feature by 2 and more, and its rounding error too. A difference is much smaller than a
+    feature, and so is its error: what is left is the oldest one's, which weighs 1. Reading costs nothing, because a sum of
+    features is a sum of differences with other weights.
+
+    Args:
+        dtype: torch.int8 or torch.float8_e4m3fn.
+        memory: where it lies.
+    """
+
+    dtype: torch.dtype
+
+    def push(self, ring: Ring, tick: int, pairs: Sequence[Pair]) -> None:
+        past = self.memory.get(ring, len(ring))
+        ticks = [tick, *(feature.tick for feature in past)][: ring.maxlen]
+        with dropped_on_error(past):
+            streams = [
+                self._coded(pair, [feature.tensors[i] for feature in past], ring.maxlen or 1)
+                for i, pair in enumerate(pairs)
+            ]
+        ring.clear()
+        for feature in zip(ticks, zip(*streams, strict=True), strict=True):
+            ring.append(self.memory.put(Feature(*feature)))
+
+    def read(self, ring: Ring, weights: Sequence[float]) -> tuple[list[tuple[Kept, ...]], list[float]]:
+        padded = [*weights, *[0.0] * (len(ring) - len(weights))]
+        features, _ = super().read(ring, padded)
+        return [tuple(_by_row(kept) for kept in feature) for feature in features], list(accumulate(padded))
+
+    def _coded(self, pair: Pair, past: Sequence[Kept], depth: int) -> list[Kept]:
+        """One stream of the ring, newest first."""
+        output, base = pair
+        if not output.is_floating_point():
+            return [store_residual(output, None), *past][:depth]
+        if depth == 1:
+            return [self._rounded(output, base)]
+        values = [store_residual(output, base, torch.float32), *_summed(past)][:depth]
+        coded: list[Kept] = []
+        total: Tensor | None = None
+        for value in reversed(values):
+            coded.append(self._rounded(value, total))
+            rounded = [_by_row(coded[-1])]
+            total = extrapolate(rounded, [1.0], total, torch.float32)  # its error is made good by the next
+        return coded[::-1]
+
+    def _rounded(self, output: Tensor, base: Tensor | None) -> Kept:
+        """output - base. What has no rows that a scale could serve is not rounded."""
+        if output.numel() == 0 or output.ndim < 2 or output.shape[-1] > MAX_ROW:
+            return store_residual(output, base, torch.float32)
+        rows = (-1, _row_length(output.shape))
+        joined = None if base is None else base.reshape(rows)
+        values, scales = quantize_feature(output.reshape(rows), joined, self.dtype)
+        return Quantized(values.view(output.shape), scales)
+
+
+@contextmanager
+def dropped_on_error(past: list[Any]) -> Iterator[None]:
+    """A traceback that somebody keeps would keep these features, and those in the frames that are left."""
+    try:
+        yield
+    except BaseException as error:
+        past.clear()
+        traceback.clear_frames(error.__traceback__)
+        raise
+
+
+def format_of(storage: str | None, memory: DeviceMemory | None = None) -> Format:
+    """By name: one of DTYPES, or None for as computed."""
+    dtype = None if storage is None else DTYPES[storage]
+    return EightBits(dtype, memory) if dtype in LARGEST else Format(dtype, memory)
+
+
+def bytes_in_ring(ring: Ring) -> int:
+    """That its features take."""
+    return sum(kept.nbytes for feature in ring for kept in feature.tensors)
+
+
+def values_of(kept: Kept) -> Tensor:
+    """The tensor that has the feature's shape."""
+    match kept:
+        case Quantized():
+            return kept.values
+        case Residual():
+            return kept.both[0]
+        case _:
+            return kept
+
+
+def plain(past: Sequence[Kept], weights: Sequence[float]) -> Tensor:
+    """What was read of one stream, added up."""
+    if isinstance(past[0], Residual):
+        return extrapolate(past, weights, None, wide(past[0].both))
+    newest = values_of(past[0])
+    if isinstance(past[0], Tensor) and (len(past) == 1 or not newest.is_floating_point()):
+        return newest
+    return extrapolate(past, weights, None, torch.float32)
+
+
+def _summed(past: Sequence[Kept]) -> list[Tensor]:
+    """The features, of their differences; newest first."""
+    total: Tensor | None = None
+    values = []
+    for kept in reversed(past):
+        total = extrapolate([_by_row(kept)], [1.0], total, torch.float32)
+        values.append(total)
+    return values[::-1]
+
+
+def _row_length(shape: Sequence[int]) -> int:
+    """How many elements share a scale: a token's channels; shorter rows are joined, inside one sample."""
+    wanted = 1 << (max(SHARED // shape[-1], 1).bit_length() - 1)
+    return shape[-1] * math.gcd(math.prod(shape[1:-1]), wanted)
+
+
+def _by_row(kept: Kept) -> Kept:
+    """With a scale for each row of the last dimension."""
+    if not isinstance(kept, Quantized):
+        return kept
+    values, scales = kept
+    joined = values.numel() // values.shape[-1] // len(scales)
+    return Quantized(values, scales.expand(-1, joined).reshape(*values.shape[:-1], 1))

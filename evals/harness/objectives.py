@@ -1,0 +1,45 @@
+"""What a search of schedules can minimise besides the distance to the full run: KID, minus a CLIP score, minus a reward.
+
+Each makes a `profiling.trial.Loss` of a candidate's pictures and the full runs'; its `__name__` goes into the search's notes.
+"""
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from diffcache.evals.metrics.clip_score import ClipScore
+from diffcache.evals.metrics.distribution import kid
+from diffcache.evals.metrics.extractors import CLASSIFIER, Extractor
+from diffcache.profiling.searching.trial import Loss
+
+
+def kid_to_full(extractor: str = CLASSIFIER) -> Loss:
+    """KID of a candidate's pictures to the full runs', in an extractor's features; some dozens of pictures at least."""
+    extract = Extractor(extractor)
+
+    def kid_to_full(pictures: Tensor, full: Tensor) -> float:
+        return kid(extract(pictures).features, extract(full).features)
+
+    return kid_to_full
+
+
+def minus_clip(prompts: Sequence[str], model: str, weights: str | None = None) -> Loss:
+    """Minus the mean CLIP score of a candidate's pictures with their prompts, in their order."""
+    score = ClipScore(model, weights)
+
+    def minus_clip(pictures: Tensor, full: Tensor) -> float:
+        return -float(score(pictures, list(prompts)).mean())
+
+    return minus_clip
+
+
+def minus_reward(reward: Callable[[Tensor], Tensor]) -> Loss:
+    """Minus the mean of any reward: pictures [N, C, H, W] in 0..1 to [N]. It may prefer a candidate to the full run."""
+
+    def minus_reward(pictures: Tensor, full: Tensor) -> float:
+        return -float(reward(pictures).mean())
+
+    minus_reward.__name__ = (
+        f"minus {getattr(reward, '__name__', type(reward).__name__)}"  # searches write it down
+    )
+    return minus_reward

@@ -1,0 +1,123 @@
+"""Measures a kernel against a copy of as many bytes, its eager reference and the compiled one; wrong kernels are refused."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diffcache.evals.kernels.cases import Case
+from diffcache.kernels.dispatch import FP8
+
+Clock = Callable[[Callable[[], Any]], float]
+"""Seconds that a call takes on the device."""
+
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
+"""Relative; eight bits and integers must be equal."""
+
+SHARE_OF_COPY, OVER_EAGER, OVER_COMPILED = 0.85, 2.0, 1.0
+ELEMENTWISE = {
+    "mean_abs",
+    "l1_means",
+    "secant_means",
+    "subtract",
+    "weighted_sum",
+    "quantize_rows",
+}
+"""Those that should run at the speed of a copy; the others are too small or multiply matrices."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What was measured of one case.
+
+    Attributes:
+        model: whose tensors.
+        kernel: name of the op and its variant.
+        bytes: that have to be moved.
+        bytes_per_second: that were.
+        share_of_copy: as a fraction of a device-to-device copy that moves as many.
+        over_eager: time of the eager reference over the kernel's.
+        over_compiled: time of the compiled reference over the kernel's.
+        meets_targets: 0.85 of the copy (elementwise kernels), 2 over eager, 1 over compiled.
+    """
+
+    model: str
+    kernel: str
+    bytes: int
+    bytes_per_second: float
+    share_of_copy: float
+    over_eager: float
+    over_compiled: float
+    meets_targets: bool
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A case without figures, since the kernel's results are not the reference's.
+
+    Attributes:
+        model: whose tensors.
+        kernel: name of the op and its variant.
+        difference: what differs.
+    """
+
+    model: str
+    kernel: str
+    difference: str
+
+
+def measure(case: Case, clock: Clock) -> Measurement | Refusal:
+    """Checks the op of a case against its reference, then times it; tensors are made on the default device."""
+    arguments = case.arguments()
+    result, difference = _check(case, arguments)
+    if difference is not None:
+        return Refusal(case.model, case.name, difference)
+    traffic = case.traffic(arguments, result)
+    del result
+    seconds = clock(lambda: case.op(*arguments))
+    eager = clock(lambda: case.op.reference(*arguments))
+    compiled_reference = torch.compile(case.op.reference, dynamic=False)
+    compiled = clock(lambda: compiled_reference(*arguments))
+    source = torch.empty(traffic // 2, dtype=torch.uint8)
+    target = torch.empty_like(source)
+    copied = clock(lambda: target.copy_(source))
+    at_copy_speed = copied >= SHARE_OF_COPY * seconds or case.op.reference.__name__ not in ELEMENTWISE
+    return Measurement(
+        case.model,
+        case.name,
+        traffic,
+        traffic / seconds,
+        copied / seconds,
+        eager / seconds,
+        compiled / seconds,
+        at_copy_speed and eager >= OVER_EAGER * seconds and compiled >= OVER_COMPILED * seconds,
+    )
+
+
+def row(outcome: Measurement | Refusal) -> dict[str, Any]:
+    """As it is written to JSON."""
+    return asdict(outcome)
+
+
+def _check(case: Case, arguments: tuple[Any, ...]) -> tuple[Any, str | None]:
+    """The op's result, and how it, or what it wrote to, differs from the reference's."""
+    twins = copy.deepcopy(arguments)
+    result, expected = case.op(*arguments), case.op.reference(*twins)
+    try:
+        for given, wanted in zip(_tensors((result, arguments)), _tensors((expected, twins)), strict=True):
+            tolerance = TOLERANCE.get(given.dtype, 0.0)
+            if given.dtype == FP8:
+                given, wanted = given.float(), wanted.float()
+            torch.testing.assert_close(given, wanted, rtol=tolerance, atol=min(tolerance, 2e-5))
+    except AssertionError as error:
+        return result, str(error)
+    return result, None
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    return [tensor for item in value for tensor in _tensors(item)] if isinstance(value, (tuple, list)) else []

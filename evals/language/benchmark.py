@@ -1,0 +1,233 @@
+"""How exact and how fast the language testbed writes with each cache, under the same decode rule with and without."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from concurrent.futures import Executor
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from diffcache.api import accelerate, report, restore
+from diffcache.config import CacheConfig
+from diffcache.evals.language import wordchain
+from diffcache.language.ledger import Ledger
+from diffcache.language.recipes.block_causal import BlockCausalConfig
+from diffcache.language.recipes.dkv import DKVDecodeConfig, DKVPrefillConfig
+from diffcache.language.recipes.dllm_cache import DLLMCacheConfig
+from diffcache.language.recipes.elastic import ElasticCacheConfig
+from diffcache.language.recipes.everything import NoneConfig
+from diffcache.language.recipes.fast_dllm import DualConfig, PrefixConfig, VicinityConfig
+from diffcache.language.sampler.canvas import Canvas
+from diffcache.language.sampler.sampling import Generation, generate
+
+FOLDER = Path(__file__).resolve().parents[1] / "testbeds" / "language"
+PROMPT_WORDS = 5
+PROMPT_LENGTH = wordchain.length_of(PROMPT_WORDS)
+GEN_LENGTH = 256
+SAMPLING: dict[str, Any] = {"temperature": 1.0, "seed": 0}
+"""Texts are sampled: greedily written ones soon repeat the same few words."""
+
+DECODINGS: dict[str, dict[str, Any]] = {"blocks": {"block_length": 32}, "window": {"window": 16}}
+"""Where tokens may be written: in blocks, or in a sliding window."""
+
+RULES: dict[str, dict[str, Any]] = {
+    "quota": {},
+    "threshold": {"threshold": 0.9},
+    "threshold 0.85": {"threshold": 0.85},
+    "factor": {"factor": 1.0},
+}
+"""How many are written for each call: one, all that are sure enough, or by Fast-dLLM's factor."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UndelayedConfig(DKVDecodeConfig):
+    """The negative control: dKV-Decode that keeps a token's keys and values from when it was still a mask."""
+
+    name: ClassVar[str] = "dkv-decode without delay"
+
+    def rows(self, canvas: Canvas) -> Tensor:
+        return canvas.masked
+
+
+def contenders(decoding: str) -> dict[str, CacheConfig | None]:
+    """What is compared where tokens are written like this; None is the plain model."""
+    anywhere: dict[str, CacheConfig | None] = {
+        "plain": None,
+        "none": NoneConfig(),
+        "dkv-decode": DKVDecodeConfig(),
+        "dkv-decode, interval 64, not ahead": DKVDecodeConfig(interval=64, ahead=False),
+        "dkv-prefill": DKVPrefillConfig(),
+        "dkv-prefill, interval 4": DKVPrefillConfig(interval=4),
+        "dllm-cache": DLLMCacheConfig(),
+        "control: no delay, interval 8": UndelayedConfig(),
+        "control: no delay, interval 32": UndelayedConfig(interval=32),
+    }
+    if decoding == "window":
+        return {
+            **anywhere,
+            "elastic-cache": ElasticCacheConfig(),
+            "elastic-cache, delayed refresh": ElasticCacheConfig(refresh="delayed"),
+            "elastic-cache, threshold 0.99": ElasticCacheConfig(threshold=0.99),
+        }
+    return {
+        **anywhere,
+        "fast-dllm-prefix": PrefixConfig(),
+        "fast-dllm-dual": DualConfig(),
+        "vicinity": VicinityConfig(),
+        "block-causal": BlockCausalConfig(),
+    }
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table.
+
+    Attributes:
+        cache, rule: what wrote.
+        prompts: how many; wrong: those whose texts have any wrong word.
+        words: share of right words.
+        calls: model calls for a batch, on average; tokens_per_call: tokens of one text for each.
+        row_layers: share of rows x layers that were computed; flops: the plain model's operations over this one's.
+        kv_bytes_read: keys and values read, all batches together; cache_bytes: held for one batch.
+    """
+
+    cache: str
+    rule: str
+    prompts: int
+    wrong: list[int]
+    words: float
+    calls: float
+    tokens_per_call: float
+    row_layers: float
+    flops: float
+    kv_bytes_read: int
+    cache_bytes: int
+
+
+@lru_cache
+def load() -> Any:
+    """The testbed's model, in evaluation mode; one for each process."""
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(FOLDER, local_files_only=True).eval()
+
+
+def prepare(model: nn.Module, config: CacheConfig | None) -> None:
+    """Accelerates with `config`, or makes plain."""
+    if config is None:
+        restore(model)
+    else:
+        accelerate(model, config)
+
+
+def write(model: nn.Module, prompts: Tensor, options: dict[str, Any]) -> Generation:
+    """One run of the model as it was prepared."""
+    return generate(model, prompts, **{"gen_length": GEN_LENGTH, **SAMPLING, **options})
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one batch of texts came to: right words bool [b, words], model calls, and the ledger of an accelerated run."""
+
+    right: Tensor
+    calls: int
+    ledger: Ledger | None
+
+
+def write_batch(config: CacheConfig | None, prompts: Tensor, options: dict[str, Any]) -> Batch:
+    """Writes and checks a batch with this process's model, on one thread."""
+    torch.set_num_threads(1)
+    model = load()
+    prepare(model, config)
+    written = write(model, prompts, options)
+    right = wordchain.right_words(written.sequences, PROMPT_LENGTH)
+    return Batch(right, written.calls, None if config is None else report(model).ledger)
+
+
+def accuracy(
+    cache: str,
+    config: CacheConfig | None,
+    prompts: Tensor,
+    batch: int,
+    decoding: str,
+    rule: str,
+    pool: Executor,
+) -> Row:
+    """How exactly a cache writes behind `prompts` [n, PROMPT_LENGTH], `batch` texts in a model call."""
+    options = {**DECODINGS[decoding], **RULES[rule]}
+    asked = [pool.submit(write_batch, config, part, options) for part in torch.split(prompts, batch)]
+    batches = [each.result() for each in asked]
+    right = torch.cat([each.right for each in batches])
+    ledgers = [each.ledger for each in batches if each.ledger is not None]
+    calls = statistics.mean(each.calls for each in batches)
+    return Row(
+        cache,
+        rule,
+        len(right),
+        (~right.all(dim=1)).nonzero()[:, 0].tolist(),
+        round(float(right.float().mean()), 5),
+        round(calls, 2),
+        round(GEN_LENGTH / calls, 2),
+        _ratio(ledgers, "row_layers", "full_row_layers"),
+        _ratio(ledgers, "full_flops", "flops"),
+        sum(ledger.kv_bytes_read for ledger in ledgers),
+        max((ledger.cache_bytes for ledger in ledgers), default=0),
+    )
+
+
+def _ratio(ledgers: list[Ledger], over: str, under: str) -> float:
+    """1 for the plain model, which keeps no report."""
+    if not ledgers:
+        return 1.0
+    ratio: float = sum(getattr(x, over) for x in ledgers) / sum(getattr(x, under) for x in ledgers)
+    return round(ratio, 4)
+
+
+def throughput(
+    model: nn.Module,
+    prompts: Tensor,
+    runs: dict[str, tuple[CacheConfig | None, dict[str, Any]]],
+    repeats: int,
+) -> dict[str, float]:
+    """Median tokens per second, all runs taking turns: of the process's own CPU time, or of wall time on a GPU."""
+    clock = time.perf_counter if prompts.is_cuda else time.process_time
+    rates: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(repeats):
+        for name, (config, options) in runs.items():
+            prepare(model, config)
+            start = clock()
+            tokens = int(write(model, prompts, options).lengths.sum())
+            rates[name].append(tokens / (clock() - start))
+    return {name: statistics.median(found) for name, found in rates.items()}
+
+
+def accuracy_table(rows: list[Row]) -> str:
+    """The rows as a Markdown table. Lost and gained: prompts that only the plain model, or only this cache, answers."""
+    head = (
+        "| cache | rule | exact | right words | lost / gained | tokens per call | rows x layers | operations |\n"
+        "|---|---|---|---|---|---|---|---|\n"
+    )
+    plain = {row.rule: set(row.wrong) for row in rows if row.cache == "plain"}
+
+    def against(row: Row) -> str:
+        if row.rule not in plain:
+            return ""
+        both = {i for i in plain[row.rule] if i < row.prompts}
+        return f"{len(set(row.wrong) - both)} / {len(both - set(row.wrong))}"
+
+    return head + "\n".join(
+        f"| {r.cache} | {r.rule} | {1 - len(r.wrong) / r.prompts:.1%} of {r.prompts} | {r.words:.3%} "
+        f"| {against(r)} | {r.tokens_per_call:.2f} "
+        f"| {r.row_layers:.1%} | {r.flops:.2f}x less |"
+        for r in rows
+    )
+
+
+def as_json(rows: list[Row]) -> list[dict[str, Any]]:
+    return [asdict(row) for row in rows]

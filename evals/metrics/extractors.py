@@ -1,0 +1,123 @@
+"""Feature extractors for distances between sets of pictures: Inception, or the testbeds' classifier without downloads."""
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torchmetrics.image.fid import NoTrainInceptionV3
+
+from diffcache.evals.metrics.errors import EvaluationError
+from diffcache.evals.metrics.media import eight_bit, load_sample
+from diffcache.evals.testbeds.shape_classifier import ShapeColourClassifier
+
+CLASSIFIER, INCEPTION = "classifier", "inception"
+PICTURE_FILES = (".png", ".jpg", ".jpeg", ".webp")
+
+
+@dataclass(frozen=True)
+class Features:
+    """Of N pictures: `features` [N, D] fp32, and `logits` [N, classes] for the Inception score."""
+
+    features: Tensor
+    logits: Tensor
+
+
+class Extractor:
+    """Pictures to features.
+
+    Args:
+        name: "classifier" for the testbeds' own (it knows shapes and colours, nothing else), "inception" for
+            Inception v3 with its weights downloaded, or the path of those weights
+            (weights-inception-2015-12-05-6726825d.pth of the torch-fidelity project).
+
+    Raises:
+        EvaluationError: the weights are missing, or the package that Inception needs.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.net: Any = ShapeColourClassifier.load() if name == CLASSIFIER else _inception(name)
+
+    @property
+    def label(self) -> str:
+        """What a figure must be called: distances of different extractors are not comparable."""
+        return "testbed classifier" if self.name == CLASSIFIER else "Inception v3"
+
+    @torch.no_grad()
+    def __call__(self, pictures: Tensor) -> Features:
+        """Features of pictures [N, 3, H, W], or of all frames of videos [N, F, 3, H, W]; 0..1."""
+        frames = eight_bit(pictures.flatten(0, -4))
+        if isinstance(self.net, ShapeColourClassifier):
+            features = self.net(frames)
+            return Features(features, self.net.head(features))
+        features = self.net(frames)
+        return Features(features, features @ self.net.fc.weight.T)  # torchmetrics' logits_unbiased
+
+
+def reference_features(extractor: Extractor, folder: Path) -> Features:
+    """Features of a folder of pictures of any sizes, computed once and kept in the user's cache folder.
+
+    Raises:
+        EvaluationError: the folder has no pictures, or one that cannot be read.
+    """
+    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in PICTURE_FILES)
+    if not files:
+        raise EvaluationError(
+            f"{folder} has no pictures ({', '.join(PICTURE_FILES)}): name a folder that has."
+        )
+    kept = _cache_folder() / f"{_fingerprint(extractor, files)}.safetensors"
+    if not kept.exists():
+        parts = [extractor(load_sample(file)[None]) for file in files]
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        partial = kept.with_suffix(f".{os.getpid()}")
+        tensors = {
+            "features": torch.cat([part.features for part in parts]),
+            "logits": torch.cat([part.logits for part in parts]),
+        }
+        save_file(tensors, partial)
+        partial.replace(kept)
+    return Features(**load_file(kept))
+
+
+def _inception(weights: str) -> Any:
+    path = None if weights == INCEPTION else Path(weights)
+    if path is not None and not path.is_file():
+        raise EvaluationError(
+            f"no Inception weights at {path}: name the .pth file, or use 'classifier' on testbeds."
+        )
+    try:
+        return NoTrainInceptionV3("inception-v3-compat", ["2048"], None if path is None else str(path))
+    except ModuleNotFoundError as error:
+        raise EvaluationError(
+            "Inception features need torch-fidelity: pip install torch-fidelity."
+        ) from error
+    except OSError as error:
+        raise EvaluationError(
+            f"Inception's weights could not be had ({error}): download them and give their path instead."
+        ) from error
+    except (RuntimeError, UnpicklingError) as error:
+        raise EvaluationError(
+            f"{path} does not hold the weights of torch-fidelity's Inception v3."
+        ) from error
+
+
+def _fingerprint(extractor: Extractor, files: list[Path]) -> str:
+    """Of the extractor's weights, whatever file they come from, and of the pictures' names, sizes and times."""
+    digest = hashlib.sha256()
+    for tensor in extractor.net.state_dict().values():
+        digest.update(tensor.numpy().tobytes())
+    for file in files:
+        state = file.stat()
+        digest.update(f"{file}|{state.st_size}|{state.st_mtime_ns}".encode())
+    return digest.hexdigest()[:32]
+
+
+def _cache_folder() -> Path:
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "diffcache" / "references"

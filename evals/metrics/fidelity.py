@@ -1,0 +1,49 @@
+"""Fidelity: how close a picture or video is to the one that the same pipeline and seed give without cache."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torchmetrics.functional.image import (
+    learned_perceptual_image_patch_similarity,
+    structural_similarity_index_measure,
+)
+
+from diffcache.profiling.recording.pictures import psnr
+
+__all__ = ["lpips", "psnr", "ssim"]
+
+LPIPS_BACKBONE = "alexnet-owt-7be5be79.pth"
+
+
+def ssim(pictures: Tensor, reference: Tensor) -> Tensor:
+    """Structural similarity of each sample, 0..1; videos are the mean over their frames.
+
+    Args:
+        pictures, reference: [N, C, H, W] or [N, F, C, H, W] in 0..1, at least 16 pixels a side.
+
+    Returns:
+        fp32 [N].
+    """
+    frames, samples = pictures.flatten(0, -4), len(pictures)
+    values = structural_similarity_index_measure(
+        frames.float(), reference.flatten(0, -4).float(), data_range=1.0, reduction="none"
+    )
+    assert isinstance(values, Tensor)
+    return values.reshape(samples, -1).mean(1)
+
+
+def lpips(pictures: Tensor, reference: Tensor) -> Tensor | None:
+    """Learned perceptual distance (AlexNet), the mean over samples; None where its backbone is not on this machine.
+
+    Args:
+        pictures, reference: [N, 3, H, W] or [N, F, 3, H, W] in 0..1, at least 64 pixels a side.
+
+    The backbone's weights are torchvision's, looked for in torch's hub folder; nothing is downloaded here.
+    """
+    if not (Path(torch.hub.get_dir()) / "checkpoints" / LPIPS_BACKBONE).exists() or pictures.shape[-1] < 64:
+        return None
+    distance: Tensor = learned_perceptual_image_patch_similarity(
+        pictures.flatten(0, -4).float(), reference.flatten(0, -4).float(), net_type="alex", normalize=True
+    )
+    return distance

@@ -1,0 +1,71 @@
+"""Samples as files: pictures as PNG, videos as frames in a safetensors file; both 8-bit and lossless."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from diffcache.evals.metrics.errors import EvaluationError
+
+PICTURE, VIDEO = ".png", ".safetensors"
+
+
+def eight_bit(pictures: Tensor) -> Tensor:
+    """Pictures in 0..1 as uint8 in 0..255, rounded."""
+    return (pictures * 255).round().to(torch.uint8)
+
+
+def to_pil(picture: Tensor) -> Any:
+    """A picture [3, H, W] in 0..1 as a PIL image."""
+    return Image.fromarray(eight_bit(picture).movedim(0, -1).contiguous().numpy())
+
+
+def save_sample(sample: Tensor, path: Path) -> Path:
+    """Writes a picture [3, H, W] or a video [F, 3, H, W] in 0..1, whole or not at all.
+
+    Args:
+        path: without its ending, which follows from the sample.
+    """
+    final = path.with_name(path.name + (PICTURE if sample.ndim == 3 else VIDEO))
+    partial = final.with_name(f".{final.name}.{os.getpid()}")
+    if sample.ndim == 3:
+        to_pil(sample).save(partial, format="PNG")
+    else:
+        save_file({"frames": eight_bit(sample).contiguous()}, partial)
+    partial.replace(final)
+    return final
+
+
+def load_sample(path: Path) -> Tensor:
+    """A picture [3, H, W] or a video [F, 3, H, W] in 0..1, fp32.
+
+    Raises:
+        EvaluationError: the file cannot be read.
+    """
+    try:
+        if path.suffix == VIDEO:
+            return load_file(path)["frames"].float() / 255
+        with Image.open(path) as image:
+            pixels = bytearray(image.convert("RGB").tobytes())
+            return (
+                torch.frombuffer(pixels, dtype=torch.uint8)
+                .view(image.height, image.width, 3)
+                .movedim(-1, 0)
+                .float()
+                / 255
+            )
+    except (OSError, KeyError, SafetensorError) as error:
+        raise EvaluationError(
+            f"{path} cannot be read ({type(error).__name__}): delete it and run again."
+        ) from error
+
+
+def find_sample(path: Path) -> Path | None:
+    """The file of a sample that is named without its ending; None where there is none."""
+    files = (path.with_name(path.name + ending) for ending in (PICTURE, VIDEO))
+    return next((file for file in files if file.exists()), None)

@@ -1,0 +1,111 @@
+"""The testbeds: four tiny trained pipelines, their prompts and the arguments to call them with."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from diffusers import DiffusionPipeline
+
+from diffcache.evals.metrics.errors import EvaluationError
+from diffcache.evals.testbeds import procedural
+
+FOLDER = Path(__file__).resolve().parent
+NAMES = ("dit", "flux", "wan", "sd")
+Split = Literal["calibration", "heldout"]
+
+_SPLITS = ("calibration", "heldout")
+_TEXT_LENGTH = 20
+_GUIDED = {"guidance_scale": 3.0}
+_CALLS: dict[str, dict[str, Any]] = {
+    "dit": _GUIDED,
+    "flux": {"height": 64, "width": 64, "max_sequence_length": _TEXT_LENGTH, "true_cfg_scale": 3.0},
+    "wan": {"height": 32, "width": 32, "num_frames": 9, "max_sequence_length": _TEXT_LENGTH, **_GUIDED},
+    "sd": {"height": 64, "width": 64, **_GUIDED},
+}
+
+
+def load(name: str, torch_dtype: torch.dtype = torch.float32) -> Any:
+    """Load a testbed's pipeline with its progress bars switched off."""
+    if name not in NAMES:
+        raise ValueError(f"no testbed is called {name!r}; there are {', '.join(NAMES)}")
+    # In float32 the pipelines load as they are; not asking spares the warning about how newer versions ask.
+    asked = {} if torch_dtype == torch.float32 else {"torch_dtype": torch_dtype}
+    pipe = DiffusionPipeline.from_pretrained(str(FOLDER / name), local_files_only=True, **asked)
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def sample_call(
+    name: str, seed: int, num_inference_steps: int = 50, n: int = 4, split: Split = "heldout"
+) -> dict[str, Any]:
+    """Arguments for `pipe(**call)[0]`: n pictures [n, 3, 64, 64], or for wan clips [n, 9, 3, 32, 32], in [0, 1].
+
+    Each sample has its own generator (seed, seed + 1, ...), so a sample does not depend on how many are drawn.
+    The generators are spent by one call: ask again before the next.
+    """
+    return call_for(name, prompts(name, n, split), range(seed, seed + n), num_inference_steps)
+
+
+def call_for(name: str, asked: list[Any], seeds: Iterable[int], num_inference_steps: int) -> dict[str, Any]:
+    """Arguments for `pipe(**call)[0]` with prompts (class labels for dit) of your own, and a seed for each.
+
+    Raises:
+        EvaluationError: a prompt for dit is no class label.
+    """
+    call: dict[str, Any] = (
+        {"class_labels": [_label(label) for label in asked]} if name == "dit" else {"prompt": asked}
+    )
+    if name == "flux":
+        call["negative_prompt"] = [""] * len(asked)
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    common = {"num_inference_steps": num_inference_steps, "generator": generators, "output_type": "pt"}
+    return {**call, **common, **_CALLS[name]}
+
+
+def prompts(name: str, n: int, split: Split = "calibration") -> list[Any]:
+    """The first n prompts of a split: captions, or class labels for dit (which repeat after 18).
+
+    The two splits share no prompt.
+    """
+    if split not in _SPLITS:
+        raise ValueError(f"no split is called {split!r}; there are {', '.join(_SPLITS)}")
+    part = _SPLITS.index(split)
+    if name == "dit":
+        labels = [(7 * i) % procedural.NUM_CLASSES for i in range(procedural.NUM_CLASSES)]
+        chosen = [i for i in labels if sum(divmod(i, len(procedural.COLOURS))) % 2 == part]
+        return [chosen[i % len(chosen)] for i in range(n)]
+    texts = [
+        caption
+        for caption in _captions(name == "wan", 4 * n + 64)
+        if zlib.crc32(caption.encode()) % 2 == part
+    ]
+    return texts[:n]
+
+
+def label_of(name: str, prompt: Any) -> int:
+    """Class that the classifier should see in the answer to a prompt."""
+    return int(prompt) if name == "dit" else procedural.label_of(prompt)
+
+
+def _label(asked: Any) -> int:
+    if str(asked).isdecimal() and int(asked) < procedural.NUM_CLASSES:
+        return int(asked)
+    raise EvaluationError(
+        f"dit draws classes, not {asked!r}: give numbers from 0 to {procedural.NUM_CLASSES - 1}."
+    )
+
+
+@lru_cache(maxsize=8)
+def _captions(moving: bool, n: int) -> tuple[str, ...]:
+    generator = torch.Generator().manual_seed(4321)
+    captions: dict[str, None] = {}
+    # One scene at a time, so that asking for more prompts leaves the first ones as they were.
+    while len(captions) < n:
+        scene = procedural.moving_scenes(1, generator) if moving else procedural.sample_scenes(1, generator)
+        captions[procedural.caption(scene, 0, moving)] = None
+    return tuple(captions)

@@ -1,0 +1,85 @@
+"""Full runs: what a plain pipeline makes of some calls, and how close a method comes to it."""
+
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from diffcache import report
+from diffcache.attach.attach import detach
+from diffcache.config import CacheConfig
+from diffcache.profiling.recording.calling import Call, accelerated
+from diffcache.profiling.recording.loops import target_of
+from diffcache.profiling.recording.pictures import pictures_of, psnr, rewound
+from diffcache.schedulers.errors import ConfigError
+from diffcache.schedulers.schedule import Schedule
+
+
+class FullRuns:
+    """Rendered at once; methods are held against them one after another.
+
+    Attributes:
+        pictures: [N, ..., H, W] in 0..1, of all calls.
+
+    Args:
+        pipe: a pipeline, or a `Loop`; it is plain afterwards.
+        calls: keyword arguments of each; their generators are rewound for every render.
+
+    Raises:
+        ConfigError: the same call gives other pictures the next time.
+    """
+
+    def __init__(self, pipe: Any, calls: Sequence[Call]) -> None:
+        detach(target_of(pipe))
+        self.pipe = pipe
+        self.calls = calls
+        drawn = torch.get_rng_state()
+        self.pictures = self._render("full runs")
+        if not torch.equal(drawn, torch.get_rng_state()) and not self._repeats():
+            raise ConfigError(
+                "the same call gives other pictures each time: give it a generator, or the pipeline a noise scheduler "
+                "that adds no noise."
+            )
+
+    def cached(self, config: CacheConfig) -> Tensor:
+        """What the pipeline makes of the same calls with a method."""
+        with accelerated(self.pipe, config):
+            return self._render("calls")
+
+    def decided(self, config: CacheConfig) -> tuple[Schedule, Tensor]:
+        """What a method decides in the last call, as a schedule, and the PSNR of each sample, in dB.
+
+        Raises:
+            ScheduleError: the run cannot be frozen, as `RunReport.to_schedule` says.
+        """
+        with accelerated(self.pipe, config):
+            pictures = self._render("calls")
+            schedule: Schedule = report(target_of(self.pipe)).to_schedule()
+        return schedule, psnr(pictures, self.pictures)
+
+    def psnrs(self, config: CacheConfig) -> Tensor:
+        """Of each sample, in dB."""
+        return psnr(self.cached(config), self.pictures)
+
+    def psnr(self, config: CacheConfig) -> float:
+        """Median over samples, in dB."""
+        return float(self.psnrs(config).median())
+
+    def seconds(self, config: CacheConfig | None) -> float:
+        """Wall time of the same calls, with a method or (None) in full."""
+        with nullcontext() if config is None else accelerated(self.pipe, config):
+            begun = time.perf_counter()
+            self._render("calls")
+            return time.perf_counter() - begun
+
+    def _repeats(self) -> bool:
+        again = pictures_of(self.pipe(**rewound(self.calls[0])))
+        return torch.equal(again, self.pictures[: len(again)])
+
+    def _render(self, what: str) -> Tensor:
+        calls = tqdm(self.calls, desc=what, leave=False, disable=len(self.calls) < 2)
+        return torch.cat([pictures_of(self.pipe(**rewound(call))) for call in calls])

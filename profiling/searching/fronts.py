@@ -1,0 +1,94 @@
+"""Fronts: what searches found, as schedules and as a picture."""
+
+from dataclasses import replace
+from pathlib import Path
+from shutil import rmtree
+
+from torch import Tensor
+
+from diffcache.profiling.searching.space import Space
+from diffcache.schedulers.artifact import JSON_NAME
+from diffcache.schedulers.errors import ConfigError
+from diffcache.schedulers.schedule import Schedule
+from diffcache.schedulers.search.evolution import Evolution, Front
+
+
+def schedules(front: Front, space: Space) -> list[Schedule]:
+    """Every member of a front, the cheapest last; `measured` holds its compute share and its loss on the calibration calls."""
+    made = [space.schedule(table, {"method": "evolution"}) for table in front.tables]
+    return [
+        replace(schedule, measured={**schedule.measured, "loss_calibration": round(float(loss), 4)})
+        for schedule, loss in zip(made, front.scores[:, 0], strict=True)
+    ]
+
+
+def within(search: Evolution, compute: float, count: int = 1) -> Tensor:
+    """The tables of least loss among all that were rendered and cost at most a share of the full run's work.
+
+    Args:
+        search: what was rendered.
+        compute: the share.
+        count: how many tables, at most.
+
+    Returns:
+        Bool [<= count, T, S], by rising loss.
+
+    Raises:
+        ConfigError: nothing that was rendered is so cheap.
+    """
+    fits = (search.scores[:, 1] <= compute + 1e-9).nonzero().flatten()
+    if not len(fits):
+        least = float(search.scores[:, 1].min())
+        raise ConfigError(f"compute: the cheapest schedule of the search costs {least:.2f} of the full run.")
+    best = fits[search.scores[fits, 0].argsort(stable=True)[:count]]
+    return search.tables[best]
+
+
+def write_front(search: Evolution, space: Space, folder: Path) -> list[Path]:
+    """Saves a front under `folder/front`, in place of an earlier one, one schedule in each folder; draws `folder/front.png`.
+
+    Returns:
+        The schedules' folders, by rising loss.
+    """
+    rmtree(folder / "front", ignore_errors=True)
+    paths = [
+        schedule.save_pretrained(folder / "front" / f"{i:02}")
+        for i, schedule in enumerate(schedules(search.front, space))
+    ]
+    draw_front(search, folder / "front.png")
+    return paths
+
+
+def saved(folder: Path) -> dict[str, Schedule]:
+    """The schedules that searches saved in folders of their own under `folder`, by the names of these, in their order.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    files = sorted(folder.glob(f"*/{JSON_NAME}"))
+    if not files:
+        raise ConfigError(f"{folder}: no search saved a schedule there; give the folder of one.")
+    return {path.parent.name: Schedule.from_pretrained(path.parent) for path in files}
+
+
+def draw_front(search: Evolution, path: Path) -> Path:
+    """All that was rendered, and the front: loss over compute share.
+
+    Raises:
+        ImportError: matplotlib is not installed (`pip install diffcache[evals]`).
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.add_subplot()
+    front = search.front.scores
+    axes.scatter(
+        search.scores[:, 1].numpy(), search.scores[:, 0].numpy(), s=8, color="#cfe0f3", label="rendered"
+    )
+    axes.scatter(front[:, 1].numpy(), front[:, 0].numpy(), s=16, color="#1f5fa8", label="front")
+    axes.step(front[:, 1].numpy(), front[:, 0].numpy(), where="pre", color="#1f5fa8", linewidth=1)
+    axes.set_xlabel("share of the full run's work")
+    axes.set_ylabel("loss on the calibration calls")
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=150)
+    return path

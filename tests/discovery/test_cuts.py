@@ -1,0 +1,21 @@
+"""Anatomy: which units a pass has to see."""
+
+from diffcache.discovery.cuts import Anatomy
+from diffcache.discovery.sites import Site
+
+
+def site(*units: str) -> Site:
+    return Site(f"{units[0]}..{units[-1]}", "range", units, (), 0, 0.1)
+
+
+def test_the_edges_of_sites_and_the_tapped_unit_are_all_that_a_computed_pass_sees() -> None:
+    units = ["blocks.0", "blocks.1", "blocks.2", "blocks.3", "mid", "blocks.3#1"]
+    paths = dict(enumerate(units[:5]))
+    sites = site("blocks.1", "blocks.2", "blocks.3"), site("mid", "blocks.3#1")
+    assert set(Anatomy(sites, {}, paths, "").edges.values()) == {"blocks.1", "blocks.3", "mid"}
+    assert set(Anatomy(sites, {}, paths, "blocks.0").edges.values()) == {
+        "blocks.0",
+        "blocks.1",
+        "blocks.3",
+        "mid",
+    }

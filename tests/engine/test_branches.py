@@ -1,0 +1,106 @@
+"""Guidance passes are told apart by name, by conditioning, by order; never by parity."""
+
+from typing import Any
+
+import torch
+
+from diffcache.engine.branches import Argument, Branches
+from diffcache.store.formats import Format
+from diffcache.store.placement import Feature
+
+COND, UNCOND = torch.randn(1, 4, 8), torch.randn(1, 4, 8)
+
+
+class Loop:
+    """Feeds calls into Branches and marks each found branch as having stored something."""
+
+    def __init__(self) -> None:
+        self.branches = Branches(depth=1, format=Format())
+        self.tick = -1
+
+    def __call__(
+        self, *calls: Any, context: str | None = None, by_order: bool = False
+    ) -> list[tuple[str, bool]]:
+        """One tick; returns for each call its branch and whether that had something stored."""
+        self.tick += 1
+        self.branches.begin_tick(self.tick)
+        found = []
+        for conditioning in calls:
+            given = conditioning if isinstance(conditioning, dict) else {"text": conditioning}
+            arguments = {path: Argument(value) for path, value in given.items()}
+            branch = self.branches.identify(arguments, context, by_order=by_order)
+            found.append((branch.name, branch.stored))
+            branch.store("model").rings[0].appendleft(Feature(self.tick, ()))
+        return found
+
+
+def test_two_passes_are_told_apart_by_their_tensors_whatever_their_order() -> None:
+    loop = Loop()
+    assert loop(COND, UNCOND) == [("0", False), ("1", False)]
+    assert loop(UNCOND, COND) == [("1", True), ("0", True)]
+    assert loop(UNCOND) == [("1", True)]
+    assert loop(COND) == [("0", True)]
+
+
+def test_a_pass_that_begins_later_is_a_new_branch_even_if_it_comes_first() -> None:
+    loop = Loop()
+    loop(COND)
+    assert loop(UNCOND, COND) == [("1", False), ("0", True)]
+
+
+def test_conditioning_made_anew_at_every_tick_is_told_apart_by_content() -> None:
+    loop = Loop()
+    loop(COND.clone(), UNCOND.clone())
+    for _ in range(4):
+        assert loop(COND.clone(), UNCOND.clone()) == [("0", True), ("1", True)]
+    assert loop(UNCOND.clone()) == [("1", True)]
+
+
+def test_an_input_that_changes_at_every_tick_stops_mattering() -> None:
+    loop = Loop()
+    for _ in range(4):
+        loop({"text": COND, "control": torch.randn(1, 4, 8)})
+    assert loop({"text": COND, "control": torch.randn(1, 4, 8)}) == [(loop.branches.known[-1].name, True)]
+    assert not any(
+        "control" in branch.conditioning for branch in loop.branches.known if branch.tick == loop.tick
+    )
+
+
+def test_another_prompt_under_the_same_name_empties_the_branch() -> None:
+    loop = Loop()
+    loop(COND, context="cond")
+    assert loop(COND, context="cond") == [("cond", True)]
+    assert loop(UNCOND, context="cond") == [("cond", False)]
+
+
+def test_names_rule_where_they_are_given() -> None:
+    loop = Loop()
+    loop.branches.begin_tick(0)
+    names = [
+        loop.branches.identify({"text": Argument(COND)}, name, by_order=False).name
+        for name in ("cond", "uncond")
+    ]
+    assert names == ["cond", "uncond"]
+
+
+def test_values_tell_passes_apart_too() -> None:
+    loop = Loop()
+    plain, skipping = {"text": COND, "skip": 0}, {"text": COND, "skip": 7}
+    loop(plain, skipping)
+    assert loop(skipping) == [("1", True)]
+
+
+def test_a_branch_that_stays_away_is_forgotten() -> None:
+    loop = Loop()
+    loop(COND, UNCOND)
+    for _ in range(4):
+        loop(COND)
+    assert loop(UNCOND) == [("1", False)]
+    assert len(loop.branches.known) == 2
+
+
+def test_order_decides_in_hand_written_loops() -> None:
+    loop = Loop()
+    loop({}, {}, by_order=True)
+    assert loop({}, {}, by_order=True) == [("0", True), ("1", True)]
+    assert loop({}, by_order=True) == [("0", True)]

@@ -1,0 +1,99 @@
+"""The trained testbeds: they load plainly, render what was asked, and are the files that were accepted."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+
+import pytest
+import torch
+from diffusers import DDIMScheduler, DiffusionPipeline
+
+from diffcache.evals.testbeds import zoo
+from diffcache.evals.testbeds.shape_classifier import ShapeColourClassifier
+
+MEGABYTE = 1_000_000
+# Class accuracy that 16 samples at 12 steps must reach; the fact sheets state what was measured at 50.
+FLOOR = 0.8
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Small models are fastest on one thread, and by far so on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", zoo.NAMES)
+def test_loads_plainly_and_renders_finite_pictures(name: str) -> None:
+    pipe = DiffusionPipeline.from_pretrained(zoo.FOLDER / name)
+    pipe.set_progress_bar_config(disable=True)
+    pictures = pipe(**zoo.sample_call(name, seed=0, num_inference_steps=3, n=2))[0]
+    assert pictures.shape == ((2, 9, 3, 32, 32) if name == "wan" else (2, 3, 64, 64))
+    assert pictures.isfinite().all()
+    assert pictures.std() > 0.02
+
+
+@pytest.mark.parametrize("name", zoo.NAMES)
+def test_shows_what_was_asked(name: str) -> None:
+    pictures = zoo.load(name)(**zoo.sample_call(name, seed=0, num_inference_steps=12, n=16))[0]
+    asked = torch.tensor([zoo.label_of(name, prompt) for prompt in zoo.prompts(name, 16, "heldout")])
+    right = ShapeColourClassifier.load().predict(pictures) == asked
+    assert right.float().mean() >= FLOOR
+
+
+def test_dit_renders_with_ddim() -> None:
+    pipe = zoo.load("dit")
+    pipe.scheduler = DDIMScheduler.from_config(pipe.scheduler.config)
+    pictures = pipe(**zoo.sample_call("dit", seed=0, num_inference_steps=12, n=8))[0]
+    asked = torch.tensor(zoo.prompts("dit", 8, "heldout"))
+    right = ShapeColourClassifier.load().predict(pictures) == asked
+    assert right.float().mean() >= FLOOR
+
+
+def test_weights_are_the_accepted_ones() -> None:
+    expected = json.loads((zoo.FOLDER / "HASHES.json").read_text())
+    present = {str(path.relative_to(zoo.FOLDER)): path for path in zoo.FOLDER.rglob("*.safetensors")}
+    assert present.keys() == expected.keys()
+    for name, path in present.items():
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == expected[name], name
+
+
+def test_weights_are_small() -> None:
+    total = 0
+    for name in (*zoo.NAMES, "classifier"):
+        size = sum(path.stat().st_size for path in (zoo.FOLDER / name).rglob("*.safetensors"))
+        assert 0 < size <= (9 * MEGABYTE if name in zoo.NAMES else MEGABYTE), name
+        total += size
+    assert total <= 32 * MEGABYTE
+
+
+@pytest.mark.parametrize("name", zoo.NAMES)
+def test_samples_are_shown(name: str) -> None:
+    assert (zoo.FOLDER / name / "samples.png").stat().st_size < 200_000
+    assert (zoo.FOLDER / name / "README.md").exists()
+
+
+@pytest.mark.parametrize("name", zoo.NAMES)
+def test_splits_share_no_prompt_and_grow_at_the_end(name: str) -> None:
+    calibration, heldout = zoo.prompts(name, 12, "calibration"), zoo.prompts(name, 12, "heldout")
+    assert len(calibration) == len(heldout) == 12
+    assert not set(calibration) & set(heldout)
+    assert zoo.prompts(name, 18, "heldout")[:12] == heldout
+
+
+def test_a_sample_does_not_depend_on_how_many_are_drawn() -> None:
+    pipe = zoo.load("dit")
+    two = pipe(**zoo.sample_call("dit", seed=5, num_inference_steps=3, n=2))[0]
+    one = pipe(**zoo.sample_call("dit", seed=5, num_inference_steps=3, n=1))[0]
+    torch.testing.assert_close(two[:1], one, atol=1e-3, rtol=0)
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(ValueError, match="no testbed is called 'sdxl'"):
+        zoo.load("sdxl")
+    with pytest.raises(ValueError, match="no split is called 'test'"):
+        zoo.prompts("dit", 1, "test")  # type: ignore[arg-type]

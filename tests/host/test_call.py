@@ -1,0 +1,74 @@
+"""Arguments by name: the quick way gives what `inspect` gives, whatever a forward takes."""
+
+from __future__ import annotations
+
+import inspect
+from itertools import chain, permutations
+from typing import Any
+
+import pytest
+from torch import nn
+
+from diffcache.host.call import Call
+
+
+class NameOnly(nn.Module):
+    def forward(self, a: Any, b: Any, c: Any = None, *, d: Any = 1) -> None: ...
+
+
+class Rest(nn.Module):
+    def forward(self, a: Any, b: Any = None, c: Any = None, **kwargs: Any) -> None: ...
+
+
+class Plain(nn.Module):
+    def forward(self, a: Any, b: Any = 2, c: Any = 3) -> None: ...
+
+
+class Anything(nn.Module):
+    def forward(self, *args: Any, **kwargs: Any) -> None: ...
+
+
+def expected(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    try:
+        bound = inspect.signature(cls.forward).bind(None, *args, **kwargs).arguments  # type: ignore[attr-defined]
+    except TypeError:
+        return {**{f"argument {i}": value for i, value in enumerate(args)}, **kwargs}
+    return dict(list(bound.items())[1:])
+
+
+def flat(arguments: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Paths and values, as `Call.leaves` has them."""
+    leaves: list[tuple[str, Any]] = []
+    for name, value in arguments.items():
+        items = (
+            value.items()
+            if isinstance(value, dict)
+            else enumerate(value)
+            if isinstance(value, tuple)
+            else None
+        )
+        leaves += [(name, value)] if items is None else [(f"{name}.{key}", item) for key, item in items]
+    return leaves
+
+
+@pytest.mark.parametrize("cls", [NameOnly, Rest, Plain, Anything])
+def test_arguments_are_bound_as_inspect_binds_them(cls: type) -> None:
+    for given in range(5):
+        for names in chain.from_iterable(permutations("abcdx", count) for count in range(4)):
+            args, kwargs = tuple(range(given)), dict.fromkeys(names, 7)
+            call = Call(cls(), args, kwargs)
+            assert list(call.leaves.items()) == flat(expected(cls, args, kwargs))
+
+
+@pytest.mark.parametrize("cls", [NameOnly, Rest, Plain, Anything])
+def test_what_is_picked_is_what_is_bound(cls: type) -> None:
+    pick = Call(cls(), (0, (1, 2)), {"c": 3}).picker(["a", "b.1", "c"])
+    for args, kwargs in (((0, (1, 2)), {"c": 3}), ((0,), {"b": (1, 2)}), ((), {"c": 3, "b": (1, 2), "a": 0})):
+        leaves = Call(cls(), args, kwargs).leaves
+        assert pick(args, kwargs) == {path: leaves.get(path) for path in ("a", "b.1", "c")}
+
+
+def test_plain_arguments_are_picked_however_they_are_given() -> None:
+    pick = Call(Plain(), (1, 2), {}).picker(["b", "c"])
+    assert pick((0, 7), {"c": 8}) == pick((), {"c": 8, "b": 7, "a": 0}) == {"b": 7, "c": 8}
+    assert pick((0, 7), {}) == {"b": 7, "c": None}

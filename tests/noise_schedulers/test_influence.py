@@ -1,0 +1,164 @@
+"""Influence: against the noise schedulers themselves, with an output changed at one tick."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import diffusers
+import pytest
+import torch
+from torch import Tensor
+
+from diffcache.noise_schedulers.influence import AMPLIFIED, Influence
+from diffcache.noise_schedulers.timetable import sigmas_of
+
+STEPS = 12
+SCHEDULERS: dict[str, dict[str, Any]] = {
+    "FlowMatchEulerDiscreteScheduler": {"shift": 3.0},
+    "FlowMatchHeunDiscreteScheduler": {},
+    "EulerDiscreteScheduler": {"use_karras_sigmas": True},
+    "DDIMScheduler": {"prediction_type": "v_prediction", "clip_sample": False},
+    "DPMSolverMultistepScheduler": {"timestep_spacing": "trailing"},
+    "DPMSolverMultistepScheduler ": {"use_karras_sigmas": True},
+    "UniPCMultistepScheduler": {
+        "use_flow_sigmas": True,
+        "prediction_type": "flow_prediction",
+        "flow_shift": 2.0,
+    },
+    "DDIMScheduler ": {"prediction_type": "sample", "clip_sample": False},
+    "EDMEulerScheduler": {},
+    "PNDMScheduler": {"skip_prk_steps": True},
+    "HeunDiscreteScheduler": {},
+}
+each_scheduler = pytest.mark.parametrize("name", SCHEDULERS)
+
+
+def made(name: str) -> Any:
+    noise_scheduler = getattr(diffusers, name.strip())(**SCHEDULERS[name])
+    noise_scheduler.set_timesteps(STEPS)
+    return noise_scheduler
+
+
+def answer(noise_scheduler: Any, seen: Tensor, sigma: float) -> Tensor:
+    """Of the best denoiser for data of variance one: E[noise | seen], E[clean | seen], and nothing where it is a velocity."""
+    alpha = 1 / math.sqrt(1 + sigma**2)
+    if "EDM" in type(noise_scheduler).__name__:
+        return 0 * seen
+    return {"epsilon": alpha * sigma, "sample": alpha}.get(
+        noise_scheduler.config.get("prediction_type"), 0
+    ) * seen
+
+
+def influence_of(name: str) -> Influence:
+    return Influence(made(name), sigmas_of(made(name)))
+
+
+def result(name: str, changed: int | None = None) -> Tensor:
+    """Of a loop over given outputs and such answers, with one of them changed."""
+    noise_scheduler, generator = made(name), torch.Generator().manual_seed(0)
+    sigmas = sigmas_of(noise_scheduler)
+    assert sigmas is not None
+    outputs = torch.randn(
+        len(noise_scheduler.timesteps), 1, 1, 2, 2, generator=generator, dtype=torch.float64
+    )
+    sample = torch.randn(1, 1, 2, 2, generator=generator, dtype=torch.float64)
+    if changed is not None:
+        outputs[changed] += 1
+    for time, output, sigma in zip(noise_scheduler.timesteps, outputs, sigmas, strict=True):
+        scaled = getattr(noise_scheduler, "scale_model_input", lambda x, t: x)
+        answered = answer(noise_scheduler, scaled(sample, time).double(), sigma)
+        sample = noise_scheduler.step(output + answered, time, sample)[0].double()
+    return sample
+
+
+@each_scheduler
+def test_ratios_are_those_of_the_noise_scheduler_itself(name: str) -> None:
+    influence, before = influence_of(name), result(name)
+    for tick, to in ((2, 3), (5, 7), (len(made(name).timesteps) - 3, len(made(name).timesteps) - 1)):
+        moved, measured = (float((result(name, place) - before).mean()) for place in (tick, to))
+        expected = pytest.approx(moved / measured, rel=2e-3) if measured else None
+        assert influence.ratio(tick, to) == expected, (tick, to)
+    assert influence.obstacle is None
+
+
+@each_scheduler
+def test_the_noise_scheduler_and_the_generator_are_left_alone(name: str) -> None:
+    noise_scheduler = made(name)
+    before, state = {key: repr(value) for key, value in vars(noise_scheduler).items()}, torch.get_rng_state()
+    assert Influence(noise_scheduler, sigmas_of(noise_scheduler)).ratio(2, 3) is not None
+    assert {key: repr(value) for key, value in vars(noise_scheduler).items()} == before
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_wrapped_step_is_not_called() -> None:
+    noise_scheduler, calls = made("DDIMScheduler"), []
+    noise_scheduler.step = lambda *args, **kwargs: calls.append(args)
+    assert Influence(noise_scheduler).ratio(2, 3) is not None
+    assert not calls
+
+
+def test_clipping_does_not_set_in() -> None:
+    clipping, plain = diffusers.DDIMScheduler(clip_sample=True), diffusers.DDIMScheduler(clip_sample=False)
+    ratios = []
+    for noise_scheduler in (clipping, plain):
+        noise_scheduler.set_timesteps(STEPS)
+        ratios.append([Influence(noise_scheduler).ratio(tick, tick + 1) for tick in range(STEPS - 1)])
+    assert ratios[0] == pytest.approx(ratios[1])
+
+
+def test_unknown_places_have_no_ratio() -> None:
+    influence = Influence(made("DDIMScheduler"))
+    assert influence.ratio(STEPS, 1) is None
+    assert influence.ratio(1, -1) is None
+
+
+@each_scheduler
+def test_weights_are_what_an_error_moves_and_the_denoiser_amplifies(name: str) -> None:
+    influence, ticks = influence_of(name), len(made(name).timesteps)
+    weights = [influence.weight(tick, range(ticks)) for tick in range(ticks)]
+    assert sum(weights) == pytest.approx(ticks)
+    for tick in range(2, ticks - 1):
+        moved, later = influence.ratio(tick, tick + 1), math.exp(-AMPLIFIED / ticks)
+        if moved is not None:
+            assert weights[tick] == pytest.approx(abs(moved) / later * weights[tick + 1])
+    influence.forget("")
+    assert influence.weight(2, range(ticks)) == Influence(None).weight(2, range(ticks)) == 1
+
+
+@pytest.mark.parametrize("run", [range(5, STEPS), range(8), range(5, STEPS + 3)], ids=str)
+def test_weights_are_over_the_mean_of_the_run(run: range) -> None:
+    influence, whole = influence_of("DDIMScheduler"), range(STEPS)
+    known = [place for place in run if place in whole]
+    weights = [influence.weight(place, run) for place in known]
+    assert sum(weights) == pytest.approx(len(known))
+    assert weights[2] / weights[0] == pytest.approx(
+        influence.weight(known[2], whole) / influence.weight(known[0], whole)
+    )
+    assert all(influence.weight(place, run) == 1 for place in run if place not in whole)
+
+
+@pytest.mark.parametrize("name", ["EulerAncestralDiscreteScheduler", "LCMScheduler", "DDPMScheduler"])
+def test_added_noise_is_an_obstacle(name: str) -> None:
+    noise_scheduler = getattr(diffusers, name)()
+    noise_scheduler.set_timesteps(STEPS)
+    influence = Influence(noise_scheduler)
+    assert influence.ratio(2, 3) is None
+    assert influence.obstacle == f"{name} adds noise at its steps"
+
+
+def test_a_step_that_draws_and_fails_leaves_the_generator_alone() -> None:
+    noise_scheduler = diffusers.DDPMScheduler(variance_type="learned_range")
+    noise_scheduler.set_timesteps(STEPS)
+    state = torch.get_rng_state()
+    assert "cannot be tried out" in str(Influence(noise_scheduler).obstacle)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_step_that_asks_for_more_is_an_obstacle() -> None:
+    noise_scheduler = diffusers.CogVideoXDPMScheduler()
+    noise_scheduler.set_timesteps(STEPS)
+    influence = Influence(noise_scheduler)
+    assert influence.ratio(1, 2) is None
+    assert influence.obstacle is not None
+    assert "CogVideoXDPMScheduler" in influence.obstacle

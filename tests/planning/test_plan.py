@@ -1,0 +1,199 @@
+"""`plan` foretells what the report tells afterwards, computes next to nothing, and leaves everything as it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from diffusers import StableDiffusionPAGPipeline
+from harness import STEPS, counted, counting_new_tensors, part, reference, render
+from language.tiny import tiny_llama
+from toys import by_embeds, toy_pipeline
+from zoo.pipelines import CASES
+
+from diffcache import TargetError, accelerate, methods, plan, report
+from diffcache.config import CacheConfig
+from diffcache.hooks.class_swap import is_swapped
+from diffcache.recipes.budget import BudgetConfig
+
+STATIC: list[tuple[str, str, dict[str, Any]]] = [
+    ("DiTPipeline", "uniform", {"interval": 3}),
+    ("WanPipeline", "uniform", {"order": 2, "basis": "output"}),
+    ("WanPipeline", "uniform", {"site": "block", "cache_dtype": "float8"}),
+    ("WanPipeline-two-experts", "uniform", {}),
+    ("WanPipeline", "fastercache", {"window": (-1.0, 2.0), "guidance_window": (-1.0, 2.0)}),
+    ("StableDiffusionPipeline", "deepcache", {}),
+    ("StableDiffusionPipeline", "fastercache", {}),
+    ("StableDiffusionPipeline", "uniform", {"cache_dtype": "bfloat16"}),
+    ("FluxPipeline", "taylorseer", {}),
+    ("FluxPipeline-true-cfg", "uniform", {"site": "stack"}),
+    ("FluxPipeline-true-cfg", "uniform", {"site": "sub-layer", "order": 2, "cache_dtype": "int8"}),
+    ("LTX2Pipeline", "uniform", {"site": "stack"}),
+    ("Lumina2Pipeline", "uniform", {"site": "block"}),
+]
+ADAPTIVE: list[tuple[str, str, dict[str, Any]]] = [
+    ("WanPipeline", "easycache", {"threshold": 0.4, "warmup_steps": 0}),
+    ("FluxPipeline", "teacache", {}),
+    ("FluxPipeline", "fbcache", {"threshold": 0.5}),
+    ("WanPipeline", "easycache", {"threshold": 0.4, "warmup_steps": 0, "per_sample": True}),
+]
+
+
+def config_of(method: str, options: dict[str, Any]) -> CacheConfig:
+    return methods()[method](**options)
+
+
+@pytest.mark.parametrize(("name", "method", "options"), STATIC, ids=str)
+def test_a_static_methods_plan_is_what_its_run_does(name: str, method: str, options: dict[str, Any]) -> None:
+    case, config = CASES[name], config_of(method, options)
+    pipe = case.build()
+    foretold = plan(pipe, config, **case.call(0, STEPS))
+    told = report(run(pipe, config, name))
+    assert foretold.decided == "before"
+    assert foretold.cache_bytes == told.cache_bytes > 0
+    assert foretold.compute_fraction == told.compute_fraction < 1
+    assert torch.equal(foretold.foreseen.decisions, told.decisions)
+    assert foretold.foreseen.sites == told.sites
+    assert sum(site.cache_bytes for site in foretold.sites) <= foretold.cache_bytes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"site": "block"}, {"site": "sub-layer"}], ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_any_pipelines_plan_is_what_its_run_does(name: str, options: dict[str, Any]) -> None:
+    config = config_of("uniform", options)
+    pipe = CASES[name].build()
+    try:
+        foretold = plan(pipe, config, **CASES[name].call(0, STEPS))
+    except TargetError as error:
+        pytest.skip(str(error))
+    told = report(run(pipe, config, name))
+    assert foretold.cache_bytes == told.cache_bytes
+    assert foretold.compute_fraction == pytest.approx(told.compute_fraction)
+
+
+@pytest.mark.parametrize(("name", "method", "options"), ADAPTIVE, ids=str)
+def test_an_adaptive_methods_plan_is_a_bound(name: str, method: str, options: dict[str, Any]) -> None:
+    case, config = CASES[name], config_of(method, options)
+    pipe = case.build()
+    foretold = plan(pipe, config, **case.call(0, STEPS))
+    told = report(run(pipe, config, name))
+    assert told.compute_fraction <= foretold.compute_fraction
+    assert 0 <= foretold.cache_bytes - told.cache_bytes <= 3 * 4 * STEPS  # three numbers for each comparison
+    assert "depends on the run" in str(foretold)
+
+
+def test_a_budgets_plan_is_the_budget() -> None:
+    case = CASES["FluxPipeline"]
+    foretold = plan(case.build(), BudgetConfig(speedup=2), **case.call(0, STEPS))
+    assert f"at most {STEPS // 2} of {STEPS} ticks" in str(foretold)
+    assert foretold.compute_fraction == 0.5
+
+
+def run(pipe: Any, config: CacheConfig, name: str) -> Any:
+    render(accelerate(pipe, config), name)
+    return pipe
+
+
+@pytest.mark.parametrize(("site", "passes"), [("model", 1), ("sub-layer", 2)])
+def test_a_plan_costs_a_denoiser_call_or_two_and_stores_nothing(site: str, passes: int) -> None:
+    case = CASES["WanPipeline"]
+    pipe = case.build()
+    with counting_new_tensors() as new:
+        pipe(**case.call(0, STEPS))
+        usual = new.shapes()
+    with counted(pipe, case.denoisers) as calls, counting_new_tensors() as new:
+        told = plan(pipe, config_of("uniform", {"site": site}), **case.call(0, STEPS))
+        left = new.shapes()
+    assert calls["transformer"] == passes
+    assert told.cache_bytes > 0
+    assert not left - usual
+
+
+def test_a_target_is_left_as_it_was() -> None:
+    case = CASES["FluxPipeline"]
+    pipe, call = case.build(), case.call(0, STEPS)
+    plan(pipe, config_of("uniform", {"site": "sub-layer"}), **call)
+    assert not any(is_swapped(one) for one in (pipe, pipe.scheduler, *pipe.transformer.modules()))
+    assert torch.equal(
+        case.image(pipe(**call)), reference("FluxPipeline")
+    )  # the generator has not been used up
+
+
+def test_attention_processors_that_a_loop_swaps_for_a_while_are_put_back() -> None:
+    """Perturbed-attention guidance does, and a rehearsal does not go on to the end of the loop."""
+    parts = ("vae", "text_encoder", "tokenizer", "unet", "scheduler")
+    components = CASES["StableDiffusionPipeline"].build().components
+    pipe = StableDiffusionPAGPipeline(
+        **{name: components[name] for name in parts},
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+        pag_applied_layers=["mid"],
+    )
+    before = pipe.unet.attn_processors
+    plan(pipe, config_of("uniform", {}), **CASES["StableDiffusionPipeline"].call(0, STEPS))
+    assert all(pipe.unet.attn_processors[name] is processor for name, processor in before.items())
+
+
+def test_an_accelerated_target_keeps_its_method_and_its_report() -> None:
+    case = CASES["WanPipeline"]
+    pipe = run(case.build(), config_of("uniform", {"interval": 3}), "WanPipeline")
+    before, told = report(pipe).records, plan(pipe, **case.call(0, STEPS))
+    assert (told.method, told.options["interval"]) == ("uniform", 3)
+    assert report(pipe).records is not before
+    assert report(pipe).records == before
+    assert is_swapped(part(pipe, "transformer"))
+
+
+def test_a_loop_of_ones_own_is_planned_from_one_call() -> None:
+    net = CASES["WanPipeline"].build().transformer
+    seen: dict[str, Any] = {}
+    handle = net.register_forward_pre_hook(lambda module, args, kwargs: seen.update(kwargs), with_kwargs=True)
+    with torch.no_grad():
+        CASES["WanPipeline"].render(_with(net), 0, 1)
+    handle.remove()
+    told = plan(net, config_of("uniform", {"interval": 3}), num_steps=7, **seen)
+    assert told.foreseen.computed_ticks == [0, 3, 6]
+    with pytest.raises(TargetError, match="num_steps"):
+        plan(net, **seen)
+
+
+def _with(net: Any) -> Any:
+    pipe = CASES["WanPipeline"].build()
+    pipe.transformer = net
+    return pipe
+
+
+def test_conditioning_that_is_made_anew_at_each_step_is_foretold() -> None:
+    call = {"embeds": by_embeds(), "remade": True, "contexts": False}
+    pipe, config = toy_pipeline(), config_of("uniform", {"interval": 2})
+    foretold = plan(pipe, config, **call)
+    accelerate(pipe, config)(**call)
+    assert foretold.cache_bytes == report(pipe).cache_bytes
+    assert "told apart by their conditioning" in str(foretold)
+
+
+def test_a_plan_says_in_a_few_lines_what_will_be() -> None:
+    case = CASES["DiTPipeline"]
+    config = config_of("uniform", {"site": "feed-forward", "watch_bound": 0.5, "cache_dtype": "int8"})
+    lines = str(plan(case.build(), config, **case.call(0, STEPS))).splitlines()
+    assert len(lines) == 5
+    assert "feed-forward x 4" in lines[1]
+    assert "both guidance passes in one call" in lines[2]
+    assert "at least" in lines[3]
+    assert "int8" in lines[4]
+
+
+def test_accelerate_says_what_is_known_before_any_call(capsys: pytest.CaptureFixture[str]) -> None:
+    accelerate(CASES["FluxPipeline"].build(), "taylorseer", cache_dtype="int8", verbose=True)
+    said = capsys.readouterr().out
+    assert "transformer: sub-layer" in said
+    assert "features int8" in said
+    assert "plan(" in said
+
+
+def test_a_language_model_has_no_plan() -> None:
+    with pytest.raises(TargetError, match="report"):
+        plan(tiny_llama())

@@ -1,0 +1,88 @@
+"""Predictors are exact on what they claim to be exact on."""
+
+import json
+import math
+
+import pytest
+
+from diffcache.prediction.predictors import Hold, Lerp, Polynomial, Predictor, Scaled, Taylor, predictor_from
+from diffcache.schedulers.moments import Moment
+
+
+def predict(predictor: Polynomial, f, moments: list[Moment], target: Moment, axis: str) -> float:  # type: ignore[no-untyped-def]
+    weights = predictor.weights(moments, target)
+    return sum(w * f(getattr(m, axis)) for w, m in zip(weights, moments, strict=True))
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+@pytest.mark.parametrize("axis", ["sigma", "tick"])
+def test_a_polynomial_of_its_order_is_reproduced(order: int, axis: str) -> None:
+    moments = [Moment(7, 0.35), Moment(4, 0.6), Moment(3, 0.7)][: order + 1]
+    target = Moment(9, 0.2)
+
+    def f(u: float) -> float:
+        return sum((j + 1) * u**j for j in range(order + 1))
+
+    value = predict(Polynomial(order, axis), f, moments, target, axis)  # type: ignore[arg-type]
+    assert value == pytest.approx(f(getattr(target, axis)), rel=1e-9)
+
+
+def test_order_drops_while_the_history_is_short() -> None:
+    assert Polynomial(2).weights([Moment(3, 0.5)], Moment(4, 0.4)) == [1.0]
+    assert Polynomial(2).weights([Moment(3, 0.5), Moment(2, 0.6)], Moment(4, 0.4)) == pytest.approx(
+        [2.0, -1.0]
+    )
+
+
+def test_repeated_or_unknown_noise_levels_fall_back_to_the_tick() -> None:
+    repeated = Polynomial(1).weights([Moment(3, 0.5), Moment(2, 0.5)], Moment(4, 0.4))
+    unknown = Polynomial(1).weights([Moment(3), Moment(2)], Moment(4))
+    assert repeated == unknown == [2.0, -1.0]
+
+
+def test_hold_takes_the_newest() -> None:
+    assert Hold().weights([Moment(3)], Moment(9)) == [1.0]
+
+
+def test_taylor_is_the_published_recursion() -> None:
+    """F_0 = y, F_{i+1} = (F_i - old F_i) / (ticks between), as long as an old F_i exists and tick > warm-up - 2."""
+    computed, order, warmup = [0, 1, 2, 8, 14], 3, 3
+    values = {tick: float(tick**3 - 7 * tick) for tick in computed}
+    factors: list[float] = []
+    last = 0
+    for n, tick in enumerate(computed):
+        new = [values[tick]]
+        for i in range(order):
+            if len(factors) > i and tick > warmup - 2:
+                new.append((new[i] - factors[i]) / (tick - last))
+        factors, last = new, tick
+        past = [Moment(t) for t in computed[n::-1]][: order + 1]
+        for target in range(tick + 1, tick + 6):
+            expected = sum(f * (target - tick) ** i / math.factorial(i) for i, f in enumerate(factors))
+            weights = Taylor(order, first=warmup - 2).weights(past, Moment(target))
+            assert sum(w * values[m.tick] for w, m in zip(weights, past, strict=True)) == pytest.approx(
+                expected
+            )
+
+
+def test_first_order_taylor_is_the_line_through_two_features() -> None:
+    past, target = [Moment(8), Moment(2)], Moment(11)
+    assert Taylor(1).weights(past, target) == pytest.approx(Polynomial(1, "tick").weights(past, target))
+
+
+def test_lerp_goes_on_beyond_the_newest_feature() -> None:
+    assert Lerp(0.5).weights([Moment(4), Moment(2)], Moment(5)) == [1.5, -0.5]
+    assert Lerp(0.5).weights([Moment(4)], Moment(5)) == [1.0]
+
+
+def test_scaled_multiplies_the_ratios_in_between() -> None:
+    assert Scaled([1, 2, 3, 5]).weights([Moment(1)], Moment(3)) == [15]
+
+
+@pytest.mark.parametrize(
+    "predictor", [Hold(), Polynomial(2, "tick"), Taylor(2, 1), Lerp(0.3), Scaled([1.0, 0.9])]
+)
+def test_what_describes_a_predictor_makes_it_again(predictor: Predictor) -> None:
+    again = predictor_from(json.loads(json.dumps(predictor.describe())))
+    assert type(again) is type(predictor)
+    assert again.describe() == predictor.describe()

@@ -1,0 +1,35 @@
+"""What `test_processes.py` runs in one process and in two: a short evolution and a short training."""
+
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from zoo.pipelines import CASES
+
+from diffcache.profiling.recording.record import record
+from diffcache.profiling.searching.evolving import Budget, evolve
+from diffcache.profiling.searching.processes import is_first
+from diffcache.profiling.searching.routing import train_router
+from diffcache.profiling.searching.space import Space
+from diffcache.schedulers.search.harmonica import Training
+
+STEPS = 4
+
+
+def main(folder: Path) -> None:
+    torch.set_num_threads(1)
+    case = CASES["FluxPipeline"]
+    pipe, calls = case.build(), [case.call(seed, STEPS) for seed in (0, 1)]
+    space = Space(record(pipe, calls, sites="sub-layer"))
+    search = evolve(pipe, calls, space, folder / "evolved", Budget(generations=3), children=5)
+    router = train_router(
+        pipe, calls, space, folder / "routed", Training(target=0.5, runs=3, lr=0.1, proxy_every=2)
+    )
+    if is_first():
+        found = {"tables": search.tables, "scores": search.scores, "logits": router.logits.detach()}
+        save_file({name: tensor.contiguous() for name, tensor in found.items()}, folder / "found.safetensors")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
