@@ -16,8 +16,8 @@ def wide(tensor: Tensor) -> torch.dtype:
     return torch.float32 if tensor.element_size() < 4 or tensor.is_mps else torch.float64
 
 
-DOUBLED = {torch.float32, torch.bfloat16, torch.float16}
-"""Two of these take as many bytes as one in the next wider dtype."""
+WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.float32: torch.float64}
+"""Two numbers of the first dtype take as many bytes as one of the second, where the device has both."""
 
 
 class Residual(NamedTuple):
@@ -47,7 +47,7 @@ def keep_residual(output: Tensor, base: Tensor | None) -> Tensor | Residual:
     """
     if base is None:
         return output.clone()
-    alike = output.dtype is base.dtype and output.dtype in DOUBLED and not output.is_mps
+    alike = output.dtype is base.dtype and output.dtype in WIDER and not output.is_mps
     if alike and output.stride(-1) == 1:
         return Residual(torch.stack((output, base)))
     return store_residual(output, base)

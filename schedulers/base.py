@@ -28,8 +28,16 @@ class CacheScheduler(ABC):
     compares: tuple[Decision, ...] = ()
     """It asks to be told, at each computed tick, how far these kinds of reuse would have been off."""
 
+    looks_on = False
+    """It wants to be told of every tick (`arrived`). Set for every subclass that overrides that."""
+
+    keeps_tensors = False
+    """It keeps tensors (`held`). Set for every subclass that overrides that."""
+
     def __init_subclass__(cls) -> None:
         cls.by_site = cls.__dict__.get("by_site", True)
+        cls.looks_on = cls.arrived is not CacheScheduler.arrived
+        cls.keeps_tensors = cls.held is not CacheScheduler.held
 
     def measure(self, latents: Sequence[Tensor]) -> Tensor | None:
         """The signal at this tick, fp32 of shape [streams] on the latents' device; None where there is none to read.

@@ -10,7 +10,7 @@ MODEL = "model"
 
 
 class Step(NamedTuple):
-    """The place of one denoiser call in its run.
+    """Where one denoiser call stands in its run, and at which site.
 
     Attributes:
         tick: 0-based number of model evaluations of the loop before this one.
@@ -18,7 +18,7 @@ class Step(NamedTuple):
         branch: the guidance pass ("cond", "uncond", or "0", "1", ... where the pipeline names none).
         sigma: noise level of this tick on the noise scheduler's own axis; None where unknown.
         repeats_sigma: the tick stands at the noise level of the one before it (PNDM, restarts).
-        site: name of the place that is decided: "model" for the whole denoiser, else as `discover` lists it.
+        site: name of the site that is decided: "model" for the whole denoiser, else as `discover` lists it.
         kind: its kind: "model", "stack", "range", "block", "self-attention", ...
         training_time: the noise scheduler's timestep as a fraction of its training steps; None where unknown.
         weight: how much an error at this tick matters to the result, over the mean of the run's ticks; 1 where unknown.
@@ -34,22 +34,8 @@ class Step(NamedTuple):
     training_time: float | None = None
     weight: float = 1.0
 
-    def at(self, site: str, kind: str) -> "Step":
-        """The same call, at a place inside its denoiser."""
-        return Step(
-            self.tick,
-            self.num_ticks,
-            self.branch,
-            self.sigma,
-            self.repeats_sigma,
-            site,
-            kind,
-            self.training_time,
-            self.weight,
-        )
-
     def place(self, denoiser: str) -> str:
-        """The site's name in reports and schedules: the denoiser's, followed by that of a place inside it."""
+        """The site's name in reports and schedules: the denoiser's, followed by that of a site inside it."""
         return denoiser if self.site == MODEL else f"{denoiser}.{self.site}"
 
     @property
@@ -79,3 +65,10 @@ class Decision(Enum):
     @property
     def computes(self) -> bool:
         return self is Decision.COMPUTE
+
+
+class Verdict(NamedTuple):
+    """What is done at one call with one lane; `reason` is set when a guard, not the method, made it compute."""
+
+    decision: Decision
+    reason: str | None = None

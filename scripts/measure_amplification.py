@@ -13,7 +13,7 @@ from diffcache.evals.harness.rendering import render
 from diffcache.evals.metrics.fidelity import psnr
 from diffcache.evals.testbeds import zoo
 from diffcache.noise_schedulers.influence import Influence
-from diffcache.noise_schedulers.timetable import sigmas_of
+from diffcache.noise_schedulers.quirks import sigmas_of
 from diffcache.profiling.searching.tuning import PlacedConfig
 
 STEPS, GAP = 50, 4

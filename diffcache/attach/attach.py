@@ -21,12 +21,12 @@ from diffcache.attach.registry import (
 )
 from diffcache.attach.requirements import units_of
 from diffcache.config import CacheConfig
-from diffcache.discovery.units import unit_members
 from diffcache.engine.scopes import LoopScope, PipelineScope, entered
 from diffcache.hooks.class_swap import swap_in, swap_out, swapped
+from diffcache.hooks.watcher import unit_members
 from diffcache.host.compiled import each_uncompiled, uncompiled
 from diffcache.host.components import denoisers_of, noise_schedulers_of, refuse_foreign_cache
-from diffcache.noise_schedulers.timetable import sigmas_of
+from diffcache.noise_schedulers.quirks import sigmas_of
 from diffcache.planning.memory_bound import fitted_to
 from diffcache.schedulers.errors import TargetError
 

@@ -10,12 +10,9 @@ from weakref import WeakSet
 import torch
 from torch import nn
 
-from diffcache.attach.registry import anything_is_paused, is_paused, users_of
+from diffcache.attach.registry import _paused, anything_is_paused, is_paused, users_of
 from diffcache.engine.scopes import PipelineScope, Scope, innermost, scope_of
 from diffcache.host.compiled import uncompiled
-
-NOISE = ("eta", "s_churn")
-"""Options of a noise scheduler's step that make it add noise, if not 0."""
 
 logger = logging.getLogger("diffcache")
 
@@ -30,7 +27,7 @@ def denoiser_members(base: type) -> dict[str, Any]:
         if torch.compiler.is_compiling():
             return base.__call__(self, *args, **kwargs)
         scope = scope_of(self)
-        if scope is None or is_paused(self, uncompiled(self)):
+        if scope is None or (_paused.get() and is_paused(self, uncompiled(self))):
             _outside(self, scope)
             return base.__call__(self, *args, **kwargs)
         return scope.call(self, functools.partial(base.__call__, self), args, kwargs)
@@ -71,9 +68,8 @@ def noise_scheduler_members(base: type) -> dict[str, Any]:
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = base.step(self, *args, **kwargs)  # type: ignore[attr-defined]
         if scope := observer(self):
-            scope.stepped(self, kwargs.get("timestep", args[1] if len(args) > 1 else None))
-            if scope.influence is not None and any(kwargs.get(option) for option in NOISE):
-                scope.influence.forget(f"{base.__name__} was told to add noise at its steps")
+            timestep = kwargs.get("timestep", args[1] if len(args) > 1 else None)
+            scope.stepped(self, timestep, kwargs)
         return result
 
     return {"set_timesteps": set_timesteps, "step": step}

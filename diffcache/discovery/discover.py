@@ -10,15 +10,9 @@ from diffcache.discovery.site_finder import Survey, parameters_of
 from diffcache.discovery.sites import SiteTable
 from diffcache.discovery.storage_trace import Trace
 from diffcache.discovery.unit_recorder import Recorder
-from diffcache.discovery.units import (
-    bare_parts_of_blocks,
-    blocks_of,
-    layers_of_blocks,
-    sub_layers_of_blocks,
-    unit_members,
-    watched,
-)
+from diffcache.discovery.units import bare_parts_of_blocks, blocks_of, layers_of_blocks, sub_layers_of_blocks
 from diffcache.hooks.class_swap import swapped
+from diffcache.hooks.watcher import unit_members, watched
 from diffcache.host.call import Call
 from diffcache.host.compiled import uncompiled
 from diffcache.schedulers.errors import TargetError
@@ -41,7 +35,7 @@ def discover(denoiser: nn.Module, *args: Any, **kwargs: Any) -> SiteTable:
     if not isinstance(denoiser, nn.Module):
         raise TargetError(f"discover() takes a denoiser (torch.nn.Module), not a {type(denoiser).__name__}.")
     module = uncompiled(denoiser)
-    call = Call(module, args, kwargs)
+    call = Call.of(module, args, kwargs)
     if not call.latents:
         raise TargetError(
             "discover() needs an example call: pass the denoiser's arguments, with a floating latent."

@@ -18,8 +18,9 @@ from diffcache.discovery.sites import Site
 from diffcache.discovery.storage_trace import Trace
 from diffcache.discovery.taps import Tap
 from diffcache.discovery.unit_recorder import Recorder, UnitCall, in_list, kind_of
-from diffcache.discovery.units import bare_parts_of_blocks, is_member, is_sub_layer, watched, works
+from diffcache.discovery.units import bare_parts_of_blocks, is_member, is_sub_layer, works
 from diffcache.hooks.class_swap import base_class
+from diffcache.hooks.watcher import watched
 from diffcache.host.call import Call
 
 Forward = Callable[..., Any]
@@ -114,7 +115,7 @@ class _Learning(Recorder):
 
     def unit(self, module: nn.Module, forward: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         path, place, outermost = self.watches[id(module)], len(self.calls), not self._open
-        call = Call(module, args, kwargs)
+        call = Call.of(module, args, kwargs)
         state = call.state()
         if outermost and (
             self.position >= 0 or (is_member(path) and self.trace.evolves(call.tensors.values()))

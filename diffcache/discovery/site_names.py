@@ -20,12 +20,7 @@ from torch import nn
 
 from diffcache.discovery.site_finder import Survey
 from diffcache.discovery.sites import Site
-from diffcache.discovery.units import (
-    bare_parts_of_blocks,
-    blocks_of,
-    layers_of_blocks,
-    sub_layers_of_blocks,
-)
+from diffcache.discovery.units import bare_parts_of_blocks, blocks_of, layers_of_blocks, sub_layers_of_blocks
 from diffcache.schedulers.errors import TargetError
 from diffcache.schedulers.steps import MODEL
 

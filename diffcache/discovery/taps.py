@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from diffcache.discovery.site_names import FIRST_BLOCK
-from diffcache.discovery.units import watched
+from diffcache.hooks.watcher import watched
 from diffcache.host.call import Call
 from diffcache.kernels.residual import store_residual
 from diffcache.schedulers.errors import TargetError
@@ -49,7 +49,7 @@ class Tap:
             TargetError: the unit does not call it.
         """
         if self.of == "input":
-            return Call(unit, args, kwargs).latents[:1]
+            return Call.of(unit, args, kwargs).latents[:1]
         module = dict(unit.named_modules()).get(self.inside)
         try:
             with watched(_StopAt({id(module)})):

@@ -62,7 +62,7 @@ class Recorder:
         self._open: list[UnitCall] = []
 
     def unit(self, module: nn.Module, forward: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        path, call = self.watches[id(module)], Call(module, args, kwargs)
+        path, call = self.watches[id(module)], Call.of(module, args, kwargs)
         unit = UnitCall(
             path=path,
             nth=sum(other.path == path for other in self.calls),

@@ -1,65 +1,17 @@
-"""Units: the modules of a denoiser that can be skipped, found by structure, and how their calls are seen.
+"""Units: the modules of a denoiser that can be skipped, found by structure.
 
 A denoiser's units are what its forward calls one after another: the members of its block lists, and whatever other
 children stand beside those. Inside a block, its sub-layers are units too: attentions and feed-forwards.
 """
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from functools import partial, wraps
-from typing import Any, Protocol
+from collections.abc import Iterator
 
 from torch import nn
-from torch.compiler import is_dynamo_compiling
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict)
 QUERIES = ("to_q", "to_qkv", "to_qkv_mlp_proj", "qkv", "q_proj", "wq", "query", "linear_q")
 FEED_FORWARDS = ("feedforward", "mlp", "glu", "ffn", "swiglu")
-
-
-class Watcher(Protocol):
-    """Sees the calls of units while a denoiser's forward runs.
-
-    Attributes:
-        watches: which units, by identity.
-    """
-
-    @property
-    def watches(self) -> Container[int]: ...
-
-    def unit(
-        self, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: dict[str, Any]
-    ) -> Any: ...
-
-
-_watcher: ContextVar[Watcher | None] = ContextVar("diffcache_units", default=None)
-
-
-@contextmanager
-def watched(watcher: Watcher) -> Iterator[None]:
-    """Inside, `watcher` sees every call of a swapped unit in this context."""
-    token = _watcher.set(watcher)
-    try:
-        yield
-    finally:
-        _watcher.reset(token)
-
-
-def unit_members(base: type) -> dict[str, Any]:
-    """What a unit's swapped class overrides."""
-
-    @wraps(base.__call__)
-    def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if is_dynamo_compiling():
-            return base.__call__(self, *args, **kwargs)
-        watcher = _watcher.get()
-        if watcher is None or id(self) not in watcher.watches:
-            return base.__call__(self, *args, **kwargs)
-        return watcher.unit(self, partial(base.__call__, self), args, kwargs)
-
-    return {"__call__": __call__}
 
 
 def blocks_of(denoiser: nn.Module) -> dict[str, nn.Module]:

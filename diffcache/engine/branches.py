@@ -4,17 +4,14 @@ The name that the pipeline gives it (`cache_context`) decides where there is one
 else its order inside the tick.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from diffcache.discovery.cuts import Anatomy
-from diffcache.host.call import Call, version_of
-from diffcache.store.formats import Format
-from diffcache.store.rings import Store
+from diffcache.host.call import Argument, Conditioning
+from diffcache.store.rings import Setup, Store
 
 MAX_BRANCHES = 8
 """More calls than this in one tick are no guidance passes: nothing of theirs is reused."""
@@ -22,33 +19,34 @@ MAX_BRANCHES = 8
 FORGET_AFTER = 2
 """A branch that stays away for more ticks than this is forgotten, and computes when it comes back."""
 
-TIMES = {"t", "r", "sigma", "sigmas", "noise_level"}
-"""Names of time arguments that do not say "time"."""
-
-Conditioning = dict[str, "Argument"]
-
 
 class Branch:
     """One guidance pass: what tells it apart, and what it has stored.
 
+    Args:
+        name: in reports.
+        context: the name that the pipeline gives it, or None.
+        setup: of its stores.
+
     Attributes:
         conditioning: the arguments of its newest call that may tell it apart.
-        fingerprint: of its newest call; `changed` when it differs from that of what had been stored.
+        fingerprint: of its newest call.
+        changed: the fingerprint differs from that of what had been stored.
+        remade: arguments that the pipeline makes anew at every tick.
         stores: its past features by site.
         sources: paths of the denoiser's arguments that evolve with the latents, learned from its computed calls.
         anatomy: where the denoiser can be cut, learned from its first computed call; None where nobody asked.
         tick: of its newest call.
     """
 
-    def __init__(self, name: str, context: str | None, depth: int, format: Format) -> None:
+    def __init__(self, name: str, context: str | None, setup: Setup) -> None:
         self.name = name
         self.context = context
+        self.setup = setup
         self.conditioning: Conditioning = {}
         self.fingerprint: tuple[Any, ...] = ()
         self.changed = False
         self.remade: list[str] = []
-        self.depth = depth
-        self.format = format
         self.stores: dict[str, Store] = {}
         self.sources: set[str] = set()
         self.anatomy: Anatomy | None = None
@@ -58,32 +56,26 @@ class Branch:
         """That of a site, made at its first use; another number of lanes than before empties it."""
         store = self.stores.get(site)
         if store is None:
-            store = self.stores[site] = Store(self.depth, self.format)
+            store = self.stores[site] = Store(self.setup)
         if len(store.rings) != lanes:
-            store.seat(lanes)
+            store.empty(lanes)
         return store
 
     def drop_all_but(self, sites: set[str]) -> None:
         """Forgets what turned out to be no site."""
         self.stores = {site: store for site, store in self.stores.items() if site in sites}
 
+    def recognise(self, fingerprint: tuple[Any, ...]) -> None:
+        """Drops what is stored if the newest call looks otherwise than those before."""
+        if self.fingerprint != fingerprint:
+            self.changed = self.stored
+            self.empty()
+            self.fingerprint = fingerprint
+
     @property
     def stored(self) -> bool:
+        """Whether anything is."""
         return any(len(store) for store in self.stores.values())
-
-    @property
-    def nbytes(self) -> int:
-        """Of what is stored."""
-        return sum([store.nbytes for store in self.stores.values()])
-
-    def clear(self) -> None:
-        self.empty()
-        self.conditioning, self.remade = {}, []
-
-    def kept(self) -> Iterator[Tensor]:
-        """Tensors that pipelines make anew at every tick: nobody else has last tick's."""
-        arguments = (self.conditioning[path].value for path in self.remade if path in self.conditioning)
-        return (value for value in arguments if isinstance(value, Tensor))
 
     def empty(self) -> None:
         """Drops what is stored."""
@@ -91,85 +83,123 @@ class Branch:
             store.clear()
         self.stores, self.sources, self.anatomy = {}, set(), None
 
+    def clear(self) -> None:
+        """Drops everything."""
+        self.empty()
+        self.conditioning, self.remade = {}, []
+
 
 class Branches:
-    """The branches of one denoiser in one run; `tick` is that of its newest call.
+    """The branches of one denoiser in one run.
 
     Args:
-        depth: how many past features each is to store.
-        format: and how.
+        setup: of their stores.
+
+    Attributes:
+        known: those that have been called lately.
+        calls: how many calls there have been in this tick.
+        tick: of the newest call.
     """
 
-    def __init__(self, depth: int, format: Format) -> None:
-        self.depth = depth
-        self.format = format
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
         self.known: list[Branch] = []
-        self.habits = Habits()
+        self.calls = 0
+        self.tick = -1
+        self._habits = Habits()
         self._before: list[Branch] = []
         self._now: list[Branch] = []
-        self.tick = -1
-
-    @property
-    def calls_in_tick(self) -> int:
-        return len(self._now)
 
     def begin_tick(self, tick: int) -> None:
-        """Must precede the first `identify` of a tick; repeating it does nothing."""
+        """A call at this tick arrives; forgets branches that have stayed away."""
         if tick == self.tick:
             return
-        self.tick, self._before, self._now = tick, self._now, []
+        self.tick, self.calls = tick, 0
+        self._before, self._now = self._now, []
+        kept = []
         for branch in self.known:
-            if branch.tick < tick - 1 - FORGET_AFTER:
+            if branch.tick >= tick - 1:
+                kept.append(branch)
+            elif branch.tick < tick - 1 - FORGET_AFTER:
                 branch.clear()
-        self.known = [branch for branch in self.known if branch.tick >= tick - 1 or branch.stored]
+            elif branch.stored:
+                kept.append(branch)
+        self.known = kept
 
     def identify(self, conditioning: Conditioning, context: str | None, *, by_order: bool) -> Branch:
         """The branch of a call of this tick; a new one, with nothing stored, where none fits.
 
         Args:
-            conditioning: the arguments that may tell passes apart (see `conditioning_of`).
+            conditioning: the arguments that may tell passes apart (see `Call.conditioning`).
             context: the name that the pipeline gave the pass, or None.
             by_order: the order inside the tick decides, whatever the arguments (hand-written loops).
         """
-        free = [b for b in self.known if b.context == context and b.tick != self.tick]
         if by_order:
-            branch = free[0] if free else self._new(context)
+            branch = self._first_free(context) or self._new(context)
         else:
-            branch = self._match(free, conditioning, context)
-            branch.conditioning = self.habits.worth_keeping(conditioning)
+            before = self._before[self.calls] if self.calls < len(self._before) else None
+            if before is None or not self._is_called_again(before, conditioning, context):
+                branch = self._match(before, conditioning, context)
+            else:
+                branch = before
+            branch.conditioning = self._habits.worth_keeping(conditioning)
         branch.tick = self.tick
+        self.calls += 1
         self._now.append(branch)
         return branch
 
     def clear(self) -> None:
+        """Drops everything."""
         for branch in self.known:
             branch.clear()
         self.known, self._before, self._now = [], [], []
 
-    def _match(self, free: list[Branch], conditioning: Conditioning, context: str | None) -> Branch:
-        place = len(self._now)
-        before = self._before[place] if place < len(self._before) else None
+    def _is_called_again(self, before: Branch, conditioning: Conditioning, context: str | None) -> bool:
+        """Whether a call has the very same arguments as the one at its place in the tick before."""
+        if before.context != context or before.tick == self.tick:
+            return False
+        known, evolving = before.conditioning, self._habits.evolving
+        for path, argument in conditioning.items():
+            if path not in evolving:
+                same = known.get(path)
+                if same is None or same.value is not argument.value or same.version != argument.version:
+                    return False
+        before.remade = []
+        self._habits.steady.update(conditioning.keys() - evolving)
+        return True
+
+    def _match(self, before: Branch | None, conditioning: Conditioning, context: str | None) -> Branch:
+        free = [b for b in self.known if b.context == context and b.tick != self.tick]
         recent = sorted(free, key=lambda branch: (branch is not before, -branch.tick))
         for branch in recent:
-            if self.habits.fit(branch.conditioning, conditioning):
+            if self._habits.fit(branch.conditioning, conditioning):
                 branch.remade = [
-                    p for p in conditioning if not _shared(branch.conditioning.get(p), conditioning[p])
+                    path
+                    for path, argument in conditioning.items()
+                    if not _shared(branch.conditioning.get(path), argument)
                 ]
-                self.habits.learn(branch.conditioning, conditioning, self.tick)
+                self._habits.learn(branch.conditioning, conditioning, self.tick)
                 return branch
         if before is not None:
-            self.habits.learn(before.conditioning, conditioning, self.tick)
-        if not free or context is None:
+            self._habits.learn(before.conditioning, conditioning, self.tick)
+        if not recent or context is None:
             return self._new(context)
         recent[0].clear()  # the same pass by name, with another prompt
         return recent[0]
+
+    def _first_free(self, context: str | None) -> Branch | None:
+        """The first branch of this name that has not been called in this tick."""
+        for branch in self.known:
+            if branch.context == context and branch.tick != self.tick:
+                return branch
+        return None
 
     def _new(self, context: str | None) -> Branch:
         taken = {branch.name for branch in self.known}
         stem = "" if context is None else f"{context}#"
         names = [] if context is None else [context]
         names += [f"{stem}{i}" for i in range(len(taken) + 1)]
-        branch = Branch(next(name for name in names if name not in taken), context, self.depth, self.format)
+        branch = Branch(next(name for name in names if name not in taken), context, self.setup)
         self.known.append(branch)
         return branch
 
@@ -180,57 +210,40 @@ class Habits:
     Most stay the same tensor. Some are made anew with the same content; that is read back from the device to be sure.
     Some change altogether at every tick (a ControlNet's residuals): once seen in two ticks, and unless they have ever
     stayed the same, they say nothing about the branch.
+
+    Attributes:
+        steady: paths of arguments that have stayed the same from one tick to the next.
+        evolving: paths of arguments that change at every tick.
     """
 
     def __init__(self) -> None:
-        self._steady: set[str] = set()
-        self._changes: dict[str, set[int]] = {}
+        self.steady: set[str] = set()
+        self.evolving: set[str] = set()
+        self._changed_at: dict[str, int] = {}
 
     def fit(self, known: Conditioning, new: Conditioning) -> bool:
         """Whether two calls may belong to one branch: all but evolving arguments are the same."""
         return all(
             path in known and _same(known[path], argument)
             for path, argument in new.items()
-            if not self._evolves(path)
+            if path not in self.evolving
         )
 
     def learn(self, before: Conditioning, now: Conditioning, tick: int) -> None:
         """`now` was called where `before` was called earlier."""
         for path, argument in now.items():
-            if path not in before or path in self._steady or self._evolves(path):
+            if path not in before or path in self.steady or path in self.evolving:
                 continue
             if _same(before[path], argument):
-                self._steady.add(path)
-            else:
-                self._changes.setdefault(path, set()).add(tick)
+                self.steady.add(path)
+            elif self._changed_at.setdefault(path, tick) != tick:
+                self.evolving.add(path)
 
     def worth_keeping(self, conditioning: Conditioning) -> Conditioning:
         """All but evolving arguments: holding those would only cost memory."""
-        return {path: argument for path, argument in conditioning.items() if not self._evolves(path)}
-
-    def _evolves(self, path: str) -> bool:
-        return len(self._changes.get(path, ())) >= 2
-
-
-@dataclass(frozen=True, slots=True)
-class Argument:
-    """A tensor or plain value that a pass was called with, and how often the tensor had been written to."""
-
-    value: Any
-    version: int | None = None
-
-
-def conditioning_of(call: Call, evolving: set[str]) -> Conditioning:
-    """The arguments that may tell guidance passes apart: all but latents and times."""
-    return {
-        path: Argument(leaf, version_of(leaf) if isinstance(leaf, Tensor) else None)
-        for path, leaf in call.leaves.items()
-        if path not in evolving
-        and not call.is_latent(path)
-        and "time" not in path
-        and path not in TIMES
-        and isinstance(leaf, (Tensor, bool, int, float, str))
-    }
+        if not self.evolving:
+            return conditioning
+        return {path: argument for path, argument in conditioning.items() if path not in self.evolving}
 
 
 def _shared(a: Argument | None, b: Argument) -> bool:

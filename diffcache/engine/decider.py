@@ -1,22 +1,21 @@
-"""The planner: here it is decided, once per tick, what is computed and what is reused."""
+"""The decider: here it is decided, once per tick, what is computed and what is reused."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from diffcache.config import CacheConfig, RunFacts
+from diffcache.discovery.sites import Site
 from diffcache.engine.branches import Branch
+from diffcache.engine.choices import Choices
 from diffcache.engine.observers import NOBODY, observer_now
 from diffcache.engine.watch import OFF_BOUND, Watch
 from diffcache.host.parallel import Agreement
-from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.guards import NAN, NO_SIGNAL, Guards, History
-from diffcache.schedulers.steps import MODEL, Decision, Step
-from diffcache.store.rings import Store, Tensors
+from diffcache.schedulers.steps import MODEL, Decision, Step, Verdict
+from diffcache.store.rings import Store
 
 Seen = Callable[[int], list[Tensor]]
 """What signals look at in a lane: the latents, or what a tap inside the denoiser gives."""
@@ -24,13 +23,6 @@ Seen = Callable[[int], list[Tensor]]
 CHANGED = "the call's shapes, dtypes, devices, adapters or optional inputs changed"
 FOLLOWER_FIRST = "arrived before the leading branch"
 OUTVOTED = "another process that computes the denoiser with this one decided so"
-
-
-class Verdict(NamedTuple):
-    """What is done at one call with one lane; `reason` is set when a guard, not the method, made it compute."""
-
-    decision: Decision
-    reason: str | None = None
 
 
 @dataclass(slots=True)
@@ -48,81 +40,101 @@ class Lane:
     refreshed: dict[str, int] = field(default_factory=dict)
 
 
-class Planner:
+class Decider:
     """Decides for one denoiser over one run.
 
-    The leading branch (the run's first; the next one when it leaves) makes the tick's plan, and the others obey it. A
-    static method plans for each site, an adaptive one once for all of them, at the first that the forward reaches. A
+    The leading branch (the run's first; the next one when it leaves) decides for the tick, and the others obey it. A
+    static method decides for each site, an adaptive one once for all of them, at the first that the forward reaches. A
     method whose schedule names branches is asked for each branch instead. Guards come first, and can only make it
     compute. Where several processes compute the denoiser together, what depends on what they see is settled among them.
+
+    Args:
+        choices: the method's.
+        agreement: among the processes that compute the denoiser together, if several do.
+
+    Attributes:
+        lanes: what is decided together; none before the first call.
+        leader: the leading branch.
+        observer: that looks on at the run.
     """
 
-    def __init__(self, config: CacheConfig, facts: RunFacts, agreement: Agreement | None = None) -> None:
-        self.config = config
-        self.facts = facts
-        self.agreement = agreement
-        self.each_branch = config.each_branch
-        self.guards = config.guards(facts)
-        self.predictor = config.predictor_for(facts)
-        self.corrector = config.corrector(facts)
-        repaired = self.corrector is not None  # is no weighted sum of features any more
-        self.looks_back = config.looks_back and facts.evolves and not repaired
+    def __init__(self, choices: Choices, agreement: Agreement | None = None) -> None:
+        self.choices = choices
         self.observer = observer_now()
         self.lanes: list[Lane] = []
         self.leader: Branch | None = None
-        self._plans: dict[str, list[Verdict]] = {}
-        self._by_age: dict[int | None, list[Verdict]] = {}
+        self._agreement = agreement
+        self._decided: dict[str, list[Verdict]] = {}
         self._sites_are_alike = False
-        self._planned_tick = -1
+        self._tick = -1
+        self._asked_for: Branch | None = None
 
-    def begin(self, branch: Branch, tick: int, lanes: int) -> None:
-        """A call of a branch is to be decided, in so many lanes: elects the leader, and sets up the lanes."""
-        left = self.leader is None or self.leader.tick < tick - 1
-        if left or (branch is self.leader and (branch.changed or lanes != len(self.lanes))):
-            self.leader = branch
-            self.lanes = [self._lane() for _ in range(lanes)]
-            by_site = self.lanes[0].scheduler.by_site or type(self.guards) is not Guards
-            self._sites_are_alike = lanes == 1 and not by_site and not self.each_branch
-        if tick != self._planned_tick:
-            self._plans, self._by_age, self._planned_tick = {}, {}, tick
+    def verdicts(self, step: Step, branch: Branch, seen: Seen, lanes: int = 1) -> list[Verdict]:
+        """One verdict for each lane, at the site of `step`.
 
-    def verdicts(self, step: Step, branch: Branch, seen: Seen) -> list[Verdict]:
-        """One verdict for each lane, at the site of `step`; `seen` is what signals are measured on."""
-        store = branch.store(step.site, len(self.lanes))
-        last = store.last_computed(0)
-        if self._sites_are_alike and branch is self.leader and last in self._by_age:
-            self._plans[step.site] = self._by_age[last]  # the same would come out
-            return self._by_age[last]
-        forced = [self._forced(step, branch, store, lane) for lane in range(len(self.lanes))]
-        if self.each_branch:
+        Args:
+            seen: what signals are measured on.
+            lanes: how many there are in this call.
+        """
+        leads = self.leads(branch, step.tick, lanes)
+        store = branch.store(step.site, lanes)
+        forced = [self._forced(step, branch, store, lane) for lane in range(lanes)]
+        if self.choices.each_branch:
             return self._decide(step, seen, forced)
-        plan = "" if self.lanes[0].scheduler.adaptive else step.site
-        if branch is self.leader and plan not in self._plans:
-            self._plans[plan] = self._by_age[last] = self._decide(step, seen, forced)
-            return self._plans[plan]
-        if plan not in self._plans:
+        site = "" if self.lanes[0].scheduler.adaptive else step.site
+        decided = self._decided.get(site)
+        if decided is None:
+            if leads:
+                decided = self._decided[site] = self._decide(step, seen, forced)
+                return decided
             return [Verdict(Decision.COMPUTE, reason or FOLLOWER_FIRST) for reason in forced]
         return [
-            planned if planned.decision.computes or reason is None else Verdict(Decision.COMPUTE, reason)
-            for planned, reason in zip(self._plans[plan], forced, strict=True)
+            verdict
+            if reason is None or verdict.decision is Decision.COMPUTE
+            else Verdict(Decision.COMPUTE, reason)
+            for verdict, reason in zip(decided, forced, strict=True)
         ]
 
-    def value(
-        self, verdict: Verdict, step: Step, store: Store, times: Timetable, lane: int, tensors: Tensors
-    ) -> list[Tensor]:
-        """The outputs of a lane that is reused."""
-        predictor = self.predictor.serving(verdict.decision)
-        return store.value(predictor, step, times, lane, tensors, self.corrector)
+    def site_verdicts(
+        self, step: Step, branch: Branch, sites: Sequence[Site], seen: Seen
+    ) -> list[tuple[Step, list[Verdict]]]:
+        """For each site inside a denoiser the step at it, and its verdict; sites that are alike are decided once."""
+        leads, found = self.leads(branch, step.tick, 1), []
+        refreshed, known = self.lanes[0].refreshed, dict[tuple[object, ...], list[Verdict]]()
+        for site in sites:
+            at = step._replace(site=site.name, kind=site.kind)
+            store = branch.stores.get(site.name)
+            if store is None or not self._sites_are_alike:
+                found.append((at, self.verdicts(at, branch, seen)))
+                continue
+            last = store.rings[0][0].tick if store.rings and store.rings[0] else None
+            alike: tuple[object, ...] = (last,)
+            if not leads:
+                alike = (last, refreshed.get(site.name), *self._decided.get(site.name, ()))
+            if alike not in known:
+                known[alike] = self.verdicts(at, branch, seen)
+            elif leads:
+                self._decided[site.name] = known[alike]
+            found.append((at, known[alike]))
+        return found
 
-    def observe(self, step: Step, store: Store, lane: int, outputs: Sequence[Tensor]) -> None:
-        """Lets an observer, if there is one, see what has been stored of a computed site."""
-        if self.observer is not NOBODY:
-            self.observer.computed(self.facts.site, step, store.newest(lane), outputs)
+    def leads(self, branch: Branch, tick: int, lanes: int) -> bool:
+        """Whether a branch leads at a tick: elected now, if nobody leads or the leader has left or changed."""
+        if branch is self._asked_for and tick == self._tick:  # a branch is called once in a tick
+            return branch is self.leader
+        left = self.leader is None or self.leader.tick < tick - 1
+        if left or (branch is self.leader and (branch.changed or lanes != len(self.lanes))):
+            self._elect(branch, lanes)
+        if tick != self._tick:
+            self._decided, self._tick = {}, tick
+        self._asked_for = branch
+        return branch is self.leader
 
     def arrived(self, branch: Branch, lane: int, seen: list[Tensor]) -> None:
-        """A call of the leading branch in which signals see this has been decided."""
-        if branch is self.leader:
-            self.lanes[lane].scheduler.arrived(seen)
+        """A call of a branch in which signals see this has been decided."""
+        scheduler = self.lanes[lane].scheduler
+        if scheduler.looks_on and branch is self.leader:
+            scheduler.arrived(seen)
 
     def computed(
         self, branch: Branch, lane: int, step: Step, seen: list[Tensor], outputs: list[Tensor]
@@ -132,43 +144,52 @@ class Planner:
             self.lanes[lane].refreshed[step.site] = step.tick
             self.lanes[lane].scheduler.computed(seen, outputs)
 
+    def observe(self, step: Step, store: Store, lane: int, outputs: Sequence[Tensor]) -> None:
+        """Lets an observer, if there is one, see what has been stored of a computed site."""
+        if self.observer is not NOBODY:
+            self.observer.computed(self.choices.facts.site, step, store.newest(lane), outputs)
+
     def follows(self, tick: int) -> bool:
         """Whether the leading branch has been called in this tick already."""
         return self.leader is not None and self.leader.tick == tick
 
     def clear(self) -> None:
-        self.lanes, self._plans, self._by_age, self.leader = [], {}, {}, None
+        """Drops everything."""
+        self.lanes, self._decided, self.leader, self._asked_for = [], {}, None, None
 
-    def tensors(self) -> Iterator[Tensor]:
-        """The tensors that cache schedulers and corrector keep."""
-        for lane in self.lanes:
-            yield from lane.scheduler.held()
-        if self.corrector is not None:
-            yield from self.corrector.tensors()
-
-    def _lane(self) -> Lane:
-        bound = self.config.watch
-        return Lane(self.config.scheduler(self.facts), None if bound is None else Watch(bound))
+    def _elect(self, branch: Branch, lanes: int) -> None:
+        choices = self.choices
+        self.leader = branch
+        self.lanes = [
+            Lane(choices.scheduler(), None if choices.watch is None else Watch(choices.watch))
+            for _ in range(lanes)
+        ]
+        by_site = self.lanes[0].scheduler.by_site or type(choices.guards) is not Guards
+        self._sites_are_alike = lanes == 1 and not by_site and not choices.each_branch
 
     def _forced(self, step: Step, branch: Branch, store: Store, lane: int) -> str | None:
-        obeys = branch is not self.leader and not self.each_branch
+        """Why a guard makes the branch compute, or None."""
+        obeys = branch is not self.leader and not self.choices.each_branch
         refreshed = self.lanes[lane].refreshed.get(step.site) if obeys else None
-        last = store.last_computed(lane)
-        reason = self.guards.forces_compute(step, History(last, refreshed))
+        ring = store.rings[lane]
+        last = ring[0].tick if ring else None
+        reason = self.choices.guards.forces_compute(step, History(last, refreshed))
         return CHANGED if reason is not None and last is None and branch.changed else reason
 
     def _decide(self, step: Step, seen: Seen, forced: Sequence[str | None]) -> list[Verdict]:
         """Asks the cache scheduler of every lane that no guard has decided."""
         signals = self._signals(seen, forced) if self.lanes[0].scheduler.adaptive else {}
         for signal in signals.values():
-            self.observer.measured(self.facts.site, step, signal)
-        verdicts = [
-            self._judge(self.lanes[i], step, signals.get(i))
-            if reason is None
-            else Verdict(Decision.COMPUTE, reason)
-            for i, reason in enumerate(forced)
-        ]
-        return verdicts if self.agreement is None else self._settled(step, verdicts, self.agreement)
+            self.observer.measured(self.choices.facts.site, step, signal)
+        verdicts = []
+        for lane, reason, i in zip(self.lanes, forced, range(len(forced)), strict=True):
+            if reason is not None:
+                verdicts.append(Verdict(Decision.COMPUTE, reason))
+            elif lane.scheduler.adaptive or lane.watch is not None:
+                verdicts.append(self._checked(lane, step, signals.get(i)))
+            else:
+                verdicts.append(Verdict(lane.scheduler.decide(step, None)))
+        return verdicts if self._agreement is None else self._settled(step, verdicts, self._agreement)
 
     def _settled(self, step: Step, verdicts: list[Verdict], agreement: Agreement) -> list[Verdict]:
         """What all processes do; nothing is asked where all decide the same anyhow."""
@@ -196,7 +217,8 @@ class Planner:
             return {}
         return dict(zip(measured, torch.stack(list(measured.values())).tolist(), strict=True))
 
-    def _judge(self, lane: Lane, step: Step, signal: list[float] | None) -> Verdict:
+    def _checked(self, lane: Lane, step: Step, signal: list[float] | None) -> Verdict:
+        """The cache scheduler's decision, unless its signal or the watch speaks against it."""
         decision = lane.scheduler.decide(step, signal)
         if signal is not None and any(not abs(value) < float("inf") for value in signal):
             return Verdict(Decision.COMPUTE, NAN)

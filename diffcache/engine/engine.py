@@ -1,33 +1,32 @@
 """The engine: executes one method on one denoiser over one run. It knows no method and no model."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from diffcache.config import CacheConfig, RunFacts
 from diffcache.discovery.site_names import is_inside
-from diffcache.engine.branches import MAX_BRANCHES, Branch, Branches, conditioning_of
-from diffcache.engine.decider import Planner, Verdict
-from diffcache.engine.guidance_pass import CONDITIONAL_FIRST, Guidance
-from diffcache.engine.inner_sites import Inside
-from diffcache.engine.whole_model import Whole
+from diffcache.engine.branches import MAX_BRANCHES, Branch, Branches
+from diffcache.engine.choices import Choices
+from diffcache.engine.decider import Decider
+from diffcache.engine.execution import Execution, Invocation, Parts
+from diffcache.engine.guidance_pass import Guidance
+from diffcache.engine.inner_sites import InnerSites
+from diffcache.engine.whole_model import WholeModel
 from diffcache.hooks.class_swap import base_class
-from diffcache.host.adapters import adapters_of
 from diffcache.host.call import Call
-from diffcache.host.halves import Halves
+from diffcache.host.conventions import CONDITIONAL_FIRST
 from diffcache.host.parallel import Agreement
-from diffcache.noise_schedulers.timetable import Turn
-from diffcache.prediction.hindsight import DEGREE
+from diffcache.host.rows import Halves
+from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.reports.records import Done, RunRecord
 from diffcache.schedulers.errors import ConfigError
-from diffcache.schedulers.steps import Decision
-
-Forward = Callable[..., Any]
+from diffcache.schedulers.steps import Decision, Verdict
+from diffcache.store.rings import Setup
 
 GRADIENTS = "gradients enabled: run the loop under torch.no_grad()"
 TRAINING = "training mode: call .eval() on the denoiser"
@@ -37,149 +36,199 @@ NO_LATENT = "no floating tensor among the denoiser's arguments"
 OTHER_BATCH = "per_sample: not the leading branch's batch size"
 
 
+@dataclass(slots=True)
+class Progress:
+    """Where a run stands.
+
+    Attributes:
+        timetable: its ticks and noise levels.
+        tick: the current tick.
+        called: a denoiser has been called in this tick.
+        over: all ticks are done: a further call belongs to another run.
+        lost: several samples are stepped one after another at each step (panoramas): ticks cannot be told apart.
+        by_order: guidance passes are told apart by their order inside the tick (hand-written loops).
+    """
+
+    timetable: Timetable
+    tick: int = 0
+    called: bool = False
+    over: bool = False
+    lost: bool = False
+    by_order: bool = False
+
+
+def execution_for(parts: Parts) -> Execution:
+    """What executes a method: on the whole denoiser, or at sites inside it."""
+    return InnerSites(parts) if is_inside(parts.choices.sites) else WholeModel(parts)
+
+
 class Engine:
     """One denoiser in one run.
 
     Args:
-        name: the denoiser's, in the report.
-        config: the method.
-        facts: what the method may know of the run.
+        choices: the method's.
         record: where every call is written down.
-        separable: rows of a batch can be computed by themselves.
+        progress: where the run stands.
         agreement: among the processes that compute the denoiser together, if several do.
+        execution: makes what executes decisions; a plan executes them without computing.
+
+    Attributes:
+        name: the denoiser's, in the report.
+        branches: the guidance passes that have been called.
+        decider: what is computed and what is reused.
     """
 
     def __init__(
         self,
-        name: str,
-        config: CacheConfig,
-        facts: RunFacts,
+        choices: Choices,
         record: RunRecord,
-        *,
-        separable: bool,
+        progress: Progress,
         agreement: Agreement | None = None,
+        execution: Callable[[Parts], Execution] = execution_for,
     ) -> None:
+        name, rule = choices.facts.site, choices.guidance
         self.name = name
-        self.config = config
+        self.choices = choices
         self.record = record
-        self.planner = Planner(config, facts, agreement)
-        self.format = config.format(facts)
-        looked_at = DEGREE if self.planner.looks_back else 0
-        self.branches = Branches(max(self.planner.predictor.depth, looked_at), self.format)
-        places = config.places(facts)
-        inside = is_inside(places)
-        self.inside = Inside(name, places, config, self.planner, record) if inside else None
-        self.whole = Whole(name, config, self.planner, record)
-        rule = config.guidance(facts)
-        self.guidance = None if rule is None else Guidance(name, rule, config.guards(facts), record)
-        self.halves = Halves(separable=separable)
-        self.busy = False
+        self.progress = progress
+        self.decider = Decider(choices, agreement)
+        self.setup = Setup(
+            choices.predictor,
+            choices.format,
+            progress.timetable,
+            choices.corrector,
+            hindsight=choices.hindsight,
+        )
+        self.branches = Branches(self.setup)
+        self.execution = execution(Parts(choices, self.decider, record))
+        self.guidance = None if rule is None else Guidance(name, rule, choices.guards, record)
+        self.halves = Halves(separable=choices.facts.separable)
+        self._is_busy = False
 
-    def call(self, module: nn.Module, forward: Forward, call: Call, turn: Turn) -> Any:
+    def call(self, asked: Invocation) -> Any:
         """One denoiser call: which guidance pass is it, and can it be reused at all? Then site by site."""
-        if self.busy:  # an OptimizedModule that fell back to its eager original: the outer call has decided
-            return forward(*call.args, **call.kwargs)
-        self.busy = True
+        if (
+            self._is_busy
+        ):  # an OptimizedModule that fell back to its eager original: the outer call has decided
+            return asked.forward(*asked.call.args, **asked.call.kwargs)
+        self._is_busy = True
         try:
-            if self.guidance is not None and self.halves.of(call, turn.tick, turn.context):
-                return self._one_by_one(module, forward, call, turn)
-            return self._call(module, forward, call, turn)
+            if self.guidance is not None and self.halves.of(asked.call, self.progress.tick, asked.context):
+                return self._one_by_one(asked)
+            return self._call(asked)
         finally:
-            self.busy = False
+            self._is_busy = False
 
     def close(self) -> None:
         """Drops every tensor. Explicit: a traceback that somebody keeps would keep this object alive."""
-        self.whole.close()
-        self.format.memory.rest()
+        self.execution.close()
+        self.setup.format.memory.rest()
         self.branches.clear()
-        self.planner.clear()
+        self.decider.clear()
         if self.guidance is not None:
             self.guidance.clear()
 
-    @property
-    def nbytes(self) -> int:
-        """Of what stores keep."""
-        return sum(branch.nbytes for branch in self.branches.known)
+    def describe(self) -> dict[str, Any]:
+        """How the run predicts, as a schedule writes it down."""
+        choices = self.choices
+        return {
+            **choices.predictor.describe(),
+            "basis": "residual" if choices.residual else "output",
+            **({} if choices.cache_dtype is None else {"cache_dtype": choices.cache_dtype}),
+            **({"hindsight": True} if choices.hindsight else {}),
+            **({} if choices.guidance is None else {"guidance": choices.guidance.describe()}),
+        }
+
+    def account(self) -> None:
+        """A guidance pass is over: writes down how much is held now."""
+        stored = 0
+        for branch in self.branches.known:
+            for store in branch.stores.values():
+                stored += store.nbytes
+        self.record.hold(self.name, self.tensors(), stored, on_host=self.setup.format.memory.on_host)
 
     def tensors(self) -> Iterator[Tensor]:
-        """Every other tensor that is alive for the cache's sake."""
+        """Every tensor outside stores that is alive for the cache's sake."""
         for branch in self.branches.known:
-            yield from branch.kept()
-        yield from self.planner.tensors()
-        yield from self.whole.tensors()
+            for path in branch.remade:  # pipelines make these anew at every tick: nobody else has last tick's
+                argument = branch.conditioning.get(path)
+                if argument is not None and isinstance(argument.value, Tensor):
+                    yield argument.value
+        for lane in self.decider.lanes:
+            if lane.scheduler.keeps_tensors:
+                yield from lane.scheduler.held()
+        if self.setup.corrector is not None:
+            yield from self.setup.corrector.tensors()
+        yield from self.execution.tensors()
         if self.guidance is not None:
             yield from self.guidance.tensors()
 
-    def _call(self, module: nn.Module, forward: Forward, call: Call, turn: Turn) -> Any:
-        self.branches.begin_tick(turn.tick)
-        obstacle = self._obstacle(module, call, turn)
+    def _call(self, asked: Invocation) -> Any:
+        call, tick, times = asked.call, self.progress.tick, self.progress.timetable
+        self.branches.begin_tick(tick)
+        step = times.steps[tick] if tick < len(times.steps) else times.step(tick)
+        obstacle = self._obstacle(asked)
         if obstacle is not None:
-            output = forward(*call.args, **call.kwargs)
-            step = turn.step(str(self.branches.calls_in_tick))
+            output = asked.forward(*call.args, **call.kwargs)
+            step = step._replace(branch=str(self.branches.calls))
             self.record.add(self.name, call.batch, [Done(step, [Verdict(Decision.COMPUTE, obstacle)])])
             return output
-        branch = self._branch(module, call, turn)
-        self.planner.begin(branch, turn.tick, self._lane_count(call, turn))
+        branch, lanes = self._branch(asked), self._lane_count(asked) if self.choices.per_sample else 1
+        step = step._replace(branch=branch.name)
         if self.guidance is None:
-            output = self._execute(module, forward, call, turn, branch)
-        elif branch is not self.planner.leader and self.guidance.leads(turn.tick):
-            execute = partial(self._execute, module, forward, call, turn, branch)
-            output = self.guidance.follow(turn, branch, call, execute)
+            output = self.execution.run(asked, step, branch, lanes)
+        elif not self.decider.leads(branch, tick, lanes) and self.guidance.leads(tick):
+            compute = partial(self.execution.run, asked, step, branch, lanes)
+            output = self.guidance.follow(step, branch, call, compute)
         else:
-            output = self._execute(module, forward, call, turn, branch)
-            self.guidance.lead(turn, branch, output)
-        self.format.memory.rest()
-        self.record.hold(self.name, self.tensors(), self.nbytes, on_host=self.format.memory.on_host)
+            output = self.execution.run(asked, step, branch, lanes)
+            self.guidance.lead(tick, branch, output)
+        if self.setup.format.memory.on_host:
+            self.setup.format.memory.rest()
+        self.account()
         return output
 
-    def _execute(self, module: nn.Module, forward: Forward, call: Call, turn: Turn, branch: Branch) -> Any:
-        if self.inside is not None:
-            return self.inside.run(module, forward, call, turn, branch)
-        return self.whole.run(forward, call, turn, branch)
-
-    def _one_by_one(self, module: nn.Module, forward: Forward, call: Call, turn: Turn) -> Any:
+    def _one_by_one(self, asked: Invocation) -> Any:
         """Takes a batch of both guidance passes apart, so that one can be left out; the conditional one runs first."""
-        half, outputs = call.batch // 2, {}
-        conditional_first = base_class(type(module)).__name__ in CONDITIONAL_FIRST
+        call, outputs = asked.call, {}
+        half = call.batch // 2
+        conditional_first = base_class(type(asked.module)).__name__ in CONDITIONAL_FIRST
         for context, second in (("cond", not conditional_first), ("uncond", conditional_first)):
             args, kwargs = call.rows(list(range(half, call.batch) if second else range(half)))
-            part = Call(module, args, kwargs)
-            outputs[second] = self._call(module, forward, part, replace(turn, context=context))
+            part = replace(asked, call=Call(call.signature, args, kwargs), context=context)
+            outputs[second] = self._call(part)
         return pytree.tree_map(
             lambda a, b: torch.cat([a, b]) if isinstance(a, Tensor) else a, outputs[False], outputs[True]
         )
 
-    def _obstacle(self, module: nn.Module, call: Call, turn: Turn) -> str | None:
+    def _obstacle(self, asked: Invocation) -> str | None:
         """Why this call is computed without being looked at, or None."""
         if torch.is_grad_enabled():
             return GRADIENTS
-        if module.training:
+        if asked.module.training:
             return TRAINING
-        if self.branches.calls_in_tick >= MAX_BRANCHES:
+        if self.branches.calls >= MAX_BRANCHES:
             return TOO_MANY_CALLS
-        if turn.lost:
+        if self.progress.lost:
             return SEVERAL_SAMPLES
-        if not call.latents:
+        if not asked.call.latents:
             return NO_LATENT
-        fits = not self.planner.follows(turn.tick) or self._lane_count(call, turn) == len(self.planner.lanes)
-        return None if fits else OTHER_BATCH
+        if self.choices.per_sample and self.decider.follows(self.progress.tick):
+            return None if self._lane_count(asked) == len(self.decider.lanes) else OTHER_BATCH
+        return None
 
-    def _branch(self, module: nn.Module, call: Call, turn: Turn) -> Branch:
-        leader = self.planner.leader
-        conditioning = {} if turn.by_order else conditioning_of(call, leader.sources if leader else set())
-        branch = self.branches.identify(conditioning, turn.context, by_order=turn.by_order)
-        fingerprint = (call.fingerprint(), adapters_of(module))
-        if branch.fingerprint != fingerprint:
-            branch.changed = branch.stored
-            branch.empty()
-            branch.fingerprint = fingerprint
+    def _branch(self, asked: Invocation) -> Branch:
+        by_order, leader = self.progress.by_order, self.decider.leader
+        conditioning = {} if by_order else asked.call.conditioning(leader.sources if leader else ())
+        branch = self.branches.identify(conditioning, asked.context, by_order=by_order)
+        branch.recognise(asked.call.fingerprint(asked.module))
         return branch
 
-    def _lane_count(self, call: Call, turn: Turn) -> int:
-        if not self.config.by_sample:
-            return 1
-        if not self.halves.separable or not call.divisible():
+    def _lane_count(self, asked: Invocation) -> int:
+        """Of a method that decides for each sample by itself."""
+        if not self.halves.separable or not asked.call.divisible():
             raise ConfigError(
                 f"per_sample cannot tell {self.name}'s samples apart in this call: leave it off."
             )
-        return call.batch // 2 if self.halves.of(call, turn.tick, turn.context) else call.batch
+        doubled = self.halves.of(asked.call, self.progress.tick, asked.context)
+        return asked.call.batch // 2 if doubled else asked.call.batch

@@ -11,15 +11,10 @@ from torch.utils import _pytree as pytree
 
 from diffcache.config import GUIDANCE, GuidanceRule
 from diffcache.engine.branches import Branch
-from diffcache.engine.decider import Verdict
 from diffcache.host.call import Call
-from diffcache.noise_schedulers.timetable import Turn
 from diffcache.reports.records import Done, RunRecord
 from diffcache.schedulers.guards import NOTHING_STORED, Guards, History
-from diffcache.schedulers.steps import Decision, Step
-
-CONDITIONAL_FIRST = {"DiTTransformer2DModel", "LuminaNextDiT2DModel"}
-"""Denoisers whose pipelines put the conditional half of a batch first; nothing in a call tells the halves apart."""
+from diffcache.schedulers.steps import Decision, Step, Verdict
 
 OTHER_ORDER = "the unconditional pass comes first: there is nothing to rebuild it from"
 OTHER_SHAPES = (
@@ -55,15 +50,15 @@ class Guidance:
     _led: tuple[int, Branch, Any] | None = None
     _differences: WeakKeyDictionary[Branch, Difference] = field(default_factory=WeakKeyDictionary)
 
-    def lead(self, turn: Turn, branch: Branch, output: Any) -> None:
+    def lead(self, tick: int, branch: Branch, output: Any) -> None:
         """The leading pass, the conditional one, has given its output at this tick."""
-        self._led = turn.tick, branch, output
+        self._led = tick, branch, output
 
-    def follow(self, turn: Turn, branch: Branch, call: Call, compute: Callable[[], Any]) -> Any:
+    def follow(self, step: Step, branch: Branch, call: Call, compute: Callable[[], Any]) -> Any:
         """Another pass: its own output, or what it is expected to be."""
         assert self._led is not None
         _, leader, led = self._led
-        step = turn.step(branch.name, GUIDANCE, GUIDANCE)
+        step = step._replace(site=GUIDANCE, kind=GUIDANCE)
         verdict = self._verdict(step, leader, branch)
         self._led = None
         if verdict.decision.computes:
@@ -71,7 +66,7 @@ class Guidance:
             own, others = _tensors(output), _tensors(led)
             if [tensor.shape for tensor in own] == [tensor.shape for tensor in others]:
                 tensors = [a.float() - b.float() for a, b in zip(own, others, strict=True)]
-                self._differences[branch] = Difference(turn.tick, tensors)
+                self._differences[branch] = Difference(step.tick, tensors)
             else:
                 self._differences.pop(branch, None)
                 verdict = Verdict(Decision.COMPUTE, OTHER_SHAPES)

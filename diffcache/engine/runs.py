@@ -1,120 +1,164 @@
 """Runs: one denoising loop, and everything cached that belongs to it."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from torch import nn
 
 from diffcache.config import CPU, CacheConfig, RunFacts
 from diffcache.discovery.units import block_counts
 from diffcache.engine.branches import FORGET_AFTER
-from diffcache.engine.engine import Engine
-from diffcache.host.call import Call
+from diffcache.engine.choices import choices_of
+from diffcache.engine.engine import Engine, Progress
+from diffcache.host.call import Call, Signature, signature_of
+from diffcache.host.compiled import uncompiled
 from diffcache.host.components import is_control_network
 from diffcache.host.identity import model_of
 from diffcache.host.parallel import agreement_of
 from diffcache.host.rows import counts_rows
 from diffcache.host.weight_formats import quantization_of
-from diffcache.noise_schedulers.timetable import Timetable, Turn
+from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.reports.records import RunRecord
 
 UNNAMED = "no noise scheduler is known: name it, denoising_run(..., noise_scheduler=)"
 
+MakeEngine = Callable[..., Engine]
 
-@dataclass(slots=True)
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A denoiser that a scope serves.
+
+    Attributes:
+        module: the denoiser, uncompiled.
+        name: in the report.
+        experts: how many denoisers of its class the target has.
+        signature: of its forward.
+    """
+
+    module: nn.Module
+    name: str
+    experts: int
+    signature: Signature
+
+
+def served_by_identity(denoisers: Mapping[str, nn.Module]) -> dict[int, Served]:
+    """Denoisers, compiled or not, by identity, and by that of the modules that `torch.compile` has wrapped around them."""
+    plain = {name: uncompiled(module) for name, module in denoisers.items()}
+    experts = Counter(type(module).__name__ for module in plain.values())
+    served = {}
+    for name, module in plain.items():
+        one = Served(module, name, experts[type(module).__name__], signature_of(module))
+        served[id(module)] = served[id(denoisers[name])] = one
+    return served
+
+
 class Run:
     """One denoising loop. It owns the engines, and so every cached tensor; closed, it owns nothing.
 
-    Attributes:
+    Args:
         timetable: its ticks and noise levels.
-        make: what makes an engine.
-        tick: the current tick.
-        called: a denoiser has been called in this tick.
-        lost: several samples are stepped one after another at each step (panoramas): nothing can be reused.
+        make_engine: what makes an engine.
+        by_order: guidance passes are told apart by their order inside the tick.
+        notes: for its record.
+
+    Attributes:
+        progress: where it stands.
+        record: what happened.
+        engines: by identity of the denoiser.
     """
 
-    timetable: Timetable
-    make: Callable[..., Engine] = Engine
-    tick: int = 0
-    called: bool = False
-    lost: bool = False
-    record: RunRecord = field(default_factory=RunRecord)
-    engines: dict[int, Engine] = field(default_factory=dict)
+    def __init__(
+        self,
+        timetable: Timetable,
+        make_engine: MakeEngine = Engine,
+        *,
+        by_order: bool = False,
+        notes: Sequence[str] = (),
+    ) -> None:
+        self.progress = Progress(timetable, by_order=by_order)
+        self.record = RunRecord(noise_scheduler=timetable.noise_scheduler, notes=list(notes))
+        self.engines: dict[int, Engine] = {}
+        self._make_engine = make_engine
+        self._note_length()
 
-    def __post_init__(self) -> None:
-        self.record.num_ticks = self.timetable.num_ticks
-        self.record.sigmas = self.timetable.of_run()
-        self.record.noise_scheduler = self.timetable.noise_scheduler
+    @property
+    def timetable(self) -> Timetable:
+        return self.progress.timetable
 
-    def engine(self, module: nn.Module, config: CacheConfig, site: str, experts: int, call: Call) -> Engine:
-        """The engine of a denoiser, made at its first call."""
-        if id(module) not in self.engines:
-            sigmas = self.timetable.of_run()
-            facts = RunFacts(
-                denoiser=type(module).__name__,
-                experts=experts,
-                num_ticks=self.timetable.num_ticks,
-                site=site,
-                sigmas=None if sigmas is None else tuple(sigmas),
-                noise_scheduler=self.timetable.noise_scheduler,
-                blocks=block_counts(module),
-                latents=tuple(tuple(x.shape[1:] if call.batched else x.shape) for x in call.latents),
-                device=call.latents[0].device if call.latents else CPU,
-                quantization=quantization_of(module),
-                evolves=not is_control_network(module),
-            )
-            separable, agreement = not counts_rows(module), agreement_of(module)
-            engine = self.make(site, config, facts, self.record, separable=separable, agreement=agreement)
-            self.record.parameters[site] = sum(p.numel() for p in module.parameters())
-            self.record.models[site] = replace(model_of(module), latents=facts.latents)
-            if facts.quantization is not None:
-                self.record.quantization[site] = facts.quantization
-            self.record.predictor = {
-                **engine.planner.predictor.describe(),
-                "basis": "residual" if config.residual else "output",
-                **({} if config.storage is None else {"cache_dtype": config.storage}),
-                **({"hindsight": True} if engine.planner.looks_back else {}),
-            }
-            if engine.planner.looks_back and self.timetable.influence is None:
-                self.record.notes.append(f"no hindsight: {UNNAMED}")
-            if engine.guidance is not None:
-                self.record.predictor["guidance"] = engine.guidance.rule.describe()
-            self.engines[id(module)] = engine
-        return self.engines[id(module)]
+    @property
+    def tick(self) -> int:
+        return self.progress.tick
 
-    def turn(self, context: str | None, *, by_order: bool) -> Turn:
-        """Where a call that arrives now stands."""
-        self.called = True
-        return Turn(self.tick, self.timetable, context, by_order, self.lost)
+    def engine(self, served: Served, config: CacheConfig, call: Call) -> Engine:
+        """Makes the engine of a denoiser, at its first call."""
+        facts = self._facts(served, call)
+        agreement = agreement_of(served.module)
+        engine = self._make_engine(choices_of(config, facts), self.record, self.progress, agreement)
+        record, name = self.record, served.name
+        record.parameters[name] = sum(p.numel() for p in served.module.parameters())
+        record.models[name] = replace(model_of(served.module), latents=facts.latents)
+        if facts.quantization is not None:
+            record.quantization[name] = facts.quantization
+        record.predictor = engine.describe()
+        if engine.setup.hindsight and self.timetable.influence is None:
+            record.notes.append(f"no hindsight: {UNNAMED}")
+        self.engines[id(served.module)] = engine
+        return engine
+
+    def begin_tick(self, tick: int) -> None:
+        """A hand-written loop says that this tick begins."""
+        self.progress.tick = tick
+        self.record.observed = True
 
     def end_tick(self) -> None:
         """The noise scheduler has stepped. Steps without a denoiser call between them end one tick, not several."""
-        if self.called:
-            self.tick += 1
-            self.called = False
-            self.record.observed = True
-            self._drop_idle()
-
-    @property
-    def over(self) -> bool:
-        """All ticks are done: a further call belongs to another loop."""
-        return self.timetable.num_ticks is not None and self.tick >= self.timetable.num_ticks
-
-    def _drop_idle(self) -> None:
-        """Frees what a denoiser stored that is no longer called (the first of two experts, after the hand-over)."""
-        idle = [
-            key for key, engine in self.engines.items() if engine.branches.tick < self.tick - 1 - FORGET_AFTER
-        ]
-        for key in idle:
-            engine = self.engines.pop(key)
-            engine.close()
-            self.record.held.pop(engine.name, None)
+        progress, ticks = self.progress, self.timetable.num_ticks
+        if not progress.called:
+            return
+        progress.tick += 1
+        progress.called = False
+        progress.over = ticks is not None and progress.tick >= ticks
+        self.record.observed = True
+        self._drop_idle()
 
     def close(self) -> None:
-        self.record.num_ticks = self.timetable.num_ticks
-        self.record.sigmas = self.timetable.of_run()
-        if self.timetable.influence is not None and self.timetable.influence.obstacle is not None:
-            self.record.notes.append(f"no hindsight: {self.timetable.influence.obstacle}")
+        """Drops every tensor, and completes the record."""
+        self._note_length()
+        influence = self.timetable.influence
+        if influence is not None and influence.obstacle is not None:
+            self.record.notes.append(f"no hindsight: {influence.obstacle}")
         for engine in self.engines.values():
             engine.close()
         self.engines.clear()
+
+    def _facts(self, served: Served, call: Call) -> RunFacts:
+        module, times = served.module, self.timetable
+        sigmas = times.of_run()
+        return RunFacts(
+            denoiser=type(module).__name__,
+            experts=served.experts,
+            num_ticks=times.num_ticks,
+            site=served.name,
+            sigmas=None if sigmas is None else tuple(sigmas),
+            noise_scheduler=times.noise_scheduler,
+            blocks=block_counts(module),
+            latents=tuple(tuple(x.shape[1:] if call.batched else x.shape) for x in call.latents),
+            device=call.latents[0].device if call.latents else CPU,
+            quantization=quantization_of(module),
+            evolves=not is_control_network(module),
+            separable=not counts_rows(module),
+        )
+
+    def _note_length(self) -> None:
+        self.record.num_ticks = self.timetable.num_ticks
+        self.record.sigmas = self.timetable.of_run()
+
+    def _drop_idle(self) -> None:
+        """Frees what a denoiser stored that is no longer called (the first of two experts, after the hand-over)."""
+        oldest = self.progress.tick - 1 - FORGET_AFTER
+        for key in [key for key, engine in self.engines.items() if engine.branches.tick < oldest]:
+            engine = self.engines.pop(key)
+            engine.close()
+            self.record.held.pop(engine.name, None)

@@ -3,8 +3,7 @@
 A context-local variable holds the innermost scope, so threads and nested calls do not see each other's.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -12,15 +11,18 @@ from typing import Any, TypeVar
 from torch import nn
 
 from diffcache.config import CacheConfig
-from diffcache.engine.engine import Engine, Forward
-from diffcache.engine.runs import Run
+from diffcache.engine.engine import Engine
+from diffcache.engine.execution import Invocation
+from diffcache.engine.runs import MakeEngine, Run, served_by_identity
 from diffcache.host.call import Call
-from diffcache.host.compiled import uncompiled
 from diffcache.noise_schedulers.influence import Influence
+from diffcache.noise_schedulers.quirks import adds_noise, index_in_list, sigmas_of
 from diffcache.noise_schedulers.respacing import respace
-from diffcache.noise_schedulers.timetable import Timetable, place_in_list, sigmas_of, timetable_of
+from diffcache.noise_schedulers.timetable import Timetable, timetable_of
 from diffcache.reports.records import RunRecord
 from diffcache.schedulers.errors import DiffcacheError
+
+Forward = Callable[..., Any]
 
 _scopes: ContextVar[tuple["Scope | None", ...]] = ContextVar("diffcache_scopes", default=())
 """Outermost first. None hides those before it, and so does a pipeline's scope."""
@@ -31,7 +33,7 @@ ScopeT = TypeVar("ScopeT", bound="Scope | None")
 def scope_of(module: nn.Module) -> "Scope | None":
     """The innermost scope that serves a denoiser, if none that hides it lies between."""
     for scope in reversed(_scopes.get()):
-        if scope is None or scope.serves(module):
+        if scope is None or id(module) in scope.served:
             return scope
         if scope.hides:
             return None
@@ -39,6 +41,7 @@ def scope_of(module: nn.Module) -> "Scope | None":
 
 
 def innermost() -> "Scope | None":
+    """The innermost scope, whatever it serves."""
     return _scopes.get()[-1] if _scopes.get() else None
 
 
@@ -69,27 +72,35 @@ class Scope:
 
     Args:
         config: the method; None where no denoiser is served.
-        denoisers: those it serves, by their name in the report (uncompiled).
+        denoisers: those it serves, by their name in the report, compiled or not.
+        make_engine: what makes an engine; a plan makes engines that do not compute.
+
+    Attributes:
+        served: the denoisers by identity, and by that of the modules that `torch.compile` has wrapped around them.
+        context: the name that the pipeline gives to the guidance pass that is called now.
+        run: the loop that is going on; None between loops.
+        records: of all its runs.
+        notes: for the record of each run.
+        hides: scopes around this one do not see the calls inside it.
     """
 
-    by_order = False
     hides = True
-    """Scopes around this one do not see the calls inside it."""
-    make_engine: Callable[..., Engine] = Engine
 
-    def __init__(self, config: CacheConfig | None, denoisers: dict[str, nn.Module]) -> None:
+    def __init__(
+        self,
+        config: CacheConfig | None,
+        denoisers: Mapping[str, nn.Module],
+        *,
+        make_engine: MakeEngine = Engine,
+    ) -> None:
         self.config = config
-        self.sites = {id(module): name for name, module in denoisers.items()}
-        self.experts = Counter(type(module).__name__ for module in denoisers.values())
+        self.served = served_by_identity(denoisers)
+        self.make_engine = make_engine
         self.context: str | None = None
         self.influence: Influence | None = None
         self.run: Run | None = None
-        self.last_place: int | None = None
         self.records: list[RunRecord] = []
         self.notes: Sequence[str] = ()
-
-    def serves(self, module: nn.Module) -> bool:
-        return id(uncompiled(module)) in self.sites
 
     def call(self, module: nn.Module, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A denoiser has been called inside this scope.
@@ -97,17 +108,18 @@ class Scope:
         Raises:
             ScheduleError: the method replays a schedule that does not fit the run that begins here.
         """
-        plain = uncompiled(module)
-        call = Call(plain, args, kwargs)
-        if self.run is None or self.run.over:
-            self._begin()
-        self.locate(call)
-        assert self.run is not None
-        assert self.config is not None
-        engine = self.run.engine(
-            plain, self.config, self.sites[id(plain)], self.experts[type(plain).__name__], call
-        )
-        return engine.call(plain, forward, call, self.run.turn(self.context, by_order=self.by_order))
+        served = self.served[id(module)]
+        call = Call(served.signature, args, kwargs)
+        run = self.run_of(call)
+        if run is None or self.config is None:
+            return forward(*args, **kwargs)
+        engine = run.engines.get(id(served.module)) or run.engine(served, self.config, call)
+        run.progress.called = True
+        return engine.call(Invocation(served.module, forward, call, self.context))
+
+    def run_of(self, call: Call) -> Run | None:
+        """The run that a call belongs to, which may begin here; None where nothing says where the loop stands."""
+        raise NotImplementedError
 
     @contextmanager
     def named(self, context: str) -> Iterator[None]:
@@ -118,42 +130,35 @@ class Scope:
         finally:
             self.context = outer
 
-    def look_back(self, noise_scheduler: Any) -> None:
-        """A loop is about to begin over this noise scheduler's timesteps; None where it is unknown."""
-        if noise_scheduler is not None and self.config is not None and self.config.looks_back:
-            self.influence = Influence(noise_scheduler, sigmas_of(noise_scheduler))
-
-    def timetable(self) -> Timetable:
-        """Of the run that is about to begin."""
-        raise NotImplementedError
-
-    def locate(self, call: Call) -> None:
-        """Learns what can be learned from a call's arguments about its place in the run."""
-
     def close(self) -> None:
         """Ends the run; a closed scope serves nothing."""
         self.end_run()
-        self.sites = {}
+        self.served = {}
 
     def end_run(self) -> None:
+        """Ends the run, if one is going on."""
         if self.run is not None:
             self.run.close()
             self.run = None
 
-    def _begin(self) -> None:
+    def begin_run(self, timetable: Timetable, *, by_order: bool) -> Run:
+        """Another loop begins."""
         self.end_run()
-        self.last_place = None
-        self.run = Run(self.timetable(), self.make_engine)
-        self.run.record.notes = list(self.notes)
+        self.run = Run(timetable, self.make_engine, by_order=by_order, notes=self.notes)
         self.records.append(self.run.record)
+        return self.run
+
+    def _measure_influence(self, noise_scheduler: Any) -> None:
+        """A loop is about to begin over this noise scheduler's timesteps; None where it is unknown."""
+        if noise_scheduler is not None and self.config is not None and self.config.looks_back:
+            self.influence = Influence(noise_scheduler, sigmas_of(noise_scheduler))
 
 
 class PipelineScope(Scope):
     """One call of a pipeline.
 
     Args:
-        config: the method.
-        denoisers: as for `Scope`.
+        config, denoisers, make_engine: as for `Scope`.
         pipeline: asked for its number of timesteps.
         noise_schedulers: those whose steps are observed.
     """
@@ -161,22 +166,21 @@ class PipelineScope(Scope):
     def __init__(
         self,
         config: CacheConfig | None,
-        denoisers: dict[str, nn.Module],
+        denoisers: Mapping[str, nn.Module],
         pipeline: Any,
         noise_schedulers: Sequence[Any],
+        *,
+        make_engine: MakeEngine = Engine,
     ) -> None:
-        super().__init__(config, denoisers)
+        super().__init__(config, denoisers, make_engine=make_engine)
         self.pipeline = pipeline
         self.noise_schedulers = list(noise_schedulers)
         self.active = self.noise_schedulers[0] if noise_schedulers else None
+        self._last_index: int | None = None
 
     def observes(self, noise_scheduler: object) -> bool:
+        """Whether it is one of the pipeline's own, and not a copy that the pipeline has made of it."""
         return any(noise_scheduler is known for known in self.noise_schedulers)
-
-    def timetable(self) -> Timetable:
-        timetable = timetable_of(self.active, getattr(self.pipeline, "num_timesteps", None))
-        timetable.influence = self.influence
-        return timetable
 
     def timesteps_set(self, noise_scheduler: object) -> None:
         """Another loop begins: what the one before it stored is of no use to it.
@@ -189,62 +193,78 @@ class PipelineScope(Scope):
         levels = self.config.respaced(nominal) if self.config is not None and nominal is not None else None
         if levels is not None:
             respace(noise_scheduler, levels)
-        self.look_back(noise_scheduler)
-        if self.run is not None and (self.run.tick or self.run.called):
+        self._measure_influence(noise_scheduler)
+        if self.run is not None and (self.run.tick or self.run.progress.called):
             self.end_run()
 
-    def stepped(self, noise_scheduler: object, timestep: object) -> None:
+    def stepped(self, noise_scheduler: object, timestep: object, options: Mapping[str, Any]) -> None:
+        """A noise scheduler has stepped, and was given these options."""
+        if adds_noise(options) and self.influence is not None:
+            why = f"{type(noise_scheduler).__name__} was told to add noise at its steps"
+            self.influence.forget(why)
+            if self.run is not None:
+                self.run.timetable.forget_influence(why)
         if self.run is None:
             return
-        if noise_scheduler is self.active and self.run.called:
-            place = place_in_list(timestep, noise_scheduler)
-            if place is not None:
-                self.run.timetable.begins_at(place - self.run.tick)
-                self.last_place = place
+        if noise_scheduler is self.active and self.run.progress.called:
+            index = index_in_list([timestep], noise_scheduler)
+            if index is not None:
+                self.run.timetable.begins_at(index - self.run.tick)
+                self._last_index = index
         self.run.end_tick()
 
-    def locate(self, call: Call) -> None:
+    def run_of(self, call: Call) -> Run:
         """Most pipelines hand the denoiser their timestep as it is, a view into the noise scheduler's list."""
-        times = (tensor for path, tensor in call.tensors.items() if not call.is_latent(path))
-        place = next((p for p in (place_in_list(time, self.active) for time in times) if p is not None), None)
-        if place is None or self.run is None:
-            return
-        if self.last_place is not None and not self.run.called:
-            if place < self.last_place:  # the timesteps begin anew: another loop
-                self._begin()
-            elif place == self.last_place:
-                self.run.lost = True
-        if not self.run.called:
-            self.run.timetable.begins_at(place - self.run.tick)
+        run = self.run if self.run is not None and not self.run.progress.over else self._begin()
+        index = index_in_list(call.tensors.values(), self.active)
+        if index is None:
+            return run
+        if self._last_index is not None and not run.progress.called:
+            if index < self._last_index:  # the timesteps begin anew: another loop
+                run = self._begin()
+            elif index == self._last_index:
+                run.progress.lost = True
+        if not run.progress.called:
+            run.progress.timetable.begins_at(index - run.progress.tick)
+        return run
 
     def close(self) -> None:
         super().close()
         self.pipeline, self.active, self.noise_schedulers = None, None, []
 
+    def _begin(self) -> Run:
+        self._last_index = None
+        ticks = getattr(self.pipeline, "num_timesteps", None)
+        return self.begin_run(timetable_of(self.active, ticks, self.influence), by_order=False)
+
 
 class LoopScope(Scope):
-    """One hand-written loop (`denoising_run`): each call after `begin_step` is the next branch of that tick."""
+    """One hand-written loop (`denoising_run`): each call after `begin_step` is the next branch of that tick.
 
-    by_order = True
+    Args:
+        config, denoisers, make_engine: as for `Scope`.
+        num_steps: how many ticks it has.
+        sigmas: noise level of each; None where unknown.
+        noise_scheduler: that the loop steps with; None where unknown.
+    """
+
     hides = False
 
     def __init__(
         self,
         config: CacheConfig | None,
-        denoisers: dict[str, nn.Module],
+        denoisers: Mapping[str, nn.Module],
         num_steps: int,
         sigmas: Sequence[float] | None,
         noise_scheduler: Any = None,
+        *,
+        make_engine: MakeEngine = Engine,
     ) -> None:
-        super().__init__(config, denoisers)
-        self.look_back(noise_scheduler)
+        super().__init__(config, denoisers, make_engine=make_engine)
+        self._measure_influence(noise_scheduler)
         self.num_steps = num_steps
         self.sigmas = None if sigmas is None else [float(sigma) for sigma in sigmas]
-        self.step: int | None = None
-        self.unplaced = False
-
-    def timetable(self) -> Timetable:
-        return Timetable(self.num_steps, self.sigmas, influence=self.influence)
+        self._called_before_begin = False
 
     def begin_step(self, i: int) -> None:
         """Step `i` (0 to num_steps - 1) begins; going back begins another run.
@@ -256,23 +276,21 @@ class LoopScope(Scope):
             raise DiffcacheError(
                 f"begin_step({i}): this run has steps 0 to {self.num_steps - 1}; set num_steps."
             )
-        if self.run is not None and self.step is not None and i <= self.step:
-            self.end_run()
-        if self.run is None:
-            self._begin()
-        assert self.run is not None
+        begun = self.run is not None and self.run.tick < i
+        run = self.run if begun else None
+        if run is None:
+            timetable = Timetable(self.num_steps, self.sigmas, influence=self.influence)
+            run = self.begin_run(timetable, by_order=True)
         if self in _scopes.get():  # loops that take turns in one thread: this one goes on now
             _scopes.set((*_without(self), self))
-        self.step = self.run.tick = i
-        self.run.record.observed = True
+        run.begin_tick(i)
 
-    def call(self, module: nn.Module, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self.step is None:
-            self.unplaced = True
-            return forward(*args, **kwargs)
-        return super().call(module, forward, args, kwargs)
+    def run_of(self, call: Call) -> Run | None:
+        if self.run is None:
+            self._called_before_begin = True
+        return self.run
 
     def close(self) -> None:
-        if self.unplaced and not self.records:
+        if self._called_before_begin and not self.records:
             self.records.append(RunRecord())
         super().close()

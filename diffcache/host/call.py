@@ -1,53 +1,181 @@
 """One call of a module: its arguments by name, and what is needed of them to recognise and to split it."""
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from diffcache.hooks.class_swap import base_class
+from diffcache.host.adapters import adapters_of
+from diffcache.host.conventions import ADAPTER_MARKS, TIMES
+
+
+class Argument(NamedTuple):
+    """A tensor or plain value that a module was called with, and how often the tensor had been written to."""
+
+    value: Any
+    version: int | None = None
+
+
+Conditioning = dict[str, Argument]
+
+Pick = Callable[[tuple[Any, ...], dict[str, Any]], dict[str, Any]]
+"""Takes tensors out of a call's arguments, by path; None for what a call does not have."""
+
+
+class Signature:
+    """The signature of a class's `forward`.
+
+    Args:
+        cls: the class.
+    """
+
+    def __init__(self, cls: type) -> None:
+        self._signature = inspect.signature(cls.forward)  # type: ignore[attr-defined]
+        parameters = list(self._signature.parameters.values())[1:]
+        rest = parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
+        self._rest = parameters.pop().name if rest else None
+        plain = all(parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for parameter in parameters)
+        self._names = tuple(parameter.name for parameter in parameters) if plain else None
+        needed = (parameter.name for parameter in parameters if parameter.default is parameter.empty)
+        self._needed = frozenset(needed)
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
+        """Arguments by parameter name, in the parameters' order; by position where the class does not say.
+
+        It gives what `inspect` gives, several times faster where all parameters can be given either way.
+        """
+        names = self._names
+        if names is None or len(args) > len(names):
+            return self._inspected(args, kwargs)
+        given = dict(zip(names, args, strict=False))
+        if not given.keys().isdisjoint(kwargs) or not self._needed <= given.keys() | kwargs.keys():
+            return self._inspected(args, kwargs)
+        for name in names[len(args) :]:
+            if name in kwargs:
+                given[name] = kwargs[name]
+        if len(given) == len(args) + len(kwargs):
+            return given
+        if self._rest is None:
+            return self._inspected(args, kwargs)
+        given[self._rest] = {name: value for name, value in kwargs.items() if name not in given}
+        return given
+
+    def picker(self, paths: Iterable[str]) -> Pick:
+        """What takes the tensors at these paths out of calls. It binds all arguments only if one lies inside another."""
+        paths, names = list(paths), self._names or ()
+        if any(path not in names for path in paths):
+
+            def pick_inside(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+                leaves = flattened(self.bind(args, kwargs))
+                return {path: leaves.get(path) for path in paths}
+
+            return pick_inside
+        indices = [(path, names.index(path)) for path in paths]
+
+        def pick(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+            taken = {}
+            for path, index in indices:
+                taken[path] = args[index] if index < len(args) else kwargs.get(path)
+            return taken
+
+        return pick
+
+    def _inspected(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
+        try:
+            bound = self._signature.bind(None, *args, **kwargs).arguments
+        except (
+            TypeError,
+            ValueError,
+        ):  # a wrong call is the module's own to refuse; a wrapper may take anything
+            return {**{f"argument {i}": value for i, value in enumerate(args)}, **kwargs}
+        return {name: value for i, (name, value) in enumerate(bound.items()) if i > 0}
+
 
 class Call:
     """The arguments of one call, flattened.
 
+    Args:
+        signature: of the module.
+        args, kwargs: what the module is called with.
+
     Attributes:
         leaves: every tensor and plain value by its path ("added_cond_kwargs.text_embeds"), in signature order.
+        tensors: the tensors among them.
         latent: path of the evolving sample: the first floating tensor, or the list that holds the first ones.
         latents: its tensors.
         batch: number of samples: the latents' first dimension, or their number where they come as a list.
+        batched: the samples are one tensor's rows, not a list.
     """
 
-    def __init__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._bind(type(module), args, kwargs)
+    def __init__(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.signature, self.args, self.kwargs = signature, args, kwargs
+        arguments = signature.bind(args, kwargs)
+        self.leaves = flattened(arguments)
+        self._nested = self.leaves.keys() != arguments.keys()  # there are lists and dicts among them
+        self.tensors: dict[str, Tensor] = {}
+        for path, leaf in self.leaves.items():
+            if isinstance(leaf, Tensor):
+                self.tensors[path] = leaf
+        self.latent, self.latents, self.batch, self.batched = "", list[Tensor](), 1, True
+        for name, value in arguments.items():
+            if isinstance(value, Tensor):
+                if value.ndim >= 2 and value.is_floating_point():
+                    self.latent, self.latents, self.batch = name, [value], value.shape[0]
+                    break
+            elif isinstance(value, (list, tuple)) and _are_samples(value):
+                self.latent, self.latents = name, list(value)
+                self.batch, self.batched = len(value), False
+                break
+
+    @classmethod
+    def of(cls, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "Call":
+        """The call of a module with these arguments."""
+        return cls(signature_of(module), args, kwargs)
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> "Call":
         """The same call with `function` of every tensor."""
         args, kwargs = pytree.tree_map_only(Tensor, function, (self.args, self.kwargs))
-        call = Call.__new__(Call)
-        call._bind(self._cls, args, kwargs)
-        return call
+        return Call(self.signature, args, kwargs)
 
-    def _bind(self, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.args, self.kwargs, self._cls = args, kwargs, cls
-        arguments = _bound(cls, args, kwargs)
-        self.leaves = _flat(arguments)
-        self.tensors = {path: leaf for path, leaf in self.leaves.items() if isinstance(leaf, Tensor)}
-        self.latent, self.latents = _latents(arguments)
-        self._nested = self.leaves.keys() != arguments.keys()  # lists and dicts among them
-        in_list = isinstance(arguments.get(self.latent), (list, tuple))
-        self.batch = len(self.latents) if in_list else self.latents[0].shape[0] if self.latents else 1
-        self.batched = not in_list
+    def fingerprint(self, module: nn.Module) -> tuple[Any, ...]:
+        """Shapes, dtypes, devices, which arguments are present, and which adapters are active in the module.
 
-    def fingerprint(self) -> tuple[Any, ...]:
-        """Shapes, dtypes, devices and which arguments are present: a change of these empties the store."""
-        return tuple(
-            (path, leaf.shape, leaf.dtype, leaf.device) if isinstance(leaf, Tensor) else (path, leaf is None)
-            for path, leaf in self.leaves.items()
-        )
+        Where it changes, what was stored before is worth nothing. Reads no tensor.
+        """
+        parts: list[Any] = []
+        for path, leaf in self.leaves.items():
+            if isinstance(leaf, Tensor):
+                parts += (path, leaf.shape, leaf.dtype, leaf.device)
+            else:
+                parts += (path, leaf is None)
+        for mark in ADAPTER_MARKS:
+            if getattr(module, mark, None) not in (None, False):
+                parts += adapters_of(module)
+        return tuple(parts)
+
+    def conditioning(self, evolving: Container[str]) -> "Conditioning":
+        """The arguments that may tell guidance passes apart: all but times, latents, and the `evolving` ones."""
+        found = {}
+        prefix = f"{self.latent}."
+        for path, leaf in self.leaves.items():
+            if (
+                path in evolving
+                or path == self.latent
+                or path.startswith(prefix)
+                or "time" in path
+                or path in TIMES
+            ):
+                continue
+            if isinstance(leaf, Tensor):
+                found[path] = Argument(leaf, None if leaf.is_inference() else leaf._version)
+            elif isinstance(leaf, (bool, int, float, str)):
+                found[path] = Argument(leaf)
+        return found
 
     def state(self) -> dict[str, Any]:
         """Identity and version of every tensor among the arguments now: it differs once one has been written to."""
@@ -57,16 +185,6 @@ class Call:
         """Whether the lists and dicts among the arguments hold other tensors now than when the call was made."""
         now = self._tensors_now()
         return now.keys() != self.tensors.keys() or any(now[p] is not t for p, t in self.tensors.items())
-
-    def _tensors_now(self) -> dict[str, Tensor]:
-        if not self._nested:
-            return self.tensors
-        leaves = _flat(_bound(self._cls, self.args, self.kwargs))
-        return {path: leaf for path, leaf in leaves.items() if isinstance(leaf, Tensor)}
-
-    def picker(self, paths: Iterable[str]) -> "Picker":
-        """What takes the tensors at these paths out of later calls."""
-        return Picker(self._cls, paths)
 
     def is_latent(self, path: str) -> bool:
         """Whether the tensor at `path` belongs to the evolving sample."""
@@ -89,128 +207,54 @@ class Call:
         args, kwargs = _take_rows((self.args, self.kwargs), rows, self.batch)
         return args, kwargs
 
+    def _tensors_now(self) -> dict[str, Tensor]:
+        if not self._nested:
+            return self.tensors
+        leaves = flattened(self.signature.bind(self.args, self.kwargs))
+        return {path: leaf for path, leaf in leaves.items() if isinstance(leaf, Tensor)}
 
-class Picker:
-    """Takes some tensors out of the calls of one class of modules; binds all arguments only if one lies inside another.
 
-    Args:
-        cls: the class.
-        paths: of the tensors, as in `Call.leaves`.
-    """
-
-    def __init__(self, cls: type, paths: Iterable[str]) -> None:
-        names = _names(cls)
-        known = () if names is None else names.all
-        self._cls = cls
-        self._places = {path: known.index(path) if path in known else -1 for path in paths}
-        self._binds = -1 in self._places.values()
-
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """By path; None for what a call does not have."""
-        if self._binds:
-            leaves = _flat(_bound(self._cls, args, kwargs))
-            return {path: leaves.get(path) for path in self._places}
-        taken = {}
-        for path, place in self._places.items():  # no comprehension: called at every place
-            taken[path] = args[place] if place < len(args) else kwargs.get(path)
-        return taken
+def signature_of(module: nn.Module) -> Signature:
+    """That of a module's class, swapped or not."""
+    return _signature(base_class(type(module)))
 
 
 @cache
-def _signature(cls: type) -> inspect.Signature:
-    return inspect.signature(cls.forward)  # type: ignore[attr-defined]
+def _signature(cls: type) -> Signature:
+    return Signature(cls)
 
 
-@dataclass(frozen=True, slots=True)
-class _Names:
-    """A forward's parameters in order, those that must be given, and the one that takes whatever else is (`**kwargs`)."""
-
-    all: tuple[str, ...]
-    needed: frozenset[str]
-    rest: str | None
-
-
-@cache
-def _names(cls: type) -> _Names | None:
-    """None where some can be given by position only or by name only, or there is an `*args`."""
-    parameters = list(_signature(cls).parameters.values())[1:]
-    rest = (
-        parameters.pop().name if parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD else None
-    )
-    if any(parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD for parameter in parameters):
-        return None
-    needed = (parameter.name for parameter in parameters if parameter.default is parameter.empty)
-    return _Names(tuple(parameter.name for parameter in parameters), frozenset(needed), rest)
-
-
-def _bound_fast(names: _Names, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
-    """As `inspect` binds them, several times faster; None where they do not fit."""
-    given = dict(zip(names.all, args, strict=False))
-    if (
-        len(given) < len(args)
-        or given.keys() & kwargs.keys()
-        or not names.needed <= given.keys() | kwargs.keys()
-    ):
-        return None
-    given |= {name: kwargs[name] for name in names.all[len(args) :] if name in kwargs}
-    if len(given) == len(args) + len(kwargs):
-        return given
-    if names.rest is not None:
-        given[names.rest] = {name: value for name, value in kwargs.items() if name not in given}
-        return given
-    return None
-
-
-def _bound(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
-    """Arguments by parameter name, in the parameters' order; by position where the class does not say."""
-    names = _names(cls)
-    given = None if names is None else _bound_fast(names, args, kwargs)
-    if given is not None:
-        return given
-    try:
-        bound = _signature(cls).bind(None, *args, **kwargs).arguments
-    except (TypeError, ValueError):  # a wrong call is the module's own to refuse; a wrapper may take anything
-        return {**{f"argument {i}": value for i, value in enumerate(args)}, **kwargs}
-    return {name: value for i, (name, value) in enumerate(bound.items()) if i > 0}
-
-
-def _flat(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Every leaf by its path."""
+def flattened(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Every leaf of the arguments by its path ("added_cond_kwargs.text_embeds")."""
     leaves: dict[str, Any] = {}
     for name, value in arguments.items():
-        if isinstance(value, Tensor):  # most are: the way through generators takes ten times as long
+        if isinstance(value, Tensor) or not isinstance(value, (Mapping, list, tuple)):
             leaves[name] = value
         else:
-            leaves.update(_leaves(name, value))
+            _add_leaves(leaves, name, value)
     return leaves
 
 
-def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _add_leaves(leaves: dict[str, Any], path: str, value: Any) -> None:
     if isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _leaves(f"{path}.{key}", item)
+            _add_leaves(leaves, f"{path}.{key}", item)
     elif isinstance(value, (list, tuple)):
         for i, item in enumerate(value):
-            yield from _leaves(f"{path}.{i}", item)
+            _add_leaves(leaves, f"{path}.{i}", item)
     else:
-        yield path, value
-
-
-def _latents(arguments: Mapping[str, Any]) -> tuple[str, list[Tensor]]:
-    for name, value in arguments.items():
-        tensors = [value] if isinstance(value, Tensor) else value
-        if isinstance(tensors, (list, tuple)) and tensors and all(_is_sample(tensor) for tensor in tensors):
-            return name, list(tensors)
-    return "", []
-
-
-def _is_sample(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point() and value.ndim >= 2
+        leaves[path] = value
 
 
 def version_of(tensor: Tensor) -> int | None:
     """Counts in-place changes; inference tensors do not count theirs."""
     return None if tensor.is_inference() else tensor._version
+
+
+def _are_samples(values: Any) -> bool:
+    return len(values) > 0 and all(
+        isinstance(value, Tensor) and value.is_floating_point() and value.ndim >= 2 for value in values
+    )
 
 
 def _take_rows(value: Any, rows: list[int], batch: int) -> Any:

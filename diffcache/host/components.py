@@ -7,18 +7,8 @@ from typing import Any, TypeGuard
 from torch import nn
 
 from diffcache.host.compiled import uncompiled
+from diffcache.host.conventions import FOREIGN_HOOKS, TIMES
 from diffcache.schedulers.errors import TargetError
-
-TIMES = {"t", "time", "times", "sigma", "sigmas", "noise_level", "noise_labels"}
-FOREIGN_HOOKS = {
-    "diffusers.hooks.first_block_cache",
-    "diffusers.hooks.faster_cache",
-    "diffusers.hooks.mag_cache",
-    "diffusers.hooks.pyramid_attention_broadcast",
-    "diffusers.hooks.sea_cache",
-    "diffusers.hooks.taylorseer_cache",
-    "diffusers.hooks.text_kv_cache",
-}
 
 
 def is_pipeline(target: object) -> bool:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from diffcache.noise_schedulers.quirks import answer_of
+
 IMPULSE = 1e-3
 """Small, so that no clipping of predicted samples sets in."""
 
@@ -78,7 +80,7 @@ class Influence:
 def _passed_on(noise_scheduler: Any, sigmas: Sequence[float] | None) -> list[float]:
     """What becomes of an impulse at each timestep."""
     ticks = len(noise_scheduler.timesteps)
-    answers = [0.0] * ticks if sigmas is None else [_answer(noise_scheduler, sigma) for sigma in sigmas]
+    answers = [0.0] * ticks if sigmas is None else [answer_of(noise_scheduler, sigma) for sigma in sigmas]
     sample = torch.zeros(1, ticks, 1, 1, dtype=torch.float64, device="cpu")
     for tick, time in enumerate(noise_scheduler.timesteps):
         output = answers[tick] * _seen(noise_scheduler, sample, time)
@@ -90,14 +92,6 @@ def _passed_on(noise_scheduler: Any, sigmas: Sequence[float] | None) -> list[flo
 def _amplified(moves: Sequence[float]) -> list[float]:
     """Their sizes as the denoiser amplifies them."""
     return [abs(move) * math.exp(-AMPLIFIED * i / len(moves)) for i, move in enumerate(moves)]
-
-
-def _answer(noise_scheduler: Any, sigma: float) -> float:
-    """What an output takes over of a change of what the denoiser sees; a velocity takes over nothing."""
-    if not hasattr(noise_scheduler, "alphas_cumprod"):  # EDM's "epsilon" is what preconditioning leaves over
-        return 0.0
-    kept = {"epsilon": sigma, "sample": 1.0}.get(noise_scheduler.config.get("prediction_type"), 0.0)
-    return kept / math.hypot(1, sigma)
 
 
 def _copied(noise_scheduler: Any) -> Any:

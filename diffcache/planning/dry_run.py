@@ -1,8 +1,7 @@
-"""The stage: a target's own loop, run for a rehearsal and left as it was."""
+"""A dry run: a target's own loop, gone through without computing its denoisers."""
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from typing import Any
 
 import torch
@@ -12,88 +11,91 @@ from torch.utils import _pytree as pytree
 from diffcache.attach.overrides import denoiser_members, noise_scheduler_members
 from diffcache.attach.requirements import units_of
 from diffcache.config import CacheConfig
-from diffcache.discovery.units import unit_members
+from diffcache.engine.choices import Choices
+from diffcache.engine.engine import Progress
 from diffcache.engine.observers import NOBODY, observed
+from diffcache.engine.runs import Run
 from diffcache.engine.scopes import LoopScope, PipelineScope, Scope, entered
 from diffcache.hooks.class_swap import base_class, swapped
-from diffcache.host.compiled import each_uncompiled, uncompiled
+from diffcache.hooks.watcher import unit_members
+from diffcache.host.compiled import each_uncompiled
 from diffcache.host.components import denoisers_of, noise_schedulers_of, refuse_foreign_cache
-from diffcache.planning.footprint import Holdings, held_by
-from diffcache.planning.meta_engine import RehearsalEngine
-from diffcache.planning.recorded_calls import Takes
+from diffcache.noise_schedulers.timetable import Timetable
+from diffcache.planning.footprint import Footprint, held_by
+from diffcache.planning.meta_engine import MetaEngine
+from diffcache.planning.recorded_calls import RecordedCalls
 from diffcache.reports.records import RunRecord
 from diffcache.schedulers.errors import TargetError
 
 
 class Over(BaseException):
-    """The rehearsed run has had its last tick: what the loop does afterwards is of no interest."""
+    """The first run is over: what the loop does afterwards is of no interest."""
 
 
-class Rehearsal:
-    """What a rehearsal showed.
+class DryRun:
+    """What going through a call without computing it showed.
 
     Attributes:
         records: of its runs.
         engines: closed, all of them.
         fullest: what was held when most was held.
         others: most bytes that were held outside stores.
-        contexts: names that the loop gave to passes.
+        contexts: names that the loop gave to guidance passes.
     """
 
     def __init__(self) -> None:
         self.records: list[RunRecord] = []
-        self.engines: list[RehearsalEngine] = []
-        self.fullest = Holdings()
+        self.engines: list[MetaEngine] = []
+        self.fullest = Footprint()
         self.others = 0
         self.contexts: set[str] = set()
+        self._recorded = RecordedCalls()
+        self._scope: Scope | None = None
 
-
-class _Rehearsing(Scope):
-    """Makes a scope's engines rehearse, and notes what they hold."""
-
-    def rehearse(self) -> Rehearsal:
-        self.shown = Rehearsal()
-        self.make_engine = partial(self._engine, Takes())
-        return self.shown
-
-    def _engine(self, takes: Takes, *args: Any, **kwargs: Any) -> RehearsalEngine:
-        engine = RehearsalEngine(takes, self._note, *args, **kwargs)
-        self.shown.engines.append(engine)
+    def make_engine(self, choices: Choices, record: RunRecord, progress: Progress, _: object) -> MetaEngine:
+        """An engine that does not compute. It agrees with no other process: those may not be planning."""
+        engine = MetaEngine(choices, record, progress, self._recorded, self._note)
+        self.engines.append(engine)
         return engine
 
+    @contextmanager
+    def inside(self, scope: Scope) -> Iterator[None]:
+        """The loop runs inside this scope, whose engines are of this dry run's making."""
+        self._scope = scope
+        try:
+            with entered(scope):
+                yield
+        finally:
+            self.records, self._scope = scope.records, None
+
     def _note(self) -> None:
-        assert self.run is not None
-        held = held_by(self.run.engines.values())
-        self.shown.others = max(self.shown.others, held.others)
-        self.shown.fullest = max(self.shown.fullest, held, key=lambda one: one.bytes_in(None))
-        if self.context is not None:
-            self.shown.contexts.add(self.context)
-
-    def close(self) -> None:
-        super().close()
-        self.shown.records = self.records
+        assert self._scope is not None
+        assert self._scope.run is not None
+        held = held_by(self._scope.run.engines.values())
+        self.others = max(self.others, held.others)
+        self.fullest = max(self.fullest, held, key=lambda one: one.bytes_in(None))
+        if self._scope.context is not None:
+            self.contexts.add(self._scope.context)
 
 
-class _PipelineStage(_Rehearsing, PipelineScope):
-    def stepped(self, noise_scheduler: object, timestep: object) -> None:
-        super().stepped(noise_scheduler, timestep)
-        if self.run is not None and self.run.over:
+class _FirstRun(PipelineScope):
+    """A pipeline call that is broken off after its first run."""
+
+    def stepped(self, noise_scheduler: object, timestep: object, options: Mapping[str, Any]) -> None:
+        super().stepped(noise_scheduler, timestep, options)
+        if self.run is not None and self.run.progress.over:
             raise Over
 
-    def _begin(self) -> None:
+    def begin_run(self, timetable: Timetable, *, by_order: bool) -> Run:
         if self.records:
             raise Over
-        super()._begin()
+        return super().begin_run(timetable, by_order=by_order)
 
 
-class _LoopStage(_Rehearsing, LoopScope):
-    pass
-
-
-def rehearse(
+def dry_run(
     target: Any, config: CacheConfig, call: Mapping[str, Any], components: Collection[str] | None = None
-) -> Rehearsal:
-    """Rehearses the first denoising loop of a call.
+) -> DryRun:
+    """Goes through the first denoising loop of a call without computing it; the target is left as it was.
 
     Args:
         target: a pipeline, or a denoiser.
@@ -118,22 +120,22 @@ def rehearse(
         stack.enter_context(observed(NOBODY))
         if is_loop:
             return _loop(target, config, dict(call))
-        scope = _PipelineStage(config, plain, target, noise_schedulers)
-        shown = scope.rehearse()
-        with entered(scope), suppress(Over):
+        shown = DryRun()
+        scope = _FirstRun(config, plain, target, noise_schedulers, make_engine=shown.make_engine)
+        with shown.inside(scope), suppress(Over):
             base_class(type(target)).__call__(target, **_without_callbacks(call))
         return shown
 
 
-def _loop(net: nn.Module, config: CacheConfig, call: dict[str, Any]) -> Rehearsal:
+def _loop(net: nn.Module, config: CacheConfig, call: dict[str, Any]) -> DryRun:
     if "num_steps" not in call:
         raise TargetError(
             "a denoiser's loop is yours: pass num_steps= and the arguments of one forward call."
         )
     num_steps, sigmas = call.pop("num_steps"), call.pop("sigmas", None)
-    scope = _LoopStage(config, {"denoiser": uncompiled(net)}, num_steps, sigmas)
-    shown = scope.rehearse()
-    with entered(scope), torch.no_grad():
+    shown = DryRun()
+    scope = LoopScope(config, {"denoiser": net}, num_steps, sigmas, make_engine=shown.make_engine)
+    with shown.inside(scope), torch.no_grad():
         for i in range(num_steps):
             scope.begin_step(i)
             net(**call)

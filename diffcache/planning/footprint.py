@@ -1,4 +1,4 @@
-"""Holdings: what a run holds at its fullest, by form alone, and how many bytes that is in any format."""
+"""The footprint of a run: which features it holds when it holds most, and how many bytes that is in any format."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -17,8 +17,8 @@ Form = tuple[tuple[int, ...], torch.dtype, bool]
 
 
 @dataclass(frozen=True)
-class Holding:
-    """The features of one site, branch and lane.
+class HeldRing:
+    """The features of one site, branch and lane, by shape alone.
 
     Attributes:
         denoiser, site, branch: whose.
@@ -40,7 +40,7 @@ class Holding:
 
 
 @dataclass(frozen=True)
-class Holdings:
+class Footprint:
     """Everything that is held at once.
 
     Attributes:
@@ -48,29 +48,29 @@ class Holdings:
         others: bytes of signals, conditioning and the like.
     """
 
-    features: tuple[Holding, ...] = ()
+    features: tuple[HeldRing, ...] = ()
     others: int = 0
 
     def bytes_in(self, storage: str | None) -> int:
-        return self.others + sum(holding.bytes_in(storage) for holding in self.features)
+        return self.others + sum(ring.bytes_in(storage) for ring in self.features)
 
 
-def held_by(engines: Iterable[Engine]) -> Holdings:
+def held_by(engines: Iterable[Engine]) -> Footprint:
     """By engines now."""
     engines = list(engines)
     features = [
-        holding
+        ring
         for engine in engines
         for branch in engine.branches.known
         for site, store in branch.stores.items()
-        for holding in _rings(engine.name, site, branch.name, store)
+        for ring in _rings(engine.name, site, branch.name, store)
     ]
-    return Holdings(tuple(features), sum(bytes_of(engine.tensors()) for engine in engines))
+    return Footprint(tuple(features), sum(bytes_of(engine.tensors()) for engine in engines))
 
 
-def _rings(denoiser: str, site: str, branch: str, store: Store) -> list[Holding]:
+def _rings(denoiser: str, site: str, branch: str, store: Store) -> list[HeldRing]:
     return [
-        Holding(
+        HeldRing(
             denoiser,
             site,
             branch,
@@ -78,7 +78,7 @@ def _rings(denoiser: str, site: str, branch: str, store: Store) -> list[Holding]
                 (tuple(values_of(kept).shape), *kind)
                 for kept, kind in zip(ring[0].tensors, store.learned.kinds(), strict=True)
             ),
-            store.depth,
+            store.setup.depth,
             len(ring),
         )
         for ring in store.rings

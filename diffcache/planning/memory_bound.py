@@ -72,23 +72,25 @@ def _candidates(config: CacheConfig, plan: Plan, bound: int) -> Iterator[tuple[F
     for storage in NARROWER[NARROWER.index(config.storage) + 1 :] if config.storage in NARROWER else ():
         narrowest, notes = config.replace(cache_dtype=storage), (f"features are kept in {storage}",)
         if not plan.on_host:
-            yield Fitted(narrowest, notes), plan.holdings.bytes_in(storage)
+            yield Fitted(narrowest, notes), plan.footprint.bytes_in(storage)
     if not plan.on_host and not plan.on_cpu:
         yield Fitted(config.replace(cache_device="cpu"), ("features are kept in host memory",)), plan.others
     sizes = _sizes(plan, narrowest.storage)
     inside = [place for place in sizes if place[1] != MODEL]
     if plan.on_host or len(inside) < 2:
         return
-    kept = worth_most(plan.sites, sizes, bound - plan.holdings.others) or {min(inside, key=sizes.__getitem__)}
+    kept = worth_most(plan.sites, sizes, bound - plan.footprint.others) or {
+        min(inside, key=sizes.__getitem__)
+    }
     left_out = f"{len(inside) - len(kept)} of {len(inside)} places are computed at every tick"
     fewer = cast(CacheConfig, FewerPlaces(narrowest, kept))
-    yield Fitted(fewer, (*notes, left_out)), plan.holdings.others + sum(sizes[place] for place in kept)
+    yield Fitted(fewer, (*notes, left_out)), plan.footprint.others + sum(sizes[place] for place in kept)
 
 
 def _sizes(plan: Plan, storage: str | None) -> dict[Place, int]:
     """Bytes that each place would hold in a format."""
     sizes = {(site.denoiser, site.name): 0 for site in plan.sites}
-    for held in plan.holdings.features:
+    for held in plan.footprint.features:
         sizes[held.denoiser, held.site] += held.bytes_in(storage)
     return sizes
 

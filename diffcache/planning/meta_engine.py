@@ -1,110 +1,91 @@
-"""A rehearsal: the loop goes through a run with the engine's own decisions, and nothing is computed or stored.
+"""An engine that goes through a run with its own decisions, while nothing is computed or stored.
 
 The first call of each form is real, and shows the denoiser's sites; all others return zeros. What is stored lies on the
-meta device. So the decisions are those of the run, and so is what it holds, for a method that doesn't look at content.
+meta device. So the decisions are those of the run, and so is what it holds, for a method that does not look at content.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from diffcache.config import CacheConfig, RunFacts
+from diffcache.discovery.site_names import is_inside
 from diffcache.discovery.sites import Site
 from diffcache.engine.branches import Branch
-from diffcache.engine.engine import Engine
-from diffcache.engine.inner_sites import Inside
+from diffcache.engine.choices import Choices
+from diffcache.engine.comparison import Comparison
+from diffcache.engine.decider import Lane
+from diffcache.engine.engine import Engine, Progress
+from diffcache.engine.execution import Execution, Invocation, Parts
+from diffcache.engine.inner_sites import InnerSites
 from diffcache.engine.watch import COMPARED
-from diffcache.engine.whole_model import Here, Whole
-from diffcache.host.call import Call
-from diffcache.host.parallel import Agreement
-from diffcache.noise_schedulers.timetable import Turn
-from diffcache.planning.recorded_calls import Takes
+from diffcache.engine.whole_model import WholeModel
+from diffcache.planning.recorded_calls import RecordedCalls
 from diffcache.reports.records import Done, RunRecord
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.steps import Decision, Step
 from diffcache.store.formats import Format
+from diffcache.store.rings import Store, Tensors
 from diffcache.store.streams import Layout
 
-Forward = Callable[..., Any]
 
-
-class Rehearsed:
-    """A method without what depends on content: an adaptive one computes everything, and no watch interferes."""
-
-    watch = None
-
-    def __init__(self, config: CacheConfig, note: Callable[[], None]) -> None:
-        self._config = config
-        self._note = note
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._config, name)
-
-    def scheduler(self, run: RunFacts) -> CacheScheduler:
-        scheduler = self._config.scheduler(run)
-        return _Computing(scheduler, self._note) if scheduler.adaptive else scheduler
-
-    def format(self, run: RunFacts) -> Format:
-        return Format()
-
-
-class RehearsalEngine(Engine):
-    """One denoiser in one rehearsal. Everything it holds lies on the meta device, but for the arguments of calls.
+class MetaEngine(Engine):
+    """One denoiser in one dry run. Everything it holds lies on the meta device, but for the arguments of calls.
 
     Args:
-        takes: of real calls.
-        note: called after each call, while everything is held that will be held after it.
-        name, config, facts, record, separable: as for `Engine`.
-        agreement: left alone: other processes may not be rehearsing.
+        choices, record, progress: as for `Engine`.
+        recorded: real calls, which stand in for those of the same form.
+        note: called whenever more may be held than before.
 
     Attributes:
-        doubled: its calls hold two equal halves: both guidance passes.
+        is_doubled: its calls hold two equal halves: both guidance passes.
         names: of its guidance passes, in order.
-        sites: places inside that are cached.
-        adaptive: decisions depend on content.
+        sites: sites inside that are cached.
+        is_adaptive: decisions depend on content.
     """
 
     def __init__(
         self,
-        takes: Takes,
-        note: Callable[[], None],
-        name: str,
-        config: CacheConfig,
-        facts: RunFacts,
+        choices: Choices,
         record: RunRecord,
-        *,
-        separable: bool,
-        agreement: Agreement | None,
+        progress: Progress,
+        recorded: RecordedCalls,
+        note: Callable[[], None],
     ) -> None:
-        rehearsed = cast(CacheConfig, Rehearsed(config, note))
-        super().__init__(name, rehearsed, facts, record, separable=separable)
         self.note = note
-        self.doubled = self.adaptive = False
+        self.is_doubled = self.is_adaptive = False
         self.names: list[str] = []
         self.sites: tuple[Site, ...] = ()
-        self.whole = _Whole(takes, name, rehearsed, self.planner, record)
-        if self.inside is not None:
-            self.inside = _Inside(takes, name, self.inside.places, rehearsed, self.planner, record)
 
-    def call(self, module: nn.Module, forward: Forward, call: Call, turn: Turn) -> Any:
-        if self.branches.tick < 0 and call.batched and call.batch % 2 == 0:
-            self.doubled = torch.equal(*call.latents[0].chunk(2))
-        return super().call(module, forward, call, turn)
+        def scheduler() -> CacheScheduler:
+            made = choices.scheduler()
+            self.is_adaptive |= made.adaptive
+            return _Computing(made, note) if made.adaptive else made
 
-    def _call(self, module: nn.Module, forward: Forward, call: Call, turn: Turn) -> Any:
-        output = super()._call(module, forward, call, turn)
+        def execution(parts: Parts) -> Execution:
+            inside = is_inside(parts.choices.sites)
+            return _DryInnerSites(parts, recorded) if inside else _DryWholeModel(parts, recorded)
+
+        dry = replace(choices, scheduler=scheduler, watch=None, format=Format())
+        super().__init__(dry, record, progress, execution=execution)
+
+    def call(self, asked: Invocation) -> Any:
+        if self.branches.tick < 0 and asked.call.batched and asked.call.batch % 2 == 0:
+            self.is_doubled = torch.equal(*asked.call.latents[0].chunk(2))
+        return super().call(asked)
+
+    def account(self) -> None:
+        super().account()
         for branch in self.branches.known:
             self.names += [branch.name] if branch.name not in self.names else []
             self.sites = self.sites or (branch.anatomy.sites if branch.anatomy else ())
-        self.adaptive |= any(lane.scheduler.adaptive for lane in self.planner.lanes)
         self.note()
-        return output
 
 
 class _Computing(CacheScheduler):
-    """An adaptive cache scheduler that is shown everything, and not asked."""
+    """Stands for an adaptive cache scheduler: it is shown everything, and computes everything."""
 
     adaptive = True
 
@@ -127,47 +108,60 @@ class _Computing(CacheScheduler):
         return self._scheduler.held()
 
 
-class _Whole(Whole):
-    def __init__(self, takes: Takes, *args: Any) -> None:
-        super().__init__(*args)
-        self.takes = takes
+class _DryComparison(Comparison):
+    """Keeps tensors of the size that a run would keep; they are never read."""
 
-    def run(self, forward: Forward, call: Call, turn: Turn, branch: Branch) -> Any:
-        take = self.takes.whole(self.name, forward, call)
-        super().run(take.again, take.call, turn, branch)
-        return take.blank()
-
-    def _compare(self, here: Here, *args: Any) -> None:
-        scheduler, tick = self.planner.lanes[0].scheduler, here.step.tick
-        if scheduler.adaptive:  # it may compare at any tick
-            kinds = scheduler.compares or COMPARED
-            self.errors.append((tick, tick, kinds, torch.empty(len(kinds), device="meta")))
+    def compare(
+        self, lane: Lane, index: int, step: Step, store: Store, tensors: Tensors, computed: list[Tensor]
+    ) -> None:
+        if lane.scheduler.adaptive:  # it may compare at any tick
+            kinds = lane.scheduler.compares or COMPARED
+            self.errors.append((step.tick, step.tick, kinds, torch.empty(len(kinds), device="meta")))
         else:
-            super()._compare(here, *args)
+            super().compare(lane, index, step, store, tensors, computed)
 
-    def close(self) -> None:
+    def close(self, record: RunRecord) -> None:
         self.errors = []
 
 
-class _Inside(Inside):
-    def __init__(self, takes: Takes, *args: Any) -> None:
-        super().__init__(*args)
-        self.takes = takes
+class _DryWholeModel:
+    """Executes verdicts on recorded calls of a whole denoiser."""
 
-    def run(self, module: nn.Module, forward: Forward, call: Call, turn: Turn, branch: Branch) -> Any:
-        take = self.takes.inside(self.name, branch.name, module, forward, call, self.places, self.tap)
-        assert take.anatomy is not None
-        branch.anatomy, done = take.anatomy, list[Done]()
-        branch.sources = Layout(take.call, take.output, residual=True).sources()
-        for site in take.anatomy.sites:
-            step = turn.step(branch.name, site.name, site.kind)
-            verdicts = self.planner.verdicts(step, branch, lambda lane: [])
-            done.append(Done(step, verdicts, site.share))
+    def __init__(self, parts: Parts, recorded: RecordedCalls) -> None:
+        self._whole = WholeModel(parts, _DryComparison())
+        self._recorded = recorded
+        self.tensors, self.close = self._whole.tensors, self._whole.close
+
+    def run(self, asked: Invocation, step: Step, branch: Branch, lanes: int) -> Any:
+        found = self._recorded.whole(self._whole.name, asked)
+        again = replace(asked, forward=found.again, call=found.call)
+        self._whole.run(again, step, branch, lanes)
+        return found.blank()
+
+
+class _DryInnerSites:
+    """Executes verdicts at sites inside a denoiser, on recorded calls."""
+
+    def __init__(self, parts: Parts, recorded: RecordedCalls) -> None:
+        self._sites = InnerSites(parts)
+        self._decider = parts.decider
+        self._recorded = recorded
+        self.tensors, self.close = self._sites.tensors, self._sites.close
+
+    def run(self, asked: Invocation, step: Step, branch: Branch, lanes: int) -> Any:
+        sites, decider = self._sites, self._decider
+        found = self._recorded.inside(sites.name, branch.name, asked, sites.sites, sites.tap)
+        assert found.anatomy is not None
+        branch.anatomy, done = found.anatomy, list[Done]()
+        branch.sources = Layout(found.call, found.output, residual=True).sources()
+        decided = decider.site_verdicts(step, branch, found.anatomy.sites, lambda lane: [])
+        for site, (at, verdicts) in zip(found.anatomy.sites, decided, strict=True):
+            done.append(Done(at, verdicts, site.share))
             if len(done) == 1:
-                self.planner.arrived(branch, 0, [*take.seen])
-            if verdicts[0].decision.computes and site.name in take.parts:
-                outputs = self.keep(branch, step, *take.parts[site.name], site.continues)
-                self.planner.computed(branch, 0, step, [*take.seen], outputs)
+                decider.arrived(branch, 0, [*found.seen])
+            if verdicts[0].decision.computes and site.name in found.parts:
+                outputs = sites.keep(branch, at, *found.parts[site.name], site.continues)
+                decider.computed(branch, 0, at, [*found.seen], outputs)
         branch.changed = False
-        self._write_down(call, turn, branch, done)
-        return take.blank()
+        sites.write_down(found.call, step, branch, done)
+        return found.blank()

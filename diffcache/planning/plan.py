@@ -9,9 +9,9 @@ from torch import nn
 from diffcache.attach.requirements import facts_of
 from diffcache.config import CacheConfig
 from diffcache.discovery.sites import Site
-from diffcache.planning.dry_run import Rehearsal, rehearse
-from diffcache.planning.footprint import Holdings
-from diffcache.planning.meta_engine import RehearsalEngine
+from diffcache.planning.dry_run import DryRun, dry_run
+from diffcache.planning.footprint import Footprint
+from diffcache.planning.meta_engine import MetaEngine
 from diffcache.reports.run_report import RunReport
 from diffcache.schedulers.steps import MODEL
 
@@ -48,7 +48,7 @@ class Plan:
         on_host: it lies in host memory.
         on_cpu: the denoisers run on the CPU, whose memory that is.
         most: ticks that are computed at most, where the method bounds them.
-        holdings: what is held at the run's fullest.
+        footprint: what is held at the run's fullest.
         others: most bytes that are held beside what is stored.
         notes: what was done to keep to `max_cache_bytes`.
     """
@@ -63,7 +63,7 @@ class Plan:
     on_host: bool
     on_cpu: bool
     most: int | None
-    holdings: Holdings
+    footprint: Footprint
     others: int
     notes: tuple[str, ...] = ()
 
@@ -76,12 +76,12 @@ class Plan:
     @property
     def cache_bytes(self) -> int:
         """Most bytes that are held at once on the device that computes."""
-        return self.others if self.on_host else self.holdings.bytes_in(self.storage)
+        return self.others if self.on_host else self.footprint.bytes_in(self.storage)
 
     @property
     def host_bytes(self) -> int:
         """Most bytes that are held at once in host memory instead."""
-        return sum(held.bytes_in(self.storage) for held in self.holdings.features) if self.on_host else 0
+        return sum(held.bytes_in(self.storage) for held in self.footprint.features) if self.on_host else 0
 
     def __str__(self) -> str:
         ticks, computed = self.foreseen.num_ticks, len(self.foreseen.computed_ticks)
@@ -119,9 +119,9 @@ def plan_of(
     notes: tuple[str, ...] = (),
     components: Collection[str] | None = None,
 ) -> Plan:
-    """Rehearses a call (see `rehearse`, which tells what it raises)."""
-    shown = rehearse(target, config, call, components)
-    facts = [engine.planner.facts for engine in shown.engines]
+    """Goes through a call without computing it (see `dry_run`, which tells what it raises)."""
+    shown = dry_run(target, config, call, components)
+    facts = [engine.choices.facts for engine in shown.engines]
     return Plan(
         method=config.name,
         options=config.options(),
@@ -133,13 +133,13 @@ def plan_of(
         on_host=any(config.format(fact).memory.on_host for fact in facts),
         on_cpu=all(fact.device.type == "cpu" for fact in facts),
         most=max((most for most in map(config.most_ticks, facts) if most is not None), default=None),
-        holdings=shown.fullest,
+        footprint=shown.fullest,
         others=shown.others,
         notes=notes,
     )
 
 
-def _sites(engine: RehearsalEngine, shown: Rehearsal, storage: str | None) -> list[PlannedSite]:
+def _sites(engine: MetaEngine, shown: DryRun, storage: str | None) -> list[PlannedSite]:
     sizes: dict[str, int] = {}
     for held in shown.fullest.features:
         if held.denoiser == engine.name:
@@ -150,18 +150,18 @@ def _sites(engine: RehearsalEngine, shown: Rehearsal, storage: str | None) -> li
     ]
 
 
-def _passes(engine: RehearsalEngine, shown: Rehearsal) -> str:
+def _passes(engine: MetaEngine, shown: DryRun) -> str:
     if len(engine.names) == 1:
-        return "both guidance passes in one call, decided together" if engine.doubled else "one"
-    if engine.doubled:
+        return "both guidance passes in one call, decided together" if engine.is_doubled else "one"
+    if engine.is_doubled:
         how = "taken apart from one call"
     else:
         how = "told apart by " + ("the names the loop gives them" if shown.contexts else "their conditioning")
     return f"{', '.join(engine.names)}, {how}"
 
 
-def _decided(engines: Sequence[RehearsalEngine], config: CacheConfig) -> str:
-    if any(engine.adaptive for engine in engines):
+def _decided(engines: Sequence[MetaEngine], config: CacheConfig) -> str:
+    if any(engine.is_adaptive for engine in engines):
         return "in"
     return "more" if config.watch is not None and config.watch < float("inf") else "before"
 

@@ -1,24 +1,23 @@
-"""Takes: what one real call of a denoiser showed, so that others like it can be gone through without computing them."""
+"""Real calls of a denoiser, recorded without their content, to stand in for others of the same form."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from diffcache.discovery.cuts import Anatomy
 from diffcache.discovery.first_call import learn
 from diffcache.discovery.taps import Tap
+from diffcache.engine.execution import Invocation
 from diffcache.host.call import Call
-
-Forward = Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class Take:
-    """One call. Its tensors are on the meta device: shapes without content.
+class RecordedCall:
+    """One real call. Its tensors are on the meta device: shapes without content.
 
     Attributes:
         call: its arguments.
@@ -45,42 +44,42 @@ class Take:
         return self.output
 
     def blank(self) -> Any:
-        """What the loop gets to go on with: zeros."""
+        """Zeros, with which the loop goes on."""
         devices = iter(self.devices)
         return pytree.tree_map_only(Tensor, lambda t: torch.zeros_like(t, device=next(devices)), self.output)
 
 
-class Takes:
-    """The takes of one rehearsal: of a whole denoiser one for each form of call, inside one for each guidance pass too."""
+class RecordedCalls:
+    """The real calls of one dry run: one for each form of call, and inside a denoiser for each guidance pass too."""
 
     def __init__(self) -> None:
-        self._known: dict[Any, Take] = {}
+        self._known: dict[Any, RecordedCall] = {}
 
-    def whole(self, name: str, forward: Forward, call: Call) -> Take:
-        """Of a whole denoiser, by name."""
-        key = (name, call.fingerprint())
+    def whole(self, name: str, asked: Invocation) -> RecordedCall:
+        """That of a whole denoiser of this name; it is computed if there was none of its form."""
+        key = (name, asked.call.fingerprint(asked.module))
         if key not in self._known:
-            self._known[key] = _take(call, lambda keep: (forward(*call.args, **call.kwargs), None, None))
+            self._known[key] = _recorded(
+                asked.call, lambda keep: (asked.forward(*asked.call.args, **asked.call.kwargs), None, None)
+            )
         return self._known[key]
 
     def inside(
-        self,
-        name: str,
-        branch: str,
-        module: nn.Module,
-        forward: Forward,
-        call: Call,
-        places: Sequence[str],
-        tap: Tap | None,
-    ) -> Take:
-        """Of a denoiser that is cut at these places; how long things are inside may hang on what a pass masks out."""
-        key = (name, branch, call.fingerprint())
+        self, name: str, branch: str, asked: Invocation, sites: Sequence[str], tap: Tap | None
+    ) -> RecordedCall:
+        """That of a denoiser that is cut at these sites. Lengths inside may depend on what a guidance pass masks out."""
+        key = (name, branch, asked.call.fingerprint(asked.module))
         if key not in self._known:
-            self._known[key] = _take(call, lambda keep: learn(module, forward, call, places, tap, keep))
+            self._known[key] = _recorded(
+                asked.call,
+                lambda keep: learn(asked.module, asked.forward, asked.call, sites, tap, keep),
+            )
         return self._known[key]
 
 
-def _take(call: Call, run: Callable[[Any], tuple[Any, Anatomy | None, list[Tensor] | None]]) -> Take:
+def _recorded(
+    call: Call, run: Callable[[Any], tuple[Any, Anatomy | None, list[Tensor] | None]]
+) -> RecordedCall:
     parts: dict[str, tuple[Call, Any]] = {}
 
     def keep(site: str, kind: str, first: Call, output: Any, continues: Mapping[int, str]) -> None:
@@ -89,7 +88,7 @@ def _take(call: Call, run: Callable[[Any], tuple[Any, Anatomy | None, list[Tenso
     before = call.state()
     output, anatomy, seen = run(keep)
     blank_call, blank_output = _without_content(call, output)
-    return Take(
+    return RecordedCall(
         call=blank_call,
         output=blank_output,
         devices=tuple(leaf.device for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)),

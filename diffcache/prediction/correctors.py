@@ -12,11 +12,11 @@ from diffcache.schedulers.steps import MODEL, Step
 GAIN, SHIFT = "gain", "shift"
 
 WEIGHTS = "weights"
-"""Stands in a coefficient's name for the branch where it repairs a layer's weights."""
+"""Stands in a coefficient's name instead of a branch where it repairs a layer's weights."""
 
 
 class Corrector(Protocol):
-    """Gives the correction of one stream of a place at a reused tick; `value` has its channels and its device."""
+    """Gives the correction of one stream of a site at a reused tick; `value` has its channels and its device."""
 
     def correction(self, step: Step, stream: int, value: Tensor) -> Correction: ...
 
@@ -26,11 +26,11 @@ class Corrector(Protocol):
 class Affine:
     """x <- gain[tick] * x + shift[tick], per channel (ERTACache's rectification, CacheQuant's correction).
 
-    Of a whole denoiser x is the value; of a place inside it the feature, before it is added to the stream.
+    Of a whole denoiser x is its output; of a site inside it the feature, before it is added to the stream.
 
     Args:
         coefficients: by name (see `coefficient_name`), fp32 [ticks, channels].
-        denoiser: whose.
+        denoiser: name of the denoiser that they belong to.
     """
 
     def __init__(self, coefficients: Mapping[str, Tensor], denoiser: str) -> None:
@@ -57,10 +57,12 @@ class Affine:
         return None
 
 
-def coefficient_name(place: str, branch: str, stream: int, kind: str) -> str:
-    """Of a correction in a schedule: "transformer/cond/gain", of a second stream "transformer/cond/1/gain"; the place is
-    named as in its table."""
-    return "/".join([place, branch, *([str(stream)] if stream else []), kind])
+def coefficient_name(site: str, branch: str, stream: int, kind: str) -> str:
+    """A correction's name in a schedule: "transformer/cond/gain", of a second stream "transformer/cond/1/gain".
+
+    The site is named as in the schedule's table.
+    """
+    return "/".join([site, branch, *([str(stream)] if stream else []), kind])
 
 
 def channel_dim(tensor: Tensor) -> int:

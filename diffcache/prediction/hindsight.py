@@ -1,4 +1,4 @@
-"""Hindsight: at a computed tick it is known better what the ticks before it should have been."""
+"""Hindsight: once a tick is computed, it is known better what the reused ticks before it should have been."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -7,39 +7,39 @@ from diffcache.prediction.predictors import Polynomial, Predictor
 from diffcache.schedulers.moments import Axis, Moment
 
 DEGREE = 2
-"""Of the curve through computed outputs; with 1 less is made good, and 3 follows every wiggle."""
+"""Degree of the curve through computed outputs. Degree 1 corrects less, and degree 3 follows noise."""
 
 LARGEST = 100.0
-"""A tick that matters so many times more than the one that could make it good is let be."""
+"""A reused tick whose influence is more than so many times that of the computed tick is not corrected there."""
 
 
-class Owed(NamedTuple):
-    """A tick that was reused, and what served it."""
+class ReusedTick(NamedTuple):
+    """A tick that was reused, and the predictor that served it."""
 
     moment: Moment
     predictor: Predictor
 
 
-def amends(
-    owed: Sequence[Owed],
+def hindsight_weights(
+    reused: Sequence[ReusedTick],
     now: Moment,
     past: Sequence[Moment],
     ratio: Callable[[int, int], float | None],
     axis: Axis,
 ) -> list[float]:
-    """The weights with which features add up to what makes reused ticks good.
+    """The weights of a sum of features that, added to the output at `now`, corrects the reused ticks before it.
 
-    A reused tick was extrapolated from the features before it. Once the next one is computed, the curve through that and the
-    ones before interpolates it, with a several times smaller remainder. The difference has gone into the sample; the noise
-    scheduler would carry it to the end. Added to the output that has been computed, times how far that tick's output reaches over
-    how far this one's does, it is taken back:
+    A reused tick was extrapolated from the features before it. When the next tick is computed, the curve through it and
+    the features before interpolates the reused tick, with a remainder several times smaller. The sample already contains
+    the difference, and the noise scheduler would carry it to the end. It is taken back by adding to the computed output
 
         sum_k ratio(k, now) * (interpolated_k - used_k)
 
-    So do predictor-corrector solvers (UniPC, arXiv 2302.04867) with the sample itself, which a feature cache does not see.
+    where the ratio is how much tick k's output moves the result, over how much this tick's output does. Predictor-corrector
+    solvers do the same with the sample (UniPC, arXiv 2302.04867), which a feature cache does not see.
 
     Args:
-        owed: ticks that were reused since the newest of `past`.
+        reused: ticks that were reused since the newest of `past`.
         now: the tick that has been computed.
         past: moments of the stored features, newest first.
         ratio: of two ticks' influence on the result; None where it is unknown.
@@ -51,7 +51,7 @@ def amends(
     known = [now, *past]
     curve = Polynomial(DEGREE, axis)
     total = [0.0] * len(known)
-    for moment, predictor in owed:
+    for moment, predictor in reused:
         share = ratio(moment.tick, now.tick)
         if share is None or abs(share) > LARGEST:
             continue

@@ -66,6 +66,8 @@ class Polynomial(Predictor):
         return {"name": "polynomial", "order": self.depth - 1, "axis": self.axis}
 
     def weights(self, past: Sequence[Moment], target: Moment) -> list[float]:
+        if len(past) == 1:
+            return [1.0]
         at, x = positions(past, target, self.axis)
         weights = []
         for j, x_j in enumerate(at):

@@ -2,15 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from diffcache.schedulers.schedule import Model
-from diffcache.schedulers.steps import Decision, Step
-
-if TYPE_CHECKING:
-    from diffcache.engine.decider import Verdict
+from diffcache.schedulers.steps import Decision, Step, Verdict
 
 MIXED = "+"
 
@@ -48,7 +45,7 @@ class Done(NamedTuple):
     """
 
     step: Step
-    verdicts: Sequence["Verdict"]
+    verdicts: Sequence[Verdict]
     share: float = 1.0
     cached: bool = True
 
@@ -113,8 +110,9 @@ class RunRecord:
         """Notes how much is held for a denoiser now: so many bytes `stored`, in host memory or not, and other tensors."""
         others = bytes_of(tensors)
         self.held[denoiser] = (others, stored) if on_host else (others + stored, 0)
-        self.cache_bytes = max(self.cache_bytes, sum(held for held, _ in self.held.values()))
-        self.host_bytes = max(self.host_bytes, sum(held for _, held in self.held.values()))
+        on_device, in_host_memory = map(sum, zip(*self.held.values(), strict=True))
+        self.cache_bytes = max(self.cache_bytes, on_device)
+        self.host_bytes = max(self.host_bytes, in_host_memory)
 
 
 def _record(denoiser: str, batch: int, parameters: int, done: Done) -> CallRecord:
@@ -129,6 +127,9 @@ def _record(denoiser: str, batch: int, parameters: int, done: Done) -> CallRecor
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:
-    """Of the memory behind tensors; what they share is counted once."""
-    storages = [tensor.untyped_storage() for tensor in tensors]
-    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
+    """Bytes of the memory behind tensors; memory that several share is counted once."""
+    sizes = {}
+    for tensor in tensors:
+        storage = tensor.untyped_storage()
+        sizes[storage._cdata] = storage.nbytes()
+    return sum(sizes.values())

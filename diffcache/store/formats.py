@@ -3,8 +3,7 @@
 import math
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate, starmap
 from typing import Any
@@ -32,41 +31,45 @@ Pair = tuple[Tensor, Tensor | None]
 
 
 class Format:
-    """Each feature by itself.
+    """Each feature is stored alone.
 
     Args:
-        dtype: what is stored is rounded to. None: not at all, and a residual is one precision wider.
-        memory: where it lies.
+        dtype: what features are rounded to. None: not at all, and a residual is one precision wider.
+        memory: where they lie.
+
+    Attributes:
+        as_is: what lies in a ring is what is read from it.
     """
 
     def __init__(self, dtype: torch.dtype | None = None, memory: DeviceMemory | None = None) -> None:
         self.dtype = dtype
         self.memory = memory or DeviceMemory()
+        self.as_is = type(self) is Format and not self.memory.on_host
         self._keep: Callable[[Tensor, Tensor | None], Kept] = (
             keep_residual if dtype is None else partial(store_residual, dtype=dtype)
         )
 
     def push(self, ring: Ring, tick: int, pairs: Sequence[Pair]) -> None:
-        """Makes what was computed at a tick the newest feature; it shares no memory with the pairs."""
+        """Makes what was computed at a tick the ring's newest feature. It shares no memory with the pairs."""
         if len(ring) == ring.maxlen:
             ring.pop()  # before the new one is made: its memory can be used again
         feature = Feature(tick, tuple(starmap(self._keep, pairs)))
         ring.appendleft(
             self.memory.put(feature) if self.memory.on_host else feature
-        )  # a call less at every place
+        )  # a call less at every site
 
     def read(self, ring: Ring, weights: Sequence[float]) -> tuple[list[tuple[Kept, ...]], list[float]]:
-        """Features, and weights with which they add up to the ring's newest ones with these weights."""
+        """Tensors and weights whose weighted sum is that of the ring's newest features with the given weights."""
         features = self.memory.get(ring, len(weights))
         return [feature.tensors for feature in features], list(weights)
 
 
 class EightBits(Format):
-    """The oldest feature in eight bits, and of each newer one what it adds to the one before it.
+    """Eight bits: the oldest feature as it is, and of each newer one its difference to the one before it.
 
-    Predictors weigh the newest feature by 2 and more, and its rounding error too. A difference is much smaller than a
-    feature, and so is its error: what is left is the oldest one's, which weighs 1. Reading costs nothing, because a sum of
-    features is a sum of differences with other weights.
+    Predictors multiply the newest feature by 2 and more, and its rounding error with it. A difference is much smaller than
+    a feature, and so is its rounding error. What remains is the oldest feature's error, whose weight is 1. Reading costs
+    nothing more: a weighted sum of features is a sum of differences with other weights.
 
     Args:
         dtype: torch.int8 or torch.float8_e4m3fn.
@@ -78,11 +81,14 @@ class EightBits(Format):
     def push(self, ring: Ring, tick: int, pairs: Sequence[Pair]) -> None:
         past = self.memory.get(ring, len(ring))
         ticks = [tick, *(feature.tick for feature in past)][: ring.maxlen]
-        with dropped_on_error(past):
+        try:
             streams = [
                 self._coded(pair, [feature.tensors[i] for feature in past], ring.maxlen or 1)
                 for i, pair in enumerate(pairs)
             ]
+        except BaseException as error:
+            forget_on_error(past, error)
+            raise
         ring.clear()
         for feature in zip(ticks, zip(*streams, strict=True), strict=True):
             ring.append(self.memory.put(Feature(*feature)))
@@ -105,7 +111,9 @@ class EightBits(Format):
         for value in reversed(values):
             coded.append(self._rounded(value, total))
             rounded = [_by_row(coded[-1])]
-            total = extrapolate(rounded, [1.0], total, torch.float32)  # its error is made good by the next
+            total = extrapolate(
+                rounded, [1.0], total, torch.float32
+            )  # the next difference includes this one's error
         return coded[::-1]
 
     def _rounded(self, output: Tensor, base: Tensor | None) -> Kept:
@@ -118,15 +126,10 @@ class EightBits(Format):
         return Quantized(values.view(output.shape), scales)
 
 
-@contextmanager
-def dropped_on_error(past: list[Any]) -> Iterator[None]:
-    """A traceback that somebody keeps would keep these features, and those in the frames that are left."""
-    try:
-        yield
-    except BaseException as error:
-        past.clear()
-        traceback.clear_frames(error.__traceback__)
-        raise
+def forget_on_error(past: list[Any], error: BaseException) -> None:
+    """Empties a list of features, and the frames that an error left: a traceback that somebody keeps keeps their locals."""
+    past.clear()
+    traceback.clear_frames(error.__traceback__)
 
 
 def format_of(storage: str | None, memory: DeviceMemory | None = None) -> Format:
@@ -152,7 +155,7 @@ def values_of(kept: Kept) -> Tensor:
 
 
 def plain(past: Sequence[Kept], weights: Sequence[float]) -> Tensor:
-    """What was read of one stream, added up."""
+    """The weighted sum of what was read of one stream."""
     if isinstance(past[0], Residual):
         return extrapolate(past, weights, None, wide(past[0].both))
     newest = values_of(past[0])

@@ -1,4 +1,4 @@
-"""Where stored features lie: on the device that computed them, or in host memory, one read ahead."""
+"""Where stored features lie: on the device that computed them, or in host memory."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -25,16 +25,16 @@ class Feature:
 
 
 class DeviceMemory:
-    """Features stay where they are."""
+    """Features stay on the device that computed them."""
 
     on_host = False
 
     def put(self, feature: Feature) -> Feature:
-        """The feature, where it is to lie."""
+        """Moves a feature to where it is to lie."""
         return feature
 
     def get(self, ring: Sequence[Feature], count: int) -> list[Feature]:
-        """The newest of a ring, on the device that computes."""
+        """The newest `count` features of a ring, on the device that computes."""
         return list(islice(ring, count))
 
     def rest(self) -> None:
@@ -42,13 +42,13 @@ class DeviceMemory:
 
 
 class HostMemory(DeviceMemory):
-    """Host memory: on CUDA it is pinned, and a stream of its own carries what comes and goes.
+    """Features lie in host memory. On CUDA it is pinned, and a stream of its own copies to and from it.
 
-    A ring that is read brings along the one that was read after it in the call before. So while a site is reused, the
-    next one's features are on their way; between calls none is on the device.
+    Reading a ring also starts to copy the ring that was read after it in the call before. So the next site's features are
+    on their way while a site is reused. Between calls no feature is on the device.
 
     Args:
-        device: that computes.
+        device: the device that computes.
     """
 
     on_host = True

@@ -1,4 +1,4 @@
-"""How a module's output splits into tensors, and which input each of them is a residual to."""
+"""Streams: the tensors that a module's output consists of, and the input that each of them is a residual to."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from diffcache.host.call import Call
-from diffcache.kernels.extrapolate import Correction, extrapolate
+from diffcache.kernels.extrapolate import NO_CORRECTION, Correction, extrapolate
 from diffcache.kernels.residual import store_residual
 from diffcache.store.formats import Pair, values_of
 from diffcache.store.placement import Kept
@@ -58,9 +58,11 @@ _form = attrgetter("shape", "dtype")
 
 
 class Layout:
-    """Learned from a computed call; what it says holds for all calls that look like it.
+    """How a module's output splits into streams. Learned from a computed call; it holds for all calls that look alike.
 
     Attributes:
+        streams: the output's tensors, but for arguments that the module only hands on.
+        residual: streams are stored as what the module adds to its input, not as they are.
         complete: there are tensors, and nothing in the output could hide others.
         given: takes what `based_alike`, `based`, `predict` and `join` need out of a call's arguments.
 
@@ -68,7 +70,7 @@ class Layout:
         call: the computed call.
         output: what the module returned: a tensor, or tensors in tuples, lists, dicts or output classes.
         residual: store what the module adds to its input (True) or its output as it is.
-        continues: for an output, by place, the argument that it is known to continue.
+        continues: by index of an output, the argument that it is known to continue.
     """
 
     def __init__(
@@ -80,25 +82,25 @@ class Layout:
         paths = {id(tensor): path for path, tensor in call.tensors.items()}
         self._constants = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         self._passed = {i: paths[id(leaf)] for i, leaf in enumerate(leaves) if id(leaf) in paths}
-        self._places = [
+        self._indices = [
             i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and i not in self._passed
         ]
-        outputs = [leaves[i] for i in self._places]
+        outputs = [leaves[i] for i in self._indices]
         self.residual = residual
         self.complete = len(outputs) > 0 and all(isinstance(leaf, PLAIN) for leaf in self._constants)
-        known = {self._places.index(i): path for i, path in (continues or {}).items() if i in self._places}
+        known = {self._indices.index(i): path for i, path in (continues or {}).items() if i in self._indices}
         self.streams = _match(call, outputs, known)
         uncut = not residual or all(stream.dim is None for stream in self.streams)
         self._bases = [stream.source or "" if residual else "" for stream in self.streams] if uncut else None
         self._first_latent = next((path for path in call.tensors if call.is_latent(path)), None)
-        self.given = call.picker([*(self.sources() if residual else ()), *self._passed.values()])
+        self.given = call.signature.picker([*(self.sources() if residual else ()), *self._passed.values()])
         given = self.given(call.args, call.kwargs).values()
         self._forms = _forms((*leaves, *given)) if self.complete else None
 
     def split(self, output: Any) -> list[Tensor]:
         """The output's tensors, in order, but for arguments that the module only hands on."""
         leaves = pytree.tree_leaves(output)
-        return [leaves[i] for i in self._places]
+        return [leaves[i] for i in self._indices]
 
     def fits(self, call: Call, output: Any) -> bool:
         """Whether a computed call looks like the one learned from."""
@@ -112,7 +114,7 @@ class Layout:
             given: the call's tensors, as the attribute `given` takes them.
         """
         leaves = self._alike(output, given)
-        return None if leaves is None else self.based(given, map(leaves.__getitem__, self._places))
+        return None if leaves is None else self.based(given, map(leaves.__getitem__, self._indices))
 
     def _alike(self, output: Any, given: Mapping[str, Any]) -> Sequence[Any] | None:
         """The leaves of an output that looks, as its call does, like the one learned from."""
@@ -135,12 +137,14 @@ class Layout:
 
     def join(self, outputs: Sequence[Tensor], tensors: Mapping[str, Tensor]) -> Any:
         """An output like the one learned from, made of other `outputs` and the call's own `tensors`."""
+        if self._spec.is_leaf() and outputs:
+            return outputs[0]
         leaves = list(self._constants)
-        for place, path in self._passed.items():
-            leaves[place] = tensors[path]
-        for place, output in zip(self._places, outputs, strict=True):
-            leaves[place] = output
-        return pytree.tree_unflatten(leaves, self._spec)
+        for index, path in self._passed.items():
+            leaves[index] = tensors[path]
+        for index, output in zip(self._indices, outputs, strict=True):
+            leaves[index] = output
+        return tuple(leaves) if self._is_flat else pytree.tree_unflatten(leaves, self._spec)
 
     def based(self, tensors: Mapping[str, Tensor], outputs: Iterable[Tensor]) -> list[Pair]:
         """What to store of a computed call: each output, and the base that it is to be a residual to."""
@@ -160,26 +164,32 @@ class Layout:
         tensors: Mapping[str, Tensor],
         features: Sequence[Sequence[Kept]],
         weights: Sequence[float],
-        corrections: Sequence[Correction],
+        corrections: Sequence[Correction] | None = None,
     ) -> list[Tensor]:
-        """The outputs of a reused call, from the `features` of past calls (newest first) and their weights, corrected
-        stream by stream."""
-        return [
-            extrapolate(
-                past,
-                weights,
-                stream.base(tensors, values_of(past[0])) if self.residual else None,
-                stream.dtype,
-                correction,
-            )
-            if stream.dtype.is_floating_point
-            else values_of(past[0]).clone()
-            for stream, past, correction in zip(
-                self.streams, zip(*features, strict=True), corrections, strict=True
-            )
-        ]
+        """The outputs of a reused call.
 
-    def amended(
+        Args:
+            tensors: the call's, to which residuals are added.
+            features: of past calls, newest first.
+            weights: one for each feature.
+            corrections: one for each stream; None for none.
+        """
+        outputs = []
+        for i, stream in enumerate(self.streams):
+            past = [feature[i] for feature in features]
+            if not stream.dtype.is_floating_point:
+                outputs.append(values_of(past[0]).clone())
+                continue
+            base = None
+            if self.residual and stream.source is not None:
+                base = tensors[stream.source]
+                if stream.dim is not None:
+                    base = stream.base(tensors, values_of(past[0]))
+            correction = NO_CORRECTION if corrections is None else corrections[i]
+            outputs.append(extrapolate(past, weights, base, stream.dtype, correction))
+        return outputs
+
+    def corrected(
         self,
         tensors: Mapping[str, Tensor],
         outputs: Sequence[Tensor],
@@ -187,19 +197,21 @@ class Layout:
         features: Sequence[Sequence[Kept]],
         weights: Sequence[float],
     ) -> list[Tensor]:
-        """The outputs of a computed call, plus `own` of their features and a weighted sum of past `features`; where an output
-        does not evolve a latent (a learned variance), it stays as it is."""
-        amended, changes = [output.clone() for output in outputs], []
+        """Computed outputs, plus `own` times their features and a weighted sum of past `features`.
+
+        What does not evolve a latent (a learned variance) stays as it is.
+        """
+        corrected, changes = [output.clone() for output in outputs], []
         for output, feature, past in zip(
             outputs, self.features(tensors, outputs), zip(*features, strict=True), strict=True
         ):
             if output.is_floating_point():
                 output = extrapolate(past, weights, None, torch.float32).add_(feature, alpha=own)
             changes.append(output)
-        for value, change in zip(self.evolved(amended), self.evolved(changes), strict=True):
+        for value, change in zip(self.evolved(corrected), self.evolved(changes), strict=True):
             if value.is_floating_point():
                 value.add_(change)
-        return amended
+        return corrected
 
     def latents(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
         """What adaptive decisions look at on the way in: the part of each input that its output evolves.
@@ -225,9 +237,9 @@ class Layout:
 
 
 def _forms(values: Sequence[Any]) -> list[Any]:
-    """Shapes and dtypes of tensors; what is none, as it is, and its type."""
+    """Shapes and dtypes of tensors; type and value of anything else."""
     try:
-        return [*map(_form, values)]  # called at every place, where hardly ever anything is none
+        return [*map(_form, values)]  # called at every site, where nearly always all are tensors
     except AttributeError:
         return [_form(value) if isinstance(value, Tensor) else (type(value), value) for value in values]
 

@@ -85,7 +85,7 @@ def keys_of_picture(denoiser: nn.Module, args: Any, kwargs: dict[str, Any]) -> d
         denoiser: a plain module.
         args, kwargs: of an example call.
     """
-    latents = {id(latent) for latent in Call(denoiser, args, kwargs).latents}
+    latents = {id(latent) for latent in Call.of(denoiser, args, kwargs).latents}
 
     def moved(leaf: Any) -> Any:
         return 1 - leaf if id(leaf) in latents else leaf

@@ -14,13 +14,15 @@ from torch.utils import _pytree as pytree
 from diffcache.attach.attach import detach
 from diffcache.attach.overrides import denoiser_members, noise_scheduler_members
 from diffcache.discovery.site_names import SUB_LAYERS
-from diffcache.discovery.units import unit_members, watched
-from diffcache.engine.branches import Branches, conditioning_of
+from diffcache.engine.branches import Branches
 from diffcache.engine.scopes import PipelineScope, entered
 from diffcache.hooks.class_swap import swapped
+from diffcache.hooks.watcher import unit_members, watched
 from diffcache.host.call import Call as DenoiserCall
 from diffcache.host.compiled import each_uncompiled, uncompiled
 from diffcache.host.components import denoisers_of, noise_schedulers_of
+from diffcache.noise_schedulers.timetable import Timetable
+from diffcache.prediction.predictors import Hold
 from diffcache.profiling.recording.calling import Call, calls_hash
 from diffcache.profiling.recording.pictures import generators, pictures_of
 from diffcache.profiling.searching.checkpoints import claimed, log_line
@@ -31,6 +33,7 @@ from diffcache.schedulers.schedule import Schedule
 from diffcache.schedulers.search.harmonica import Learn, Trainer, Training
 from diffcache.schedulers.search.router import Gates, Router, cut
 from diffcache.store.formats import Format
+from diffcache.store.rings import Setup
 
 CHECKPOINT, ABOUT, LOG = "router.safetensors", "router.json", "router.jsonl"
 CONFIDENCE = 1.0
@@ -93,11 +96,12 @@ class _Student(PipelineScope):
         super().__init__(None, owner.denoisers, owner.pipe, noise_schedulers_of(owner.pipe))
         self.owner, self.gates, self.learn = owner, gates, learn
         self.watches = owner.ends
-        self.branches = {id(module): Branches(1, Format()) for module in owner.denoisers.values()}
+        nothing_stored = Setup(Hold(), Format(), Timetable())
+        self.branches = {id(module): Branches(nothing_stored) for module in owner.denoisers.values()}
         self.lane = ""
 
     def call(self, module: nn.Module, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self.lane, self.gates.tick = self._place(module, DenoiserCall(uncompiled(module), args, kwargs))
+        self.lane, self.gates.tick = self._place(module, DenoiserCall.of(uncompiled(module), args, kwargs))
         if self.learn is None or not self.gates.tick:
             with watched(self):
                 return forward(*args, **kwargs)
@@ -118,15 +122,12 @@ class _Student(PipelineScope):
 
     def _place(self, module: nn.Module, call: DenoiserCall) -> tuple[str, int]:
         """Guidance pass and tick of a call."""
-        if self.run is None or self.run.over:
-            self._begin()
-        self.locate(call)
-        assert self.run is not None
-        turn = self.run.turn(self.context, by_order=False)
+        progress = self.run_of(call).progress
+        progress.called, tick = True, progress.tick
         branches = self.branches[id(uncompiled(module))]
-        branches.begin_tick(turn.tick)
-        branch = branches.identify(conditioning_of(call, set()), turn.context, by_order=False)
-        return branch.name, turn.tick
+        branches.begin_tick(tick)
+        branch = branches.identify(call.conditioning(()), self.context, by_order=False)
+        return branch.name, tick
 
 
 def train_router(

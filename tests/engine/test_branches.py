@@ -4,9 +4,13 @@ from typing import Any
 
 import torch
 
-from diffcache.engine.branches import Argument, Branches
+from diffcache.engine.branches import Branches
+from diffcache.host.call import Argument
+from diffcache.noise_schedulers.timetable import Timetable
+from diffcache.prediction.predictors import Hold
 from diffcache.store.formats import Format
 from diffcache.store.placement import Feature
+from diffcache.store.rings import Setup
 
 COND, UNCOND = torch.randn(1, 4, 8), torch.randn(1, 4, 8)
 
@@ -15,7 +19,7 @@ class Loop:
     """Feeds calls into Branches and marks each found branch as having stored something."""
 
     def __init__(self) -> None:
-        self.branches = Branches(depth=1, format=Format())
+        self.branches = Branches(Setup(Hold(), Format(), Timetable()))
         self.tick = -1
 
     def __call__(

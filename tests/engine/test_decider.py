@@ -1,4 +1,4 @@
-"""What the planner decides at several sites of one denoiser."""
+"""What the decider decides at several sites of one denoiser."""
 
 from collections.abc import Sequence
 
@@ -6,14 +6,19 @@ import pytest
 import torch
 
 from diffcache.config import RunFacts
+from diffcache.discovery.sites import Site
 from diffcache.engine.branches import Branch
-from diffcache.engine.decider import Planner, Verdict
+from diffcache.engine.choices import choices_of
+from diffcache.engine.decider import Decider
+from diffcache.noise_schedulers.timetable import Timetable
+from diffcache.prediction.predictors import Hold
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.schedulers.by_site import BySite
 from diffcache.schedulers.guards import CAP, Guards, History
 from diffcache.schedulers.interval import Interval
-from diffcache.schedulers.steps import Decision, Step
+from diffcache.schedulers.steps import Decision, Step, Verdict
 from diffcache.store.formats import Format
+from diffcache.store.rings import Setup
 
 
 class Differing(UniformConfig):
@@ -25,14 +30,14 @@ class Differing(UniformConfig):
 
 def decided(config: UniformConfig, tick: int, stored: dict[str, int]) -> dict[str, Verdict]:
     """The leading branch's verdicts at a tick, by site, each of which has stored a feature at some tick."""
-    planner = Planner(config, RunFacts(denoiser="Net", experts=1, num_ticks=9, site="net"))
-    branch = Branch("0", None, 1, Format())
-    planner.begin(branch, tick, 1)
-    found = {}
+    decider = Decider(choices_of(config, RunFacts(denoiser="Net", experts=1, num_ticks=9, site="net")))
+    branch = Branch("0", None, Setup(Hold(), Format(), Timetable(9)))
+    branch.tick = tick
     for site, last in stored.items():
         branch.store(site).push(last, 0, [(torch.zeros(1), None)])
-        [found[site]] = planner.verdicts(Step(tick, 9, "0", site=site, kind="block"), branch, lambda lane: [])
-    return found
+    sites = [Site(name, "block", (name,), (), 0, 0.1) for name in stored]
+    decided = decider.site_verdicts(Step(tick, 9, "0"), branch, sites, lambda lane: [])
+    return {step.site: verdict for step, [verdict] in decided}
 
 
 def test_sites_of_different_age_are_decided_apart() -> None:

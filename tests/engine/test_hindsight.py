@@ -127,9 +127,9 @@ def test_a_learned_variance_is_left_as_it_is() -> None:
     call = Call(net, (latent, torch.tensor([1.0])), {})
     output = torch.full((1, 4, 4), 3.0)
     layout = Layout(call, output, residual=False)
-    (amended,) = layout.amended(call.tensors, [output], 1.0, [(torch.full((1, 4, 4), 5.0),)], [-1.0])
-    assert torch.equal(amended[:, :2], torch.full((1, 2, 4), 3.0 + 3.0 - 5.0))
-    assert torch.equal(amended[:, 2:], output[:, 2:])
+    (corrected,) = layout.corrected(call.tensors, [output], 1.0, [(torch.full((1, 4, 4), 5.0),)], [-1.0])
+    assert torch.equal(corrected[:, :2], torch.full((1, 2, 4), 3.0 + 3.0 - 5.0))
+    assert torch.equal(corrected[:, 2:], output[:, 2:])
 
 
 def test_whole_numbers_are_left_as_they_are() -> None:
@@ -137,8 +137,8 @@ def test_whole_numbers_are_left_as_they_are() -> None:
     call = Call(net, (latent, torch.tensor([1.0])), {})
     outputs = [torch.tensor([[5, 7]]), torch.ones(1, 3, 9)]
     layout = Layout(call, tuple(outputs), residual=False)
-    amended = layout.amended(call.tensors, outputs, 1.0, [tuple(outputs)], [-1.0])
-    assert torch.equal(amended[0], outputs[0])
+    corrected = layout.corrected(call.tensors, outputs, 1.0, [tuple(outputs)], [-1.0])
+    assert torch.equal(corrected[0], outputs[0])
 
 
 def test_a_noise_scheduler_that_cannot_be_tried_out_is_reported_and_costs_nothing(
@@ -147,7 +147,7 @@ def test_a_noise_scheduler_that_cannot_be_tried_out_is_reported_and_costs_nothin
     pipe = curved_pipeline()
     without = held(pipe, False)
     pipe.register_modules(scheduler=Picky())
-    monkeypatch.setattr("diffcache.store.rings.amends", None)
+    monkeypatch.setattr("diffcache.store.rings.hindsight_weights", None)
     assert torch.equal(held(pipe, True), without)
     assert any("no hindsight: Picky" in note for note in report(pipe).notes)
 

@@ -31,11 +31,13 @@ from diffcache.config import GuidanceRule
 from diffcache.engine.branches import Branch
 from diffcache.engine.guidance_pass import Guidance
 from diffcache.kernels.quantize import quantize_feature
-from diffcache.noise_schedulers.timetable import Timetable, Turn
+from diffcache.noise_schedulers.timetable import Timetable
+from diffcache.prediction.predictors import Hold
 from diffcache.reports.records import RunRecord
 from diffcache.schedulers.guards import Guards
 from diffcache.schedulers.interval import Interval
 from diffcache.store.formats import Format
+from diffcache.store.rings import Setup
 
 
 def ends_well(pipe: Any, name: str) -> BaseException | None:
@@ -211,7 +213,7 @@ def test_what_an_expert_held_no_longer_counts_when_it_has_handed_over() -> None:
 def test_what_the_leading_pass_returned_counts_while_the_other_one_waits_for_it() -> None:
     guidance = Guidance("net", GuidanceRule(Interval(2)), Guards(0, 0), RunRecord())
     output = torch.randn(2, 3)
-    guidance.lead(Turn(0, Timetable(4), None, by_order=True), Branch("cond", None, 1, Format()), (output,))
+    guidance.lead(0, Branch("cond", None, Setup(Hold(), Format(), Timetable(4))), (output,))
     assert list(guidance.tensors()) == [output]
 
 

@@ -56,19 +56,19 @@ def test_arguments_are_bound_as_inspect_binds_them(cls: type) -> None:
     for given in range(5):
         for names in chain.from_iterable(permutations("abcdx", count) for count in range(4)):
             args, kwargs = tuple(range(given)), dict.fromkeys(names, 7)
-            call = Call(cls(), args, kwargs)
+            call = Call.of(cls(), args, kwargs)
             assert list(call.leaves.items()) == flat(expected(cls, args, kwargs))
 
 
 @pytest.mark.parametrize("cls", [NameOnly, Rest, Plain, Anything])
 def test_what_is_picked_is_what_is_bound(cls: type) -> None:
-    pick = Call(cls(), (0, (1, 2)), {"c": 3}).picker(["a", "b.1", "c"])
+    pick = Call.of(cls(), (0, (1, 2)), {"c": 3}).signature.picker(["a", "b.1", "c"])
     for args, kwargs in (((0, (1, 2)), {"c": 3}), ((0,), {"b": (1, 2)}), ((), {"c": 3, "b": (1, 2), "a": 0})):
-        leaves = Call(cls(), args, kwargs).leaves
+        leaves = Call.of(cls(), args, kwargs).leaves
         assert pick(args, kwargs) == {path: leaves.get(path) for path in ("a", "b.1", "c")}
 
 
 def test_plain_arguments_are_picked_however_they_are_given() -> None:
-    pick = Call(Plain(), (1, 2), {}).picker(["b", "c"])
+    pick = Call.of(Plain(), (1, 2), {}).signature.picker(["b", "c"])
     assert pick((0, 7), {"c": 8}) == pick((), {"c": 8, "b": 7, "a": 0}) == {"b": 7, "c": 8}
     assert pick((0, 7), {}) == {"b": 7, "c": None}

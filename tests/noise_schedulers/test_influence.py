@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from diffcache.noise_schedulers.influence import AMPLIFIED, Influence
-from diffcache.noise_schedulers.timetable import sigmas_of
+from diffcache.noise_schedulers.quirks import sigmas_of
 
 STEPS = 12
 SCHEDULERS: dict[str, dict[str, Any]] = {

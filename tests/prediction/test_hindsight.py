@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diffcache.prediction.hindsight import LARGEST, Owed, amends
+from diffcache.prediction.hindsight import LARGEST, ReusedTick, hindsight_weights
 from diffcache.prediction.predictors import Hold, Polynomial
 from diffcache.schedulers.moments import Moment
 
@@ -28,34 +28,38 @@ def added(weights: list[float], *ticks: int) -> float:
 
 
 def test_what_was_held_is_replaced_by_the_curve() -> None:
-    owed = [Owed(moment(tick), Hold()) for tick in (3, 4)]
-    weights = amends(owed, moment(5), [moment(2), moment(1)], even, "sigma")
+    reused = [ReusedTick(moment(tick), Hold()) for tick in (3, 4)]
+    weights = hindsight_weights(reused, moment(5), [moment(2), moment(1)], even, "sigma")
     lacked = curved(3) + curved(4) - 2 * curved(2)
     assert added(weights, 5, 2, 1) == pytest.approx(lacked)
 
 
 def test_each_tick_counts_as_far_as_it_reaches() -> None:
-    owed = [Owed(moment(3), Hold()), Owed(moment(4), Polynomial(1))]
+    reused = [ReusedTick(moment(3), Hold()), ReusedTick(moment(4), Polynomial(1))]
     reach = {3: 2.0, 4: 0.5}
-    weights = amends(owed, moment(6), [moment(2), moment(0)], lambda tick, to: reach[tick] / to, "sigma")
+    weights = hindsight_weights(
+        reused, moment(6), [moment(2), moment(0)], lambda tick, to: reach[tick] / to, "sigma"
+    )
     line = curved(2) + (curved(2) - curved(0)) * 1.0
     lacked = 2 / 6 * (curved(3) - curved(2)) + 0.5 / 6 * (curved(4) - line)
     assert added(weights, 6, 2, 0) == pytest.approx(lacked)
 
 
 def test_older_features_than_the_curve_needs_are_used_up_to_what_the_predictor_used() -> None:
-    owed = [Owed(moment(5), Polynomial(2))]
-    weights = amends(owed, moment(6), [moment(4), moment(2), moment(1)], even, "sigma")
+    reused = [ReusedTick(moment(5), Polynomial(2))]
+    weights = hindsight_weights(reused, moment(6), [moment(4), moment(2), moment(1)], even, "sigma")
     assert len(weights) == 4
     assert added(weights, 6, 4, 2, 1) == pytest.approx(0)  # a parabola had nothing to make good
 
 
 def test_one_feature_gives_a_line() -> None:
-    weights = amends([Owed(moment(1), Hold())], moment(2), [moment(0)], even, "sigma")
+    weights = hindsight_weights([ReusedTick(moment(1), Hold())], moment(2), [moment(0)], even, "sigma")
     assert weights == pytest.approx([0.5, -0.5])
 
 
 @pytest.mark.parametrize("ratio", [None, 2 * LARGEST, -2 * LARGEST])
 def test_a_tick_without_a_ratio_or_with_a_huge_one_is_let_be(ratio: float | None) -> None:
-    weights = amends([Owed(moment(1), Hold())], moment(2), [moment(0)], lambda tick, to: ratio, "sigma")
+    weights = hindsight_weights(
+        [ReusedTick(moment(1), Hold())], moment(2), [moment(0)], lambda tick, to: ratio, "sigma"
+    )
     assert weights == [0, 0]

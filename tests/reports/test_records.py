@@ -2,9 +2,8 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from diffcache.engine.decider import Verdict
 from diffcache.reports.records import Done, RunRecord
-from diffcache.schedulers.steps import Decision, Step
+from diffcache.schedulers.steps import Decision, Step, Verdict
 
 
 def noted(record: RunRecord, tick: int) -> None:

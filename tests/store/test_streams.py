@@ -22,7 +22,7 @@ class Takes(nn.Module):
 
 
 def call(**arguments: Any) -> Call:
-    return Call(Takes(), (), arguments)
+    return Call.of(Takes(), (), arguments)
 
 
 def hold(layout: Layout, at: Call, outputs: list[Tensor], now: Call) -> list[Tensor]:

@@ -1,0 +1,73 @@
+"""What a method chooses for one denoiser in one run: where, when, how, and repaired how."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from diffcache.config import CacheConfig, GuidanceRule, RunFacts
+from diffcache.discovery.taps import Tap
+from diffcache.prediction.correctors import Corrector
+from diffcache.prediction.predictors import Predictor
+from diffcache.schedulers.base import CacheScheduler
+from diffcache.schedulers.guards import Guards
+from diffcache.store.formats import Format
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """A method for one denoiser in one run. The engine knows this, and no config.
+
+    Attributes:
+        facts: what is known of the run.
+        sites: where: names or kinds of sites (see `diffcache.discovery.site_names`).
+        tap: what signals are measured on; None for the denoiser's latents.
+        residual: what is stored: what a site adds to its latent, or its output as it is.
+        scheduler: when: makes a fresh cache scheduler.
+        guards: what may turn a reuse into a compute.
+        watch: bound of the watch over the predictor; None for none.
+        predictor: how.
+        corrector: repaired how; None for not at all.
+        hindsight: reused ticks are corrected when the next one is computed.
+        format: how features lie in memory.
+        cache_dtype: the name of that format's dtype; None for as computed.
+        guidance: when and how the unconditional pass is rebuilt; None to treat all passes alike.
+        per_sample: every sample of a batch is decided by itself.
+        each_branch: every branch is decided by itself.
+    """
+
+    facts: RunFacts
+    sites: tuple[str, ...]
+    tap: Tap | None
+    residual: bool
+    scheduler: Callable[[], CacheScheduler]
+    guards: Guards
+    watch: float | None
+    predictor: Predictor
+    corrector: Corrector | None
+    hindsight: bool
+    format: Format
+    cache_dtype: str | None
+    guidance: GuidanceRule | None
+    per_sample: bool
+    each_branch: bool
+
+
+def choices_of(config: CacheConfig, facts: RunFacts) -> Choices:
+    """What a method chooses for a run. An affine repair is no weighted sum of features, so it has no hindsight."""
+    corrector = config.corrector(facts)
+    return Choices(
+        facts=facts,
+        sites=config.places(facts),
+        tap=config.tap(facts),
+        residual=config.residual,
+        scheduler=lambda: config.scheduler(facts),
+        guards=config.guards(facts),
+        watch=config.watch,
+        predictor=config.predictor_for(facts),
+        corrector=corrector,
+        hindsight=config.looks_back and facts.evolves and corrector is None,
+        format=config.format(facts),
+        cache_dtype=config.storage,
+        guidance=config.guidance(facts),
+        per_sample=config.by_sample,
+        each_branch=config.each_branch,
+    )

@@ -1,0 +1,55 @@
+"""Compares, at computed ticks, what would have been reused with what was computed."""
+
+import torch
+from torch import Tensor
+
+from diffcache.engine.decider import Lane
+from diffcache.engine.watch import COMPARED, errors_of
+from diffcache.reports.records import RunRecord
+from diffcache.schedulers.steps import Decision, Step
+from diffcache.store.rings import Store, Tensors
+
+
+class Comparison:
+    """Measures the errors of one run. They stay on the device until the run is over.
+
+    Attributes:
+        errors: at a computed tick, the last computed tick before it, kinds of reuse, and the error of each, fp32 [kinds].
+    """
+
+    def __init__(self) -> None:
+        self.errors: list[tuple[int, int, tuple[Decision, ...], Tensor]] = []
+
+    def compare(
+        self, lane: Lane, index: int, step: Step, store: Store, tensors: Tensors, computed: list[Tensor]
+    ) -> None:
+        """Notes how far a lane would have been from what it computed at `step`, had it been reused.
+
+        Args:
+            lane, index: the lane, and which of the store's it is.
+            tensors: the call's.
+            computed: the outputs that evolve latents.
+        """
+        last, asked = store.last_computed(index), lane.scheduler.compares
+        longer = last is not None and step.tick - last > 1  # a step of one tick says little about longer ones
+        if last is None or not (longer or asked):
+            return
+        kinds = asked or COMPARED
+        guesses = [store.value(kind, step, index, tensors, corrected=False) for kind in kinds]
+        errors = errors_of(map(store.learned.evolved, guesses), computed)
+        if asked:
+            lane.scheduler.compared(store.moments(index), step.moment, errors)
+        if longer:
+            self.errors.append((step.tick, last, kinds, errors))
+            if lane.watch is not None and len(store.rings[index]) > 1:
+                lane.watch.note(errors)
+
+    def close(self, record: RunRecord) -> None:
+        """Reads the errors from the device, all at once, and writes them down."""
+        if self.errors:
+            values = torch.stack([errors for *_, errors in self.errors]).tolist()
+            record.errors += [
+                (tick, last, {kind.value: error for kind, error in zip(kinds, row, strict=True)})
+                for (tick, last, kinds, _), row in zip(self.errors, values, strict=True)
+            ]
+        self.errors = []

@@ -1,0 +1,27 @@
+"""What other people's code is known to call things, where nothing in an object tells it."""
+
+TIMES = frozenset({"t", "r", "time", "times", "sigma", "sigmas", "noise_level", "noise_labels"})
+"""Names of a denoiser's time arguments that do not contain "timestep"."""
+
+CONDITIONAL_FIRST = frozenset({"DiTTransformer2DModel", "LuminaNextDiT2DModel"})
+"""Denoisers whose pipelines put the conditional half of a batch first; all others put it second."""
+
+ROW_COUNTING = "PAG"
+"""Part of the names of Diffusers' attention processors for perturbed-attention guidance. They cut the batch into passes
+by counting rows, so that some rows without the others come out wrong."""
+
+FOREIGN_HOOKS = frozenset(
+    {
+        "diffusers.hooks.first_block_cache",
+        "diffusers.hooks.faster_cache",
+        "diffusers.hooks.mag_cache",
+        "diffusers.hooks.pyramid_attention_broadcast",
+        "diffusers.hooks.sea_cache",
+        "diffusers.hooks.taylorseer_cache",
+        "diffusers.hooks.text_kv_cache",
+    }
+)
+"""Modules of Diffusers' hooks that cache features."""
+
+ADAPTER_MARKS = ("_hf_peft_config_loaded", "encoder_hid_proj", "image_proj")
+"""Attributes of a denoiser that are set where adapters are loaded: LoRA's, and IP-Adapter's by kind of denoiser."""
