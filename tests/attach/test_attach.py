@@ -19,9 +19,9 @@ from diffusers import (
     TaylorSeerCacheConfig,
 )
 from diffusers.hooks import apply_first_block_cache
-from harness import STEPS, accelerated, counted, plain, reference, render, reused, reweighted
+from support.harness import STEPS, accelerated, counted, plain, reference, render, reused, reweighted
+from support.toys import by_embeds, toy_pipeline
 from torch import nn
-from toys import by_embeds, toy_pipeline
 from zoo.pipelines import CASES
 
 from diffcache import ConfigError, TargetError, UniformConfig, accelerate, paused, plan, report, restore
@@ -200,7 +200,9 @@ def test_mistakes_are_one_sentence_and_leave_the_pipeline_alone(
     assert report(pipe).method == "uniform"
 
 
-@pytest.mark.parametrize("target", [object(), None, "pipe", {}, nn.Linear], ids=lambda target: type(target).__name__)
+@pytest.mark.parametrize(
+    "target", [object(), None, "pipe", {}, nn.Linear], ids=lambda target: type(target).__name__
+)
 def test_what_is_no_pipeline_is_refused(target: Any) -> None:
     for function in (accelerate, report):
         with pytest.raises(TargetError):

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from harness import dressed
+from support.harness import dressed
+from support.toys import ToyDenoiser, ToyPipeline, ToyScheduler, by_embeds, toy_pipeline
 from torch import Tensor
-from toys import ToyDenoiser, ToyPipeline, ToyScheduler, by_embeds, toy_pipeline
 from zoo.pipelines import CASES
 
 from diffcache import ConfigError, TargetError, accelerate, denoising_run, report, restore

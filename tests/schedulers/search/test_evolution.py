@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from schedulers.search.toy import Toy
+from support.search_toy import Toy
 from torch import Tensor
 
 from diffcache.schedulers.errors import ConfigError, ScheduleError
@@ -114,7 +114,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from schedulers.search.toy import Toy
+from support.search_toy import Toy
 from diffcache.schedulers.search.evolution import Evolution
 
 toy, path = Toy(), Path(sys.argv[1])
