@@ -9,7 +9,7 @@ from tqdm import tqdm
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from coverage_checks import SITES, check
+from support.coverage_checks import SITES, check
 from zoo.denoisers import CASES, UNBUILDABLE
 
 HEAD = f"""# Coverage

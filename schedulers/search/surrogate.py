@@ -36,7 +36,9 @@ class ErrorModel:
         self._mean, self._spread = scores[:, 0].mean(), scores[:, 0].std(correction=0).clamp_min(1e-9)
         gram = _kernel(self._known, self._known) + self.ridge * torch.eye(len(tables), dtype=torch.float64)
         self._weights = torch.linalg.solve(gram, (scores[:, 0] - self._mean) / self._spread)
-        self._price: Tensor = torch.linalg.lstsq(self._macs(tables), scores[:, 1:]).solution
+        # torch's default driver, gelsy, reads memory that nobody wrote (pytorch#187411): one fit in ten differs in its last bits
+        line = torch.linalg.lstsq(self._macs(tables), scores[:, 1:], driver="gelsd")
+        self._price: Tensor = line.solution
 
     def predict(self, tables: Tensor) -> Tensor:
         """Foretold scores, float64 [n, 2]."""

@@ -19,9 +19,9 @@ from diffusers import (
     TaylorSeerCacheConfig,
 )
 from diffusers.hooks import apply_first_block_cache
-from harness import STEPS, accelerated, counted, plain, reference, render, reused, reweighted
+from support.harness import STEPS, accelerated, counted, plain, reference, render, reused, reweighted
+from support.toys import by_embeds, toy_pipeline
 from torch import nn
-from toys import by_embeds, toy_pipeline
 from zoo.pipelines import CASES
 
 from diffcache import ConfigError, TargetError, UniformConfig, accelerate, paused, plan, report, restore

@@ -9,7 +9,20 @@ from typing import Any
 
 import pytest
 import torch
-from harness import (
+from peft.utils import get_peft_model_state_dict
+from support.features import (
+    at_step,
+    attention_slicing,
+    bfloat16,
+    channels_last,
+    denoiser,
+    group_offload,
+    layerwise_casting,
+    leaf_offload,
+    lora,
+    model_offload,
+)
+from support.harness import (
     STEPS,
     accelerated,
     all_calls,
@@ -19,58 +32,12 @@ from harness import (
     reference_calls,
     render,
 )
-from peft import LoraConfig
-from peft.utils import get_peft_model_state_dict
 from torch import Tensor
 from zoo.pipelines import CASES
 
 from diffcache import accelerate, report, restore
 
 NAMES = ["WanPipeline", "StableDiffusionPipeline"]
-CPU = torch.device("cpu")
-
-
-def denoiser(pipe: Any) -> Any:
-    return pipe.components.get("transformer") or pipe.components["unet"]
-
-
-def model_offload(pipe: Any) -> None:
-    pipe.enable_model_cpu_offload(device="cpu")
-
-
-def group_offload(pipe: Any) -> None:
-    denoiser(pipe).enable_group_offload(CPU, CPU, offload_type="block_level", num_blocks_per_group=1)
-
-
-def leaf_offload(pipe: Any) -> None:
-    pipe.enable_group_offload(CPU, CPU, offload_type="leaf_level")
-
-
-def layerwise_casting(pipe: Any) -> None:
-    denoiser(pipe).enable_layerwise_casting(torch.float8_e4m3fn, torch.float32)
-
-
-def bfloat16(pipe: Any) -> None:
-    pipe.to(torch.bfloat16)
-
-
-def channels_last(pipe: Any) -> None:
-    for module in denoiser(pipe).modules():
-        if isinstance(module, torch.nn.Conv2d):
-            module.to(memory_format=torch.channels_last)
-
-
-def attention_slicing(pipe: Any) -> None:
-    pipe.enable_attention_slicing(1)
-
-
-def lora(pipe: Any, name: str = "one", scale: float = 1.0) -> None:
-    """An adapter that matters, with weights that depend on its name only."""
-    config = LoraConfig(r=2, lora_alpha=2, init_lora_weights=False, target_modules=["to_q", "to_k", "to_v"])
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(len(name))
-        denoiser(pipe).add_adapter(config, adapter_name=name)
-    denoiser(pipe).set_adapters(name, scale)
 
 
 FEATURES: list[tuple[str, Callable[[Any], None]]] = [
@@ -201,15 +168,6 @@ def test_weights_are_loaded_fused_and_unloaded_by_the_pipeline(order: str, tmp_p
     assert torch.allclose(render(pipe, name), reference(name), atol=1e-4)
     restore(pipe)
     assert type(pipe.transformer) is type(source.transformer)
-
-
-def at_step(step_of_change: int, change: Callable[[Any], None]) -> Callable[..., Any]:
-    def callback(pipe: Any, step: int, timestep: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-        if step == step_of_change:
-            change(pipe)
-        return kwargs
-
-    return callback
 
 
 CHANGES: dict[str, Callable[[Any], None]] = {

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from harness import STEPS, part, reference, reference_calls, render
-from torch.fx import GraphModule
+from support.compiling import Graphs, in_place, repeated_blocks, wrapped
+from support.harness import STEPS, part, reference, reference_calls, render
 from zoo.pipelines import CASES
 
 from diffcache import accelerate, denoising_run, report, restore
@@ -16,37 +16,6 @@ from diffcache import accelerate, denoising_run, report, restore
 pytestmark = pytest.mark.slow
 
 NAMES = ["WanPipeline", "FluxPipeline"]
-
-
-class Graphs:
-    """A backend that runs each graph as it is, and counts them and their executions."""
-
-    def __init__(self) -> None:
-        self.compiled = 0
-        self.executed = 0
-
-    def __call__(self, graph: GraphModule, inputs: Any) -> Callable[..., Any]:
-        self.compiled += 1
-
-        def run(*args: Any) -> Any:
-            self.executed += 1
-            return graph.forward(*args)
-
-        return run
-
-
-def wrapped(pipe: Any, backend: Graphs) -> None:
-    pipe.transformer = torch.compile(pipe.transformer, backend=backend, fullgraph=True)
-
-
-def in_place(pipe: Any, backend: Graphs) -> None:
-    pipe.transformer.compile(backend=backend, fullgraph=True)
-
-
-def repeated_blocks(pipe: Any, backend: Graphs) -> None:
-    pipe.transformer.compile_repeated_blocks(backend=backend, fullgraph=True)
-
-
 WAYS = [wrapped, in_place, repeated_blocks]
 each_way = pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 each_pipeline = pytest.mark.parametrize("name", NAMES)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from diffusers import FluxImg2ImgPipeline, StableDiffusionImg2ImgPipeline
-from harness import accelerated, plain, reference, render, reweighted
+from support.harness import accelerated, plain, reference, render, reweighted
 from zoo.pipelines import CASES
 
 from diffcache import TargetError, accelerate, report

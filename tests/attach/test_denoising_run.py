@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from support.toys import MARKS, ToyDenoiser
 from torch import Tensor, nn
-from toys import MARKS, ToyDenoiser
 
 from diffcache import accelerate, denoising_run, paused, report, restore
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from harness import accelerated, counted, plain, reference, render
+from support.harness import accelerated, counted, plain, reference, render
+from support.toys import by_embeds, toy_pipeline
 from torch import Tensor
-from toys import by_embeds, toy_pipeline
 from zoo.pipelines import CASES
 
 from diffcache import TargetError, accelerate, paused, report, restore

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-
-Cell = Callable[..., None]
+from compatibility.levels import Cell
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from harness import STEPS, render
+from support.harness import STEPS, render
 from torch import Tensor
 from zoo.pipelines import CASES
 
@@ -27,6 +27,9 @@ each_level = pytest.mark.parametrize("level", ["whole model", slow("stack"), slo
 
 Feature = Callable[[Any], object]
 """Puts a feature on a pipeline."""
+
+Cell = Callable[..., None]
+"""The fixture that writes down one cell of the table."""
 
 
 def site(name: str, level: str) -> str:

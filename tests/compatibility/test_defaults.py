@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from compatibility.conftest import Cell
-from compatibility.levels import slow
-from engine.test_exactness import NOT_OBSERVED
-from harness import counted, reference, reference_calls, render
+from compatibility.levels import Cell, slow
+from support.harness import NOT_OBSERVED, counted, reference, reference_calls, render
 from zoo.pipelines import CASES
 
 from diffcache import accelerate, report, restore

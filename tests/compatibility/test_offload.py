@@ -16,10 +16,9 @@ import pytest
 import torch
 from accelerate import dispatch_model
 from accelerate.hooks import AlignDevicesHook, CpuOffload
-from compatibility.conftest import Cell
-from compatibility.levels import each_level, slow, verdict, with_cache
+from compatibility.levels import Cell, each_level, slow, verdict, with_cache
 from diffusers.hooks.group_offloading import ModuleGroup
-from harness import STEPS, render
+from support.harness import STEPS, render
 
 GROUP = "Offloading"
 CPU = torch.device("cpu")

@@ -15,9 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from attach.test_compile import Graphs
-from compatibility.conftest import Cell
-from coverage_checks import Held
+from compatibility.levels import Cell
 from diffusers import (
     FasterCacheConfig,
     FirstBlockCacheConfig,
@@ -27,7 +25,9 @@ from diffusers import (
     TaylorSeerCacheConfig,
     WanPipeline,
 )
-from harness import STEPS, Abort, aborting, accelerated, reference, render
+from support.compiling import Graphs
+from support.coverage_checks import Held
+from support.harness import STEPS, Abort, aborting, accelerated, reference, render
 from torch import Tensor, nn
 from zoo.denoisers import get, loop
 from zoo.pipeline_case import quiet

@@ -6,15 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from compatibility.conftest import Cell
-from compatibility.levels import EVERY_SECOND, each_level, site, verdict
+from compatibility.levels import EVERY_SECOND, Cell, each_level, site, verdict
 from diffusers import (
     StableDiffusionControlNetPipeline,
     StableDiffusionImg2ImgPipeline,
     StableDiffusionInpaintPipeline,
     StableDiffusionXLImg2ImgPipeline,
 )
-from harness import STEPS, accelerated, counted, plain, reference, render
+from support.harness import STEPS, accelerated, counted, plain, reference, render
 from torch import Tensor
 from zoo.image_pipelines import BOTH_POOLED, PROMPTS, TWO_TEXTS
 from zoo.pipeline_case import noise, quiet

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from compatibility.conftest import Cell
+from compatibility.levels import Cell
 from compatibility.two_processes import FLUX, METHODS, STEPS, TOGETHER, flux
 
 from diffcache import accelerate, decide_together, report

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from compatibility.conftest import Cell
-from compatibility.levels import each_level, slow, verdict
+from compatibility.levels import Cell, each_level, slow, verdict
 from diffusers import FluxTransformer2DModel, TorchAoConfig
-from harness import reference, render
+from support.harness import reference, render
 from torch import nn
 from zoo.pipelines import CASES
 

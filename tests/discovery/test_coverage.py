@@ -4,7 +4,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from coverage_checks import SITES, check
+from support.coverage_checks import SITES, check
 from zoo.denoisers import CASES
 
 COVERAGE = Path(__file__).resolve().parents[2] / "docs" / "coverage.md"

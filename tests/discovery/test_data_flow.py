@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import flows
 import pytest
 import torch
+from support import flows
 from torch import Tensor, nn
 
 from diffcache import accelerate, denoising_run, discover, report, restore

@@ -5,10 +5,10 @@ from __future__ import annotations
 import weakref
 from typing import Any, ClassVar
 
-import flows
 import pytest
 import torch
-from flows import Block, blocks
+from support import flows
+from support.flows import Block, blocks
 from torch import Tensor, nn
 from zoo.denoisers import CASES
 

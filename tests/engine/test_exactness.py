@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from harness import (
+from support.harness import (
+    NOT_OBSERVED,
     STEPS,
     all_calls,
     computed_calls,
@@ -41,12 +42,6 @@ PASSES = {
     "WanPipeline": 2,
 }
 """Pipelines whose denoiser returns what it takes in shape, and how many guidance passes they make."""
-
-NOT_OBSERVED = {
-    "SkyReelsV2DiffusionForcingPipeline",
-    "SkyReelsV2DiffusionForcingPipeline-two-loops",
-}
-"""Pipelines that step copies of their noise scheduler only."""
 
 
 @functools.cache

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from harness import accelerated, plain, reference, render
+from support.harness import accelerated, plain, reference, render
+from support.toys import ToyDenoiser, by_embeds, toy_pipeline
 from torch import Tensor
-from toys import ToyDenoiser, by_embeds, toy_pipeline
 from zoo.pipelines import CASES
 
 from diffcache import accelerate, denoising_run, report

@@ -13,8 +13,8 @@ from diffusers.callbacks import (
     SDCFGCutoffCallback,
     SDXLCFGCutoffCallback,
 )
-from harness import STEPS, accelerated, reference, render
-from toys import Passes, by_embeds, by_labels, by_skipped_layers, toy_pipeline
+from support.harness import STEPS, accelerated, reference, render
+from support.toys import Passes, by_embeds, by_labels, by_skipped_layers, toy_pipeline
 from zoo.pipelines import CASES
 
 from diffcache import accelerate, report

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from diffusers import StableDiffusionPAGPipeline
-from harness import counted
+from support.harness import counted
+from support.toys import MARKS, ToyDenoiser, by_embeds, toy_pipeline
 from torch import Tensor, nn
-from toys import MARKS, ToyDenoiser, by_embeds, toy_pipeline
 from zoo.pipelines import CASES
 
 from diffcache import accelerate, denoising_run, report

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from harness import dressed
+from support.harness import dressed
+from support.toys import ToyDenoiser, ToyPipeline, ToyScheduler, by_embeds, toy_pipeline
 from torch import Tensor
-from toys import ToyDenoiser, ToyPipeline, ToyScheduler, by_embeds, toy_pipeline
 from zoo.pipelines import CASES
 
 from diffcache import ConfigError, TargetError, accelerate, denoising_run, report, restore
@@ -124,7 +124,7 @@ def test_samples_that_are_decided_one_by_one_are_made_good_one_by_one() -> None:
 
 def test_a_learned_variance_is_left_as_it_is() -> None:
     net, latent = ToyDenoiser(), torch.ones(1, 2, 4)
-    call = Call(net, (latent, torch.tensor([1.0])), {})
+    call = Call.of(net, (latent, torch.tensor([1.0])), {})
     output = torch.full((1, 4, 4), 3.0)
     layout = Layout(call, output, residual=False)
     (corrected,) = layout.corrected(call.tensors, [output], 1.0, [(torch.full((1, 4, 4), 5.0),)], [-1.0])
@@ -134,7 +134,7 @@ def test_a_learned_variance_is_left_as_it_is() -> None:
 
 def test_whole_numbers_are_left_as_they_are() -> None:
     net, latent = ToyDenoiser(), torch.ones(1, 2, 4)
-    call = Call(net, (latent, torch.tensor([1.0])), {})
+    call = Call.of(net, (latent, torch.tensor([1.0])), {})
     outputs = [torch.tensor([[5, 7]]), torch.ones(1, 3, 9)]
     layout = Layout(call, tuple(outputs), residual=False)
     corrected = layout.corrected(call.tensors, outputs, 1.0, [tuple(outputs)], [-1.0])

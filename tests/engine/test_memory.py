@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from coverage_checks import Held
-from harness import (
+from support.coverage_checks import Held
+from support.harness import (
     METHODS,
     STEPS,
     Abort,
@@ -23,7 +23,7 @@ from harness import (
     part,
     render,
 )
-from toys import by_embeds, toy_pipeline
+from support.toys import by_embeds, toy_pipeline
 from zoo.pipelines import CASES
 
 from diffcache import accelerate, report

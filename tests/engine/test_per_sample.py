@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from harness import render
+from support.harness import render
+from support.toys import MARKS, by_embeds, toy_pipeline
 from torch import Tensor, nn
-from toys import MARKS, by_embeds, toy_pipeline
 from zoo.pipelines import CASES
 
 from diffcache import CacheConfig, ConfigError, EasyCacheConfig, accelerate, report

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from harness import METHODS, STEPS, Abort, aborting, each_run, failing, fresh, part, render
+from support.harness import METHODS, STEPS, Abort, aborting, each_run, failing, fresh, part, render
 from zoo.pipelines import CASES, with_noise_scheduler
 
 from diffcache import report

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from coverage_checks import run, same
+from support.coverage_checks import run, same
 from torch import Tensor
 from zoo.denoiser_case import like
 from zoo.denoisers import CASES

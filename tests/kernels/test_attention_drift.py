@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from kernel_layouts import keys_that_count
+from support.kernel_layouts import keys_that_count
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 

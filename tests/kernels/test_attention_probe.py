@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_layouts import keys_that_count
+from support.kernel_layouts import keys_that_count
 from torch import Tensor
 
 from diffcache.kernels.attention_probe import attention_lse, attention_received, key_mass

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_layouts import LAYOUTS, like
+from support.kernel_layouts import LAYOUTS, like
 from torch import Tensor
 
 from diffcache.kernels.dispatch import FP8, SWITCH

@@ -36,7 +36,7 @@ def accesses(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, in
         "PATH": "/usr/bin:/bin",
     }
     run = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "kernel_compiler.py")],
+        [sys.executable, str(ROOT / "tests" / "support" / "kernel_compiler.py")],
         env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr

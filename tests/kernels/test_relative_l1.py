@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_layouts import LAYOUTS, like
+from support.kernel_layouts import LAYOUTS, like
 from torch import Tensor
 
 from diffcache.kernels.relative_l1 import l1_means, mean_abs, relative_l1, secant_means

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_layouts import LAYOUTS, like
+from support.kernel_layouts import LAYOUTS, like
 
 from diffcache.kernels.dispatch import SWITCH
 from diffcache.kernels.extrapolate import extrapolate

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from kernel_layouts import LAYOUTS
+from support.kernel_layouts import LAYOUTS
 
 from diffcache.kernels.strided import as_matrices, with_result
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from harness import (
+from support.harness import (
     accelerated,
     computed_calls,
     counted,
@@ -15,7 +15,7 @@ from harness import (
     reference_calls,
     render,
 )
-from toys import ToyDenoiser, ToyScheduler, by_embeds, toy_pipeline
+from support.toys import ToyDenoiser, ToyScheduler, by_embeds, toy_pipeline
 from zoo.pipelines import CASES
 
 from diffcache import accelerate, denoising_run, report

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from harness import STEPS, counted, reference, render
 from language.tiny import tiny_llama
+from support.harness import STEPS, counted, reference, render
 from zoo.pipelines import CASES
 
 from diffcache import ConfigError, TargetError, accelerate, denoising_run, plan, report, restore

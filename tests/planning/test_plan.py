@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 from diffusers import StableDiffusionPAGPipeline
-from harness import STEPS, counted, counting_new_tensors, part, reference, render
 from language.tiny import tiny_llama
-from toys import by_embeds, toy_pipeline
+from support.harness import STEPS, counted, counting_new_tensors, part, reference, render
+from support.toys import by_embeds, toy_pipeline
 from zoo.pipelines import CASES
 
 from diffcache import TargetError, accelerate, methods, plan, report

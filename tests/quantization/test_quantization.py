@@ -17,8 +17,8 @@ import pytest
 import torch
 from diffusers import FluxTransformer2DModel, TorchAoConfig
 from diffusers.quantizers.gguf.utils import GGUFParameter
-from harness import reference, render
 from peft import LoraConfig
+from support.harness import reference, render
 from torch import Tensor, nn
 from torchao.quantization import (
     FqnToConfig,

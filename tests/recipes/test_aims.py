@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from harness import reference
+from support.harness import reference
 from zoo.pipelines import CASES
 
 from diffcache import accelerate, report

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from harness import STEPS, reference
+from support.harness import STEPS, reference
 from zoo.denoisers import CASES as DENOISERS
 from zoo.pipelines import CASES
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from harness import accelerated, reference, render
+from support.harness import accelerated, reference, render
 from zoo.pipelines import CASES
 
 from diffcache import accelerate, report

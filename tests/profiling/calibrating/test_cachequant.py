@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from harness import reference
+from support.harness import reference
 from torchao.quantization import IntxWeightOnlyConfig, PerGroup
 from zoo.pipelines import CASES
 

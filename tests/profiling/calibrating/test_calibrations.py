@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from harness import dressed, reference
+from support.harness import dressed, reference
 from zoo.pipelines import CASES
 
 from diffcache import Schedule, accelerate, report, tune

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from harness import reference
+from support.harness import reference
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from zoo.pipelines import CASES

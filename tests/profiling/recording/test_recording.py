@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 from diffusers import FlowMatchHeunDiscreteScheduler
-from harness import reference
+from support.harness import reference
+from support.toys import by_embeds, toy_pipeline
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
-from toys import by_embeds, toy_pipeline
 from zoo.pipelines import CASES
 
 from diffcache import accelerate, report

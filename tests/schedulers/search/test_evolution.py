@@ -4,11 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from schedulers.search.toy import Toy
+from support.search_toy import Toy
 from torch import Tensor
 
 from diffcache.schedulers.errors import ConfigError, ScheduleError
@@ -114,7 +116,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from schedulers.search.toy import Toy
+from support.search_toy import Toy
 from diffcache.schedulers.search.evolution import Evolution
 
 toy, path = Toy(), Path(sys.argv[1])
@@ -180,6 +182,25 @@ def test_the_error_model_orders_tables_that_it_has_not_seen() -> None:
     foretold, found = model.predict(search.tables[200:]), search.scores[200:]
     assert torch.corrcoef(torch.stack([foretold[:, 0], found[:, 0]]))[0, 1] > 0.9
     torch.testing.assert_close(foretold[:, 1], found[:, 1])
+
+
+def test_the_error_model_does_not_depend_on_what_memory_held_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers are freed just before each solution, so that a work space that nobody fills is not zero."""
+    solve, toy, foretold = torch.linalg.lstsq, Toy(), set()
+    tables = run(Evolution(toy.seeds(), population=10), 2, toy).tables
+    scores, model = toy.evaluate(tables), ErrorModel(toy.drifts, toy.prices)
+    numbers = cycle([0] * 8 + [1] * 8 + [-1] * 8)
+
+    def in_used_memory(*args: Any, **options: Any) -> Any:
+        freed = [torch.full((2,), next(numbers), dtype=torch.int32) for _ in range(8)]
+        del freed
+        return solve(*args, **options)
+
+    monkeypatch.setattr(torch.linalg, "lstsq", in_used_memory)
+    for _ in range(150):
+        model.fit(tables, scores)
+        foretold.add(model.predict(tables).numpy().tobytes())
+    assert len(foretold) == 1
 
 
 def test_hand_made_seeds() -> None:

@@ -5,7 +5,7 @@ from threading import Barrier, Thread
 
 import pytest
 import torch
-from schedulers.search.toy import Toy, ToyDenoiser
+from support.search_toy import Toy, ToyDenoiser
 from torch import Tensor
 
 from diffcache.schedulers.errors import ConfigError, ScheduleError

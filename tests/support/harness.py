@@ -18,6 +18,12 @@ from diffcache import RunReport, accelerate, report
 
 STEPS = 6
 
+NOT_OBSERVED = {
+    "SkyReelsV2DiffusionForcingPipeline",
+    "SkyReelsV2DiffusionForcingPipeline-two-loops",
+}
+"""Pipelines that step copies of their noise scheduler only."""
+
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "uniform": ("uniform", {"interval": 3, "order": 1}),
     "easycache": ("easycache", {"threshold": 0.4, "warmup_steps": 0}),
