@@ -19,7 +19,7 @@ from diffcache.language.ledger import Ledger
 from diffcache.language.recipes.base import LanguageConfig
 from diffcache.language.reports import LanguageReport
 from diffcache.language.session import Caller, Plain, Session
-from diffcache.schedulers.errors import ConfigError, TargetError
+from diffcache.schedulers.errors import TargetError
 
 
 @dataclass(eq=False)
@@ -52,18 +52,12 @@ def is_language(target: object) -> bool:
     return is_language_model(target) or pipelines.is_language_pipeline(target)
 
 
-def attach(target: Any, config: object) -> None:
+def attach(target: Any, config: LanguageConfig) -> None:
     """Attaches, or gives an attached target another method. Either everything is attached, or nothing.
 
     Raises:
         TargetError: a causal model, or one of no known family.
-        ConfigError: a method for pictures.
     """
-    if not isinstance(config, LanguageConfig):
-        raise ConfigError(
-            f"{getattr(config, 'name', config)} caches a denoiser of pictures: choose a method for language models, "
-            "such as elastic-cache or dkv-decode."
-        )
     in_pipeline = pipelines.is_language_pipeline(target)
     verify(target.model if in_pipeline else target)
     _attachments[uncompiled(target)] = Attachment(config)

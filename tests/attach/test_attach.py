@@ -200,7 +200,9 @@ def test_mistakes_are_one_sentence_and_leave_the_pipeline_alone(
     assert report(pipe).method == "uniform"
 
 
-@pytest.mark.parametrize("target", [object(), None, "pipe", {}, nn.Linear], ids=lambda target: type(target).__name__)
+@pytest.mark.parametrize(
+    "target", [object(), None, "pipe", {}, nn.Linear], ids=lambda target: type(target).__name__
+)
 def test_what_is_no_pipeline_is_refused(target: Any) -> None:
     for function in (accelerate, report):
         with pytest.raises(TargetError):
