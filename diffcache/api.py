@@ -26,6 +26,7 @@ from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.builtin import DEFAULT
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.reports.run_report import RunReport
+from diffcache.schedulers.artifact import CONFIG_NAME, saved_in
 from diffcache.schedulers.errors import ConfigError, TargetError
 from diffcache.schedulers.schedule import Schedule
 
@@ -53,7 +54,7 @@ def accelerate(
         target: a Diffusers pipeline (modular or not), a denoiser (`torch.nn.Module`) whose loop you write
             yourself with `denoising_run`, or a masked-diffusion language model, which `generate` samples from.
         config: None for the default method, a method's name ("easycache"; see `methods()`), a config object, a
-            `Schedule`, or the folder or hub id of a saved one.
+            `Schedule`, or the folder or hub id of whatever was saved: a config, a schedule, a calibration.
         speedup: instead of an interval or a threshold: ticks of a run over computed ticks, at least (2.0 computes half).
         quality: instead of those: PSNR in dB to the full run that must be kept. This measures first: see `tune`, to which
             `prompts=` (texts, or whole calls as dicts) and the call's own arguments are handed on.
@@ -78,7 +79,8 @@ def accelerate(
     Raises:
         TargetError: there is nothing to attach to, or Diffusers' own cache or cache-dit is active on it.
         ConfigError: an unknown method or option, or a value out of range.
-        ScheduleError: a schedule that cannot be read, or was made for another model.
+        ScheduleError: nothing is saved there, or both a config and a schedule; a schedule that cannot be read, or was made
+            for another model.
 
     Either everything is attached or nothing: after an error the target is as it was.
     """
@@ -210,7 +212,7 @@ def _chosen(
     if isinstance(config, Path) or (
         isinstance(config, str) and config not in methods() and _is_place(config)
     ):
-        config = Schedule.from_pretrained(config)
+        config = _loaded(config)
     if isinstance(config, Schedule):
         return ReplayConfig.of(schedule=config, **options)
     if isinstance(config, str):
@@ -223,11 +225,18 @@ def _chosen(
     return chosen.replace(**options)
 
 
+def _loaded(name: str | Path) -> MethodConfig | Schedule:
+    """What `save_pretrained` has written into a folder or a hub repository."""
+    saved = saved_in(name)
+    return MethodConfig.from_pretrained(name) if saved == CONFIG_NAME else Schedule.from_pretrained(name)
+
+
 def _for_language(config: MethodConfig) -> LanguageConfig:
     """The method that is attached to a language model."""
     if not isinstance(config, LanguageConfig):
+        what = "a schedule" if isinstance(config, ReplayConfig) else config.name
         raise ConfigError(
-            f"{config.name} caches a denoiser of pictures: choose a method for language models, such as elastic-cache or "
+            f"{what} caches a denoiser of pictures: choose a method for language models, such as elastic-cache or "
             "dkv-decode."
         )
     return config

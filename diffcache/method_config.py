@@ -146,7 +146,9 @@ def method(cls: type[ConfigT]) -> type[ConfigT]:
     named = f"{cls.__module__}.{cls.__qualname__}"
     if not issubclass(cls, MethodConfig):
         raise ConfigError(f"{named} must derive from CacheConfig or LanguageConfig to be a method.")
-    if "__dataclass_params__" not in vars(cls):  # one that derives from MethodConfig cannot be other than frozen
+    if "__dataclass_params__" not in vars(
+        cls
+    ):  # one that derives from MethodConfig cannot be other than frozen
         raise ConfigError(f"{named} must be a frozen dataclass: put @dataclass(frozen=True) below @method.")
     if inspect.isabstract(cls):
         raise ConfigError(f"{named} must define {', '.join(sorted(cls.__abstractmethods__))}.")
