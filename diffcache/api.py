@@ -11,8 +11,9 @@ from torch import nn
 
 import diffcache
 from diffcache.attach import attach
-from diffcache.attach import registry as attachments
+from diffcache.attach.attachment import diffusion_attachment_of, key_of
 from diffcache.config import CacheConfig
+from diffcache.hooks import attachments
 from diffcache.host.compiled import each_uncompiled
 from diffcache.host.components import denoisers_of, is_pipeline, modules_of
 from diffcache.language import attaching as language
@@ -25,7 +26,6 @@ from diffcache.quantization.weights import put_back, quantised, quantising, repa
 from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.builtin import DEFAULT
 from diffcache.recipes.replay import ReplayConfig
-from diffcache.reports.run_report import RunReport
 from diffcache.schedulers.artifact import CONFIG_NAME, saved_in
 from diffcache.schedulers.errors import ConfigError, TargetError
 from diffcache.schedulers.schedule import Schedule
@@ -129,9 +129,6 @@ def restore(target: Target) -> Target:
 
     Weights that it quantised are put back where `keep_original` was passed; else they stay quantised, which is logged.
     """
-    if language.is_language(target):
-        language.detach(target)
-        return target
     attach.detach(target)
     for module in modules_of(target):
         if module in quantised and not attachments.users_of(module) and not put_back(module):
@@ -148,7 +145,7 @@ def paused(target: Any) -> AbstractContextManager[None]:
     Raises:
         TargetError: it is not accelerated.
     """
-    return language.paused(target) if language.is_language(target) else attachments.paused(target)
+    return attachments.paused(key_of(target))
 
 
 def report(target: Any) -> Any:
@@ -157,12 +154,10 @@ def report(target: Any) -> Any:
     Raises:
         TargetError: (a ValueError) the target is not accelerated.
     """
-    if language.is_language(target):
-        return language.report_of(target)
-    attachment = attachments.attachment_of(target)
+    attachment = attachments.attachment_of(key_of(target))
     if attachment is None:
         raise TargetError(f"this {type(target).__name__} is not accelerated: call accelerate() on it first.")
-    return RunReport(attachment.config.name, attachment.config.options(), attachment.records)
+    return attachment.report()
 
 
 def methods() -> dict[str, type[MethodConfig]]:
@@ -188,7 +183,7 @@ def plan(target: Any, config: MethodConfig | Schedule | str | Path | None = None
     """
     if language.is_language(target):
         raise TargetError("plan() is for diffusion pipelines: run once and read report(model).")
-    attachment = attachments.attachment_of(target)
+    attachment = diffusion_attachment_of(target)
     if attachment is not None and config is None:
         fitted = fitted_to(target, attachment, call)
         return plan_of(target, fitted.config, call, fitted.notes, attachment.components)

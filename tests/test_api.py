@@ -10,7 +10,8 @@ import pytest
 import torch
 from harness import STEPS, reference
 from huggingface_hub.errors import EntryNotFoundError
-from language.tiny import texts, tiny_llama
+from language.tiny import EOS, MASK, texts, tiny_llama
+from language.tiny import pipeline as language_pipeline
 from zoo.pipelines import CASES
 
 from diffcache import (
@@ -23,9 +24,12 @@ from diffcache import (
     accelerate,
     generate,
     methods,
+    paused,
     plan,
     report,
+    restore,
 )
+from diffcache.hooks import attachments
 from diffcache.profiling.calibrating import calibrations
 
 NAME = "WanPipeline"
@@ -140,3 +144,57 @@ def test_a_hub_id_is_looked_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     assert report(pipe).method == "schedule"
     with pytest.raises(DiffcacheError, match="neither a folder nor"):
         accelerate(pipe, "somebody/nothing")
+
+
+def write(target: Any) -> None:
+    if hasattr(target, "transformer"):
+        render(target)
+    elif hasattr(target, "scheduler"):
+        special = {"mask_token_id": MASK, "eos_token_id": EOS, "output_type": "seq"}
+        target(input_ids=texts(1, 5), gen_length=16, num_inference_steps=8, threshold=2.0, **special)
+    else:
+        generate(target, texts(1, 5), gen_length=8)
+
+
+@pytest.mark.parametrize(
+    ("make", "method"),
+    [(pipeline, "uniform"), (tiny_llama, None), (language_pipeline, "fast-dllm-dual")],
+    ids=["pipeline", "language model", "language pipeline"],
+)
+def test_report_paused_and_restore_are_the_same_for_every_target(make: Any, method: str | None) -> None:
+    target = make()
+    own = type(target)
+    for function in (report, lambda target: paused(target).__enter__()):
+        with pytest.raises(TargetError, match="not accelerated"):
+            function(target)
+    accelerate(target, method)
+    assert report(target).notes == ["no run yet"]
+    with paused(target):
+        write(target)
+    assert report(target).notes == ["no run yet"]
+    write(target)
+    assert report(target).compute_fraction < 1
+    accelerate(target, method)
+    assert report(target).notes == ["no run yet"]
+    assert restore(restore(target)) is target
+    assert type(target) is own
+    with pytest.raises(TargetError, match="not accelerated"):
+        report(target)
+
+
+@pytest.mark.parametrize(
+    "part", [lambda pipe: pipe.transformer, tiny_llama], ids=["denoiser", "language model"]
+)
+def test_a_compiled_module_and_the_one_inside_are_one_target(part: Any) -> None:
+    module = part(pipeline()) if part is not tiny_llama else tiny_llama()
+    own = type(module)
+    compiled = torch.compile(module, backend="eager")
+    for first, second in ((module, compiled), (compiled, module)):
+        accelerate(first)
+        assert report(second).notes == ["no run yet"]
+        with paused(second):
+            assert attachments.is_paused(module)
+        restore(second)
+        with pytest.raises(TargetError, match="not accelerated"):
+            report(first)
+        assert type(module) is own

@@ -10,8 +10,8 @@ from weakref import WeakSet
 import torch
 from torch import nn
 
-from diffcache.attach.registry import anything_is_paused, is_paused, users_of
 from diffcache.engine.scopes import PipelineScope, Scope, innermost, scope_of
+from diffcache.hooks.attachments import anything_is_paused, is_paused, users_of
 from diffcache.host.compiled import uncompiled
 
 NOISE = ("eta", "s_churn")

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from diffcache.attach.registry import Attachment, Fitted
+from diffcache.attach.attachment import DiffusionAttachment, Fitted
 from diffcache.config import CacheConfig, RunFacts
 from diffcache.host.components import denoisers_of
 from diffcache.planning.plan import Plan, PlannedSite, plan_of
@@ -17,7 +17,7 @@ NARROWER = (None, "bfloat16", "int8")
 """Formats, each about half of the one before, or less."""
 
 
-def fitted_to(pipe: Any, attachment: Attachment, call: Mapping[str, Any]) -> Fitted:
+def fitted_to(pipe: Any, attachment: DiffusionAttachment, call: Mapping[str, Any]) -> Fitted:
     """An attached pipeline's method for a call, which is rehearsed unless the last one was of the same form.
 
     Raises:
