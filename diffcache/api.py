@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-import diffcache
 from diffcache.attach import attach
 from diffcache.attach.attachment import diffusion_attachment_of, key_of
 from diffcache.config import CacheConfig
@@ -20,7 +19,7 @@ from diffcache.language import attaching as language
 from diffcache.language.recipes.base import LanguageConfig
 from diffcache.language.recipes.builtin import LANGUAGE_DEFAULT
 from diffcache.method_config import MethodConfig
-from diffcache.planning.memory_bound import fitted_to
+from diffcache.planning.memory_bound import MemoryBound
 from diffcache.planning.plan import Plan, outline, plan_of
 from diffcache.quantization.weights import put_back, quantised, quantising, repaired
 from diffcache.recipes.budget import BudgetConfig
@@ -115,7 +114,8 @@ def accelerate(
         resolved = _for_denoisers(_chosen(config, options, DEFAULT), denoisers)
         if quantize is not None:
             undone_on_error.enter_context(repaired(denoisers, resolved))
-        attach.attach(target, resolved, max_cache_bytes, components)
+        bound = None if max_cache_bytes is None else MemoryBound(resolved, max_cache_bytes, components)
+        attach.attach(target, resolved, bound, components)
     if verbose:
         print(outline(resolved, denoisers_of(target, components)))
         for name, module in denoisers.items():
@@ -185,7 +185,7 @@ def plan(target: Any, config: MethodConfig | Schedule | str | Path | None = None
         raise TargetError("plan() is for diffusion pipelines: run once and read report(model).")
     attachment = diffusion_attachment_of(target)
     if attachment is not None and config is None:
-        fitted = fitted_to(target, attachment, call)
+        fitted = attachment.fitted(target, call)
         return plan_of(target, fitted.config, call, fitted.notes, attachment.components)
     resolved = _for_denoisers(_chosen(config, {}, DEFAULT), each_uncompiled(denoisers_of(target)))
     return plan_of(target, resolved, call)
@@ -204,9 +204,7 @@ def _chosen(
     config: MethodConfig | Schedule | str | Path | None, options: dict[str, Any], default: MethodConfig
 ) -> MethodConfig:
     """What `accelerate` was given as a method with its options."""
-    if isinstance(config, Path) or (
-        isinstance(config, str) and config not in methods() and _is_place(config)
-    ):
+    if isinstance(config, (str, Path)) and _is_saved(config):
         config = _loaded(config)
     if isinstance(config, Schedule):
         return ReplayConfig.of(schedule=config, **options)
@@ -218,6 +216,11 @@ def _chosen(
             f"config must be a method's name, a CacheConfig or a Schedule, not a {type(config).__name__}."
         )
     return chosen.replace(**options)
+
+
+def _is_saved(name: str | Path) -> bool:
+    """Whether this stands for a folder or a hub repository, and not for a method's name."""
+    return isinstance(name, Path) or (name not in methods() and ("/" in name or Path(name).is_dir()))
 
 
 def _loaded(name: str | Path) -> MethodConfig | Schedule:
@@ -261,16 +264,9 @@ def _aimed(
         raise ConfigError(
             "quality= is measured on your prompts: pass prompts=[...] as well, or a schedule from diffcache.tune()."
         )
-    return diffcache.tune(target, options["prompts"], quality=quality, **_without(options, "prompts")), {}
+    from diffcache.profiling.searching.tuning import tune  # measuring is above this module, and heavy
 
-
-def _without(options: dict[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in options.items() if key != name}
-
-
-def _is_place(name: str) -> bool:
-    """A folder, or what can only be a path or a hub id."""
-    return "/" in name or Path(name).is_dir()
+    return tune(target, quality=quality, **options), {}
 
 
 def _method(name: str) -> type[MethodConfig]:

@@ -8,7 +8,7 @@ from weakref import WeakSet
 
 from torch import nn
 
-from diffcache.attach.attachment import DiffusionAttachment, diffusion_attachment_of, key_of
+from diffcache.attach.attachment import DiffusionAttachment, Fitting, diffusion_attachment_of, key_of
 from diffcache.attach.overrides import denoiser_members, noise_scheduler_members
 from diffcache.attach.requirements import units_of
 from diffcache.config import CacheConfig
@@ -20,14 +20,13 @@ from diffcache.hooks.class_swap import swap_in, swapped
 from diffcache.host.compiled import each_uncompiled, uncompiled
 from diffcache.host.components import denoisers_of, noise_schedulers_of, refuse_foreign_cache
 from diffcache.noise_schedulers.timetable import sigmas_of
-from diffcache.planning.memory_bound import fitted_to
 from diffcache.schedulers.errors import TargetError
 
 
 def attach(
     target: Any,
     config: CacheConfig,
-    max_cache_bytes: int | None = None,
+    fitting: Fitting | None = None,
     components: Collection[str] | None = None,
 ) -> None:
     """Attaches, or gives an attached target another method. Either everything is attached, or nothing.
@@ -35,7 +34,7 @@ def attach(
     Args:
         target: a pipeline or a denoiser.
         config: the method.
-        max_cache_bytes: what a pipeline's runs may hold at once; None for no bound.
+        fitting: fits the method to each call of a pipeline; None: it stays as it is.
         components: a pipeline's denoisers that are meant; None for all.
 
     Raises:
@@ -43,9 +42,7 @@ def attach(
     """
     denoisers = denoisers_of(target, components)
     swapped_in = _swap_in(denoisers, config, None if isinstance(target, nn.Module) else target)
-    attachment = DiffusionAttachment(
-        config, WeakSet(swapped_in), max_cache_bytes=max_cache_bytes, components=components
-    )
+    attachment = DiffusionAttachment(config, WeakSet(swapped_in), fitting=fitting, components=components)
     register(key_of(target), attachment)
 
 
@@ -57,7 +54,7 @@ def put_back_on_error(target: Any) -> Iterator[None]:
         yield
     except BaseException:
         if isinstance(before, DiffusionAttachment) and own_attachment(key_of(target)) is not before:
-            attach(target, before.config, before.max_cache_bytes, before.components)
+            attach(target, before.config, before.fitting, before.components)
             register(key_of(target), before)
         raise
 
@@ -109,7 +106,7 @@ def denoising_run(
         raise TargetError(
             f"this {type(plain).__name__} belongs to several accelerated pipelines: accelerate it itself."
         )
-    if attachment is not None and attachment.max_cache_bytes is not None:
+    if attachment is not None and attachment.fitting is not None:
         raise TargetError(
             "max_cache_bytes= bounds pipeline calls only: leave it out, and choose cache_dtype= with plan()."
         )
@@ -141,7 +138,7 @@ def _pipeline_members(base: type) -> dict[str, Any]:
             with entered(None):
                 return forward(*args, **kwargs)
         attachment.swapped.update(_swap_in(denoisers, attachment.config))
-        fitted = fitted_to(self, attachment, arguments_of(forward, args, kwargs))
+        fitted = attachment.fitted(self, arguments_of(forward, args, kwargs))
         noise_schedulers = noise_schedulers_of(self)
         scope = PipelineScope(fitted.config, plain, self, noise_schedulers)
         scope.notes = fitted.notes

@@ -1,9 +1,9 @@
 """What is attached to a pipeline or a denoiser: its method, and the records of its last call."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from torch import nn
 
@@ -17,10 +17,26 @@ from diffcache.reports.run_report import RunReport
 
 @dataclass(frozen=True)
 class Fitted:
-    """A method that keeps to a bound, and what had to be done for that."""
+    """A method as one call of a pipeline needs it.
+
+    Attributes:
+        config: the method.
+        notes: what was changed for the call, in sentences for the report.
+    """
 
     config: CacheConfig
     notes: tuple[str, ...] = ()
+
+
+class Fitting(Protocol):
+    """Fits the method to each call of a pipeline."""
+
+    def fitted(self, pipeline: Any, call: Mapping[str, Any]) -> Fitted:
+        """The method for a call with these arguments.
+
+        Raises:
+            ConfigError: it cannot be fitted to this call.
+        """
 
 
 @dataclass(eq=False)
@@ -30,19 +46,21 @@ class DiffusionAttachment(Attachment):
     Attributes:
         config: its method.
         records: of its last call.
-        max_cache_bytes: what its runs may hold at once; None for no bound.
+        fitting: fits the method to each call, such as to a bound on memory; None: the method stays as it is.
         components: the pipeline's denoisers that it is attached to; None for all.
-        fitted: the form of its last call, and the method as it was fitted to the bound.
     """
 
     config: CacheConfig
     records: list[RunRecord] = field(default_factory=list)
-    max_cache_bytes: int | None = None
+    fitting: Fitting | None = None
     components: Collection[str] | None = None
-    fitted: tuple[Any, Fitted] | None = None
 
     def report(self) -> RunReport:
         return RunReport(self.config.name, self.config.options(), self.records)
+
+    def fitted(self, pipeline: Any, call: Mapping[str, Any]) -> Fitted:
+        """The method for a call of the pipeline with these arguments."""
+        return Fitted(self.config) if self.fitting is None else self.fitting.fitted(pipeline, call)
 
     @contextmanager
     def recording(self, scope: Scope) -> Iterator[None]:
