@@ -185,8 +185,8 @@ def plan(target: Any, config: MethodConfig | Schedule | str | Path | None = None
         raise TargetError("plan() is for diffusion pipelines: run once and read report(model).")
     attachment = diffusion_attachment_of(target)
     if attachment is not None and config is None:
-        fitted = attachment.fitted(target, call)
-        return plan_of(target, fitted.config, call, fitted.notes, attachment.components)
+        chosen = attachment.config_for(target, call)
+        return plan_of(target, chosen.config, call, chosen.notes, attachment.components)
     resolved = _for_denoisers(_chosen(config, {}, DEFAULT), each_uncompiled(denoisers_of(target)))
     return plan_of(target, resolved, call)
 

@@ -8,7 +8,7 @@ from weakref import WeakSet
 
 from torch import nn
 
-from diffcache.attach.attachment import DiffusionAttachment, Fitting, diffusion_attachment_of, key_of
+from diffcache.attach.attachment import Chooser, DiffusionAttachment, diffusion_attachment_of, key_of
 from diffcache.attach.overrides import denoiser_members, noise_scheduler_members
 from diffcache.attach.requirements import units_of
 from diffcache.config import CacheConfig
@@ -26,7 +26,7 @@ from diffcache.schedulers.errors import TargetError
 def attach(
     target: Any,
     config: CacheConfig,
-    fitting: Fitting | None = None,
+    chooser: Chooser | None = None,
     components: Collection[str] | None = None,
 ) -> None:
     """Attaches, or gives an attached target another method. Either everything is attached, or nothing.
@@ -34,7 +34,7 @@ def attach(
     Args:
         target: a pipeline or a denoiser.
         config: the method.
-        fitting: fits the method to each call of a pipeline; None: it stays as it is.
+        chooser: chooses the config for each call of a pipeline; None: `config` for all of them.
         components: a pipeline's denoisers that are meant; None for all.
 
     Raises:
@@ -42,7 +42,7 @@ def attach(
     """
     denoisers = denoisers_of(target, components)
     swapped_in = _swap_in(denoisers, config, None if isinstance(target, nn.Module) else target)
-    attachment = DiffusionAttachment(config, WeakSet(swapped_in), fitting=fitting, components=components)
+    attachment = DiffusionAttachment(config, WeakSet(swapped_in), chooser=chooser, components=components)
     register(key_of(target), attachment)
 
 
@@ -54,7 +54,7 @@ def put_back_on_error(target: Any) -> Iterator[None]:
         yield
     except BaseException:
         if isinstance(before, DiffusionAttachment) and own_attachment(key_of(target)) is not before:
-            attach(target, before.config, before.fitting, before.components)
+            attach(target, before.config, before.chooser, before.components)
             register(key_of(target), before)
         raise
 
@@ -106,7 +106,7 @@ def denoising_run(
         raise TargetError(
             f"this {type(plain).__name__} belongs to several accelerated pipelines: accelerate it itself."
         )
-    if attachment is not None and attachment.fitting is not None:
+    if attachment is not None and attachment.chooser is not None:
         raise TargetError(
             "max_cache_bytes= bounds pipeline calls only: leave it out, and choose cache_dtype= with plan()."
         )
@@ -138,10 +138,10 @@ def _pipeline_members(base: type) -> dict[str, Any]:
             with entered(None):
                 return forward(*args, **kwargs)
         attachment.swapped.update(_swap_in(denoisers, attachment.config))
-        fitted = attachment.fitted(self, arguments_of(forward, args, kwargs))
+        chosen = attachment.config_for(self, arguments_of(forward, args, kwargs))
         noise_schedulers = noise_schedulers_of(self)
-        scope = PipelineScope(fitted.config, plain, self, noise_schedulers)
-        scope.notes = fitted.notes
+        scope = PipelineScope(chosen.config, plain, self, noise_schedulers)
+        scope.notes = chosen.notes
         args, kwargs = hidden_from_callbacks(forward, args, kwargs, _no_scope)
         with swapped(noise_schedulers, noise_scheduler_members), attachment.recording(scope), entered(scope):
             return forward(*args, **kwargs)

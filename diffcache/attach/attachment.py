@@ -16,7 +16,7 @@ from diffcache.reports.run_report import RunReport
 
 
 @dataclass(frozen=True)
-class Fitted:
+class CallConfig:
     """A method as one call of a pipeline needs it.
 
     Attributes:
@@ -28,14 +28,14 @@ class Fitted:
     notes: tuple[str, ...] = ()
 
 
-class Fitting(Protocol):
-    """Fits the method to each call of a pipeline."""
+class Chooser(Protocol):
+    """Chooses the config for each call of a pipeline."""
 
-    def fitted(self, pipeline: Any, call: Mapping[str, Any]) -> Fitted:
-        """The method for a call with these arguments.
+    def config_for(self, pipeline: Any, call: Mapping[str, Any]) -> CallConfig:
+        """The config for a call with these arguments.
 
         Raises:
-            ConfigError: it cannot be fitted to this call.
+            ConfigError: there is none for this call.
         """
 
 
@@ -46,21 +46,21 @@ class DiffusionAttachment(Attachment):
     Attributes:
         config: its method.
         records: of its last call.
-        fitting: fits the method to each call, such as to a bound on memory; None: the method stays as it is.
+        chooser: chooses the config for each call, such as one within a bound on memory; None: `config` for all of them.
         components: the pipeline's denoisers that it is attached to; None for all.
     """
 
     config: CacheConfig
     records: list[RunRecord] = field(default_factory=list)
-    fitting: Fitting | None = None
+    chooser: Chooser | None = None
     components: Collection[str] | None = None
 
     def report(self) -> RunReport:
         return RunReport(self.config.name, self.config.options(), self.records)
 
-    def fitted(self, pipeline: Any, call: Mapping[str, Any]) -> Fitted:
-        """The method for a call of the pipeline with these arguments."""
-        return Fitted(self.config) if self.fitting is None else self.fitting.fitted(pipeline, call)
+    def config_for(self, pipeline: Any, call: Mapping[str, Any]) -> CallConfig:
+        """The config for a call of the pipeline with these arguments."""
+        return CallConfig(self.config) if self.chooser is None else self.chooser.config_for(pipeline, call)
 
     @contextmanager
     def recording(self, scope: Scope) -> Iterator[None]:

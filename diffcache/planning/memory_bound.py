@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from diffcache.attach.attachment import Fitted
+from diffcache.attach.attachment import CallConfig
 from diffcache.config import CacheConfig, RunFacts
 from diffcache.host.components import denoisers_of
 from diffcache.planning.derived_config import DerivedConfig
@@ -34,10 +34,10 @@ class MemoryBound:
         self.config = config
         self.max_cache_bytes = max_cache_bytes
         self.components = components
-        self._last: tuple[Any, Fitted] | None = None
+        self._last: tuple[Any, CallConfig] | None = None
 
-    def fitted(self, pipeline: Any, call: Mapping[str, Any]) -> Fitted:
-        """The method for a call, which is rehearsed unless the last one was of the same form.
+    def config_for(self, pipeline: Any, call: Mapping[str, Any]) -> CallConfig:
+        """The config for a call, which is rehearsed unless the last one was of the same form.
 
         Raises:
             ConfigError: not even the smallest cache keeps to the bound.
@@ -46,7 +46,7 @@ class MemoryBound:
         form = tuple(map(id, parts)), _form(call)
         if self._last is None or self._last[0] != form:
             plan = plan_of(pipeline, self.config, call, components=self.components)
-            self._last = form, _fitted(self.config, plan, self.max_cache_bytes)
+            self._last = form, _config_within(self.config, plan, self.max_cache_bytes)
         return self._last[1]
 
 
@@ -64,11 +64,11 @@ class AtSites(DerivedConfig):
         return tuple(sorted(name for denoiser, name in self.sites if denoiser == run.site))
 
 
-def _fitted(config: CacheConfig, plan: Plan, bound: int) -> Fitted:
+def _config_within(config: CacheConfig, plan: Plan, bound: int) -> CallConfig:
     smallest = plan.cache_bytes
-    for fitted, size in _candidates(config, plan, bound):
+    for chosen, size in _candidates(config, plan, bound):
         if size <= bound:
-            return fitted
+            return chosen
         smallest = min(smallest, size)
     raise ConfigError(
         f"max_cache_bytes={bound}: {config.name} cannot do with less than {smallest} bytes here: allow as much, or "
@@ -76,16 +76,19 @@ def _fitted(config: CacheConfig, plan: Plan, bound: int) -> Fitted:
     )
 
 
-def _candidates(config: CacheConfig, plan: Plan, bound: int) -> Iterator[tuple[Fitted, int]]:
+def _candidates(config: CacheConfig, plan: Plan, bound: int) -> Iterator[tuple[CallConfig, int]]:
     """The method with ever more changed for the bound, each form with the bytes that it would hold."""
-    yield Fitted(config), plan.cache_bytes
+    yield CallConfig(config), plan.cache_bytes
     narrowest, notes = config, tuple[str, ...]()
     for storage in NARROWER[NARROWER.index(config.storage) + 1 :] if config.storage in NARROWER else ():
         narrowest, notes = config.replace(cache_dtype=storage), (f"features are kept in {storage}",)
         if not plan.on_host:
-            yield Fitted(narrowest, notes), plan.holdings.bytes_in(storage)
+            yield CallConfig(narrowest, notes), plan.holdings.bytes_in(storage)
     if not plan.on_host and not plan.on_cpu:
-        yield Fitted(config.replace(cache_device="cpu"), ("features are kept in host memory",)), plan.others
+        yield (
+            CallConfig(config.replace(cache_device="cpu"), ("features are kept in host memory",)),
+            plan.others,
+        )
     sizes = _sizes(plan, narrowest.storage)
     inside = [site for site in sizes if site[1] != MODEL]
     if plan.on_host or len(inside) < 2:
@@ -93,7 +96,7 @@ def _candidates(config: CacheConfig, plan: Plan, bound: int) -> Iterator[tuple[F
     kept = worth_most(plan.sites, sizes, bound - plan.holdings.others) or {min(inside, key=sizes.__getitem__)}
     left_out = f"{len(inside) - len(kept)} of {len(inside)} sites are computed at every tick"
     fewer = AtSites(base=narrowest, sites=frozenset(kept))
-    yield Fitted(fewer, (*notes, left_out)), plan.holdings.others + sum(sizes[site] for site in kept)
+    yield CallConfig(fewer, (*notes, left_out)), plan.holdings.others + sum(sizes[site] for site in kept)
 
 
 def _sizes(plan: Plan, storage: str | None) -> dict[SiteKey, int]:

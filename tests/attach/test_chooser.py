@@ -21,7 +21,7 @@ from diffcache import (
     restore,
 )
 from diffcache.attach.attach import attach
-from diffcache.attach.attachment import Fitted
+from diffcache.attach.attachment import CallConfig
 
 NAME = "WanPipeline"
 
@@ -32,16 +32,18 @@ class ByHeight:
     def __init__(self) -> None:
         self.calls: list[Mapping[str, Any]] = []
 
-    def fitted(self, pipeline: Any, call: Mapping[str, Any]) -> Fitted:
+    def config_for(self, pipeline: Any, call: Mapping[str, Any]) -> CallConfig:
         self.calls.append(call)
         if call["height"] < 16:
             raise ConfigError("too low")
-        return Fitted(UniformConfig(interval=2 if call["height"] < 32 else 3), (f"{call['height']} high",))
+        return CallConfig(
+            UniformConfig(interval=2 if call["height"] < 32 else 3), (f"{call['height']} high",)
+        )
 
 
 def test_each_call_is_run_with_the_method_that_was_fitted_to_it() -> None:
-    pipe, fitting = CASES[NAME].build(), ByHeight()
-    attach(pipe, UniformConfig(interval=5), fitting)
+    pipe, chooser = CASES[NAME].build(), ByHeight()
+    attach(pipe, UniformConfig(interval=5), chooser)
     for height, ticks in ((16, [0, 2, 4, 5]), (32, [0, 3, 5])):
         render(pipe, NAME, height=height)
         assert report(pipe).computed_ticks == ticks
@@ -49,7 +51,7 @@ def test_each_call_is_run_with_the_method_that_was_fitted_to_it() -> None:
         assert (
             list(plan(pipe, **{**CASES[NAME].call(0, STEPS), "height": height}).notes) == report(pipe).notes
         )
-    assert fitting.calls[0]["num_inference_steps"] == STEPS
+    assert chooser.calls[0]["num_inference_steps"] == STEPS
     assert report(pipe).options["interval"] == 5  # what was attached
     with pytest.raises(ConfigError, match="too low"):
         render(pipe, NAME, height=8)
