@@ -1,4 +1,4 @@
-"""Whoever attaches may fit the method to each call of a pipeline."""
+"""Whoever attaches may choose a config for each call of a pipeline."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ByHeight:
         )
 
 
-def test_each_call_is_run_with_the_method_that_was_fitted_to_it() -> None:
+def test_each_call_is_run_with_the_config_that_was_chosen_for_it() -> None:
     pipe, chooser = CASES[NAME].build(), ByHeight()
     attach(pipe, UniformConfig(interval=5), chooser)
     for height, ticks in ((16, [0, 2, 4, 5]), (32, [0, 3, 5])):
