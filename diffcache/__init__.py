@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from diffcache.discovery.discover import discover
     from diffcache.discovery.sites import SiteTable
     from diffcache.host.parallel import decide_together
+    from diffcache.language.recipes.base import LanguageConfig
     from diffcache.language.sampler.sampling import Generation, generate
+    from diffcache.method_config import MethodConfig, method
+    from diffcache.profiling.searching.tuning import tune
     from diffcache.recipes.easycache import EasyCacheConfig
     from diffcache.recipes.uniform import UniformConfig
     from diffcache.reports.run_report import RunReport
@@ -36,7 +39,10 @@ _HOME = {
     "Generation": "diffcache.language.sampler.sampling",
     "generate": "diffcache.language.sampler.sampling",
     "tune": "diffcache.profiling.searching.tuning",
-    "CacheConfig": "diffcache.config",
+    "CacheConfig": "diffcache.api",  # which registers the methods that from_pretrained may find
+    "LanguageConfig": "diffcache.api",
+    "MethodConfig": "diffcache.api",
+    "method": "diffcache.method_config",
     "EasyCacheConfig": "diffcache.recipes.easycache",
     "UniformConfig": "diffcache.recipes.uniform",
     "RunReport": "diffcache.reports.run_report",
@@ -53,6 +59,8 @@ __all__ = [
     "DiffcacheError",
     "EasyCacheConfig",
     "Generation",
+    "LanguageConfig",
+    "MethodConfig",
     "RunReport",
     "Schedule",
     "ScheduleError",
@@ -64,6 +72,7 @@ __all__ = [
     "denoising_run",
     "discover",
     "generate",
+    "method",
     "methods",
     "paused",
     "plan",

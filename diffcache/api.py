@@ -2,25 +2,30 @@
 
 import difflib
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
-import diffcache
+from torch import nn
+
 from diffcache.attach import attach
-from diffcache.attach import registry as attachments
-from diffcache.config import CacheConfig, check_options
+from diffcache.attach.attachment import diffusion_attachment_of, key_of
+from diffcache.config import CacheConfig
+from diffcache.hooks import attachments
 from diffcache.host.compiled import each_uncompiled
 from diffcache.host.components import denoisers_of, is_pipeline, modules_of
 from diffcache.language import attaching as language
-from diffcache.planning.memory_bound import fitted_to
+from diffcache.language.recipes.base import LanguageConfig
+from diffcache.language.recipes.builtin import LANGUAGE_DEFAULT
+from diffcache.method_config import MethodConfig
+from diffcache.planning.memory_bound import MemoryBound
 from diffcache.planning.plan import Plan, outline, plan_of
 from diffcache.quantization.weights import put_back, quantised, quantising, repaired
 from diffcache.recipes.budget import BudgetConfig
-from diffcache.recipes.registry import DEFAULT, LANGUAGE_DEFAULT, METHODS
+from diffcache.recipes.builtin import DEFAULT
 from diffcache.recipes.replay import ReplayConfig
-from diffcache.reports.run_report import RunReport
+from diffcache.schedulers.artifact import CONFIG_NAME, saved_in
 from diffcache.schedulers.errors import ConfigError, TargetError
 from diffcache.schedulers.schedule import Schedule
 
@@ -31,7 +36,7 @@ Target = TypeVar("Target")
 
 def accelerate(
     target: Target,
-    config: CacheConfig | Schedule | str | Path | None = None,
+    config: MethodConfig | Schedule | str | Path | None = None,
     *,
     speedup: float | None = None,
     quality: float | None = None,
@@ -48,7 +53,7 @@ def accelerate(
         target: a Diffusers pipeline (modular or not), a denoiser (`torch.nn.Module`) whose loop you write
             yourself with `denoising_run`, or a masked-diffusion language model, which `generate` samples from.
         config: None for the default method, a method's name ("easycache"; see `methods()`), a config object, a
-            `Schedule`, or the folder or hub id of a saved one.
+            `Schedule`, or the folder or hub id of whatever was saved: a config, a schedule, a calibration.
         speedup: instead of an interval or a threshold: ticks of a run over computed ticks, at least (2.0 computes half).
         quality: instead of those: PSNR in dB to the full run that must be kept. This measures first: see `tune`, to which
             `prompts=` (texts, or whole calls as dicts) and the call's own arguments are handed on.
@@ -73,7 +78,8 @@ def accelerate(
     Raises:
         TargetError: there is nothing to attach to, or Diffusers' own cache or cache-dit is active on it.
         ConfigError: an unknown method or option, or a value out of range.
-        ScheduleError: a schedule that cannot be read, or was made for another model.
+        ScheduleError: nothing is saved there, or both a config and a schedule; a schedule that cannot be read, or was made
+            for another model.
 
     Either everything is attached or nothing: after an error the target is as it was.
     """
@@ -89,7 +95,7 @@ def accelerate(
                 "speedup=, quality=, quantize= and components= are for diffusion pipelines: "
                 "choose a language method instead."
             )
-        chosen = _config(config, options, LANGUAGE_DEFAULT)
+        chosen = _for_language(_chosen(config, options, LANGUAGE_DEFAULT))
         language.attach(target, chosen)
         if verbose:
             print(f"diffcache: {chosen} attached to {type(target).__name__}")
@@ -105,11 +111,11 @@ def accelerate(
             undone_on_error.enter_context(quantising(denoisers, quantize, keep_original))
         if speedup is not None or quality is not None:
             config, options = _aimed(target, config, speedup, quality, options)
-        resolved = _config(config, options, DEFAULT).resolved()
-        resolved.check(denoisers)
+        resolved = _for_denoisers(_chosen(config, options, DEFAULT), denoisers)
         if quantize is not None:
             undone_on_error.enter_context(repaired(denoisers, resolved))
-        attach.attach(target, resolved, max_cache_bytes, components)
+        bound = None if max_cache_bytes is None else MemoryBound(resolved, max_cache_bytes, components)
+        attach.attach(target, resolved, bound, components)
     if verbose:
         print(outline(resolved, denoisers_of(target, components)))
         for name, module in denoisers.items():
@@ -123,9 +129,6 @@ def restore(target: Target) -> Target:
 
     Weights that it quantised are put back where `keep_original` was passed; else they stay quantised, which is logged.
     """
-    if language.is_language(target):
-        language.detach(target)
-        return target
     attach.detach(target)
     for module in modules_of(target):
         if module in quantised and not attachments.users_of(module) and not put_back(module):
@@ -142,7 +145,7 @@ def paused(target: Any) -> AbstractContextManager[None]:
     Raises:
         TargetError: it is not accelerated.
     """
-    return language.paused(target) if language.is_language(target) else attachments.paused(target)
+    return attachments.paused(key_of(target))
 
 
 def report(target: Any) -> Any:
@@ -151,20 +154,18 @@ def report(target: Any) -> Any:
     Raises:
         TargetError: (a ValueError) the target is not accelerated.
     """
-    if language.is_language(target):
-        return language.report_of(target)
-    attachment = attachments.attachment_of(target)
+    attachment = attachments.attachment_of(key_of(target))
     if attachment is None:
         raise TargetError(f"this {type(target).__name__} is not accelerated: call accelerate() on it first.")
-    return RunReport(attachment.config.name, attachment.config.options(), attachment.records)
+    return attachment.report()
 
 
-def methods() -> dict[str, type[CacheConfig]]:
-    """Every method's config class by its name."""
-    return dict(METHODS)
+def methods() -> dict[str, type[MethodConfig]]:
+    """Every registered method's config class by its name: for diffusion a CacheConfig, for language models a LanguageConfig."""
+    return MethodConfig.methods()
 
 
-def plan(target: Any, config: CacheConfig | Schedule | str | Path | None = None, **call: Any) -> Plan:
+def plan(target: Any, config: MethodConfig | Schedule | str | Path | None = None, **call: Any) -> Plan:
     """What `accelerate(target, config)` would cache in a call, compute of it and hold: before the run, and printable.
 
     The call is rehearsed: texts are encoded and the noise scheduler steps, but the denoiser runs only once (with places
@@ -182,12 +183,11 @@ def plan(target: Any, config: CacheConfig | Schedule | str | Path | None = None,
     """
     if language.is_language(target):
         raise TargetError("plan() is for diffusion pipelines: run once and read report(model).")
-    attachment = attachments.attachment_of(target)
+    attachment = diffusion_attachment_of(target)
     if attachment is not None and config is None:
-        fitted = fitted_to(target, attachment, call)
-        return plan_of(target, fitted.config, call, fitted.notes, attachment.components)
-    resolved = _config(config, {}, DEFAULT).resolved()
-    resolved.check(each_uncompiled(denoisers_of(target)))
+        chosen = attachment.config_for(target, call)
+        return plan_of(target, chosen.config, call, chosen.notes, attachment.components)
+    resolved = _for_denoisers(_chosen(config, {}, DEFAULT), each_uncompiled(denoisers_of(target)))
     return plan_of(target, resolved, call)
 
 
@@ -200,54 +200,79 @@ def _check_bound(target: Any, bound: Any) -> None:
         )
 
 
-def _config(
-    config: CacheConfig | Schedule | str | Path | None, options: dict[str, Any], default: CacheConfig
-) -> CacheConfig:
-    if isinstance(config, Path) or (isinstance(config, str) and config not in METHODS and _is_place(config)):
-        config = Schedule.from_pretrained(config)
+def _chosen(
+    config: MethodConfig | Schedule | str | Path | None, options: dict[str, Any], default: MethodConfig
+) -> MethodConfig:
+    """What `accelerate` was given as a method with its options."""
+    if isinstance(config, (str, Path)) and _is_saved(config):
+        config = _loaded(config)
     if isinstance(config, Schedule):
-        check_options(ReplayConfig, options)
-        return ReplayConfig(schedule=config, **options)
+        return ReplayConfig.of(schedule=config, **options)
     if isinstance(config, str):
-        method = _method(config)
-        check_options(method, options)
-        return method(**options)
+        return _method(config).of(**options)
     chosen = default if config is None else config
-    if not isinstance(chosen, CacheConfig):
+    if not isinstance(chosen, MethodConfig):
         raise ConfigError(
             f"config must be a method's name, a CacheConfig or a Schedule, not a {type(config).__name__}."
         )
     return chosen.replace(**options)
 
 
+def _is_saved(name: str | Path) -> bool:
+    """Whether this stands for a folder or a hub repository, and not for a method's name."""
+    return isinstance(name, Path) or (name not in methods() and ("/" in name or Path(name).is_dir()))
+
+
+def _loaded(name: str | Path) -> MethodConfig | Schedule:
+    """What `save_pretrained` has written into a folder or a hub repository."""
+    saved = saved_in(name)
+    return MethodConfig.from_pretrained(name) if saved == CONFIG_NAME else Schedule.from_pretrained(name)
+
+
+def _for_language(config: MethodConfig) -> LanguageConfig:
+    """The method that is attached to a language model."""
+    if not isinstance(config, LanguageConfig):
+        what = "a schedule" if isinstance(config, ReplayConfig) else config.name
+        raise ConfigError(
+            f"{what} caches a denoiser of pictures: choose a method for language models, such as elastic-cache or "
+            "dkv-decode."
+        )
+    return config
+
+
+def _for_denoisers(config: MethodConfig, denoisers: Mapping[str, nn.Module]) -> CacheConfig:
+    """The method that is attached to these denoisers: the one that was chosen, or what was calibrated for it."""
+    if not isinstance(config, CacheConfig):
+        raise TargetError(
+            f"{config.name} caches the tokens of a masked-diffusion language model: choose another method for this "
+            f"{type(next(iter(denoisers.values()))).__name__}."
+        )
+    resolved = config.resolved()
+    resolved.check(denoisers)
+    return resolved
+
+
 def _aimed(
     target: Any, config: Any, speedup: float | None, quality: float | None, options: dict[str, Any]
-) -> tuple[CacheConfig | Schedule, dict[str, Any]]:
+) -> tuple[MethodConfig | Schedule, dict[str, Any]]:
     """The method, and what is left of its options, for an aim instead of a setting."""
     if config not in (None, "budget") or (speedup is not None and quality is not None):
         raise ConfigError("speedup= and quality= choose the method themselves: pass one of them alone.")
     if speedup is not None:
-        check_options(BudgetConfig, options)
-        return BudgetConfig(speedup=speedup, **options), {}
+        return BudgetConfig.of(speedup=speedup, **options), {}
     if "prompts" not in options:
         raise ConfigError(
             "quality= is measured on your prompts: pass prompts=[...] as well, or a schedule from diffcache.tune()."
         )
-    return diffcache.tune(target, options["prompts"], quality=quality, **_without(options, "prompts")), {}
+    from diffcache.profiling.searching.tuning import tune  # measuring is above this module, and heavy
+
+    return tune(target, quality=quality, **options), {}
 
 
-def _without(options: dict[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in options.items() if key != name}
-
-
-def _is_place(name: str) -> bool:
-    """A folder, or what can only be a path or a hub id."""
-    return "/" in name or Path(name).is_dir()
-
-
-def _method(name: str) -> type[CacheConfig]:
-    if name not in METHODS:
-        close = difflib.get_close_matches(name, METHODS, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(METHODS)}."
+def _method(name: str) -> type[MethodConfig]:
+    known = methods()
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(known)}."
         raise ConfigError(f"there is no method {name!r}: {hint}")
-    return METHODS[name]
+    return known[name]

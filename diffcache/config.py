@@ -1,24 +1,18 @@
 """CacheConfig: what a method is - the four choices, and the options that methods share."""
 
-import dataclasses
-import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import nn
-from typing_extensions import Self
 
 from diffcache.discovery.taps import Tap
-from diffcache.prediction.correctors import Corrector
+from diffcache.method_config import MethodConfig
+from diffcache.prediction.correctors import Corrector, Repair
 from diffcache.prediction.predictors import Hold, Predictor
-from diffcache.quantization.folding import Repair
-from diffcache.schedulers.artifact import load_config, save_config, upload
 from diffcache.schedulers.base import CacheScheduler
-from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.guards import Guards
 from diffcache.schedulers.interval import Window
 from diffcache.schedulers.steps import MODEL
@@ -95,7 +89,7 @@ class GuidanceRule:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CacheConfig(ABC):
+class CacheConfig(MethodConfig):
     """One method: where (site), when (cache scheduler), how (predictor). Immutable; holds no state of any run.
 
     Attributes:
@@ -112,8 +106,6 @@ class CacheConfig(ABC):
         ConfigError: an option out of range.
     """
 
-    name: ClassVar[str]
-
     warmup_steps: int | None = None
     tail_steps: int = 1
     max_consecutive_reuses: int | None = None
@@ -122,6 +114,7 @@ class CacheConfig(ABC):
     hindsight: bool | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._check("warmup_steps", 0, whole=True)
         self._check("tail_steps", 0, whole=True)
         self._check("max_consecutive_reuses", 1, whole=True)
@@ -218,76 +211,3 @@ class CacheConfig(ABC):
     def guards(self, run: RunFacts) -> Guards:
         warmup = self.warmup(run) if self.warmup_steps is None else self.warmup_steps
         return Guards(warmup, self.tail_steps, self.max_consecutive_reuses)
-
-    def options(self) -> dict[str, Any]:
-        """Every option with its value."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-
-    def save_pretrained(self, folder: str | Path) -> Path:
-        """Writes `cache_config.json`."""
-        return save_config(self.name, self.options(), Path(folder))
-
-    @classmethod
-    def from_pretrained(cls, name: str | Path) -> "CacheConfig":
-        """Reads a config from a folder or from the hub; on a method's own class, one of that method only.
-
-        Raises:
-            ConfigError: there is none, or it is not of this method, or an option is unknown or out of range.
-        """
-        from diffcache.recipes.registry import METHODS
-
-        method, options = load_config(name)
-        if method not in METHODS or not issubclass(METHODS[method], cls):
-            raise ConfigError(f"{name}: holds the method {method!r}, which is not {cls.__name__}'s.")
-        check_options(METHODS[method], options)
-        loaded: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
-        return METHODS[method](**loaded)
-
-    def push_to_hub(self, repo_id: str, **options: Any) -> str:
-        """Uploads the config to a hub repository, made if need be; returns its address (options: `private`, `token`)."""
-        return upload(self.save_pretrained, repo_id, **options)
-
-    def replace(self, **options: Any) -> Self:
-        """A copy with some options changed.
-
-        Raises:
-            ConfigError: an option that the method does not have, or a value out of range.
-        """
-        check_options(type(self), options)
-        return dataclasses.replace(self, **options)
-
-    def _check(self, option: str, least: int, *, whole: bool = False) -> None:
-        """Refuses a value that is no number, or too small. None is an option left open."""
-        value = getattr(self, option)
-        kind = int if whole else (int, float)
-        if value is not None and (
-            isinstance(value, bool) or not isinstance(value, kind) or not value >= least
-        ):
-            number = "a whole number" if whole else "a number"
-            raise ConfigError(f"{self.name}: {option} must be {number} >= {least}, not {value!r}.")
-
-    def _check_numbers(self, option: str, count: int | None = None) -> None:
-        """Refuses what is no sequence of (so many) finite numbers. None is an option left open."""
-        value = getattr(self, option)
-        if value is None:
-            return
-        numbers = isinstance(value, (list, tuple)) and all(
-            isinstance(number, (int, float)) and math.isfinite(number) for number in value
-        )
-        if not numbers or not value or (count is not None and len(value) != count):
-            many = "finite numbers" if count is None else f"{count} finite numbers"
-            raise ConfigError(f"{self.name}: {option} must be a tuple of {many}, not {value!r}.")
-
-    def _choose(self, option: str, *allowed: object) -> None:
-        value = getattr(self, option)
-        if not any(value is one or (isinstance(value, str) and value == one) for one in allowed):
-            names = ", ".join(map(str, allowed))
-            raise ConfigError(f"{self.name}: {option} must be one of {names}, not {value!r}.")
-
-
-def check_options(method: type[CacheConfig], options: dict[str, Any]) -> None:
-    """Raises ConfigError, naming what exists, for an option that `method` does not have."""
-    known = [field.name for field in dataclasses.fields(method)]
-    for option in options:
-        if option not in known:
-            raise ConfigError(f"{method.name} has no option {option!r}; its options are {', '.join(known)}.")

@@ -1,4 +1,5 @@
-"""A schedule as files: `cache_schedule.json`, readable and diffable, and tensors beside it. No pickle."""
+"""What is saved, as files: a config as `cache_config.json`; a schedule as `cache_schedule.json`, readable and diffable, and
+tensors beside it. No pickle."""
 
 import json
 from collections.abc import Callable
@@ -79,6 +80,32 @@ def load_config(name: str | Path) -> tuple[str, dict[str, Any]]:
         raise ConfigError(f"{error}") from error
 
 
+def saved_in(name: str | Path) -> str:
+    """Which of our files a folder or a hub repository holds: `CONFIG_NAME` or `JSON_NAME`.
+
+    Raises:
+        ScheduleError: neither, or both.
+    """
+    found, missing = list[str](), None
+    for file in (CONFIG_NAME, JSON_NAME):
+        try:
+            find(name, file)
+            found.append(file)
+        except FileNotFoundError as error:
+            missing = error
+    if not found:
+        raise ScheduleError(
+            f"{name}: neither a folder nor a hub repository with {CONFIG_NAME} or {JSON_NAME}: pass one that "
+            "save_pretrained has written."
+        ) from missing
+    if len(found) > 1:
+        raise ScheduleError(
+            f"{name}: holds both {CONFIG_NAME} and {JSON_NAME}: load the one that you mean, with "
+            "CacheConfig.from_pretrained or Schedule.from_pretrained."
+        )
+    return found[0]
+
+
 def find(name: str | Path, file: str) -> Path:
     """A file in a folder, else in a hub repository.
 
@@ -90,11 +117,11 @@ def find(name: str | Path, file: str) -> Path:
             raise FileNotFoundError(f"{Path(name) / file}: there is no such file")
         return Path(name) / file
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError
 
     try:
         return Path(hf_hub_download(str(name), file))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
+    except (HfHubHTTPError, HFValidationError, EntryNotFoundError) as error:
         raise FileNotFoundError(f"{name}: neither a folder nor a hub repository with {file}") from error
 
 

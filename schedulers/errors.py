@@ -14,4 +14,4 @@ class ConfigError(DiffcacheError, TypeError):
 
 
 class ScheduleError(DiffcacheError):
-    """A schedule artifact that cannot be read, or does not belong to this model or run."""
+    """What was saved cannot be read, or a schedule does not belong to this model or run."""

@@ -14,10 +14,10 @@ import diffusers
 import torch
 from tqdm import tqdm
 
+from diffcache.api import methods
 from diffcache.config import CacheConfig
 from diffcache.evals.harness.comparison import SHARES, TOLERANCE, Comparison, Row, as_json, nearest, table
 from diffcache.evals.testbeds import zoo
-from diffcache.recipes.registry import METHODS
 from diffcache.schedulers.errors import TargetError
 
 SWEEPS: dict[str, tuple[str, dict[str, Any], tuple[Any, ...]]] = {
@@ -50,7 +50,7 @@ def contenders() -> Iterator[tuple[str, CacheConfig]]:
     for name, (method, options, settings) in SWEEPS.items():
         fixed = {key: value for key, value in options.items() if key != "knob"}
         for setting in settings:
-            yield f"{name} {setting}", METHODS[method](**fixed, **{options["knob"]: setting})
+            yield f"{name} {setting}", methods()[method].of(**fixed, **{options["knob"]: setting})
 
 
 def renewed(path: Path, args: argparse.Namespace) -> dict[str, Any]:

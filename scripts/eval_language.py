@@ -18,10 +18,10 @@ from typing import Any
 import torch
 import transformers
 
-from diffcache.config import CacheConfig
 from diffcache.evals.language import benchmark as language
 from diffcache.evals.language import wordchain
 from diffcache.evals.language.shapes import SHAPES
+from diffcache.language.recipes.base import LanguageConfig
 
 TEST_SEED = 1
 
@@ -78,7 +78,7 @@ def speed(args: argparse.Namespace) -> None:
         save(args, {**how, "tokens_per_second": results})
 
 
-def runs_of(args: argparse.Namespace) -> dict[str, tuple[CacheConfig | None, dict[str, Any]]]:
+def runs_of(args: argparse.Namespace) -> dict[str, tuple[LanguageConfig | None, dict[str, Any]]]:
     """Cache and options of `generate` of each run, by name."""
     return {
         f"{name}, {decoding}, {rule}": (config, {**where, **language.RULES[rule]})

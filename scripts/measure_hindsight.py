@@ -13,8 +13,8 @@ from diffcache.evals.metrics.fidelity import psnr
 from diffcache.evals.testbeds import zoo
 from diffcache.evals.testbeds.noise_predicting import noise_predicting_sd
 from diffcache.recipes.budget import BudgetConfig
+from diffcache.recipes.builtin import DEFAULT
 from diffcache.recipes.easycache import EasyCacheConfig
-from diffcache.recipes.registry import DEFAULT
 from diffcache.recipes.uniform import UniformConfig
 
 STEPS = 50

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from diffcache.config import CacheConfig, RunFacts
-from diffcache.recipes.registry import DEFAULT, FEATURE_METHODS
+from diffcache.recipes.builtin import DEFAULT
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAD = """# Methods
@@ -40,10 +40,11 @@ def row(name: str, config: type[CacheConfig]) -> str:
 
 
 def main() -> None:
-    rows = "\n".join(row(name, config) for name, config in FEATURE_METHODS.items())
+    rows = "\n".join(row(name, config) for name, config in CacheConfig.methods().items())
     default = ", ".join(f"{k}={v!r}" for k, v in DEFAULT.options().items())
     options = "\n\n".join(
-        f"## {name}\n\n{inspect.cleandoc(config.__doc__ or '')}" for name, config in FEATURE_METHODS.items()
+        f"## {name}\n\n{inspect.cleandoc(config.__doc__ or '')}"
+        for name, config in CacheConfig.methods().items()
     )
     shared = inspect.cleandoc(CacheConfig.__doc__ or "").split("\n\n", 1)[1]
     text = f"{HEAD}{rows}\n\nThe default is `{DEFAULT.name}` with {default}.\n\n## All\n\n{shared}\n\n{options}\n"

@@ -2,39 +2,31 @@
 
 import functools
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from weakref import WeakSet
 
 from torch import nn
 
-from diffcache.attach.callbacks import arguments_of, hidden_from_callbacks
+from diffcache.attach.attachment import Chooser, DiffusionAttachment, diffusion_attachment_of, key_of
 from diffcache.attach.overrides import denoiser_members, noise_scheduler_members
-from diffcache.attach.registry import (
-    Attachment,
-    attachment_of,
-    attachments,
-    can_be_key,
-    is_paused,
-    reporting,
-    users_of,
-)
 from diffcache.attach.requirements import units_of
 from diffcache.config import CacheConfig
 from diffcache.engine.scopes import LoopScope, PipelineScope, entered
-from diffcache.hooks.class_swap import swap_in, swap_out, swapped
+from diffcache.hooks.attachments import forget, is_paused, own_attachment, register, release, users_of
+from diffcache.hooks.callbacks import arguments_of, hidden_from_callbacks
+from diffcache.hooks.class_swap import swap_in, swapped
 from diffcache.hooks.watcher import unit_members
 from diffcache.host.compiled import each_uncompiled, uncompiled
 from diffcache.host.components import denoisers_of, noise_schedulers_of, refuse_foreign_cache
 from diffcache.noise_schedulers.quirks import sigmas_of
-from diffcache.planning.memory_bound import fitted_to
 from diffcache.schedulers.errors import TargetError
 
 
 def attach(
     target: Any,
     config: CacheConfig,
-    max_cache_bytes: int | None = None,
+    chooser: Chooser | None = None,
     components: Collection[str] | None = None,
 ) -> None:
     """Attaches, or gives an attached target another method. Either everything is attached, or nothing.
@@ -42,45 +34,34 @@ def attach(
     Args:
         target: a pipeline or a denoiser.
         config: the method.
-        max_cache_bytes: what a pipeline's runs may hold at once; None for no bound.
+        chooser: chooses the config for each call of a pipeline; None: `config` for all of them.
         components: a pipeline's denoisers that are meant; None for all.
 
     Raises:
         TargetError: there is no denoiser, it is cached by somebody else, or its class cannot be swapped.
     """
     denoisers = denoisers_of(target, components)
-    attachment = attachments.get(target) or Attachment(config)
-    needed = _swap_in(denoisers, config, None if isinstance(target, nn.Module) else target)
-    before, attachment.modules = attachment.modules, WeakSet(needed)
-    attachment.config, attachment.records = config, []
-    attachment.max_cache_bytes, attachment.fitted = max_cache_bytes, None
-    attachment.components = components
-    attachments[target] = attachment
-    _release(list(before))
+    swapped_in = _swap_in(denoisers, config, None if isinstance(target, nn.Module) else target)
+    attachment = DiffusionAttachment(config, WeakSet(swapped_in), chooser=chooser, components=components)
+    register(key_of(target), attachment)
 
 
 @contextmanager
 def put_back_on_error(target: Any) -> Iterator[None]:
     """What was attached to a target is attached again if it was taken away before an error, with its report."""
-    before = attachments.get(target) if can_be_key(target) else None
-    records = before.records if before is not None else []
+    before = own_attachment(key_of(target))
     try:
         yield
     except BaseException:
-        if before is not None and attachments.get(target) is not before:
-            attach(target, before.config, before.max_cache_bytes, before.components)
-            attachments[target].records = records
+        if isinstance(before, DiffusionAttachment) and own_attachment(key_of(target)) is not before:
+            attach(target, before.config, before.chooser, before.components)
+            register(key_of(target), before)
         raise
 
 
 def detach(target: Any) -> None:
-    """Gives everything its own class back that no other accelerated target needs."""
-    attachment = attachments.pop(target, None) if can_be_key(target) else None
-    if attachment is None:
-        return
-    if not isinstance(target, nn.Module):
-        swap_out(target)
-    _release(list(attachment.modules))
+    """Removes what is attached to a target, of whatever kind. What nobody else needs gets its own class back."""
+    forget(key_of(target))
 
 
 @contextmanager
@@ -119,13 +100,13 @@ def denoising_run(
         raise TargetError(
             f"denoising_run needs at least one step and a sigma for each; got {num_steps} steps."
         )
-    attachment = attachment_of(module)
+    attachment = diffusion_attachment_of(module)
     plain = uncompiled(module)
     if attachment is None and len(users_of(plain)) > 1:
         raise TargetError(
             f"this {type(plain).__name__} belongs to several accelerated pipelines: accelerate it itself."
         )
-    if attachment is not None and attachment.max_cache_bytes is not None:
+    if attachment is not None and attachment.chooser is not None:
         raise TargetError(
             "max_cache_bytes= bounds pipeline calls only: leave it out, and choose cache_dtype= with plan()."
         )
@@ -133,39 +114,45 @@ def denoising_run(
         with entered(LoopScope(None, {}, num_steps, sigmas)) as scope:
             yield scope
         return
-    attachment.modules.update(_swap_in({"denoiser": module}, attachment.config))
+    attachment.swapped.update(_swap_in({"denoiser": module}, attachment.config))
     scope = LoopScope(attachment.config, {"denoiser": plain}, num_steps, sigmas, noise_scheduler)
-    with reporting(scope, attachment), entered(scope):
+    with attachment.recording(scope), entered(scope):
         yield scope
+
+
+def _no_scope() -> AbstractContextManager[None]:
+    return entered(None)
 
 
 def _pipeline_members(base: type) -> dict[str, Any]:
     @functools.wraps(base.__call__)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         forward = functools.partial(base.__call__, self)
-        attachment = attachments.get(self)
-        # they may have been compiled or replaced since
-        denoisers = denoisers_of(self, attachment.components) if attachment else {}
-        if attachment is None or is_paused(self, *denoisers.values()):
+        attachment = own_attachment(self)
+        if not isinstance(attachment, DiffusionAttachment):
             with entered(None):
                 return forward(*args, **kwargs)
-        attachment.modules.update(_swap_in(denoisers, attachment.config))
-        fitted = fitted_to(self, attachment, arguments_of(forward, args, kwargs))
-        noise_schedulers = noise_schedulers_of(self)
+        denoisers = denoisers_of(self, attachment.components)  # they may have been compiled or replaced since
         plain = each_uncompiled(denoisers)
-        scope = PipelineScope(fitted.config, plain, self, noise_schedulers)
-        scope.notes = fitted.notes
-        args, kwargs = hidden_from_callbacks(forward, args, kwargs)
-        with swapped(noise_schedulers, noise_scheduler_members), reporting(scope, attachment), entered(scope):
+        if is_paused(self, *plain.values()):
+            with entered(None):
+                return forward(*args, **kwargs)
+        attachment.swapped.update(_swap_in(denoisers, attachment.config))
+        chosen = attachment.config_for(self, arguments_of(forward, args, kwargs))
+        noise_schedulers = noise_schedulers_of(self)
+        scope = PipelineScope(chosen.config, plain, self, noise_schedulers)
+        scope.notes = chosen.notes
+        args, kwargs = hidden_from_callbacks(forward, args, kwargs, _no_scope)
+        with swapped(noise_schedulers, noise_scheduler_members), attachment.recording(scope), entered(scope):
             return forward(*args, **kwargs)
 
     return {"__call__": __call__}
 
 
-def _swap_in(denoisers: dict[str, nn.Module], config: CacheConfig, pipeline: Any = None) -> list[nn.Module]:
+def _swap_in(denoisers: dict[str, nn.Module], config: CacheConfig, pipeline: Any = None) -> list[Any]:
     """Swaps in the denoisers, compiled or not, and the pipeline that they belong to: all of them or none.
 
-    Returns the modules whose swap the method needs.
+    Returns the objects whose swap the method needs.
     """
     parts = {id(m): m for module in denoisers.values() for m in (module, uncompiled(module))}
     for module in parts.values():
@@ -184,14 +171,8 @@ def _swap_in(denoisers: dict[str, nn.Module], config: CacheConfig, pipeline: Any
         if pipeline is not None:
             swap_in(pipeline, _pipeline_members)
     except Exception as error:
-        _release(done)
+        release(done)
         raise TargetError(
             f"cannot attach to {type(part).__name__}: its class cannot be swapped ({error})."
         ) from error
-    return [*parts.values(), *units]
-
-
-def _release(modules: list[nn.Module]) -> None:
-    for module in modules:
-        if not users_of(module):
-            swap_out(module)
+    return [*parts.values(), *units, *([] if pipeline is None else [pipeline])]

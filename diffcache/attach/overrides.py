@@ -10,8 +10,8 @@ from weakref import WeakSet
 import torch
 from torch import nn
 
-from diffcache.attach.registry import _paused, anything_is_paused, is_paused, users_of
 from diffcache.engine.scopes import PipelineScope, Scope, innermost, scope_of
+from diffcache.hooks.attachments import PAUSED, is_paused, users_of
 from diffcache.host.compiled import uncompiled
 
 logger = logging.getLogger("diffcache")
@@ -27,7 +27,7 @@ def denoiser_members(base: type) -> dict[str, Any]:
         if torch.compiler.is_compiling():
             return base.__call__(self, *args, **kwargs)
         scope = scope_of(self)
-        if scope is None or (_paused.get() and is_paused(self, uncompiled(self))):
+        if scope is None or (PAUSED.get() and is_paused(self, uncompiled(self))):
             _outside(self, scope)
             return base.__call__(self, *args, **kwargs)
         return scope.call(self, functools.partial(base.__call__, self), args, kwargs)
@@ -78,7 +78,7 @@ def noise_scheduler_members(base: type) -> dict[str, Any]:
 def _outside(module: nn.Module, scope: Scope | None) -> None:
     """Says once of a denoiser that belongs to an accelerated target that nothing can be reused here."""
     plain = uncompiled(module)
-    if scope is None and plain not in _strangers and not anything_is_paused() and users_of(plain):
+    if scope is None and plain not in _strangers and not PAUSED.get() and users_of(plain):
         _strangers.add(plain)
         logger.warning(
             "%s was called outside an accelerated pipeline's call and outside denoising_run: it computes in full.",

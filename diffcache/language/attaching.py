@@ -1,16 +1,14 @@
-"""Which language models are accelerated, how, and what their last run did."""
+"""Attaching a cache to a language model, or to a pipeline around one."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakSet
 
 from torch import Tensor
 
-from diffcache.hooks.class_swap import swap_in, swap_out
+from diffcache.hooks.attachments import Attachment, is_paused, own_attachment, register
+from diffcache.hooks.class_swap import swap_in
 from diffcache.host.compiled import uncompiled
 from diffcache.language import pipelines
 from diffcache.language.backbones.base import Backbone
@@ -19,12 +17,11 @@ from diffcache.language.ledger import Ledger
 from diffcache.language.recipes.base import LanguageConfig
 from diffcache.language.reports import LanguageReport
 from diffcache.language.session import Caller, Plain, Session
-from diffcache.schedulers.errors import ConfigError, TargetError
 
 
 @dataclass(eq=False)
-class Attachment:
-    """One accelerated model or pipeline.
+class LanguageAttachment(Attachment):
+    """Of a language model, or of a pipeline around one.
 
     Attributes:
         config: its method.
@@ -40,11 +37,8 @@ class Attachment:
         self.ledger = session.ledger
         return session
 
-
-_attachments: "WeakKeyDictionary[Any, Attachment]" = WeakKeyDictionary()
-"""By model or pipeline; a model that `torch.compile` wraps stands for what is inside."""
-
-_paused: ContextVar[frozenset[int]] = ContextVar("diffcache_language_paused", default=frozenset())
+    def report(self) -> LanguageReport:
+        return LanguageReport(self.config.name, self.config.options(), self.ledger)
 
 
 def is_language(target: object) -> bool:
@@ -52,58 +46,17 @@ def is_language(target: object) -> bool:
     return is_language_model(target) or pipelines.is_language_pipeline(target)
 
 
-def attach(target: Any, config: object) -> None:
+def attach(target: Any, config: LanguageConfig) -> None:
     """Attaches, or gives an attached target another method. Either everything is attached, or nothing.
 
     Raises:
         TargetError: a causal model, or one of no known family.
-        ConfigError: a method for pictures.
     """
-    if not isinstance(config, LanguageConfig):
-        raise ConfigError(
-            f"{getattr(config, 'name', config)} caches a denoiser of pictures: choose a method for language models, "
-            "such as elastic-cache or dkv-decode."
-        )
     in_pipeline = pipelines.is_language_pipeline(target)
     verify(target.model if in_pipeline else target)
-    _attachments[uncompiled(target)] = Attachment(config)
     if in_pipeline:
         swap_in(target, _pipeline_members)
-
-
-def detach(target: Any) -> None:
-    """Forgets the target; a pipeline gets its own class back."""
-    if _attachments.pop(uncompiled(target), None) is not None and pipelines.is_language_pipeline(target):
-        swap_out(target)
-
-
-def report_of(target: Any) -> LanguageReport:
-    """What the target's last run computed.
-
-    Raises:
-        TargetError: the target is not accelerated.
-    """
-    attachment = _attachments.get(uncompiled(target))
-    if attachment is None:
-        raise TargetError(f"this {type(target).__name__} is not accelerated: call accelerate() on it first.")
-    return LanguageReport(attachment.config.name, attachment.config.options(), attachment.ledger)
-
-
-@contextmanager
-def paused(target: Any) -> Iterator[None]:
-    """Inside, runs of `target` compute everything and leave its report as it is; in this thread only.
-
-    Raises:
-        TargetError: the target is not accelerated.
-    """
-    target = uncompiled(target)
-    if target not in _attachments:
-        raise TargetError(f"this {type(target).__name__} is not accelerated: there is nothing to pause.")
-    token = _paused.set(_paused.get() | {id(target)})
-    try:
-        yield
-    finally:
-        _paused.reset(token)
+    register(uncompiled(target), LanguageAttachment(config, WeakSet([target] if in_pipeline else [])))
 
 
 def caller_for(net: Backbone, real: Tensor) -> Caller:
@@ -119,9 +72,11 @@ def window_of(model: Any, asked: int | None) -> int | None:
     return min((size for size in (asked, own) if size is not None), default=None)
 
 
-def _active(target: Any) -> Attachment | None:
+def _active(target: Any) -> LanguageAttachment | None:
+    """What is attached to a target that is not paused."""
     target = uncompiled(target)
-    return None if id(target) in _paused.get() else _attachments.get(target)
+    attachment = own_attachment(target)
+    return attachment if isinstance(attachment, LanguageAttachment) and not is_paused(target) else None
 
 
 def _pipeline_members(base: type) -> dict[str, Any]:

@@ -2,13 +2,16 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from diffcache.hooks.callbacks import hidden_from_callbacks
 from diffcache.hooks.class_swap import swapped
 from diffcache.language.sampler.canvas import Canvas
 from diffcache.language.session import Session
@@ -66,15 +69,12 @@ def pipeline_members(base: type, begun: Callable[[Any], Begun | None]) -> dict[s
 
     @functools.wraps(base.__call__)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        forward = functools.partial(base.__call__, self)
+        forward = partial(base.__call__, self)
         begin = begun(self)
         if begin is None:
             return forward(*args, **kwargs)
         asked = inspect.signature(forward).bind(*args, **kwargs)
         asked.apply_defaults()
-        callback = asked.arguments["callback_on_step_end"]
-        if callback is not None:
-            asked.arguments["callback_on_step_end"] = _outside(callback)
         block, mask = asked.arguments["block_length"], asked.arguments["mask_token_id"]
         run = PipelineRun(
             self.model,
@@ -83,27 +83,21 @@ def pipeline_members(base: type, begun: Callable[[Any], Begun | None]) -> dict[s
             asked.arguments["gen_length"],
             self.mask_token_id if mask is None else mask,
         )
-        token = _run.set(run)
-        try:
-            with swapped([self.model], _model_members):
-                return forward(*asked.args, **asked.kwargs)
-        finally:
-            _run.reset(token)
+        args, kwargs = hidden_from_callbacks(forward, args, kwargs, partial(_running, None))
+        with swapped([self.model], _model_members), _running(run):
+            return forward(*args, **kwargs)
 
     return {"__call__": __call__}
 
 
-def _outside(callback: Callable[..., Any]) -> Callable[..., Any]:
-    """The callback, whose own calls of the model, or of a pipeline that shares it, are none of the run's."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        token = _run.set(None)
-        try:
-            return callback(*args, **kwargs)
-        finally:
-            _run.reset(token)
-
-    return call
+@contextmanager
+def _running(run: PipelineRun | None) -> Iterator[None]:
+    """Inside, the model's calls belong to this run; None: to no run."""
+    token = _run.set(run)
+    try:
+        yield
+    finally:
+        _run.reset(token)
 
 
 def _model_members(base: type) -> dict[str, Any]:

@@ -1,102 +1,116 @@
-"""Fitting: a method made to keep to a bound on its cache, by fewer bits, then host memory, then fewer places."""
+"""MemoryBound: a method made to keep to a bound on its cache, by fewer bits, then host memory, then fewer sites."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any
 
-from diffcache.attach.registry import Attachment, Fitted
+from diffcache.attach.attachment import CallConfig
 from diffcache.config import CacheConfig, RunFacts
 from diffcache.host.components import denoisers_of
+from diffcache.planning.derived_config import DerivedConfig
 from diffcache.planning.plan import Plan, PlannedSite, plan_of
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.steps import MODEL
 
-Place = tuple[str, str]
-"""Of a denoiser: their names."""
+SiteKey = tuple[str, str]
+"""Names of a denoiser and of a site in it."""
 
 NARROWER = (None, "bfloat16", "int8")
 """Formats, each about half of the one before, or less."""
 
 
-def fitted_to(pipe: Any, attachment: Attachment, call: Mapping[str, Any]) -> Fitted:
-    """An attached pipeline's method for a call, which is rehearsed unless the last one was of the same form.
-
-    Raises:
-        ConfigError: not even the smallest cache keeps to the bound.
-    """
-    bound = attachment.max_cache_bytes
-    if bound is None:
-        return Fitted(attachment.config)
-    parts = [*denoisers_of(pipe, attachment.components).values(), getattr(pipe, "scheduler", None)]
-    form = tuple(map(id, parts)), _form(call)
-    if attachment.fitted is None or attachment.fitted[0] != form:
-        plan = plan_of(pipe, attachment.config, call, components=attachment.components)
-        attachment.fitted = form, _fitted(attachment.config, plan, bound)
-    return attachment.fitted[1]
-
-
-class FewerPlaces:
-    """A method at some of its places only.
+class MemoryBound:
+    """What the runs of a pipeline may hold at once on its device.
 
     Args:
         config: the method.
-        kept: these.
+        max_cache_bytes: the bound.
+        components: the pipeline's denoisers that are cached; None for all.
     """
 
-    def __init__(self, config: CacheConfig, kept: Collection[Place]) -> None:
-        self._config = config
-        self._kept = kept
+    def __init__(
+        self, config: CacheConfig, max_cache_bytes: int, components: Collection[str] | None = None
+    ) -> None:
+        self.config = config
+        self.max_cache_bytes = max_cache_bytes
+        self.components = components
+        self._last: tuple[Any, CallConfig] | None = None
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._config, name)
+    def config_for(self, pipeline: Any, call: Mapping[str, Any]) -> CallConfig:
+        """The config for a call, which is rehearsed unless the last one was of the same form.
+
+        Raises:
+            ConfigError: not even the smallest cache keeps to the bound.
+        """
+        parts = [*denoisers_of(pipeline, self.components).values(), getattr(pipeline, "scheduler", None)]
+        form = tuple(map(id, parts)), _form(call)
+        if self._last is None or self._last[0] != form:
+            plan = plan_of(pipeline, self.config, call, components=self.components)
+            self._last = form, _config_within(self.config, plan, self.max_cache_bytes)
+        return self._last[1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtSites(DerivedConfig):
+    """A method at some of its sites only.
+
+    Attributes:
+        sites: these.
+    """
+
+    sites: frozenset[SiteKey]
 
     def places(self, run: RunFacts) -> tuple[str, ...]:
-        return tuple(sorted(name for denoiser, name in self._kept if denoiser == run.site))
+        return tuple(sorted(name for denoiser, name in self.sites if denoiser == run.site))
 
 
-def _fitted(config: CacheConfig, plan: Plan, bound: int) -> Fitted:
+def _config_within(config: CacheConfig, plan: Plan, bound: int) -> CallConfig:
     smallest = plan.cache_bytes
-    for fitted, size in _candidates(config, plan, bound):
+    for chosen, size in _candidates(config, plan, bound):
         if size <= bound:
-            return fitted
+            return chosen
         smallest = min(smallest, size)
     raise ConfigError(
         f"max_cache_bytes={bound}: {config.name} cannot do with less than {smallest} bytes here: allow as much, or "
-        "choose a method that caches fewer places."
+        "choose a method that caches fewer sites."
     )
 
 
-def _candidates(config: CacheConfig, plan: Plan, bound: int) -> Iterator[tuple[Fitted, int]]:
-    """From the least to the most that is done to the method, each with the bytes that it would hold."""
-    yield Fitted(config), plan.cache_bytes
+def _candidates(config: CacheConfig, plan: Plan, bound: int) -> Iterator[tuple[CallConfig, int]]:
+    """The method with ever more changed for the bound, each form with the bytes that it would hold."""
+    yield CallConfig(config), plan.cache_bytes
     narrowest, notes = config, tuple[str, ...]()
     for storage in NARROWER[NARROWER.index(config.storage) + 1 :] if config.storage in NARROWER else ():
         narrowest, notes = config.replace(cache_dtype=storage), (f"features are kept in {storage}",)
         if not plan.on_host:
-            yield Fitted(narrowest, notes), plan.footprint.bytes_in(storage)
+            yield CallConfig(narrowest, notes), plan.footprint.bytes_in(storage)
     if not plan.on_host and not plan.on_cpu:
-        yield Fitted(config.replace(cache_device="cpu"), ("features are kept in host memory",)), plan.others
+        yield (
+            CallConfig(config.replace(cache_device="cpu"), ("features are kept in host memory",)),
+            plan.others,
+        )
     sizes = _sizes(plan, narrowest.storage)
-    inside = [place for place in sizes if place[1] != MODEL]
+    inside = [site for site in sizes if site[1] != MODEL]
     if plan.on_host or len(inside) < 2:
         return
     kept = worth_most(plan.sites, sizes, bound - plan.footprint.others) or {
         min(inside, key=sizes.__getitem__)
     }
-    left_out = f"{len(inside) - len(kept)} of {len(inside)} places are computed at every tick"
-    fewer = cast(CacheConfig, FewerPlaces(narrowest, kept))
-    yield Fitted(fewer, (*notes, left_out)), plan.footprint.others + sum(sizes[place] for place in kept)
+    left_out = f"{len(inside) - len(kept)} of {len(inside)} sites are computed at every tick"
+    fewer = AtSites(base=narrowest, sites=frozenset(kept))
+    yield CallConfig(fewer, (*notes, left_out)), plan.footprint.others + sum(sizes[site] for site in kept)
 
 
-def _sizes(plan: Plan, storage: str | None) -> dict[Place, int]:
-    """Bytes that each place would hold in a format."""
+def _sizes(plan: Plan, storage: str | None) -> dict[SiteKey, int]:
+    """Bytes that each site would hold in a format."""
     sizes = {(site.denoiser, site.name): 0 for site in plan.sites}
     for held in plan.footprint.features:
         sizes[held.denoiser, held.site] += held.bytes_in(storage)
     return sizes
 
 
-def worth_most(sites: Sequence[PlannedSite], sizes: Mapping[Place, int], room: int) -> set[Place]:
-    """The places inside that save most work for their bytes, as many as there is room for."""
+def worth_most(sites: Sequence[PlannedSite], sizes: Mapping[SiteKey, int], room: int) -> set[SiteKey]:
+    """The sites inside a denoiser that save most work for their bytes, as many as there is room for."""
     kept = set()
     for site in sorted(sites, key=lambda site: -site.share / max(sizes[site.denoiser, site.name], 1)):
         size = sizes[site.denoiser, site.name]

@@ -9,6 +9,9 @@ from diffcache.kernels.extrapolate import NO_CORRECTION, Correction
 from diffcache.schedulers.schedule import ALL
 from diffcache.schedulers.steps import MODEL, Step
 
+Repair = tuple[Tensor, Tensor]
+"""Gain and shift of a layer's output channels, float32 [channels] each; they become part of the layer's weights."""
+
 GAIN, SHIFT = "gain", "shift"
 
 WEIGHTS = "weights"

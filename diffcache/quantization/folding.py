@@ -6,10 +6,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from diffcache.host.weight_formats import is_quantised
+from diffcache.prediction.correctors import Repair
 
 Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
-Repair = tuple[Tensor, Tensor]
-"""gain and shift, fp32 [output channels]."""
 
 
 def can_fold(layer: nn.Module) -> bool:

@@ -12,7 +12,8 @@ from torch import nn
 from diffcache.config import CacheConfig
 from diffcache.discovery.units import block_counts
 from diffcache.host.weight_formats import is_quantised, quantization_of, weight_bytes
-from diffcache.quantization.folding import Repair, can_fold, fold
+from diffcache.prediction.correctors import Repair
+from diffcache.quantization.folding import can_fold, fold
 from diffcache.quantization.rules import Rules
 from diffcache.schedulers.errors import ConfigError, ScheduleError
 

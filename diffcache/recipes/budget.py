@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from diffcache.config import CacheConfig, RunFacts
+from diffcache.method_config import method
 from diffcache.prediction.predictors import Polynomial, Predictor
 from diffcache.schedulers.allowance import Allowance, Appointed, threshold_of
 from diffcache.schedulers.error_control import ErrorControl
@@ -11,6 +12,7 @@ from diffcache.schedulers.guards import Guards
 from diffcache.schedulers.moments import Axis
 
 
+@method
 @dataclass(frozen=True, kw_only=True)
 class BudgetConfig(CacheConfig):
     """Where: the whole denoiser. When: error control, weighed by what an error at each tick does to the result, with a

@@ -4,11 +4,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from diffcache.config import CacheConfig, RunFacts
+from diffcache.method_config import method
 from diffcache.prediction.predictors import Polynomial
 from diffcache.schedulers.error_control import ErrorControl
 from diffcache.schedulers.moments import Axis
 
 
+@method
 @dataclass(frozen=True, kw_only=True)
 class CurvatureConfig(CacheConfig):
     """Where: the whole denoiser. When: error control. How: extrapolate the output quadratically or linearly, or hold it.

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from diffcache.config import CacheConfig, RunFacts
+from diffcache.method_config import method
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.interval import Interval
 from diffcache.schedulers.ticks import Ticks
 
 
+@method
 @dataclass(frozen=True, kw_only=True)
 class DeepCacheConfig(CacheConfig):
     """Where: a UNet below some depth, its output. When: a fixed interval, or one that is short around a tick. How: hold.

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from diffcache.config import CacheConfig, RunFacts
+from diffcache.method_config import method
 from diffcache.schedulers.accumulator import Accumulator
 from diffcache.schedulers.signals import SecantGain
 
@@ -18,6 +19,7 @@ GENERAL = (0.05, 10)
 PUBLISHED_TICKS = 50
 
 
+@method
 @dataclass(frozen=True, kw_only=True)
 class EasyCacheConfig(CacheConfig):
     """Where: the whole denoiser. When: an accumulator. How: hold the residual v - x.

@@ -4,11 +4,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from diffcache.config import CacheConfig, RunFacts
+from diffcache.method_config import method
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.schedulers.interval import Interval
 from diffcache.schedulers.schedule import Schedule
 
 
+@method
 @dataclass(frozen=True, kw_only=True)
 class ERTACacheConfig(CacheConfig):
     """Where: the whole denoiser. When: a calibrated schedule. How: hold the residual v - x, repaired: an affine map of each

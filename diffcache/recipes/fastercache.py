@@ -4,10 +4,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from diffcache.config import Boost, CacheConfig, GuidanceRule, RunFacts
+from diffcache.method_config import method
 from diffcache.prediction.predictors import Lerp, Predictor
 from diffcache.schedulers.interval import Interval, Window
 
 
+@method
 @dataclass(frozen=True, kw_only=True)
 class FasterCacheConfig(CacheConfig):
     """Where: every attention, its output, and the unconditional pass. When: fixed intervals inside a window. How: F +

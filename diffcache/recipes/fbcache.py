@@ -5,10 +5,12 @@ from typing import ClassVar
 
 from diffcache.config import CacheConfig, RunFacts
 from diffcache.discovery.taps import Tap
+from diffcache.method_config import method
 from diffcache.schedulers.accumulator import Accumulator
 from diffcache.schedulers.signals import Drift
 
 
+@method
 @dataclass(frozen=True, kw_only=True)
 class FBCacheConfig(CacheConfig):
     """Where: all blocks but the first, as one residual. When: a threshold. How: hold.

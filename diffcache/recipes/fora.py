@@ -4,9 +4,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from diffcache.config import CacheConfig, RunFacts
+from diffcache.method_config import method
 from diffcache.schedulers.interval import Interval
 
 
+@method
 @dataclass(frozen=True, kw_only=True)
 class FORAConfig(CacheConfig):
     """Where: every attention and feed-forward, its output. When: a fixed interval. How: hold.

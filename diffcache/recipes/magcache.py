@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 from diffcache.config import CacheConfig, RunFacts
+from diffcache.method_config import method
 from diffcache.prediction.predictors import Hold, Predictor, Scaled
 from diffcache.schedulers.magnitude import Magnitude, resampled
 
@@ -39,6 +40,7 @@ GENERAL = Published(0.06, 3, 0.2, FLUX)
 """Elsewhere: Diffusers' options with Flux's ratios, which are not the model's own: calibrate before relying on it."""
 
 
+@method
 @dataclass(frozen=True, kw_only=True)
 class MagCacheConfig(CacheConfig):
     """Where: the stack, as one residual for each stream. When: a static schedule made from ratios. How: hold, or scale.

@@ -4,11 +4,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from diffcache.config import CacheConfig, RunFacts
+from diffcache.method_config import method
 from diffcache.schedulers.by_site import BySite
 from diffcache.schedulers.interval import Interval, Window
 from diffcache.schedulers.steps import Step
 
 
+@method
 @dataclass(frozen=True, kw_only=True)
 class PABConfig(CacheConfig):
     """Where: every attention, its output, for each guidance pass by itself. When: an interval by kind. How: hold.

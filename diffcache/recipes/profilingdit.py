@@ -5,6 +5,7 @@ from itertools import groupby
 from typing import ClassVar
 
 from diffcache.config import CacheConfig, RunFacts
+from diffcache.method_config import method
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.by_site import BySite
 from diffcache.schedulers.errors import ConfigError
@@ -28,6 +29,7 @@ SHRINKING = (6, 18, 26, 32, 38, 42, 46, 48)
 GENERAL = "stack[1..]"
 
 
+@method
 @dataclass(frozen=True, kw_only=True)
 class ProfilingDiTConfig(CacheConfig):
     """Where: runs of background blocks, as one residual each. When: static, after a warm-up. How: hold.

@@ -3,17 +3,17 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn
 
 from torch import Tensor, nn
 
 from diffcache.config import GUIDANCE, Boost, CacheConfig, GuidanceRule, RunFacts
 from diffcache.discovery.site_names import is_inside, units_for
 from diffcache.host.identity import model_of
-from diffcache.prediction.correctors import GAIN, SHIFT, WEIGHTS, Affine, Corrector, coefficient_name
+from diffcache.prediction.correctors import GAIN, SHIFT, WEIGHTS, Affine, Corrector, Repair, coefficient_name
 from diffcache.prediction.predictors import Predictor, predictor_from
-from diffcache.quantization.folding import Repair
-from diffcache.schedulers.errors import ScheduleError
+from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.schedulers.guards import Guards
 from diffcache.schedulers.schedule import Schedule
 from diffcache.schedulers.steps import MODEL
@@ -62,6 +62,14 @@ class ReplayConfig(CacheConfig):
     def options(self) -> dict[str, Any]:
         switches = {"resample": self.resample, "rectify": self.rectify, "respace": self.respace}
         return {**switches, "of": dict(self.schedule.producer)}
+
+    def save_pretrained(self, folder: str | Path) -> NoReturn:
+        """Refused: a schedule is saved by itself.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError("a schedule is saved by itself: call config.schedule.save_pretrained(folder).")
 
     @property
     def storage(self) -> str | None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from diffcache.config import CacheConfig, RunFacts
+from diffcache.method_config import method
 from diffcache.prediction.predictors import Predictor, Taylor
 from diffcache.schedulers.interval import Interval
 
@@ -19,6 +20,7 @@ PUBLISHED = {
 GENERAL = (5, 3, 1)
 
 
+@method
 @dataclass(frozen=True, kw_only=True)
 class TaylorSeerConfig(CacheConfig):
     """Where: every attention and feed-forward, its output. When: a fixed interval. How: a Taylor expansion in ticks.

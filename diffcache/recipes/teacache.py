@@ -5,6 +5,7 @@ from typing import ClassVar, NamedTuple
 
 from diffcache.config import CacheConfig, RunFacts
 from diffcache.discovery.taps import Tap
+from diffcache.method_config import method
 from diffcache.schedulers.accumulator import Accumulator
 from diffcache.schedulers.signals import Drift
 
@@ -46,6 +47,7 @@ GENERAL = Published(0.1, Tap(of="input"), ())
 """Elsewhere: the change of the first block's input, as it is."""
 
 
+@method
 @dataclass(frozen=True, kw_only=True)
 class TeaCacheConfig(CacheConfig):
     """Where: the stack, as one residual for each stream. When: an accumulator. How: hold.

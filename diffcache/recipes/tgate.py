@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from diffcache.config import CacheConfig, RunFacts
+from diffcache.method_config import method
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.by_site import BySite
 from diffcache.schedulers.interval import Interval
@@ -11,6 +12,7 @@ from diffcache.schedulers.steps import Step
 from diffcache.schedulers.ticks import Ticks
 
 
+@method
 @dataclass(frozen=True, kw_only=True)
 class TGATEConfig(CacheConfig):
     """Where: attention, its output. When: cross-attention until the gate, self-attention at an interval before it. How: hold.

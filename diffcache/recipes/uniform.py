@@ -4,12 +4,14 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from diffcache.config import CacheConfig, RunFacts
+from diffcache.method_config import method
 from diffcache.prediction.predictors import Hold, Polynomial, Predictor
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.interval import Interval
 from diffcache.schedulers.moments import Axis
 
 
+@method
 @dataclass(frozen=True, kw_only=True)
 class UniformConfig(CacheConfig):
     """Where: the whole denoiser. When: a fixed interval. How: hold, or extrapolate.

@@ -22,7 +22,7 @@ from diffcache.evals.metrics.extractors import CLASSIFIER
 from diffcache.evals.testbeds import zoo
 from diffcache.evals.vbench.naming import check_encoder, export, file_names
 from diffcache.evals.vbench.running import CUSTOM, FULL_INFO, STANDARD, check_vbench, vbench_scores
-from diffcache.recipes.registry import DEFAULT, METHODS
+from diffcache.recipes.builtin import DEFAULT
 
 RESULT, PAGE = "evaluation.json", "report.html"
 
@@ -76,9 +76,10 @@ class Evaluation:
         """
         if self.method is None:
             return DEFAULT.replace(**self.options)
-        if self.method not in METHODS:
-            raise EvaluationError(f"no method is called {self.method!r}; there are {', '.join(METHODS)}.")
-        return METHODS[self.method]().replace(**self.options)
+        methods = CacheConfig.methods()
+        if self.method not in methods:
+            raise EvaluationError(f"no method is called {self.method!r}; there are {', '.join(methods)}.")
+        return methods[self.method].of(**self.options)
 
     def asked(self) -> list[Any]:
         """The prompt of every sample.

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from diffcache.api import accelerate, report, restore
-from diffcache.config import CacheConfig
 from diffcache.evals.language import wordchain
 from diffcache.language.ledger import Ledger
+from diffcache.language.recipes.base import LanguageConfig
 from diffcache.language.recipes.block_causal import BlockCausalConfig
 from diffcache.language.recipes.dkv import DKVDecodeConfig, DKVPrefillConfig
 from diffcache.language.recipes.dllm_cache import DLLMCacheConfig
@@ -55,9 +55,9 @@ class UndelayedConfig(DKVDecodeConfig):
         return canvas.masked
 
 
-def contenders(decoding: str) -> dict[str, CacheConfig | None]:
+def contenders(decoding: str) -> dict[str, LanguageConfig | None]:
     """What is compared where tokens are written like this; None is the plain model."""
-    anywhere: dict[str, CacheConfig | None] = {
+    anywhere: dict[str, LanguageConfig | None] = {
         "plain": None,
         "none": NoneConfig(),
         "dkv-decode": DKVDecodeConfig(),
@@ -118,7 +118,7 @@ def load() -> Any:
     return AutoModelForCausalLM.from_pretrained(FOLDER, local_files_only=True).eval()
 
 
-def prepare(model: nn.Module, config: CacheConfig | None) -> None:
+def prepare(model: nn.Module, config: LanguageConfig | None) -> None:
     """Accelerates with `config`, or makes plain."""
     if config is None:
         restore(model)
@@ -140,7 +140,7 @@ class Batch:
     ledger: Ledger | None
 
 
-def write_batch(config: CacheConfig | None, prompts: Tensor, options: dict[str, Any]) -> Batch:
+def write_batch(config: LanguageConfig | None, prompts: Tensor, options: dict[str, Any]) -> Batch:
     """Writes and checks a batch with this process's model, on one thread."""
     torch.set_num_threads(1)
     model = load()
@@ -152,7 +152,7 @@ def write_batch(config: CacheConfig | None, prompts: Tensor, options: dict[str, 
 
 def accuracy(
     cache: str,
-    config: CacheConfig | None,
+    config: LanguageConfig | None,
     prompts: Tensor,
     batch: int,
     decoding: str,
@@ -192,7 +192,7 @@ def _ratio(ledgers: list[Ledger], over: str, under: str) -> float:
 def throughput(
     model: nn.Module,
     prompts: Tensor,
-    runs: dict[str, tuple[CacheConfig | None, dict[str, Any]]],
+    runs: dict[str, tuple[LanguageConfig | None, dict[str, Any]]],
     repeats: int,
 ) -> dict[str, float]:
     """Median tokens per second, all runs taking turns: of the process's own CPU time, or of wall time on a GPU."""

@@ -12,10 +12,10 @@ from diffcache.evals.testbeds import zoo
 from diffcache.profiling.recording.calling import accelerated, frozen
 from diffcache.profiling.searching.tuning import Tuner
 from diffcache.recipes.budget import BudgetConfig
+from diffcache.recipes.builtin import DEFAULT
 from diffcache.recipes.deepcache import DeepCacheConfig
 from diffcache.recipes.easycache import EasyCacheConfig
 from diffcache.recipes.fbcache import FBCacheConfig
-from diffcache.recipes.registry import DEFAULT
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.taylorseer import TaylorSeerConfig
 from diffcache.recipes.uniform import UniformConfig

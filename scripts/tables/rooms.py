@@ -136,8 +136,10 @@ def drawn(rooms: Mapping[str, set[str]]) -> str:
             at[name] = (left + i * step_x, height - (n + 1) * step_y)
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif">',
-        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
-        'orient="auto"><path d="M0,0 L8,4 L0,8 z" fill="#8794a8"/></marker></defs>',
+        (
+            '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
+            'orient="auto"><path d="M0,0 L8,4 L0,8 z" fill="#8794a8"/></marker></defs>'
+        ),
         f'<rect width="{width}" height="{height}" fill="white"/>',
     ]
     for room, other in reduced(rooms):

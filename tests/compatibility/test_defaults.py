@@ -11,7 +11,7 @@ from support.harness import NOT_OBSERVED, counted, reference, reference_calls, r
 from zoo.pipelines import CASES
 
 from diffcache import accelerate, report, restore
-from diffcache.recipes.registry import DEFAULT
+from diffcache.recipes.builtin import DEFAULT
 
 GROUP = "Default method"
 OFTEN = 26

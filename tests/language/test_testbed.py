@@ -7,11 +7,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from diffcache import CacheConfig, accelerate, generate, report, restore
+from diffcache import accelerate, generate, report, restore
 from diffcache.evals.language import benchmark as language
 from diffcache.evals.language import wordchain
+from diffcache.language.recipes.base import LanguageConfig
+from diffcache.language.recipes.builtin import LANGUAGE_DEFAULT
 from diffcache.language.recipes.elastic import ElasticCacheConfig
-from diffcache.recipes.registry import LANGUAGE_DEFAULT
 
 GEN_LENGTH = 64
 PROMPTS = wordchain.prompts(8, language.PROMPT_WORDS, seed=7)
@@ -22,7 +23,7 @@ def model() -> Any:
     return language.load()
 
 
-def right_words(model: Any, config: CacheConfig | None, **options: Any) -> float:
+def right_words(model: Any, config: LanguageConfig | None, **options: Any) -> float:
     model = restore(model) if config is None else accelerate(model, config)
     written = generate(model, PROMPTS, gen_length=GEN_LENGTH, temperature=1.0, seed=0, **options)
     return float(wordchain.right_words(written.sequences, language.PROMPT_LENGTH).float().mean())
@@ -37,7 +38,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "config", "where"), CASES, ids=[f"{n}, {w}" for n, _, w in CASES])
-def test_right_words(model: Any, name: str, config: CacheConfig | None, where: str) -> None:
+def test_right_words(model: Any, name: str, config: LanguageConfig | None, where: str) -> None:
     right = right_words(model, config, **language.DECODINGS[where], threshold=0.9)
     if name.startswith("control"):
         assert right < (0.05 if "32" in name else 0.9)

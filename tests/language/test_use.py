@@ -11,8 +11,8 @@ import torch
 from language.tiny import pipeline, texts, tiny_llama
 
 from diffcache import (
-    CacheConfig,
     ConfigError,
+    MethodConfig,
     TargetError,
     UniformConfig,
     accelerate,
@@ -66,7 +66,7 @@ def test_a_method_writes_everything_and_reports_it(name: str) -> None:
 def test_a_config_is_saved_and_read(name: str, tmp_path: Any) -> None:
     config = methods()[name]()
     config.save_pretrained(tmp_path)
-    assert CacheConfig.from_pretrained(tmp_path) == config
+    assert MethodConfig.from_pretrained(tmp_path) == config
 
 
 def test_a_report_is_saved(tmp_path: Any) -> None:
@@ -162,7 +162,14 @@ def test_greedy_must_know_what_is_next() -> None:
         ("dkv-decode", {"window": 4}, "has no option 'window'"),
         ("elastic-cache", {"refresh": "never"}, "refresh must be one of immediate, delayed"),
         ("dllm-cache", {"ratio": 1.5}, "between 0 and 1"),
-        ("fast-dllm-dual", {"tail_steps": 1}, "leave tail_steps at 0"),
+        ("fast-dllm-dual", {"tail_steps": 1}, "has no option 'tail_steps'"),
+        ("fast-dllm-dual", {"hindsight": True}, "has no option 'hindsight'"),
+        (
+            "fast-dllm-dual",
+            {"cache_dtype": "int8"},
+            "has no option 'cache_dtype'; its options are warmup_steps",
+        ),
+        ("fast-dllm-dual", {"cache_device": "cpu"}, "has no option 'cache_device'"),
         ("elastic", {}, "did you mean 'elastic-cache'"),
     ],
     ids=str,

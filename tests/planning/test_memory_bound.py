@@ -54,7 +54,7 @@ def test_a_run_keeps_to_every_bound_that_it_can(name: str, options: dict[str, An
     assert seen[0] == ""
     assert seen[1] == "features are kept in bfloat16"
     if places > 1:
-        assert f"of {places} places are computed at every tick" in seen[-1]
+        assert f"of {places} sites are computed at every tick" in seen[-1]
         assert "int8" in seen[-1]
 
 

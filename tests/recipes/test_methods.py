@@ -10,8 +10,7 @@ from support.harness import STEPS, reference
 from zoo.denoisers import CASES as DENOISERS
 from zoo.pipelines import CASES
 
-from diffcache import accelerate, denoising_run, discover, methods, report, restore
-from diffcache.recipes.registry import FEATURE_METHODS
+from diffcache import CacheConfig, accelerate, denoising_run, discover, methods, report, restore
 
 PIPELINE = {
     "deepcache": "StableDiffusionPipeline",
@@ -30,7 +29,7 @@ REUSING: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("method", FEATURE_METHODS)
+@pytest.mark.parametrize("method", CacheConfig.methods())
 def test_all_compute_is_the_plain_pipeline_to_the_bit(method: str) -> None:
     name = PIPELINE.get(method, "FluxPipeline")
     fields = methods()[method].__dataclass_fields__
@@ -42,7 +41,7 @@ def test_all_compute_is_the_plain_pipeline_to_the_bit(method: str) -> None:
     assert torch.equal(CASES[name].render(pipe, 0, STEPS), reference(name))
 
 
-@pytest.mark.parametrize("method", FEATURE_METHODS)
+@pytest.mark.parametrize("method", CacheConfig.methods())
 def test_reuse_is_finite_and_the_same_twice(method: str) -> None:
     name = PIPELINE.get(method, "FluxPipeline")
     pipe = accelerate(CASES[name].build(), method, **REUSING.get(method, {}))

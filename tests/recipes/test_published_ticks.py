@@ -12,7 +12,6 @@ from diffcache import CacheConfig, methods
 from diffcache.config import RunFacts
 from diffcache.recipes.magcache import FLUX
 from diffcache.recipes.profilingdit import HUNYUAN_SINGLE, WAN, runs
-from diffcache.recipes.registry import FEATURE_METHODS
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.guards import History
 from diffcache.schedulers.signals import Drift
@@ -115,7 +114,7 @@ def test_flux_ratios_are_those_that_diffusers_ships() -> None:
     torch.testing.assert_close(torch.tensor(FLUX), FLUX_MAG_RATIOS)
 
 
-@pytest.mark.parametrize("method", FEATURE_METHODS)
+@pytest.mark.parametrize("method", CacheConfig.methods())
 def test_every_method_has_a_setting_that_computes_everything(method: str) -> None:
     kind = methods()[method]
     static = {

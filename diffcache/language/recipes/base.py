@@ -1,48 +1,38 @@
 """LanguageConfig: what a method for language models is - which rows are computed, and by which walk."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NoReturn
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from diffcache.config import CacheConfig, RunFacts
 from diffcache.language.backbones.base import Backbone
 from diffcache.language.cache import TokenKVCache
 from diffcache.language.ledger import Ledger
 from diffcache.language.sampler.canvas import Canvas
 from diffcache.language.walks.base import Walk
-from diffcache.schedulers.errors import ConfigError, TargetError
+from diffcache.method_config import MethodConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class LanguageConfig(CacheConfig):
-    """One method, pure and immutable: the rows of a model call follow from the canvas.
+class LanguageConfig(MethodConfig):
+    """One method for language models: the rows of a model call follow from the canvas.
 
     Attributes:
         warmup_steps: model calls at the start of a run that compute everything. None: none but the first.
-        tail_steps: has no meaning here, since the number of model calls is not known beforehand.
         max_consecutive_reuses: model calls in a row that compute only some rows, before one computes all; None for
             no cap.
-        cache_dtype, cache_device: have no meaning here: keys and values are kept as the model computes them.
 
     Raises:
         ConfigError: an option out of range.
     """
 
-    tail_steps: int = 0
+    warmup_steps: int | None = None
+    max_consecutive_reuses: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.tail_steps:
-            raise ConfigError(
-                f"{self.name}: leave tail_steps at 0, since a language model's number of calls is not known beforehand."
-            )
-        if self.cache_dtype is not None or self.cache_device is not None:
-            raise ConfigError(
-                f"{self.name}: leave cache_dtype and cache_device out, since keys and values are kept as they are."
-            )
+        self._check("warmup_steps", 0, whole=True)
+        self._check("max_consecutive_reuses", 1, whole=True)
 
     @abstractmethod
     def full(self, canvas: Canvas) -> bool:
@@ -69,19 +59,3 @@ class LanguageConfig(CacheConfig):
     def candidates(self) -> int | None:
         """How many masks of a text may be committed at most, the first ones; None for all of the block."""
         return None
-
-    def check(self, denoisers: Mapping[str, nn.Module]) -> NoReturn:
-        """Refuses denoisers of pictures."""
-        raise TargetError(
-            f"{self.name} caches the tokens of a masked-diffusion language model: choose another method for this "
-            f"{type(next(iter(denoisers.values()))).__name__}."
-        )
-
-    def scheduler(self, run: RunFacts) -> NoReturn:
-        """There is none: rows are decided, not ticks."""
-        raise TargetError(
-            f"{self.name} has no cache scheduler: it decides about rows of a text, not about ticks."
-        )
-
-    def warmup(self, run: RunFacts) -> int:
-        return 0

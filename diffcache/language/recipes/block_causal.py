@@ -9,8 +9,10 @@ from diffcache.language.ledger import Ledger
 from diffcache.language.recipes.base import LanguageConfig
 from diffcache.language.sampler.canvas import Canvas
 from diffcache.language.walks.blockwise import BlockWalk
+from diffcache.method_config import method
 
 
+@method
 @dataclass(frozen=True, kw_only=True)
 class BlockCausalConfig(LanguageConfig):
     """Computes the block, which sees itself and what is before it, never what follows.

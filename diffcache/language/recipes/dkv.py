@@ -9,9 +9,11 @@ from torch import Tensor
 from diffcache.language.cache import rows_of
 from diffcache.language.recipes.base import LanguageConfig
 from diffcache.language.sampler.canvas import Canvas
+from diffcache.method_config import method
 from diffcache.schedulers.errors import ConfigError
 
 
+@method
 @dataclass(frozen=True, kw_only=True)
 class DKVDecodeConfig(LanguageConfig):
     """dKV-Cache-Decode. Computes masks, and the tokens that the call before has written (the one-step delay).
@@ -41,6 +43,7 @@ class DKVDecodeConfig(LanguageConfig):
         return (canvas.masked if self.ahead else canvas.candidates) | canvas.dirty
 
 
+@method
 @dataclass(frozen=True, kw_only=True)
 class DKVGreedyConfig(LanguageConfig):
     """dKV-Cache-Greedy. Computes what is written next, what was written last, and a few masks around it.
@@ -75,6 +78,7 @@ class DKVGreedyConfig(LanguageConfig):
         return canvas.upcoming | canvas.dirty | around
 
 
+@method
 @dataclass(frozen=True, kw_only=True)
 class DKVPrefillConfig(LanguageConfig):
     """dKV-Cache-Prefill, and -PD where `interval` is given: the prompt is computed once and never again.

@@ -9,9 +9,11 @@ from diffcache.language.ledger import Ledger
 from diffcache.language.recipes.base import LanguageConfig
 from diffcache.language.sampler.canvas import Canvas
 from diffcache.language.walks.value_drift import FeatureWalk
+from diffcache.method_config import method
 from diffcache.schedulers.errors import ConfigError
 
 
+@method
 @dataclass(frozen=True, kw_only=True)
 class DLLMCacheConfig(LanguageConfig):
     """Stores keys, values and what each layer adds; in each layer the rows whose values changed most are computed.

@@ -11,8 +11,10 @@ from diffcache.language.ledger import Ledger
 from diffcache.language.recipes.base import LanguageConfig
 from diffcache.language.sampler.canvas import Canvas
 from diffcache.language.walks.attention_drift import DriftWalk
+from diffcache.method_config import method
 
 
+@method
 @dataclass(frozen=True, kw_only=True)
 class ElasticCacheConfig(LanguageConfig):
     """Computes the first masks, the tokens just written, and the most attended tokens, which tell when it is time.

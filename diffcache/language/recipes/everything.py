@@ -5,8 +5,10 @@ from typing import ClassVar
 
 from diffcache.language.recipes.base import LanguageConfig
 from diffcache.language.sampler.canvas import Canvas
+from diffcache.method_config import method
 
 
+@method
 @dataclass(frozen=True, kw_only=True)
 class NoneConfig(LanguageConfig):
     """Computes everything, through the cache's machinery. Its tokens are those of the plain sampler, to the bit."""

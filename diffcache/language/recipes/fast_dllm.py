@@ -5,8 +5,10 @@ from typing import ClassVar
 
 from diffcache.language.recipes.base import LanguageConfig
 from diffcache.language.sampler.canvas import Canvas
+from diffcache.method_config import method
 
 
+@method
 @dataclass(frozen=True, kw_only=True)
 class PrefixConfig(LanguageConfig):
     """Fast-dLLM's prefix cache: everything at a block's first call, then the block and all that follows."""
@@ -20,6 +22,7 @@ class PrefixConfig(LanguageConfig):
         return slice(canvas.block.start, canvas.length)
 
 
+@method
 @dataclass(frozen=True, kw_only=True)
 class DualConfig(LanguageConfig):
     """Fast-dLLM's dual cache: everything at a block's first call, then the block alone."""
@@ -33,6 +36,7 @@ class DualConfig(LanguageConfig):
         return slice(canvas.block.start, canvas.block.stop)
 
 
+@method
 @dataclass(frozen=True, kw_only=True)
 class VicinityConfig(LanguageConfig):
     """The dual cache with some positions on both sides of the block, and some full calls at the start (published: 4).

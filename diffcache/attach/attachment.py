@@ -1,0 +1,82 @@
+"""What is attached to a pipeline or a denoiser: its method, and the records of its last call."""
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch import nn
+
+from diffcache.config import CacheConfig
+from diffcache.engine.scopes import Scope
+from diffcache.hooks.attachments import Attachment, attachment_of
+from diffcache.host.compiled import uncompiled
+from diffcache.reports.records import RunRecord
+from diffcache.reports.run_report import RunReport
+
+
+@dataclass(frozen=True)
+class CallConfig:
+    """A method as one call of a pipeline needs it.
+
+    Attributes:
+        config: the method.
+        notes: what was changed for the call, in sentences for the report.
+    """
+
+    config: CacheConfig
+    notes: tuple[str, ...] = ()
+
+
+class Chooser(Protocol):
+    """Chooses the config for each call of a pipeline."""
+
+    def config_for(self, pipeline: Any, call: Mapping[str, Any]) -> CallConfig:
+        """The config for a call with these arguments.
+
+        Raises:
+            ConfigError: there is none for this call.
+        """
+
+
+@dataclass(eq=False)
+class DiffusionAttachment(Attachment):
+    """Of a pipeline or a denoiser.
+
+    Attributes:
+        config: its method.
+        records: of its last call.
+        chooser: chooses the config for each call, such as one within a bound on memory; None: `config` for all of them.
+        components: the pipeline's denoisers that it is attached to; None for all.
+    """
+
+    config: CacheConfig
+    records: list[RunRecord] = field(default_factory=list)
+    chooser: Chooser | None = None
+    components: Collection[str] | None = None
+
+    def report(self) -> RunReport:
+        return RunReport(self.config.name, self.config.options(), self.records)
+
+    def config_for(self, pipeline: Any, call: Mapping[str, Any]) -> CallConfig:
+        """The config for a call of the pipeline with these arguments."""
+        return CallConfig(self.config) if self.chooser is None else self.chooser.config_for(pipeline, call)
+
+    @contextmanager
+    def recording(self, scope: Scope) -> Iterator[None]:
+        """The scope's records become the attachment's when it is left, however that happens."""
+        try:
+            yield
+        finally:
+            self.records = scope.records
+
+
+def key_of(target: object) -> object:
+    """What a target is registered by: of a module that `torch.compile` wraps, the one inside."""
+    return uncompiled(target) if isinstance(target, nn.Module) else target
+
+
+def diffusion_attachment_of(target: object) -> DiffusionAttachment | None:
+    """That of a pipeline or denoiser itself, or of the one pipeline through which a denoiser is accelerated."""
+    found = attachment_of(key_of(target))
+    return found if isinstance(found, DiffusionAttachment) else None

@@ -1,0 +1,105 @@
+"""DerivedConfig: a method that is another one, but for what is overridden."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from torch import nn
+from typing_extensions import Self
+
+from diffcache.config import CacheConfig, GuidanceRule, RunFacts
+from diffcache.discovery.taps import Tap
+from diffcache.prediction.correctors import Corrector, Repair
+from diffcache.prediction.predictors import Predictor
+from diffcache.schedulers.base import CacheScheduler
+from diffcache.schedulers.guards import Guards
+from diffcache.store.formats import Format
+
+
+@dataclass(frozen=True, kw_only=True)
+class DerivedConfig(CacheConfig):
+    """Another method, but for what a subclass overrides. Its name, its options and what it saves are those of that method.
+
+    Attributes:
+        base: that method; the shared options are read from it.
+    """
+
+    base: CacheConfig
+
+    def __post_init__(self) -> None:
+        for option in fields(CacheConfig):
+            object.__setattr__(self, option.name, getattr(self.base, option.name))
+        object.__setattr__(self, "name", self.base.name)
+
+    def options(self) -> dict[str, Any]:
+        return self.base.options()
+
+    def replace(self, **options: Any) -> Self:
+        """A copy in which some options of the base are changed."""
+        return replace(self, base=self.base.replace(**options))
+
+    def resolved(self) -> CacheConfig:
+        return replace(self, base=self.base.resolved())
+
+    def check(self, denoisers: Mapping[str, nn.Module]) -> None:
+        self.base.check(denoisers)
+
+    def places(self, run: RunFacts) -> tuple[str, ...]:
+        return self.base.places(run)
+
+    def tap(self, run: RunFacts) -> Tap | None:
+        return self.base.tap(run)
+
+    @property
+    def residual(self) -> bool:
+        return self.base.residual
+
+    @property
+    def storage(self) -> str | None:
+        return self.base.storage
+
+    def format(self, run: RunFacts) -> Format:
+        return self.base.format(run)
+
+    @property
+    def looks_back(self) -> bool:
+        return self.base.looks_back
+
+    @property
+    def watch(self) -> float | None:
+        return self.base.watch
+
+    @property
+    def by_sample(self) -> bool:
+        return self.base.by_sample
+
+    @property
+    def each_branch(self) -> bool:
+        return self.base.each_branch
+
+    def guidance(self, run: RunFacts) -> GuidanceRule | None:
+        return self.base.guidance(run)
+
+    def scheduler(self, run: RunFacts) -> CacheScheduler:
+        return self.base.scheduler(run)
+
+    def warmup(self, run: RunFacts) -> int:
+        return self.base.warmup(run)
+
+    def most_ticks(self, run: RunFacts) -> int | None:
+        return self.base.most_ticks(run)
+
+    def predictor_for(self, run: RunFacts) -> Predictor:
+        return self.base.predictor_for(run)
+
+    def corrector(self, run: RunFacts) -> Corrector | None:
+        return self.base.corrector(run)
+
+    def repairs(self, site: str, quantization: str | None) -> Mapping[str, Repair]:
+        return self.base.repairs(site, quantization)
+
+    def respaced(self, sigmas: list[float]) -> list[float] | None:
+        return self.base.respaced(sigmas)
+
+    def guards(self, run: RunFacts) -> Guards:
+        return self.base.guards(run)
