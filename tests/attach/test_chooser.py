@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from harness import STEPS, render
+from support.harness import STEPS, render
 from zoo.pipelines import CASES
 
 from diffcache import (
