@@ -13,10 +13,9 @@ from diffcache.host.compiled import uncompiled
 from diffcache.language import pipelines
 from diffcache.language.backbones.base import Backbone
 from diffcache.language.backbones.families import backbone_of, is_language_model, verify
-from diffcache.language.ledger import Ledger
 from diffcache.language.recipes.base import LanguageConfig
-from diffcache.language.reports import LanguageReport
-from diffcache.language.session import Caller, Plain, Session
+from diffcache.language.report import LanguageReport
+from diffcache.language.session import ModelCaller, PlainCaller, Session
 
 
 @dataclass(eq=False)
@@ -25,20 +24,20 @@ class LanguageAttachment(Attachment):
 
     Attributes:
         config: its method.
-        ledger: of its last run; None before the first.
+        last: the report of its last run; None before the first.
     """
 
     config: LanguageConfig
-    ledger: Ledger | None = None
+    last: LanguageReport | None = None
 
-    def begin(self, net: Backbone, real: Tensor) -> Session:
-        """A new run over texts of `real` [b, S]."""
+    def start_run(self, net: Backbone, real: Tensor) -> Session:
+        """A new run over texts of `real` [b, S], False at padding."""
         session = Session(net, self.config, real)
-        self.ledger = session.ledger
+        self.last = session.report
         return session
 
     def report(self) -> LanguageReport:
-        return LanguageReport(self.config.name, self.config.options(), self.ledger)
+        return self.last or LanguageReport(self.config.name, self.config.options())
 
 
 def is_language(target: object) -> bool:
@@ -59,16 +58,16 @@ def attach(target: Any, config: LanguageConfig) -> None:
     register(uncompiled(target), LanguageAttachment(config, WeakSet([target] if in_pipeline else [])))
 
 
-def caller_for(net: Backbone, real: Tensor) -> Caller:
+def model_caller(net: Backbone, real: Tensor) -> ModelCaller:
     """How the sampler asks the model of these parts in a new run over texts of `real` [b, S]."""
     attachment = _active(net.model)
-    return Plain(net, real) if attachment is None else attachment.begin(net, real)
+    return PlainCaller(net, real) if attachment is None else attachment.start_run(net, real)
 
 
 def window_of(model: Any, asked: int | None) -> int | None:
-    """How many masks of a text may be committed at most, the first ones: the smaller of `asked` and the method's own."""
+    """Only the first so many masks of a text may be committed: the smaller of `asked` and the method's own."""
     attachment = _active(model)
-    own = None if attachment is None else attachment.config.candidates
+    own = None if attachment is None else attachment.config.commit_window
     return min((size for size in (asked, own) if size is not None), default=None)
 
 
@@ -80,8 +79,8 @@ def _active(target: Any) -> LanguageAttachment | None:
 
 
 def _pipeline_members(base: type) -> dict[str, Any]:
-    def begun(pipe: Any) -> pipelines.Begun | None:
+    def start_run(pipe: Any) -> pipelines.StartRun | None:
         attachment = _active(pipe)
-        return None if attachment is None else partial(attachment.begin, backbone_of(pipe.model))
+        return None if attachment is None else partial(attachment.start_run, backbone_of(pipe.model))
 
-    return pipelines.pipeline_members(base, begun)
+    return pipelines.pipeline_members(base, start_run)

@@ -19,10 +19,16 @@ class TokenKVCache:
 
     Attributes:
         keys, values: [L, b, K, C, D].
-        planes: what a method asked for besides, [L, b, C, ...] each.
+        method_features: what the method stores besides, by name, [L, b, C, ...] each.
         tokens: int64 [b, C], the token that a position was last computed from; -1 before it is written.
         real: bool [b, C], False where the text is padded; padding is never attended.
-        length: S.
+        length: S; 0 until `resize` says how long the text is.
+
+    Args:
+        layers, heads, head_dim: L, K, D.
+        real: bool [b, C].
+        dtype: of everything that is stored.
+        features: what the method stores besides: size for each position and layer, by name.
 
     Raises:
         TargetError: more positions than the capacity.
@@ -36,23 +42,24 @@ class TokenKVCache:
         real: Tensor,
         *,
         dtype: torch.dtype,
-        planes: Mapping[str, Sequence[int]] | None = None,
+        features: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         batch, capacity = real.shape
         shape = (layers, batch, heads, capacity, head_dim)
         # Zeros, not garbage: a masked position is still multiplied by its weight of zero.
         self.keys = torch.zeros(shape, dtype=dtype, device=real.device)
         self.values = torch.zeros_like(self.keys)
-        self.planes = {
+        self.method_features = {
             name: self.keys.new_zeros((layers, batch, capacity, *size))
-            for name, size in (planes or {}).items()
+            for name, size in (features or {}).items()
         }
         self.tokens = real.new_full((batch, capacity), -1, dtype=torch.int64)
         self.real = real.bool()
-        self.length = 0
         self._layers = list(zip(self.keys, self.values, strict=True))
         self._padded = not bool(self.real.all())
         self._filled = 0  # positions 0 .. _filled - 1 are known to be written, without asking the device
+        self.length = 0
+        self._views = self._views_of(0)
 
     @property
     def capacity(self) -> int:
@@ -60,8 +67,9 @@ class TokenKVCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of keys, values and planes."""
-        return sum(t.numel() * t.element_size() for t in (self.keys, self.values, *self.planes.values()))
+        """Bytes of keys, values and the method's features."""
+        held = (self.keys, self.values, *self.method_features.values())
+        return sum(t.numel() * t.element_size() for t in held)
 
     def resize(self, length: int) -> None:
         """The text now has so many positions."""
@@ -73,9 +81,9 @@ class TokenKVCache:
         if length != self.length:
             self.length = length
             self._filled = min(self._filled, length)
-            self._read = [(k[:, :, :length], v[:, :, :length]) for k, v in self._layers]
+            self._views = self._views_of(length)
 
-    def mark(self, real: Tensor) -> None:
+    def mark_padding(self, real: Tensor) -> None:
         """Which of the text's positions are padding: `real` [b, S] is False there."""
         self.real[:, : real.shape[1]] = real
         self._padded = not bool(real.all())
@@ -83,7 +91,7 @@ class TokenKVCache:
     def write(self, layer: int, rows: Rows, keys: Tensor, values: Tensor) -> None:
         """Stores keys and values [b, K, n, D] of these rows."""
         stored_keys, stored_values = self._layers[layer]
-        at = rows if isinstance(rows, slice) else _spread(rows, stored_keys, dim=2)
+        at = rows if isinstance(rows, slice) else _index_into(stored_keys, rows, dim=2)
         _put(stored_keys, at, keys, dim=2)
         _put(stored_values, at, values, dim=2)
 
@@ -107,19 +115,19 @@ class TokenKVCache:
             return rope_scatter(queries, keys, values, *rotary, None, stored_keys, stored_values)
         return rope_scatter(queries, keys, values, *rotary, rows, stored_keys, stored_values)
 
-    def write_plane(self, name: str, layer: int, rows: Rows, features: Tensor) -> None:
-        """Stores a plane's features [b, n, ...] of these rows."""
-        put(self.planes[name][layer], rows, features, dim=1)
+    def write_features(self, name: str, layer: int, rows: Rows, features: Tensor) -> None:
+        """Stores the method's features [b, n, ...] of these rows."""
+        put(self.method_features[name][layer], rows, features, dim=1)
 
     def read(self, layer: int) -> tuple[Tensor, Tensor]:
         """Keys and values of the text, [b, K, S, D] each: views."""
-        return self._read[layer]
+        return self._views[layer]
 
-    def plane(self, name: str, layer: int) -> Tensor:
-        """A plane of the text, [b, S, ...]: a view."""
-        return self.planes[name][layer, :, : self.length]
+    def features(self, name: str, layer: int) -> Tensor:
+        """The method's features of the text, [b, S, ...]: a view."""
+        return self.method_features[name][layer, :, : self.length]
 
-    def stamp(self, rows: Rows, tokens: Tensor) -> None:
+    def note_tokens(self, rows: Rows, tokens: Tensor) -> None:
         """These rows are now computed from `tokens` [b, n] in every layer."""
         put(self.tokens, rows, tokens, dim=1)
         if isinstance(rows, slice) and rows.start <= self._filled:
@@ -141,17 +149,21 @@ class TokenKVCache:
         length = tokens.shape[1]
         return (self.tokens[:, :length] != tokens) & self.real[:, :length]
 
+    def _views_of(self, length: int) -> list[tuple[Tensor, Tensor]]:
+        """Each layer's keys and values of the first positions, [b, K, length, D]."""
+        return [(keys[:, :, :length], values[:, :, :length]) for keys, values in self._layers]
+
 
 def take(source: Tensor, rows: Rows, dim: int = 1) -> Tensor:
     """The rows of `source` [b, ..., S, ...], whose dimension `dim` is positions."""
     if isinstance(rows, slice):
         return source.narrow(dim, rows.start, rows.stop - rows.start)
-    return source.gather(dim, _spread(rows, source, dim))
+    return source.gather(dim, _index_into(source, rows, dim))
 
 
 def put(target: Tensor, rows: Rows, new: Tensor, dim: int) -> None:
     """Writes rows of `target` in place. A repeated row must come with the same values."""
-    _put(target, rows if isinstance(rows, slice) else _spread(rows, target, dim), new, dim)
+    _put(target, rows if isinstance(rows, slice) else _index_into(target, rows, dim), new, dim)
 
 
 def _put(target: Tensor, at: Rows, new: Tensor, dim: int) -> None:
@@ -176,9 +188,9 @@ def rows_of(wanted: Tensor) -> Tensor:
     return torch.where(torch.arange(n, device=wanted.device) < counts, order, last)
 
 
-def _spread(rows: Tensor, like: Tensor, dim: int) -> Tensor:
-    """Rows [b, n] as an index into `like`, over all its other dimensions."""
+def _index_into(source: Tensor, rows: Tensor, dim: int) -> Tensor:
+    """Rows [b, n] as an index into dimension `dim` of `source`, the same over all its other dimensions."""
     batch, n = rows.shape
-    before, behind = like.shape[1:dim], like.shape[dim + 1 :]
+    before, behind = source.shape[1:dim], source.shape[dim + 1 :]
     alone = rows.view(batch, *[1] * len(before), n, *[1] * len(behind))
     return alone.expand(batch, *before, n, *behind)

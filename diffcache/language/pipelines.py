@@ -16,8 +16,8 @@ from diffcache.hooks.class_swap import swapped
 from diffcache.language.sampler.canvas import Canvas
 from diffcache.language.session import Session
 
-Begun = Callable[[Tensor], Session]
-"""Makes the session of a run over texts of `real` [b, C]."""
+StartRun = Callable[[Tensor], Session]
+"""Makes the session of a run over texts of `real` [b, C], False at padding."""
 
 _run: ContextVar["PipelineRun | None"] = ContextVar("diffcache_language_run", default=None)
 
@@ -26,36 +26,46 @@ class PipelineRun:
     """One call of the pipeline. It writes block by block, and never shows its model what follows the block.
 
     Each of its model calls passes all tokens up to the block's end; the logits of the block are all that it reads.
+
+    Args:
+        model: the pipeline's.
+        start_run: called at the first model call, which shows the batch.
+        block_length, gen_length: tokens of a block, and of the answer.
+        mask_id: the token that stands for 'not written yet'.
     """
 
-    def __init__(self, model: Any, begin: Begun, block_length: int, gen_length: int, mask_id: int) -> None:
+    def __init__(
+        self, model: Any, start_run: StartRun, block_length: int, gen_length: int, mask_id: int
+    ) -> None:
         self.model = model
-        self._begin = begin
+        self._start_run = start_run
         self._block_length = block_length
         self._gen_length = gen_length
         self._mask_id = mask_id
-        self._session: Session | None = None
-        self._canvas: Canvas | None = None
+        self._started: tuple[Session, Canvas] | None = None
 
     def logits(self, tokens: Tensor, attention_mask: Tensor) -> Tensor:
-        """Logits of the block [b, B, V] for tokens [b, S] up to its end."""
+        """Logits of the block [b, B, V] for tokens [b, S] up to its end; `attention_mask` [b, S] is 0 at padding."""
+        session, canvas = self._started = self._started or self._start(tokens)
         stop = tokens.shape[1]
-        if self._session is None or self._canvas is None:
-            blocks = -(-self._gen_length // self._block_length)
-            real = tokens.new_ones(len(tokens), stop + blocks * self._block_length, dtype=torch.bool)
-            self._session = self._begin(real)
-            self._canvas = Canvas.of_prompts(tokens[:, : stop - self._block_length], 0, self._mask_id)
-            self._canvas.rereads = True
-        finished = tokens[:, : self._canvas.block.start]
-        self._canvas.edited = bool(self._session.cache.dirty(finished).any())  # by the pipeline's callback
-        grown = stop != self._canvas.length
-        self._canvas.rewrite(tokens, torch.full_like(self._canvas.limit, stop))
+        finished = tokens[:, : canvas.block.start]
+        canvas.edited = bool(session.cache.dirty(finished).any())  # by the pipeline's callback
+        grown = stop != canvas.length
+        canvas.rewrite(tokens, torch.full_like(canvas.limit, stop))
         if grown:
-            self._canvas.enter(range(stop - self._block_length, stop))
-            self._session.cache.mark(attention_mask.bool())
-        logits, _ = self._session.logits(self._canvas)
-        self._canvas.advance()
+            canvas.enter(range(stop - self._block_length, stop))
+            session.cache.mark_padding(attention_mask.bool())
+        logits, _ = session.logits(canvas)
+        canvas.advance()
         return logits
+
+    def _start(self, tokens: Tensor) -> tuple[Session, Canvas]:
+        """The session and the canvas of the first call's tokens [b, S], which end with the first block."""
+        stop, blocks = tokens.shape[1], -(-self._gen_length // self._block_length)
+        real = tokens.new_ones(len(tokens), stop + blocks * self._block_length, dtype=torch.bool)
+        canvas = Canvas.of_prompts(tokens[:, : stop - self._block_length], 0, self._mask_id)
+        canvas.reads_whole_block = True
+        return self._start_run(real), canvas
 
 
 def is_language_pipeline(target: object) -> bool:
@@ -64,21 +74,21 @@ def is_language_pipeline(target: object) -> bool:
     return isinstance(target, LLaDA2Pipeline)
 
 
-def pipeline_members(base: type, begun: Callable[[Any], Begun | None]) -> dict[str, Any]:
-    """Of the swapped pipeline class; `begun` says how an active one begins a session."""
+def pipeline_members(base: type, start_run: Callable[[Any], StartRun | None]) -> dict[str, Any]:
+    """Of the swapped pipeline class; `start_run(pipe)` says how a run of it starts, None for one without a cache."""
 
     @functools.wraps(base.__call__)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         forward = partial(base.__call__, self)
-        begin = begun(self)
-        if begin is None:
+        start = start_run(self)
+        if start is None:
             return forward(*args, **kwargs)
         asked = inspect.signature(forward).bind(*args, **kwargs)
         asked.apply_defaults()
         block, mask = asked.arguments["block_length"], asked.arguments["mask_token_id"]
         run = PipelineRun(
             self.model,
-            begin,
+            start,
             self.scheduler.config.block_length if block is None else block,
             asked.arguments["gen_length"],
             self.mask_token_id if mask is None else mask,

@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 from diffcache.api import accelerate, report, restore
 from diffcache.evals.language import wordchain
-from diffcache.language.ledger import Ledger
 from diffcache.language.recipes.base import LanguageConfig
 from diffcache.language.recipes.block_causal import BlockCausalConfig
 from diffcache.language.recipes.dkv import DKVDecodeConfig, DKVPrefillConfig
 from diffcache.language.recipes.dllm_cache import DLLMCacheConfig
 from diffcache.language.recipes.elastic import ElasticCacheConfig
-from diffcache.language.recipes.everything import NoneConfig
 from diffcache.language.recipes.fast_dllm import DualConfig, PrefixConfig, VicinityConfig
+from diffcache.language.recipes.none import NoneConfig
+from diffcache.language.report import LanguageReport
 from diffcache.language.sampler.canvas import Canvas
 from diffcache.language.sampler.sampling import Generation, generate
 
@@ -133,11 +133,11 @@ def write(model: nn.Module, prompts: Tensor, options: dict[str, Any]) -> Generat
 
 @dataclass(frozen=True)
 class Batch:
-    """What one batch of texts came to: right words bool [b, words], model calls, and the ledger of an accelerated run."""
+    """What one batch of texts came to: right words bool [b, words], model calls, and the report of an accelerated run."""
 
     right: Tensor
     calls: int
-    ledger: Ledger | None
+    report: LanguageReport | None
 
 
 def write_batch(config: LanguageConfig | None, prompts: Tensor, options: dict[str, Any]) -> Batch:
@@ -147,7 +147,7 @@ def write_batch(config: LanguageConfig | None, prompts: Tensor, options: dict[st
     prepare(model, config)
     written = write(model, prompts, options)
     right = wordchain.right_words(written.sequences, PROMPT_LENGTH)
-    return Batch(right, written.calls, None if config is None else report(model).ledger)
+    return Batch(right, written.calls, None if config is None else report(model))
 
 
 def accuracy(
@@ -164,7 +164,7 @@ def accuracy(
     asked = [pool.submit(write_batch, config, part, options) for part in torch.split(prompts, batch)]
     batches = [each.result() for each in asked]
     right = torch.cat([each.right for each in batches])
-    ledgers = [each.ledger for each in batches if each.ledger is not None]
+    reports = [each.report for each in batches if each.report is not None]
     calls = statistics.mean(each.calls for each in batches)
     return Row(
         cache,
@@ -174,18 +174,18 @@ def accuracy(
         round(float(right.float().mean()), 5),
         round(calls, 2),
         round(GEN_LENGTH / calls, 2),
-        _ratio(ledgers, "row_layers", "full_row_layers"),
-        _ratio(ledgers, "full_flops", "flops"),
-        sum(ledger.kv_bytes_read for ledger in ledgers),
-        max((ledger.cache_bytes for ledger in ledgers), default=0),
+        _ratio(reports, "row_layers", "full_row_layers"),
+        _ratio(reports, "full_flops", "flops"),
+        sum(told.kv_bytes_read for told in reports),
+        max((told.cache_bytes for told in reports), default=0),
     )
 
 
-def _ratio(ledgers: list[Ledger], over: str, under: str) -> float:
+def _ratio(reports: list[LanguageReport], over: str, under: str) -> float:
     """1 for the plain model, which keeps no report."""
-    if not ledgers:
+    if not reports:
         return 1.0
-    ratio: float = sum(getattr(x, over) for x in ledgers) / sum(getattr(x, under) for x in ledgers)
+    ratio: float = sum(getattr(x, over) for x in reports) / sum(getattr(x, under) for x in reports)
     return round(ratio, 4)
 
 

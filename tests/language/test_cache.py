@@ -139,11 +139,11 @@ def test_rows_of_ragged_texts_repeat_a_real_row() -> None:
     assert rows_of(wanted).tolist() == [[0, 2, 3], [1, 1, 1], [4, 4, 4]]
 
 
-def test_planes_only_on_request() -> None:
+def test_a_methods_features_only_on_request() -> None:
     real = torch.ones(1, 4, dtype=torch.bool)
-    assert not TokenKVCache(2, 2, 8, real, dtype=torch.float32).planes
-    cache = TokenKVCache(2, 2, 8, real, dtype=torch.float32, planes={"inputs": (32,)})
-    assert cache.plane("inputs", 0).shape == (1, 0, 32)
+    assert not TokenKVCache(2, 2, 8, real, dtype=torch.float32).method_features
+    cache = TokenKVCache(2, 2, 8, real, dtype=torch.float32, features={"inputs": (32,)})
+    assert cache.features("inputs", 0).shape == (1, 0, 32)
     assert cache.nbytes == 4 * (2 * 2 * 2 * 4 * 8 + 2 * 4 * 32)
 
 

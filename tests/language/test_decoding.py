@@ -81,7 +81,7 @@ def test_every_call_of_a_threshold_run_writes_something() -> None:
 
 
 def writes_eos_at(position: int) -> torch.nn.Module:
-    """A model that is surest of an EOS at one position; all else is alike to it."""
+    """A model that is most confident of an EOS at one position; all else is alike to it."""
     model = tiny_llama()
     plain = model.forward
 
@@ -117,7 +117,7 @@ def test_an_edited_token_is_computed_anew(method: str) -> None:
     dirty: list[int] = []
 
     def edit(call: int, tokens: Tensor) -> Tensor | None:
-        dirty.append(int(report(model).ledger.row_layers_of[-1]))
+        dirty.append(int(report(model).row_layers_of[-1]))
         if call == 4:
             tokens[0, 2] = 7
             return tokens

@@ -12,7 +12,7 @@ from diffcache.language.recipes.elastic import ElasticCacheConfig
 from diffcache.language.sampler.canvas import Canvas
 from diffcache.language.session import Session
 from diffcache.language.walks import attention_drift as drift
-from diffcache.language.walks.attention_drift import Watched, most_attended
+from diffcache.language.walks.attention_drift import WeightedRows, most_attended
 
 
 @torch.no_grad()
@@ -26,21 +26,21 @@ def test_what_is_compared_is_the_cache_before_and_after_the_call(monkeypatch: py
         ElasticCacheConfig(threshold=-1.01, window=4),
         torch.ones_like(canvas.tokens, dtype=torch.bool),
     )
-    canvas.window = session.config.candidates
+    canvas.window = session.config.commit_window
     session.logits(canvas)
     canvas.rewrite(canvas.tokens.index_fill(1, torch.tensor(9), 7))
     canvas.advance()
-    tracked, cache = Watched.of(session.walk.extra).rows, session.cache
-    keys, asked = cache.keys.clone(), cache.planes["queries"].clone()
+    tracked, cache = WeightedRows.of(session.walk.wanted_rows).rows, session.cache
+    keys, asked = cache.keys.clone(), cache.method_features["queries"].clone()
     session.logits(canvas)
     assert len(compared) == 3
-    for layer, (queries, share, old_queries, new_keys, rows, old_keys, *_) in enumerate(compared):
+    for layer, (queries, weight, old_queries, new_keys, rows, old_keys, *_) in enumerate(compared):
         assert 9 in rows[0]
         assert torch.equal(old_keys, take(keys[layer], rows, dim=2))
         assert torch.equal(new_keys, cache.read(layer)[0])
         assert torch.equal(old_queries, take(asked[layer], tracked).transpose(1, 2))
-        now = take(cache.plane("queries", layer), tracked).transpose(1, 2)
-        assert torch.equal(queries[:, :, share.shape[1] :], now)
+        now = take(cache.features("queries", layer), tracked).transpose(1, 2)
+        assert torch.equal(queries[:, :, weight.shape[1] :], now)
 
 
 def test_the_most_attended_of_each_layer_are_chosen_among_the_eligible() -> None:
@@ -51,12 +51,12 @@ def test_the_most_attended_of_each_layer_are_chosen_among_the_eligible() -> None
 
 
 def test_short_lists_are_filled_up_with_positions_that_do_not_count() -> None:
-    watched = Watched.of(torch.tensor([[0, 1, 0, 1], [0, 0, 1, 0], [0, 0, 0, 0]]).bool())
+    watched = WeightedRows.of(torch.tensor([[0, 1, 0, 1], [0, 0, 1, 0], [0, 0, 0, 0]]).bool())
     assert watched.rows.tolist() == [[1, 3], [2, 2], [3, 3]]
-    assert watched.share.tolist() == [[0.5, 0.5], [1.0, 0.0], [0.0, 0.0]]
+    assert watched.weight.tolist() == [[0.5, 0.5], [1.0, 0.0], [0.0, 0.0]]
 
 
 def test_nothing_that_counts_has_not_drifted() -> None:
-    watched = Watched.of(torch.tensor([[0, 1, 0, 1], [0, 0, 1, 0], [0, 0, 0, 0]]).bool())
+    watched = WeightedRows.of(torch.tensor([[0, 1, 0, 1], [0, 0, 1, 0], [0, 0, 0, 0]]).bool())
     cosine = torch.tensor([[0.5, 1.0], [0.25, 0.25], [0.0, 0.0]])
     assert watched.mean(cosine).tolist() == [0.75, 0.25, 1.0]

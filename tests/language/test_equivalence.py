@@ -16,7 +16,7 @@ from diffcache.language.recipes.elastic import ElasticCacheConfig
 from diffcache.language.sampler.canvas import Canvas
 from diffcache.language.sampler.decoding import draw
 from diffcache.language.session import Session
-from diffcache.language.walks.attention_drift import DriftWalk
+from diffcache.language.walks.attention_drift import AttentionDriftWalk
 
 RULES: dict[str, dict[str, Any]] = {
     "quota": {"block_length": 8},
@@ -173,7 +173,7 @@ def test_what_a_callback_of_the_pipeline_edits_before_the_block_is_computed_anew
     options = {"callback_on_step_end": edit_the_prompt, "callback_on_step_end_tensor_inputs": ["block_x"]}
     plain = render(pipe, **options)
     written = render(accelerate(pipe, method), **options)
-    assert report(pipe).ledger.row_layers_of[2] == 2 * 3 * rows  # texts, layers; 16 is all of them
+    assert report(pipe).row_layers_of[2] == 2 * 3 * rows  # texts, layers; 16 is all of them
     if method == "none":
         assert torch.equal(written, plain)
 
@@ -239,12 +239,12 @@ def test_elastic_refreshes_always_above_one_and_never_below_minus_one(
     config = ElasticCacheConfig(threshold=threshold, window=4, refresh=refresh, axis=axis)
     canvas = Canvas.of_prompts(texts(2, 9), 12, MASK)
     session = Session(backbone_of(tiny_llama()), config, torch.ones_like(canvas.tokens, dtype=torch.bool))
-    canvas.window = session.config.candidates
+    canvas.window = session.config.commit_window
     seen = []
     with torch.no_grad():
         for at in range(9, 15):
             session.logits(canvas)
-            assert isinstance(session.walk, DriftWalk)
+            assert isinstance(session.walk, AttentionDriftWalk)
             seen.append(session.walk.layer_from)
             canvas.rewrite(canvas.tokens.index_fill(1, torch.tensor(at), 7))
             canvas.advance()

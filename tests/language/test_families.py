@@ -109,7 +109,7 @@ def test_dream_is_asked_one_row_earlier() -> None:
     """Its row i predicts token i + 1, also across a block's border: there the row before the block is computed too."""
     model, prompts = accelerate(sharpened(DreamModel()), "fast-dllm-dual"), texts(1, 7)
     generate(model, prompts, gen_length=16, block_length=8, eos_early_stop=False)
-    per_call = [rows // 3 for rows in report(model).ledger.row_layers_of]
+    per_call = [rows // 3 for rows in report(model).row_layers_of]
     assert per_call == [23, *[9] * 7, 23, *[9] * 7]
 
 
@@ -132,7 +132,7 @@ def test_dreams_earlier_rows_are_added_beside_the_canvas() -> None:
     session.logits(canvas)
     canvas.advance()
     session.logits(canvas)
-    assert session.ledger.row_layers_of[1] == 3 * 9  # eight masks, and the row before the first
+    assert session.report.row_layers_of[1] == 3 * 9  # eight masks, and the row before the first
     assert canvas.masked.sum() == 8
 
 

@@ -12,11 +12,11 @@ from diffcache import accelerate, generate, methods, report
 from diffcache.evals.language.shapes import SHAPES
 from diffcache.language.backbones.families import backbone_of
 from diffcache.language.cache import put
-from diffcache.language.ledger import Costs
 from diffcache.language.recipes.base import LanguageConfig
 from diffcache.language.recipes.dkv import nearest
+from diffcache.language.report import Costs
 from diffcache.language.sampler.canvas import Canvas
-from diffcache.language.sampler.decoding import draw, surest
+from diffcache.language.sampler.decoding import draw, most_confident
 from diffcache.language.session import Session
 
 PROMPT, GEN, BLOCK, LAYERS = 4, 24, 8, 3
@@ -60,26 +60,26 @@ def test_rows_and_operations_are_those_of_the_closed_form(case: str) -> None:
     method, options, block, expected = CLOSED_FORMS[case]
     model = accelerate(tiny_llama(), method, **options)
     generate(model, texts(1, PROMPT), gen_length=GEN, block_length=block, eos_early_stop=False)
-    ledger = report(model).ledger
+    told = report(model)
     if case.startswith("elastic"):
         # the window, what was just written, and at most one tracked token of each layer
         least = LENGTH + sum(min(6, GEN - i) + 1 for i in range(1, GEN))
-        assert least <= ledger.row_layers / LAYERS <= least + LAYERS * (GEN - 1)
+        assert least <= told.row_layers / LAYERS <= least + LAYERS * (GEN - 1)
         return
-    assert ledger.row_layers == expected * LAYERS
-    assert sum(ledger.row_layers_of) == ledger.row_layers
-    assert ledger.full_row_layers == LENGTH * GEN * LAYERS
-    costs = ledger.costs
-    assert ledger.full_flops == GEN * costs.call(LENGTH, LENGTH, LENGTH)
+    assert told.row_layers == expected * LAYERS
+    assert sum(told.row_layers_of) == told.row_layers
+    assert told.full_row_layers == LENGTH * GEN * LAYERS
+    costs = told.costs
+    assert told.full_flops == GEN * costs.call(LENGTH, LENGTH, LENGTH)
     if case in ("none", "prefix", "dual", "vicinity", "dkv-prefill"):  # read whole blocks
         head = GEN * block * costs.head
-        assert ledger.flops == ledger.row_layers * (costs.row + costs.pair * LENGTH) + head
+        assert told.flops == told.row_layers * (costs.row + costs.pair * LENGTH) + head
 
 
 def test_greedy_computes_what_is_next_what_was_last_and_a_window() -> None:
     model = accelerate(tiny_llama(), "dkv-greedy", interval=100, window=4)
     generate(model, texts(1, PROMPT), gen_length=GEN, remasking="random", seed=0, eos_early_stop=False)
-    per_call = [rows // LAYERS for rows in report(model).ledger.row_layers_of]
+    per_call = [rows // LAYERS for rows in report(model).row_layers_of]
     assert per_call == [LENGTH, *(1 + 1 + min(4, GEN - i - 1) for i in range(1, GEN))]
 
 
@@ -129,11 +129,11 @@ def stale_after(method: str, call: int, **options: Any) -> Tensor:
     config = methods()[method](**options)
     canvas = Canvas.of_prompts(texts(2, PROMPT), GEN, MASK)
     session = Session(backbone_of(tiny_llama()), config, torch.ones_like(canvas.tokens, dtype=torch.bool))
-    canvas.window = session.config.candidates
+    canvas.window = session.config.commit_window
     just_written = torch.zeros_like(canvas.tokens, dtype=torch.bool)
     with torch.no_grad():
         for step in range(call):
-            if session.config.candidates is None and step % BLOCK == 0:
+            if session.config.commit_window is None and step % BLOCK == 0:
                 canvas.enter(range(BLOCKS[step // BLOCK], BLOCKS[step // BLOCK] + BLOCK))
             logits, predicted = session.logits(canvas)
             tokens, sure = draw(logits, MASK, 0.0, None)
@@ -144,7 +144,7 @@ def stale_after(method: str, call: int, **options: Any) -> Tensor:
             put(dense, predicted, sure, dim=1)
             put(guess, predicted, tokens, dim=1)
             dense, guess = dense[:, :-1].masked_fill(~canvas.candidates, -torch.inf), guess[:, :-1]
-            just_written = surest(dense) & dense.isfinite()
+            just_written = most_confident(dense) & dense.isfinite()
             canvas.rewrite(torch.where(just_written, guess, canvas.tokens))
             canvas.advance()
     return session.cache.dirty(canvas.tokens) & ~just_written
@@ -214,7 +214,7 @@ def test_an_edited_token_is_computed_in_every_layer_at_the_next_call(method: str
     canvas = Canvas.of_prompts(texts(2, PROMPT), GEN, MASK)
     real = torch.ones_like(canvas.tokens, dtype=torch.bool)
     session = Session(backbone_of(tiny_llama()), methods()[method](), real)
-    canvas.window = session.config.candidates
+    canvas.window = session.config.commit_window
     calls = blocks_in(session, canvas)
     next(calls), next(calls)
     before = session.cache.keys[..., at, :].clone()

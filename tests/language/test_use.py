@@ -81,10 +81,10 @@ def test_restore_and_paused_write_what_the_plain_model_writes() -> None:
     plain = generate(model, prompts, gen_length=12).sequences
     accelerate(model)
     cached = generate(model, prompts, gen_length=12)
-    calls = report(model).ledger
+    cached_run = report(model)
     with paused(model):
         assert torch.equal(generate(model, prompts, gen_length=12).sequences, plain)
-    assert report(model).ledger is calls
+    assert report(model) is cached_run
     assert torch.equal(generate(model, prompts, gen_length=12).sequences, cached.sequences)
     assert torch.equal(generate(restore(model), prompts, gen_length=12).sequences, plain)
     with pytest.raises(TargetError, match="not accelerated"):
@@ -261,6 +261,6 @@ def test_generate_asks_for_a_language_model(make: Callable[[], Any]) -> None:
 def test_guards_compute_everything() -> None:
     model = accelerate(tiny_llama(), "fast-dllm-dual", warmup_steps=3, max_consecutive_reuses=2)
     generate(model, texts(1, 4), gen_length=12, eos_early_stop=False)
-    full = [rows == 16 * 3 for rows in report(model).ledger.row_layers_of]
+    full = [rows == 16 * 3 for rows in report(model).row_layers_of]
     # one block: its first call, the warm-up, then two reuses in a row at most; the block has 12 rows
     assert full == [True, True, True, False, False, True, False, False, True, False, False, True]

@@ -7,7 +7,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from diffcache.language.backbones.families import backbone_of
 from diffcache.language.cache import Rows, TokenKVCache
-from diffcache.language.ledger import Costs, Ledger
+from diffcache.language.report import LanguageReport
+from diffcache.language.sampler.canvas import Canvas
 from diffcache.language.walks.base import Walk
 
 MASK = 1
@@ -57,13 +58,13 @@ class Walker:
             len(self.net.layers), self.net.kv_heads, self.net.head_dim, real, dtype=self.net.dtype
         )
         self.cache.resize(real.shape[1] if length is None else length)
-        ledger = Ledger(Costs.of(self.net), len(real), 0)
-        ledger.begin(self.cache.length)
-        self.walk = Walk(self.net, self.cache, ledger)
+        self.report = LanguageReport.of_run("walk", {}, self.net, len(real))
+        self.walk = Walk(self.net, self.cache, self.report)
 
     @torch.no_grad()
     def __call__(self, tokens: Tensor, rows: Rows) -> Tensor:
-        hidden, _ = self.walk(tokens, rows)
+        with self.report.counting_call(self.cache.length):
+            hidden, _ = self.walk(Canvas.of_prompts(tokens, 0, MASK), rows, full=False)
         return self.net.logits(hidden)
 
     def full(self, tokens: Tensor) -> Tensor:

@@ -95,9 +95,9 @@ class Backbone(ABC):
         return logits
 
 
-def kept_usable(function: Callable[P, R]) -> Callable[P, R]:
-    """Without gradients, but not in inference mode: who keeps a tensor made here, such as a model that remembers its
-    rotary tables, may train with it later."""
+def outside_inference_mode(function: Callable[P, R]) -> Callable[P, R]:
+    """Without gradients, but not in inference mode. Whoever keeps a tensor made here may train with it later, such as a
+    model that remembers its rotary tables."""
     return torch.inference_mode(False)(torch.no_grad()(function))
 
 

@@ -6,7 +6,7 @@ import torch
 
 from diffcache.host.components import is_denoiser
 from diffcache.language.backbones.base import Backbone
-from diffcache.language.recipes.everything import NoneConfig
+from diffcache.language.recipes.none import NoneConfig
 from diffcache.language.sampler.canvas import Canvas
 from diffcache.language.session import Session
 from diffcache.schedulers.errors import TargetError
@@ -68,7 +68,7 @@ def verify(model: Any) -> None:
             "model, or set config.is_causal=False where the weights were trained so."
         )
     canvas = Canvas.of_prompts(tokens, 0, mask_id=-1)
-    canvas.block = range(net.token_shift, _PROBE)
+    canvas.enter(range(net.token_shift, _PROBE))
     walked, _ = Session(net, NoneConfig(), torch.ones_like(tokens, dtype=torch.bool)).logits(canvas)
     plain = logits[:, : walked.shape[1]].float()
     if float((walked.float() - plain).abs().max()) > _TOLERANCE.get(net.dtype, _COARSE) * float(plain.std()):

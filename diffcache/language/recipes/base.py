@@ -7,7 +7,7 @@ from torch import Tensor
 
 from diffcache.language.backbones.base import Backbone
 from diffcache.language.cache import TokenKVCache
-from diffcache.language.ledger import Ledger
+from diffcache.language.report import LanguageReport
 from diffcache.language.sampler.canvas import Canvas
 from diffcache.language.walks.base import Walk
 from diffcache.method_config import MethodConfig
@@ -40,22 +40,23 @@ class LanguageConfig(MethodConfig):
 
     @abstractmethod
     def rows(self, canvas: Canvas) -> slice | Tensor:
-        """What a call computes that is not full: a range, or bool [b, S]. Holds all of the canvas's candidates."""
+        """The rows of a call that is not full: a range, or bool [b, S]. All of the canvas's candidates are among them."""
 
-    def walk(self, net: Backbone, cache: TokenKVCache, ledger: Ledger) -> Walk:
+    def walk(self, net: Backbone, cache: TokenKVCache, report: LanguageReport) -> Walk:
         """How a call goes through the layers: a fresh walk for one run."""
-        return Walk(net, cache, ledger)
+        return Walk(net, cache, report)
 
-    def planes(self, net: Backbone) -> dict[str, tuple[int, ...]]:
-        """What the cache holds besides keys and values: size for each position and layer, by name."""
+    def features(self, net: Backbone) -> dict[str, tuple[int, ...]]:
+        """What the cache stores besides keys and values: size for each position and layer, by name."""
         return {}
 
     def forces_full(self, canvas: Canvas, reuses: int, grown: bool) -> bool:
-        """Whether a guard makes the call compute everything: after so many in a row that did not, or in a grown text."""
+        """Whether a guard makes the call compute everything: in the warm-up, after so many calls in a row that did not, or
+        where the text has grown."""
         cap = self.max_consecutive_reuses
         return grown or canvas.step < (self.warmup_steps or 0) or (cap is not None and reuses >= cap)
 
     @property
-    def candidates(self) -> int | None:
-        """How many masks of a text may be committed at most, the first ones; None for all of the block."""
+    def commit_window(self) -> int | None:
+        """Only the first so many masks of a text may be committed; None for all of the block."""
         return None

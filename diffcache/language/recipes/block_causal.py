@@ -5,8 +5,8 @@ from typing import ClassVar
 
 from diffcache.language.backbones.base import Backbone
 from diffcache.language.cache import TokenKVCache
-from diffcache.language.ledger import Ledger
 from diffcache.language.recipes.base import LanguageConfig
+from diffcache.language.report import LanguageReport
 from diffcache.language.sampler.canvas import Canvas
 from diffcache.language.walks.blockwise import BlockWalk
 from diffcache.method_config import method
@@ -24,8 +24,8 @@ class BlockCausalConfig(LanguageConfig):
 
     name: ClassVar[str] = "block-causal"
 
-    def walk(self, net: Backbone, cache: TokenKVCache, ledger: Ledger) -> BlockWalk:
-        return BlockWalk(net, cache, ledger)
+    def walk(self, net: Backbone, cache: TokenKVCache, report: LanguageReport) -> BlockWalk:
+        return BlockWalk(net, cache, report)
 
     def forces_full(self, canvas: Canvas, reuses: int, grown: bool) -> bool:
         return super().forces_full(canvas, reuses, grown=False)

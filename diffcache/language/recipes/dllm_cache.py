@@ -5,10 +5,10 @@ from typing import ClassVar
 
 from diffcache.language.backbones.base import Backbone
 from diffcache.language.cache import TokenKVCache
-from diffcache.language.ledger import Ledger
 from diffcache.language.recipes.base import LanguageConfig
+from diffcache.language.report import LanguageReport
 from diffcache.language.sampler.canvas import Canvas
-from diffcache.language.walks.value_drift import FeatureWalk
+from diffcache.language.walks.value_drift import Refreshes, ValueDriftWalk
 from diffcache.method_config import method
 from diffcache.schedulers.errors import ConfigError
 
@@ -40,11 +40,12 @@ class DLLMCacheConfig(LanguageConfig):
         if self.ratio > 1:
             raise ConfigError(f"dllm-cache: ratio is a share between 0 and 1, not {self.ratio!r}.")
 
-    def planes(self, net: Backbone) -> dict[str, tuple[int, ...]]:
+    def features(self, net: Backbone) -> dict[str, tuple[int, ...]]:
         return {"changes": (net.width,)}
 
-    def walk(self, net: Backbone, cache: TokenKVCache, ledger: Ledger) -> FeatureWalk:
-        return FeatureWalk(net, cache, ledger, self.prompt_interval, self.interval, self.ratio)
+    def walk(self, net: Backbone, cache: TokenKVCache, report: LanguageReport) -> ValueDriftWalk:
+        refreshes = Refreshes(self.prompt_interval, self.interval, self.ratio)
+        return ValueDriftWalk(net, cache, report, refreshes)
 
     def full(self, canvas: Canvas) -> bool:
         due = canvas.step % self.prompt_interval == 0 and canvas.step % self.interval == 0

@@ -7,10 +7,10 @@ from torch import Tensor
 
 from diffcache.language.backbones.base import Backbone
 from diffcache.language.cache import TokenKVCache
-from diffcache.language.ledger import Ledger
 from diffcache.language.recipes.base import LanguageConfig
+from diffcache.language.report import LanguageReport
 from diffcache.language.sampler.canvas import Canvas
-from diffcache.language.walks.attention_drift import DriftWalk
+from diffcache.language.walks.attention_drift import AttentionDriftWalk, DriftRule
 from diffcache.method_config import method
 
 
@@ -48,15 +48,15 @@ class ElasticCacheConfig(LanguageConfig):
         self._choose("refresh", "immediate", "delayed")
         self._choose("axis", "heads", "keys")
 
-    def planes(self, net: Backbone) -> dict[str, tuple[int, ...]]:
+    def features(self, net: Backbone) -> dict[str, tuple[int, ...]]:
         return {"inputs": (net.width,), "queries": (net.heads, net.head_dim)}
 
-    def walk(self, net: Backbone, cache: TokenKVCache, ledger: Ledger) -> DriftWalk:
-        delayed, over_keys = self.refresh == "delayed", self.axis == "keys"
-        return DriftWalk(net, cache, ledger, self.threshold, self.tracked, delayed, over_keys)
+    def walk(self, net: Backbone, cache: TokenKVCache, report: LanguageReport) -> AttentionDriftWalk:
+        rule = DriftRule(self.threshold, self.tracked, self.refresh == "delayed", self.axis == "keys")
+        return AttentionDriftWalk(net, cache, report, rule)
 
     @property
-    def candidates(self) -> int:
+    def commit_window(self) -> int:
         return self.window
 
     def full(self, canvas: Canvas) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor
 class Canvas:
     """Sizes: b texts, S positions, of which the first `prompt` are given.
 
-    Tokens change through `rewrite`, and the block through `enter`: what follows from them is found once and kept.
+    Tokens change through `rewrite`, and the block through `enter`: what follows from them is computed once and kept.
 
     Attributes:
         tokens: int64 [b, S].
@@ -21,10 +21,10 @@ class Canvas:
         step: model calls so far; `block_step`: those since the block began.
         limit: int64 [b, 1], the position of a text's first EOS; S where there is none. Nothing is written after it.
         window: only the first so many masked positions of a text are candidates; None for all.
-        dirty: bool [b, S], computed from another token than stands there now; set by the session.
+        dirty: bool [b, S], positions that were computed from another token than stands there now; set by the session.
         upcoming: bool [b, S], what is committed next, where that is known before the model is asked.
         edited: tokens were changed since the last call by somebody else than the sampler.
-        rereads: the sampler looks at the whole block, written or not, because it may edit.
+        reads_whole_block: the sampler looks at the whole block, written or not, because it may edit.
     """
 
     tokens: Tensor
@@ -38,10 +38,10 @@ class Canvas:
     block_step: int = 0
     upcoming: Tensor | None = None
     edited: bool = False
-    rereads: bool = False
+    reads_whole_block: bool = False
 
     @classmethod
-    def of_prompts(cls, input_ids: Tensor, length: int, mask_id: int) -> "Canvas":
+    def of_prompts(cls, input_ids: Tensor, length: int, mask_id: int, window: int | None = None) -> "Canvas":
         """The prompts [b, P] with `length` masks behind them."""
         batch, prompt = input_ids.shape
         masks = input_ids.new_full((batch, length), mask_id)
@@ -49,7 +49,7 @@ class Canvas:
         size = tokens.shape[1]
         limit = input_ids.new_full((batch, 1), size)
         everything = torch.ones_like(tokens, dtype=torch.bool)
-        return cls(tokens, prompt, mask_id, range(prompt, size), limit, everything)
+        return cls(tokens, prompt, mask_id, range(prompt, size), limit, everything, window)
 
     @property
     def length(self) -> int:
@@ -89,7 +89,7 @@ class Canvas:
         self._forget("positions", "masked", "candidates", "in_block", "_answer", "_reached")
 
     def rewrite(self, tokens: Tensor, limit: Tensor | None = None) -> None:
-        """These tokens [b, S] stand now, and nothing is written after `limit` [b, 1] (None: as before)."""
+        """Puts tokens [b, S] in place of those that stood there; nothing is written after `limit` [b, 1] (None: as before)."""
         self.tokens = tokens
         self.limit = self.limit if limit is None else limit
         self._forget("masked", "candidates")

@@ -33,7 +33,7 @@ class Quota(Rule):
     most: int
 
     def commit(self, confidence: Tensor, quota: Tensor) -> Tensor:
-        return surest(confidence) if self.most == 1 else ranks(confidence) < quota
+        return most_confident(confidence) if self.most == 1 else ranks(confidence) < quota
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Threshold(Rule):
     threshold: float
 
     def commit(self, confidence: Tensor, quota: Tensor) -> Tensor:
-        return surest(confidence) | (confidence >= self.threshold)
+        return most_confident(confidence) | (confidence >= self.threshold)
 
 
 @dataclass(frozen=True)
@@ -57,30 +57,30 @@ class Factor(Rule):
 
     def commit(self, confidence: Tensor, quota: Tensor) -> Tensor:
         ordered = confidence.sort(dim=1, descending=True).values
-        place = torch.arange(1, ordered.shape[1] + 1, device=ordered.device)
-        reaches = ordered >= 1 - self.factor / (place + 1)
+        count = torch.arange(1, ordered.shape[1] + 1, device=ordered.device)
+        reaches = ordered >= 1 - self.factor / (count + 1)
         run = reaches[:, 1:].cumprod(dim=1).sum(dim=1, keepdim=True) + 1  # the first is committed in any case
         return ranks(confidence) < run
 
 
-def surest(confidence: Tensor) -> Tensor:
+def most_confident(confidence: Tensor) -> Tensor:
     """Bool [b, S]: the largest entry of each row of [b, S], the first of equal ones."""
     top = confidence.argmax(dim=1, keepdim=True)
     return torch.zeros_like(confidence, dtype=torch.bool).scatter_(1, top, True)
 
 
 def ranks(confidence: Tensor) -> Tensor:
-    """The place of each entry of [b, S] among its row's, 0 for the largest; ties go to the earlier position."""
+    """The rank of each entry of [b, S] in its row, 0 for the largest; of equal ones the earlier comes first."""
     order = confidence.argsort(dim=1, descending=True, stable=True)
-    places = torch.arange(order.shape[1], device=order.device).expand_as(order)
-    return torch.empty_like(order).scatter_(1, order, places)
+    counted = torch.arange(order.shape[1], device=order.device).expand_as(order)
+    return torch.empty_like(order).scatter_(1, order, counted)
 
 
 def draw(
     logits: Tensor, mask_id: int, temperature: float, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor]:
-    """Tokens [b, m] and their probabilities, float32 [b, m], of logits [b, m, V]; never the mask, which is forbidden in
-    the logits themselves.
+    """Tokens [b, m] and their probabilities, float32 [b, m], of logits [b, m, V]. The mask is never drawn: its logit is
+    overwritten.
 
     Args:
         temperature: 0 takes the most likely token; else Gumbel noise is added. The probability is that without noise.

@@ -1,5 +1,6 @@
 """What a user asks of `generate`: checked, and made into what the sampler works with."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,12 +15,65 @@ BLOCK_LENGTH = 32
 """Of `generate` where nothing else is asked for, as in Fast-dLLM's published runs (arXiv 2505.22618)."""
 
 
-def check(net: Backbone, input_ids: Tensor, attention_mask: Tensor | None, temperature: float) -> None:
+@dataclass(frozen=True)
+class DecodeOptions:
+    """How `generate` writes: its options by the same names, with the same meaning.
+
+    Raises:
+        ConfigError: a size below 1, a negative temperature, more than one decode rule, or an order that the rule cannot
+            follow.
+    """
+
+    gen_length: int
+    block_length: int | None
+    steps: int | None
+    threshold: float | None
+    factor: float | None
+    window: int | None
+    temperature: float
+    remasking: str
+    mask_token_id: int | None
+    eos_token_id: int | None
+    eos_early_stop: bool
+    seed: int | None
+
+    def __post_init__(self) -> None:
+        for name in ("gen_length", "block_length", "steps", "window"):
+            size = getattr(self, name)
+            if size is not None and size < 1:
+                raise ConfigError(f"{name} must be at least 1, not {size!r}.")
+        if self.temperature < 0:
+            raise ConfigError(f"temperature must be at least 0, not {self.temperature!r}.")
+        given = [name for name in ("steps", "threshold", "factor") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ConfigError(f"{' and '.join(given)} are different decode rules: give one of them.")
+        if self.remasking not in ("low_confidence", "random"):
+            raise ConfigError(f'remasking must be "low_confidence" or "random", not {self.remasking!r}.')
+        if self.remasking == "random" and given and self.steps is None:
+            raise ConfigError(
+                f'{given[0]} asks for confidence, which remasking="random" ignores: leave one of them out.'
+            )
+
+    @property
+    def calls(self) -> int:
+        """Model calls of a quota: one for each token where `steps` are not given."""
+        return self.gen_length if self.steps is None else self.steps
+
+    @property
+    def rule(self) -> Rule:
+        """The decode rule that was asked for; without any a quota."""
+        if self.threshold is not None:
+            return Threshold(self.threshold)
+        if self.factor is not None:
+            return Factor(self.factor)
+        return Quota(-(-self.gen_length // self.calls))
+
+
+def check_prompts(net: Backbone, input_ids: Tensor, attention_mask: Tensor | None) -> None:
     """Whether the prompts are a batch of tokens that the model can go on with.
 
     Raises:
-        ConfigError: they are no tokens [b, P], or too few; the mask has another shape, or leaves a gap before the answer;
-            the temperature is negative.
+        ConfigError: they are no tokens [b, P], or too few; the mask has another shape, or leaves a gap before the answer.
     """
     if input_ids.ndim != 2 or input_ids.is_floating_point():
         raise ConfigError(
@@ -40,8 +94,6 @@ def check(net: Backbone, input_ids: Tensor, attention_mask: Tensor | None, tempe
         raise ConfigError(
             f"{type(net.model).__name__} predicts each token from the one before it: give prompts of one token at least."
         )
-    if temperature < 0:
-        raise ConfigError(f"temperature must be at least 0, not {temperature!r}.")
 
 
 def check_edit(edited: Tensor, tokens: Tensor) -> None:
@@ -57,42 +109,6 @@ def check_edit(edited: Tensor, tokens: Tensor) -> None:
         raise ConfigError(
             f"the callback returned {found}: return all tokens, {tokens.dtype} {list(tokens.shape)}, or None."
         )
-
-
-def check_sizes(**sizes: int | None) -> None:
-    """Whether sizes, by the names of the options, are 1 or more; None is not given.
-
-    Raises:
-        ConfigError: one is not.
-    """
-    for name, size in sizes.items():
-        if size is not None and size < 1:
-            raise ConfigError(f"{name} must be at least 1, not {size!r}.")
-
-
-def decode_rule(
-    gen_length: int, steps: int | None, threshold: float | None, factor: float | None, remasking: str
-) -> Rule:
-    """The one rule that was asked for; a quota without any, of one token for each call if there are no `steps`.
-
-    Raises:
-        ConfigError: more than one, or an order that the rule cannot follow.
-    """
-    asked = {"steps": steps, "threshold": threshold, "factor": factor}
-    given = [name for name, value in asked.items() if value is not None]
-    if len(given) > 1:
-        raise ConfigError(f"{' and '.join(given)} are different decode rules: give one of them.")
-    if remasking not in ("low_confidence", "random"):
-        raise ConfigError(f'remasking must be "low_confidence" or "random", not {remasking!r}.')
-    if remasking == "random" and given and steps is None:
-        raise ConfigError(
-            f'{given[0]} asks for confidence, which remasking="random" ignores: leave one of them out.'
-        )
-    if threshold is not None:
-        return Threshold(threshold)
-    if factor is not None:
-        return Factor(factor)
-    return Quota(1 if steps is None else -(-gen_length // steps))
 
 
 def blocks_of(canvas: Canvas, block_length: int | None, steps: int | None) -> list[range]:

@@ -8,22 +8,21 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from diffcache.language.attaching import caller_for, window_of
-from diffcache.language.backbones.base import kept_usable
+from diffcache.language.attaching import model_caller, window_of
+from diffcache.language.backbones.base import outside_inference_mode
 from diffcache.language.backbones.families import backbone_of
 from diffcache.language.sampler.canvas import Canvas
 from diffcache.language.sampler.decoding import Quota
 from diffcache.language.sampler.options import (
+    DecodeOptions,
     blocks_of,
-    check,
     check_edit,
-    check_sizes,
-    decode_rule,
+    check_prompts,
     eos_ids_of,
     mask_id_of,
 )
-from diffcache.language.sampler.writer import Writer, first_of
-from diffcache.language.session import Caller
+from diffcache.language.sampler.writer import Sampling, Writer, first_eos
+from diffcache.language.session import ModelCaller
 
 Callback = Callable[[int, Tensor], Tensor | None]
 
@@ -80,7 +79,7 @@ def generate(
         factor: commit n tokens together while the n-th has a probability of 1 - factor / (n + 1) at least.
         window: commit none but the first so many masks. None: all of the block, or the method's own window.
         temperature: 0 takes the most likely token.
-        remasking: which candidates come first, the surest or random ones (then without threshold and factor).
+        remasking: which candidates come first, the most confident or random ones (then without threshold and factor).
         mask_token_id, eos_token_id: None: as the model's configuration says.
         eos_early_stop: write nothing behind a text's first EOS, and stop when no text has anything left.
         seed: of temperature and random order; None for PyTorch's own state.
@@ -93,39 +92,56 @@ def generate(
             or a model without mask token.
         TargetError: a model of no known family, or a model call that says nothing about what may be written.
     """
-    net = backbone_of(model)
-    check(net, input_ids, attention_mask, temperature)
-    check_sizes(gen_length=gen_length, block_length=block_length, steps=steps, window=window)
-    rule = decode_rule(gen_length, steps, threshold, factor, remasking)
-    canvas = Canvas.of_prompts(input_ids, gen_length, mask_id_of(model, mask_token_id))
-    canvas.window = window_of(model, window)
-    calls = gen_length if steps is None else steps
-    blocks = blocks_of(canvas, block_length, calls if isinstance(rule, Quota) else None)
-    eos = eos_ids_of(model, eos_token_id).to(input_ids.device)
-    caller = caller_for(net, _real(input_ids, attention_mask, gen_length))
-    generator = None if seed is None else torch.Generator(input_ids.device).manual_seed(seed)
-    random = torch.rand(canvas.tokens.shape, generator=generator, device=input_ids.device)
-    order = random if remasking == "random" else None
-    writer = Writer(caller, canvas, rule, temperature, generator, order, eos if eos_early_stop else eos[:0])
-    _write(writer, blocks, calls // len(blocks), callback, progress)
-    return _finish(canvas, eos, eos_early_stop, caller)
+    options = DecodeOptions(
+        gen_length=gen_length,
+        block_length=block_length,
+        steps=steps,
+        threshold=threshold,
+        factor=factor,
+        window=window,
+        temperature=temperature,
+        remasking=remasking,
+        mask_token_id=mask_token_id,
+        eos_token_id=eos_token_id,
+        eos_early_stop=eos_early_stop,
+        seed=seed,
+    )
+    return _generate(model, input_ids, attention_mask, options, callback, progress)
 
 
-def _write(
-    writer: Writer, blocks: list[range], calls: int, callback: Callback | None, progress: bool
-) -> None:
-    """One block after the other; a quota makes so many calls for each."""
-    canvas = writer.canvas
+def _generate(
+    model: Any,
+    input_ids: Tensor,
+    attention_mask: Tensor | None,
+    options: DecodeOptions,
+    callback: Callback | None,
+    progress: bool,
+) -> Generation:
+    net, rule = backbone_of(model), options.rule
+    check_prompts(net, input_ids, attention_mask)
+    mask_id, eos = mask_id_of(model, options.mask_token_id), eos_ids_of(model, options.eos_token_id)
+    canvas = Canvas.of_prompts(input_ids, options.gen_length, mask_id, window_of(model, options.window))
+    blocks = blocks_of(canvas, options.block_length, options.calls if isinstance(rule, Quota) else None)
+    eos = eos.to(input_ids.device)
+    caller = model_caller(net, _real(input_ids, attention_mask, options.gen_length))
+    stops = eos if options.eos_early_stop else eos[:0]
+    writer = Writer(caller, canvas, rule, _sampling(canvas, options), stops)
     total = len(canvas.tokens) * (canvas.length - canvas.prompt)
     with tqdm(total=total, unit="token", disable=not progress) as bar:
         for block in blocks:
-            writer.enter(block, calls)
-            while bool(canvas.candidates.any()):
-                written = writer.step()
+            for written in writer.write(block, options.calls // len(blocks)):
                 if callback is not None:
                     _call_back(callback, writer)
                 if progress:
                     bar.update(int(written.sum()))
+    return _finish(canvas, eos, options.eos_early_stop, caller)
+
+
+def _sampling(canvas: Canvas, options: DecodeOptions) -> Sampling:
+    device = canvas.tokens.device
+    generator = None if options.seed is None else torch.Generator(device).manual_seed(options.seed)
+    order = torch.rand(canvas.tokens.shape, generator=generator, device=device)
+    return Sampling(options.temperature, generator, order if options.remasking == "random" else None)
 
 
 def _real(input_ids: Tensor, attention_mask: Tensor | None, gen_length: int) -> Tensor:
@@ -134,7 +150,7 @@ def _real(input_ids: Tensor, attention_mask: Tensor | None, gen_length: int) -> 
     return torch.cat([given, given.new_ones(len(given), gen_length)], dim=1).bool()
 
 
-@kept_usable
+@outside_inference_mode
 def _call_back(callback: Callback, writer: Writer) -> None:
     tokens = writer.canvas.tokens
     edited = callback(writer.canvas.step, tokens.clone())
@@ -143,10 +159,10 @@ def _call_back(callback: Callback, writer: Writer) -> None:
         writer.replace(edited.to(tokens))
 
 
-@kept_usable
-def _finish(canvas: Canvas, eos: Tensor, stopped: bool, caller: Caller) -> Generation:
-    limit = first_of(eos, canvas)
+@outside_inference_mode
+def _finish(canvas: Canvas, eos: Tensor, stopped: bool, caller: ModelCaller) -> Generation:
+    limit = first_eos(eos, canvas)
     sequences = canvas.tokens.clone()
     if stopped and len(eos):
         sequences = torch.where(canvas.positions > limit, eos[0], sequences)
-    return Generation(sequences, limit[:, 0] - canvas.prompt, caller.ledger.calls)
+    return Generation(sequences, limit[:, 0] - canvas.prompt, caller.report.calls)

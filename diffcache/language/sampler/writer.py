@@ -1,5 +1,6 @@
 """Writer: a batch of texts being written, one model call after the other."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -9,8 +10,23 @@ from torch.nn.functional import pad
 from diffcache.language.cache import Rows
 from diffcache.language.sampler.canvas import Canvas
 from diffcache.language.sampler.decoding import Rule, draw, quota, ranks
-from diffcache.language.session import Caller
+from diffcache.language.session import ModelCaller
 from diffcache.schedulers.errors import TargetError
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """What is random in a run.
+
+    Attributes:
+        temperature: of the draw; 0 takes the most likely token.
+        generator: of the draw; None for PyTorch's own.
+        order: [b, S], candidates with larger numbers are committed first; None for the most confident ones.
+    """
+
+    temperature: float
+    generator: torch.Generator | None
+    order: Tensor | None
 
 
 @dataclass
@@ -21,52 +37,32 @@ class Writer:
         caller: how the model is asked.
         canvas: the texts.
         rule: which candidates are committed.
-        temperature, generator: of the draw.
-        order: [b, S], candidates with larger numbers are committed first; None for the surest.
+        sampling: what is random.
         eos: tokens behind whose first nothing is written, int64 [0 or more].
     """
 
-    caller: Caller
+    caller: ModelCaller
     canvas: Canvas
     rule: Rule
-    temperature: float
-    generator: torch.Generator | None
-    order: Tensor | None
+    sampling: Sampling
     eos: Tensor
 
-    def enter(self, block: range, steps: int) -> None:
-        """Begins a block, for which a quota counts so many steps."""
-        self.canvas.enter(block)
-        begun = self.canvas.masked & (self.canvas.positions < block.stop)
-        self._quotas = quota(begun, torch.arange(steps + 1, device=begun.device), steps)
+    def write(self, block: range, steps: int) -> Iterator[Tensor]:
+        """Writes a block, for which a quota counts so many steps.
 
-    def step(self) -> Tensor:
-        """One model call.
-
-        Returns:
-            Bool [b, S]: what was written.
+        Yields:
+            After each model call, bool [b, S]: what was written. The texts may be replaced before the next.
 
         Raises:
-            TargetError: the call says nothing about what may be written.
+            TargetError: a call says nothing about what may be written.
         """
         canvas = self.canvas
-        at = min(canvas.block_step, self._quotas.shape[1] - 1)
-        asked = self._quotas[:, at : at + 1]
-        if self.order is not None:
-            first = ranks(self.order.masked_fill(~canvas.candidates, -1)) < asked
-            canvas.upcoming = canvas.candidates & first
-        tokens, sure = self._guess()
-        askable = canvas.candidates & (sure >= 0)  # neither -inf nor NaN
-        confidence = torch.where(askable, sure if self.order is None else self.order, -torch.inf)
-        commit = askable & self.rule.commit(confidence, asked)
-        if not bool(commit.any()):
-            raise TargetError(
-                "no position that may be written got a probability, so the text would never end: let the "
-                "method's rows() hold all of canvas.candidates, and look for NaN in the model's logits."
-            )
-        self._put(torch.where(commit, tokens, canvas.tokens))
-        canvas.advance()
-        return commit
+        canvas.enter(block)
+        begun = canvas.masked & (canvas.positions < block.stop)
+        quotas = quota(begun, torch.arange(steps + 1, device=begun.device), steps)
+        while bool(canvas.candidates.any()):
+            at = min(canvas.block_step, steps)
+            yield self._call(quotas[:, at : at + 1])
 
     def replace(self, tokens: Tensor) -> None:
         """Puts tokens [b, S] of somebody else's in place of the texts.
@@ -80,27 +76,46 @@ class Writer:
         if bool(missing.any()):
             canvas.enter(range(int(missing.nonzero()[0]), canvas.block.stop))
 
+    def _call(self, asked: Tensor) -> Tensor:
+        """One model call, of which a quota asks so many tokens, int64 [b, 1]; returns bool [b, S], what was written."""
+        canvas, order = self.canvas, self.sampling.order
+        if order is not None:
+            first = ranks(order.masked_fill(~canvas.candidates, -1)) < asked
+            canvas.upcoming = canvas.candidates & first
+        tokens, probability = self._guess()
+        predicted = canvas.candidates & (probability >= 0)  # neither -inf nor NaN
+        confidence = torch.where(predicted, probability if order is None else order, -torch.inf)
+        commit = predicted & self.rule.commit(confidence, asked)
+        if not bool(commit.any()):
+            raise TargetError(
+                "no position that may be written got a probability, so the text would never end: let the "
+                "method's rows() hold all of canvas.candidates, and look for NaN in the model's logits."
+            )
+        self._put(torch.where(commit, tokens, canvas.tokens))
+        canvas.advance()
+        return commit
+
     def _put(self, tokens: Tensor) -> None:
         self.canvas.rewrite(tokens)
         if len(self.eos):
-            self.canvas.rewrite(tokens, first_of(self.eos, self.canvas))
+            self.canvas.rewrite(tokens, first_eos(self.eos, self.canvas))
 
     def _guess(self) -> tuple[Tensor, Tensor]:
         """Tokens [b, S] and their probabilities [b, S]; -inf where the model was not asked."""
         logits, predicted = self.caller.logits(self.canvas)
-        tokens, probability = draw(logits, self.canvas.mask_id, self.temperature, self.generator)
-        length = self.canvas.length
-        return spread(tokens, predicted, length, 0), spread(probability, predicted, length, -torch.inf)
+        sampling, length = self.sampling, self.canvas.length
+        tokens, probability = draw(logits, self.canvas.mask_id, sampling.temperature, sampling.generator)
+        return _at(predicted, tokens, length, 0), _at(predicted, probability, length, -torch.inf)
 
 
-def spread(found: Tensor, positions: Rows, length: int, fill: float) -> Tensor:
-    """What was found [b, m] at its positions, [b, length], and `fill` elsewhere; position `length` is dropped."""
+def _at(positions: Rows, found: Tensor, length: int, fill: float) -> Tensor:
+    """What was found [b, m] at these positions of a text, [b, length], and `fill` elsewhere; position `length` is dropped."""
     if isinstance(positions, slice):
         return pad(found, (positions.start, length - positions.stop), value=fill)
     return found.new_full((len(found), length + 1), fill).scatter_(1, positions, found)[:, :length]
 
 
-def first_of(eos: Tensor, canvas: Canvas) -> Tensor:
+def first_eos(eos: Tensor, canvas: Canvas) -> Tensor:
     """Where each text has its first EOS behind the prompt, int64 [b, 1]; its length where there is none."""
     found = torch.isin(canvas.tokens[:, canvas.prompt :], eos)
     at = canvas.positions[canvas.prompt :]

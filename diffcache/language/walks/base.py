@@ -2,55 +2,64 @@
 
 from torch import Tensor
 
-from diffcache.language.backbones.base import Backbone, Rotary, kept_usable
+from diffcache.language.backbones.base import Backbone, Rotary, outside_inference_mode
 from diffcache.language.backbones.rotation import kernel_tables
 from diffcache.language.cache import Rows, TokenKVCache, take
-from diffcache.language.ledger import Ledger
+from diffcache.language.report import LanguageReport
 from diffcache.language.sampler.canvas import Canvas
 
 
 class Walk:
-    """Computes rows and attends everything: their keys and values are new, all others are as they were stored.
+    """Computes some rows, which attend everything: their keys and values are new, all others are as they were stored.
 
-    One serves one run. Methods that look into layers override `begin` and `run`.
+    There is one for each run. Methods that look into layers override `__call__`.
+
+    Attributes:
+        wanted_rows: bool [b, S], rows that the next call should compute besides the method's; None for none.
     """
 
-    extra: Tensor | None = None
-    """Bool [b, S]: rows that it wants computed besides the method's; None for none."""
-
-    def __init__(self, net: Backbone, cache: TokenKVCache, ledger: Ledger) -> None:
+    def __init__(self, net: Backbone, cache: TokenKVCache, report: LanguageReport) -> None:
         self.net = net
         self.cache = cache
-        self.ledger = ledger
-        own = kept_usable(net.rotary)(cache.capacity, cache.real.device)
+        self.report = report
+        self.wanted_rows: Tensor | None = None
+        own = outside_inference_mode(net.rotary)(cache.capacity, cache.real.device)
         for_kernel = kernel_tables(net, own)
         self._tables = for_kernel or own
         self._kernel_rotates = for_kernel is not None
 
-    def begin(self, canvas: Canvas, full: bool) -> None:
-        """The next call is about this canvas, and computes everything if `full`."""
+    def __call__(self, canvas: Canvas, rows: Rows, full: bool) -> tuple[Tensor, Rows]:
+        """Computes rows of the canvas's tokens.
 
-    def __call__(self, tokens: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
-        """Computes rows of `tokens` [b, S].
+        Args:
+            full: these are all rows, and every layer computes them all.
 
         Returns:
             The last layer's output [b, n, width], and the rows that it stands for: those asked for, or more.
         """
-        asked = take(tokens, rows)
-        self.cache.stamp(rows, asked)
-        return self.run(self.net.embed(asked), rows)
+        return self.through_layers(self.embed(canvas.tokens, rows), rows), rows
 
-    def run(self, hidden: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
-        """All layers, from embedded rows [b, n, width] on."""
+    def embed(self, tokens: Tensor, rows: Rows) -> Tensor:
+        """Rows of `tokens` [b, S] as hidden states [b, n, width]. The cache notes which tokens they are computed from."""
+        asked = take(tokens, rows)
+        self.cache.note_tokens(rows, asked)
+        return self.net.embed(asked)
+
+    def through_layers(self, hidden: Tensor, rows: Rows) -> Tensor:
+        """The last layer's output from embedded rows [b, n, width]."""
         rotary, mask = self.rotary(rows), self.cache.mask()
         for layer in range(len(self.net.layers)):
             hidden = self.layer(layer, hidden, rows, rotary, mask)
-        return hidden, rows
+        return hidden
 
     def layer(self, layer: int, hidden: Tensor, rows: Rows, rotary: Rotary, mask: Tensor | None) -> Tensor:
         """One layer's output for these rows."""
         queries = self.write(layer, rows, rotary, *self.net.project(layer, hidden))
-        self.ledger.computed(hidden.shape[1], self.cache.length)
+        return self.attend(layer, hidden, queries, mask)
+
+    def attend(self, layer: int, hidden: Tensor, queries: Tensor, mask: Tensor | None) -> Tensor:
+        """One layer's output from its input [b, n, width], whose rotated queries attend all stored keys."""
+        self.report.count_layer(hidden.shape[1], self.cache.length)
         attended = self.net.attend(layer, queries, *self.cache.read(layer), mask)
         return self.net.finish(layer, hidden, attended)
 
@@ -71,6 +80,6 @@ class Walk:
             return cos[:, rows], sin[:, rows]
         return cos[0, rows], sin[0, rows]
 
-    def everything(self) -> slice:
+    def all_rows(self) -> slice:
         """All rows of the text."""
         return slice(0, self.cache.length)

@@ -4,32 +4,34 @@ from itertools import pairwise
 
 from torch import Tensor
 
-from diffcache.language.cache import Rows
+from diffcache.language.backbones.base import Backbone
+from diffcache.language.cache import Rows, TokenKVCache
+from diffcache.language.report import LanguageReport
 from diffcache.language.sampler.canvas import Canvas
 from diffcache.language.walks.base import Walk
 
 
 class BlockWalk(Walk):
-    """Makes final what lies before a new block, each part seeing no further than its own end; then the block.
+    """Computes what lies before a new block once and for all, each part up to its own end; then the block at every call.
 
-    A full call makes all parts anew, one after the other. It takes its rows from the canvas, whatever it is asked for.
+    A full call computes all parts again, one after the other. The rows follow from the canvas, whatever is asked for.
     """
 
-    _ends: tuple[int, ...] = ()
-    _final = 0
+    def __init__(self, net: Backbone, cache: TokenKVCache, report: LanguageReport) -> None:
+        super().__init__(net, cache, report)
+        self._ends: tuple[int, ...] = ()
+        self._final = 0  # positions before it are computed once and for all
 
-    def begin(self, canvas: Canvas, full: bool) -> None:
-        start = max(canvas.block.start - self.net.token_shift, 0)
-        self._block = slice(start, canvas.block.stop)
-        self._ends = (*(end for end in self._ends if end < start), start)
-        if full:
-            self._final = 0
-
-    def __call__(self, tokens: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
+    def __call__(self, canvas: Canvas, rows: Rows, full: bool) -> tuple[Tensor, Rows]:
+        block = slice(max(canvas.block.start - self.net.token_shift, 0), canvas.block.stop)
+        self._ends = (*(end for end in self._ends if end < block.start), block.start)
         for start, stop in pairwise((0, *self._ends)):
-            if stop > self._final:
-                self.cache.resize(stop)
-                super().__call__(tokens, slice(start, stop))
-        self._final = self._block.start
-        self.cache.resize(self._block.stop)
-        return super().__call__(tokens, self._block)
+            if stop > (0 if full else self._final):
+                self._compute(canvas.tokens, slice(start, stop))
+        self._final = block.start
+        return self._compute(canvas.tokens, block), block
+
+    def _compute(self, tokens: Tensor, part: slice) -> Tensor:
+        """A part's output; it attends nothing behind itself."""
+        self.cache.resize(part.stop)
+        return self.through_layers(self.embed(tokens, part), part)

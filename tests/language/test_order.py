@@ -1,0 +1,76 @@
+"""No object works only after another of its methods was called: each of these is asked at once, fresh from its constructor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from language.tiny import EOS, MASK, texts, tiny_llama
+
+from diffcache import methods
+from diffcache.language.backbones.families import backbone_of
+from diffcache.language.cache import TokenKVCache
+from diffcache.language.recipes.base import LanguageConfig
+from diffcache.language.sampler.canvas import Canvas
+from diffcache.language.sampler.decoding import Quota
+from diffcache.language.sampler.options import DecodeOptions
+from diffcache.language.sampler.writer import Sampling, Writer
+from diffcache.language.session import PlainCaller, Session
+
+
+def test_a_cache_is_read_before_it_knows_the_texts_length() -> None:
+    cache = TokenKVCache(3, 2, 8, torch.ones(2, 12, dtype=torch.bool), dtype=torch.float32)
+    keys, values = cache.read(2)
+    assert keys.shape == values.shape == (2, 2, 0, 8)
+    assert cache.mask() is None
+    cache.resize(5)
+    assert cache.read(2)[0].shape == (2, 2, 5, 8)
+
+
+@torch.inference_mode()
+def test_a_writer_writes_a_block_at_once() -> None:
+    canvas = Canvas.of_prompts(texts(2, 5), 12, MASK)
+    caller = PlainCaller(backbone_of(tiny_llama()), torch.ones_like(canvas.tokens, dtype=torch.bool))
+    writer = Writer(caller, canvas, Quota(2), Sampling(0.0, None, None), torch.tensor([EOS])[:0])
+    for block in (range(5, 9), range(9, 13)):
+        written = list(writer.write(block, 2))
+        assert [int(each.sum()) for each in written] == [4, 4]
+        assert torch.stack(written).any(dim=0)[:, block.start : block.stop].all()
+
+
+@pytest.mark.parametrize("kind", LanguageConfig.methods().values(), ids=LanguageConfig.methods())
+@torch.no_grad()
+def test_a_walk_is_one_call(kind: Any) -> None:
+    canvas = Canvas.of_prompts(texts(2, 9), 6, MASK)
+    net = backbone_of(tiny_llama())
+    session = Session(net, kind(), torch.ones_like(canvas.tokens, dtype=torch.bool))
+    session.cache.resize(canvas.length)
+    with session.report.counting_call(canvas.length):
+        hidden, rows = session.walk(canvas, slice(0, canvas.length), True)
+    assert rows.stop == canvas.length
+    if kind is not methods()["block-causal"]:
+        logits = net.call(canvas.tokens, None)
+        torch.testing.assert_close(net.logits(hidden), logits, atol=1e-4, rtol=0)
+
+
+def test_a_canvas_has_its_window_from_the_beginning() -> None:
+    assert Canvas.of_prompts(texts(2, 5), 12, MASK, window=3).candidates.sum(dim=1).tolist() == [3, 3]
+
+
+@torch.no_grad()
+def test_a_report_that_is_not_counting_a_call_has_none() -> None:
+    session = Session(backbone_of(tiny_llama()), methods()["none"](), torch.ones(1, 4, dtype=torch.bool))
+    assert session.report.row_layers_of == []
+    session.logits(Canvas.of_prompts(texts(1, 2), 2, MASK))
+    assert len(session.report.row_layers_of) == session.report.calls == 1
+
+
+def test_decode_options_know_their_rule() -> None:
+    def options(**given: Any) -> DecodeOptions:
+        names = DecodeOptions.__dataclass_fields__
+        usual = {"gen_length": 8, "temperature": 0.0, "remasking": "random", "eos_early_stop": True}
+        return DecodeOptions(**{**dict.fromkeys(names), **usual, **given})
+
+    assert (options().rule, options().calls) == (Quota(1), 8)
+    assert (options(steps=3).rule, options(steps=3).calls) == (Quota(3), 3)
