@@ -22,7 +22,7 @@ def test_the_benchmark_writes_a_row_for_each_way_and_says_what_this_machine_refu
         "int8",
         "float8",
     ]
-    script, out = ROOT / "scripts" / "benchmark_quantization.py", tmp_path / "rows.json"
+    script, out = ROOT / "scripts" / "benchmark" / "quantization.py", tmp_path / "rows.json"
     subprocess.run([sys.executable, script, *small, "--json", out], check=True, capture_output=True, cwd=ROOT)
     found = json.loads(out.read_text())
     rows = {(row["weights"], row.get("interval")): row for row in found["rows"]}

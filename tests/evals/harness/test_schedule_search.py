@@ -11,7 +11,7 @@ import pytest
 from diffcache import Schedule
 from diffcache.schedulers.errors import ConfigError
 
-SCRIPT = Path(__file__).parents[3] / "scripts" / "search_schedule.py"
+SCRIPT = Path(__file__).parents[3] / "scripts" / "search" / "schedule.py"
 COMMON = ["dit", "--steps", "5", "--compute", "0.6", "--samples", "1", "--held-out", "2"]
 
 

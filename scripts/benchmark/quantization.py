@@ -1,6 +1,6 @@
 """Measures latency and memory of a Flux of random weights: plain, int8 and float8, each with and without a cache.
 
-`python scripts/benchmark_quantization.py --device cuda --json evals/results/quantization_gpu.json` has the size of FLUX.1. Time is
+`python scripts/benchmark/quantization.py --device cuda --json evals/results/quantization_gpu.json` has the size of FLUX.1. Time is
 the denoising loop's; runs with and without a cache take turns, medians over rounds.
 """
 

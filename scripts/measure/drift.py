@@ -1,6 +1,6 @@
 """How the report's estimate of what was lost relates to what was lost: rank correlation over seeds and budgets.
 
-`python scripts/drift.py --testbeds flux dit --json evals/results/drift.json`
+`python scripts/measure/drift.py --testbeds flux dit --json evals/results/drift.json`
 """
 
 import argparse
@@ -69,7 +69,7 @@ def main() -> None:
             "torch": torch.__version__,
             "diffusers": diffusers.__version__,
         }
-        command = f"python scripts/drift.py --seeds {args.seeds} --steps {args.steps}"
+        command = f"python scripts/measure/drift.py --seeds {args.seeds} --steps {args.steps}"
         head = {"command": command, "date": date.today().isoformat(), "device": "cpu", "versions": versions}
         args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(json.dumps({**head, "spearman": found}, indent=1) + "\n")

@@ -4,7 +4,7 @@ Every variant has its own copy of the same small Flux (many blocks, little work 
 variants take turns at each round, in an order that is shuffled anew; processor time is read, so that a busy machine only
 widens the intervals. Two plain copies are the A/A control: what lies inside their interval is no difference.
 
-    python scripts/benchmark_peers.py --json evals/results/engine_peers_cpu.json
+    python scripts/benchmark/peers.py --json evals/results/engine_peers_cpu.json
 """
 
 import argparse

@@ -13,7 +13,7 @@ from typing import Any
 from diffcache.evals.harness.provenance import RESULTS
 from diffcache.evals.testbeds import zoo
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "docs" / name for name in ("calibration.md", "hindsight.md")]
 TABLE = re.compile(r"(?<=<!-- table: )(\w+)( -->\n).*?(?=<!-- end -->)", re.DOTALL)
 Results = dict[str, dict[str, Any]]

@@ -1,7 +1,7 @@
 """Measures the engine's own time: how much longer a denoiser call takes because it is accelerated.
 
 The engine's time is that of the whole call less that of the module inside it, both read in the same call; it is
-compared with the module's. Run it with nothing else on the machine: `python scripts/benchmark.py`.
+compared with the module's. Run it with nothing else on the machine: `python scripts/benchmark/engine.py`.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """What hindsight gives: the same methods at the same settings without and with it, on the testbeds.
 
-`python scripts/measure_hindsight.py` writes evals/results/hindsight_<testbed>.json. No testbed predicts the noise; sd does
+`python scripts/measure/hindsight.py` writes evals/results/hindsight_<testbed>.json. No testbed predicts the noise; sd does
 it here besides, as the same network with its output rewritten.
 """
 

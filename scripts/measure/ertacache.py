@@ -1,6 +1,6 @@
 """What each part of ERTACache gives on the testbeds at equal compute, beside the methods and rulers that it has to beat.
 
-`python scripts/ablate_ertacache.py --testbeds flux dit` writes evals/results/ertacache_<testbed>.json.
+`python scripts/measure/ertacache.py --testbeds flux dit` writes evals/results/ertacache_<testbed>.json.
 """
 
 import time

@@ -1,6 +1,6 @@
 """Races our methods and the peers' on the testbeds, and writes every lap to evals/results/race_<testbed>.json.
 
-    python scripts/race.py --testbeds flux --samples 8
+    python scripts/measure/race.py --testbeds flux --samples 8
 
 The peers are the real packages: pip install "diffcache[evals,peers]".
 """

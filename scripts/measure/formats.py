@@ -1,5 +1,5 @@
 """What storing the cache in fewer bits costs: bytes and PSNR to the full run of each format, for some methods at half
-the compute. `python scripts/compare_formats.py --json evals/results/formats.json`.
+the compute. `python scripts/measure/formats.py --json evals/results/formats.json`.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """What denoisers make of errors on the testbeds: the constant `AMPLIFIED` in diffcache/influence.py.
 
-`python scripts/measure_amplification.py --samples 4` writes evals/results/amplification_<testbed>.json.
+`python scripts/measure/amplification.py --samples 4` writes evals/results/amplification_<testbed>.json.
 """
 
 import math

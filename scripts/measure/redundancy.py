@@ -1,4 +1,4 @@
-"""Draws the redundancy card of each testbed: `python scripts/redundancy_cards.py --testbeds dit flux`."""
+"""Draws the redundancy card of each testbed: `python scripts/measure/redundancy.py --testbeds dit flux`."""
 
 import argparse
 import json

@@ -1,6 +1,6 @@
 """What ProfilingDiT gives on the testbeds that are made of blocks, beside even reuse of the whole denoiser at equal compute.
 
-`python scripts/measure_profilingdit.py --testbeds dit flux wan` writes evals/results/profilingdit_<testbed>.json.
+`python scripts/measure/profilingdit.py --testbeds dit flux wan` writes evals/results/profilingdit_<testbed>.json.
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """Searches schedules on some prompts and says what they give on others, beside what they have to beat.
 
-`python scripts/search_schedule.py dit --method evolution --compute 0.5 0.34 --out outputs/dit` (a testbed, a folder, or a hub
+`python scripts/search/schedule.py dit --method evolution --compute 0.5 0.34 --out outputs/dit` (a testbed, a folder, or a hub
 id). With `accelerate launch` before it several processes share evolution and router training.
 """
 

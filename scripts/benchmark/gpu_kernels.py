@@ -1,4 +1,4 @@
-"""Measures every kernel at the sizes of FLUX, Wan and LLaDA: `python scripts/benchmark_kernels.py` on a machine with a GPU.
+"""Measures every kernel at the sizes of FLUX, Wan and LLaDA: `python scripts/benchmark/gpu_kernels.py` on a machine with a GPU.
 
 A kernel whose results are not its reference's gets no figure, and the script fails.
 """

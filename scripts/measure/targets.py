@@ -1,6 +1,6 @@
 """Whether `speedup=` and `quality=` keep what they promise on the testbeds.
 
-`python scripts/measure_aims.py --testbeds flux dit` writes evals/results/aims_<testbed>.json.
+`python scripts/measure/targets.py --testbeds flux dit` writes evals/results/aims_<testbed>.json.
 """
 
 import math

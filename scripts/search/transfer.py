@@ -1,6 +1,6 @@
 """What a schedule loses at another number of steps or another resolution, resampled by noise level.
 
-`python scripts/measure_transfer.py dit outputs/dit/dp-shared-54 --steps 16 36 --json evals/results/search_transfer_dit.json`
+`python scripts/search/transfer.py dit outputs/dit/dp-shared-54 --steps 16 36 --json evals/results/search_transfer_dit.json`
 """
 
 import argparse

@@ -1,5 +1,5 @@
 """Compares methods on testbeds at equal compute: PSNR to the full run and to 1000 steps, beside the plain pipeline
-with fewer steps. `python scripts/compare_methods.py --testbeds dit flux --json evals/results/comparison.json`.
+with fewer steps. `python scripts/measure/methods.py --testbeds dit flux --json evals/results/comparison.json`.
 """
 
 import argparse
@@ -117,7 +117,7 @@ def main() -> None:
             best_first = sorted(nearest(rows, share).values(), key=lambda row: -row.psnr_full)
             print(table(best_first) + "\n")
     if args.json:
-        command = f"python scripts/compare_methods.py --samples {args.samples} --steps {args.steps}"
+        command = f"python scripts/measure/methods.py --samples {args.samples} --steps {args.steps}"
         versions = {
             "python": platform.python_version(),
             "torch": torch.__version__,

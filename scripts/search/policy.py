@@ -1,4 +1,4 @@
-"""Searches schedules for the policy testbed and lets it drive with them: `python scripts/search_policy.py`.
+"""Searches schedules for the policy testbed and lets it drive with them: `python scripts/search/policy.py`.
 
 A worked example of a denoiser with a loop of its own: BAC's schedule for each sub-layer of a transformer decoder, with and
 without the Bubbling Union, beside one schedule for all and beside uniform reuse.

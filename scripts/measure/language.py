@@ -1,7 +1,7 @@
 """Policy x decode rule on the language testbed: exactness and work, or throughput side by side.
 
-`python scripts/eval_language.py accuracy --decoding blocks --rules threshold --json out.json`
-`python scripts/eval_language.py speed --batches 1 8 --json out.json`
+`python scripts/measure/language.py accuracy --decoding blocks --rules threshold --json out.json`
+`python scripts/measure/language.py speed --batches 1 8 --json out.json`
 """
 
 import argparse
@@ -120,7 +120,7 @@ def save(args: argparse.Namespace, results: dict[str, Any]) -> None:
     """Writes what there is so far."""
     if args.json is None:
         return
-    command = " ".join(["python", "scripts/eval_language.py", *map(shlex.quote, sys.argv[1:])])
+    command = " ".join(["python", "scripts/measure/language.py", *map(shlex.quote, sys.argv[1:])])
     earlier = json.loads(args.json.read_text())["commands"] if args.json.exists() else []
     head = {
         "commands": list(dict.fromkeys([*earlier, command])),

@@ -1,6 +1,6 @@
 """What the error model saves: the front of a screened evolution beside that of a plain one with five times the candidates.
 
-On the policy testbed's sub-layers: `python scripts/measure_screening.py --json evals/results/search_screening.json`.
+On the policy testbed's sub-layers: `python scripts/search/screening.py --json evals/results/search_screening.json`.
 """
 
 import argparse
