@@ -82,7 +82,7 @@ def _sheet(name: str, folder: Path, facts: dict[str, Any], scores: dict[str, flo
     lines = [
         f"# Testbed {name}",
         "",
-        f"A `{type(pipe).__name__}` trained from nothing on the procedural data of `evals/procedural.py`.",
+        f"A `{type(pipe).__name__}` trained from nothing on the procedural data of `evals/testbeds/procedural.py`.",
         "Its weights are in float16 (text encoders: float32); load it with `diffcache.evals.testbeds.zoo.load` or `DiffusionPipeline.from_pretrained`.",
         "",
         "| fact | value |",

@@ -1,4 +1,4 @@
-"""Training of the policy testbed: behaviour cloning of the procedural expert in `evals/reaching.py`."""
+"""Training of the policy testbed: behaviour cloning of the procedural expert in `evals/testbeds/reaching_task.py`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from diffcache.evals.testbeds.diffusion_policy import PolicyTransformer, noise_scheduler
-from diffcache.evals.testbeds.reaching import demonstrations, success_rate
+from diffcache.evals.testbeds.diffusion_policy import PolicyTransformer, ddpm
+from diffcache.evals.testbeds.reaching_task import demonstrations, success_rate
 from diffcache.evals.training.accept import write_hashes
 from diffcache.evals.training.common import is_block_matrix
 from diffcache.evals.training.loop import Budget, Progress, fit
@@ -30,7 +30,7 @@ def train(
     net = PolicyTransformer().to(device)
     observed, acted = demonstrations(_EPISODES, torch.Generator().manual_seed(seed))
     observed, acted = observed.to(device), acted.to(device)
-    alphas = noise_scheduler().alphas_cumprod.to(device)
+    alphas = ddpm().alphas_cumprod.to(device)
 
     def loss(generator: torch.Generator) -> Tensor:
         drawn = torch.randint(len(acted), (_BATCH,), generator=generator, device=device)
@@ -57,7 +57,7 @@ def accept_policy(folder: Path, facts: dict[str, Any], episodes: int = 256) -> N
         "# Testbed policy",
         "",
         "A diffusion policy: a transformer decoder that plans actions, trained from nothing to imitate the expert of",
-        "`evals/reaching.py`. Its weights are in float16; load it with `diffcache.evals.testbeds.diffusion_policy.PolicyTransformer.load`.",
+        "`evals/testbeds/reaching_task.py`. Its weights are in float16; load it with `diffcache.evals.testbeds.diffusion_policy.PolicyTransformer.load`.",
         "",
         "| fact | value |",
         "|---|---|",

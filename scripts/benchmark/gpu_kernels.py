@@ -1,30 +1,26 @@
 """Measures every kernel at the sizes of FLUX, Wan and LLaDA: `python scripts/benchmark/gpu_kernels.py` on a machine with a GPU.
 
-A kernel whose results are not its reference's gets no figure, and the script fails.
+A kernel whose results differ from its reference's gets no figure, and the script fails.
 """
 
-import argparse
-import json
-import shlex
 import sys
-from datetime import date
 from pathlib import Path
 
 import torch
 
+from diffcache.evals.harness.command_line import parser
+from diffcache.evals.harness.provenance import header
+from diffcache.evals.harness.results import result_path, write_result
 from diffcache.evals.kernels.benchmark import Refusal, measure, row
 from diffcache.evals.kernels.cases import cases
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", type=Path, default=Path("evals/results/kernels_gpu.json"))
-    args = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--json", type=Path, default=result_path("kernels", "gpu"))
+    args = options.parse_args()
     if not torch.cuda.is_available():
-        parser.error("kernels are measured on a CUDA device, and there is none.")
-    from triton import __version__ as triton_version
+        options.error("kernels are measured on a CUDA device, and there is none.")
     from triton.testing import do_bench
 
     torch.manual_seed(0)
@@ -43,15 +39,7 @@ def main() -> None:
                 f"  {outcome.over_compiled:5.2f}x compiled  {'' if outcome.meets_targets else 'below target'}"
             )
         torch.cuda.empty_cache()
-    machine = {
-        "device": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-        "triton": triton_version,
-        "command": shlex.join(["python", *sys.argv]),
-        "date": date.today().isoformat(),
-    }
-    args.json.parent.mkdir(parents=True, exist_ok=True)
-    args.json.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
+    write_result(args.json, header("cuda"), {"rows": rows})
     if refused:
         sys.exit("Some kernels disagree with their references.")
 

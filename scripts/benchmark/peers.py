@@ -1,172 +1,23 @@
 """Measures what a cache costs while it skips nothing: its own time per tick, beside the peers', on one model.
 
-Every variant has its own copy of the same small Flux (many blocks, little work in each) and computes everything. The
-variants take turns at each round, in an order that is shuffled anew; processor time is read, so that a busy machine only
-widens the intervals. Two plain copies are the A/A control: what lies inside their interval is no difference.
-
-    python scripts/benchmark/peers.py --json evals/results/engine_peers_cpu.json
+python scripts/benchmark/peers.py --json evals/results/engine_beside_peers/cpu.json
 """
 
-import argparse
-import json
-import random
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from statistics import median
-from typing import Any
 
 import torch
-from diffusers import FluxTransformer2DModel, TaylorSeerCacheConfig
-from torch import Tensor
 
-from diffcache import accelerate, denoising_run
-from diffcache.evals.harness.provenance import provenance
-
-WARM_UP = 8
-RESAMPLES = 2000
-NEVER = 10**9
-"""A number of steps that is not reached."""
-
-BLOCKS = [r"(single_)?transformer_blocks\.\d+"]
-
-Tick = Callable[[int], Any]
-
-
-def flux() -> FluxTransformer2DModel:
-    """10 double and 20 single blocks of width 64, the same weights each time."""
-    torch.manual_seed(0)
-    return FluxTransformer2DModel(
-        in_channels=16, num_layers=10, num_single_layers=20, attention_head_dim=16, num_attention_heads=4,
-        joint_attention_dim=64, pooled_projection_dim=32, guidance_embeds=False, axes_dims_rope=(4, 6, 6),
-    ).eval()  # fmt: skip
-
-
-def caller(net: FluxTransformer2DModel) -> Tick:
-    """Calls a denoiser as a loop would, with another latent and time at each tick."""
-    generator = torch.Generator().manual_seed(1)
-    latents = [torch.randn(1, 64, 16, generator=generator) for _ in range(16)]
-    fixed = {
-        "encoder_hidden_states": torch.randn(1, 16, 64, generator=generator),
-        "pooled_projections": torch.randn(1, 32, generator=generator),
-        "img_ids": torch.zeros(64, 3), "txt_ids": torch.zeros(16, 3), "return_dict": False,
-    }  # fmt: skip
-
-    def call(i: int) -> Tensor:
-        output: Tensor = net(hidden_states=latents[i % 16], timestep=torch.tensor([0.5]), **fixed)[0]
-        return output
-
-    return call
-
-
-@contextmanager
-def plain(ticks: int) -> Iterator[Tick]:
-    yield caller(flux())
-
-
-@contextmanager
-def ours(ticks: int, method: str, **options: Any) -> Iterator[Tick]:
-    net = accelerate(flux(), method, **options)
-    call = caller(net)
-    with denoising_run(net, ticks) as run:
-
-        def tick(i: int) -> Any:
-            run.begin_step(i)
-            return call(i)
-
-        yield tick
-
-
-@contextmanager
-def taylorseer(ticks: int, **options: Any) -> Iterator[Tick]:
-    """Diffusers' TaylorSeer, on every attention by default, which updates its factors at each computed step."""
-    net = flux()
-    net.enable_cache(TaylorSeerCacheConfig(cache_interval=2, disable_cache_before_step=NEVER, **options))
-    call = caller(net)
-    with net.cache_context("cond"):
-        yield call
-
-
-@contextmanager
-def cache_dit(ticks: int, method: str, front: int, *, taylor: bool = False) -> Iterator[Tick]:
-    """A method of cache-dit's, whose threshold is never met: DBCache, or DBPrune, which keeps all blocks but the front."""
-    import cache_dit as package
-
-    net = flux()
-    config = getattr(package, f"{method}Config")(
-        Fn_compute_blocks=front, Bn_compute_blocks=0, residual_diff_threshold=0.0, max_warmup_steps=0
-    )
-    more = {"calibrator_config": package.TaylorSeerCalibratorConfig(taylorseer_order=1)} if taylor else {}
-    package.enable_cache(net, cache_config=config, **more)
-    yield caller(net)
-
-
-VARIANTS: dict[str, Callable[[int], Any]] = {
-    "plain": plain,
-    "plain again (A/A)": plain,
-    "diffcache, curvature (the default)": lambda ticks: ours(ticks, "curvature", threshold=0.0),
-    "diffcache, easycache": lambda ticks: ours(ticks, "easycache", threshold=0.0),
-    "diffcache, fbcache": lambda ticks: ours(ticks, "fbcache", threshold=0.0),
-    "diffcache, uniform (every block)": lambda ticks: ours(ticks, "uniform", interval=1, site="block"),
-    "diffcache, taylorseer (every block)": lambda ticks: ours(
-        ticks, "taylorseer", interval=1, order=1, site="block"
-    ),
-    "diffcache, taylorseer (every sub-layer)": lambda ticks: ours(ticks, "taylorseer", interval=1, order=1),
-    "diffcache, taylorseer (every attention)": lambda ticks: ours(
-        ticks, "taylorseer", interval=1, order=1, site="attention"
-    ),
-    "Diffusers, TaylorSeer": taylorseer,
-    "Diffusers, TaylorSeer (every block)": lambda ticks: taylorseer(ticks, cache_identifiers=BLOCKS),
-    "Diffusers, TaylorSeer (every block, fp32)": lambda ticks: taylorseer(
-        ticks, cache_identifiers=BLOCKS, taylor_factors_dtype=torch.float32
-    ),
-    "cache-dit, F1": lambda ticks: cache_dit(ticks, "DBCache", 1),
-    "cache-dit, F8 with TaylorSeer": lambda ticks: cache_dit(ticks, "DBCache", 8, taylor=True),
-    "cache-dit, DBPrune (every block but one)": lambda ticks: cache_dit(ticks, "DBPrune", 1),
-}
-
-
-def measure(rounds: int) -> dict[str, list[float]]:
-    """Processor seconds of each variant's tick in each round."""
-    times: dict[str, list[float]] = {name: [] for name in VARIANTS}
-    shuffled = random.Random(0)
-    with torch.no_grad(), ExitStack() as stack:
-        ticks = {name: stack.enter_context(make(rounds + WARM_UP)) for name, make in VARIANTS.items()}
-        for i in range(rounds + WARM_UP):
-            for name in shuffled.sample(list(VARIANTS), len(VARIANTS)):
-                start = time.process_time()
-                ticks[name](i)
-                times[name].append(time.process_time() - start)
-    return {name: values[WARM_UP:] for name, values in times.items()}
-
-
-def compared(times: dict[str, list[float]]) -> list[dict[str, Any]]:
-    """Each variant less the plain model of the same round: the median and its bootstrap interval of 95 %, in ms."""
-    drawn, rows = random.Random(1), []
-    for name, values in times.items():
-        extra = [1e3 * (a - b) for a, b in zip(values, times["plain"], strict=True)]
-        resampled = sorted(median(drawn.choices(extra, k=len(extra))) for _ in range(RESAMPLES))
-        low, high = resampled[RESAMPLES // 40], resampled[-RESAMPLES // 40 - 1]
-        rows.append(
-            {
-                "variant": name,
-                "tick_ms": 1e3 * median(values),
-                "own_ms": median(extra),
-                "interval_95_ms": [low, high],
-                "own_share": median(extra) / (1e3 * median(times["plain"])),
-            }
-        )
-    return rows
+from diffcache.evals.harness.command_line import parser
+from diffcache.evals.harness.provenance import header
+from diffcache.evals.harness.results import write_result
+from diffcache.evals.speed.beside_peers import compared, measure
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--json", type=Path, help="write the figures there as well")
-    args = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--rounds", type=int, default=100)
+    options.add_argument("--json", type=Path, help="file for the figures")
+    args = options.parse_args()
     torch.set_num_threads(1)
     rows = compared(measure(args.rounds))
     for row in rows:
@@ -176,9 +27,7 @@ def main() -> None:
             f"[{low:+.2f}, {high:+.2f}]   {row['own_share']:+.1%}"
         )
     if args.json:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        found = {**provenance("cpu"), "rounds": args.rounds, "rows": rows}
-        args.json.write_text(json.dumps(found, indent=1) + "\n")
+        write_result(args.json, header(), {"rounds": args.rounds, "rows": rows})
 
 
 if __name__ == "__main__":

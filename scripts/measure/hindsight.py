@@ -1,13 +1,14 @@
 """What hindsight gives: the same methods at the same settings without and with it, on the testbeds.
 
-`python scripts/measure/hindsight.py` writes evals/results/hindsight_<testbed>.json. No testbed predicts the noise; sd does
-it here besides, as the same network with its output rewritten.
+`python scripts/measure/hindsight.py` writes evals/results/hindsight/<testbed>.json. No testbed predicts the noise. For sd
+there are rows for a network that does: the same network with its output converted.
 """
 
+from argparse import Namespace
 from typing import Any
 
 from diffcache.config import CacheConfig
-from diffcache.evals.harness.by_testbed import measure_by_testbed
+from diffcache.evals.harness.command_line import measure_testbeds, parser_for_testbeds
 from diffcache.evals.harness.rendering import render
 from diffcache.evals.metrics.fidelity import psnr
 from diffcache.evals.testbeds import zoo
@@ -31,11 +32,11 @@ METHODS: dict[str, CacheConfig] = {
 }
 
 
-def measured(testbed: str, samples: int) -> dict[str, Any]:
+def measured(testbed: str, args: Namespace) -> dict[str, Any]:
     """PSNR in dB to the full run, medians over held-out samples."""
-    found = {"steps": STEPS, "rows": compared(zoo.load(testbed), testbed, samples)}
+    found = {"steps": STEPS, "rows": compared(zoo.load(testbed), testbed, args.samples)}
     if testbed == "sd":
-        found["rows_of_noise_prediction"] = compared(noise_predicting_sd(), testbed, samples)
+        found["rows_of_noise_prediction"] = compared(noise_predicting_sd(), testbed, args.samples)
     return found
 
 
@@ -47,8 +48,7 @@ def compared(pipe: Any, testbed: str, samples: int) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"method": name}
         for key, hindsight in (("without", False), ("with", True)):
             rendered = render(pipe, call, config.replace(hindsight=hindsight))
-            assert rendered.report is not None
-            row[f"ticks_{key}"] = len(rendered.report.computed_ticks)
+            row[f"ticks_{key}"] = len(rendered.run_report.computed_ticks)
             row[f"psnr_{key}"] = round(float(psnr(rendered.pictures, full).median()), 2)
         rows.append(row)
         print(testbed, row, flush=True)
@@ -56,4 +56,4 @@ def compared(pipe: Any, testbed: str, samples: int) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    measure_by_testbed(__doc__, "hindsight", measured)
+    measure_testbeds(parser_for_testbeds(__doc__), "hindsight", measured)

@@ -1,13 +1,15 @@
 """What ProfilingDiT gives on the testbeds that are made of blocks, beside even reuse of the whole denoiser at equal compute.
 
-`python scripts/measure/profilingdit.py --testbeds dit flux wan` writes evals/results/profilingdit_<testbed>.json.
+`python scripts/measure/profilingdit.py --testbeds dit flux wan` writes evals/results/profilingdit/<testbed>.json.
 """
 
+from argparse import Namespace
 from typing import Any
 
 from diffcache.config import CacheConfig
-from diffcache.evals.harness.by_testbed import measure_by_testbed
+from diffcache.evals.harness.command_line import measure_testbeds, parser_for_testbeds
 from diffcache.evals.harness.rendering import render
+from diffcache.evals.harness.splits import calibration_calls
 from diffcache.evals.metrics.fidelity import psnr
 from diffcache.evals.testbeds import zoo
 from diffcache.profiling.calibrating import profilingdit
@@ -19,32 +21,33 @@ from diffcache.recipes.replay import ReplayConfig
 STEPS = 50
 
 
-def measured(testbed: str, samples: int) -> dict[str, Any]:
+def measured(testbed: str, args: Namespace) -> dict[str, Any]:
     """PSNR in dB to the full run, medians over held-out samples; the calibration calls share no prompt with them."""
-    pipe, half = zoo.load(testbed), samples // 2
-    calls = [zoo.sample_call(testbed, seed, STEPS, half, "calibration") for seed in (1000, 2000)]
+    pipe = zoo.load(testbed)
+    calls = calibration_calls(testbed, args.samples, STEPS)
     found = profilingdit.calibrate(pipe, calls)
-    cached = [site.partition(".")[2] for site in found.table if "." in site]
-    every_block = found.measured["foreground"]
     ticks = round(found.measured["compute_fraction"] * STEPS)
     plain = frozen(pipe, calls[0], BudgetConfig(speedup=1))
-    contenders: dict[str, CacheConfig] = {
+    methods: dict[str, CacheConfig] = {
         "ProfilingDiT": ReplayConfig(schedule=found),
         "even, held": ReplayConfig(schedule=evenly(plain, ticks, 0), hindsight=False),
         "even, order 1": ReplayConfig(schedule=evenly(plain, ticks, 1), hindsight=False),
     }
-    call, rows = zoo.sample_call(testbed, 0, STEPS, samples), []
+    call, rows = zoo.sample_call(testbed, 0, STEPS, args.samples), []
     full = render(pipe, call).pictures
-    for name, config in contenders.items():
+    for name, config in methods.items():
         rendered = render(pipe, call, config)
-        assert rendered.report is not None
+        compute = round(rendered.run_report.compute_fraction, 3)
         reached = round(float(psnr(rendered.pictures, full).median()), 2)
-        rows.append(
-            {"name": name, "compute": round(rendered.report.compute_fraction, 3), "held_out": reached}
-        )
+        rows.append({"name": name, "compute": compute, "held_out": reached})
         print(testbed, rows[-1], flush=True)
-    return {"steps": STEPS, "cached": cached, "foreground": every_block, "rows": rows}
+    return {
+        "steps": STEPS,
+        "cached": [site.partition(".")[2] for site in found.table if "." in site],
+        "foreground": found.measured["foreground"],
+        "rows": rows,
+    }
 
 
 if __name__ == "__main__":
-    measure_by_testbed(__doc__, "profilingdit", measured)
+    measure_testbeds(parser_for_testbeds(__doc__), "profilingdit", measured)

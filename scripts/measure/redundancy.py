@@ -1,28 +1,25 @@
-"""Draws the redundancy card of each testbed: `python scripts/measure/redundancy.py --testbeds dit flux`."""
+"""How redundant the ticks of each testbed are, as figures and a picture.
 
-import argparse
-import json
-from dataclasses import asdict
-from pathlib import Path
+`python scripts/measure/redundancy.py --testbeds dit flux` writes evals/results/redundancy/<testbed>.json and .png.
+"""
 
-from diffcache.evals.harness.redundancy import card, draw
+from argparse import Namespace
+from typing import Any
+
+from diffcache.evals.experiments.redundancy import draw, redundancy
+from diffcache.evals.harness.command_line import measure_testbeds, parser_for_testbeds
 from diffcache.evals.testbeds import zoo
 
+EXPERIMENT = "redundancy"
+STEPS = 50
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--testbeds", nargs="+", default=list(zoo.NAMES), choices=zoo.NAMES)
-    parser.add_argument("--samples", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--out", type=Path, default=Path("evals/results/redundancy"))
-    args = parser.parse_args()
-    for name in args.testbeds:
-        found = card(zoo.load(name), zoo.sample_call(name, 0, args.steps, args.samples))
-        draw(name, found, args.out / f"{name}.png")
-        figures = {key: value for key, value in asdict(found).items() if key != "block_change"}
-        (args.out / f"{name}.json").write_text(json.dumps(figures, indent=1) + "\n")
-        print(name, found.psnr)
+
+def measured(testbed: str, args: Namespace) -> dict[str, Any]:
+    found = redundancy(zoo.load(testbed), zoo.sample_call(testbed, 0, STEPS, args.samples))
+    draw(testbed, found, args.out / EXPERIMENT / f"{testbed}.png")
+    print(testbed, found.psnr)
+    return {"steps": STEPS, "output_change": found.output_change, "psnr": found.psnr}
 
 
 if __name__ == "__main__":
-    main()
+    measure_testbeds(parser_for_testbeds(__doc__, samples=4), EXPERIMENT, measured)

@@ -1,21 +1,22 @@
-"""Searches schedules for the policy testbed and lets it drive with them: `python scripts/search/policy.py`.
+"""Searches schedules for the policy testbed and lets it act with them: `python scripts/search/policy.py`.
 
-A worked example of a denoiser with a loop of its own: BAC's schedule for each sub-layer of a transformer decoder, with and
-without the Bubbling Union, beside one schedule for all and beside uniform reuse.
+An example of a denoiser with its own loop. BAC makes a schedule for each sub-layer of a transformer decoder, with and
+without its Bubbling Union. They are compared with one schedule for all sub-layers, and with uniform reuse.
 """
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 from diffcache import accelerate, report, restore
 from diffcache.config import CacheConfig
-from diffcache.evals.harness.provenance import provenance
+from diffcache.evals.harness.command_line import parser
+from diffcache.evals.harness.provenance import header
+from diffcache.evals.harness.results import write_result
 from diffcache.evals.metrics.fidelity import psnr
 from diffcache.evals.testbeds.diffusion_policy import PolicyTransformer
-from diffcache.evals.testbeds.policy_loop import planning_calls, policy_loop
-from diffcache.evals.testbeds.reaching import success_rate
+from diffcache.evals.testbeds.policy_loop import policy_calls, policy_loop
+from diffcache.evals.testbeds.reaching_task import success_rate
 from diffcache.profiling.recording.full_runs import FullRuns
 from diffcache.profiling.recording.record import record
 from diffcache.profiling.searching.dynamic import dynamic_programming
@@ -27,7 +28,13 @@ from diffcache.schedulers.search.bac import adaptive_caching
 
 
 def candidates(space: Space, response: Space, share: float) -> dict[str, CacheConfig]:
-    """Methods by name, at about a share of the full run's work, from a recorded space and the same one probed."""
+    """Methods by name, at about a share of the full run's work.
+
+    Args:
+        space: recorded.
+        response: the same space, probed.
+        share: of the work.
+    """
     updates = round(share * space.num_ticks)
     plain = space.schedule(adaptive_caching(space.drifts, updates), {"method": "bac without union"})
     schedules = {
@@ -40,10 +47,10 @@ def candidates(space: Space, response: Space, share: float) -> dict[str, CacheCo
     return {"uniform": uniform, **{name: ReplayConfig(schedule=made) for name, made in schedules.items()}}
 
 
-def driven(
+def row(
     net: PolicyTransformer, full: FullRuns, config: CacheConfig, args: argparse.Namespace
 ) -> dict[str, Any]:
-    """One row: what a method costs, how near its actions are to the full run's, and whether it reaches the goal."""
+    """What a method costs, how near its actions are to the full run's, and how often it reaches the goal."""
     fidelity = float(psnr(full.cached(config), full.pictures).median())
     accelerate(net, config)
     success = success_rate(net, args.episodes, args.steps, seed=2)
@@ -53,30 +60,30 @@ def driven(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    options = parser(__doc__)
+    options.add_argument("--steps", type=int, default=100)
+    options.add_argument("--compute", type=float, nargs="+", default=[0.2, 0.1], help="shares of the work")
+    options.add_argument(
+        "--samples", type=int, default=64, help="observations to search on, and as many to compare on"
     )
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--compute", type=float, nargs="+", default=[0.2, 0.1])
-    parser.add_argument("--samples", type=int, default=64, help="observations, on each side")
-    parser.add_argument("--episodes", type=int, default=64)
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args()
+    options.add_argument("--episodes", type=int, default=64, help="in which the goal is to be reached")
+    options.add_argument("--json", type=Path, help="file for the rows")
+    args = options.parse_args()
     net = PolicyTransformer.load()
     loop = policy_loop(net)
-    full = FullRuns(loop, planning_calls(1, args.samples, args.steps))
+    full = FullRuns(loop, policy_calls(1, args.samples, args.steps))
     success = round(success_rate(net, args.episodes, args.steps, seed=2), 4)
     rows = [{"name": "full run", "compute": 1.0, "psnr": 100.0, "success": success}]
-    calls = planning_calls(0, args.samples, args.steps)
+    calls = policy_calls(0, args.samples, args.steps)
     space = Space(record(loop, calls, sites="sub-layer"))
     response = probed(loop, calls, space, each_place=False)
     for share in args.compute:
         for name, config in candidates(space, response, share).items():
-            rows.append({"name": f"{name}, {share:.0%}", **driven(net, full, config, args)})
-    for row in rows:
-        print("| {name} | {compute:.0%} | {psnr:.1f} | {success:.0%} |".format(**row))
+            rows.append({"name": f"{name}, {share:.0%}", **row(net, full, config, args)})
+    for each in rows:
+        print("| {name} | {compute:.0%} | {psnr:.1f} | {success:.0%} |".format(**each))
     if args.json:
-        args.json.write_text(json.dumps({**provenance("cpu"), "rows": rows}, indent=1) + "\n")
+        write_result(args.json, header(), {"rows": rows})
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
-"""What the error model saves: the front of a screened evolution beside that of a plain one with five times the candidates.
+"""What the error model saves: a screened evolution beside a plain one that renders five times as many candidates.
 
-On the policy testbed's sub-layers: `python scripts/search/screening.py --json evals/results/search_screening.json`.
+Both search schedules for the policy testbed's sub-layers: `python scripts/search/screening.py --json evals/results/screening/policy.json`.
 """
 
-import argparse
-import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from diffcache.evals.harness.provenance import provenance
+from diffcache.evals.harness.command_line import parser
+from diffcache.evals.harness.provenance import header
+from diffcache.evals.harness.results import write_result
 from diffcache.evals.testbeds.diffusion_policy import PolicyTransformer
-from diffcache.evals.testbeds.policy_loop import planning_calls, policy_loop
+from diffcache.evals.testbeds.policy_loop import policy_calls, policy_loop
 from diffcache.profiling.recording.record import record
 from diffcache.profiling.searching.evolving import Budget, evolve
 from diffcache.profiling.searching.probing import probed
@@ -19,16 +19,14 @@ from diffcache.schedulers.search.pareto import hypervolume
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--candidates", type=int, default=300, help="of the plain evolution, seeds included")
-    parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--samples", type=int, default=8)
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args()
-    loop, calls = policy_loop(PolicyTransformer.load()), planning_calls(0, args.samples, args.steps)
+    options = parser(__doc__)
+    options.add_argument("--seeds", type=int, default=3, help="searches of each kind")
+    options.add_argument("--candidates", type=int, default=300, help="of the plain evolution, seeds included")
+    options.add_argument("--steps", type=int, default=12)
+    options.add_argument("--samples", type=int, default=8)
+    options.add_argument("--json", type=Path, help="file for the rows")
+    args = options.parse_args()
+    loop, calls = policy_loop(PolicyTransformer.load()), policy_calls(0, args.samples, args.steps)
     space = probed(loop, calls, Space(record(loop, calls, sites="sub-layer")))
     rows = []
     for seed in range(args.seeds):
@@ -50,7 +48,7 @@ def main() -> None:
         rows.append({"seed": seed, **row, "ratio": volumes["screened"] / volumes["plain"]})
         print(rows[-1])
     if args.json:
-        args.json.write_text(json.dumps({**provenance("cpu"), "rows": rows}, indent=1) + "\n")
+        write_result(args.json, header(), {"rows": rows})
 
 
 if __name__ == "__main__":

@@ -1,32 +1,30 @@
-"""What a schedule loses at another number of steps or another resolution, resampled by noise level.
+"""What a schedule gives at other numbers of steps or other resolutions; it is resampled by noise level.
 
-`python scripts/search/transfer.py dit outputs/dit/dp-shared-54 --steps 16 36 --json evals/results/search_transfer_dit.json`
+`python scripts/search/transfer.py dit outputs/dit/dp-shared-54 --steps 16 36 --json evals/results/transfer/dit.json`
 """
 
-import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 from diffcache import Schedule
+from diffcache.evals.harness.command_line import parser
 from diffcache.evals.harness.comparison import Comparison, as_json, table
-from diffcache.evals.harness.provenance import provenance
+from diffcache.evals.harness.provenance import header
+from diffcache.evals.harness.results import write_result
 from diffcache.evals.testbeds import zoo
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.uniform import UniformConfig
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("model", choices=zoo.NAMES)
-    parser.add_argument("schedule", type=Path)
-    parser.add_argument("--steps", type=int, nargs="*", default=[])
-    parser.add_argument("--sizes", type=int, nargs="*", default=[], help="heights and widths in pixels")
-    parser.add_argument("--samples", type=int, default=8)
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("model", choices=zoo.NAMES)
+    options.add_argument("schedule", type=Path, help="folder of a saved one")
+    options.add_argument("--steps", type=int, nargs="*", default=[], help="besides the schedule's own")
+    options.add_argument("--sizes", type=int, nargs="*", default=[], help="heights and widths in pixels")
+    options.add_argument("--samples", type=int, default=8)
+    options.add_argument("--json", type=Path, help="file for the rows")
+    args = options.parse_args()
     pipe, schedule = zoo.load(args.model), Schedule.from_pretrained(args.schedule)
     settings: list[tuple[int, dict[str, Any]]] = [(steps, {}) for steps in (schedule.num_ticks, *args.steps)]
     settings += [(schedule.num_ticks, {"height": size, "width": size}) for size in args.sizes]
@@ -43,9 +41,7 @@ def main() -> None:
         ]
     print(table(rows))
     if args.json:
-        args.json.write_text(
-            json.dumps({**provenance(str(pipe.device)), "rows": as_json(rows)}, indent=1) + "\n"
-        )
+        write_result(args.json, header(str(pipe.device)), {"rows": as_json(rows)})
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ All of them, the slow ones too: `python scripts/tables/compatibility.py`. A test
 """
 
 import argparse
-import json
 import multiprocessing
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,6 +11,8 @@ from pathlib import Path
 
 import diffusers
 import pytest
+
+from diffcache.evals.tables.own_time import own_time_section
 
 ROOT = Path(__file__).resolve().parents[2]
 LEVELS = ("whole model", "stack", "block", "sub-layer")
@@ -31,17 +32,6 @@ Each was reported or seen in a cache for Diffusers; each has a test of ours in `
 passes. "fails" means that the same test runs the peer, and that it fails there (in rows of both: Diffusers).
 
 | whose | fault | the peer in that test |
-|---|---|---|
-"""
-
-OWN_TIME = """
-## Own time
-
-What attaching costs while nothing is skipped: processor time of a tick on a small Flux (30 blocks) less that of the plain
-model in the same round, medians with 95 % intervals (`{command}`, {date}, {device}).
-"Plain again" is a second plain copy: what lies inside its interval is no difference.
-
-| | own time per tick, ms | share of the plain tick |
 |---|---|---|
 """
 
@@ -89,18 +79,9 @@ def page(found: Sequence[Collector]) -> Iterator[str]:
         yield "".join(f"\n[{i}] {note}\n" for i, note in enumerate(notes, 1))
     yield FAULTS
     yield from (f"| {' | '.join(fault)} |\n" for collector in found for fault in collector.faults)
-    yield from own_time()
+    yield f"\n{own_time_section()}"
     failed = [name for collector in found for name in collector.failed]
     yield "".join(["\nFAILED:\n", *(f"- {name}\n" for name in failed)] if failed else [])
-
-
-def own_time() -> Iterator[str]:
-    """The table of what `scripts/benchmark/peers.py` has measured."""
-    found = json.loads((ROOT / "evals" / "results" / "engine_peers_cpu.json").read_text())
-    yield OWN_TIME.format(**found)
-    for row in found["rows"][1:]:
-        low, high = row["interval_95_ms"]
-        yield f"| {row['variant']} | {row['own_ms']:+.2f} [{low:+.2f}, {high:+.2f}] | {row['own_share']:+.1%} |\n"
 
 
 def _mark(verdicts: set[str], notes: list[str]) -> str:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from attach.test_coexistence import at_step, denoiser, lora
 from compatibility.conftest import Cell
 from compatibility.levels import SITES, each_level, site, slow, verdict, with_cache
 from harness import STEPS, counted, plain, render
-from attach.test_coexistence import at_step, denoiser, lora
 from torch import Tensor
 from zoo.denoisers import get
 from zoo.pipeline_case import noise

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from attach.test_compile import Graphs, in_place, repeated_blocks, wrapped
 from compatibility.conftest import Cell
 from compatibility.levels import LEVELS, site, slow
 from harness import STEPS, reference, render
-from attach.test_compile import Graphs, in_place, repeated_blocks, wrapped
 from zoo.pipelines import CASES
 
 from diffcache import TargetError, accelerate, report, restore

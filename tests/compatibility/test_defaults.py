@@ -8,8 +8,8 @@ import pytest
 import torch
 from compatibility.conftest import Cell
 from compatibility.levels import slow
-from harness import counted, reference, reference_calls, render
 from engine.test_exactness import NOT_OBSERVED
+from harness import counted, reference, reference_calls, render
 from zoo.pipelines import CASES
 
 from diffcache import accelerate, report, restore

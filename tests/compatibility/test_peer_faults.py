@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from attach.test_compile import Graphs
 from compatibility.conftest import Cell
 from coverage_checks import Held
 from diffusers import (
@@ -27,7 +28,6 @@ from diffusers import (
     WanPipeline,
 )
 from harness import STEPS, Abort, aborting, accelerated, reference, render
-from attach.test_compile import Graphs
 from torch import Tensor, nn
 from zoo.denoisers import get, loop
 from zoo.pipeline_case import quiet
