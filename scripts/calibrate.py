@@ -1,186 +1,131 @@
-"""Calibrates a pipeline on some prompts and says what that gives on others.
+"""Calibrates a pipeline on some prompts, and shows on others what that gives.
 
 `python scripts/calibrate.py flux --method ertacache --compute 0.5 --out outputs/flux` (a testbed, a folder, or a hub id).
 """
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
-import torch
-from diffusers import DiffusionPipeline
-
-from diffcache.config import CacheConfig
-from diffcache.evals.harness import quantization
-from diffcache.evals.harness.comparison import Comparison, Row, table
-from diffcache.evals.harness.provenance import provenance
+from diffcache.evals.experiments import quantization
+from diffcache.evals.experiments.calibration import METHODS, Calibration, compared, configs_of
+from diffcache.evals.harness.command_line import MODEL, parser
+from diffcache.evals.harness.comparison import Comparison, table
+from diffcache.evals.harness.prompts import read_prompts
+from diffcache.evals.harness.provenance import header
+from diffcache.evals.harness.quality import kid_to_real
+from diffcache.evals.harness.results import write_result
+from diffcache.evals.harness.splits import calibration_calls, calls_of_testbed, of_prompts
 from diffcache.evals.testbeds import zoo
-from diffcache.profiling.calibrating import calibrations, ertacache, profilingdit
+from diffcache.profiling.recording.calling import Call
 from diffcache.profiling.recording.drawing import draw
 from diffcache.profiling.recording.record import record
 from diffcache.profiling.searching.space import EXTRAPOLATE, HOLD
-from diffcache.profiling.searching.tuning import tune
-from diffcache.recipes.easycache import EasyCacheConfig
-from diffcache.recipes.replay import ReplayConfig
-from diffcache.recipes.uniform import UniformConfig
-
-Call = dict[str, Any]
 
 
-def calls_of(args: argparse.Namespace) -> tuple[Any, list[Call], Call]:
-    """The pipeline, the calibration calls, and a call of held-out prompts."""
-    if args.model in zoo.NAMES:
-        half = args.samples // 2
-        calls = [zoo.sample_call(args.model, seed, args.steps, half, "calibration") for seed in (1000, 2000)]
-        return zoo.load(args.model), calls, zoo.sample_call(args.model, 0, args.steps, args.samples)
-    pipe = DiffusionPipeline.from_pretrained(args.model).to("cuda" if torch.cuda.is_available() else "cpu")
-    prompts = args.prompts.read_text().splitlines() if args.prompts else []
-    least = 4 if args.method == "tune" else 2  # tune keeps half of its half apart
-    if len(prompts) < least:
-        raise SystemExit(f"--prompts must name a file of at least {least} prompts, one on each line")
-    half = len(prompts) // 2
-    calls = [
-        {"prompt": p, "num_inference_steps": args.steps, "generator": torch.Generator().manual_seed(i)}
-        for i, p in enumerate(prompts[:half])
-    ]
-    generators = [torch.Generator().manual_seed(1000 + i) for i in range(len(prompts) - half)]
-    return pipe, calls, {"prompt": prompts[half:], "num_inference_steps": args.steps, "generator": generators}
-
-
-def candidates(args: argparse.Namespace, pipe: Any, calls: list[Call]) -> dict[str, CacheConfig]:
-    """What the calibration makes, saved under `args.out`; with ERTACache each of its corrections by itself."""
-    if args.method == "ertacache":
-        schedule = ertacache.calibrate(
-            pipe, calls, compute=args.compute, closed=args.closed, **dict.fromkeys(args.without, False)
-        )
-        schedule.save_pretrained(args.out)
-        without = ReplayConfig(schedule=schedule, hindsight=False)
-        return {
-            "schedule alone": without.replace(rectify=False, respace=False),
-            "+ rectification, if kept": without.replace(respace=False),
-            "+ step adjustment, if kept": without,
-            "+ hindsight, if kept": ReplayConfig(schedule=schedule),
-        }
-    if args.method == "profilingdit":
-        schedule = profilingdit.calibrate(pipe, calls, background=args.background)
-        schedule.save_pretrained(args.out)
-        for block, score in schedule.measured["foreground"].items():
-            print(f"{block}: {score:.3f} of the foreground")
-        return {"profilingdit": ReplayConfig(schedule=schedule)}
-    if args.method == "tune":
-        schedule = tune(pipe, calls, quality=args.quality, speedup=None if args.quality else 1 / args.compute)
-        schedule.save_pretrained(args.out)
-        return {"tuned": ReplayConfig(schedule=schedule)}
-    made: CacheConfig
-    if args.method == "easycache":
-        made = calibrations.threshold_for(pipe, calls, EasyCacheConfig(), args.compute)
-    else:
-        base = {"magcache": calibrations.magcache, "teacache": calibrations.teacache}[args.method](
-            pipe, calls
-        )
-        made = calibrations.threshold_for(pipe, calls, base, args.compute)
-    made.save_pretrained(args.out)
-    return {args.method: made}
-
-
-def quantised(args: argparse.Namespace, pipe: Any, calls: list[Call], held_out: Call) -> None:
-    """Calibrates weights, schedule and corrections together, and prints what each part costs and brings."""
-    predictor = HOLD if args.predictor == "hold" else EXTRAPOLATE
-    schedule, rows = quantization.compared(
-        pipe,
-        batches(args, "calibration", args.samples, args.samples // 4) if args.model in zoo.NAMES else calls,
-        batches(args, "heldout", args.held_out, args.samples) if args.held_out else [held_out],
-        quantization.way(args.quantize),
-        compute=args.compute,
-        predictor=predictor,
-        distance=quantization.kid_to_real() if args.kid else None,
-    )
-    schedule.save_pretrained(args.out)
-    together = quantization.interaction(rows)
-    print(quantization.table(rows))
-    print(
-        f"\ninteraction: {together}\ncalibration: {schedule.measured['psnr_calibration']}\nwritten to {args.out}"
-    )
-    if args.json:
-        settings = {name: str(value) for name, value in vars(args).items() if name not in ("out", "json")}
-        measured = {"interaction": together, "psnr_calibration": schedule.measured["psnr_calibration"]}
-        data = {**provenance(str(pipe.device)), "settings": settings, **measured}
-        args.json.write_text(json.dumps({**data, "rows": quantization.as_json(rows)}, indent=1) + "\n")
-
-
-def batches(args: argparse.Namespace, split: zoo.Split, samples: int, size: int) -> list[Call]:
-    """Calls of a testbed, each of other prompts: a calibration that judges by every second one judges by new prompts."""
-    prompts, seed = zoo.prompts(args.model, samples, split), 1000 if split == "calibration" else 0
-    return [
-        zoo.call_for(args.model, prompts[i : i + size], range(seed + i, seed + i + size), args.steps)
-        for i in range(0, samples, size)
-    ]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("model", help="a testbed, a folder, or a hub id")
-    parser.add_argument(
-        "--method",
-        default="ertacache",
-        choices=["ertacache", "profilingdit", "magcache", "teacache", "easycache", "tune", "record"],
-    )
-    parser.add_argument("--compute", type=float, default=0.5, help="share of the full run's work")
-    parser.add_argument(
+def arguments() -> argparse.Namespace:
+    options = parser(__doc__)
+    options.add_argument("model", help=MODEL)
+    options.add_argument("--method", default="ertacache", choices=[*METHODS, "record"])
+    options.add_argument("--compute", type=float, default=0.5, help="share of the full run's work")
+    options.add_argument(
         "--background", type=float, default=0.6, help="share of blocks that ProfilingDiT caches"
     )
-    parser.add_argument("--quality", type=float, help="PSNR in dB to keep, for --method tune")
-    parser.add_argument("--sites", default="model", help="what to record (see UniformConfig.site)")
-    parser.add_argument("--closed", action="store_true", help="fit along the trajectory that reuse leads to")
-    parser.add_argument(
+    options.add_argument("--quality", type=float, help="PSNR in dB to keep, for --method tune")
+    options.add_argument("--sites", default="model", help="what to record (see UniformConfig.site)")
+    options.add_argument("--closed", action="store_true", help="fit along the trajectory that reuse leads to")
+    options.add_argument(
         "--without",
         nargs="+",
         default=[],
         choices=["rectify", "respace", "hindsight"],
         help="corrections that ERTACache does not try",
     )
-    parser.add_argument(
-        "--prompts", type=Path, help="one prompt on each line, for pipelines other than testbeds"
+    options.add_argument("--prompts", type=Path, help="a file of them, for pipelines other than testbeds")
+    options.add_argument("--samples", type=int, default=16, help="of a testbed, on each side")
+    options.add_argument("--steps", type=int, default=50)
+    options.add_argument(
+        "--quantize", help="as for accelerate, or int4: calibrate weights and cache together (CacheQuant)"
     )
-    parser.add_argument("--samples", type=int, default=16, help="of a testbed, on each side")
-    parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument(
-        "--quantize", help="as for accelerate, or int4: calibrates both together (CacheQuant)"
+    options.add_argument("--predictor", default="hold", choices=["hold", "order-1"], help="with --quantize")
+    options.add_argument(
+        "--held-out", type=int, help="with --quantize: samples of a testbed to compare on, if not --samples"
     )
-    parser.add_argument("--predictor", default="hold", choices=["hold", "order-1"], help="with --quantize")
-    parser.add_argument(
-        "--held-out", type=int, help="samples of a testbed to judge --quantize by, if not --samples"
+    options.add_argument(
+        "--kid", action="store_true", help="with --quantize: measure a testbed's KID to real pictures"
     )
-    parser.add_argument(
-        "--kid",
-        action="store_true",
-        help="with --quantize: to real pictures, on the testbeds' classifier's features",
+    options.add_argument("--json", type=Path, help="with --quantize: file for the rows")
+    options.add_argument("--out", type=Path, required=True, help="folder for what the calibration makes")
+    args = options.parse_args()
+    if args.kid and args.model not in zoo.NAMES:
+        options.error("--kid is for testbeds")
+    return args
+
+
+def calls_of(args: argparse.Namespace) -> tuple[Any, list[Call], list[Call]]:
+    """The pipeline, the calibration calls, and the held-out ones."""
+    if args.model not in zoo.NAMES:
+        prompts = read_prompts(args.prompts) if args.prompts else []
+        least = 4 if args.method == "tune" else 2  # tune splits its half again
+        if len(prompts) < least:
+            raise SystemExit(f"--prompts must name a file of at least {least} prompts")
+        pipe, split = of_prompts(args.model, prompts, args.steps, batch=1)
+        return pipe, split.searched, [split.held_out]
+    if (
+        args.quantize
+    ):  # each call has other prompts: this calibration fits to some calls and judges by the others
+        calls = calls_of_testbed(
+            args.model, "calibration", range(args.samples), args.steps, batch=args.samples // 4
+        )
+    else:
+        calls = calibration_calls(args.model, args.samples, args.steps)
+    held_out = range(args.held_out or args.samples)
+    return (
+        zoo.load(args.model),
+        calls,
+        calls_of_testbed(args.model, "heldout", held_out, args.steps, args.samples),
     )
-    parser.add_argument("--json", type=Path, help="where the table of --quantize is written down")
-    parser.add_argument("--out", type=Path, required=True)
-    args = parser.parse_args()
+
+
+def quantised(args: argparse.Namespace, pipe: Any, calls: list[Call], held_out: list[Call]) -> None:
+    """Calibrates weights, schedule and corrections together, and prints what each costs and gives."""
+    setting = quantization.Setting(
+        quantization.weight_format(args.quantize),
+        args.compute,
+        HOLD if args.predictor == "hold" else EXTRAPOLATE,
+        kid_to_real(args.model) if args.kid else None,
+    )
+    schedule, rows = quantization.compared(pipe, calls, held_out, setting)
+    schedule.save_pretrained(args.out)
+    measured = {
+        "interaction": quantization.interaction(rows),
+        "psnr_calibration": schedule.measured["psnr_calibration"],
+    }
+    print(quantization.table(rows))
+    print("\n" + "\n".join(f"{name}: {value}" for name, value in measured.items()))
+    if args.json:
+        settings = {name: str(value) for name, value in vars(args).items() if name not in ("out", "json")}
+        figures = {"settings": settings, **measured, "rows": quantization.as_json(rows)}
+        write_result(args.json, header(str(pipe.device)), figures)
+
+
+def main() -> None:
+    args = arguments()
     pipe, calls, held_out = calls_of(args)
     if args.quantize:
         quantised(args, pipe, calls, held_out)
-        return
-    if args.method == "record":
+    elif args.method == "record":
         recording = record(pipe, calls, sites=args.sites, folder=args.out)
-        print(
-            f"{recording.table()}\n\nwritten to {args.out}, drawn in {draw(recording, args.out / 'recording.png')}"
-        )
-        return
-    made = candidates(args, pipe, calls)
-    comparison = Comparison(pipe, held_out)
-    rows: list[Row] = [comparison.method(name, config) for name, config in made.items()]
-    interval = max(round(1 / args.compute), 1)
-    rows.append(comparison.method("uniform, hold", UniformConfig(interval=interval)))
-    extrapolate = UniformConfig(interval=interval, order=1, basis="output", warmup_steps=3)
-    rows.append(comparison.method("uniform, order 1", extrapolate))
-    rows += comparison.fewer_steps(round(args.compute * args.steps))
-    print(table(rows))
+        print(f"{recording.table()}\n\ndrawn in {draw(recording, args.out / 'recording.png')}")
+    else:
+        names = ("compute", "quality", "background", "closed", "without")
+        made = METHODS[args.method](pipe, calls, Calibration(**{name: getattr(args, name) for name in names}))
+        made.save_pretrained(args.out)
+        if args.method == "profilingdit":
+            for block, score in made.measured["foreground"].items():
+                print(f"{block}: {score:.3f} of the foreground")
+        comparison = Comparison(pipe, held_out[0])
+        print(table(compared(comparison, configs_of(args.method, made), args.compute)))
     print(f"\nwritten to {args.out}")
 
 

@@ -8,57 +8,53 @@ Each row of the table is rendered in turns with the full run, so that both see t
 """
 
 import argparse
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from statistics import median
-from typing import Any
 
-import torch
-from diffusers import DiffusionPipeline
 from tqdm import tqdm
 
 from diffcache.api import DEFAULT, methods
 from diffcache.config import CacheConfig
-from diffcache.evals.harness.pictures import draw_pairs
-from diffcache.evals.harness.rendering import Rendered, noise_scheduler, render
-from diffcache.evals.harness.rulers import rulers
-from diffcache.evals.metrics.fidelity import psnr, ssim
+from diffcache.evals.harness.command_line import MODEL, parser
+from diffcache.evals.harness.fewer_steps import noise_schedulers, render_with_steps
+from diffcache.evals.harness.loop_time import ratio_in_turns
+from diffcache.evals.harness.markdown import markdown_table
+from diffcache.evals.harness.pipelines import call_for, load_pipeline
+from diffcache.evals.harness.quality import References
+from diffcache.evals.harness.rendering import Rendered, render
+from diffcache.evals.harness.side_by_side import draw_pairs
 from diffcache.evals.testbeds import zoo
 from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.easycache import EasyCacheConfig
 from diffcache.schedulers.errors import DiffcacheError
 
-
-@dataclass
-class Row:
-    """One way to run the pipeline: fewer steps under some noise scheduler, or a method."""
-
-    name: str
-    steps: int
-    config: CacheConfig | None = None
-    replacement: Any = None
-
-    def render(self, pipe: Any, call: dict[str, Any]) -> Rendered:
-        with noise_scheduler(pipe, self.replacement):
-            return render(pipe, {**call, "num_inference_steps": self.steps}, self.config)
+Run = Callable[[], Rendered]
+HEAD = ["run", "ticks computed", "compute", "loop time", "PSNR", "SSIM"]
 
 
-def load(args: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
-    """The pipeline and the arguments of one call."""
-    if args.model in zoo.NAMES:
-        return zoo.load(args.model), zoo.sample_call(args.model, 0, args.steps, args.samples)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    pipe = DiffusionPipeline.from_pretrained(
-        args.model, torch_dtype=torch.bfloat16 if device == "cuda" else None
+def arguments() -> argparse.Namespace:
+    options = parser(__doc__)
+    options.add_argument("--model", default="flux", help=MODEL)
+    options.add_argument(
+        "--prompt", default="a large red ring top left", help="for pipelines other than testbeds"
     )
-    pipe.to(device)
-    pipe.set_progress_bar_config(disable=True)
-    call = {
-        "prompt": [args.prompt] * args.samples,
-        "num_inference_steps": args.steps,
-        "generator": [torch.Generator("cpu").manual_seed(seed) for seed in range(args.samples)],
-    }
-    return pipe, call
+    options.add_argument("--method", choices=sorted(methods()), help="default: what accelerate(pipe) uses")
+    options.add_argument(
+        "--speedup",
+        type=float,
+        help="at least this much less compute; with --method: its nearest whole interval",
+    )
+    options.add_argument("--steps", type=int, default=50)
+    options.add_argument("--samples", type=int, default=4)
+    options.add_argument("--rounds", type=int, default=3, help="pairs of renderings for each row")
+    options.add_argument("--out", type=Path, default=Path("outputs/demo"), help="folder for the pictures")
+    args = options.parse_args()
+    try:
+        args.config = chosen(args)
+    except DiffcacheError as error:
+        options.error(str(error))
+    return args
 
 
 def chosen(args: argparse.Namespace) -> CacheConfig:
@@ -69,78 +65,55 @@ def chosen(args: argparse.Namespace) -> CacheConfig:
     return config if args.speedup is None else config.replace(interval=max(1, round(args.speedup)))
 
 
-def measure(
-    pipe: Any, call: dict[str, Any], full: Row, row: Row, rounds: int, bar: Any
-) -> tuple[Rendered, float]:
-    """One rendering of `row`, and its loop time over the full run's as the median of alternating pairs."""
-    ratios, rendered = [], None
-    for _ in range(rounds):
-        before = full.render(pipe, call).seconds
-        rendered = row.render(pipe, call)
-        ratios.append(before / rendered.seconds)
-        bar.update()
-    assert rendered is not None
-    return rendered, median(ratios)
+def in_turns(full: Run, other: Run, rounds: int) -> tuple[Rendered, float]:
+    """One rendering of `other`, and how many times faster its loop is than that of `full`."""
+    rendered: list[Rendered] = []
+
+    def seconds() -> float:
+        rendered[:] = [other()]
+        return rendered[0].seconds
+
+    faster = ratio_in_turns(lambda: full().seconds, seconds, rounds)
+    return rendered[0], faster
+
+
+def row(
+    name: str, rendered: Rendered, steps: int, of: int, faster: float, references: References
+) -> list[str]:
+    """A line of the table; `steps` counts for a plain run, `of` are the full run's."""
+    ticks, compute = steps, steps / of
+    if rendered.report is not None:
+        ticks, compute = len(rendered.report.computed_ticks), rendered.report.compute_fraction
+    quality = references.quality(rendered.pictures)
+    psnr, ssim = f"{quality.psnr_full:.1f} dB", f"{quality.ssim_full:.4f}"
+    return [name, f"{ticks}/{of}", f"{compute:.0%}", f"{faster:.2f}x faster", psnr, ssim]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--model", default="flux", help="a testbed, a folder, or a hub id")
-    parser.add_argument(
-        "--prompt", default="a large red ring top left", help="for pipelines other than testbeds"
-    )
-    parser.add_argument("--method", choices=sorted(methods()), help="default: what accelerate(pipe) uses")
-    parser.add_argument(
-        "--speedup",
-        type=float,
-        help="at least this much less compute; with --method: its nearest whole interval",
-    )
-    parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--samples", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=3, help="pairs of renderings per row")
-    parser.add_argument("--out", type=Path, default=Path("outputs/demo"))
-    args = parser.parse_args()
-    try:
-        config = chosen(args)
-    except DiffcacheError as error:
-        parser.error(str(error))
-    pipe, call = load(args)
-    full = Row("full run", args.steps)
-    baseline = full.render(pipe, call).pictures  # also warms up
-    shown = Row(config.name, args.steps, config)
-    ticks = len(report_of(shown.render(pipe, call)).computed_ticks)
-    rows = [shown, Row("easycache", args.steps, EasyCacheConfig())]
-    rows += [Row(f"{ticks} steps, {name}", ticks, None, other) for name, other in rulers(pipe).items()]
-
-    lines = ["| run | ticks computed | compute | loop time | PSNR | SSIM |", "|---|---|---|---|---|---|"]
-    lines.append(f"| full run | {args.steps}/{args.steps} | 100% | 1.00x | - | - |")
-    with tqdm(total=len(rows) * args.rounds, desc="pairs of renderings") as bar:
-        for row in rows:
-            bar.set_postfix_str(row.name)
-            rendered, ratio = measure(pipe, call, full, row, args.rounds, bar)
-            computed, share = row.steps, row.steps / args.steps
-            if rendered.report is not None:
-                computed, share = len(rendered.report.computed_ticks), rendered.report.compute_fraction
-            quality = float(psnr(rendered.pictures, baseline).median())
-            likeness = float(ssim(rendered.pictures, baseline).median())
-            lines.append(
-                f"| {row.name} | {computed}/{args.steps} | {share:.0%} | {ratio:.2f}x faster "
-                f"| {quality:.1f} dB | {likeness:.4f} |"
-            )
-            if row is shown:
-                accelerated = rendered
-    print("\n" + "\n".join(lines) + "\n")
-    print(report_of(accelerated).summary())
-    pictures = draw_pairs(baseline, accelerated.pictures, args.out / "pictures.png")
-    timeline = report_of(accelerated).plot(args.out / "timeline.png")
+    args = arguments()
+    testbed = args.model in zoo.NAMES
+    prompts = zoo.prompts(args.model, args.samples, "heldout") if testbed else [args.prompt] * args.samples
+    pipe = load_pipeline(args.model)
+    call = call_for(args.model, prompts, range(args.samples), args.steps)
+    full = partial(render, pipe, call)
+    references = References(full().pictures)  # also warms up
+    accelerated = full(args.config)
+    ticks = len(accelerated.run_report.computed_ticks)
+    runs: dict[str, tuple[int, Run]] = {
+        args.config.name: (args.steps, partial(full, args.config)),
+        "easycache": (args.steps, partial(full, EasyCacheConfig())),
+    }
+    for name, noise_scheduler in noise_schedulers(pipe).items():
+        fewer = partial(render_with_steps, pipe, call, ticks, noise_scheduler)
+        runs[f"{ticks} steps, {name}"] = (ticks, fewer)
+    rows = [["full run", f"{args.steps}/{args.steps}", "100%", "1.00x", "-", "-"]]
+    for name, (steps, run) in tqdm(runs.items(), desc="runs"):
+        rendered, faster = in_turns(full, run, args.rounds)
+        rows.append(row(name, rendered, steps, args.steps, faster, references))
+    print(f"\n{markdown_table(HEAD, rows)}\n\n{accelerated.run_report.summary()}")
+    pictures = draw_pairs(references.full, accelerated.pictures, args.out / "pictures.png")
+    timeline = accelerated.run_report.plot(args.out / "timeline.png")
     print(f"\nbaseline | accelerated | difference: {pictures}\ndecision timeline: {timeline}")
-
-
-def report_of(rendered: Rendered) -> Any:
-    assert rendered.report is not None
-    return rendered.report
 
 
 if __name__ == "__main__":

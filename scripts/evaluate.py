@@ -5,10 +5,9 @@
     accelerate launch scripts/evaluate.py --model black-forest-labs/FLUX.1-dev --prompts PartiPrompts.tsv \\
         --samples 1600 --extractor inception --reference coco/val2017 --clip ViT-L-14 --clip-weights openai
 
-An evaluation that was interrupted goes on where it stopped when the same command is given again.
+To continue an evaluation that was interrupted, give the same command again.
 """
 
-import argparse
 import ast
 import sys
 from pathlib import Path
@@ -16,7 +15,8 @@ from typing import Any
 
 import torch
 
-from diffcache.evals.harness.evaluation import Evaluation, evaluate
+from diffcache.evals.evaluation.evaluate import RESULT, Evaluation, evaluate
+from diffcache.evals.harness.command_line import MODEL, parser
 from diffcache.evals.testbeds import zoo
 from diffcache.evals.webpage.page import write_page
 from diffcache.schedulers.errors import DiffcacheError
@@ -31,57 +31,49 @@ def option(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def asked() -> tuple[Evaluation, Path]:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--model", default="flux", help="a testbed, a folder or a hub id")
-    parser.add_argument("--method", help="default: what accelerate(pipe) uses")
-    parser.add_argument(
+def arguments() -> tuple[Evaluation, Path]:
+    """What to evaluate, and the folder of the samples and the report."""
+    options = parser(__doc__)
+    options.add_argument("--model", default="flux", help=MODEL)
+    options.add_argument("--method", help="default: what accelerate(pipe) uses")
+    options.add_argument(
         "--option", action="append", default=[], type=option, help="of the method: name=value"
     )
-    parser.add_argument("--prompts", type=Path, help=".txt, .csv, .tsv or .json; default: a testbed's own")
-    parser.add_argument("--samples", type=int, default=64)
-    parser.add_argument("--takes", type=int, default=1, help="samples of each prompt; VBench wants 5")
-    parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=0, help="of sample 0; sample i has seed + i")
-    parser.add_argument("--batch-size", type=int, default=4)
-    parser.add_argument("--reference", type=Path, help="folder of real pictures; default: the full run's")
-    parser.add_argument(
-        "--extractor", default="classifier", help="classifier, inception, or its weights' path"
+    options.add_argument("--prompts", type=Path, help=".txt, .csv, .tsv or .json; default: a testbed's own")
+    options.add_argument("--samples", type=int, default=64)
+    options.add_argument("--samples-per-prompt", type=int, default=1, help="VBench wants 5")
+    options.add_argument("--steps", type=int, default=50)
+    options.add_argument("--seed", type=int, default=0, help="of sample 0; sample i has seed + i")
+    options.add_argument("--batch-size", type=int, default=4)
+    options.add_argument("--reference", type=Path, help="folder of real pictures; default: the full run's")
+    options.add_argument(
+        "--extractor", default="classifier", help="classifier, inception, or the path of Inception's weights"
     )
-    parser.add_argument("--clip", help="open-clip model, for the CLIP score")
-    parser.add_argument("--clip-weights", help="open-clip tag or checkpoint")
-    parser.add_argument("--vbench", type=Path, help="the Python of an environment that has VBench")
-    parser.add_argument("--dimensions", nargs="+", default=["temporal_flickering"], help="of VBench")
-    parser.add_argument("--out", type=Path, default=Path("outputs/evaluation"))
-    args = parser.parse_args()
+    options.add_argument("--clip", help="open-clip model, for the CLIP score")
+    options.add_argument("--clip-weights", help="open-clip tag or checkpoint")
+    options.add_argument("--vbench", type=Path, help="the Python of an environment that has VBench")
+    options.add_argument("--dimensions", nargs="+", default=["temporal_flickering"], help="of VBench")
+    options.add_argument("--out", type=Path, default=Path("outputs/evaluation"))
+    args = vars(options.parse_args())
+    folder, clip, weights = args.pop("out"), args.pop("clip"), args.pop("clip_weights")
+    vbench, dimensions = args.pop("vbench"), args.pop("dimensions")
     evaluation = Evaluation(
-        model=args.model,
-        method=args.method,
-        options=dict(args.option),
-        prompts=args.prompts,
-        samples=args.samples,
-        takes=args.takes,
-        steps=args.steps,
-        seed=args.seed,
-        batch_size=args.batch_size,
-        reference=args.reference,
-        extractor=args.extractor,
-        clip=None if args.clip is None else (args.clip, args.clip_weights),
-        vbench=None if args.vbench is None else (args.vbench, args.dimensions),
+        options=dict(args.pop("option")),
+        clip=None if clip is None else (clip, weights),
+        vbench=None if vbench is None else (vbench, dimensions),
+        **args,
     )
-    return evaluation, args.out
+    return evaluation, folder
 
 
 def main() -> None:
     try:
-        evaluation, folder = asked()
+        evaluation, folder = arguments()
         if evaluation.model in zoo.NAMES:
-            torch.set_num_threads(1)  # such small networks are slower with more
+            torch.set_num_threads(1)  # networks as small as these are slower with more
         result = evaluate(evaluation, folder)
         if result is not None:
-            print(f"figures: {folder / 'evaluation.json'}\nreport: {write_page(result, folder)}")
+            print(f"figures: {folder / RESULT}\nreport: {write_page(result, folder)}")
     except DiffcacheError as error:
         sys.exit(f"evaluate: {error}")
 

@@ -13,10 +13,10 @@ step() {
 }
 step python -m pytest -q tests/kernels
 step python -m pytest -q -m gpu tests
-step python scripts/benchmark_kernels.py --json "$out/kernels_gpu.json"
-step python scripts/benchmark.py --device cuda --json "$out/engine_gpu.json"
-step python scripts/compare_methods.py --device cuda --samples 16 --json "$out/methods_gpu.json"
-step python scripts/benchmark_quantization.py --device cuda --json "$out/quantization_gpu.json"
-step python scripts/eval_language.py speed --model llada-8b --device cuda --rules quota --batches 1 8 \
+step python scripts/benchmark/gpu_kernels.py --json "$out/kernels_gpu.json"
+step python scripts/benchmark/engine.py --device cuda --json "$out/engine_gpu.json"
+step python scripts/measure/methods.py --device cuda --samples 16 --json "$out/methods_gpu.json"
+step python scripts/benchmark/quantization.py --device cuda --json "$out/quantization_gpu.json"
+step python scripts/measure/language.py speed --model llada-8b --device cuda --rules quota --batches 1 8 \
     --only dkv-decode "dkv-decode, interval 64, not ahead" fast-dllm-dual elastic-cache --json "$out/language_gpu.json"
 exit "$failed"

@@ -16,7 +16,7 @@ IMPULSE = 1e-3
 
 AMPLIFIED = 3.2
 """Log of by what a denoiser amplifies an error at a run's first tick until its end; just below the 3.4 to 4.7 that were measured
-on the testbeds (scripts/measure_amplification.py)."""
+on the testbeds (scripts/measure/amplification.py)."""
 
 
 class Influence:

@@ -1,55 +1,48 @@
-"""Compares methods on one pipeline at a given compute, with the plain pipeline at fewer steps as the ruler."""
+"""Compares methods on one pipeline with its full run, beside the plain pipeline with fewer steps."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from torch import Tensor
 
 from diffcache.config import CacheConfig
-from diffcache.evals.harness.rendering import noise_scheduler, render
-from diffcache.evals.harness.rulers import rulers
-from diffcache.evals.metrics.fidelity import psnr, ssim
-
-REFERENCE_STEPS = 1000
+from diffcache.evals.harness.fewer_steps import noise_schedulers, render_with_steps
+from diffcache.evals.harness.markdown import markdown_table
+from diffcache.evals.harness.quality import REFERENCE_STEPS, Distance, Quality, References
+from diffcache.evals.harness.rendering import render
 
 SHARES = (0.54, 0.36)
-"""Of the full run's compute, at which methods are held side by side."""
+"""Of the full run's compute, at which methods are compared side by side."""
 TOLERANCE = 0.08
+"""How far from a share a setting may be."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """One line of a comparison; medians over the samples.
+@dataclass(frozen=True, kw_only=True)
+class Row(Quality):
+    """One line of a comparison.
 
     Attributes:
-        name: the method, or the ruler.
+        name: of the method with its setting, or of the plain pipeline with fewer steps.
         ticks: model evaluations computed, of `total`.
         compute: share of the full run's work.
-        psnr_full, ssim_full: against the full run.
-        psnr_reference: against the reference of 1000 steps; None where it was not rendered.
-        kid: distance of all samples to real pictures; None where it was not asked for.
     """
 
     name: str
     ticks: int
     total: int
     compute: float
-    psnr_full: float
-    ssim_full: float
-    psnr_reference: float | None
-    kid: float | None = None
 
 
 class Comparison:
-    """Holds a pipeline call's full run and its reference, and measures others against them.
+    """Renders a pipeline call in full, and compares other ways to run it with that.
 
     Args:
         pipe: a plain pipeline.
         call: its keyword arguments, several samples with a generator each; `num_inference_steps` is the full run's.
-        reference: pictures of the reference run, where they are known already.
-        referenced: whether to measure against the reference run at all.
-        distance: of all pictures of a row to real ones (`kid_to_real`); None: not measured.
+        reference: pictures of the same call with 1000 steps; None: they are rendered, if `referenced`.
+        referenced: whether to compare with these at all.
+        distance: of a row's pictures to real ones (`kid_to_real`); None: not measured.
     """
 
     def __init__(
@@ -59,74 +52,63 @@ class Comparison:
         reference: Tensor | None = None,
         *,
         referenced: bool = True,
-        distance: Callable[[Tensor], float] | None = None,
+        distance: Distance | None = None,
     ) -> None:
         self.pipe = pipe
         self.call = call
-        self.distance = distance
         self.steps: int = call["num_inference_steps"]
-        self.full = render(pipe, call).pictures
-        self.reference = self.fewer(REFERENCE_STEPS) if reference is None and referenced else reference
-
-    def fewer(self, steps: int, replacement: Any = None) -> Tensor:
-        """The plain pipeline with another number of steps, and perhaps another noise scheduler."""
-        with noise_scheduler(self.pipe, replacement):
-            return render(self.pipe, {**self.call, "num_inference_steps": steps}).pictures
+        if reference is None and referenced:
+            reference = render_with_steps(pipe, call, REFERENCE_STEPS).pictures
+        self.references = References(render(pipe, call).pictures, reference, distance)
 
     def full_row(self) -> Row:
-        return self._row("full run", self.full, self.steps, 1.0)
+        return self._row("full run", self.references.full, self.steps, 1.0)
 
     def method(self, name: str, config: CacheConfig) -> Row:
         rendered = render(self.pipe, self.call, config)
-        assert rendered.report is not None
-        found = rendered.report
+        found = rendered.run_report
         return self._row(name, rendered.pictures, len(found.computed_ticks), found.compute_fraction)
 
     def fewer_steps(self, steps: int) -> list[Row]:
-        """One row for each ruler at `steps` steps."""
+        """The plain pipeline with so many steps, a row for each noise scheduler."""
         return [
-            self._row(f"{steps} steps, {name}", self.fewer(steps, replacement), steps, steps / self.steps)
-            for name, replacement in rulers(self.pipe).items()
+            self._row(
+                f"{steps} steps, {name}",
+                render_with_steps(self.pipe, self.call, steps, noise_scheduler).pictures,
+                steps,
+                steps / self.steps,
+            )
+            for name, noise_scheduler in noise_schedulers(self.pipe).items()
         ]
 
     def _row(self, name: str, pictures: Tensor, ticks: int, compute: float) -> Row:
-        def median(values: Tensor) -> float:
-            return round(float(values.median()), 3)
-
-        return Row(
-            name,
-            ticks,
-            self.steps,
-            round(compute, 4),
-            median(psnr(pictures, self.full)),
-            median(ssim(pictures, self.full)),
-            None if self.reference is None else median(psnr(pictures, self.reference)),
-            None if self.distance is None else round(self.distance(pictures), 5),
-        )
+        quality = asdict(self.references.quality(pictures))
+        return Row(name=name, ticks=ticks, total=self.steps, compute=round(compute, 4), **quality)
 
 
-def table(rows: list[Row]) -> str:
-    """The rows as a Markdown table; without the reference and KID where they were not measured."""
+def table(rows: Sequence[Row]) -> str:
+    """The rows as a Markdown table; without the columns that no row has measured."""
     head = ["run", "ticks", "compute", "PSNR to full", "SSIM to full"]
-    more = {
-        "PSNR to 1000 steps": [None if r.psnr_reference is None else f"{r.psnr_reference:.1f}" for r in rows],
-        "KID": [None if r.kid is None else f"{r.kid:.4f}" for r in rows],
-    }
     lines = [
         [r.name, f"{r.ticks}/{r.total}", f"{r.compute:.0%}", f"{r.psnr_full:.1f}", f"{r.ssim_full:.4f}"]
         for r in rows
     ]
-    for name, column in more.items():
+    optional = {
+        "PSNR to 1000 steps": [None if r.psnr_reference is None else f"{r.psnr_reference:.1f}" for r in rows],
+        "KID": [None if r.kid is None else f"{r.kid:.4f}" for r in rows],
+    }
+    for name, column in optional.items():
         if any(column):
             head.append(name)
             lines = [[*line, cell or "-"] for line, cell in zip(lines, column, strict=True)]
-    rule = "|---" * len(head) + "|"
-    first, *rest = ["| " + " | ".join(line) + " |" for line in [head, *lines]]
-    return "\n".join([first, rule, *rest])
+    return markdown_table(head, lines)
 
 
-def nearest(rows: list[Row], share: float) -> dict[str, Row]:
-    """Of each method, and of each ruler ("N steps, own"), the row nearest to a share of the compute; none too far from it."""
+def nearest(rows: Sequence[Row], share: float) -> dict[str, Row]:
+    """The row of each method nearest to a share of the compute, and of fewer steps under each noise scheduler ("N steps, own").
+
+    Methods without a row within `TOLERANCE` of the share are left out.
+    """
     found: dict[str, Row] = {}
     for row in rows:
         distance = abs(row.compute - share)
@@ -137,5 +119,5 @@ def nearest(rows: list[Row], share: float) -> dict[str, Row]:
     return found
 
 
-def as_json(rows: list[Row]) -> list[dict[str, Any]]:
+def as_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return [asdict(row) for row in rows]

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from diffcache.evals.metrics.errors import EvaluationError
+from diffcache.evals.errors import EvaluationError
 
 COLUMNS = ("prompt", "Prompt", "caption", "prompt_en")
 """Where a prompt stands: our own and MJHQ-30K's, PartiPrompts', COCO's, VBench's name for it."""

@@ -1,7 +1,5 @@
 """Rendering: one call of a pipeline, as pictures and with what it cost."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +7,7 @@ from torch import Tensor
 
 from diffcache import report
 from diffcache.config import CacheConfig
-from diffcache.evals.harness.clock import loop_clock
+from diffcache.evals.harness.loop_time import timed_loop
 from diffcache.profiling.recording.calling import accelerated
 from diffcache.profiling.recording.pictures import pictures_of, rewound
 from diffcache.reports.run_report import RunReport
@@ -21,8 +19,8 @@ class Rendered:
 
     Attributes:
         pictures: [N, C, H, W], or [N, F, C, H, W] for videos, fp32 in 0..1.
-        seconds: of the denoising loop, on the wall.
-        cpu_seconds: of the denoising loop, in processor time.
+        seconds: wall time of the denoising loop.
+        cpu_seconds: processor time of the denoising loop.
         report: None for a plain run.
     """
 
@@ -31,28 +29,24 @@ class Rendered:
     cpu_seconds: float
     report: RunReport | None = None
 
+    @property
+    def run_report(self) -> RunReport:
+        """The report of an accelerated run."""
+        assert self.report is not None
+        return self.report
+
 
 def render(pipe: Any, call: dict[str, Any], config: CacheConfig | None = None) -> Rendered:
     """Calls `pipe(**call)`, accelerated by `config` or plain; the pipeline is plain afterwards.
 
     Args:
-        call: its keyword arguments. A generator among them is rewound first, so that a call can be repeated.
+        pipe: a plain pipeline.
+        call: its keyword arguments. Generators among them are rewound first, so that a call can be repeated.
+        config: the method; None for a plain run.
     """
-    with loop_clock(pipe, rewound(call)) as (clock, timed):
+    with timed_loop(pipe, rewound(call)) as (timer, timed):
         if config is None:
-            return Rendered(pictures_of(pipe(**timed)), clock.seconds, clock.cpu_seconds)
+            return Rendered(pictures_of(pipe(**timed)), timer.seconds, timer.cpu_seconds)
         with accelerated(pipe, config):
             pictures = pictures_of(pipe(**timed))
-            return Rendered(pictures, clock.seconds, clock.cpu_seconds, report(pipe))
-
-
-@contextmanager
-def noise_scheduler(pipe: Any, replacement: Any) -> Iterator[None]:
-    """Puts another noise scheduler into the pipeline for a while; None keeps its own."""
-    own = pipe.scheduler
-    if replacement is not None:
-        pipe.scheduler = replacement
-    try:
-        yield
-    finally:
-        pipe.scheduler = own
+            return Rendered(pictures, timer.seconds, timer.cpu_seconds, report(pipe))

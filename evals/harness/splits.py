@@ -1,23 +1,25 @@
-"""What a search is given of a model's prompts: some to search on, some to confirm on, and some that are kept apart."""
+"""Which prompts and seeds a calibration or a search uses, and which are held out to compare on."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import torch
 from accelerate import PartialState
-from diffusers import DiffusionPipeline
 
+from diffcache.evals.harness.pipelines import call_for, load_pipeline
 from diffcache.evals.testbeds import zoo
 from diffcache.profiling.recording.calling import Call
 
+FIRST_SEED = {"calibration": 1000, "heldout": 0}
+"""Of the samples of a split; sample i has this seed plus i."""
+
 
 class Split(NamedTuple):
-    """Calls of a pipeline, no prompt and seed of which lies in two parts.
+    """Calls of a pipeline in three parts. No two parts share a prompt or a seed.
 
     Attributes:
-        searched: what candidates are rendered from.
-        confirming: on which the best of them are compared with what the search began with; may be none.
-        held_out: on which schedules are compared in the end.
+        searched: candidates are rendered from these.
+        confirming: the best candidates are compared on these with what the search began with; may be empty.
+        held_out: in the end schedules are compared on this call.
     """
 
     searched: list[Call]
@@ -28,54 +30,75 @@ class Split(NamedTuple):
 def of_testbed(
     name: str, steps: int, samples: int, confirming: int, held_out: int, batch: int | None = None
 ) -> tuple[Any, Split]:
-    """A testbed and its calls: calibration prompts to search and confirm on, held-out ones to compare on.
+    """A testbed and its calls. Calibration prompts are searched and confirmed on, held-out ones compared on.
 
     Args:
         name: of `zoo.NAMES`.
         steps: of each call.
-        samples, confirming, held_out: how many of each.
-        batch: samples to a call; None: all of a part in one.
+        samples, confirming, held_out: the number of samples in each part.
+        batch: samples in a call; None: one call for each part.
     """
-    prompts = zoo.prompts(name, samples + confirming, "calibration")
 
     def calls(begin: int, end: int) -> list[Call]:
-        return [
-            zoo.call_for(name, prompts[part], range(1000 + part.start, 1000 + part.stop), steps)
-            for part in _parts(begin, end, batch)
-        ]
+        return calls_of_testbed(name, "calibration", range(begin, end), steps, batch)
 
-    kept = zoo.sample_call(name, 0, steps, held_out)
+    (kept,) = calls_of_testbed(name, "heldout", range(held_out), steps)
     return zoo.load(name), Split(calls(0, samples), calls(samples, samples + confirming), kept)
 
 
 def of_prompts(
-    model: str, prompts: Sequence[str], steps: int, confirming: int, batch: int | None = None
+    model: str, prompts: Sequence[str], steps: int, confirming: int = 0, batch: int | None = None
 ) -> tuple[Any, Split]:
-    """A pipeline and calls of these prompts: the second half is held out, of the first the last `confirming` are for that.
+    """A pipeline and calls of these prompts.
+
+    The second half of the prompts is held out. The last `confirming` prompts of the first half confirm; the others of
+    that half are searched on.
 
     Args:
         model: a folder or a hub id.
         prompts: at least two more than twice `confirming`.
-        steps, confirming, batch: as for `of_testbed`.
+        steps: of each call.
+        confirming: the number of prompts that confirm.
+        batch: samples in a call; None: one call for each part.
     """
     half = len(prompts) // 2
     searched = half - confirming
 
-    def call(part: slice, seed: int) -> Call:
-        asked = list(prompts[part])
-        generators = [torch.Generator().manual_seed(seed + i) for i in range(len(asked))]
-        return {
-            "prompt": asked,
-            "num_inference_steps": steps,
-            "generator": generators,
-            "output_type": "pt",
-        }
-
     def calls(begin: int, end: int) -> list[Call]:
-        return [call(part, 1000 + part.start) for part in _parts(begin, end, batch)]
+        first = FIRST_SEED["calibration"]
+        return [
+            call_for(model, prompts[part], range(first + part.start, first + part.stop), steps)
+            for part in _parts(begin, end, batch)
+        ]
 
-    pipe = DiffusionPipeline.from_pretrained(model).to(PartialState().device)
-    return pipe, Split(calls(0, searched), calls(searched, half), call(slice(half, None), 0))
+    kept = call_for(model, prompts[half:], range(len(prompts) - half), steps)
+    pipe = load_pipeline(model, PartialState().device)
+    return pipe, Split(calls(0, searched), calls(searched, half), kept)
+
+
+def calls_of_testbed(
+    name: str, split: zoo.PromptSplit, samples: range, steps: int, batch: int | None = None
+) -> list[Call]:
+    """Calls for some samples of a testbed; sample i has the i-th prompt of the split and its own seed.
+
+    Args:
+        name: of `zoo.NAMES`.
+        split: which prompts.
+        samples: their numbers.
+        steps: of each call.
+        batch: samples in a call; None: all in one.
+    """
+    prompts, first = zoo.prompts(name, samples.stop, split), FIRST_SEED[split]
+    return [
+        zoo.call_for(name, prompts[part], range(first + part.start, first + part.stop), steps)
+        for part in _parts(samples.start, samples.stop, batch)
+    ]
+
+
+def calibration_calls(name: str, samples: int, steps: int) -> list[Call]:
+    """Two calls of a testbed's calibration prompts, half of the samples each: the same prompts from other seeds."""
+    seeds = (FIRST_SEED["calibration"], 2 * FIRST_SEED["calibration"])
+    return [zoo.sample_call(name, seed, steps, samples // 2, "calibration") for seed in seeds]
 
 
 def _parts(begin: int, end: int, size: int | None) -> list[slice]:

@@ -1,4 +1,4 @@
-"""How exact and how fast the language testbed writes with each cache, under the same decode rule with and without."""
+"""How exactly and how fast the language testbed writes, with each cache and without one, under the same decode rules."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from diffcache.api import accelerate, report, restore
+from diffcache.evals.harness.markdown import markdown_table
 from diffcache.evals.language import wordchain
 from diffcache.language.recipes.base import LanguageConfig
 from diffcache.language.recipes.block_causal import BlockCausalConfig
@@ -31,10 +32,10 @@ PROMPT_WORDS = 5
 PROMPT_LENGTH = wordchain.length_of(PROMPT_WORDS)
 GEN_LENGTH = 256
 SAMPLING: dict[str, Any] = {"temperature": 1.0, "seed": 0}
-"""Texts are sampled: greedily written ones soon repeat the same few words."""
+"""Texts are sampled, because greedy ones soon repeat the same few words."""
 
 DECODINGS: dict[str, dict[str, Any]] = {"blocks": {"block_length": 32}, "window": {"window": 16}}
-"""Where tokens may be written: in blocks, or in a sliding window."""
+"""Which tokens may be written next: those of a block, or those in a sliding window."""
 
 RULES: dict[str, dict[str, Any]] = {
     "quota": {},
@@ -42,12 +43,12 @@ RULES: dict[str, dict[str, Any]] = {
     "threshold 0.85": {"threshold": 0.85},
     "factor": {"factor": 1.0},
 }
-"""How many are written for each call: one, all that are sure enough, or by Fast-dLLM's factor."""
+"""How many tokens are written in a model call: one, all above a confidence, or as many as Fast-dLLM's factor allows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class UndelayedConfig(DKVDecodeConfig):
-    """The negative control: dKV-Decode that keeps a token's keys and values from when it was still a mask."""
+    """The negative control: dKV-Decode that stores a token's keys and values while it is still a mask."""
 
     name: ClassVar[str] = "dkv-decode without delay"
 
@@ -56,7 +57,7 @@ class UndelayedConfig(DKVDecodeConfig):
 
 
 def contenders(decoding: str) -> dict[str, LanguageConfig | None]:
-    """What is compared where tokens are written like this; None is the plain model."""
+    """The caches that are compared under a decoding, by name; None is the plain model."""
     anywhere: dict[str, LanguageConfig | None] = {
         "plain": None,
         "none": NoneConfig(),
@@ -85,16 +86,40 @@ def contenders(decoding: str) -> dict[str, LanguageConfig | None]:
 
 
 @dataclass(frozen=True)
+class Writing:
+    """How texts are written.
+
+    Attributes:
+        decoding: of `DECODINGS`.
+        rule: of `RULES`.
+        batch: texts in a model call.
+    """
+
+    decoding: str
+    rule: str
+    batch: int
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Of `generate`."""
+        return {**DECODINGS[self.decoding], **RULES[self.rule]}
+
+
+@dataclass(frozen=True)
 class Row:
     """One line of the table.
 
     Attributes:
-        cache, rule: what wrote.
-        prompts: how many; wrong: those whose texts have any wrong word.
+        cache, rule: how the texts were written.
+        prompts: their number.
+        wrong: the numbers of the prompts whose texts have a wrong word.
         words: share of right words.
-        calls: model calls for a batch, on average; tokens_per_call: tokens of one text for each.
-        row_layers: share of rows x layers that were computed; flops: the plain model's operations over this one's.
-        kv_bytes_read: keys and values read, all batches together; cache_bytes: held for one batch.
+        calls: model calls for a batch, on average.
+        tokens_per_call: tokens of one text that a call writes.
+        row_layers: share of rows x layers that was computed.
+        flops: the plain model's operations over this one's.
+        kv_bytes_read: keys and values read, all batches together.
+        cache_bytes: the most that was held for a batch.
     """
 
     cache: str
@@ -119,7 +144,7 @@ def load() -> Any:
 
 
 def prepare(model: nn.Module, config: LanguageConfig | None) -> None:
-    """Accelerates with `config`, or makes plain."""
+    """Accelerates a model with `config`; None makes it plain."""
     if config is None:
         restore(model)
     else:
@@ -127,13 +152,19 @@ def prepare(model: nn.Module, config: LanguageConfig | None) -> None:
 
 
 def write(model: nn.Module, prompts: Tensor, options: dict[str, Any]) -> Generation:
-    """One run of the model as it was prepared."""
+    """One run of the model as it is."""
     return generate(model, prompts, **{"gen_length": GEN_LENGTH, **SAMPLING, **options})
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What one batch of texts came to: right words bool [b, words], model calls, and the report of an accelerated run."""
+    """What writing one batch of texts gave.
+
+    Attributes:
+        right: which words are right, bool [b, words].
+        calls: model calls.
+        report: of an accelerated run.
+    """
 
     right: Tensor
     calls: int
@@ -151,24 +182,26 @@ def write_batch(config: LanguageConfig | None, prompts: Tensor, options: dict[st
 
 
 def accuracy(
-    cache: str,
-    config: LanguageConfig | None,
-    prompts: Tensor,
-    batch: int,
-    decoding: str,
-    rule: str,
-    pool: Executor,
+    cache: str, config: LanguageConfig | None, prompts: Tensor, writing: Writing, pool: Executor
 ) -> Row:
-    """How exactly a cache writes behind `prompts` [n, PROMPT_LENGTH], `batch` texts in a model call."""
-    options = {**DECODINGS[decoding], **RULES[rule]}
-    asked = [pool.submit(write_batch, config, part, options) for part in torch.split(prompts, batch)]
-    batches = [each.result() for each in asked]
+    """How exactly a cache continues `prompts` [n, PROMPT_LENGTH].
+
+    Args:
+        cache: its name.
+        config: None for the plain model.
+        prompts: token ids.
+        writing: how texts are written.
+        pool: processes that write.
+    """
+    parts = torch.split(prompts, writing.batch)
+    submitted = [pool.submit(write_batch, config, part, writing.options) for part in parts]
+    batches = [each.result() for each in submitted]
     right = torch.cat([each.right for each in batches])
     reports = [each.report for each in batches if each.report is not None]
     calls = statistics.mean(each.calls for each in batches)
     return Row(
         cache,
-        rule,
+        writing.rule,
         len(right),
         (~right.all(dim=1)).nonzero()[:, 0].tolist(),
         round(float(right.float().mean()), 5),
@@ -182,7 +215,7 @@ def accuracy(
 
 
 def _ratio(reports: list[LanguageReport], over: str, under: str) -> float:
-    """1 for the plain model, which keeps no report."""
+    """A ratio of two sums over reports; 1 for the plain model, which has none."""
     if not reports:
         return 1.0
     ratio: float = sum(getattr(x, over) for x in reports) / sum(getattr(x, under) for x in reports)
@@ -195,7 +228,7 @@ def throughput(
     runs: dict[str, tuple[LanguageConfig | None, dict[str, Any]]],
     repeats: int,
 ) -> dict[str, float]:
-    """Median tokens per second, all runs taking turns: of the process's own CPU time, or of wall time on a GPU."""
+    """Median tokens per second by run: of this process's CPU time, or of wall time on a GPU. The runs take turns."""
     clock = time.perf_counter if prompts.is_cuda else time.process_time
     rates: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(repeats):
@@ -208,11 +241,7 @@ def throughput(
 
 
 def accuracy_table(rows: list[Row]) -> str:
-    """The rows as a Markdown table. Lost and gained: prompts that only the plain model, or only this cache, answers."""
-    head = (
-        "| cache | rule | exact | right words | lost / gained | tokens per call | rows x layers | operations |\n"
-        "|---|---|---|---|---|---|---|---|\n"
-    )
+    """The rows as a Markdown table. Lost and gained: prompts that only the plain model, or only this cache, answers rightly."""
     plain = {row.rule: set(row.wrong) for row in rows if row.cache == "plain"}
 
     def against(row: Row) -> str:
@@ -221,11 +250,30 @@ def accuracy_table(rows: list[Row]) -> str:
         both = {i for i in plain[row.rule] if i < row.prompts}
         return f"{len(set(row.wrong) - both)} / {len(both - set(row.wrong))}"
 
-    return head + "\n".join(
-        f"| {r.cache} | {r.rule} | {1 - len(r.wrong) / r.prompts:.1%} of {r.prompts} | {r.words:.3%} "
-        f"| {against(r)} | {r.tokens_per_call:.2f} "
-        f"| {r.row_layers:.1%} | {r.flops:.2f}x less |"
-        for r in rows
+    return markdown_table(
+        [
+            "cache",
+            "rule",
+            "exact",
+            "right words",
+            "lost / gained",
+            "tokens per call",
+            "rows x layers",
+            "operations",
+        ],
+        [
+            [
+                row.cache,
+                row.rule,
+                f"{1 - len(row.wrong) / row.prompts:.1%} of {row.prompts}",
+                f"{row.words:.3%}",
+                against(row),
+                f"{row.tokens_per_call:.2f}",
+                f"{row.row_layers:.1%}",
+                f"{row.flops:.2f}x less",
+            ]
+            for row in rows
+        ],
     )
 
 

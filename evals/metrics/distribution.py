@@ -13,7 +13,7 @@ from torchmetrics.image.fid import FrechetInceptionDistance
 from torchmetrics.image.inception import InceptionScore
 from torchmetrics.image.kid import KernelInceptionDistance
 
-from diffcache.evals.metrics.errors import EvaluationError
+from diffcache.evals.errors import EvaluationError
 
 KID_SUBSETS, KID_SUBSET_SIZE = 100, 1000
 NEIGHBOURS = 3

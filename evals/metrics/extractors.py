@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torchmetrics.image.fid import NoTrainInceptionV3
 
-from diffcache.evals.metrics.errors import EvaluationError
+from diffcache.evals.errors import EvaluationError
 from diffcache.evals.metrics.media import eight_bit, load_sample
 from diffcache.evals.testbeds.shape_classifier import ShapeColourClassifier
 

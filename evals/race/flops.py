@@ -1,4 +1,4 @@
-"""The race's one ruler for compute: the floating-point operations that a denoiser really runs, whoever skips the rest."""
+"""Compute, measured alike for all: the floating-point operations that a denoiser executes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from diffcache.host.components import denoisers_of
 
 
 @contextmanager
-def counted(pipe: Any) -> Iterator[FlopCount]:
+def counted_flops(pipe: Any) -> Iterator[FlopCount]:
     """Counts inside every denoiser call of a pipeline. Enter it before a cache is attached."""
     count = FlopCount()
 

@@ -1,4 +1,4 @@
-"""Our own contenders."""
+"""Our own contenders in the race."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -7,7 +7,8 @@ from functools import lru_cache
 from typing import Any
 
 from diffcache.config import CacheConfig
-from diffcache.evals.race.contender import OURS, WARM_UP, Contender, Track, spread
+from diffcache.evals.harness.splits import calibration_calls
+from diffcache.evals.race.contender import OURS, WARM_UP, Contender, Setup, spread
 from diffcache.evals.testbeds import zoo
 from diffcache.profiling.recording.calling import accelerated, frozen
 from diffcache.profiling.searching.tuning import Tuner
@@ -28,8 +29,9 @@ DEFAULT_THRESHOLDS = (
     0.2, 0.14, 0.12, 0.1, 0.08, 0.07, 0.06, 0.055, 0.05, 0.04, 0.035, 0.03, 0.025, 0.02, 0.015, 0.0125, 0.01,
 )  # fmt: skip
 TUNED_SPEEDUPS = (1.5, 2, 3)
-CALIBRATION, SEEDS = 16, (1000, 2000)
-"""Samples and first seeds of the two halves that `tune` gets, for the budgets of the verdict only: each is a search."""
+"""Only the race's own budgets: each is a search."""
+CALIBRATION = 32
+"""Samples that `tune` searches with."""
 
 THRESHOLDS = (0.3, 0.2, 0.14, 0.1, 0.07, 0.05, 0.035, 0.025, 0.018)
 
@@ -38,39 +40,39 @@ Make = Callable[[Any], CacheConfig]
 
 def _contender(name: str, knob: str, settings: tuple[float, ...], make: Make) -> Contender:
     return Contender(
-        name, OURS, knob, settings, lambda pipe, setting, track: accelerated(pipe, make(setting))
+        name, OURS, knob, settings, lambda pipe, setting, setup: accelerated(pipe, make(setting))
     )
 
 
 def _evenly(name: str, **options: Any) -> Contender:
-    """A schedule with so many computed ticks, spread evenly: whole intervals miss most budgets."""
+    """Schedules whose computed ticks are spread evenly; unlike whole intervals they meet every budget."""
 
-    def attach(pipe: Any, setting: float, track: Track) -> AbstractContextManager[None]:
-        schedule = _schedule(track, int(setting), tuple(options.items()))
+    def attach(pipe: Any, setting: float, setup: Setup) -> AbstractContextManager[None]:
+        schedule = _schedule(setup, int(setting), tuple(options.items()))
         return accelerated(pipe, ReplayConfig(schedule=schedule))
 
     return Contender(name, OURS, "ticks", TICKS, attach)
 
 
 @lru_cache
-def _schedule(track: Track, ticks: int, options: tuple[tuple[str, Any], ...]) -> Schedule:
-    """A recorded run's schedule, with its table rewritten."""
-    call = zoo.sample_call(track.name, 1000, track.steps, 1, "calibration")
+def _schedule(setup: Setup, ticks: int, options: tuple[tuple[str, Any], ...]) -> Schedule:
+    """A recorded run's schedule, with another table."""
+    call = zoo.sample_call(setup.testbed, 1000, setup.steps, 1, "calibration")
     config = UniformConfig(interval=2, warmup_steps=WARM_UP, tail_steps=0, **dict(options))
-    recorded = frozen(zoo.load(track.name), call, config)
-    row = "".join("#" if computed else "-" for computed in spread(ticks, track.steps))
+    recorded = frozen(zoo.load(setup.testbed), call, config)
+    row = "".join("#" if computed else "-" for computed in spread(ticks, setup.steps))
     return replace(recorded, table={site: dict.fromkeys(rows, row) for site, rows in recorded.table.items()})
 
 
-def _tuned(pipe: Any, setting: float, track: Track) -> AbstractContextManager[None]:
-    return accelerated(pipe, ReplayConfig(schedule=_searched(track, setting)))
+def _tuned(pipe: Any, setting: float, setup: Setup) -> AbstractContextManager[None]:
+    return accelerated(pipe, ReplayConfig(schedule=_searched(setup, setting)))
 
 
 @lru_cache
-def _searched(track: Track, speedup: float) -> Schedule:
-    """Ticks that were searched for on calibration prompts and seeds."""
-    calls = [zoo.sample_call(track.name, seed, track.steps, CALIBRATION, "calibration") for seed in SEEDS]
-    return Tuner(zoo.load(track.name), calls).for_speedup(speedup)
+def _searched(setup: Setup, speedup: float) -> Schedule:
+    """What `tune` finds on calibration prompts and seeds."""
+    calls = calibration_calls(setup.testbed, CALIBRATION, setup.steps)
+    return Tuner(zoo.load(setup.testbed), calls).for_speedup(speedup)
 
 
 CONTENDERS = (
@@ -101,4 +103,4 @@ CONTENDERS = (
     _contender("deepcache", "interval", INTERVALS, lambda n: DeepCacheConfig(interval=n)),
 )
 HOLDING = ("even schedule, hold", "easycache", "fbcache", "deepcache")
-"""Of these, the ones that reuse features as they are."""
+"""Those of them that reuse features as they are."""

@@ -1,7 +1,7 @@
 """The peers, as their users attach them: cache-dit, the caches of Diffusers, DeepCache.
 
-Each is set up to do its best on the testbeds: guidance passes are told apart where the peer asks for it, places are named
-where its own patterns miss them, ratios are calibrated on prompts that the race does not use.
+Each is set up to do its best on the testbeds: guidance passes are told apart where the peer asks for it, modules are named
+where its own patterns miss them, and ratios are calibrated on prompts that the race does not use.
 """
 
 import ast
@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from diffusers import FirstBlockCacheConfig, MagCacheConfig, SeaCacheConfig, TaylorSeerCacheConfig
 
-from diffcache.evals.race.contender import WARM_UP, Contender, Track, spread
+from diffcache.evals.race.contender import WARM_UP, Contender, Setup, spread
 from diffcache.evals.testbeds import zoo
 
 INTERVALS = (12, 10, 8, 6, 5, 4, 3, 2)
 THRESHOLDS = (0.3, 0.2, 0.14, 0.1, 0.07, 0.05, 0.035, 0.025, 0.018)
 TICKS = (6, 8, 10, 14, 18, 23, 27, 32)
-"""A reused tick still costs the first block: so these meet the budgets from below."""
+"""A reused tick still costs the first block, so these numbers of ticks stay just within the budgets."""
 TWO_PASSES = ("flux", "wan")
 """Testbeds whose pipelines call the denoiser once for each guidance pass; the others batch the passes."""
 ATTENTIONS = [r".*blocks\.\d+\.attn\d?"]
@@ -29,14 +29,14 @@ BLOCKS = [r"(single_)?(transformer_)?blocks\.\d+"]
 
 @contextmanager
 def _cache_dit(
-    pipe: Any, setting: float, track: Track, *, calibrator: str | None, masked: bool = False, order: int = 1
+    pipe: Any, setting: float, setup: Setup, *, calibrator: str | None, masked: bool = False, order: int = 1
 ) -> Iterator[None]:
-    """DBCache with one block in front, so that it can reach the smallest budgets."""
+    """DBCache that computes one block in front: with more it would not reach the smallest budgets."""
     import cache_dit
 
     options: dict[str, Any] = {"residual_diff_threshold": setting, "max_warmup_steps": WARM_UP}
     if masked:
-        mask = spread(int(setting), track.steps)
+        mask = spread(int(setting), setup.steps)
         options = {
             "steps_computation_mask": [int(computed) for computed in mask],
             "steps_computation_policy": "static",
@@ -46,7 +46,7 @@ def _cache_dit(
         "FoCa": cache_dit.FoCaCalibratorConfig(),
     }
     config = cache_dit.DBCacheConfig(
-        Fn_compute_blocks=1, Bn_compute_blocks=0, enable_separate_cfg=track.name in TWO_PASSES, **options
+        Fn_compute_blocks=1, Bn_compute_blocks=0, enable_separate_cfg=setup.testbed in TWO_PASSES, **options
     )
     given = {} if calibrator is None else {"calibrator_config": calibrators[calibrator]}
     cache_dit.enable_cache(pipe, cache_config=config, **given)
@@ -57,8 +57,8 @@ def _cache_dit(
 
 
 @contextmanager
-def _diffusers(pipe: Any, setting: float, track: Track, *, config: Callable[..., Any]) -> Iterator[None]:
-    pipe.transformer.enable_cache(config(setting, track))
+def _diffusers(pipe: Any, setting: float, setup: Setup, *, config: Callable[..., Any]) -> Iterator[None]:
+    pipe.transformer.enable_cache(config(setting, setup))
     try:
         yield
     finally:
@@ -66,7 +66,7 @@ def _diffusers(pipe: Any, setting: float, track: Track, *, config: Callable[...,
 
 
 @contextmanager
-def _deep_cache(pipe: Any, setting: float, track: Track) -> Iterator[None]:
+def _deep_cache(pipe: Any, setting: float, setup: Setup) -> Iterator[None]:
     from DeepCache import DeepCacheSDHelper
 
     helper = DeepCacheSDHelper(pipe=pipe)
@@ -79,42 +79,42 @@ def _deep_cache(pipe: Any, setting: float, track: Track) -> Iterator[None]:
 
 
 @lru_cache
-def mag_ratios(track: Track) -> tuple[float, ...]:
-    """MagCache's ratios by its own calibration, which prints them for the user to copy."""
-    pipe, printed = zoo.load(track.name), io.StringIO()
-    config = MagCacheConfig(calibrate=True, num_inference_steps=track.steps)
-    with redirect_stdout(printed), _diffusers(pipe, 0, track, config=lambda *_: config):
-        pipe(**zoo.sample_call(track.name, 1000, track.steps, 2, "calibration"))
+def mag_ratios(setup: Setup) -> tuple[float, ...]:
+    """MagCache's ratios from its own calibration, which prints them for the user to copy."""
+    pipe, printed = zoo.load(setup.testbed), io.StringIO()
+    config = MagCacheConfig(calibrate=True, num_inference_steps=setup.steps)
+    with redirect_stdout(printed), _diffusers(pipe, 0, setup, config=lambda *_: config):
+        pipe(**zoo.sample_call(setup.testbed, 1000, setup.steps, 2, "calibration"))
     lines = printed.getvalue().splitlines()
     values = next(line for line in lines if line.startswith("[") and line.endswith("]"))
     return tuple(ast.literal_eval(values))
 
 
-def _first_block(setting: float, track: Track) -> FirstBlockCacheConfig:
+def _first_block(setting: float, setup: Setup) -> FirstBlockCacheConfig:
     return FirstBlockCacheConfig(threshold=setting)
 
 
-def _mag(setting: float, track: Track) -> MagCacheConfig:
+def _mag(setting: float, setup: Setup) -> MagCacheConfig:
     return MagCacheConfig(
         threshold=setting,
         max_skip_steps=8,
-        retention_ratio=WARM_UP / track.steps,
-        num_inference_steps=track.steps,
-        mag_ratios=list(mag_ratios(track)),
+        retention_ratio=WARM_UP / setup.steps,
+        num_inference_steps=setup.steps,
+        mag_ratios=list(mag_ratios(setup)),
     )
 
 
-def _taylor(setting: float, track: Track, *, places: list[str], order: int = 1) -> TaylorSeerCacheConfig:
+def _taylor(setting: float, setup: Setup, *, modules: list[str], order: int = 1) -> TaylorSeerCacheConfig:
     return TaylorSeerCacheConfig(
         cache_interval=int(setting),
         disable_cache_before_step=WARM_UP,
         max_order=order,
         taylor_factors_dtype=torch.float32,
-        cache_identifiers=places,
+        cache_identifiers=modules,
     )
 
 
-def _sea(setting: float, track: Track) -> SeaCacheConfig:
+def _sea(setting: float, setup: Setup) -> SeaCacheConfig:
     return SeaCacheConfig(threshold=setting, retention_steps=WARM_UP, max_consecutive_cached=8)
 
 
@@ -136,10 +136,10 @@ PEERS = (
     ),
     _of_diffusers("FirstBlockCache", "threshold", THRESHOLDS, _first_block),
     _of_diffusers("MagCache", "threshold", THRESHOLDS, _mag),
-    _of_diffusers("TaylorSeer, attention", "interval", INTERVALS, partial(_taylor, places=ATTENTIONS)),
-    _of_diffusers("TaylorSeer, blocks", "interval", INTERVALS, partial(_taylor, places=BLOCKS)),
+    _of_diffusers("TaylorSeer, attention", "interval", INTERVALS, partial(_taylor, modules=ATTENTIONS)),
+    _of_diffusers("TaylorSeer, blocks", "interval", INTERVALS, partial(_taylor, modules=BLOCKS)),
     _of_diffusers(
-        "TaylorSeer, blocks, order 2", "interval", INTERVALS, partial(_taylor, places=BLOCKS, order=2)
+        "TaylorSeer, blocks, order 2", "interval", INTERVALS, partial(_taylor, modules=BLOCKS, order=2)
     ),
     _of_diffusers("SeaCache", "threshold", THRESHOLDS, _sea),
     Contender("DeepCache", "DeepCache", "interval", INTERVALS, _deep_cache),

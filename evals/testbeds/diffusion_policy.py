@@ -1,7 +1,7 @@
-"""A tiny diffusion policy as robots have them: a transformer decoder, a noise scheduler, a loop by hand.
+"""A tiny diffusion policy, as robots use them: a transformer decoder, a noise scheduler, and a hand-written loop.
 
 The network follows `TransformerForDiffusion` of Diffusion Policy (Chi et al. 2023, arXiv 2303.04137). Letters in shapes:
-n episodes, h actions that are planned, o observations that are seen.
+n episodes, h actions, o observations.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ _WIDTH, _LAYERS, _HEADS = 64, 4, 4
 
 
 class PolicyTransformer(nn.Module):
-    """Noisy actions [n, h, 2], a timestep and observations [n, o, 6] to the noise in the actions, [n, h, 2].
+    """Predicts the noise in noisy actions, [n, h, 2], from them, a timestep and observations [n, o, 6].
 
-    Its layers normalise first, so that each adds three branches to the stream: self-attention, cross-attention to the
-    time and the observations, feed-forward. Action i sees the time and observations up to its own place.
+    Its layers normalise first. Each adds the outputs of three sub-layers to the stream: self-attention, cross-attention
+    to the time and the observations, and feed-forward. Action i attends to the time and the first observations up to
+    its own index.
     """
 
     def __init__(self) -> None:
@@ -44,10 +45,10 @@ class PolicyTransformer(nn.Module):
         self.decoder = nn.TransformerDecoder(layer, _LAYERS)
         self.norm = nn.LayerNorm(_WIDTH)
         self.head = nn.Linear(_WIDTH, ACTION)
-        places = torch.arange(HORIZON).unsqueeze(1)
+        index = torch.arange(HORIZON).unsqueeze(1)
         hidden = torch.full((), -torch.inf)
-        self.register_buffer("future", torch.where(places < places.T, hidden, 0.0), persistent=False)
-        unseen = torch.arange(1 + SEEN) > places + 1
+        self.register_buffer("future", torch.where(index < index.T, hidden, 0.0), persistent=False)
+        unseen = torch.arange(1 + SEEN) > index + 1
         self.register_buffer("unseen", torch.where(unseen, hidden, 0.0), persistent=False)
 
     def forward(self, sample: Tensor, timestep: Tensor, observations: Tensor) -> Tensor:
@@ -75,8 +76,8 @@ class PolicyTransformer(nn.Module):
         return net.eval().requires_grad_(False)
 
 
-def noise_scheduler() -> DDPMScheduler:
-    """Diffusion Policy's: DDPM, 100 squared-cosine steps, the noise is predicted, samples are clipped."""
+def ddpm() -> DDPMScheduler:
+    """The noise scheduler of Diffusion Policy: DDPM with 100 squared-cosine steps, noise prediction and clipped samples."""
     return DDPMScheduler(
         num_train_timesteps=100,
         beta_schedule="squaredcos_cap_v2",
@@ -86,19 +87,19 @@ def noise_scheduler() -> DDPMScheduler:
 
 
 @torch.no_grad()
-def plan(
-    net: nn.Module, observations: Tensor, steps: int, generator: torch.Generator, scheduler: Any = None
+def sample_actions(
+    net: nn.Module, observations: Tensor, steps: int, generator: torch.Generator, noise_scheduler: Any = None
 ) -> Tensor:
-    """Actions [n, h, 2] in [-1, 1] for observations [n, o, 6], by one denoising run.
+    """Actions [n, h, 2] in [-1, 1] for observations, from one denoising run.
 
     Args:
         net: a `PolicyTransformer`, accelerated or not.
-        observations: see there.
+        observations: [n, o, 6].
         steps: denoising steps.
-        generator: of the first noise and of what the noise scheduler adds.
-        scheduler: a Diffusers noise scheduler; None: `noise_scheduler()`.
+        generator: of the first noise and of the noise that the noise scheduler adds.
+        noise_scheduler: one of Diffusers; None: `ddpm()`.
     """
-    scheduler = scheduler or noise_scheduler()
+    scheduler = ddpm() if noise_scheduler is None else noise_scheduler
     scheduler.set_timesteps(steps)
     actions = torch.randn(len(observations), HORIZON, ACTION, generator=generator)
     with denoising_run(net, steps) as run:
@@ -110,7 +111,7 @@ def plan(
 
 
 def _sinusoids(timestep: Tensor) -> Tensor:
-    """[n, width] of timesteps [n]."""
+    """Embeddings [n, width] of timesteps [n]."""
     rates = torch.exp(-math.log(10_000) * torch.arange(_WIDTH // 2) / (_WIDTH // 2 - 1))
     angles = timestep.float().unsqueeze(1) * rates.to(timestep.device)
     return torch.cat([angles.sin(), angles.cos()], 1)

@@ -1,4 +1,4 @@
-"""The sd testbed as a model that predicts the noise, as Stable Diffusion does: the same network, its output rewritten."""
+"""The sd testbed as a model that predicts the noise, as Stable Diffusion does: the same network with its output converted."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from diffcache.evals.testbeds import zoo
 
 
 def noise_predicting_sd() -> Any:
-    """A pipeline whose full run is that of the sd testbed but for rounding: noise = alpha * velocity + sigma * sample."""
+    """A pipeline with the full run of the sd testbed, up to rounding: noise = alpha * velocity + sigma * sample."""
     pipe = zoo.load("sd")
     kind, alphas = type(pipe.unet), pipe.scheduler.alphas_cumprod
 

@@ -1,4 +1,4 @@
-"""The testbeds: four tiny trained pipelines, their prompts and the arguments to call them with."""
+"""The testbeds: four tiny trained pipelines, their prompts, and the arguments to call them with."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any, Literal
 import torch
 from diffusers import DiffusionPipeline
 
-from diffcache.evals.metrics.errors import EvaluationError
+from diffcache.evals.errors import EvaluationError
 from diffcache.evals.testbeds import procedural
 
 FOLDER = Path(__file__).resolve().parent
 NAMES = ("dit", "flux", "wan", "sd")
-Split = Literal["calibration", "heldout"]
+PromptSplit = Literal["calibration", "heldout"]
 
 _SPLITS = ("calibration", "heldout")
 _TEXT_LENGTH = 20
@@ -33,26 +33,26 @@ def load(name: str, torch_dtype: torch.dtype = torch.float32) -> Any:
     """Load a testbed's pipeline with its progress bars switched off."""
     if name not in NAMES:
         raise ValueError(f"no testbed is called {name!r}; there are {', '.join(NAMES)}")
-    # In float32 the pipelines load as they are; not asking spares the warning about how newer versions ask.
-    asked = {} if torch_dtype == torch.float32 else {"torch_dtype": torch_dtype}
-    pipe = DiffusionPipeline.from_pretrained(str(FOLDER / name), local_files_only=True, **asked)
+    # The default is float32 already; naming it would only print a deprecation warning.
+    dtype = {} if torch_dtype == torch.float32 else {"torch_dtype": torch_dtype}
+    pipe = DiffusionPipeline.from_pretrained(str(FOLDER / name), local_files_only=True, **dtype)
     pipe.set_progress_bar_config(disable=True)
     return pipe
 
 
 def sample_call(
-    name: str, seed: int, num_inference_steps: int = 50, n: int = 4, split: Split = "heldout"
+    name: str, seed: int, num_inference_steps: int = 50, n: int = 4, split: PromptSplit = "heldout"
 ) -> dict[str, Any]:
     """Arguments for `pipe(**call)[0]`: n pictures [n, 3, 64, 64], or for wan clips [n, 9, 3, 32, 32], in [0, 1].
 
     Each sample has its own generator (seed, seed + 1, ...), so a sample does not depend on how many are drawn.
-    The generators are spent by one call: ask again before the next.
+    A call uses its generators up: ask again before the next one.
     """
     return call_for(name, prompts(name, n, split), range(seed, seed + n), num_inference_steps)
 
 
 def call_for(name: str, asked: list[Any], seeds: Iterable[int], num_inference_steps: int) -> dict[str, Any]:
-    """Arguments for `pipe(**call)[0]` with prompts (class labels for dit) of your own, and a seed for each.
+    """Arguments for `pipe(**call)[0]` with your own prompts (class labels for dit), and a seed for each.
 
     Raises:
         EvaluationError: a prompt for dit is no class label.
@@ -67,7 +67,7 @@ def call_for(name: str, asked: list[Any], seeds: Iterable[int], num_inference_st
     return {**call, **common, **_CALLS[name]}
 
 
-def prompts(name: str, n: int, split: Split = "calibration") -> list[Any]:
+def prompts(name: str, n: int, split: PromptSplit = "calibration") -> list[Any]:
     """The first n prompts of a split: captions, or class labels for dit (which repeat after 18).
 
     The two splits share no prompt.
@@ -88,7 +88,7 @@ def prompts(name: str, n: int, split: Split = "calibration") -> list[Any]:
 
 
 def label_of(name: str, prompt: Any) -> int:
-    """Class that the classifier should see in the answer to a prompt."""
+    """The class that the classifier should see in the picture of a prompt."""
     return int(prompt) if name == "dit" else procedural.label_of(prompt)
 
 
@@ -104,7 +104,7 @@ def _label(asked: Any) -> int:
 def _captions(moving: bool, n: int) -> tuple[str, ...]:
     generator = torch.Generator().manual_seed(4321)
     captions: dict[str, None] = {}
-    # One scene at a time, so that asking for more prompts leaves the first ones as they were.
+    # One scene at a time: asking for more prompts does not change the first ones.
     while len(captions) < n:
         scene = procedural.moving_scenes(1, generator) if moving else procedural.sample_scenes(1, generator)
         captions[procedural.caption(scene, 0, moving)] = None

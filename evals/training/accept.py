@@ -1,4 +1,4 @@
-"""Look at a finished testbed: samples, class accuracy, the fact sheet and the hashes."""
+"""The acceptance of a finished testbed: samples, class accuracy, the fact sheet and the hashes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CHUNK = 16
 
 @torch.no_grad()
 def sample(name: str, steps: int, n: int = _SAMPLES, seed: int = 0) -> tuple[Tensor, Tensor, float]:
-    """n samples, the classes they should show, and the denoising steps per second at batch 16."""
+    """n samples, the classes that they should show, and the denoising steps per second at batch 16."""
     pipe = zoo.load(name)
     asked = zoo.prompts(name, n, "heldout")
     outputs, started = [], time.perf_counter()
@@ -36,7 +36,7 @@ def sample(name: str, steps: int, n: int = _SAMPLES, seed: int = 0) -> tuple[Ten
 
 
 def accuracy(pictures: Tensor, labels: Tensor) -> dict[str, float]:
-    """Share of samples whose class, shape and colour the classifier reads as asked."""
+    """Share of samples in which the classifier sees the class, the shape and the colour that were asked for."""
     seen = ShapeColourClassifier.load().predict(pictures)
     colours = len(procedural.COLOURS)
     return {
@@ -47,7 +47,7 @@ def accuracy(pictures: Tensor, labels: Tensor) -> dict[str, float]:
 
 
 def accept(name: str, folder: Path, facts: dict[str, Any]) -> None:
-    """Write `samples.png` and `README.md` of a testbed and bring the table of hashes up to date."""
+    """Writes `samples.png` and `README.md` of a testbed, and updates the table of hashes."""
     pictures, labels, rate = sample(name, 50)
     scores = accuracy(pictures, labels)
     if pictures.ndim == 5:
@@ -60,7 +60,7 @@ def accept(name: str, folder: Path, facts: dict[str, Any]) -> None:
 
 
 def write_hashes(root: Path) -> None:
-    """Write `HASHES.json`: the SHA-256 of every weight file under `root`."""
+    """Writes `HASHES.json`: the SHA-256 of every weight file under `root`."""
     hashes = {
         str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(root.rglob("*.safetensors"))
@@ -82,7 +82,7 @@ def _sheet(name: str, folder: Path, facts: dict[str, Any], scores: dict[str, flo
     lines = [
         f"# Testbed {name}",
         "",
-        f"A `{type(pipe).__name__}` trained from nothing on the procedural data of `evals/procedural.py`.",
+        f"A `{type(pipe).__name__}` trained from nothing on the procedural data of `evals/testbeds/procedural.py`.",
         "Its weights are in float16 (text encoders: float32); load it with `diffcache.evals.testbeds.zoo.load` or `DiffusionPipeline.from_pretrained`.",
         "",
         "| fact | value |",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -11,7 +10,7 @@ from torch.nn import functional
 
 from diffcache.evals.testbeds import procedural
 from diffcache.evals.testbeds.shape_classifier import ShapeColourClassifier
-from diffcache.evals.training.loop import Budget, Progress, fit
+from diffcache.evals.training.loop import Pace, Progress, Training, fit
 from diffcache.evals.training.optim import Optimiser
 
 _BATCH = 64
@@ -28,11 +27,10 @@ def draw(n: int, seed: int) -> tuple[Tensor, Tensor]:
     return torch.cat([procedural.render(scenes, 64), frames]), torch.cat([scenes.labels, moving.labels])
 
 
-def train(
-    folder: Path, out: Path, minutes: float, device: torch.device, seed: int = 0, resume: bool = False
-) -> Progress:
-    """Train on fresh pictures, with a little noise and a random brightness, and save to `out`."""
-    torch.manual_seed(seed)
+def train(training: Training) -> Progress:
+    """Trains on fresh pictures, with a little noise and a random brightness, and saves to `training.out`."""
+    torch.manual_seed(training.seed)
+    device = training.device
     model = ShapeColourClassifier().to(device)
 
     def loss(generator: torch.Generator) -> Tensor:
@@ -43,6 +41,6 @@ def train(
         return functional.cross_entropy(scores, labels.to(device), label_smoothing=0.05)
 
     optimiser = Optimiser(model, lambda name, p: p.ndim >= 2 and min(p.shape[:2]) >= 16)
-    progress = fit(model, loss, optimiser, Budget(minutes * 60, lr=3e-3), folder, seed=seed, resume=resume)
-    model.save(out)
+    progress = fit(model, loss, optimiser, Pace(lr=3e-3), training)
+    model.save(training.out)
     return progress

@@ -1,4 +1,4 @@
-"""What the picture testbeds share: cached latents, noising, which parameters are matrices, saving."""
+"""What the trainings of pipelines share: latents, noising, which parameters are matrices, saving."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Latents:
 
 @torch.no_grad()
 def picture_latents(vae: AutoencoderKL, cache: Path, device: torch.device, n: int = POOL) -> Latents:
-    """Encode n procedural pictures, or read them from `cache` when they are there."""
+    """Encodes n procedural pictures, or reads their latents from `cache` if they are there."""
     batch = procedural.pictures(n, seed=POOL_SEED)
     if cache.exists():
         latents = torch.load(cache, weights_only=True)
@@ -45,9 +45,9 @@ def encode(vae: AutoencoderKL, pixels: Tensor, device: torch.device) -> Tensor:
 
 
 def drawn(latents: Tensor, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """A batch for guidance: clean latents [n, ...] in fp32, and the rows [n] of their prompts.
+    """A random batch: clean latents [n, ...] in fp32, and the rows [n] of their prompts.
 
-    For one in ten that is the row after the last, where the empty prompt stands.
+    For guidance one prompt in ten is replaced by the empty one, whose row is after the last.
     """
     device = generator.device
     rows = torch.randint(len(latents), (n,), generator=generator, device=device)
@@ -56,29 +56,29 @@ def drawn(latents: Tensor, n: int, generator: torch.Generator) -> tuple[Tensor, 
 
 
 def v_target(clean: Tensor, noise: Tensor, alphas_cumprod: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-    """Noisy latents and velocity sqrt(a) * noise - sqrt(1 - a) * clean (Salimans and Ho 2022) at timesteps t [n]."""
+    """Noisy latents, and the velocity sqrt(a) * noise - sqrt(1 - a) * clean (Salimans and Ho 2022), at timesteps t [n]."""
     signal = alphas_cumprod[t].sqrt().view(-1, *[1] * (clean.ndim - 1))
     sigma = (1 - alphas_cumprod[t]).sqrt().view_as(signal)
     return signal * clean + sigma * noise, signal * noise - sigma * clean
 
 
 def flow_target(clean: Tensor, noise: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
-    """Noisy latents (1 - sigma) * clean + sigma * noise and velocity noise - clean for sigma [n]."""
+    """Noisy latents (1 - sigma) * clean + sigma * noise, and the velocity noise - clean, for sigma [n]."""
     s = sigma.view(-1, *[1] * (clean.ndim - 1))
     return (1 - s) * clean + s * noise, noise - clean
 
 
 def shifted_sigma(n: int, shift: float, generator: torch.Generator) -> Tensor:
-    """Training noise levels [n] in (0, 1): logit-normal, then shifted towards noise as sampling is."""
+    """Noise levels [n] in (0, 1) to train at: logit-normal, then shifted towards noise as in sampling."""
     u = torch.randn(n, generator=generator, device=generator.device).mul(1.2).sigmoid()
     return shift * u / (1 + (shift - 1) * u)
 
 
 def informative_timesteps(n: int, alphas_cumprod: Tensor, generator: torch.Generator) -> Tensor:
-    """Training timesteps [n] of a discrete noise scheduler, most of them where shapes are decided.
+    """Timesteps [n] of a discrete noise scheduler to train at, most of them where shapes are decided.
 
-    Uniform timesteps of a DDPM schedule are mostly so noisy that little can be learnt from them. Seven eighths are
-    drawn by noise level sigma / (alpha + sigma) as flow matching draws them; the rest uniformly, to cover both ends.
+    Most timesteps of a DDPM schedule are so noisy that little can be learnt from them. So seven eighths are drawn
+    by noise level sigma / (alpha + sigma), as flow matching draws them. The rest are uniform, to cover both ends.
     """
     device = generator.device
     levels = (1 - alphas_cumprod).sqrt() / (alphas_cumprod.sqrt() + (1 - alphas_cumprod).sqrt())
@@ -90,14 +90,14 @@ def informative_timesteps(n: int, alphas_cumprod: Tensor, generator: torch.Gener
 
 
 def is_block_matrix(name: str, parameter: Tensor) -> bool:
-    """True for the weight matrices inside repeated blocks, which Muon updates."""
+    """Whether a parameter is a weight matrix inside a repeated block; Muon updates these."""
     inside = "blocks." in name or "block." in name or "layers." in name
     table = "embedding_table" in name or "relative_attention_bias" in name
     return inside and not table and parameter.ndim >= 2 and min(parameter.shape[:2]) >= 16
 
 
 def zero_modulation(model: nn.Module) -> None:
-    """Start every adaptive norm of the blocks at zero (DiT's adaLN-Zero), so that deep stacks start as identities."""
+    """Sets every adaptive norm of the blocks to zero (DiT's adaLN-Zero), so that deep stacks start as identities."""
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear) and (
             ".norm1.linear" in name or ".norm1_context.linear" in name or ".norm.linear" in name
@@ -107,10 +107,10 @@ def zero_modulation(model: nn.Module) -> None:
 
 
 def save_pipeline(pipe: DiffusionPipeline, folder: Path) -> None:
-    """Save as safetensors: text encoders in float32, all else in float16.
+    """Saves as safetensors: text encoders in float32, everything else in float16.
 
-    Without a dtype Diffusers loads its models in float32 but Transformers loads its own as they were saved, so text
-    encoders in float16 would not fit a pipeline that is loaded plainly.
+    Without a dtype Diffusers loads its models in float32, but Transformers loads its own as they were saved. Text
+    encoders in float16 would not fit such a pipeline.
     """
     pipe.to(torch.float16)
     for name, part in pipe.components.items():
@@ -122,7 +122,7 @@ def save_pipeline(pipe: DiffusionPipeline, folder: Path) -> None:
 
 
 def _forget_origin(path: Path) -> None:
-    """Remove the folder that a part was loaded from while it was trained, which nobody else has."""
+    """Removes the path that a part was loaded from in training: it exists on that machine only."""
     config = json.loads(path.read_text())
     if config.pop("_name_or_path", None) is not None:
         path.write_text(json.dumps(config, indent=2) + "\n")

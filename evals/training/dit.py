@@ -26,7 +26,7 @@ from diffcache.evals.training.common import (
     zero_modulation,
 )
 from diffcache.evals.training.grids import save_grid
-from diffcache.evals.training.loop import Budget, Progress, fit
+from diffcache.evals.training.loop import Pace, Progress, Training, fit
 from diffcache.evals.training.optim import Optimiser
 
 NULL_LABEL = 1000  # DiTPipeline guides against this label and no other
@@ -53,8 +53,8 @@ def build() -> DiTTransformer2DModel:
 def centred_pictures(n: int, seed: int) -> tuple[Tensor, Tensor]:
     """Pictures [n, 3, 64, 64] of one large object near the middle, and labels [n].
 
-    A label says nothing of size and place. With both free, as in the captioned pictures, a model this small
-    needs far more training before its outlines are sharp.
+    A label does not tell size or position. If both varied, as in the captioned pictures, so small a model would
+    need far more training before its outlines were sharp.
     """
     generator = torch.Generator().manual_seed(seed)
     scenes = procedural.sample_scenes(n, generator, second=0.0)
@@ -64,8 +64,8 @@ def centred_pictures(n: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def noise_scheduler() -> DPMSolverMultistepScheduler:
-    """DPM-Solver++ of second order over velocity predictions; its configuration suits DDIM too."""
-    # By way of DDIM's configuration, so that what DDIM alone needs (no clipping) is kept for those who swap.
+    """DPM-Solver++ of second order for velocity predictions; its configuration also fits DDIM."""
+    # Made from DDIM's configuration, so that DDIM can be made from it again without clipping.
     ddim = DDIMScheduler(
         beta_schedule="linear",
         prediction_type="v_prediction",
@@ -75,15 +75,14 @@ def noise_scheduler() -> DPMSolverMultistepScheduler:
     return DPMSolverMultistepScheduler.from_config(ddim.config)
 
 
-def train(
-    folder: Path, out: Path, minutes: float, device: torch.device, seed: int = 0, resume: bool = False
-) -> Progress:
-    """Train the denoiser and save the pipeline to `out`; the autoencoder is read from the folder beside `folder`."""
-    torch.manual_seed(seed)
-    vae = AutoencoderKL.from_pretrained(folder.parent / "vae" / "vae").to(device)
+def train(training: Training) -> Progress:
+    """Trains the denoiser and saves the pipeline to `training.out`; the autoencoder is read from `training.work`."""
+    torch.manual_seed(training.seed)
+    device = training.device
+    vae = AutoencoderKL.from_pretrained(training.work / "vae" / "vae").to(device)
     pixels, labels = centred_pictures(_POOL, seed=70_000)
     latents = encode(vae, pixels, device)
-    model = build().to(device).eval()  # eval: the blocks' own label dropout would drop labels block by block
+    model = build().to(device).eval()  # in training mode each block would drop labels by itself
     compiled: Any = torch.compile(model)
     alphas = noise_scheduler().alphas_cumprod.to(device)
 
@@ -101,19 +100,17 @@ def train(
     def preview(path: Path) -> None:
         save_grid(_pipeline(model, vae)(**_call(16, 20, device)).images, path)
 
-    budget = Budget(minutes * 60, lr=3e-3)
+    pace = Pace(lr=3e-3)
     progress = fit(
         model,
         loss,
         Optimiser(model, is_block_matrix),
-        budget,
-        folder,
-        seed=seed,
-        resume=resume,
-        preview=preview,
+        pace,
+        training,
+        preview,
     )
     _clear_unused_labels(model)
-    save_pipeline(_pipeline(model, vae), out)
+    save_pipeline(_pipeline(model, vae), training.out)
     return progress
 
 

@@ -20,7 +20,7 @@ from diffcache.evals.training.common import (
     zero_modulation,
 )
 from diffcache.evals.training.grids import save_grid
-from diffcache.evals.training.loop import Budget, Progress, fit
+from diffcache.evals.training.loop import Pace, Progress, Training, fit
 from diffcache.evals.training.optim import Optimiser
 
 SHIFT = 2.0
@@ -58,13 +58,12 @@ def pack(latents: Tensor) -> Tensor:
     return latents.view(n, c, h // 2, 2, w // 2, 2).permute(0, 2, 4, 1, 3, 5).reshape(n, h * w // 4, 4 * c)
 
 
-def train(
-    folder: Path, out: Path, minutes: float, device: torch.device, seed: int = 0, resume: bool = False
-) -> Progress:
-    """Train denoiser and text encoders together and save the pipeline to `out`."""
-    torch.manual_seed(seed)
-    vae = AutoencoderKL.from_pretrained(folder.parent / "vae" / "vae").to(device)
-    data = picture_latents(vae, folder.parent / "pictures.pt", device)
+def train(training: Training) -> Progress:
+    """Trains denoiser and text encoders together and saves the pipeline to `training.out`."""
+    torch.manual_seed(training.seed)
+    device = training.device
+    vae = AutoencoderKL.from_pretrained(training.work / "vae" / "vae").to(device)
+    data = picture_latents(vae, training.work / "pictures.pt", device)
     tokens = pack(data.latents)
     clip_ids, t5_ids = _ids([*data.captions, ""], device)  # the last row is the empty prompt
     models = build().to(device).eval()
@@ -105,9 +104,8 @@ def train(
         save_grid(pictures, path)
 
     optimiser = Optimiser(models, is_block_matrix)
-    budget = Budget(minutes * 60, lr=3e-3)
-    progress = fit(models, loss, optimiser, budget, folder, seed=seed, resume=resume, preview=preview)
-    save_pipeline(_pipeline(models, vae), out)
+    progress = fit(models, loss, optimiser, Pace(lr=3e-3), training, preview)
+    save_pipeline(_pipeline(models, vae), training.out)
     return progress
 
 

@@ -1,4 +1,4 @@
-"""Contact sheets of pictures and clips as PNG files."""
+"""Grids of pictures as PNG files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def save_grid(pictures: Tensor, path: Path, columns: int = 8, zoom: int = 2) -> None:
-    """Write `pictures` [n, 3, h, w] in [0, 1] as one PNG with `columns` pictures a row, enlarged `zoom` times."""
+    """Writes pictures [n, 3, h, w] in [0, 1] as one PNG with `columns` pictures a row, enlarged `zoom` times."""
     n, _, height, width = pictures.shape
     rows = -(-n // columns)
     sheet = np.full((rows * (height + 1), columns * (width + 1), 3), 255, dtype=np.uint8)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
@@ -11,11 +9,11 @@ from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from diffcache.evals.language import wordchain
-from diffcache.evals.training.loop import Budget, Progress, fit
+from diffcache.evals.training.loop import Pace, Progress, Training, fit
 from diffcache.evals.training.optim import Optimiser
 
 WORDS = 40
-"""Words of the longest texts: 321 tokens, a prompt and at least 256 tokens to write."""
+"""Words of the longest texts. They have 321 tokens: a prompt, and at least 256 tokens to write."""
 
 _BATCH_TOKENS = 5_000
 _LEAST_SHARE = 1e-3
@@ -57,10 +55,10 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def masked_loss(model: LlamaForCausalLM, clean: Tensor, generator: torch.Generator) -> Tensor:
-    """LLaDA's bound: cross entropy of the masked tokens over the share that was masked (their eq. 3).
+    """LLaDA's bound (equation 3): cross entropy of the masked tokens, divided by the share that is masked.
 
     Each row masks tokens with its own probability and keeps a prompt of random length. The shares of a batch
-    are spread evenly over (0, 1), which makes the loss less noisy than independent draws.
+    are spread evenly over (0, 1): the loss is less noisy than with independent draws.
     """
     n, length = clean.shape
     device = clean.device
@@ -75,11 +73,10 @@ def masked_loss(model: LlamaForCausalLM, clean: Tensor, generator: torch.Generat
     return weighted.mean()
 
 
-def train(
-    folder: Path, out: Path, minutes: float, device: torch.device, seed: int = 0, resume: bool = False
-) -> Progress:
-    """Train on fresh chains of 2 to 40 words, and save model and tokenizer to `out`."""
-    torch.manual_seed(seed)
+def train(training: Training) -> Progress:
+    """Trains on fresh chains of 2 to 40 words, and saves model and tokenizer to `training.out`."""
+    torch.manual_seed(training.seed)
+    device = training.device
     model = build().to(device)
 
     def loss(generator: torch.Generator) -> Tensor:
@@ -89,7 +86,7 @@ def train(
         return masked_loss(model, clean, generator)
 
     optimiser = Optimiser(model, lambda name, p: p.ndim >= 2 and "layers." in name)
-    progress = fit(model, loss, optimiser, Budget(minutes * 60, lr=3e-3), folder, seed=seed, resume=resume)
-    model.save_pretrained(out)
-    tokenizer().save_pretrained(out)
+    progress = fit(model, loss, optimiser, Pace(lr=3e-3), training)
+    model.save_pretrained(training.out)
+    tokenizer().save_pretrained(training.out)
     return progress

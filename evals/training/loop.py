@@ -1,4 +1,4 @@
-"""The training loop that all testbeds share: a time budget, averaged weights, checkpoints that resume."""
+"""The training loop that all testbeds share: so much time, averaged weights, and checkpoints to resume from."""
 
 from __future__ import annotations
 
@@ -15,17 +15,51 @@ from diffcache.evals.training.optim import Average, Optimiser
 
 
 @dataclass(frozen=True)
-class Budget:
-    """How long and how fast to train. Seconds are CPU seconds of this process, so a busy machine costs nothing."""
+class Training:
+    """A training of one part of a testbed, as the command line asks for it.
 
-    seconds: float
-    lr: float = 2e-3
+    Attributes:
+        name: of the part.
+        work: folder of all trainings; one part's training reads what another's has left here.
+        out: folder of the finished testbed.
+        minutes: of CPU time of this process, so that a busy machine costs nothing; of wall time on an accelerator.
+        device: where it runs.
+        seed: of the weights and the data.
+        resume: go on from the last checkpoint, if there is one.
+    """
+
+    name: str
+    work: Path
+    out: Path
+    minutes: float
+    device: torch.device
+    seed: int = 0
+    resume: bool = False
+
+    @property
+    def folder(self) -> Path:
+        """For checkpoints and previews."""
+        return self.work / self.name
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The learning rate over the time of a training, and how often it is saved.
+
+    Attributes:
+        lr: the highest learning rate.
+        warmup: share of the time in which it rises.
+        decay_from: share of the time after which it falls.
+        checkpoint_every: seconds.
+    """
+
+    lr: float
     warmup: float = 0.02
     decay_from: float = 0.4
     checkpoint_every: float = 300.0
 
     def rate(self, progress: float) -> float:
-        """Learning rate at `progress` in [0, 1]: up, flat, down in a straight line to zero."""
+        """The learning rate at `progress` in 0..1: it rises, stays, and falls in a straight line to zero."""
         if progress < self.warmup:
             return self.lr * progress / self.warmup
         return self.lr * min(1.0, max(0.0, 1 - progress) / (1 - self.decay_from))
@@ -33,7 +67,7 @@ class Budget:
 
 @dataclass
 class Progress:
-    """What a training has used so far."""
+    """What a training has done so far."""
 
     iterations: int = 0
     seconds: float = 0.0
@@ -46,12 +80,12 @@ class Progress:
 
 
 def clock(device: torch.device) -> float:
-    """CPU seconds of this process, or wall seconds where the work is done by an accelerator."""
+    """CPU seconds of this process, or wall seconds if an accelerator does the work."""
     return time.process_time() if device.type == "cpu" else time.perf_counter()
 
 
 def generator_for(seed: int, iteration: int, device: torch.device) -> torch.Generator:
-    """Randomness of one iteration, the same whether or not the training was interrupted before it."""
+    """The random generator of one iteration; it does not depend on interruptions of the training."""
     return torch.Generator(device).manual_seed(seed * 1_000_003 + iteration)
 
 
@@ -59,51 +93,47 @@ def fit(
     model: nn.Module,
     loss: Callable[[torch.Generator], Tensor],
     optimiser: Optimiser,
-    budget: Budget,
-    folder: Path,
-    *,
-    seed: int = 0,
-    resume: bool = False,
+    pace: Pace,
+    training: Training,
     preview: Callable[[Path], None] | None = None,
 ) -> Progress:
-    """Train until the budget is spent and leave the averaged weights in `model`.
+    """Trains until the time is over, and leaves the averaged weights in `model`.
 
-    `loss(generator)` draws a batch and returns a scalar. At each checkpoint `folder` gets `state.pt`
-    (live and averaged weights, optimiser) and `preview(path)` is called with the average in place.
+    Args:
+        model: what is trained.
+        loss: draws a batch with a generator, and returns a scalar.
+        optimiser: of the model.
+        pace: learning rate and checkpoints.
+        training: its folder gets `state.pt` at each checkpoint (live and averaged weights, optimiser).
+        preview: draws a picture of the model with averaged weights, at each checkpoint.
     """
+    folder, seconds = training.folder, 60 * training.minutes
     folder.mkdir(parents=True, exist_ok=True)
     device = next(model.parameters()).device
     average, progress = Average(model), Progress()
-    if resume and (folder / "state.pt").exists():
+    if training.resume and (folder / "state.pt").exists():
         progress = _load(folder / "state.pt", model, optimiser, average)
     started = saved = clock(device) - progress.seconds
     saved += progress.seconds
-    with tqdm(total=round(budget.seconds), unit="s", desc=folder.name, mininterval=10) as bar:
-        while progress.seconds < budget.seconds:
-            value = loss(generator_for(seed, progress.iterations, device))
+    with tqdm(total=round(seconds), unit="s", desc=folder.name, mininterval=10) as bar:
+        while progress.seconds < seconds:
+            value = loss(generator_for(training.seed, progress.iterations, device))
             value.backward()  # type: ignore[no-untyped-call]
-            optimiser.step(budget.rate(progress.seconds / budget.seconds))
+            optimiser.step(pace.rate(progress.seconds / seconds))
             average.update(model)
             progress.iterations += 1
             progress.losses.append(float(value.detach()))
             progress.seconds = clock(device) - started
             bar.update(round(progress.seconds) - bar.n)
-            if clock(device) - saved > budget.checkpoint_every:
+            if clock(device) - saved > pace.checkpoint_every:
                 saved = clock(device)
                 _save(folder / "state.pt", model, optimiser, average, progress)
-                _preview(model, average, folder / f"{progress.iterations:06d}.png", preview)
+                if preview is not None:
+                    with average.put_into(model), torch.no_grad():
+                        preview(folder / f"{progress.iterations:06d}.png")
                 bar.set_postfix_str(str(progress))
     average.swap(model)
     return progress
-
-
-def _preview(model: nn.Module, average: Average, path: Path, preview: Callable[[Path], None] | None) -> None:
-    if preview is None:
-        return
-    average.swap(model)
-    with torch.no_grad():
-        preview(path)
-    average.swap(model)
 
 
 def _save(path: Path, model: nn.Module, optimiser: Optimiser, average: Average, progress: Progress) -> None:

@@ -1,9 +1,10 @@
-"""Muon for the matrices inside blocks, AdamW for the rest, and an average of the weights."""
+"""Optimisers: Muon for the matrices inside blocks, AdamW for the rest; and an average of the weights."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ _QUINTIC = (3.4445, -4.7750, 2.0315)
 
 
 def orthogonalise(matrices: Tensor, iterations: int = 5) -> Tensor:
-    """Push the singular values of `matrices` [m, rows, columns] towards one."""
+    """Moves the singular values of `matrices` [m, rows, columns] towards one."""
     a, b, c = _QUINTIC
     wide = matrices.shape[1] <= matrices.shape[2]
     x: Tensor = matrices if wide else matrices.mT
@@ -44,7 +45,7 @@ class Muon:
             )
             buffer.lerp_(grad, 1 - self.momentum)
             update = orthogonalise(grad.lerp_(buffer, self.momentum))
-            # This factor gives the update the typical size of AdamW's, so that one learning rate serves both.
+            # With this factor updates are about as large as AdamW's, so that one learning rate suits both.
             size = 0.2 * max(update.shape[1:]) ** 0.5
             for parameter, change in zip(group, update, strict=True):
                 parameter.sub_(change.view_as(parameter), alpha=lr * size)
@@ -61,7 +62,7 @@ class Optimiser:
         self.parameters = [p for _, p in named]
 
     def step(self, lr: float) -> None:
-        """Apply the gradients, clipped to norm 1, and clear them."""
+        """Applies the gradients, clipped to norm 1, and clears them."""
         torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
         self.muon.step(lr)
         for group in self.adam.param_groups:
@@ -84,7 +85,7 @@ class Optimiser:
 
 
 class Average:
-    """Exponential average of a model's parameters; young averages forget faster."""
+    """Exponential average of a model's parameters; it forgets faster while it is young."""
 
     def __init__(self, model: nn.Module, decay: float = 0.998) -> None:
         self.decay = decay
@@ -98,9 +99,18 @@ class Average:
         names, live = zip(*model.named_parameters(), strict=True)
         torch._foreach_lerp_([self.values[name] for name in names], [p.detach() for p in live], weight)
 
+    @contextmanager
+    def put_into(self, model: nn.Module) -> Iterator[None]:
+        """The model has the averaged weights for a while."""
+        self.swap(model)
+        try:
+            yield
+        finally:
+            self.swap(model)
+
     @torch.no_grad()
     def swap(self, model: nn.Module) -> None:
-        """Exchange the model's weights with the average; call again to exchange them back."""
+        """Exchanges the model's weights with the average; a second call exchanges them back."""
         for name, parameter in model.named_parameters():
             kept = parameter.detach().clone()
             parameter.copy_(self.values[name])

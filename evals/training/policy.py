@@ -1,4 +1,4 @@
-"""Training of the policy testbed: behaviour cloning of the procedural expert in `evals/reaching.py`."""
+"""Training of the policy testbed: behaviour cloning of the expert in `evals/testbeds/reaching_task.py`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from diffcache.evals.testbeds.diffusion_policy import PolicyTransformer, noise_scheduler
-from diffcache.evals.testbeds.reaching import demonstrations, success_rate
+from diffcache.evals.testbeds.diffusion_policy import PolicyTransformer, ddpm
+from diffcache.evals.testbeds.reaching_task import demonstrations, success_rate
 from diffcache.evals.training.accept import write_hashes
 from diffcache.evals.training.common import is_block_matrix
-from diffcache.evals.training.loop import Budget, Progress, fit
+from diffcache.evals.training.loop import Pace, Progress, Training, fit
 from diffcache.evals.training.optim import Optimiser
 
 _BATCH = 256
@@ -22,15 +22,14 @@ _EPISODES = 4000
 _STEPS = (100, 20)
 
 
-def train(
-    folder: Path, out: Path, minutes: float, device: torch.device, seed: int = 0, resume: bool = False
-) -> Progress:
-    """Predict the noise in the expert's actions, and save to `out`."""
-    torch.manual_seed(seed)
+def train(training: Training) -> Progress:
+    """Trains the network to predict the noise in the expert's actions, and saves it to `training.out`."""
+    torch.manual_seed(training.seed)
+    device = training.device
     net = PolicyTransformer().to(device)
-    observed, acted = demonstrations(_EPISODES, torch.Generator().manual_seed(seed))
+    observed, acted = demonstrations(_EPISODES, torch.Generator().manual_seed(training.seed))
     observed, acted = observed.to(device), acted.to(device)
-    alphas = noise_scheduler().alphas_cumprod.to(device)
+    alphas = ddpm().alphas_cumprod.to(device)
 
     def loss(generator: torch.Generator) -> Tensor:
         drawn = torch.randint(len(acted), (_BATCH,), generator=generator, device=device)
@@ -41,13 +40,13 @@ def train(
         return functional.mse_loss(net(noisy, t, observed[drawn]), noise)
 
     optimiser = Optimiser(net, is_block_matrix)
-    progress = fit(net, loss, optimiser, Budget(minutes * 60, lr=2e-3), folder, seed=seed, resume=resume)
-    net.cpu().save(out)
+    progress = fit(net, loss, optimiser, Pace(lr=2e-3), training)
+    net.cpu().save(training.out)
     return progress
 
 
 def accept_policy(folder: Path, facts: dict[str, Any], episodes: int = 256) -> None:
-    """Write the fact sheet of the trained policy and bring the table of hashes up to date."""
+    """Writes the fact sheet of the trained policy, and updates the table of hashes."""
     net = PolicyTransformer.load(folder)
     rates = {steps: success_rate(net, episodes, steps, seed=1) for steps in _STEPS}
     read = ", ".join(f"{rate:.3f} with {steps} steps" for steps, rate in rates.items())
@@ -56,8 +55,8 @@ def accept_policy(folder: Path, facts: dict[str, Any], episodes: int = 256) -> N
     lines = [
         "# Testbed policy",
         "",
-        "A diffusion policy: a transformer decoder that plans actions, trained from nothing to imitate the expert of",
-        "`evals/reaching.py`. Its weights are in float16; load it with `diffcache.evals.testbeds.diffusion_policy.PolicyTransformer.load`.",
+        "A diffusion policy: a transformer decoder that samples actions, trained from nothing to imitate the expert of",
+        "`evals/testbeds/reaching_task.py`. Its weights are in float16; load it with `diffcache.evals.testbeds.diffusion_policy.PolicyTransformer.load`.",
         "",
         "| fact | value |",
         "|---|---|",

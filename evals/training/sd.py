@@ -24,7 +24,7 @@ from diffcache.evals.training.common import (
     v_target,
 )
 from diffcache.evals.training.grids import save_grid
-from diffcache.evals.training.loop import Budget, Progress, fit
+from diffcache.evals.training.loop import Pace, Progress, Training, fit
 from diffcache.evals.training.optim import Optimiser
 
 _BATCH = 32
@@ -43,15 +43,15 @@ def build() -> nn.ModuleDict:
         block_out_channels=_WIDTHS,
         layers_per_block=2,
         cross_attention_dim=_TEXT_WIDTH,
-        attention_head_dim=tuple(width // 16 for width in _WIDTHS),  # in truth the number of heads
+        attention_head_dim=tuple(width // 16 for width in _WIDTHS),  # despite its name the number of heads
         norm_num_groups=8,
     )
     return nn.ModuleDict({"unet": unet, "text_encoder": text.clip_encoder(_TEXT_WIDTH)})
 
 
 def noise_scheduler() -> DPMSolverMultistepScheduler:
-    """DPM-Solver++ of second order over velocity predictions, with Stable Diffusion's noise levels."""
-    # By way of DDIM's configuration, so that what DDIM alone needs (no clipping) is kept for those who swap.
+    """DPM-Solver++ of second order for velocity predictions, with Stable Diffusion's noise levels."""
+    # Made from DDIM's configuration, so that DDIM can be made from it again without clipping.
     ddim = DDIMScheduler(
         beta_start=0.00085,
         beta_end=0.012,
@@ -69,13 +69,12 @@ def is_matrix(name: str, parameter: Tensor) -> bool:
     return parameter.ndim >= 2 and "embedding" not in name and min(parameter.shape[:2]) >= 16
 
 
-def train(
-    folder: Path, out: Path, minutes: float, device: torch.device, seed: int = 0, resume: bool = False
-) -> Progress:
-    """Train denoiser and text encoder together and save the pipeline to `out`."""
-    torch.manual_seed(seed)
-    vae = AutoencoderKL.from_pretrained(folder.parent / "vae" / "vae").to(device)
-    data = picture_latents(vae, folder.parent / "pictures.pt", device)
+def train(training: Training) -> Progress:
+    """Trains denoiser and text encoder together and saves the pipeline to `training.out`."""
+    torch.manual_seed(training.seed)
+    device = training.device
+    vae = AutoencoderKL.from_pretrained(training.work / "vae" / "vae").to(device)
+    data = picture_latents(vae, training.work / "pictures.pt", device)
     ids = text.token_ids(text.clip_tokenizer(), [*data.captions, ""])[0].to(device)  # last: the empty prompt
     models = build().to(device).eval()
     unet = models["unet"]
@@ -98,9 +97,8 @@ def train(
         save_grid(pipe(prompts, generator=generator, **call).images, path)
 
     optimiser = Optimiser(models, is_matrix)
-    budget = Budget(minutes * 60, lr=2e-3)
-    progress = fit(models, loss, optimiser, budget, folder, seed=seed, resume=resume, preview=preview)
-    save_pipeline(_pipeline(models, vae), out)
+    progress = fit(models, loss, optimiser, Pace(lr=2e-3), training, preview)
+    save_pipeline(_pipeline(models, vae), training.out)
     return progress
 
 

@@ -22,7 +22,7 @@ LENGTH = 20  # tokens per prompt, padding included; the longest caption has 19
 
 
 def words() -> list[str]:
-    """Every word that a caption can hold, sorted."""
+    """Every word that can be in a caption, sorted."""
     lists = (
         procedural.SHAPES,
         procedural.COLOURS,
@@ -37,14 +37,14 @@ def words() -> list[str]:
 
 
 def clip_tokenizer() -> CLIPTokenizer:
-    """A byte-pair tokenizer in which each word of the captions is one token and anything else is spelt in letters."""
+    """A byte-pair tokenizer: each word of the captions is one token, and any other word is spelt in letters."""
     letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
     vocabulary = dict.fromkeys([*letters, *(f"{letter}</w>" for letter in letters)])
     merges: dict[tuple[str, str], None] = {}
     for word in words():
         pieces = [*word[:-1], f"{word[-1]}</w>"]
         while len(pieces) > 1:
-            # Merging from the end keeps the pairs of different words apart, for each holds the word's last letter.
+            # Merged from the end: each pair then holds the word's last letters, so that words do not share merges.
             pair = (pieces[-2], pieces[-1])
             pieces[-2:] = ["".join(pair)]
             merges[pair] = None
@@ -106,6 +106,6 @@ def umt5_encoder(width: int, layers: int = 2, heads: int = 4) -> UMT5EncoderMode
 
 
 def token_ids(tokenizer: Any, texts: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids and attention mask, both [n, LENGTH], padded as the pipelines pad."""
+    """Token ids and attention mask, both [n, LENGTH], padded as in the pipelines."""
     encoded = tokenizer(texts, padding="max_length", max_length=LENGTH, truncation=True, return_tensors="pt")
     return encoded.input_ids, encoded.attention_mask

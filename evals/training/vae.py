@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from diffcache.evals.testbeds import procedural
 from diffcache.evals.training.grids import save_grid
-from diffcache.evals.training.loop import Budget, Progress, fit
+from diffcache.evals.training.loop import Pace, Progress, Training, fit
 from diffcache.evals.training.optim import Optimiser
 
 LATENT_CHANNELS = 8
@@ -18,7 +18,7 @@ _WIDTHS = (16, 32, 48)
 
 
 def build() -> AutoencoderKL:
-    """A new autoencoder, 4x smaller on each side; its latents have mean 0 and deviation 1 after `normalise`."""
+    """A new autoencoder. Latents are 4x smaller on each side, and have mean 0 and deviation 1 after `normalise`."""
     return AutoencoderKL(
         down_block_types=("DownEncoderBlock2D",) * len(_WIDTHS),
         up_block_types=("UpDecoderBlock2D",) * len(_WIDTHS),
@@ -34,19 +34,18 @@ def build() -> AutoencoderKL:
 
 
 def reconstruction_loss(output: Tensor, target: Tensor) -> Tensor:
-    """Absolute error of the pixels and of their neighbours' differences, which keeps edges sharp."""
+    """Absolute error of the pixels and of the differences between neighbours, which keeps edges sharp."""
     error = output - target
     rows, columns = error.diff(dim=-2), error.diff(dim=-1)
     return error.abs().mean() + 0.5 * (rows.abs().mean() + columns.abs().mean())
 
 
-def train(
-    folder: Path, minutes: float, device: torch.device, seed: int = 0, resume: bool = False
-) -> Progress:
-    """Train and save the autoencoder to `folder`/vae; returns what it took."""
-    torch.manual_seed(seed)
+def train(training: Training) -> Progress:
+    """Trains the autoencoder and saves it to `training.folder`/vae."""
+    torch.manual_seed(training.seed)
+    folder, device = training.folder, training.device
     vae = build().to(device, memory_format=torch.channels_last)
-    pool = procedural.pictures(20_000, seed=1000 + seed).pixels.mul(255).round().to(torch.uint8)
+    pool = procedural.pictures(20_000, seed=1000 + training.seed).pixels.mul(255).round().to(torch.uint8)
 
     def loss(generator: torch.Generator) -> Tensor:
         rows = torch.randint(len(pool), (16,), generator=generator, device=device).cpu()
@@ -66,8 +65,7 @@ def train(
         save_grid(torch.cat([pixels, output]) / 2 + 0.5, path)
 
     optimiser = Optimiser(vae, lambda name, p: p.ndim == 4 and min(p.shape[0], p.shape[1]) >= 16)
-    budget = Budget(minutes * 60, lr=3e-3, checkpoint_every=120)
-    progress = fit(vae, loss, optimiser, budget, folder, seed=seed, resume=resume, preview=preview)
+    progress = fit(vae, loss, optimiser, Pace(lr=3e-3, checkpoint_every=120), training, preview)
     with torch.no_grad():
         preview(folder / "final.png")
         normalise(vae, pool[:1024].to(device).float() / 127.5 - 1)
@@ -77,9 +75,9 @@ def train(
 
 @torch.no_grad()
 def normalise(vae: AutoencoderKL, pixels: Tensor) -> None:
-    """Give each latent channel mean 0 and deviation 1 over `pixels` [n, 3, s, s] in [-1, 1].
+    """Gives each latent channel mean 0 and deviation 1 over `pixels` [n, 3, s, s] in [-1, 1].
 
-    The inverse goes into the 1 x 1 convolution before the decoder, so decoded pictures do not change.
+    The 1 x 1 convolution before the decoder gets the inverse, so decoded pictures do not change.
     """
     latents = torch.cat([vae.encode(chunk).latent_dist.mode() for chunk in torch.split(pixels, 64)])
     mean, std = latents.mean((0, 2, 3)), latents.std((0, 2, 3))

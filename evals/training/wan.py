@@ -13,7 +13,7 @@ from diffcache.evals.testbeds import procedural
 from diffcache.evals.training import text
 from diffcache.evals.training.common import drawn, flow_target, is_block_matrix, save_pipeline, shifted_sigma
 from diffcache.evals.training.grids import save_grid
-from diffcache.evals.training.loop import Budget, Progress, fit
+from diffcache.evals.training.loop import Pace, Progress, Training, fit
 from diffcache.evals.training.optim import Optimiser
 from diffcache.evals.training.wan_vae import FRAMES, LATENT_CHANNELS, SIDE
 
@@ -64,13 +64,12 @@ def clip_latents(vae: AutoencoderKLWan, cache: Path, device: torch.device) -> tu
     return saved, captions
 
 
-def train(
-    folder: Path, out: Path, minutes: float, device: torch.device, seed: int = 0, resume: bool = False
-) -> Progress:
-    """Train denoiser and text encoder together and save the pipeline to `out`."""
-    torch.manual_seed(seed)
-    vae = AutoencoderKLWan.from_pretrained(folder.parent / "wan_vae" / "vae").to(device)
-    latents, captions = clip_latents(vae, folder.parent / "clips.pt", device)
+def train(training: Training) -> Progress:
+    """Trains denoiser and text encoder together and saves the pipeline to `training.out`."""
+    torch.manual_seed(training.seed)
+    device = training.device
+    vae = AutoencoderKLWan.from_pretrained(training.work / "wan_vae" / "vae").to(device)
+    latents, captions = clip_latents(vae, training.work / "clips.pt", device)
     ids, mask = (part.to(device) for part in text.token_ids(text.t5_tokenizer(), [*captions, ""]))
     models = build().to(device).eval()
     transformer: Any = models["transformer"]
@@ -82,7 +81,7 @@ def train(
         noise = torch.randn(clean.shape, generator=generator, device=device)
         noisy, target = flow_target(clean, noise, sigma)
         states = models["text_encoder"](ids[prompts], mask[prompts]).last_hidden_state
-        states = states * mask[prompts, :, None]  # WanPipeline puts zeros after a prompt's end
+        states = states * mask[prompts, :, None]  # WanPipeline also sets what follows a prompt to zero
         output = transformer(noisy, sigma * 1000, states, return_dict=False)[0]
         error: Tensor = (output - target).square().mean()
         return error
@@ -96,9 +95,8 @@ def train(
         save_grid(clips.flatten(0, 1), path, columns=FRAMES)
 
     optimiser = Optimiser(models, is_block_matrix)
-    budget = Budget(minutes * 60, lr=3e-3)
-    progress = fit(models, loss, optimiser, budget, folder, seed=seed, resume=resume, preview=preview)
-    save_pipeline(_pipeline(models, vae), out)
+    progress = fit(models, loss, optimiser, Pace(lr=3e-3), training, preview)
+    save_pipeline(_pipeline(models, vae), training.out)
     return progress
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from diffcache.evals.testbeds import procedural
 from diffcache.evals.training.grids import save_grid
-from diffcache.evals.training.loop import Budget, Progress, fit
+from diffcache.evals.training.loop import Pace, Progress, Training, fit
 from diffcache.evals.training.optim import Optimiser
 from diffcache.evals.training.vae import reconstruction_loss
 
@@ -39,13 +39,12 @@ def build() -> AutoencoderKLWan:
     )
 
 
-def train(
-    folder: Path, minutes: float, device: torch.device, seed: int = 0, resume: bool = False
-) -> Progress:
-    """Train and save the autoencoder to `folder`/vae; returns what it took."""
-    torch.manual_seed(seed)
+def train(training: Training) -> Progress:
+    """Trains the autoencoder and saves it to `training.folder`/vae."""
+    torch.manual_seed(training.seed)
+    folder, device = training.folder, training.device
     vae = build().to(device)
-    pool = procedural.clips(4_000, seed=2000 + seed, side=SIDE, frames=FRAMES).pixels
+    pool = procedural.clips(4_000, seed=2000 + training.seed, side=SIDE, frames=FRAMES).pixels
     pool = pool.mul(255).round().to(torch.uint8)
 
     def loss(generator: torch.Generator) -> Tensor:
@@ -65,8 +64,7 @@ def train(
         save_grid(frames / 2 + 0.5, path, columns=FRAMES)
 
     optimiser = Optimiser(vae, lambda name, p: p.ndim >= 4 and min(p.shape[0], p.shape[1]) >= 16)
-    budget = Budget(minutes * 60, lr=1.5e-3, checkpoint_every=90)
-    progress = fit(vae, loss, optimiser, budget, folder, seed=seed, resume=resume, preview=preview)
+    progress = fit(vae, loss, optimiser, Pace(lr=1.5e-3, checkpoint_every=90), training, preview)
     with torch.no_grad():
         preview(folder / "final.png")
         _record_statistics(vae, pool[:256].to(device).float() / 127.5 - 1)
@@ -75,7 +73,7 @@ def train(
 
 
 def _record_statistics(vae: AutoencoderKLWan, pixels: Tensor) -> None:
-    """Write each latent channel's mean and deviation into the configuration, where WanPipeline reads them."""
+    """Writes each latent channel's mean and deviation into the configuration, where WanPipeline reads them."""
     latents = torch.cat([vae.encode(chunk).latent_dist.mode() for chunk in torch.split(pixels, 16)])
     mean, std = latents.mean((0, 2, 3, 4)), latents.std((0, 2, 3, 4))
     vae.register_to_config(latents_mean=mean.tolist(), latents_std=std.tolist())

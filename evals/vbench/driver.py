@@ -1,4 +1,4 @@
-"""Runs inside VBench's own environment: one dimension over a folder of videos. Imports nothing of diffcache."""
+"""Measures one dimension of a folder of videos. It runs in VBench's environment, so it imports nothing of diffcache."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Videos as VBench wants to find them: `{prompt}-{take}.mp4` in one flat folder."""
+"""Video files as VBench expects them: `{prompt}-{number}.mp4` in one folder."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -7,12 +7,12 @@ from pathlib import Path
 
 from torch import Tensor
 
-from diffcache.evals.metrics.errors import EvaluationError
+from diffcache.evals.errors import EvaluationError
 from diffcache.evals.metrics.media import eight_bit
 
 FRAMES_PER_SECOND = 8
 LONGEST = 255 - len("-00.mp4")
-"""Of a file name on common file systems, in bytes."""
+"""Bytes of a prompt that leave room for the rest of a file name, of which common file systems allow 255."""
 
 
 def export(videos: Iterable[tuple[str, Tensor]], folder: Path) -> Path:
@@ -20,7 +20,7 @@ def export(videos: Iterable[tuple[str, Tensor]], folder: Path) -> Path:
 
     Args:
         videos: file name and video [F, 3, H, W] in 0..1.
-        folder: made if need be; what is in it already is overwritten by name.
+        folder: created if it is missing; files of the same names are overwritten.
 
     Raises:
         EvaluationError: a sample is no video.
@@ -34,37 +34,37 @@ def export(videos: Iterable[tuple[str, Tensor]], folder: Path) -> Path:
 
 
 def check_encoder() -> None:
-    """Raises EvaluationError where nothing is installed that writes mp4."""
+    """Raises EvaluationError if nothing is installed that writes mp4."""
     if find_spec("imageio_ffmpeg") is None:
         raise EvaluationError("writing mp4 needs an encoder: pip install imageio-ffmpeg.")
 
 
 def file_names(prompts: Iterable[str]) -> list[str]:
-    """A file name for each prompt: its take is how often the prompt has been there before.
+    """A file name for each prompt, with the number of times that the prompt has come before.
 
     Raises:
-        EvaluationError: a prompt cannot be a file's name.
+        EvaluationError: a prompt cannot be a file name.
     """
-    takes: Counter[str] = Counter()
+    before: Counter[str] = Counter()
     names = []
     for prompt in prompts:
-        names.append(_file_name(prompt, takes[prompt]))
-        takes[prompt] += 1
+        names.append(_file_name(prompt, before[prompt]))
+        before[prompt] += 1
     return names
 
 
-def _file_name(prompt: str, take: int) -> str:
+def _file_name(prompt: str, number: int) -> str:
     if "/" in prompt or "\0" in prompt or len(prompt.encode()) > LONGEST:
         raise EvaluationError(
             f"VBench names files after prompts, and this one cannot be one: {prompt[:80]!r}."
         )
-    return f"{prompt}-{take}.mp4"
+    return f"{prompt}-{number}.mp4"
 
 
 def _write(video: Tensor, path: Path) -> None:
     import imageio.v3 as iio
 
-    # A macro block of 1 keeps the size as it is; a constant rate factor of 0 loses nothing but colour resolution.
+    # A macro block size of 1 keeps the picture size; a constant rate factor of 0 loses colour resolution only.
     iio.imwrite(
         path,
         eight_bit(video).movedim(1, -1).numpy(),

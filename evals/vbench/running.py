@@ -1,4 +1,4 @@
-"""VBench (arXiv 2311.17982), run in an environment of its own, because it pins libraries that diffcache cannot use."""
+"""VBench (arXiv 2311.17982), run in a separate environment, because it pins versions that diffcache cannot use."""
 
 import json
 import os
@@ -6,12 +6,12 @@ import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from diffcache.evals.metrics.errors import EvaluationError
+from diffcache.evals.errors import EvaluationError
 
 DRIVER = Path(__file__).with_name("driver.py")
 STANDARD, CUSTOM = "vbench_standard", "custom_input"
 FULL_INFO = "VBench_full_info.json"
-"""VBench's own prompts, as its package ships them."""
+"""The file with VBench's own prompts in its package."""
 WEIGHTS = {
     "subject_consistency": "DINO ViT-B/16",
     "background_consistency": "CLIP ViT-B/32",
@@ -30,7 +30,7 @@ WEIGHTS = {
     "overall_consistency": "ViCLIP",
     "temporal_flickering": "no weights",
 }
-"""What each dimension loads."""
+"""By dimension, the weights that it loads."""
 
 
 def vbench_scores(python: Path, dimensions: list[str], videos: Path, mode: str) -> dict[str, float]:
@@ -40,16 +40,16 @@ def vbench_scores(python: Path, dimensions: list[str], videos: Path, mode: str) 
         python: the interpreter of an environment with `pip install vbench` in it.
         dimensions: of `WEIGHTS`.
         videos: folder written by `export`.
-        mode: "vbench_standard" for VBench's own prompts, five takes each; "custom_input" for others.
+        mode: "vbench_standard" for VBench's own prompts, five videos each; "custom_input" for others.
 
     Raises:
-        EvaluationError: a dimension could not be judged, as where its weights are missing.
+        EvaluationError: a dimension could not be measured, for example because its weights are missing.
     """
     return {dimension: _score(python, videos, dimension, mode) for dimension in dimensions}
 
 
 def check_vbench(python: Path, dimensions: list[str]) -> None:
-    """Raises EvaluationError where there is no such interpreter or dimension, or no VBench to import."""
+    """Raises EvaluationError if there is no such interpreter or dimension, or if VBench cannot be imported there."""
     unknown = [name for name in dimensions if name not in WEIGHTS]
     if unknown:
         raise EvaluationError(f"VBench has no dimension {unknown[0]!r}; it has {', '.join(WEIGHTS)}.")
@@ -83,7 +83,7 @@ def _why(dimension: str, stderr: str) -> str:
 
 
 def _run(command: list[str | Path]) -> subprocess.CompletedProcess[str]:
-    """Runs another interpreter, without what would lead it to this one's packages."""
+    """Runs another interpreter, without the variables that would make it find this one's packages."""
     ours = ("PYTHONPATH", "PYTHONHOME")
     environment = {name: value for name, value in os.environ.items() if name not in ours}
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

@@ -1,4 +1,4 @@
-"""Samples inside a page: PNG, animated for videos; WebP where lossless ones would make the page too big to open."""
+"""Samples inside a page: as PNG, animated for videos, or as WebP if they are too big for lossless compression."""
 
 import base64
 import io
@@ -9,7 +9,7 @@ from diffcache.evals.metrics.media import to_pil
 
 FRAME_MILLISECONDS = 125
 LOSSLESS = 2**23
-"""Most values (bytes, uncompressed) of a sample that is shown without loss: a picture of 1600 x 1600."""
+"""The most values (bytes, uncompressed) of a sample that is shown without loss: a picture of 1600 x 1600."""
 QUALITY = 90
 
 

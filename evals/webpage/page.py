@@ -1,4 +1,4 @@
-"""An evaluation as one self-contained page: no file and no network beside it."""
+"""An evaluation as one self-contained page: it needs no other file and no network."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,23 +6,24 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from diffcache.evals.harness.evaluation import PAGE
-from diffcache.evals.harness.generation import Arm
-from diffcache.evals.harness.measuring import CACHED, FULL
-from diffcache.evals.harness.provenance import RESULTS
-from diffcache.evals.race.outcome import Outcome
-from diffcache.evals.race.pareto import race_svg
+from diffcache.evals.evaluation.evaluate import PAGE
+from diffcache.evals.evaluation.figures import CACHED, FULL
+from diffcache.evals.evaluation.sample_folder import SampleFolder
+from diffcache.evals.harness.results import result_path
+from diffcache.evals.race.plot import race_svg
+from diffcache.evals.race.result import EXPERIMENT, RaceResult
 from diffcache.evals.testbeds import zoo
 from diffcache.evals.webpage.inline import data_uri
 
 WORST = 6
+"""Pairs that are shown."""
 SMALL = 256
-"""Width up to which pixels are shown as squares instead of smoothed."""
+"""Width in pixels up to which a picture is enlarged without smoothing."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A sample with and without cache, as data URIs; small ones are shown with their pixels."""
+    """A sample with and without cache, as data URIs; `small` ones are enlarged without smoothing."""
 
     index: int
     prompt: str
@@ -47,7 +48,7 @@ def write_page(result: dict[str, Any], folder: Path) -> Path:
         lstrip_blocks=True,
     )
     page = environment.get_template("page.html.j2").render(
-        result=result, pairs=_worst(result, folder), pareto=_pareto(result["manifest"]["model"])
+        result=result, pairs=_worst(result, folder), race=_race(result["manifest"]["model"])
     )
     partial = folder / f".{PAGE}"
     partial.write_text(page, encoding="utf-8")
@@ -57,18 +58,20 @@ def write_page(result: dict[str, Any], folder: Path) -> Path:
 def _worst(result: dict[str, Any], folder: Path) -> list[Pair]:
     """The samples that the cache changed most."""
     manifest = result["manifest"]
-    full, cached = (Arm(folder / n, manifest["samples"], manifest["batch_size"]) for n in (FULL, CACHED))
+    full, cached = (
+        SampleFolder(folder / name, manifest["samples"], manifest["batch_size"]) for name in (FULL, CACHED)
+    )
     ranked = sorted(result["per_sample"], key=lambda one: one["psnr"])[:WORST]
     return [_pair(one, str(result["prompts"][one["index"]]), full, cached) for one in ranked]
 
 
-def _pair(one: dict[str, Any], prompt: str, full: Arm, cached: Arm) -> Pair:
+def _pair(one: dict[str, Any], prompt: str, full: SampleFolder, cached: SampleFolder) -> Pair:
     plain, made = full.sample(one["index"]), cached.sample(one["index"])
     small = plain.shape[-1] <= SMALL
     return Pair(one["index"], prompt, one["psnr"], small, data_uri(plain), data_uri(made))
 
 
-def _pareto(model: str) -> str | None:
-    """The race, where the model is a testbed on which it has been run."""
-    path = RESULTS / f"race_{model}.json"
-    return race_svg(Outcome.load(path)) if model in zoo.NAMES and path.exists() else None
+def _race(model: str) -> str | None:
+    """The plot of the race, if the model is a testbed on which it has been run."""
+    path = result_path(EXPERIMENT, model)
+    return race_svg(RaceResult.load(path)) if model in zoo.NAMES and path.exists() else None

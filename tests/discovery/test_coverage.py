@@ -34,7 +34,7 @@ def documented() -> dict[tuple[str, str], str]:
 
 
 def holds(name: str, site: str) -> None:
-    assert check(CASES[name], site) == documented()[name, site], "run scripts/coverage.py"
+    assert check(CASES[name], site) == documented()[name, site], "run scripts/tables/denoiser_coverage.py"
 
 
 @pytest.mark.parametrize("name", CASES)

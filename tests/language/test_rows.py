@@ -9,7 +9,7 @@ from language.tiny import MASK, texts, tiny_llama
 from torch import Tensor
 
 from diffcache import accelerate, generate, methods, report
-from diffcache.evals.language.shapes import SHAPES
+from diffcache.evals.language.model_shapes import SHAPES
 from diffcache.language.backbones.families import backbone_of
 from diffcache.language.cache import put
 from diffcache.language.recipes.base import LanguageConfig

@@ -90,9 +90,9 @@ def test_the_checker_knows_right_from_wrong() -> None:
     assert found[2:].all()
 
 
-@pytest.mark.parametrize("file", ["language.json", "language_blocks.json"])
+@pytest.mark.parametrize("file", ["window.json", "blocks.json"])
 def test_the_stored_results_show_that_caches_lose_nothing_and_the_control_does(file: str) -> None:
-    found = json.loads((language.FOLDER.parents[1] / "results" / file).read_text())
+    found = json.loads((language.FOLDER.parents[1] / "results" / "language" / file).read_text())
     exact = {row["cache"]: 1 - len(row["wrong"]) / row["prompts"] for row in found["rows"]}
     assert found["batch"] >= 32
     contenders = language.contenders(found["decoding"])

@@ -14,10 +14,10 @@ from diffcache.evals.testbeds.diffusion_policy import (
     OBSERVATION,
     SEEN,
     PolicyTransformer,
-    noise_scheduler,
-    plan,
+    ddpm,
+    sample_actions,
 )
-from diffcache.evals.testbeds.reaching import (
+from diffcache.evals.testbeds.reaching_task import (
     GOAL_RADIUS,
     World,
     demonstrations,
@@ -72,19 +72,19 @@ def test_an_action_sees_no_later_one(net: PolicyTransformer) -> None:
 
 def test_it_runs_under_a_cache_and_comes_back_exactly(net: PolicyTransformer) -> None:
     seen = torch.randn(4, SEEN, OBSERVATION, generator=torch.Generator().manual_seed(0))
-    ddim = DDIMScheduler.from_config(noise_scheduler().config)
+    ddim = DDIMScheduler.from_config(ddpm().config)
 
-    def planned() -> torch.Tensor:
-        return plan(net, seen, 12, torch.Generator().manual_seed(1), ddim)
+    def sampled() -> torch.Tensor:
+        return sample_actions(net, seen, 12, torch.Generator().manual_seed(1), ddim)
 
-    full = planned()
+    full = sampled()
     accelerate(net, "uniform", interval=2)
-    cached = planned()
+    cached = sampled()
     share = report(net).compute_fraction
     restore(net)
     assert share < 0.7
     assert 0 < float((cached - full).abs().max()) < 0.5
-    assert torch.equal(planned(), full)
+    assert torch.equal(sampled(), full)
 
 
 def test_the_weights_are_small() -> None:

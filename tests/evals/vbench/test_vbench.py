@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from diffcache.evals.harness import evaluation
-from diffcache.evals.harness.evaluation import Evaluation, evaluate
-from diffcache.evals.metrics.errors import EvaluationError
+from diffcache.evals.errors import EvaluationError
+from diffcache.evals.evaluation import evaluate as evaluation
+from diffcache.evals.evaluation.evaluate import Evaluation, evaluate
 from diffcache.evals.vbench.naming import export, file_names
 from diffcache.evals.vbench.running import CUSTOM, check_vbench, vbench_scores
 
@@ -42,7 +42,7 @@ def interpreter(tmp_path: Path) -> Path:
     return python
 
 
-def test_files_are_named_after_prompt_and_take() -> None:
+def test_files_are_named_after_prompt_and_number() -> None:
     prompts = ["a cat's tail", "a cat's tail", "a dog", "a cat's tail"]
     assert file_names(prompts) == [
         "a cat's tail-0.mp4",
@@ -107,7 +107,7 @@ def test_what_is_missing_is_said_before_anything_is_generated(
     assert not (tmp_path / "out").exists()
 
 
-def test_takes_of_a_prompt_have_seeds_of_their_own() -> None:
-    asked = Evaluation("wan", samples=7, takes=3).asked()
+def test_a_prompt_can_have_several_samples() -> None:
+    asked = Evaluation("wan", samples=7, samples_per_prompt=3).sample_prompts()
     assert asked[0] == asked[1] == asked[2] != asked[3]
     assert len(set(asked)) == 3

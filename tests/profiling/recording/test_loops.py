@@ -5,7 +5,7 @@ import torch
 
 from diffcache import Schedule, accelerate, report, restore
 from diffcache.evals.testbeds.diffusion_policy import PolicyTransformer
-from diffcache.evals.testbeds.policy_loop import planning_calls, policy_loop
+from diffcache.evals.testbeds.policy_loop import policy_calls, policy_loop
 from diffcache.profiling.recording.calling import Call
 from diffcache.profiling.recording.loops import Loop
 from diffcache.profiling.recording.pictures import rewound
@@ -21,7 +21,7 @@ STEPS = 8
 
 @pytest.fixture(scope="module")
 def searched() -> tuple[Loop, list[Call], Space]:
-    loop, calls = policy_loop(PolicyTransformer.load()), planning_calls(0, 4, STEPS)
+    loop, calls = policy_loop(PolicyTransformer.load()), policy_calls(0, 4, STEPS)
     return loop, calls, Space(record(loop, calls, sites="sub-layer"))
 
 
@@ -59,7 +59,7 @@ def test_bac_repairs_feed_forwards_before_deeper_ones(searched: tuple[Loop, list
 
 def test_the_response_is_what_one_reused_tick_moves(searched: tuple[Loop, list[Call], Space]) -> None:
     loop, _, space = searched
-    calls = planning_calls(1, 1, STEPS)
+    calls = policy_calls(1, 1, STEPS)
     response = probed(loop, calls, space, each_place=False).response
     assert response is not None
     left_out = [[t for t in range(STEPS) if t != reused] for reused in range(1, STEPS)]

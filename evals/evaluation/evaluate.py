@@ -1,0 +1,179 @@
+"""An evaluation: a pipeline with and without cache on the same prompts and seeds, and every figure that can be measured."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import PartialState
+
+from diffcache.config import CacheConfig
+from diffcache.evals.errors import EvaluationError
+from diffcache.evals.evaluation.figures import CACHED, FULL, Metrics, gathered, measured, summary
+from diffcache.evals.evaluation.sample_folder import ProcessShare, SampleFolder, check_manifest
+from diffcache.evals.harness.pipelines import call_for, load_pipeline
+from diffcache.evals.harness.prompts import read_prompts
+from diffcache.evals.harness.provenance import header
+from diffcache.evals.harness.rendering import Rendered, render
+from diffcache.evals.harness.results import write_json
+from diffcache.evals.metrics.extractors import CLASSIFIER
+from diffcache.evals.testbeds import zoo
+from diffcache.evals.vbench.naming import check_encoder, export, file_names
+from diffcache.evals.vbench.running import CUSTOM, FULL_INFO, STANDARD, check_vbench, vbench_scores
+from diffcache.recipes.builtin import DEFAULT
+
+RESULT, PAGE = "evaluation.json", "report.html"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What to evaluate.
+
+    Attributes:
+        model: a testbed, a folder or a hub id.
+        method: its name; None for what `accelerate(pipe)` uses.
+        options: of the method.
+        prompts: file of prompts (see `read_prompts`); None for a testbed's held-out ones.
+        samples: how many. Sample i has prompt i // samples_per_prompt (from the first again after the last) and seed `seed + i`.
+        samples_per_prompt: VBench wants five.
+        steps, seed, batch_size: of the calls.
+        reference: folder of real pictures for the distances; None compares with the full run's pictures.
+        extractor: of features, see `Extractor`.
+        clip: CLIP model and its weights for the CLIP score; None for none.
+        vbench: interpreter of VBench's environment, and dimensions; None for none.
+
+    Raises:
+        EvaluationError: a number is below one.
+    """
+
+    model: str
+    method: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    prompts: Path | None = None
+    samples: int = 64
+    samples_per_prompt: int = 1
+    steps: int = 50
+    seed: int = 0
+    batch_size: int = 4
+    reference: Path | None = None
+    extractor: str = CLASSIFIER
+    clip: tuple[str, str | None] | None = None
+    vbench: tuple[Path, list[str]] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("samples", "samples_per_prompt", "steps", "batch_size"):
+            if getattr(self, name) < 1:
+                raise EvaluationError(f"{name} must be at least 1, not {getattr(self, name)}.")
+
+    def config(self) -> CacheConfig:
+        """The method.
+
+        Raises:
+            EvaluationError: there is no method of that name.
+            ConfigError: an unknown option, or a value out of range.
+        """
+        if self.method is None:
+            return DEFAULT.replace(**self.options)
+        methods = CacheConfig.methods()
+        if self.method not in methods:
+            raise EvaluationError(f"no method is called {self.method!r}; there are {', '.join(methods)}.")
+        return methods[self.method].of(**self.options)
+
+    def sample_prompts(self) -> list[Any]:
+        """The prompt of every sample.
+
+        Raises:
+            EvaluationError: the prompts cannot be read, or there are none for this model.
+        """
+        if self.prompts is not None:
+            known = read_prompts(self.prompts)
+        elif self.model in zoo.NAMES:
+            known = zoo.prompts(self.model, -(-self.samples // self.samples_per_prompt), "heldout")
+        else:
+            raise EvaluationError(f"{self.model} is no testbed: name a file of prompts.")
+        return [known[i // self.samples_per_prompt % len(known)] for i in range(self.samples)]
+
+    def manifest(self) -> dict[str, Any]:
+        """What the samples depend on."""
+        config = self.config()
+        return {
+            "model": self.model,
+            "method": config.name,
+            "options": config.options(),
+            "prompts": hashlib.sha256(json.dumps(self.sample_prompts()).encode()).hexdigest(),
+            "samples": self.samples,
+            "samples_per_prompt": self.samples_per_prompt,
+            "steps": self.steps,
+            "seed": self.seed,
+            "batch_size": self.batch_size,
+        }
+
+
+def evaluate(evaluation: Evaluation, folder: Path) -> dict[str, Any] | None:
+    """Generates what is missing, measures, and writes `evaluation.json`; under `accelerate launch` in all processes.
+
+    Returns:
+        The result, in the main process; None in the others.
+
+    Raises:
+        EvaluationError: a file, weights or samples are missing or unreadable. Then there is no `evaluation.json`.
+    """
+    # PartialState looks for other processes on the CPU only if it is told that it runs there.
+    state = PartialState(cpu=not torch.accelerator.is_available())
+    share = ProcessShare(state.process_index, state.num_processes)
+    prompts = evaluation.sample_prompts()
+    metrics = Metrics.load(evaluation.extractor, evaluation.reference, evaluation.clip)
+    if evaluation.vbench is not None:
+        check_vbench(*evaluation.vbench)
+        check_encoder()
+        file_names(map(str, prompts))
+    with state.main_process_first():
+        check_manifest(folder, evaluation.manifest())
+        for stale in (RESULT, PAGE):
+            (folder / stale).unlink(missing_ok=True)
+    folders = {
+        name: SampleFolder(folder / name, evaluation.samples, evaluation.batch_size)
+        for name in (FULL, CACHED)
+    }
+    pipe = load_pipeline(evaluation.model, state.device)
+    folders[FULL].generate(_renderer(evaluation, pipe, prompts, None), share)
+    folders[CACHED].generate(_renderer(evaluation, pipe, prompts, evaluation.config()), share)
+    state.wait_for_everyone()
+    values = gathered(measured(folders, prompts, metrics, share))
+    if not state.is_main_process:
+        return None
+    result = {
+        "header": {**header(str(state.device)), "processes": state.num_processes},
+        "manifest": evaluation.manifest(),
+        "prompts": prompts,
+        **summary(folders, values, metrics),
+        "vbench": {name: _vbench(evaluation, samples, prompts) for name, samples in folders.items()},
+    }
+    write_json(folder / RESULT, result)
+    return result
+
+
+def _renderer(
+    evaluation: Evaluation, pipe: Any, prompts: list[Any], config: CacheConfig | None
+) -> Callable[[list[int]], Rendered]:
+    """Renders samples by their numbers, with a method or (None) in full."""
+
+    def rendered(indices: list[int]) -> Rendered:
+        seeds = (evaluation.seed + i for i in indices)
+        call = call_for(evaluation.model, [prompts[i] for i in indices], seeds, evaluation.steps)
+        return render(pipe, call, config)
+
+    return rendered
+
+
+def _vbench(evaluation: Evaluation, samples: SampleFolder, prompts: list[Any]) -> dict[str, float]:
+    """Scores of a folder's videos by dimension; none where VBench was not asked for."""
+    if evaluation.vbench is None:
+        return {}
+    videos = ((name, samples.sample(i)) for i, name in enumerate(file_names(prompts)))
+    standard = evaluation.prompts is not None and evaluation.prompts.name == FULL_INFO
+    folder = export(videos, samples.folder / "vbench")
+    return vbench_scores(*evaluation.vbench, folder, STANDARD if standard else CUSTOM)

@@ -1,0 +1,48 @@
+"""What a searched schedule has to beat at its own compute: uniform reuse, EasyCache, ERTACache, fewer steps."""
+
+from collections.abc import Sequence
+
+from diffcache.evals.harness.comparison import Comparison, Row
+from diffcache.profiling.calibrating.calibrations import threshold_for
+from diffcache.profiling.calibrating.ertacache import calibrate
+from diffcache.profiling.recording.calling import Call
+from diffcache.recipes.easycache import EasyCacheConfig
+from diffcache.recipes.replay import ReplayConfig
+from diffcache.recipes.uniform import UniformConfig
+
+
+def uniform(comparison: Comparison, share: float, *, hindsight: bool = False) -> list[Row]:
+    """Holding, and extrapolating, at the interval nearest to a share of the work; the last tick is computed besides."""
+    interval = max(round(1 / share), 1)
+    methods = {
+        "hold": UniformConfig(interval=interval, hindsight=hindsight),
+        "order 1": UniformConfig(interval=interval, order=1, basis="output", hindsight=hindsight),
+    }
+    return [
+        comparison.method(f"uniform {name}{_with(hindsight)}, every {interval}", method)
+        for name, method in methods.items()
+    ]
+
+
+def baselines(
+    comparison: Comparison, calls: Sequence[Call], share: float, *, hindsight: bool = False
+) -> list[Row]:
+    """EasyCache, ERTACache and fewer steps at about a share of the full run's work.
+
+    Args:
+        comparison: of the held-out samples.
+        calls: EasyCache's threshold and ERTACache's schedule are calibrated on these.
+        share: of the work.
+        hindsight: whether ERTACache may use it as a correction.
+    """
+    easycache = threshold_for(comparison.pipe, calls, EasyCacheConfig(), share)
+    ertacache = calibrate(comparison.pipe, calls, compute=share, hindsight=hindsight)
+    return [
+        comparison.method(f"easycache, {share:.0%}", easycache),
+        comparison.method(f"ertacache{_with(hindsight)}, {share:.0%}", ReplayConfig(schedule=ertacache)),
+        *comparison.fewer_steps(round(share * comparison.steps)),
+    ]
+
+
+def _with(hindsight: bool) -> str:
+    return ", hindsight" if hindsight else ""

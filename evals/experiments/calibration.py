@@ -1,0 +1,96 @@
+"""What a calibration gives on held-out prompts, beside uniform reuse and fewer steps at the same compute."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from diffcache.config import CacheConfig
+from diffcache.evals.harness.comparison import Comparison, Row
+from diffcache.profiling.calibrating import calibrations, ertacache, profilingdit
+from diffcache.profiling.recording.calling import Call
+from diffcache.profiling.searching.tuning import tune
+from diffcache.recipes.easycache import EasyCacheConfig
+from diffcache.recipes.replay import ReplayConfig
+from diffcache.recipes.uniform import UniformConfig
+from diffcache.schedulers.schedule import Schedule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """What to calibrate for.
+
+    Attributes:
+        compute: share of the full run's work.
+        quality: PSNR in dB that `tune` keeps, instead of a share of the work; None: the share.
+        background: share of blocks that ProfilingDiT caches.
+        closed: ERTACache fits along the trajectory that reuse leads to.
+        without: corrections that ERTACache does not try ("rectify", "respace", "hindsight").
+    """
+
+    compute: float
+    quality: float | None = None
+    background: float = 0.6
+    closed: bool = False
+    without: Sequence[str] = ()
+
+
+def _ertacache(pipe: Any, calls: Sequence[Call], given: Calibration) -> Schedule:
+    without = dict.fromkeys(given.without, False)
+    return ertacache.calibrate(pipe, calls, compute=given.compute, closed=given.closed, **without)
+
+
+def _profilingdit(pipe: Any, calls: Sequence[Call], given: Calibration) -> Schedule:
+    return profilingdit.calibrate(pipe, calls, background=given.background)
+
+
+def _tune(pipe: Any, calls: Sequence[Call], given: Calibration) -> Schedule:
+    speedup = 1 / given.compute if given.quality is None else None
+    return tune(pipe, calls, quality=given.quality, speedup=speedup)
+
+
+def _easycache(pipe: Any, calls: Sequence[Call], given: Calibration) -> CacheConfig:
+    return calibrations.threshold_for(pipe, calls, EasyCacheConfig(), given.compute)
+
+
+def _magcache(pipe: Any, calls: Sequence[Call], given: Calibration) -> CacheConfig:
+    return calibrations.threshold_for(pipe, calls, calibrations.magcache(pipe, calls), given.compute)
+
+
+def _teacache(pipe: Any, calls: Sequence[Call], given: Calibration) -> CacheConfig:
+    return calibrations.threshold_for(pipe, calls, calibrations.teacache(pipe, calls), given.compute)
+
+
+METHODS: Mapping[str, Callable[[Any, Sequence[Call], Calibration], Schedule | CacheConfig]] = {
+    "ertacache": _ertacache,
+    "profilingdit": _profilingdit,
+    "magcache": _magcache,
+    "teacache": _teacache,
+    "easycache": _easycache,
+    "tune": _tune,
+}
+
+
+def configs_of(method: str, made: Schedule | CacheConfig) -> dict[str, CacheConfig]:
+    """What a method's calibration made, as configs by row name; ERTACache's corrections come one after another."""
+    if not isinstance(made, Schedule):
+        return {method: made}
+    if method != "ertacache":
+        return {method: ReplayConfig(schedule=made)}
+    without = ReplayConfig(schedule=made, hindsight=False)
+    return {
+        "schedule alone": without.replace(rectify=False, respace=False),
+        "+ rectification, if kept": without.replace(respace=False),
+        "+ step adjustment, if kept": without,
+        "+ hindsight, if kept": ReplayConfig(schedule=made),
+    }
+
+
+def compared(comparison: Comparison, configs: Mapping[str, CacheConfig], compute: float) -> list[Row]:
+    """The configs, uniform reuse, and fewer steps, at about this share of the work."""
+    interval = max(round(1 / compute), 1)
+    uniform: dict[str, CacheConfig] = {
+        "uniform, hold": UniformConfig(interval=interval),
+        "uniform, order 1": UniformConfig(interval=interval, order=1, basis="output", warmup_steps=3),
+    }
+    rows = [comparison.method(name, config) for name, config in {**configs, **uniform}.items()]
+    return [*rows, *comparison.fewer_steps(round(compute * comparison.steps))]

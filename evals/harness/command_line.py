@@ -1,0 +1,49 @@
+"""What the command lines in scripts/ share: how they read their options, and a measurement of one testbed after another."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from diffcache.evals.harness.provenance import header
+from diffcache.evals.harness.results import RESULTS, result_path, write_result
+from diffcache.evals.testbeds import zoo
+
+MODEL = "a testbed, a folder, or a hub id"
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """A parser whose help shows a script's docstring as it is written."""
+    return argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+
+def parser_for_testbeds(description: str | None, samples: int = 16) -> argparse.ArgumentParser:
+    """A parser with `--testbeds`, `--samples` (and their default) and `--out`."""
+    made = parser(description)
+    made.add_argument("--testbeds", nargs="+", default=zoo.NAMES, choices=zoo.NAMES)
+    made.add_argument("--samples", type=int, default=samples, help="measured on each testbed")
+    made.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
+    return made
+
+
+def measure_testbeds(
+    parser: argparse.ArgumentParser,
+    experiment: str,
+    measured: Callable[[str, argparse.Namespace], dict[str, Any]],
+) -> None:
+    """The `main` of a script: measures on one thread, and writes `<out>/<experiment>/<testbed>.json` for each testbed.
+
+    Args:
+        parser: from `parser_for_testbeds`, perhaps with more options.
+        experiment: its name.
+        measured: from a testbed's name and the parsed options to the figures.
+    """
+    args = parser.parse_args()
+    torch.set_num_threads(1)  # networks as small as these are slower with more
+    for testbed in args.testbeds:
+        figures = {"testbed": testbed, "samples": args.samples, **measured(testbed, args)}
+        write_result(result_path(experiment, testbed, args.out), header(), figures)

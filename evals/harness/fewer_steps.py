@@ -1,0 +1,64 @@
+"""The plain pipeline with fewer steps, under its own and under multistep noise schedulers.
+
+A cache that loses to the best of them at the same compute is worth nothing.
+"""
+
+from typing import Any
+
+from diffusers import DPMSolverMultistepScheduler, FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler
+
+from diffcache.evals.harness.rendering import Rendered, render
+
+OWN = "own"
+MULTISTEP = {"DPM++ 2M": DPMSolverMultistepScheduler, "UniPC": UniPCMultistepScheduler}
+
+
+def noise_schedulers(pipe: Any) -> dict[str, Any]:
+    """The noise schedulers to compare with, by name: "own", and a multistep one of each kind that this is not."""
+    own = pipe.scheduler
+    others = {name: _converted(own, kind) for name, kind in MULTISTEP.items() if not isinstance(own, kind)}
+    return {OWN: own, **others}
+
+
+def render_with_steps(pipe: Any, call: dict[str, Any], steps: int, noise_scheduler: Any = None) -> Rendered:
+    """Calls a pipeline as `render` does, with another number of steps.
+
+    Args:
+        pipe: a pipeline; it has its own noise scheduler again afterwards.
+        call: its keyword arguments.
+        steps: instead of the call's own.
+        noise_scheduler: instead of the pipeline's own; None keeps it.
+    """
+    own = pipe.scheduler
+    pipe.scheduler = own if noise_scheduler is None else noise_scheduler
+    try:
+        return render(pipe, {**call, "num_inference_steps": steps})
+    finally:
+        pipe.scheduler = own
+
+
+def _converted(own: Any, kind: type[Any]) -> Any:
+    """A noise scheduler of another class for the same model: the same noise levels, the same prediction."""
+    if not isinstance(own, FlowMatchEulerDiscreteScheduler):
+        return kind.from_config(own.config)
+    if not own.config.use_dynamic_shifting:
+        kind = _without_mu(kind)
+    return kind(
+        num_train_timesteps=own.config.num_train_timesteps,
+        prediction_type="flow_prediction",
+        use_flow_sigmas=True,
+        flow_shift=own.config.shift,
+        use_dynamic_shifting=own.config.use_dynamic_shifting,
+        solver_order=2,
+    )
+
+
+def _without_mu(kind: type[Any]) -> type[Any]:
+    """A class that ignores `mu`: Flux's pipeline gives its shift to every noise scheduler, and these have a fixed one."""
+
+    def set_timesteps(
+        self: Any, num_inference_steps: int, device: Any = None, mu: Any = None, **kwargs: Any
+    ) -> None:
+        kind.set_timesteps(self, num_inference_steps, device, **kwargs)
+
+    return type(kind.__name__, (kind,), {"set_timesteps": set_timesteps})

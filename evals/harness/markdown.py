@@ -1,0 +1,20 @@
+"""Markdown tables, and pages with places for them."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+TABLE = re.compile(r"(?<=<!-- table: )(\w+)( -->\n).*?(?=<!-- end -->)", re.DOTALL)
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(line) + " |" for line in (head, *rows)]
+    return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]])
+
+
+def with_tables(page: str, tables: Mapping[str, str]) -> str:
+    """A page with its tables replaced; each stands between `<!-- table: name -->` and `<!-- end -->`.
+
+    Raises:
+        KeyError: the page has a table that is not among `tables`.
+    """
+    return TABLE.sub(lambda found: f"{found[1]}{found[2]}\n{tables[found[1]]}\n\n", page)

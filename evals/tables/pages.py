@@ -1,0 +1,46 @@
+"""All pages and tables in the documentation that are made of stored results."""
+
+from pathlib import Path
+
+from diffcache.evals.harness.markdown import with_tables
+from diffcache.evals.harness.results import result_path
+from diffcache.evals.race.result import EXPERIMENT, RaceResult
+from diffcache.evals.tables.calibration import calibration_tables
+from diffcache.evals.tables.formats import formats_table
+from diffcache.evals.tables.methods import methods_page
+from diffcache.evals.tables.quantization import quantization_tables
+from diffcache.evals.tables.race import race_page, summary_table
+from diffcache.evals.tables.searched import searched_page
+from diffcache.evals.testbeds import zoo
+
+PAGES_WITH_TABLES = (
+    "README.md", "docs/calibration.md", "docs/hindsight.md", "docs/memory.md", "docs/quantization.md",
+)  # fmt: skip
+"""Written by hand, with places for tables."""
+
+
+def race_results() -> list[RaceResult]:
+    paths = (result_path(EXPERIMENT, testbed) for testbed in zoo.NAMES)
+    return [RaceResult.load(path) for path in paths if path.exists()]
+
+
+def pages(root: Path) -> dict[str, str]:
+    """The texts of all pages by path, as the stored results have them.
+
+    Args:
+        root: of the checkout, for the pages that are written by hand.
+    """
+    results = race_results()
+    tables = {
+        "race": summary_table(results),
+        "formats": formats_table(),
+        "quantization": quantization_tables(),
+        **calibration_tables(),
+    }
+    by_hand = {path: with_tables((root / path).read_text(), tables) for path in PAGES_WITH_TABLES}
+    generated = {
+        "docs/race.md": race_page(results),
+        "docs/results.md": methods_page(),
+        "docs/searched.md": searched_page(),
+    }
+    return {**by_hand, **generated}

@@ -1,0 +1,128 @@
+"""Caches on the language testbed: how exactly they write and how much they compute, or how fast they are.
+
+`python scripts/measure/language.py accuracy --decoding blocks --rules threshold --json out.json`
+`python scripts/measure/language.py speed --batches 1 8 --json out.json`
+"""
+
+import argparse
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from diffcache.config import CacheConfig
+from diffcache.evals.harness.command_line import parser
+from diffcache.evals.harness.provenance import header
+from diffcache.evals.harness.results import read_result, write_result
+from diffcache.evals.language import benchmark, wordchain
+from diffcache.evals.language.model_shapes import SHAPES
+
+TEST_SEED = 1
+THEN = " ; "
+"""Between the commands of a result that several have filled."""
+
+
+def accuracy(args: argparse.Namespace) -> None:
+    """Measures what the file does not hold yet, and writes it after each row."""
+    prompts = wordchain.prompts(args.prompts, benchmark.PROMPT_WORDS, TEST_SEED)
+    rows = stored_rows(args)
+    done = {(row.cache, row.rule) for row in rows}
+    with ProcessPoolExecutor(args.workers, get_context("spawn")) as pool:
+        for rule in args.rules:
+            writing = benchmark.Writing(args.decoding, rule, args.batch)
+            for name, config in benchmark.contenders(args.decoding).items():
+                wanted = not args.only or name in args.only or (name == "plain" and not args.unpaired)
+                if wanted and (name, rule) not in done:
+                    rows.append(benchmark.accuracy(name, config, prompts, writing, pool))
+                    print(benchmark.accuracy_table(rows), flush=True)
+                    save_rows(args, rows)
+
+
+def stored_rows(args: argparse.Namespace) -> list[benchmark.Row]:
+    """What earlier commands have measured with this decoding and batch, and left in the file."""
+    if args.json is None or not args.json.exists():
+        return []
+    found = read_result(args.json)
+    if (found["decoding"], found["batch"]) != (args.decoding, args.batch):
+        raise SystemExit(f"{args.json} holds another decoding or batch: choose another file.")
+    return [benchmark.Row(**row) for row in found["rows"]]
+
+
+def save_rows(args: argparse.Namespace, rows: list[benchmark.Row]) -> None:
+    """Writes the rows so far; the header names every command that has measured some of them."""
+    if args.json is None:
+        return
+    made = header()
+    if args.json.exists():
+        earlier = read_result(args.json)["header"]["command"].split(THEN)
+        made["command"] = THEN.join(dict.fromkeys([*earlier, made["command"]]))
+    figures = {"decoding": args.decoding, "batch": args.batch, "rows": benchmark.as_json(rows)}
+    write_result(args.json, made, figures)
+
+
+def speed(args: argparse.Namespace) -> None:
+    """Compares each cache with the plain model under the same rule, and with the first plain run of all."""
+    shape = SHAPES.get(args.model)
+    model = benchmark.load().to(args.device) if shape is None else shape.build(args.device)
+    length = {} if shape is None else {"gen_length": shape.gen_length}
+    results = {}
+    for batch in args.batches:
+        if shape is None:
+            prompts = wordchain.prompts(batch, benchmark.PROMPT_WORDS, TEST_SEED)
+        else:
+            prompts = shape.prompts(batch)
+        runs = {name: (config, {**length, **options}) for name, (config, options) in runs_of(args).items()}
+        rates = benchmark.throughput(model, prompts.to(args.device), runs, args.repeats)
+        results[str(batch)] = {name: round(rate, 2) for name, rate in rates.items()}
+        first = next(iter(rates.values()))
+        print(f"\nbatch {batch}: tokens per second (cache alone, total)")
+        for name, rate in rates.items():
+            _, decoding, rule = name.rsplit(", ", 2)
+            alone, total = rate / rates[f"plain, {decoding}, {rule}"], rate / first
+            print(f"  {name:55} {rate:9.1f} {alone:7.2f}x {total:7.2f}x")
+        if args.json is not None:
+            clock = "CPU time of one thread" if args.device == "cpu" else "wall time"
+            settings = {"clock": clock, "model": args.model, "repeats": args.repeats}
+            write_result(args.json, header(args.device), {**settings, "tokens_per_second": results})
+
+
+def runs_of(args: argparse.Namespace) -> dict[str, tuple[CacheConfig | None, dict[str, Any]]]:
+    """Cache and options of `generate` for each run, by name."""
+    return {
+        f"{name}, {decoding}, {rule}": (config, {**where, **benchmark.RULES[rule]})
+        for decoding, where in benchmark.DECODINGS.items()
+        for rule in args.rules
+        for name, config in benchmark.contenders(decoding).items()
+        if name == "plain" or (name in args.only if args.only else not name.startswith("control"))
+    }
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("what", choices=["accuracy", "speed"])
+    options.add_argument("--decoding", choices=benchmark.DECODINGS, default="blocks")
+    options.add_argument("--rules", nargs="+", choices=benchmark.RULES, default=["quota", "threshold"])
+    options.add_argument("--only", nargs="+", help="these caches, beside the plain model")
+    options.add_argument("--unpaired", action="store_true", help="without the plain model (accuracy only)")
+    options.add_argument("--prompts", type=int, default=512)
+    options.add_argument("--batch", type=int, default=32)
+    options.add_argument("--batches", nargs="+", type=int, default=[1, 8])
+    options.add_argument("--repeats", type=int, default=3)
+    options.add_argument(
+        "--model",
+        choices=["testbed", *SHAPES],
+        default="testbed",
+        help="the others have random weights: for speed, and with the rule that asks for no confidence, quota",
+    )
+    options.add_argument("--device", default="cpu", help="speed only")
+    options.add_argument("--workers", type=int, default=2, help="processes that write (accuracy only)")
+    options.add_argument("--json", type=Path)
+    args = options.parse_args()
+    torch.set_num_threads(1)
+    accuracy(args) if args.what == "accuracy" else speed(args)
+
+
+if __name__ == "__main__":
+    main()

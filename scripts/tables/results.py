@@ -1,0 +1,25 @@
+"""Writes every page and table of the documentation that is made of evals/results, and the plots of the race.
+
+`python scripts/tables/results.py` writes docs/race.md, docs/results.md and docs/searched.md, and the tables in README.md,
+docs/calibration.md, docs/hindsight.md, docs/memory.md and docs/quantization.md.
+"""
+
+from pathlib import Path
+
+from diffcache.evals.harness.command_line import parser
+from diffcache.evals.race.plot import draw_race
+from diffcache.evals.tables.pages import pages, race_results
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def main() -> None:
+    parser(__doc__).parse_args()
+    for path, text in pages(ROOT).items():
+        (ROOT / path).write_text(text)
+    for result in race_results():
+        draw_race(result, ROOT / "docs" / "race" / f"{result.testbed}.png")
+
+
+if __name__ == "__main__":
+    main()

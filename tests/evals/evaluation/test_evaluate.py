@@ -1,0 +1,181 @@
+"""Evaluations: interrupted or split over processes they give the same figures, and nothing partial looks whole."""
+
+import base64
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from diffcache.evals.errors import EvaluationError
+from diffcache.evals.evaluation.evaluate import PAGE, RESULT, Evaluation, evaluate
+from diffcache.evals.testbeds import zoo
+from diffcache.evals.webpage.page import write_page
+
+ROOT = Path(__file__).resolve().parents[3]
+SCRIPT = ROOT / "scripts" / "evaluate.py"
+
+
+@pytest.mark.parametrize("model", ["flux", "wan"])
+def test_an_evaluation_and_its_page(model: str, tmp_path: Path) -> None:
+    asked = Evaluation(model, options={"threshold": 1.0}, samples=5, steps=6, batch_size=3)
+    result = evaluate(asked, tmp_path)
+    assert result is not None
+    assert json.loads((tmp_path / RESULT).read_text()) == json.loads(json.dumps(result))
+    assert [one["index"] for one in result["per_sample"]] == list(range(5))
+    assert 0 < result["cost"]["cached"]["compute"] < 1 == result["cost"]["full"]["compute"]
+    assert result["distances"]["extractor"] == "testbed classifier"
+    assert ("flicker_cached" in result["fidelity_and_alignment"]) == (model == "wan")
+
+    page = write_page(result, tmp_path).read_text()
+    outside = re.findall(r'(?:src|href)="(?!data:|#)[^"]*"|url\((?!#)[^)]*\)|@import', page)
+    assert not outside, outside
+    assert page.count('type="range"') == 5
+    assert f"{result['fidelity_and_alignment']['psnr']['median']:.1f} dB" in page
+    if model == "wan":
+        encoded = re.findall(r"data:image/png;base64,([^\"]+)", page)[0]
+        assert _frames(encoded) == 9
+
+
+def test_the_same_sample_whatever_the_number_of_samples(tmp_path: Path) -> None:
+    few = evaluate(
+        Evaluation("dit", "uniform", samples=5, samples_per_prompt=6, steps=5, batch_size=1), tmp_path / "few"
+    )
+    more = evaluate(
+        Evaluation("dit", "uniform", samples=6, samples_per_prompt=6, steps=5, batch_size=1),
+        tmp_path / "more",
+    )
+    assert few is not None
+    assert more is not None
+    assert few["per_sample"] == more["per_sample"][:5]
+    assert len({one["psnr"] for one in more["per_sample"]}) == 6  # one prompt, six seeds
+
+
+def _frames(encoded: str) -> int:
+    with Image.open(io.BytesIO(base64.b64decode(encoded))) as image:
+        return int(image.n_frames)
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(SCRIPT), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
+
+
+def environment() -> dict[str, str]:
+    return {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT),
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--prompts", "{tmp}/none.txt"], "cannot read prompts from"),
+        (["--reference", "{tmp}/empty"], "has no pictures"),
+        (["--extractor", "{tmp}/weights.pth"], "no Inception weights at"),
+        (["--method", "nonsense"], "no method is called 'nonsense'"),
+        (["--clip", "ViT-B-32", "--clip-weights", "{tmp}/clip.pt"], "no CLIP weights at"),
+        (["--samples", "4", "--steps", "2"], "4 samples are too few"),
+        (["--samples", "0"], "samples must be at least 1, not 0"),
+        (["--batch-size", "0"], "batch_size must be at least 1, not 0"),
+        (["--prompts", "{tmp}/words.txt"], "dit draws classes, not 'a cat'"),
+        (["--out", "{tmp}/words.txt"], "choose another folder"),
+        (["--model", "{tmp}/empty", "--prompts", "{tmp}/words.txt"], "no pipeline"),
+    ],
+)
+def test_what_is_missing_is_said_in_a_sentence(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "words.txt").write_text("a cat")
+    out = tmp_path / "out"
+    out.mkdir()
+    given = ["--out", str(out), *(argument.format(tmp=tmp_path) for argument in arguments)]
+    with pytest.raises(EvaluationError, match=re.escape(message)) as raised:
+        evaluate(*_parsed(given, monkeypatch))  # in this process: starting another for each costs seconds
+    assert "\n" not in str(raised.value)
+    assert not (out / RESULT).exists()
+
+
+def test_an_earlier_report_is_gone_once_generation_begins(tmp_path: Path) -> None:
+    for stale in (RESULT, PAGE):
+        (tmp_path / stale).write_text("of an earlier evaluation")
+    with pytest.raises(EvaluationError, match="too few"):
+        evaluate(Evaluation("dit", samples=2, steps=2), tmp_path)
+    assert not (tmp_path / RESULT).exists()
+    assert not (tmp_path / PAGE).exists()
+
+
+def test_missing_weights_of_a_testbed_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zoo, "FOLDER", tmp_path)
+    with pytest.raises(EvaluationError, match="no pipeline 'dit'"):
+        evaluate(Evaluation("dit", samples=5, steps=2), tmp_path / "out")
+
+
+def _parsed(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("evaluate_script", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", "--model", "dit", *arguments])
+    return script.arguments()
+
+
+def test_the_command_fails_with_one_line(tmp_path: Path) -> None:
+    done = run("--model", "dit", "--prompts", tmp_path / "none.txt", "--out", tmp_path / "out")
+    assert done.returncode == 1
+    assert re.fullmatch(r"evaluate: cannot read prompts from .*\n", done.stderr.splitlines(True)[-1])
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_two_processes_one_killed_then_resumed_equal_one_process(tmp_path: Path) -> None:
+    arguments = ["--model", "dit", "--samples", "24", "--steps", "10", "--batch-size", "2"]
+    whole, split = tmp_path / "one", tmp_path / "two"
+    assert run(*arguments, "--out", whole).returncode == 0
+    # Its launcher of several processes, which without GPUs are two on the CPU; `--cpu` would start one.
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
+    launch += ["--main_process_port", "0", str(SCRIPT), *arguments, "--out", str(split)]
+
+    first = subprocess.Popen(launch, env=environment(), start_new_session=True)
+    deadline = time.monotonic() + 120
+    while len(list(split.glob("full/batches/0*.json"))) < 3 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.killpg(first.pid, signal.SIGKILL)
+    first.wait()
+    done = {path: path.stat().st_mtime_ns for path in split.glob("*/batches/0*.json")}
+    finished = [i for path in done for i in json.loads(path.read_text())["samples"]]
+    samples = {p: p.stat().st_mtime_ns for p in split.glob("full/samples/*.png") if int(p.stem) in finished}
+    assert 3 <= len(done) < 24, "killed too early or too late"
+    assert not (split / RESULT).exists()
+
+    assert subprocess.run(launch, env=environment(), check=False).returncode == 0
+    assert all(path.stat().st_mtime_ns == at for path, at in {**done, **samples}.items())
+    assert {p.stem for p in split.glob("cached/samples/*.png")} == {f"{i:06d}" for i in range(24)}
+    one, two = (json.loads((folder / RESULT).read_text()) for folder in (whole, split))
+    assert (one["header"]["processes"], two["header"]["processes"]) == (1, 2)
+    for name in ("per_sample", "fidelity_and_alignment", "distances"):
+        assert _numbers(two[name]) == pytest.approx(_numbers(one[name]), abs=1e-6)
+
+
+def _numbers(found: Any) -> list[float]:
+    if isinstance(found, dict):
+        return [number for value in found.values() for number in _numbers(value)]
+    if isinstance(found, list):
+        return [number for value in found for number in _numbers(value)]
+    return [float(found)] if isinstance(found, (int, float)) else []

@@ -1,0 +1,18 @@
+"""Fidelity: figures of each sample, as torchmetrics has them."""
+
+import pytest
+import torch
+from torchmetrics.functional.image import peak_signal_noise_ratio
+
+from diffcache.evals.metrics.fidelity import lpips, psnr, ssim
+
+
+def test_metrics_are_per_sample_and_agree_with_torchmetrics() -> None:
+    a = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    b = (a + 0.05 * torch.randn(a.shape, generator=torch.Generator().manual_seed(1))).clamp(0, 1)
+    expected = [peak_signal_noise_ratio(x, y, data_range=1.0).item() for x, y in zip(b, a, strict=True)]
+    assert psnr(b, a).tolist() == pytest.approx(expected, rel=1e-4)
+    assert psnr(a, a).tolist() == [100.0] * 3
+    assert ssim(a, a).tolist() == pytest.approx([1.0] * 3)
+    assert ssim(b[:, None], a[:, None]).tolist() == pytest.approx(ssim(b, a).tolist())
+    assert lpips(b, a) is None  # 32 pixels are too few

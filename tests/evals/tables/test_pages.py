@@ -1,0 +1,34 @@
+"""The documentation's tables are what the stored results give."""
+
+from pathlib import Path
+
+import pytest
+
+from diffcache.evals.harness.results import RESULTS, read_result
+from diffcache.evals.tables.own_time import own_time_section
+from diffcache.evals.tables.pages import pages, race_results
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGES = pages(ROOT)
+HEADER = {"command", "commit", "date", "device", "versions"}
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_pages_are_what_the_stored_results_give(path: str) -> None:
+    assert (ROOT / path).read_text() == PAGES[path], "run scripts/tables/results.py"
+
+
+def test_the_own_time_in_the_compatibility_page_is_the_stored_one() -> None:
+    assert own_time_section() in (ROOT / "docs" / "compatibility.md").read_text()
+
+
+def test_every_race_has_a_plot() -> None:
+    assert all((ROOT / "docs" / "race" / f"{result.testbed}.png").exists() for result in race_results())
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.rglob("*.json")), ids=lambda p: str(p.relative_to(RESULTS)))
+def test_every_result_has_a_header_and_lies_in_the_folder_of_its_experiment(path: Path) -> None:
+    result = read_result(path)
+    assert result["header"].keys() == HEADER
+    assert path.parent.parent == RESULTS
+    assert all({*note} >= {"names", *HEADER} for note in result.get("renewed", []))
