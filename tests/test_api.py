@@ -8,10 +8,10 @@ from typing import Any
 import huggingface_hub
 import pytest
 import torch
-from harness import STEPS, reference
 from huggingface_hub.errors import EntryNotFoundError
 from language.tiny import EOS, MASK, texts, tiny_llama
 from language.tiny import pipeline as language_pipeline
+from support.harness import STEPS, reference
 from zoo.pipelines import CASES
 
 from diffcache import (

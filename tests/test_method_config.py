@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from harness import STEPS
+from support.harness import STEPS
 from zoo.pipelines import CASES
 
 from diffcache import (
