@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from diffcache.hooks.attachments import (
+    PAUSED,
     Attachment,
-    anything_is_paused,
     attachment_of,
     forget,
     is_paused,
@@ -116,8 +116,8 @@ def test_a_pause_is_of_its_target_and_its_thread_and_ends() -> None:
         assert not is_paused(two)
         assert is_paused(one)
         with ThreadPoolExecutor() as pool:
-            assert not pool.submit(anything_is_paused).result()
-    assert not anything_is_paused()
+            assert not pool.submit(PAUSED.get).result()
+    assert not PAUSED.get()
     with pytest.raises(RuntimeError), paused(one):
         raise RuntimeError
     assert not is_paused(one)
