@@ -6,11 +6,13 @@ computed and for a reused tick. Comprehensions count as part of their function, 
 
 import argparse
 import sys
+from itertools import pairwise
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
 import torch
+from typing_extensions import Self
 
 import diffcache
 from diffcache import accelerate, denoising_run
@@ -34,7 +36,7 @@ class CallPath:
         self.entered: list[tuple[str, str]] = []
         self._files: dict[CodeType, str | None] = {}
 
-    def __enter__(self) -> "CallPath":
+    def __enter__(self) -> Self:
         sys.setprofile(self._note)
         return self
 
@@ -43,7 +45,7 @@ class CallPath:
 
     def __str__(self) -> str:
         files = [file for file, _ in self.entered]
-        changes = sum(a != b for a, b in zip(files, files[1:], strict=False))
+        changes = sum(a != b for a, b in pairwise(files))
         return f"{len(files):5d} functions {len(set(files)):3d} files {changes:4d} changes of file"
 
     def _note(self, frame: FrameType, event: str, _: Any) -> None:
@@ -60,7 +62,8 @@ class CallPath:
 def _file_of(code: CodeType) -> str | None:
     """Our file that some code stands in; None for other people's and for generated code."""
     path = Path(code.co_filename).resolve()
-    ours = path.is_file() and ROOT in path.parents and "site-packages" not in path.parts
+    others = path == Path(__file__).resolve() or "site-packages" in path.parts
+    ours = path.is_file() and ROOT in path.parents and not others
     return str(path.relative_to(ROOT)) if ours else None
 
 
