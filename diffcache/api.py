@@ -56,17 +56,17 @@ def accelerate(
             `Schedule`, or the folder or hub id of whatever was saved: a config, a schedule, a calibration.
         speedup: instead of an interval or a threshold: ticks of a run over computed ticks, at least (2.0 computes half).
         quality: instead of those: PSNR in dB to the full run that must be kept. This measures first: see `tune`, to which
-            `prompts=` (texts, or whole calls as dicts) and the call's own arguments are handed on.
+            `prompts=` (texts, or whole calls as dicts) and the call's own arguments are passed on.
         quantize: what the weights of linear layers are quantised to first, through torchao: "int8", "float8" (activations
             too, at each call), "int8-weight-only", "float8-weight-only", a torchao config, Diffusers' `TorchAoConfig`, or
-            a dict of these by regular expressions on layers' paths, with "_default" for the others and None for "not".
-            A denoiser that is quantised already is left as it is. A schedule that was calibrated with it brings its
-            corrections of the weights along.
+            a dict of these by regular expressions on layers' paths, with "_default" for the other layers and None for
+            layers that are left as they are. A denoiser that is quantised already is left as it is. Corrections of the
+            weights that a schedule was calibrated with are applied.
         keep_original: keep the replaced weights in CPU memory, for `restore` to put back.
-        max_cache_bytes: what a call of a pipeline may hold at once on its device. Where the method would hold more, features
-            are kept in fewer bits, then in host memory, then at fewer places; the report's notes say so. A call that
-            differs from the last in more than its seed is rehearsed first (see `plan`), and refused (ConfigError) if even
-            the smallest cache is larger.
+        max_cache_bytes: how much a call of a pipeline may hold at once on its device. Where the method would hold more,
+            features are kept in fewer bits, then in host memory, then at fewer sites; the report's notes say so. A call
+            that differs from the last one in more than its seed is planned first (see `plan`), and refused (ConfigError)
+            if even the smallest cache is larger.
         components: names of the pipeline's components to cache, ("unet", "controlnet") or ("controlnet",), all by this
             method; None: every denoiser. A control network is cached only if it is named here.
         verbose: print what was attached.
@@ -168,7 +168,7 @@ def methods() -> dict[str, type[MethodConfig]]:
 def plan(target: Any, config: MethodConfig | Schedule | str | Path | None = None, **call: Any) -> Plan:
     """What `accelerate(target, config)` would cache in a call, compute of it and hold: before the run, and printable.
 
-    The call is rehearsed: texts are encoded and the noise scheduler steps, but the denoiser runs only once (with places
+    This is a dry run of the call: texts are encoded and the noise scheduler steps, but the denoiser runs only once (for sites
     inside it, once for each guidance pass), and nothing is stored. The target is left as it is, accelerated or not. Of a
     call with several denoising loops the first is planned.
 
@@ -179,7 +179,7 @@ def plan(target: Any, config: MethodConfig | Schedule | str | Path | None = None
             forward call, and `num_steps` (and `sigmas`) of its loop.
 
     Raises:
-        TargetError, ConfigError, ScheduleError: as `accelerate`; a language model's plan is not there: TargetError.
+        TargetError, ConfigError, ScheduleError: as `accelerate`; TargetError also for a language model, which has no plan.
     """
     if language.is_language(target):
         raise TargetError("plan() is for diffusion pipelines: run once and read report(model).")
@@ -196,7 +196,7 @@ def _check_bound(target: Any, bound: Any) -> None:
         raise ConfigError(f"max_cache_bytes must be a whole number of bytes, not {bound!r}.")
     if not is_pipeline(target):
         raise ConfigError(
-            "max_cache_bytes= needs a Diffusers pipeline, whose calls can be rehearsed: choose cache_dtype= instead."
+            "max_cache_bytes= needs a Diffusers pipeline, whose calls can be planned: choose cache_dtype= instead."
         )
 
 
@@ -255,7 +255,7 @@ def _for_denoisers(config: MethodConfig, denoisers: Mapping[str, nn.Module]) -> 
 def _aimed(
     target: Any, config: Any, speedup: float | None, quality: float | None, options: dict[str, Any]
 ) -> tuple[MethodConfig | Schedule, dict[str, Any]]:
-    """The method, and what is left of its options, for an aim instead of a setting."""
+    """The method for a speed-up or a quality that was asked for, and the options that it has not used."""
     if config not in (None, "budget") or (speedup is not None and quality is not None):
         raise ConfigError("speedup= and quality= choose the method themselves: pass one of them alone.")
     if speedup is not None:

@@ -1,4 +1,4 @@
-"""CacheConfig: what a method is - the four choices, and the options that methods share."""
+"""CacheConfig: what a method for diffusion is: where, when and how it reuses, and the options that methods share."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -27,9 +27,9 @@ class RunFacts:
     """What a method may know of a run before it starts.
 
     Attributes:
-        denoiser: the denoiser's class name: published defaults hang on it.
+        denoiser: the denoiser's class name: published defaults depend on it.
         experts: how many denoisers of that class the pipeline has (Wan 2.2 has two).
-        num_ticks: length of the run; None where nothing says so.
+        num_ticks: length of the run; None where it is unknown.
         site: the denoiser's name in the target.
         sigmas: noise level of each tick; None where unknown.
         noise_scheduler: its class name; None in a hand-written loop.
@@ -76,7 +76,7 @@ class GuidanceRule:
 
     Attributes:
         scheduler: when.
-        low, high: by what the low and the high frequencies of the difference grow at every reuse.
+        low, high: factors by which the low and the high frequencies of the difference grow at every reuse.
     """
 
     scheduler: CacheScheduler
@@ -99,8 +99,8 @@ class CacheConfig(MethodConfig):
         cache_dtype: what is stored is rounded to "bfloat16" or "float16" (largest number 65504), or to eight bits with a
             scale for each token, "int8" or "float8". None: as computed, a residual one precision wider.
         cache_device: "cpu" keeps it in host memory. None: where it was computed.
-        hindsight: at a computed tick, make good what the reused ticks before it turn out to have lacked (`diffcache.prediction.hindsight`);
-            for whole denoisers, and not beside affine corrections. None: as the method does by itself.
+        hindsight: at each computed tick, correct the error of the reused ticks before it (`diffcache.prediction.hindsight`); for
+            whole denoisers, and not together with affine corrections. None: as the method does by itself.
 
     Raises:
         ConfigError: an option out of range.
@@ -126,11 +126,11 @@ class CacheConfig(MethodConfig):
         """Raises ScheduleError where the method was made for other denoisers than these."""
 
     def places(self, run: RunFacts) -> tuple[str, ...]:
-        """Where: "model" for the whole denoiser, or places inside it (see `diffcache.discovery.site_names`)."""
+        """Where: "model" for the whole denoiser, or sites inside it (see `diffcache.discovery.site_names`)."""
         return (MODEL,)
 
     def tap(self, run: RunFacts) -> Tap | None:
-        """What signals are measured on, of a method with places inside; None for the denoiser's latents."""
+        """What a method with sites inside a denoiser measures its signal on; None for the denoiser's latents."""
         return None
 
     @property
@@ -150,22 +150,22 @@ class CacheConfig(MethodConfig):
 
     @property
     def looks_back(self) -> bool:
-        """What `hindsight` comes to."""
+        """Whether computed ticks correct the reused ones (see `hindsight`)."""
         return bool(self.hindsight)
 
     @property
     def watch(self) -> float | None:
-        """Bound of the watch over the predictor (see `Watch`); None for none."""
+        """The largest error of a prediction, as a fraction of the output, before ticks are computed (see `Watch`); None: any."""
         return None
 
     @property
     def by_sample(self) -> bool:
-        """Every sample of a batch is decided for itself."""
+        """Whether each sample of a batch is decided by itself."""
         return False
 
     @property
     def each_branch(self) -> bool:
-        """Every branch is decided for itself (a schedule that names branches), not all by the leading one."""
+        """Whether each guidance pass is decided by itself, as in a schedule that names them, and not all by the leading one."""
         return False
 
     def guidance(self, run: RunFacts) -> GuidanceRule | None:
@@ -178,10 +178,10 @@ class CacheConfig(MethodConfig):
 
     @abstractmethod
     def warmup(self, run: RunFacts) -> int:
-        """Warm-up in ticks, where `warmup_steps` is left open."""
+        """Ticks of the warm-up where `warmup_steps` is None."""
 
     def most_ticks(self, run: RunFacts) -> int | None:
-        """So many ticks are computed at most, whatever the run is like; None where nothing bounds them."""
+        """How many ticks are computed at most in any run; None where nothing bounds them."""
         return None
 
     def predictor_for(self, run: RunFacts) -> Predictor:
@@ -189,11 +189,11 @@ class CacheConfig(MethodConfig):
         return Hold()
 
     def corrector(self, run: RunFacts) -> Corrector | None:
-        """Repaired how; None for not at all."""
+        """What corrects a predicted value; None for nothing."""
         return None
 
     def repairs(self, site: str, quantization: str | None) -> Mapping[str, Repair]:
-        """What is folded into layers of a denoiser that has been quantised to this: gain and shift by path."""
+        """What is folded into layers of the denoiser of this name, quantised like this: gain and shift by the layer's path."""
         return {}
 
     def respaced(self, sigmas: list[float]) -> list[float] | None:

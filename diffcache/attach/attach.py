@@ -35,7 +35,7 @@ def attach(
         target: a pipeline or a denoiser.
         config: the method.
         chooser: chooses the config for each call of a pipeline; None: `config` for all of them.
-        components: a pipeline's denoisers that are meant; None for all.
+        components: names of the pipeline's denoisers that are cached; None for all.
 
     Raises:
         TargetError: there is no denoiser, it is cached by somebody else, or its class cannot be swapped.
@@ -48,7 +48,7 @@ def attach(
 
 @contextmanager
 def put_back_on_error(target: Any) -> Iterator[None]:
-    """What was attached to a target is attached again if it was taken away before an error, with its report."""
+    """If an error is raised inside, what was attached to the target before is attached again, with its report."""
     before = own_attachment(key_of(target))
     try:
         yield
@@ -120,33 +120,37 @@ def denoising_run(
         yield scope
 
 
-def _no_scope() -> AbstractContextManager[None]:
-    return entered(None)
-
-
 def _pipeline_members(base: type) -> dict[str, Any]:
     @functools.wraps(base.__call__)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         forward = functools.partial(base.__call__, self)
-        attachment = own_attachment(self)
-        if not isinstance(attachment, DiffusionAttachment):
-            with entered(None):
-                return forward(*args, **kwargs)
-        denoisers = denoisers_of(self, attachment.components)  # they may have been compiled or replaced since
-        plain = each_uncompiled(denoisers)
-        if is_paused(self, *plain.values()):
-            with entered(None):
+        attachment, denoisers = _active(self)
+        if attachment is None:
+            with _no_scope():
                 return forward(*args, **kwargs)
         attachment.swapped.update(_swap_in(denoisers, attachment.config))
         chosen = attachment.config_for(self, arguments_of(forward, args, kwargs))
         noise_schedulers = noise_schedulers_of(self)
-        scope = PipelineScope(chosen.config, plain, self, noise_schedulers)
+        scope = PipelineScope(chosen.config, each_uncompiled(denoisers), self, noise_schedulers)
         scope.notes = chosen.notes
         args, kwargs = hidden_from_callbacks(forward, args, kwargs, _no_scope)
         with swapped(noise_schedulers, noise_scheduler_members), attachment.recording(scope), entered(scope):
             return forward(*args, **kwargs)
 
     return {"__call__": __call__}
+
+
+def _no_scope() -> AbstractContextManager[None]:
+    return entered(None)
+
+
+def _active(pipeline: Any) -> tuple[DiffusionAttachment | None, dict[str, nn.Module]]:
+    """What is attached to a pipeline, None where it is paused, and its denoisers as they are now: compiled or replaced since."""
+    attachment = own_attachment(pipeline)
+    if not isinstance(attachment, DiffusionAttachment):
+        return None, {}
+    denoisers = denoisers_of(pipeline, attachment.components)
+    return None if is_paused(pipeline, *each_uncompiled(denoisers).values()) else attachment, denoisers
 
 
 def _swap_in(denoisers: dict[str, nn.Module], config: CacheConfig, pipeline: Any = None) -> list[Any]:
@@ -157,22 +161,17 @@ def _swap_in(denoisers: dict[str, nn.Module], config: CacheConfig, pipeline: Any
     parts = {id(m): m for module in denoisers.values() for m in (module, uncompiled(module))}
     for module in parts.values():
         refuse_foreign_cache(module)
-    units = units_of(denoisers, config)
+    wanted: list[tuple[Any, Override]] = [(part, denoiser_members) for part in parts.values()]
+    wanted += [(unit, unit_members) for unit in units_of(denoisers, config)]
+    wanted += [] if pipeline is None else [(pipeline, _pipeline_members)]
     done: list[Any] = []
-    part: Any = None
-    try:
-        for part in parts.values():
-            if swap_in(part, denoiser_members):
+    for part, override in wanted:
+        try:
+            if swap_in(part, override):
                 done.append(part)
-        for part in units:
-            if swap_in(part, unit_members):
-                done.append(part)
-        part = pipeline
-        if pipeline is not None:
-            swap_in(pipeline, _pipeline_members)
-    except Exception as error:
-        release(done)
-        raise TargetError(
-            f"cannot attach to {type(part).__name__}: its class cannot be swapped ({error})."
-        ) from error
-    return [*parts.values(), *units, *([] if pipeline is None else [pipeline])]
+        except Exception as error:
+            release(done)
+            raise TargetError(
+                f"cannot attach to {type(part).__name__}: its class cannot be swapped ({error})."
+            ) from error
+    return [part for part, _ in wanted]

@@ -1,4 +1,4 @@
-"""What is known of a target's denoisers before any run: facts for the method, and the modules that it needs to see."""
+"""What a method needs to know of a target's denoisers before any run, and the modules whose calls it needs to see."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -25,24 +25,24 @@ def units_of(denoisers: Mapping[str, nn.Module], config: CacheConfig) -> list[nn
     """The modules inside the denoisers whose calls the method needs to see.
 
     Raises:
-        ConfigError: hindsight is asked for, and the method has places inside.
-        TargetError: it has places inside a denoiser, or a part of it, that is compiled or fully sharded as a whole.
+        ConfigError: hindsight is asked for, and the method has sites inside a denoiser.
+        TargetError: it has sites inside a denoiser that is compiled or fully sharded, or inside a part that is compiled.
     """
     found: list[nn.Module] = []
     for name, module in denoisers.items():
         facts = facts_of(denoisers, name)
-        places = config.places(facts)
-        if is_inside(places):
+        sites = config.places(facts)
+        if is_inside(sites):
             if config.hindsight:
-                raise ConfigError(f"hindsight= is for whole denoisers: leave it out for {', '.join(places)}.")
-            units, tap = _visible(facts.denoiser, module, places), config.tap(facts)
+                raise ConfigError(f"hindsight= is for whole denoisers: leave it out for {', '.join(sites)}.")
+            units, tap = _visible(facts.denoiser, module, sites), config.tap(facts)
             found += [*units.values(), *(tap.modules(units) if tap else ())]
     return list({id(module): module for module in found}.values())
 
 
-def _visible(kind: str, module: nn.Module, places: tuple[str, ...]) -> dict[str, nn.Module]:
-    """The units of places inside a denoiser of this kind, whose calls can be seen."""
-    plain, named = uncompiled(module), ", ".join(map(repr, places))
+def _visible(kind: str, module: nn.Module, sites: tuple[str, ...]) -> dict[str, nn.Module]:
+    """The units of sites inside a denoiser of this kind, whose calls can be seen."""
+    plain, named = uncompiled(module), ", ".join(map(repr, sites))
     if is_compiled(module):
         raise TargetError(
             f"{kind} is compiled as a whole, so that {named} inside it cannot be cached: compile its blocks instead "
@@ -52,7 +52,7 @@ def _visible(kind: str, module: nn.Module, places: tuple[str, ...]) -> dict[str,
         raise TargetError(
             f"{kind} is fully sharded (FSDP), so that {named} inside it cannot be cached: cache the whole model."
         )
-    units = units_for(plain, places)
+    units = units_for(plain, sites)
     hiding = compiled_above(plain, units)
     if hiding is not None:
         raise TargetError(

@@ -1,4 +1,4 @@
-"""Folding: an affine repair of a layer's output becomes part of its weights, so that it costs nothing at run time."""
+"""An affine repair of a layer's output becomes part of its weights, so that it costs nothing at run time."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 
 
 def can_fold(layer: nn.Module) -> bool:
-    """Whether a layer's weights can take up a gain and a shift for each output channel."""
+    """Whether a gain and a shift for each output channel can become part of a layer's weights."""
     if not isinstance(layer, Layer) or layer.bias is None:
         return False
     if not is_quantised(layer.weight):

@@ -15,14 +15,14 @@ NAMED = {
 """torchao's configs by our names; what is not "weight-only" quantises the activations too, at each call."""
 
 ASYMMETRIC = frozenset({"int8"})
-"""Those whose activations get a zero point beside their scale, for each token: what is largest in a token mostly lies on one
-side of zero (inside feed-forwards by a factor of ten), where a symmetric range wastes half of its steps."""
+"""Their activations get a zero point beside the scale, for each token. A token's values reach farther on one side of zero than
+on the other (ten times as far inside feed-forwards), so that a symmetric range would waste half of its steps."""
 
 REST = "_default"
 """Key of overrides for the layers that no pattern names, as in torchao's `FqnToConfig`."""
 
 EXEMPT = re.compile(r"norm|emb|modulation|_mod(\.|$)|lora_")
-"""Layers that make scales and shifts of everything: few inputs, and their errors reach every token. And adapters."""
+"""Layers whose outputs scale and shift every token, so that their errors reach everywhere; and adapters."""
 
 ENDS = "at an end of the denoiser"
 MODULATES = "embeds or modulates"
@@ -59,7 +59,7 @@ class Rules:
 
 
 def _as_rules(quantize: Any) -> dict[str, Any]:
-    """A single way to quantise as rules: `TorchAoConfig` may name modules to leave out, `FqnToConfig` gives each its own."""
+    """What is no dict as rules: `TorchAoConfig` may name modules to leave out, `FqnToConfig` has a config for each layer."""
     left = getattr(quantize, "modules_to_not_convert", None) or ()
     rules: dict[str, Any] = {rf"(^|\.){re.escape(name)}(\.|$)": None for name in left}
     config = getattr(quantize, "quant_type", quantize)

@@ -72,7 +72,7 @@ def quantising(denoisers: Mapping[str, nn.Module], quantize: Any, keep_original:
     A denoiser that is quantised already is left alone, which is logged.
 
     Args:
-        keep_original: keep the replaced weights in CPU memory, for `put_back`. While this goes on they always wait there.
+        keep_original: keep the replaced weights in CPU memory, for `put_back`. Inside the context they are always kept.
 
     Raises:
         ConfigError: not a way to quantise, or there is no layer that torchao quantises so.
@@ -101,7 +101,7 @@ def quantising(denoisers: Mapping[str, nn.Module], quantize: Any, keep_original:
 def put_back(module: nn.Module) -> bool:
     """Gives a denoiser that was quantised here its own weights back, to the bit; False where they were not kept.
 
-    They come to the device where the denoiser is by now, and in their own dtype: cast it again if it has been cast since.
+    The weights come to the device where the denoiser is now, in the dtype that they had: cast it again if it was cast since.
     """
     found = quantised[module]
     if found.layers and not found.originals:
@@ -120,8 +120,8 @@ def put_back(module: nn.Module) -> bool:
 
 @contextmanager
 def repaired(denoisers: Mapping[str, nn.Module], config: CacheConfig) -> Iterator[None]:
-    """Folds what a method knows to repair into the weights of denoisers that were quantised here, in place of what was
-    folded in before; the other way round if that, or what is done inside, fails.
+    """Folds a method's repairs into the weights of denoisers that were quantised here, in place of those folded in before.
+    If that fails, or what is done inside, the repairs from before are put back.
 
     Raises:
         ScheduleError: a layer that is not there, or of another size.

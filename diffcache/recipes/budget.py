@@ -15,18 +15,19 @@ from diffcache.schedulers.moments import Axis
 @method
 @dataclass(frozen=True, kw_only=True)
 class BudgetConfig(CacheConfig):
-    """Where: the whole denoiser. When: error control, weighed by what an error at each tick does to the result, with a
-    threshold that is steered to so many ticks. How: extrapolate the output quadratically or linearly, or hold it.
+    """Where: the whole denoiser. When: error control, weighted by each tick's influence on the result; the threshold is adjusted
+    during the run until the number of computed ticks fits. How: extrapolate the output quadratically or linearly, or hold it.
 
-    Denoisers that share a run (Wan 2.2's two) spread their ticks evenly instead: none knows what the other will spend. Where
-    nothing says how many ticks a run will have, the threshold stays at what such a share needed elsewhere.
+    Where two denoisers share a run (Wan 2.2), computed ticks are spaced evenly instead, because neither knows how many the
+    other will compute. Where the length of the run is unknown, the threshold is fixed: it gave this speed-up on other runs.
 
     Attributes:
         speedup: ticks of the run over computed ticks, at least; 1 computes everything.
         order: the highest order of extrapolation, 0 to 2; 0 holds.
         axis: what curves are drawn over: "sigma" (the noise level) or "tick".
-        warmup_steps: None: 2, an eighth of a budget below 16 ticks, or 3 where the number of ticks is unknown. What is
-            asked for here, or by `max_consecutive_reuses`, is computed even if the speed-up is missed for it.
+        warmup_steps: None: 2; an eighth of the computed ticks where these are fewer than 16; 3 where the length of the run is
+            unknown. These ticks, and those that `max_consecutive_reuses` asks for, are computed even if the speed-up is
+            then missed.
     """
 
     name: ClassVar[str] = "budget"
@@ -60,8 +61,8 @@ class BudgetConfig(CacheConfig):
         if run.num_ticks is None or most is None:
             return ErrorControl(threshold_of(self.speedup), self.order, self.axis)
         if run.experts > 1:
-            placed = spread(run.num_ticks, _planned(most, run), self.warmup(run))
-            return Appointed(placed, self.order, self.axis)
+            ticks = spread(run.num_ticks, _planned(most, run), self.warmup(run))
+            return Appointed(ticks, self.order, self.axis)
         return Allowance(run.num_ticks, most, self.guards(run).tail_steps, self.order, self.axis)
 
     def warmup(self, run: RunFacts) -> int:
@@ -83,16 +84,19 @@ def allowed(num_ticks: int, speedup: float) -> int:
 
 
 def _planned(most: int, run: RunFacts) -> int:
-    """Of so many ticks those that can be placed: each further denoiser must compute its first call, wherever that is."""
+    """How many computed ticks can be chosen: every further denoiser must compute its first call, whenever that comes."""
     return max(most - run.experts + 1, 1)
 
 
 def spread(num_ticks: int, count: int, warmup: int, skew: float = 1.0) -> list[int]:
-    """So many ticks: the warm-up, the last one, and the others in between, evenly, or with a `skew` below 1 ever denser."""
+    """`count` ticks of a run: the warm-up, the last one, and the others evenly in between. With a `skew` below 1 they become
+    denser towards the end."""
     first = list(range(min(warmup, count)))
     left = count - len(first)
     begin, end = len(first) - 1, num_ticks - 1
     ticks = [begin + round((end - begin) * (i / left) ** skew) for i in range(1, left + 1)]
-    for i in reversed(range(left)):  # rounded to the same tick: the one before is free
+    for i in reversed(
+        range(left)
+    ):  # two were rounded to the same tick: the earlier one moves to the tick before
         ticks[i] = min(ticks[i], end if i == left - 1 else ticks[i + 1] - 1)
     return [*first, *ticks]

@@ -1,4 +1,4 @@
-"""Curvature: goes straight on, and computes where the output bends: our own method, and the default."""
+"""Curvature: extrapolates the output, and computes a tick where it bends. Our own method, and the default."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,16 +15,16 @@ from diffcache.schedulers.moments import Axis
 class CurvatureConfig(CacheConfig):
     """Where: the whole denoiser. When: error control. How: extrapolate the output quadratically or linearly, or hold it.
 
-    At each computed tick the divided differences of the output say how fast a parabola, a straight line and holding go
-    astray; the ticks after it are reused, each by the best of them, while the sum of what that is expected to cost stays
-    below the threshold. What they turn out to have lacked is made good at the next computed one (`hindsight`).
+    At each computed tick the divided differences of the output estimate the error of a parabola, of a straight line and of
+    holding. The ticks after it are reused, each with the predictor of the smallest expected error, as long as the sum of
+    these errors stays below the threshold. The next computed tick corrects the reused ones (`hindsight`).
 
     Attributes:
         threshold: bound on the error expected since the last computed tick, summed over the ticks, as a fraction of the
             output (0.05 is 5 %); 0 computes everything.
         order: the highest order of extrapolation: 1 or 2.
         axis: what curves are drawn over: "sigma" (the noise level) or "tick".
-        warmup_steps: None: 3, the least that shows a bend.
+        warmup_steps: None: 3, the fewest ticks that show a curvature.
     """
 
     name: ClassVar[str] = "curvature"

@@ -13,12 +13,12 @@ from diffcache.schedulers.schedule import Schedule
 @method
 @dataclass(frozen=True, kw_only=True)
 class ERTACacheConfig(CacheConfig):
-    """Where: the whole denoiser. When: a calibrated schedule. How: hold the residual v - x, repaired: an affine map of each
-    channel, steps that are shorter where reuse is far off, or hindsight, as the calibration found best.
+    """Where: the whole denoiser. When: a calibrated schedule. How: hold the residual v - x, corrected as the calibration found
+    best: by an affine map of each channel, by shorter steps where reuse is far off, or by hindsight.
 
     Attributes:
-        calibration: folder or hub id of a schedule that `diffcache.profiling.calibrating.ertacache` has made (scripts/calibrate.py).
-            None: not calibrated: an even schedule without repair.
+        calibration: folder or hub id of a schedule that scripts/calibrate.py has made (`diffcache.profiling.calibrating.ertacache`).
+            None: not calibrated: an even schedule without corrections.
         rectify: apply the affine maps.
         respace: run at the respaced noise levels.
         hindsight: None: as calibrated.

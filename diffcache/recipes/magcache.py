@@ -10,7 +10,7 @@ from diffcache.schedulers.magnitude import Magnitude, resampled
 
 
 class Published(NamedTuple):
-    """Threshold, cap and retention of a model, its ratios, and the place among these of a tick that is never reused."""
+    """Threshold, cap and retention of a model, its ratios, and the index among these of a tick that is never reused."""
 
     threshold: float
     cap: int
@@ -77,11 +77,11 @@ class MagCacheConfig(CacheConfig):
         published, ticks = PUBLISHED.get(run.denoiser, GENERAL), run.num_ticks or 1
         threshold = published.threshold if self.threshold is None else self.threshold
         cap = self.max_consecutive_reuses or published.cap
-        begin, places = self.guards(run).warmup_steps, range(len(published.ratios))
+        begin, indices = self.guards(run).warmup_steps, range(len(published.ratios))
         forced = [
             tick
-            for tick, place in enumerate(resampled(places, ticks))
-            if self.ratios is None and place == published.outlier
+            for tick, index in enumerate(resampled(indices, ticks))
+            if self.ratios is None and index == published.outlier
         ]
         return Magnitude(self._ratios(run), threshold, cap if threshold else 0, begin, forced)
 

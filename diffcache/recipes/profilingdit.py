@@ -35,7 +35,7 @@ class ProfilingDiTConfig(CacheConfig):
     """Where: runs of background blocks, as one residual each. When: static, after a warm-up. How: hold.
 
     Attributes:
-        blocks: places to cache ("blocks.2..blocks.7"). None: as published for HunyuanVideo and Wan 2.1 14B; elsewhere all
+        blocks: sites to cache ("blocks.2..blocks.7"). None: as published for HunyuanVideo and Wan 2.1 14B; elsewhere all
             blocks but the first.
         interval: refreshes every so many ticks after the warm-up; 1 computes everything. None: as published (HunyuanVideo's
             single blocks at shrinking intervals, 6 elsewhere).
@@ -63,7 +63,9 @@ class ProfilingDiTConfig(CacheConfig):
         if self.blocks is not None:
             return tuple(self.blocks)
         known = {name: PUBLISHED.get((run.denoiser, name, count), ()) for name, count in run.blocks.items()}
-        return tuple(place for name, members in known.items() for place in runs(name, members)) or (GENERAL,)
+        return tuple(site for name, members in known.items() for site in ranges_of(name, members)) or (
+            GENERAL,
+        )
 
     def scheduler(self, run: RunFacts) -> CacheScheduler:
         begin = self.guards(run).warmup_steps
@@ -93,8 +95,8 @@ def shrinking(begin: int, num_ticks: int, longest: int, shortest: int) -> list[i
     return found
 
 
-def runs(name: str, members: tuple[int, ...]) -> list[str]:
-    """Members of a list as places: one for each run of successive ones."""
+def ranges_of(name: str, members: tuple[int, ...]) -> list[str]:
+    """Some members of a list of blocks as sites: one for each stretch without a gap."""
     found = []
     for _, group in groupby(enumerate(members), key=lambda pair: pair[1] - pair[0]):
         indices = [index for _, index in group]

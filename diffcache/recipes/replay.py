@@ -32,8 +32,8 @@ class ReplayConfig(CacheConfig):
 
     Attributes:
         schedule: what is replayed.
-        resample: fit it to runs of other lengths, noise levels or resolutions, tick by tick the nearest in noise
-            level, instead of refusing them; corrections are left out.
+        resample: use it for runs of other lengths, noise levels or resolutions too, which are refused otherwise. Each
+            tick takes the decision of the recorded tick that is nearest in noise level; corrections are left out.
         rectify: apply the schedule's affine corrections, if it has any.
         respace: run at the schedule's own noise levels, if it has any.
         cache_dtype, hindsight: None: as in the run that was recorded.
@@ -79,7 +79,7 @@ class ReplayConfig(CacheConfig):
         inside = [
             site[len(run.site) + 1 :] for site in self.schedule.table if site.startswith(f"{run.site}.")
         ]
-        return tuple(place for place in inside if place != GUIDANCE) or (MODEL,)
+        return tuple(site for site in inside if site != GUIDANCE) or (MODEL,)
 
     def guidance(self, run: RunFacts) -> GuidanceRule | None:
         if f"{run.site}.{GUIDANCE}" not in self.schedule.table:
@@ -118,10 +118,10 @@ class ReplayConfig(CacheConfig):
                     else "another configuration"
                 )
                 raise ScheduleError(f"the schedule's {site} is of {differs}: record one on this model.")
-            self._check_places(site, denoisers[site])
+            self._check_sites(site, denoisers[site])
 
     def scheduler(self, run: RunFacts) -> Table:
-        return Table(self._fitted(run), run.site)
+        return Table(self._for_run(run), run.site)
 
     def warmup(self, run: RunFacts) -> int:
         return 0
@@ -139,13 +139,13 @@ class ReplayConfig(CacheConfig):
 
     def repairs(self, site: str, quantization: str | None) -> Mapping[str, Repair]:
         mine = self._affine(site, quantization)
-        places = {name.split("/")[0] for name in mine if f"/{WEIGHTS}/" in name}
+        layers = {name.split("/")[0] for name in mine if f"/{WEIGHTS}/" in name}
         return {
-            place.removeprefix(f"{site}."): (
-                mine[coefficient_name(place, WEIGHTS, 0, GAIN)],
-                mine[coefficient_name(place, WEIGHTS, 0, SHIFT)],
+            layer.removeprefix(f"{site}."): (
+                mine[coefficient_name(layer, WEIGHTS, 0, GAIN)],
+                mine[coefficient_name(layer, WEIGHTS, 0, SHIFT)],
             )
-            for place in sorted(places)
+            for layer in sorted(layers)
         }
 
     def respaced(self, sigmas: list[float]) -> list[float] | None:
@@ -181,18 +181,19 @@ class ReplayConfig(CacheConfig):
         )
         return {}
 
-    def _check_places(self, site: str, denoiser: nn.Module) -> None:
-        facts = RunFacts(type(denoiser).__name__, site=site)
-        places = self.places(facts)
-        known = units_for(denoiser, places)
-        for place in places if is_inside(places) else ():
-            for unit in place.split(".."):
-                is_module = "." in unit and unit.split("#")[0] not in known
-                if is_module or ("." not in unit and unit != "stack" and not unit.startswith("depth ")):
-                    raise ScheduleError(f"table.{site}.{place}: {facts.denoiser} has no such place.")
+    def _check_sites(self, name: str, denoiser: nn.Module) -> None:
+        """Refuses sites that a denoiser, of this name, does not have."""
+        facts = RunFacts(type(denoiser).__name__, site=name)
+        sites = self.places(facts)
+        known = units_for(denoiser, sites)
+        for site in sites if is_inside(sites) else ():
+            for unit in site.split(".."):
+                is_missing = "." in unit and unit.split("#")[0] not in known
+                if is_missing or ("." not in unit and unit != "stack" and not unit.startswith("depth ")):
+                    raise ScheduleError(f"table.{name}.{site}: {facts.denoiser} has no such site.")
 
-    def _fitted(self, run: RunFacts) -> Schedule:
-        """The schedule, fitted to the run if that was asked for."""
+    def _for_run(self, run: RunFacts) -> Schedule:
+        """The schedule, resampled for the run where that is needed and was asked for."""
         difference = self._difference(run)
         if difference is None:
             return self.schedule

@@ -25,9 +25,9 @@ class UniformConfig(CacheConfig):
         site: where: "model", or inside the denoiser "stack" (all blocks), "block" (each), "attention",
             "feed-forward", "sub-layer", a UNet's "depth 1", a range ("stack[3..7]", "blocks.3..blocks.7"), or the name
             of a site that `discover` lists. Sub-layers and depths always hold or extrapolate their output.
-        watch_bound: at each computed tick the prediction is compared with the truth: one that is worse than holding
-            falls back to it, and where both are off by more than this fraction of the output, the next ticks are
-            computed. None: no watch.
+        watch_bound: at each computed tick the prediction is compared with the computed output. Where holding would have
+            been nearer, the next ticks hold; where both are off by more than this fraction of the output, the next ticks
+            are computed. None: nothing is compared.
         warmup_steps: None: 1.
     """
 

@@ -15,7 +15,7 @@ from diffcache.profiling.calibrating.attention import AttentionProbe, keys_of_pi
 from diffcache.profiling.calibrating.foreground import Masks, on_tokens, otsu, saliency
 from diffcache.profiling.recording.calling import Call, accelerated, frozen, watched_run
 from diffcache.profiling.recording.pictures import pictures_of, rewound
-from diffcache.recipes.profilingdit import ProfilingDiTConfig, runs
+from diffcache.recipes.profilingdit import ProfilingDiTConfig, ranges_of
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.schedulers.errors import TargetError
 from diffcache.schedulers.schedule import Schedule
@@ -110,7 +110,7 @@ def _ranges(scores: dict[str, float], chosen: Sequence[str]) -> tuple[str, ...]:
         name: tuple(sorted(int(b.rpartition(".")[2]) for b in chosen if b.rpartition(".")[0] == name))
         for name in lists
     }
-    return tuple(place for name, indices in members.items() for place in runs(name, indices))
+    return tuple(place for name, indices in members.items() for place in ranges_of(name, indices))
 
 
 class _Latents(Observer):

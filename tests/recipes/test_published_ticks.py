@@ -11,7 +11,7 @@ from diffusers.hooks.mag_cache import FLUX_MAG_RATIOS
 from diffcache import CacheConfig, methods
 from diffcache.config import RunFacts
 from diffcache.recipes.magcache import FLUX
-from diffcache.recipes.profilingdit import HUNYUAN_SINGLE, WAN, runs
+from diffcache.recipes.profilingdit import HUNYUAN_SINGLE, WAN, ranges_of
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.guards import History
 from diffcache.schedulers.signals import Drift
@@ -79,7 +79,7 @@ def test_profilingdit_refreshes_hunyuan_at_shrinking_intervals() -> None:
 
 
 def test_profilingdit_keeps_one_residual_for_each_run_of_blocks() -> None:
-    assert runs("b", HUNYUAN_SINGLE) == [
+    assert ranges_of("b", HUNYUAN_SINGLE) == [
         "b.0", "b.2", "b.4..b.7", "b.10..b.21", "b.23", "b.25..b.27", "b.31", "b.33",
     ]  # fmt: skip
     assert (len(HUNYUAN_SINGLE), len(WAN)) == (24, 28)
