@@ -15,7 +15,7 @@ from diffcache.config import CacheConfig
 from diffcache.engine.scopes import LoopScope, PipelineScope, entered
 from diffcache.hooks.attachments import forget, is_paused, own_attachment, register, release, users_of
 from diffcache.hooks.callbacks import arguments_of, hidden_from_callbacks
-from diffcache.hooks.class_swap import swap_in, swapped
+from diffcache.hooks.class_swap import Override, swap_in, swapped
 from diffcache.hooks.watcher import unit_members
 from diffcache.host.compiled import each_uncompiled, uncompiled
 from diffcache.host.components import denoisers_of, noise_schedulers_of, refuse_foreign_cache

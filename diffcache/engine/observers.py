@@ -13,7 +13,7 @@ class Observer:
     """Looks on at a run.
 
     Attributes:
-        shadow: every place is computed; where the method would have reused, prediction and truth are compared.
+        shadow: every site is computed; where the method would have reused, prediction and truth are compared.
         closed: the run goes on with the prediction (closed loop), not with the truth; for shadows only.
     """
 
@@ -21,13 +21,17 @@ class Observer:
     closed = False
 
     def computing(self, denoiser: str, step: Step) -> None:
-        """A place is about to be computed; not told of a place inside a denoiser at a branch's first call."""
+        """A site is about to be computed. Not called for a site inside a denoiser at a branch's first call."""
 
     def computed(
         self, denoiser: str, step: Step, features: Sequence[Tensor], outputs: Sequence[Tensor]
     ) -> None:
-        """A place has been computed, in a shadow also where it would have been reused: its features (what is stored of
-        it, or would be), and what it returned, one tensor for each stream."""
+        """A site has been computed, in a shadow also where it would have been reused.
+
+        Args:
+            features: what is stored of it, or would be, one tensor for each stream.
+            outputs: what it returned, likewise.
+        """
 
     def measured(self, denoiser: str, step: Step, signal: Sequence[float]) -> None:
         """The method's signal at a tick, one number for each stream."""
@@ -40,9 +44,15 @@ class Observer:
         truth: Sequence[Tensor],
         features: Sequence[Tensor],
     ) -> Sequence[Tensor]:
-        """A place would have been reused: its outputs as predicted and as computed, and its features. `computed` follows.
+        """A site would have been reused. `computed` is called next.
 
-        Returns the outputs that the run goes on with.
+        Args:
+            guess: its outputs as predicted.
+            truth: its outputs as computed.
+            features: what would be stored of it.
+
+        Returns:
+            The outputs that the run goes on with.
         """
         return guess if self.closed else truth
 

@@ -16,12 +16,12 @@ OFF_BOUND = "the last prediction was off by more than the bound"
 class Watch:
     """Tells when a predictor does worse than holding, and when both are off by too much.
 
-    What it learns at one computed tick holds until the next. It costs one small reduction per computed tick, read back
-    when the next decision is made.
+    It compares both with the truth at each computed tick, and goes by that until the next one. That costs one small
+    reduction per computed tick, which is read from the device when the next decision is made.
 
     Args:
-        bound: largest error of the better of the two, as a fraction of the output (mean absolute values), at which
-            ticks are still reused.
+        bound: ticks are reused while the better of the two has at most this error, as a fraction of the output (mean
+            absolute values).
     """
 
     def __init__(self, bound: float) -> None:
@@ -31,17 +31,17 @@ class Watch:
         self._compared = False
 
     def note(self, errors: Tensor) -> None:
-        """How far what is `COMPARED` was from what was computed (see `errors_of`); reads nothing."""
+        """Takes the errors of what is `COMPARED` (see `errors_of`) at a computed tick. Reads nothing from the device."""
         self._errors, self._compared = errors, True
 
     def trusts_prediction(self, ahead: int) -> bool:
-        """Prediction was no worse than holding; until that has been seen, one tick `ahead` is as far as it is trusted."""
+        """Whether prediction was no worse than holding. Until the first comparison it is trusted for one tick `ahead` only."""
         trusted, _ = self._read()
         return trusted and (self._compared or ahead <= 1)
 
     @property
     def trusts_any(self) -> bool:
-        """The better of the two was within the bound."""
+        """Whether the better of the two was within the bound."""
         return self._read()[1]
 
     def _read(self) -> tuple[bool, bool]:

@@ -18,7 +18,7 @@ from diffcache.schedulers.steps import MODEL
 
 @dataclass(frozen=True)
 class PlannedSite:
-    """A place that is cached.
+    """A site that is cached.
 
     Attributes:
         denoiser: whose.
@@ -90,13 +90,13 @@ class Plan:
             work = f"at most {self.most or ticks} of {ticks} ticks: depends on the run"
         elif self.decided == "more":
             work = f"at least {work}: a watch may ask for more"
-        places = "host memory" if self.on_host else "memory of the device"
+        memory = "host memory" if self.on_host else "memory of the device"
         lines = [f"{self.method}:"]
         lines += [f"  {line}" for line in _site_lines(self.sites)]
         lines += [f"  passes    {name}: {rule}" for name, rule in self.passes.items()]
         lines.append(f"  computes  {work}")
         size = self.host_bytes if self.on_host else self.cache_bytes
-        lines.append(f"  holds     {size / 2**20:.2f} MiB, {self.storage or 'as computed'}, in {places}")
+        lines.append(f"  holds     {size / 2**20:.2f} MiB, {self.storage or 'as computed'}, in {memory}")
         lines += [f"  note      {note}" for note in self.notes]
         return "\n".join(lines)
 
@@ -167,7 +167,7 @@ def _decided(engines: Sequence[MetaEngine], config: CacheConfig) -> str:
 
 
 def _site_lines(sites: Sequence[PlannedSite]) -> list[str]:
-    """One line for each denoiser and kind of place."""
+    """One line for each denoiser and kind of site."""
     groups: dict[tuple[str, str], list[PlannedSite]] = {}
     for site in sites:
         groups.setdefault((site.denoiser, site.kind), []).append(site)
