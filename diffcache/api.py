@@ -110,7 +110,7 @@ def accelerate(
         if quantize is not None:
             undone_on_error.enter_context(quantising(denoisers, quantize, keep_original))
         if speedup is not None or quality is not None:
-            config, options = _aimed(target, config, speedup, quality, options)
+            config, options = _aimed(target, config, speedup, quality, options), {}
         resolved = _for_denoisers(_chosen(config, options, DEFAULT), denoisers)
         if quantize is not None:
             undone_on_error.enter_context(repaired(denoisers, resolved))
@@ -254,19 +254,21 @@ def _for_denoisers(config: MethodConfig, denoisers: Mapping[str, nn.Module]) -> 
 
 def _aimed(
     target: Any, config: Any, speedup: float | None, quality: float | None, options: dict[str, Any]
-) -> tuple[MethodConfig | Schedule, dict[str, Any]]:
-    """The method for a speed-up or a quality that was asked for, and the options that it has not used."""
+) -> MethodConfig | Schedule:
+    """The method for a speed-up or a quality that was asked for."""
     if config not in (None, "budget") or (speedup is not None and quality is not None):
         raise ConfigError("speedup= and quality= choose the method themselves: pass one of them alone.")
     if speedup is not None:
-        return BudgetConfig.of(speedup=speedup, **options), {}
+        return BudgetConfig.of(speedup=speedup, **options)
     if "prompts" not in options:
         raise ConfigError(
             "quality= is measured on your prompts: pass prompts=[...] as well, or a schedule from diffcache.tune()."
         )
-    from diffcache.profiling.searching.tuning import tune  # measuring is above this module, and heavy
+    from diffcache.profiling.searching.tuning import (
+        tune,
+    )  # measures, so it is imported only where it is needed
 
-    return tune(target, quality=quality, **options), {}
+    return tune(target, quality=quality, **options)
 
 
 def _method(name: str) -> type[MethodConfig]:

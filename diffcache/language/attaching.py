@@ -20,7 +20,7 @@ from diffcache.language.session import ModelCaller, PlainCaller, Session
 
 @dataclass(eq=False)
 class LanguageAttachment(Attachment):
-    """Of a language model, or of a pipeline around one.
+    """What is attached to a language model, or to a pipeline around one.
 
     Attributes:
         config: its method.
@@ -41,7 +41,7 @@ class LanguageAttachment(Attachment):
 
 
 def is_language(target: object) -> bool:
-    """Whether `accelerate` hands the target over to this part of the library."""
+    """Whether the target is a language model, or a pipeline around one."""
     return is_language_model(target) or pipelines.is_language_pipeline(target)
 
 

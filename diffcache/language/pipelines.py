@@ -75,7 +75,7 @@ def is_language_pipeline(target: object) -> bool:
 
 
 def pipeline_members(base: type, start_run: Callable[[Any], StartRun | None]) -> dict[str, Any]:
-    """Of the swapped pipeline class; `start_run(pipe)` says how a run of it starts, None for one without a cache."""
+    """What the swapped pipeline class overrides. `start_run(pipe)` starts a run through the cache, or is None for a plain run."""
 
     @functools.wraps(base.__call__)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -111,7 +111,7 @@ def _running(run: PipelineRun | None) -> Iterator[None]:
 
 
 def _model_members(base: type) -> dict[str, Any]:
-    """Of the class that a pipeline's model has during a run: its calls go through the session."""
+    """What the swapped class of a pipeline's model overrides during a run: its calls go through the session."""
 
     @functools.wraps(base.__call__)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,7 +1,7 @@
 """Backbone: how a family of language models is called part by part, so that some rows can be computed alone.
 
-Models are not edited: a backbone names a model's own sub-modules. Whether it does so rightly is found out by comparing
-with the model's own forward before anything is attached (`families.py`).
+Models are not edited: a backbone names a model's own sub-modules. Before anything is attached, what it computes is compared
+with the model's own forward (`families.py`).
 """
 
 from abc import ABC, abstractmethod
@@ -42,7 +42,7 @@ class Backbone(ABC):
 
     @property
     def scale(self) -> float:
-        """What the products of queries and keys are multiplied by."""
+        """The factor of the products of queries and keys."""
         return float(self.head_dim**-0.5)
 
     @property
@@ -72,7 +72,7 @@ class Backbone(ABC):
 
     @abstractmethod
     def finish(self, layer: int, hidden: Tensor, attended: Tensor) -> Tensor:
-        """The layer's output [b, n, width] from its input and what attention gave, [b, n, H * D]."""
+        """The layer's output [b, n, width] from its input and its attention's output [b, n, H * D]."""
 
     @abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which family a language model belongs to, and whether its parts were named rightly."""
+"""Which family a language model belongs to, and whether its backbone computes what the model computes."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ _COARSE = 0.1
 
 
 def is_language_model(target: object) -> bool:
-    """A model of tokens, whatever its family; a denoiser with a vocabulary (OmniGen, aMUSEd's) is none."""
+    """Whether this is a model of tokens, of whatever family. A denoiser with a vocabulary (OmniGen, aMUSEd's) is not one."""
     from diffusers import ModelMixin
 
     has_vocabulary = hasattr(getattr(target, "config", None), "vocab_size")
@@ -51,7 +51,7 @@ def backbone_of(model: Any) -> Backbone:
 
 @torch.no_grad()
 def verify(model: Any) -> None:
-    """Two short model calls: tokens must see what follows them, and the parts must add up to the model's forward.
+    """Checks with two short model calls that tokens attend what follows them, and that the backbone computes the model's forward.
 
     Raises:
         TargetError: the model is causal, in training mode with dropout, or computes something that its backbone does

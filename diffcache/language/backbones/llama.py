@@ -27,7 +27,7 @@ class LlamaLike(Backbone):
 
     @cached_property
     def _attention(self) -> Callable[..., tuple[Tensor, Any]]:
-        """What the model's configuration asks for. Looked up once for each run: the configuration takes its time."""
+        """The attention function that the model's configuration asks for. Looked up once for each run, because that is slow."""
         kind = self.model.config._attn_implementation
         function: Callable[..., tuple[Tensor, Any]] = ALL_ATTENTION_FUNCTIONS.get_interface(
             kind, self._source.eager_attention_forward

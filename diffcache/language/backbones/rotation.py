@@ -1,4 +1,4 @@
-"""Whether a model rotates queries and keys as the kernel does, found out by trying."""
+"""Whether a model rotates queries and keys as the kernel does: both rotate the same numbers, and are compared."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from diffcache.language.backbones.base import Backbone, Rotary
 
 
 def kernel_tables(net: Backbone, tables: Rotary) -> Rotary | None:
-    """The model's rotary tables as `rope_scatter` takes them; None where its results are not the model's to the bit.
+    """The model's rotary tables as `rope_scatter` takes them; None where its results differ from the model's in any bit.
 
     Args:
         tables: cosine and sine [1, S, D or less], of all positions.

@@ -1,4 +1,4 @@
-"""LanguageConfig: what a method for language models is - which rows are computed, and by which walk."""
+"""LanguageConfig: what a method for language models is: which rows are computed, and by which walk."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from diffcache.method_config import MethodConfig
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageConfig(MethodConfig):
-    """One method for language models: the rows of a model call follow from the canvas.
+    """One method for language models. The canvas alone decides which rows a model call computes.
 
     Attributes:
         warmup_steps: model calls at the start of a run that compute everything. None: none but the first.

@@ -1,4 +1,4 @@
-"""Block-causal caching (LLaDA2, arXiv 2512.15745): what lies before the block is computed once and final."""
+"""Block-causal caching (LLaDA2, arXiv 2512.15745): what lies before the block is computed once."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -17,9 +17,9 @@ from diffcache.method_config import method
 class BlockCausalConfig(LanguageConfig):
     """Computes the block, which sees itself and what is before it, never what follows.
 
-    One more pass for each finished block (and one for the prompt) makes its keys and values final; an edit, or a guard,
-    makes them all anew. Exact for a model that was trained with blocks which see no later block, as long as the prompt
-    is one block to it; for any other an approximation that leaves out the masks behind the block.
+    One more pass for each finished block, and one for the prompt, computes its final keys and values. An edit or a guard
+    computes them all again. This is exact for a model that was trained with blocks that see no later block, if it takes
+    the prompt as one block. For any other model it is an approximation: the masks behind the block are left out.
     """
 
     name: ClassVar[str] = "block-causal"

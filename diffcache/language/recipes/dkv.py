@@ -18,8 +18,8 @@ from diffcache.schedulers.errors import ConfigError
 class DKVDecodeConfig(LanguageConfig):
     """dKV-Cache-Decode. Computes masks, and the tokens that the call before has written (the one-step delay).
 
-    Every token is kept from the call on that first sees it. The authors keep nothing of a block's first call and so
-    compute its second in full as well; here the first is kept, and the second computes like the others.
+    Every token is kept from the first call in which it is computed. The authors keep nothing of a block's first call and so
+    compute the second one in full as well; here the first is kept, and the second computes like the others.
 
     Attributes:
         interval: calls between two full ones, counted from the block's first (published: 8 for LLaDA, 4 for Dream).

@@ -1,4 +1,4 @@
-"""dLLM-Cache (arXiv 2506.06295): prompt and answer refreshed now and then, and the rows whose values drift."""
+"""dLLM-Cache (arXiv 2506.06295): refreshes prompt and answer at intervals, and the rows whose values drift in between."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,7 +18,7 @@ from diffcache.schedulers.errors import ConfigError
 class DLLMCacheConfig(LanguageConfig):
     """Stores keys, values and what each layer adds; in each layer the rows whose values changed most are computed.
 
-    After an edit everything is computed once, since the row that was edited need not be among those.
+    After an edit everything is computed once, because the edited row need not be among those that changed most.
 
     Attributes:
         prompt_interval: calls between two refreshes of the prompt, K_p (published for LLaDA-Instruct: 50).

@@ -1,4 +1,4 @@
-"""Elastic-Cache (arXiv 2510.14973): a sliding window, and a refresh from the layer on whose attention drifts."""
+"""Elastic-Cache (arXiv 2510.14973): a sliding window; layers above one whose attention drifts are refreshed."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -17,10 +17,10 @@ from diffcache.method_config import method
 @method
 @dataclass(frozen=True, kw_only=True)
 class ElasticCacheConfig(LanguageConfig):
-    """Computes the first masks, the tokens just written, and the most attended tokens, which tell when it is time.
+    """Computes the first masks, the tokens just written, and the most attended tokens, whose drift says when to refresh.
 
     Defaults are the authors'. Unlike their code it takes batches and padding: texts in a batch are refreshed together,
-    by the one that drifts most.
+    when the one that drifts most needs it.
 
     Attributes:
         threshold: gamma, the cosine between a tracked token's old and new attention below which the layers above are

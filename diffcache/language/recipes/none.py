@@ -11,7 +11,7 @@ from diffcache.method_config import method
 @method
 @dataclass(frozen=True, kw_only=True)
 class NoneConfig(LanguageConfig):
-    """Computes everything, through the cache's machinery. Its tokens are those of the plain sampler, to the bit."""
+    """Computes everything, but through the cache. It writes exactly the tokens of the plain model."""
 
     name: ClassVar[str] = "none"
 

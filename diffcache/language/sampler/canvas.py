@@ -1,4 +1,4 @@
-"""Canvas: a batch of texts being written, and what a policy may know of it."""
+"""Canvas: a batch of texts that are being written, and what a method may know of them."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -72,7 +72,7 @@ class Canvas:
 
     @cached_property
     def in_block(self) -> Tensor:
-        """Bool [S]."""
+        """Bool [S]: in the block that is being written."""
         return self._reached & (self.positions >= self.block.start)
 
     @cached_property
@@ -84,7 +84,7 @@ class Canvas:
         return self.positions < self.block.stop
 
     def enter(self, block: range) -> None:
-        """The next block begins, maybe in a text that has grown."""
+        """Begins the next block, maybe in a text that has grown."""
         self.block, self.block_step = block, 0
         self._forget("positions", "masked", "candidates", "in_block", "_answer", "_reached")
 
@@ -95,7 +95,7 @@ class Canvas:
         self._forget("masked", "candidates")
 
     def advance(self) -> None:
-        """A model call is over."""
+        """Ends a model call."""
         self.step += 1
         self.block_step += 1
         self.edited = False
@@ -106,5 +106,5 @@ class Canvas:
 
 
 def first(wanted: Tensor, count: int) -> Tensor:
-    """The first `count` positions of each row of `wanted` [b, S] where it holds."""
+    """Bool [b, S]: in each row of `wanted` [b, S] the first `count` positions where it is True."""
     return wanted & (wanted.cumsum(dim=1) <= count)

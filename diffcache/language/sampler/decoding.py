@@ -1,4 +1,4 @@
-"""Decode rules: which of the candidates are committed, given how sure the model is of each. They know no cache."""
+"""Decode rules: which of the candidates are committed, given the model's confidence in each. They do not depend on the cache."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -48,9 +48,9 @@ class Threshold(Rule):
 
 @dataclass(frozen=True)
 class Factor(Rule):
-    """The longest run of most confident ones whose n-th reaches 1 - factor / (n + 1), and one at least.
+    """The most confident ones, as long as the n-th has a confidence of at least 1 - factor / (n + 1); one in any case.
 
-    Fast-dLLM v2's rule: n tokens are committed together where n is small enough for the confidence of the n-th.
+    Fast-dLLM v2's rule: the more tokens are committed together, the more confident the model must be in each.
     """
 
     factor: float
@@ -98,6 +98,6 @@ def draw(
 
 
 def quota(masked: Tensor, step: Tensor, steps: int) -> Tensor:
-    """How many of `masked` [b, S] (at the block's begin) step 0, 1, ... [n] of `steps` commits, int64 [b, n]; 1 at least."""
+    """How many tokens each `step` [n] of `steps` commits, int64 [b, n], at least 1; `masked` [b, S] as the block began."""
     total = masked.sum(dim=1, keepdim=True)
     return (total // steps + (step < total % steps)).clamp(min=1)

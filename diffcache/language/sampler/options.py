@@ -70,7 +70,7 @@ class DecodeOptions:
 
 
 def check_prompts(net: Backbone, input_ids: Tensor, attention_mask: Tensor | None) -> None:
-    """Whether the prompts are a batch of tokens that the model can go on with.
+    """Checks that the prompts are a batch of tokens that the model can continue.
 
     Raises:
         ConfigError: they are no tokens [b, P], or too few; the mask has another shape, or leaves a gap before the answer.
@@ -97,7 +97,7 @@ def check_prompts(net: Backbone, input_ids: Tensor, attention_mask: Tensor | Non
 
 
 def check_edit(edited: Tensor, tokens: Tensor) -> None:
-    """Whether what a callback returned can stand in place of `tokens` [b, S].
+    """Checks that what a callback returned can replace `tokens` [b, S].
 
     Raises:
         ConfigError: these are no tokens, or of another shape.
@@ -112,11 +112,11 @@ def check_edit(edited: Tensor, tokens: Tensor) -> None:
 
 
 def blocks_of(canvas: Canvas, block_length: int | None, steps: int | None) -> list[range]:
-    """The blocks in order; the last may be shorter where no quota asks for equal ones.
+    """The blocks in order. The last may be shorter, unless a quota needs blocks of one size.
 
     Args:
-        block_length: None: `BLOCK_LENGTH`; the whole answer where a window moves through it, or where a quota does not
-            come out even in such blocks.
+        block_length: None: `BLOCK_LENGTH`; the whole answer where there is a window, or where a quota does not come out
+            even in such blocks.
         steps: model calls of a quota; None for another rule.
 
     Raises:
@@ -137,7 +137,7 @@ def blocks_of(canvas: Canvas, block_length: int | None, steps: int | None) -> li
 
 
 def _even(size: int, block: int, steps: int | None) -> bool:
-    """Whether a quota of `steps` calls is the same in all blocks; any other rule (None) takes them as they come."""
+    """Whether a quota of `steps` calls is the same in all blocks; True for any other rule (None)."""
     return steps is None or (size % block == 0 and steps % (size // block) == 0)
 
 
@@ -145,7 +145,7 @@ def mask_id_of(model: Any, given: int | None) -> int:
     """The mask token.
 
     Raises:
-        ConfigError: nobody says which it is, or it is none of the vocabulary.
+        ConfigError: it is neither given nor in the model's configuration, or it is not in the vocabulary.
     """
     found = getattr(model.config, "mask_token_id", None) if given is None else given
     if found is None:

@@ -72,24 +72,24 @@ def generate(
         model: accelerated, or plain.
         input_ids: int64 [b, P].
         attention_mask: [b, P], 0 at padding, which is never attended; pad on the left.
-        block_length: how many tokens are written before the next are begun. None: 32; all of them with a window, which
-            moves by itself, and where a quota does not come out even in blocks of 32.
+        block_length: how many tokens are written before the next ones are begun. None: 32; all of them where there is a
+            window, and where a quota does not come out even in blocks of 32.
         steps: model calls; None for one token each. Only without threshold and factor.
-        threshold: commit what the model gives at least this probability, and one token in any case.
-        factor: commit n tokens together while the n-th has a probability of 1 - factor / (n + 1) at least.
-        window: commit none but the first so many masks. None: all of the block, or the method's own window.
+        threshold: commit tokens that have at least this probability, and one in any case.
+        factor: commit n tokens together while the n-th has a probability of at least 1 - factor / (n + 1).
+        window: commit only the first so many masks. None: all of the block, or the method's own window.
         temperature: 0 takes the most likely token.
-        remasking: which candidates come first, the most confident or random ones (then without threshold and factor).
+        remasking: which candidates come first: the most confident ones, or random ones (without threshold and factor).
         mask_token_id, eos_token_id: None: as the model's configuration says.
         eos_early_stop: write nothing behind a text's first EOS, and stop when no text has anything left.
-        seed: of temperature and random order; None for PyTorch's own state.
+        seed: of temperature and random order; None for PyTorch's own random state.
         progress: show a progress bar over tokens.
-        callback: called after each model call with its number and the tokens [b, P + G]; tokens that it returns
-            replace them: a changed token is computed anew, and where they hold the mask it is written again.
+        callback: called after each model call with its number and the tokens [b, P + G]. What it returns replaces them:
+            a changed token is computed again, and a mask is written again.
 
     Raises:
-        ConfigError: texts that are no batch of tokens, options out of range, that exclude each other or do not divide,
-            or a model without mask token.
+        ConfigError: prompts that are no batch of tokens; options that are out of range, exclude each other or do not come
+            out even; a model without mask token.
         TargetError: a model of no known family, or a model call that says nothing about what may be written.
     """
     options = DecodeOptions(

@@ -12,15 +12,15 @@ from diffcache.language.walks.base import Walk
 
 
 class BlockWalk(Walk):
-    """Computes what lies before a new block once and for all, each part up to its own end; then the block at every call.
+    """Computes each part before the block once, seeing nothing behind its own end, and the block at every call.
 
-    A full call computes all parts again, one after the other. The rows follow from the canvas, whatever is asked for.
+    A full call computes all parts again, one after the other. The canvas says which rows that are, whatever is asked for.
     """
 
     def __init__(self, net: Backbone, cache: TokenKVCache, report: LanguageReport) -> None:
         super().__init__(net, cache, report)
         self._ends: tuple[int, ...] = ()
-        self._final = 0  # positions before it are computed once and for all
+        self._final = 0  # the positions before it are computed
 
     def __call__(self, canvas: Canvas, rows: Rows, full: bool) -> tuple[Tensor, Rows]:
         block = slice(max(canvas.block.start - self.net.token_shift, 0), canvas.block.stop)
