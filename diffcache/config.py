@@ -30,7 +30,7 @@ class RunFacts:
         denoiser: the denoiser's class name: published defaults depend on it.
         experts: how many denoisers of that class the pipeline has (Wan 2.2 has two).
         num_ticks: length of the run; None where it is unknown.
-        site: the denoiser's name in the target.
+        denoiser: the denoiser's name in the target.
         sigmas: noise level of each tick; None where unknown.
         noise_scheduler: its class name; None in a hand-written loop.
         latents: shapes of the denoiser's latents, without the batch dimension.
@@ -41,10 +41,10 @@ class RunFacts:
         separable: rows of a batch can be computed alone.
     """
 
-    denoiser: str
+    denoiser_class: str
     experts: int = 1
     num_ticks: int | None = None
-    site: str = "denoiser"
+    denoiser: str = "denoiser"
     sigmas: tuple[float, ...] | None = None
     noise_scheduler: str | None = None
     latents: tuple[tuple[int, ...], ...] = ()
@@ -121,11 +121,13 @@ class CacheConfig(MethodConfig):
         self._choose("cache_dtype", None, *DTYPES)
         self._choose("cache_device", None, "cpu")
         self._choose("hindsight", None, True, False)
+        if self.hindsight is None:
+            object.__setattr__(self, "hindsight", self.own_hindsight)
 
     def check(self, denoisers: Mapping[str, nn.Module]) -> None:
         """Raises ScheduleError where the method was made for other denoisers than these."""
 
-    def places(self, run: RunFacts) -> tuple[str, ...]:
+    def sites(self, run: RunFacts) -> tuple[str, ...]:
         """Where: "model" for the whole denoiser, or sites inside it (see `diffcache.discovery.site_names`)."""
         return (MODEL,)
 
@@ -138,20 +140,15 @@ class CacheConfig(MethodConfig):
         """What is stored: what the denoiser adds to its latent (True), or its output as it is."""
         return True
 
-    @property
-    def storage(self) -> str | None:
-        """What features are rounded to (see `cache_dtype`)."""
-        return self.cache_dtype
-
     def format(self, run: RunFacts) -> Format:
         """How a run's stores keep what they are given."""
         away = self.cache_device is not None and run.device.type != self.cache_device
-        return format_of(self.storage, HostMemory(run.device) if away else None)
+        return format_of(self.cache_dtype, HostMemory(run.device) if away else None)
 
     @property
-    def looks_back(self) -> bool:
-        """Whether computed ticks correct the reused ones (see `hindsight`)."""
-        return bool(self.hindsight)
+    def own_hindsight(self) -> bool | None:
+        """What `hindsight` becomes where it is left open; None to leave it open."""
+        return False
 
     @property
     def watch(self) -> float | None:
@@ -159,7 +156,7 @@ class CacheConfig(MethodConfig):
         return None
 
     @property
-    def by_sample(self) -> bool:
+    def per_sample(self) -> bool:
         """Whether each sample of a batch is decided by itself."""
         return False
 

@@ -34,7 +34,7 @@ class Step(NamedTuple):
     training_time: float | None = None
     weight: float = 1.0
 
-    def place(self, denoiser: str) -> str:
+    def full_name(self, denoiser: str) -> str:
         """The site's name in reports and schedules: the denoiser's, followed by that of a site inside it."""
         return denoiser if self.site == MODEL else f"{denoiser}.{self.site}"
 

@@ -15,4 +15,4 @@ class Table(CacheScheduler):
         self.denoiser = denoiser
 
     def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
-        return self.schedule.decision(step.place(self.denoiser), step.branch, step.tick)
+        return self.schedule.decision(step.full_name(self.denoiser), step.branch, step.tick)

@@ -18,7 +18,7 @@ def facts_of(denoisers: Mapping[str, nn.Module], name: str) -> RunFacts:
     kinds = Counter(type(uncompiled(module)).__name__ for module in denoisers.values())
     plain = uncompiled(denoisers[name])
     kind = type(plain).__name__
-    return RunFacts(kind, kinds[kind], site=name, blocks=block_counts(plain))
+    return RunFacts(kind, kinds[kind], denoiser=name, blocks=block_counts(plain))
 
 
 def units_of(denoisers: Mapping[str, nn.Module], config: CacheConfig) -> list[nn.Module]:
@@ -31,11 +31,11 @@ def units_of(denoisers: Mapping[str, nn.Module], config: CacheConfig) -> list[nn
     found: list[nn.Module] = []
     for name, module in denoisers.items():
         facts = facts_of(denoisers, name)
-        sites = config.places(facts)
+        sites = config.sites(facts)
         if is_inside(sites):
             if config.hindsight:
                 raise ConfigError(f"hindsight= is for whole denoisers: leave it out for {', '.join(sites)}.")
-            units, tap = _visible(facts.denoiser, module, sites), config.tap(facts)
+            units, tap = _visible(facts.denoiser_class, module, sites), config.tap(facts)
             found += [*units.values(), *(tap.modules(units) if tap else ())]
     return list({id(module): module for module in found}.values())
 

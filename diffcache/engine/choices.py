@@ -56,7 +56,7 @@ def choices_of(config: CacheConfig, facts: RunFacts) -> Choices:
     corrector = config.corrector(facts)
     return Choices(
         facts=facts,
-        sites=config.places(facts),
+        sites=config.sites(facts),
         tap=config.tap(facts),
         residual=config.residual,
         scheduler=lambda: config.scheduler(facts),
@@ -64,10 +64,10 @@ def choices_of(config: CacheConfig, facts: RunFacts) -> Choices:
         watch=config.watch,
         predictor=config.predictor_for(facts),
         corrector=corrector,
-        hindsight=config.looks_back and facts.evolves and corrector is None,
+        hindsight=bool(config.hindsight) and facts.evolves and corrector is None,
         format=config.format(facts),
-        cache_dtype=config.storage,
+        cache_dtype=config.cache_dtype,
         guidance=config.guidance(facts),
-        per_sample=config.by_sample,
+        per_sample=config.per_sample,
         each_branch=config.each_branch,
     )

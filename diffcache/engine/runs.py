@@ -137,10 +137,10 @@ class Run:
         module, times = served.module, self.timetable
         sigmas = times.of_run()
         return RunFacts(
-            denoiser=type(module).__name__,
+            denoiser_class=type(module).__name__,
             experts=served.experts,
             num_ticks=times.num_ticks,
-            site=served.name,
+            denoiser=served.name,
             sigmas=None if sigmas is None else tuple(sigmas),
             noise_scheduler=times.noise_scheduler,
             blocks=block_counts(module),

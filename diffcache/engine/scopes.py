@@ -150,7 +150,7 @@ class Scope:
 
     def _measure_influence(self, noise_scheduler: Any) -> None:
         """A loop is about to begin over this noise scheduler's timesteps; None where it is unknown."""
-        if noise_scheduler is not None and self.config is not None and self.config.looks_back:
+        if noise_scheduler is not None and self.config is not None and self.config.hindsight:
             self.influence = Influence(noise_scheduler, sigmas_of(noise_scheduler))
 
 

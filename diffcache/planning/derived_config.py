@@ -44,8 +44,8 @@ class DerivedConfig(CacheConfig):
     def check(self, denoisers: Mapping[str, nn.Module]) -> None:
         self.base.check(denoisers)
 
-    def places(self, run: RunFacts) -> tuple[str, ...]:
-        return self.base.places(run)
+    def sites(self, run: RunFacts) -> tuple[str, ...]:
+        return self.base.sites(run)
 
     def tap(self, run: RunFacts) -> Tap | None:
         return self.base.tap(run)
@@ -54,24 +54,16 @@ class DerivedConfig(CacheConfig):
     def residual(self) -> bool:
         return self.base.residual
 
-    @property
-    def storage(self) -> str | None:
-        return self.base.storage
-
     def format(self, run: RunFacts) -> Format:
         return self.base.format(run)
-
-    @property
-    def looks_back(self) -> bool:
-        return self.base.looks_back
 
     @property
     def watch(self) -> float | None:
         return self.base.watch
 
     @property
-    def by_sample(self) -> bool:
-        return self.base.by_sample
+    def per_sample(self) -> bool:
+        return self.base.per_sample
 
     @property
     def each_branch(self) -> bool:

@@ -34,9 +34,9 @@ class HeldRing:
     depth: int
     count: int
 
-    def bytes_in(self, storage: str | None) -> int:
+    def bytes_in(self, cache_dtype: str | None) -> int:
         """In a format by name (see `cache_dtype`)."""
-        return _bytes_in(self.forms, self.depth, self.count, storage)
+        return _bytes_in(self.forms, self.depth, self.count, cache_dtype)
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class Footprint:
     features: tuple[HeldRing, ...] = ()
     others: int = 0
 
-    def bytes_in(self, storage: str | None) -> int:
-        return self.others + sum(ring.bytes_in(storage) for ring in self.features)
+    def bytes_in(self, cache_dtype: str | None) -> int:
+        return self.others + sum(ring.bytes_in(cache_dtype) for ring in self.features)
 
 
 def held_by(engines: Iterable[Engine]) -> Footprint:
@@ -87,12 +87,12 @@ def _rings(denoiser: str, site: str, branch: str, store: Store) -> list[HeldRing
 
 
 @lru_cache(maxsize=1024)
-def _bytes_in(forms: tuple[Form, ...], depth: int, count: int, storage: str | None) -> int:
+def _bytes_in(forms: tuple[Form, ...], depth: int, count: int, cache_dtype: str | None) -> int:
     """Fills a ring of that format, without content."""
     ring: Ring = deque(maxlen=depth)
     blanks = [(torch.empty(shape, dtype=dtype, device="meta"), residual) for shape, dtype, residual in forms]
     for tick in range(count):
-        format_of(storage).push(
+        format_of(cache_dtype).push(
             ring, tick, [(blank, blank if residual else None) for blank, residual in blanks]
         )
     return bytes_in_ring(ring)

@@ -55,13 +55,13 @@ class AtSites(DerivedConfig):
     """A method at some of its sites only.
 
     Attributes:
-        sites: these.
+        kept: these, by denoiser and site.
     """
 
-    sites: frozenset[SiteKey]
+    kept: frozenset[SiteKey]
 
-    def places(self, run: RunFacts) -> tuple[str, ...]:
-        return tuple(sorted(name for denoiser, name in self.sites if denoiser == run.site))
+    def sites(self, run: RunFacts) -> tuple[str, ...]:
+        return tuple(sorted(name for denoiser, name in self.kept if denoiser == run.denoiser))
 
 
 def _config_within(config: CacheConfig, plan: Plan, bound: int) -> CallConfig:
@@ -80,7 +80,9 @@ def _candidates(config: CacheConfig, plan: Plan, bound: int) -> Iterator[tuple[C
     """The method with ever more changed for the bound, each form with the bytes that it would hold."""
     yield CallConfig(config), plan.cache_bytes
     narrowest, notes = config, tuple[str, ...]()
-    for storage in NARROWER[NARROWER.index(config.storage) + 1 :] if config.storage in NARROWER else ():
+    for storage in (
+        NARROWER[NARROWER.index(config.cache_dtype) + 1 :] if config.cache_dtype in NARROWER else ()
+    ):
         narrowest, notes = config.replace(cache_dtype=storage), (f"features are kept in {storage}",)
         if not plan.on_host:
             yield CallConfig(narrowest, notes), plan.footprint.bytes_in(storage)
@@ -89,7 +91,7 @@ def _candidates(config: CacheConfig, plan: Plan, bound: int) -> Iterator[tuple[C
             CallConfig(config.replace(cache_device="cpu"), ("features are kept in host memory",)),
             plan.others,
         )
-    sizes = _sizes(plan, narrowest.storage)
+    sizes = _sizes(plan, narrowest.cache_dtype)
     inside = [site for site in sizes if site[1] != MODEL]
     if plan.on_host or len(inside) < 2:
         return
@@ -97,7 +99,7 @@ def _candidates(config: CacheConfig, plan: Plan, bound: int) -> Iterator[tuple[C
         min(inside, key=sizes.__getitem__)
     }
     left_out = f"{len(inside) - len(kept)} of {len(inside)} sites are computed at every tick"
-    fewer = AtSites(base=narrowest, sites=frozenset(kept))
+    fewer = AtSites(base=narrowest, kept=frozenset(kept))
     yield CallConfig(fewer, (*notes, left_out)), plan.footprint.others + sum(sizes[site] for site in kept)
 
 

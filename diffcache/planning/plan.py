@@ -44,7 +44,7 @@ class Plan:
         passes: by denoiser, its guidance passes and how they are told apart.
         foreseen: the run's decisions. An adaptive method's depend on the run: here it computes everything.
         decided: "before" the run, "in" the run (an adaptive method), or before it, and in it a watch may compute "more".
-        storage: format of what is stored (see `cache_dtype`); None for as computed.
+        cache_dtype: format of what is stored (see `cache_dtype`); None for as computed.
         on_host: it lies in host memory.
         on_cpu: the denoisers run on the CPU, whose memory that is.
         most: ticks that are computed at most, where the method bounds them.
@@ -59,7 +59,7 @@ class Plan:
     passes: dict[str, str]
     foreseen: RunReport
     decided: str
-    storage: str | None
+    cache_dtype: str | None
     on_host: bool
     on_cpu: bool
     most: int | None
@@ -76,12 +76,12 @@ class Plan:
     @property
     def cache_bytes(self) -> int:
         """Most bytes that are held at once on the device that computes."""
-        return self.others if self.on_host else self.footprint.bytes_in(self.storage)
+        return self.others if self.on_host else self.footprint.bytes_in(self.cache_dtype)
 
     @property
     def host_bytes(self) -> int:
         """Most bytes that are held at once in host memory instead."""
-        return sum(held.bytes_in(self.storage) for held in self.footprint.features) if self.on_host else 0
+        return sum(held.bytes_in(self.cache_dtype) for held in self.footprint.features) if self.on_host else 0
 
     def __str__(self) -> str:
         ticks, computed = self.foreseen.num_ticks, len(self.foreseen.computed_ticks)
@@ -96,7 +96,7 @@ class Plan:
         lines += [f"  passes    {name}: {rule}" for name, rule in self.passes.items()]
         lines.append(f"  computes  {work}")
         size = self.host_bytes if self.on_host else self.cache_bytes
-        lines.append(f"  holds     {size / 2**20:.2f} MiB, {self.storage or 'as computed'}, in {memory}")
+        lines.append(f"  holds     {size / 2**20:.2f} MiB, {self.cache_dtype or 'as computed'}, in {memory}")
         lines += [f"  note      {note}" for note in self.notes]
         return "\n".join(lines)
 
@@ -106,8 +106,8 @@ def outline(config: CacheConfig, denoisers: dict[str, nn.Module]) -> str:
     lines = [f"diffcache: {config}"]
     for name in denoisers:
         facts = facts_of(denoisers, name)
-        lines.append(f"  caches    {name}: {', '.join(config.places(facts))}")
-    lines.append(f"  holds     features {config.storage or 'as computed'}")
+        lines.append(f"  caches    {name}: {', '.join(config.sites(facts))}")
+    lines.append(f"  holds     features {config.cache_dtype or 'as computed'}")
     lines.append("  plan(target, ...) with a call's arguments tells passes, compute share and bytes")
     return "\n".join(lines)
 
@@ -125,11 +125,11 @@ def plan_of(
     return Plan(
         method=config.name,
         options=config.options(),
-        sites=tuple(site for engine in shown.engines for site in _sites(engine, shown, config.storage)),
+        sites=tuple(site for engine in shown.engines for site in _sites(engine, shown, config.cache_dtype)),
         passes={engine.name: _passes(engine, shown) for engine in shown.engines},
         foreseen=RunReport(config.name, config.options(), shown.records),
         decided=_decided(shown.engines, config),
-        storage=config.storage,
+        cache_dtype=config.cache_dtype,
         on_host=any(config.format(fact).memory.on_host for fact in facts),
         on_cpu=all(fact.device.type == "cpu" for fact in facts),
         most=max((most for most in map(config.most_ticks, facts) if most is not None), default=None),
@@ -139,11 +139,11 @@ def plan_of(
     )
 
 
-def _sites(engine: MetaEngine, shown: DryRun, storage: str | None) -> list[PlannedSite]:
+def _sites(engine: MetaEngine, shown: DryRun, cache_dtype: str | None) -> list[PlannedSite]:
     sizes: dict[str, int] = {}
     for held in shown.fullest.features:
         if held.denoiser == engine.name:
-            sizes[held.site] = sizes.get(held.site, 0) + held.bytes_in(storage)
+            sizes[held.site] = sizes.get(held.site, 0) + held.bytes_in(cache_dtype)
     known = engine.sites or (Site(MODEL, MODEL, (), (), 0, 1.0),)
     return [
         PlannedSite(engine.name, site.name, site.kind, site.share, sizes.get(site.name, 0)) for site in known

@@ -51,7 +51,7 @@ class Affine:
 
     def _row(self, step: Step, stream: int, kind: str, value: Tensor) -> Tensor | None:
         for branch in (step.branch, ALL):
-            name = coefficient_name(step.place(self.denoiser), branch, stream, kind)
+            name = coefficient_name(step.full_name(self.denoiser), branch, stream, kind)
             if name in self.coefficients:
                 rows = self.coefficients[name]
                 if rows.device != value.device:

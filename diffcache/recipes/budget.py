@@ -47,8 +47,8 @@ class BudgetConfig(CacheConfig):
         return False
 
     @property
-    def looks_back(self) -> bool:
-        return self.hindsight is not False
+    def own_hindsight(self) -> bool:
+        return True
 
     def most_ticks(self, run: RunFacts) -> int | None:
         return None if run.num_ticks is None else allowed(run.num_ticks, self.speedup)

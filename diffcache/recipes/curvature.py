@@ -44,8 +44,8 @@ class CurvatureConfig(CacheConfig):
         return False
 
     @property
-    def looks_back(self) -> bool:
-        return self.hindsight is not False
+    def own_hindsight(self) -> bool:
+        return True
 
     def predictor_for(self, run: RunFacts) -> Polynomial:
         return Polynomial(self.order, self.axis)

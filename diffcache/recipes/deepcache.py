@@ -43,7 +43,7 @@ class DeepCacheConfig(CacheConfig):
         self._check("power", 1)
         self._choose("spacing", "uniform", "power")
 
-    def places(self, run: RunFacts) -> tuple[str, ...]:
+    def sites(self, run: RunFacts) -> tuple[str, ...]:
         return (f"depth {self.depth}",)
 
     def scheduler(self, run: RunFacts) -> CacheScheduler:

@@ -46,15 +46,11 @@ class EasyCacheConfig(CacheConfig):
         self._check("threshold", 0)
         self._choose("per_sample", True, False)
 
-    @property
-    def by_sample(self) -> bool:
-        return self.per_sample
-
     def scheduler(self, run: RunFacts) -> Accumulator:
-        published, _ = PUBLISHED.get((run.denoiser, run.experts), GENERAL)
+        published, _ = PUBLISHED.get((run.denoiser_class, run.experts), GENERAL)
         return Accumulator(SecantGain(), published if self.threshold is None else self.threshold)
 
     def warmup(self, run: RunFacts) -> int:
-        _, ticks = PUBLISHED.get((run.denoiser, run.experts), GENERAL)
+        _, ticks = PUBLISHED.get((run.denoiser_class, run.experts), GENERAL)
         share = 1.0 if run.num_ticks is None else min(run.num_ticks / PUBLISHED_TICKS, 1.0)
         return round(ticks * share)

@@ -39,6 +39,10 @@ class ERTACacheConfig(CacheConfig):
         self._choose("rectify", True, False)
         self._choose("respace", True, False)
 
+    @property
+    def own_hindsight(self) -> None:
+        return None
+
     def resolved(self) -> CacheConfig:
         if self.calibration is None:
             return self

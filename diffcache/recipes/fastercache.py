@@ -49,7 +49,7 @@ class FasterCacheConfig(CacheConfig):
         for option in ("window", "guidance_window"):
             self._check_numbers(option, 2)
 
-    def places(self, run: RunFacts) -> tuple[str, ...]:
+    def sites(self, run: RunFacts) -> tuple[str, ...]:
         return ("attention",)
 
     def scheduler(self, run: RunFacts) -> Interval:

@@ -33,7 +33,7 @@ class FBCacheConfig(CacheConfig):
         super().__post_init__()
         self._check("threshold", 0)
 
-    def places(self, run: RunFacts) -> tuple[str, ...]:
+    def sites(self, run: RunFacts) -> tuple[str, ...]:
         return ("stack[1..]",)
 
     def tap(self, run: RunFacts) -> Tap:

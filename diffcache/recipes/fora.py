@@ -28,7 +28,7 @@ class FORAConfig(CacheConfig):
         super().__post_init__()
         self._check("interval", 1, whole=True)
 
-    def places(self, run: RunFacts) -> tuple[str, ...]:
+    def sites(self, run: RunFacts) -> tuple[str, ...]:
         return ("sub-layer",)
 
     def scheduler(self, run: RunFacts) -> Interval:

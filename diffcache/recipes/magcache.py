@@ -70,11 +70,11 @@ class MagCacheConfig(CacheConfig):
         self._check_numbers("ratios")
         self._choose("predictor", "hold", "scaled")
 
-    def places(self, run: RunFacts) -> tuple[str, ...]:
+    def sites(self, run: RunFacts) -> tuple[str, ...]:
         return ("stack",)
 
     def scheduler(self, run: RunFacts) -> Magnitude:
-        published, ticks = PUBLISHED.get(run.denoiser, GENERAL), run.num_ticks or 1
+        published, ticks = PUBLISHED.get(run.denoiser_class, GENERAL), run.num_ticks or 1
         threshold = published.threshold if self.threshold is None else self.threshold
         cap = self.max_consecutive_reuses or published.cap
         begin, indices = self.guards(run).warmup_steps, range(len(published.ratios))
@@ -86,12 +86,12 @@ class MagCacheConfig(CacheConfig):
         return Magnitude(self._ratios(run), threshold, cap if threshold else 0, begin, forced)
 
     def warmup(self, run: RunFacts) -> int:
-        retention = PUBLISHED.get(run.denoiser, GENERAL).retention
+        retention = PUBLISHED.get(run.denoiser_class, GENERAL).retention
         return int(retention * (run.num_ticks or 0) + 0.5)
 
     def predictor_for(self, run: RunFacts) -> Predictor:
         return Hold() if self.predictor == "hold" else Scaled(self._ratios(run))
 
     def _ratios(self, run: RunFacts) -> list[float]:
-        published = PUBLISHED.get(run.denoiser, GENERAL).ratios
+        published = PUBLISHED.get(run.denoiser_class, GENERAL).ratios
         return resampled(published if self.ratios is None else self.ratios, run.num_ticks or 1)

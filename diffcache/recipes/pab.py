@@ -40,7 +40,7 @@ class PABConfig(CacheConfig):
             self._check(option, 1, whole=True)
         self._check_numbers("window", 2)
 
-    def places(self, run: RunFacts) -> tuple[str, ...]:
+    def sites(self, run: RunFacts) -> tuple[str, ...]:
         return ("attention",)
 
     def scheduler(self, run: RunFacts) -> BySite:

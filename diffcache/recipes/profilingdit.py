@@ -59,10 +59,12 @@ class ProfilingDiTConfig(CacheConfig):
         if self.shrink_to is not None and (self.interval or 6) < self.shrink_to:
             raise ConfigError(f"profilingdit: shrink_to must be at most interval, not {self.shrink_to!r}.")
 
-    def places(self, run: RunFacts) -> tuple[str, ...]:
+    def sites(self, run: RunFacts) -> tuple[str, ...]:
         if self.blocks is not None:
             return tuple(self.blocks)
-        known = {name: PUBLISHED.get((run.denoiser, name, count), ()) for name, count in run.blocks.items()}
+        known = {
+            name: PUBLISHED.get((run.denoiser_class, name, count), ()) for name, count in run.blocks.items()
+        }
         return tuple(site for name, members in known.items() for site in ranges_of(name, members)) or (
             GENERAL,
         )
@@ -72,7 +74,7 @@ class ProfilingDiTConfig(CacheConfig):
         if self.shrink_to is not None:
             return Ticks(shrinking(begin, run.num_ticks or 50, self.interval or 6, self.shrink_to))
         uniform = Interval(self.interval or 6, first=begin)
-        if self.interval is not None or run.denoiser != "HunyuanVideoTransformer3DModel":
+        if self.interval is not None or run.denoiser_class != "HunyuanVideoTransformer3DModel":
             return uniform
         ticks = (run.num_ticks or 50) / 50
         published = Ticks(round(tick * ticks) for tick in SHRINKING)

@@ -46,14 +46,18 @@ class ReplayConfig(CacheConfig):
     rectify: bool = True
     respace: bool = True
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.cache_dtype is None:  # `check` refuses a schedule whose format is not known
+            object.__setattr__(self, "cache_dtype", self.schedule.predictor.get("cache_dtype"))
+
     @property
     def residual(self) -> bool:
         return bool(self.schedule.predictor.get("basis", "residual") == "residual")
 
     @property
-    def looks_back(self) -> bool:
-        recorded = bool(self.schedule.predictor.get("hindsight", False))
-        return recorded if self.hindsight is None else self.hindsight
+    def own_hindsight(self) -> bool:
+        return bool(self.schedule.predictor.get("hindsight", False))
 
     @property
     def each_branch(self) -> bool:
@@ -71,18 +75,16 @@ class ReplayConfig(CacheConfig):
         """
         raise ConfigError("a schedule is saved by itself: call config.schedule.save_pretrained(folder).")
 
-    @property
-    def storage(self) -> str | None:
-        return self.cache_dtype or self.schedule.predictor.get("cache_dtype")
-
-    def places(self, run: RunFacts) -> tuple[str, ...]:
+    def sites(self, run: RunFacts) -> tuple[str, ...]:
         inside = [
-            site[len(run.site) + 1 :] for site in self.schedule.table if site.startswith(f"{run.site}.")
+            site[len(run.denoiser) + 1 :]
+            for site in self.schedule.table
+            if site.startswith(f"{run.denoiser}.")
         ]
         return tuple(site for site in inside if site != GUIDANCE) or (MODEL,)
 
     def guidance(self, run: RunFacts) -> GuidanceRule | None:
-        if f"{run.site}.{GUIDANCE}" not in self.schedule.table:
+        if f"{run.denoiser}.{GUIDANCE}" not in self.schedule.table:
             return None
         boosts = self.schedule.predictor["guidance"]
         low, high = (Boost(factor, (begin, end)) for factor, begin, end in (boosts["low"], boosts["high"]))
@@ -98,9 +100,9 @@ class ReplayConfig(CacheConfig):
             raise ScheduleError(f"predictor.basis: must be residual or output, not {basis!r}.")
         if not isinstance(self.schedule.predictor.get("hindsight", False), bool):
             raise ScheduleError("predictor.hindsight: must be true or false.")
-        if self.storage not in (None, *DTYPES):
+        if self.cache_dtype not in (None, *DTYPES):
             raise ScheduleError(
-                f"predictor.cache_dtype: must be one of {', '.join(DTYPES)}, not {self.storage!r}."
+                f"predictor.cache_dtype: must be one of {', '.join(DTYPES)}, not {self.cache_dtype!r}."
             )
         unknown = [site for site in self.schedule.table if site.split(".")[0] not in self.schedule.models]
         if unknown:
@@ -121,7 +123,7 @@ class ReplayConfig(CacheConfig):
             self._check_sites(site, denoisers[site])
 
     def scheduler(self, run: RunFacts) -> Table:
-        return Table(self._for_run(run), run.site)
+        return Table(self._for_run(run), run.denoiser)
 
     def warmup(self, run: RunFacts) -> int:
         return 0
@@ -133,9 +135,9 @@ class ReplayConfig(CacheConfig):
         return predictor_from(self.schedule.predictor)
 
     def corrector(self, run: RunFacts) -> Corrector | None:
-        mine = self._affine(run.site, run.quantization)
+        mine = self._affine(run.denoiser, run.quantization)
         coefficients = {name: tensor for name, tensor in mine.items() if f"/{WEIGHTS}/" not in name}
-        return Affine(coefficients, run.site) if coefficients else None
+        return Affine(coefficients, run.denoiser) if coefficients else None
 
     def repairs(self, site: str, quantization: str | None) -> Mapping[str, Repair]:
         mine = self._affine(site, quantization)
@@ -183,14 +185,14 @@ class ReplayConfig(CacheConfig):
 
     def _check_sites(self, name: str, denoiser: nn.Module) -> None:
         """Refuses sites that a denoiser, of this name, does not have."""
-        facts = RunFacts(type(denoiser).__name__, site=name)
-        sites = self.places(facts)
+        facts = RunFacts(type(denoiser).__name__, denoiser=name)
+        sites = self.sites(facts)
         known = units_for(denoiser, sites)
         for site in sites if is_inside(sites) else ():
             for unit in site.split(".."):
                 is_missing = "." in unit and unit.split("#")[0] not in known
                 if is_missing or ("." not in unit and unit != "stack" and not unit.startswith("depth ")):
-                    raise ScheduleError(f"table.{name}.{site}: {facts.denoiser} has no such site.")
+                    raise ScheduleError(f"table.{name}.{site}: {facts.denoiser_class} has no such site.")
 
     def _for_run(self, run: RunFacts) -> Schedule:
         """The schedule, resampled for the run where that is needed and was asked for."""
@@ -213,7 +215,7 @@ class ReplayConfig(CacheConfig):
             levels = self._corrections().get(RESPACED) if self.respace else None
             if not _same_levels(run.sigmas, made.sigmas if levels is None else levels.tolist()):
                 return "other noise levels than this run"
-        latents = made.models[run.site].latents if run.site in made.models else ()
+        latents = made.models[run.denoiser].latents if run.denoiser in made.models else ()
         if latents and run.latents and latents != run.latents:
             return f"latents of {list(latents[0])} and this run of {list(run.latents[0])}"
         return None

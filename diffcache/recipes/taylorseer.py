@@ -49,7 +49,7 @@ class TaylorSeerConfig(CacheConfig):
         self._check("interval", 1, whole=True)
         self._check("order", 0, whole=True)
 
-    def places(self, run: RunFacts) -> tuple[str, ...]:
+    def sites(self, run: RunFacts) -> tuple[str, ...]:
         return (self.site,)
 
     @property
@@ -57,13 +57,13 @@ class TaylorSeerConfig(CacheConfig):
         return False
 
     def scheduler(self, run: RunFacts) -> Interval:
-        interval, _, _ = PUBLISHED.get(run.denoiser, GENERAL)
+        interval, _, _ = PUBLISHED.get(run.denoiser_class, GENERAL)
         return Interval(self.interval or interval, first=max(self.guards(run).warmup_steps - 1, 0))
 
     def warmup(self, run: RunFacts) -> int:
-        _, warmup, _ = PUBLISHED.get(run.denoiser, GENERAL)
+        _, warmup, _ = PUBLISHED.get(run.denoiser_class, GENERAL)
         return warmup
 
     def predictor_for(self, run: RunFacts) -> Predictor:
-        _, _, order = PUBLISHED.get(run.denoiser, GENERAL)
+        _, _, order = PUBLISHED.get(run.denoiser_class, GENERAL)
         return Taylor(order if self.order is None else self.order, first=self.guards(run).warmup_steps - 2)

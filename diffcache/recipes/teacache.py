@@ -73,14 +73,14 @@ class TeaCacheConfig(CacheConfig):
         self._check("threshold", 0)
         self._check_numbers("coefficients")
 
-    def places(self, run: RunFacts) -> tuple[str, ...]:
+    def sites(self, run: RunFacts) -> tuple[str, ...]:
         return ("stack",)
 
     def tap(self, run: RunFacts) -> Tap:
-        return PUBLISHED.get(run.denoiser, GENERAL).tap
+        return PUBLISHED.get(run.denoiser_class, GENERAL).tap
 
     def scheduler(self, run: RunFacts) -> Accumulator:
-        published = PUBLISHED.get(run.denoiser, GENERAL)
+        published = PUBLISHED.get(run.denoiser_class, GENERAL)
         coefficients = published.coefficients if self.coefficients is None else self.coefficients
         threshold = published.threshold if self.threshold is None else self.threshold
         return Accumulator(Drift("previous", coefficients), threshold)

@@ -38,7 +38,7 @@ class TGATEConfig(CacheConfig):
         self._check("gate", 0)
         self._check("interval", 1, whole=True)
 
-    def places(self, run: RunFacts) -> tuple[str, ...]:
+    def sites(self, run: RunFacts) -> tuple[str, ...]:
         return ("cross-attention",) if self.interval == 1 else ("self-attention", "cross-attention")
 
     def scheduler(self, run: RunFacts) -> BySite:

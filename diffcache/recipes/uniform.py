@@ -54,7 +54,7 @@ class UniformConfig(CacheConfig):
         self._choose("axis", "sigma", "tick")
         self._choose("basis", "residual", "output")
 
-    def places(self, run: RunFacts) -> tuple[str, ...]:
+    def sites(self, run: RunFacts) -> tuple[str, ...]:
         return (self.site,)
 
     @property

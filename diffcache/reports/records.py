@@ -121,7 +121,7 @@ def _record(denoiser: str, batch: int, parameters: int, done: Done) -> CallRecor
     computed = decisions.count(Decision.COMPUTE) / len(decisions)
     mark = decisions[0].value if decisions.count(decisions[0]) == len(decisions) else MIXED
     reason = next((verdict.reason for verdict in verdicts if verdict.reason), None)
-    site = step.place(denoiser)
+    site = step.full_name(denoiser)
     weight = share * batch * parameters
     return CallRecord(step.tick, step.branch, site, computed, mark, reason, weight, cached)
 

@@ -132,9 +132,9 @@ def forget_on_error(past: list[Any], error: BaseException) -> None:
     traceback.clear_frames(error.__traceback__)
 
 
-def format_of(storage: str | None, memory: DeviceMemory | None = None) -> Format:
+def format_of(cache_dtype: str | None, memory: DeviceMemory | None = None) -> Format:
     """By name: one of DTYPES, or None for as computed."""
-    dtype = None if storage is None else DTYPES[storage]
+    dtype = None if cache_dtype is None else DTYPES[cache_dtype]
     return EightBits(dtype, memory) if dtype in LARGEST else Format(dtype, memory)
 
 

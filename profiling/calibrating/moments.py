@@ -77,7 +77,7 @@ class Moments(Observer):
         truth: Sequence[Tensor],
         features: Sequence[Tensor],
     ) -> Sequence[Tensor]:
-        place = step.place(denoiser)
+        place = step.full_name(denoiser)
         for stream, (u, y, feature) in enumerate(zip(guess, truth, features, strict=True)):
             if y.is_floating_point():
                 sums = self.sums.setdefault((place, step.branch, stream, step.tick), Sums())
@@ -90,7 +90,7 @@ class Moments(Observer):
         self, denoiser: str, step: Step, features: Sequence[Tensor], outputs: Sequence[Tensor]
     ) -> None:
         if step.kind == MODEL:
-            self._outputs[step.place(denoiser), step.branch] = step.tick, outputs[0].clone()
+            self._outputs[step.full_name(denoiser), step.branch] = step.tick, outputs[0].clone()
 
     def coefficients(self, ticks: int) -> dict[str, Tensor]:
         """gain and shift, fp32 [ticks, channels], by name; nothing is corrected at ticks that are computed."""
@@ -150,7 +150,7 @@ class InOrder(Moments):
         super().predicted(denoiser, step, guess, truth, features)
         repaired = list(guess)
         for stream, (u, y, feature) in enumerate(zip(guess, truth, features, strict=True)):
-            sums = self.sums.get((step.place(denoiser), step.branch, stream, step.tick))
+            sums = self.sums.get((step.full_name(denoiser), step.branch, stream, step.tick))
             if sums is not None:
                 shape = [1] * u.ndim
                 shape[channel_dim(u)] = -1

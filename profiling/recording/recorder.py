@@ -61,7 +61,7 @@ class Recorder(Observer):
         self, denoiser: str, step: Step, features: Sequence[Tensor], outputs: Sequence[Tensor]
     ) -> None:
         seconds, flops = self._watch.end()
-        place = step.place(denoiser)
+        place = step.full_name(denoiser)
         self.kinds[place] = step.kind
         key, feature, curve = (place, step.branch), features[0].detach().float(), self._curve(denoiser, step)
         if seconds is not None:
@@ -91,7 +91,9 @@ class Recorder(Observer):
         self._folder.cleanup()
 
     def _curve(self, denoiser: str, step: Step) -> Curve:
-        return self.curves.setdefault((step.place(denoiser), step.branch), Curve.empty(step.num_ticks or 0))
+        return self.curves.setdefault(
+            (step.full_name(denoiser), step.branch), Curve.empty(step.num_ticks or 0)
+        )
 
     def _path(self, key: Key, tick: int) -> Path:
         return Path(self._folder.name) / f"{list(self.curves).index(key)}-{tick}"

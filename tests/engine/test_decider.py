@@ -30,7 +30,9 @@ class Differing(UniformConfig):
 
 def decided(config: UniformConfig, tick: int, stored: dict[str, int]) -> dict[str, Verdict]:
     """The leading branch's verdicts at a tick, by site, each of which has stored a feature at some tick."""
-    decider = Decider(choices_of(config, RunFacts(denoiser="Net", experts=1, num_ticks=9, site="net")))
+    decider = Decider(
+        choices_of(config, RunFacts(denoiser_class="Net", experts=1, num_ticks=9, denoiser="net"))
+    )
     branch = Branch("0", None, Setup(Hold(), Format(), Timetable(9)))
     branch.tick = tick
     for site, last in stored.items():

@@ -99,7 +99,7 @@ def test_what_affine_maps_repair_is_not_made_good_once_more() -> None:
     assert not torch.equal(pictures[0], picture(accelerate(pipe, schedule, hindsight=False)))
 
 
-def test_the_default_looks_back_unless_told_not_to() -> None:
+def test_the_default_has_hindsight_unless_told_not_to() -> None:
     pipe = CASES["FluxPipeline"].build()
     pictures = [
         CASES["FluxPipeline"].render(accelerate(pipe, threshold=0.9, **options), steps=STEPS)

@@ -185,7 +185,7 @@ class AlternateConfig(CacheConfig):
     name: ClassVar[str] = "alternate"
 
     @property
-    def by_sample(self) -> bool:
+    def per_sample(self) -> bool:
         return True
 
     tail_steps: int = 0

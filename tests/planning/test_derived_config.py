@@ -13,25 +13,27 @@ from diffcache.config import RunFacts
 from diffcache.planning.derived_config import DerivedConfig
 from diffcache.planning.memory_bound import AtSites
 
-RUN = RunFacts("FluxTransformer2DModel", num_ticks=28, site="transformer", blocks={"transformer_blocks": 4})
-OTHER = RunFacts("FluxTransformer2DModel", num_ticks=28, site="transformer_2")
+RUN = RunFacts(
+    "FluxTransformer2DModel", num_ticks=28, denoiser="transformer", blocks={"transformer_blocks": 4}
+)
+OTHER = RunFacts("FluxTransformer2DModel", num_ticks=28, denoiser="transformer_2")
 SITES = frozenset({("transformer", "b"), ("transformer", "a"), ("transformer_2", "c")})
 SAVING = {"save_pretrained", "push_to_hub"}
 """What works by the derived config's own name and options."""
 
 
 def at_sites(base: CacheConfig) -> AtSites:
-    return AtSites(base=base, sites=SITES)
+    return AtSites(base=base, kept=SITES)
 
 
 def test_it_is_the_base_with_other_sites() -> None:
     base = UniformConfig(interval=3, warmup_steps=2, cache_dtype="int8", watch_bound=0.5)
     config = at_sites(base)
     assert isinstance(config, CacheConfig)
-    assert config.places(RUN) == ("a", "b")
-    assert config.places(OTHER) == ("c",)
+    assert config.sites(RUN) == ("a", "b")
+    assert config.sites(OTHER) == ("c",)
     assert (config.name, config.options()) == (base.name, base.options())
-    assert (config.storage, config.watch, config.warmup_steps) == ("int8", 0.5, 2)
+    assert (config.cache_dtype, config.watch, config.warmup_steps) == ("int8", 0.5, 2)
     assert config.guards(RUN) == base.guards(RUN)
     assert config.resolved() == config
 
@@ -41,9 +43,9 @@ def test_replace_keeps_the_sites_and_changes_the_base() -> None:
     changed = config.replace(cache_dtype="bfloat16", interval=2)
     assert changed == at_sites(UniformConfig(interval=2, cache_dtype="bfloat16"))
     assert changed.places(RUN) == ("a", "b")
-    assert changed.cache_dtype == changed.storage == "bfloat16"
+    assert changed.cache_dtype == "bfloat16"
     with pytest.raises(ConfigError, match="uniform has no option 'sites'"):
-        config.replace(sites=frozenset())
+        config.replace(kept=frozenset())
 
 
 def test_it_is_saved_as_its_base(tmp_path: Path) -> None:

@@ -85,10 +85,10 @@ def test_profilingdit_keeps_one_residual_for_each_run_of_blocks() -> None:
     assert (len(HUNYUAN_SINGLE), len(WAN)) == (24, 28)
     config = methods()["profilingdit"]()
     wan = RunFacts("WanTransformer3DModel", blocks={"blocks": 40})
-    assert config.places(wan) == (
+    assert config.sites(wan) == (
         "blocks.0", "blocks.2..blocks.7", "blocks.10..blocks.20", "blocks.25..blocks.32", "blocks.37..blocks.38",
     )  # fmt: skip
-    assert config.places(RunFacts("WanTransformer3DModel", blocks={"blocks": 30})) == ("stack[1..]",)
+    assert config.sites(RunFacts("WanTransformer3DModel", blocks={"blocks": 30})) == ("stack[1..]",)
 
 
 def test_pab_has_an_interval_for_each_kind_inside_its_window() -> None:
