@@ -58,6 +58,10 @@ class DerivedConfig(CacheConfig):
         return self.base.format(run)
 
     @property
+    def own_hindsight(self) -> bool | None:
+        return self.base.own_hindsight
+
+    @property
     def watch(self) -> float | None:
         return self.base.watch
 

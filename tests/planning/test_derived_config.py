@@ -42,9 +42,9 @@ def test_replace_keeps_the_sites_and_changes_the_base() -> None:
     config = at_sites(UniformConfig(interval=3))
     changed = config.replace(cache_dtype="bfloat16", interval=2)
     assert changed == at_sites(UniformConfig(interval=2, cache_dtype="bfloat16"))
-    assert changed.places(RUN) == ("a", "b")
+    assert changed.sites(RUN) == ("a", "b")
     assert changed.cache_dtype == "bfloat16"
-    with pytest.raises(ConfigError, match="uniform has no option 'sites'"):
+    with pytest.raises(ConfigError, match="uniform has no option 'kept'"):
         config.replace(kept=frozenset())
 
 
