@@ -1,4 +1,4 @@
-"""What denoisers make of errors on the testbeds: the constant `AMPLIFIED` in diffcache/influence.py.
+"""What denoisers make of errors on the testbeds: the constant `LOG_AMPLIFICATION` in diffcache/noise_schedulers/influence.py.
 
 `python scripts/measure_amplification.py --samples 4` writes evals/results/amplification_<testbed>.json.
 """
