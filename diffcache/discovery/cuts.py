@@ -1,4 +1,4 @@
-"""Anatomy: where one denoiser can be cut for one guidance pass, as its first computed call showed."""
+"""Cuts: the sites of one denoiser in one guidance pass, and what later calls need in order to skip them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,25 +13,27 @@ from diffcache.discovery.sites import Site
 
 
 @dataclass(frozen=True)
-class Form:
-    """A tensor without its content."""
+class _TensorForm:
+    """Shape, dtype and device of a tensor."""
 
     size: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
 
     def make(self) -> Tensor:
-        """Of arbitrary content; what is not floating is zero, because the forward may index with it."""
+        """A tensor of this form: uninitialised if it is floating, else zeros, because the forward may index with it."""
         new = torch.empty if self.dtype.is_floating_point else torch.zeros
         return new(self.size, dtype=self.dtype, device=self.device)
 
 
-class Blank:
-    """What a unit returned, by form alone: stands in for its output where a whole span is skipped.
+class Placeholder:
+    """Makes outputs with the structure, shapes and dtypes of a unit's output, but without its content.
+
+    When a site of several units is skipped, all units but the last return placeholders: nothing reads their content.
 
     Args:
-        given: the unit's arguments; of these, what it only hands on is handed on by its stand-in too.
-        output: what it returned.
+        given: the unit's tensor arguments by path. Those that the unit returned unchanged are returned unchanged.
+        output: what the unit returned.
     """
 
     def __init__(self, given: Mapping[str, Tensor], output: Any) -> None:
@@ -41,48 +43,51 @@ class Blank:
         self._leaves = [_form(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
 
     def make(self, given: Mapping[str, Tensor]) -> Any:
-        """An output of that form with arbitrary content, which nothing outside the span gets to see."""
+        """An output for a call with these tensor arguments."""
         leaves = [
-            given[self._passed[i]] if i in self._passed else leaf.make() if isinstance(leaf, Form) else leaf
+            given[self._passed[i]]
+            if i in self._passed
+            else leaf.make()
+            if isinstance(leaf, _TensorForm)
+            else leaf
             for i, leaf in enumerate(self._leaves)
         ]
         return pytree.tree_unflatten(leaves, self._spec)
 
 
-def _form(tensor: Tensor) -> Form:
-    return Form(tuple(tensor.shape), tensor.dtype, tensor.device)
+def _form(tensor: Tensor) -> _TensorForm:
+    return _TensorForm(tuple(tensor.shape), tensor.dtype, tensor.device)
 
 
 @dataclass(frozen=True)
-class Anatomy:
-    """What later calls need to know.
+class Cuts:
+    """Where the forward is cut.
 
     Attributes:
-        sites: the places that are cached, in the order in which the forward reaches them.
-        blanks: of every unit inside a span but its last, by unit name.
-        paths: of the units that matter, by module identity.
-        tap: name of the unit on which signals are measured; "" for none.
+        sites: the sites that are cached, in the order in which the forward reaches them.
+        placeholders: for every unit of a site but its last, by the unit's name.
+        paths: path of each unit that is watched, by the module's identity.
+        tap: name of the unit on which signals are measured; "" if they are measured on the denoiser's latents.
     """
 
     sites: tuple[Site, ...]
-    blanks: dict[str, Blank]
+    placeholders: dict[str, Placeholder]
     paths: dict[int, str]
     tap: str
 
     @cached_property
     def starts(self) -> dict[str, Site]:
-        """The sites by their first unit."""
+        """The sites by the name of their first unit."""
         return {site.units[0]: site for site in self.sites}
 
     @cached_property
     def edges(self) -> dict[int, str]:
-        """Of `paths` those of units with which a site begins or ends, and of the tapped one."""
+        """The part of `paths` that a call which skips nothing has to watch: first and last units, and the tapped one."""
         names = {self.tap, *(site.units[i] for site in self.sites for i in (0, -1))}
-        return {
-            key: path for key, path in self.paths.items() if path in {name.split("#")[0] for name in names}
-        }
+        wanted = {name.split("#")[0] for name in names}
+        return {key: path for key, path in self.paths.items() if path in wanted}
 
     @cached_property
     def share(self) -> float:
-        """Share of the forward's operations that the sites span."""
+        """The sites' share of the forward's floating-point operations."""
         return sum(site.share for site in self.sites)

@@ -1,4 +1,4 @@
-"""Floating-point operations: matrix products, convolutions and attention; all else counts nothing."""
+"""Counts floating-point operations: those of matrix products, convolutions and attention; all others count as zero."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,14 +9,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
 _INNER_BIAS = 14
-"""Place of the inner bias among the arguments after the source, of torch's fused encoder layer."""
+"""Index of the feed-forward's inner bias among the arguments of torch's fused encoder layer, the source not counted."""
 
 
 class FlopCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Adds them up while it is entered.
+    """Counts the floating-point operations that run while it is entered.
 
     Attributes:
-        total: so far.
+        total: the count so far.
     """
 
     supports_higher_order_operators = True
@@ -33,7 +33,7 @@ class FlopCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def flops_of(func: Any, args: Any, kwargs: Mapping[str, Any], output: Any) -> int:
-    """Of one operation, as a dispatch mode sees it: a multiplication with its addition is two."""
+    """The floating-point operations of one call that a dispatch mode sees; a multiplication and its addition count as two."""
     if not isinstance(func, OpOverload):
         return 0  # a higher-order operator (flex attention): its parts are not counted
     if func._schema.name.startswith("aten::_scaled_dot_product"):  # the CPU's is not in the registry
@@ -45,13 +45,13 @@ def flops_of(func: Any, args: Any, kwargs: Mapping[str, Any], output: Any) -> in
 
 
 def _attention_flops(query: Tensor, key: Tensor, *_: Any) -> int:
-    """Of torch's fused `nn.MultiheadAttention` on [n, tokens, width]: four projections, and two products with the keys."""
+    """torch's fused `nn.MultiheadAttention` on [n, tokens, width]: four projections, two products with the keys."""
     tokens, width = query.numel() // query.shape[-1], query.shape[-1]
     return int(2 * tokens * width * (4 * width + 2 * key.shape[-2]))
 
 
 def _encoder_layer_flops(source: Tensor, *others: Any) -> int:
-    """Of torch's fused `nn.TransformerEncoderLayer`: the attention, and two projections to and from the inner width."""
+    """torch's fused `nn.TransformerEncoderLayer`: the attention, and projections to the inner width and back."""
     inner = others[_INNER_BIAS].numel()
     return _attention_flops(source, source) + int(4 * source.numel() * inner)
 

@@ -1,6 +1,7 @@
-"""Surveys: every place at which a denoiser can be cut, told from one forward, and why some must not be."""
+"""Finds the sites of a denoiser from the record of one forward, and the reasons why some must not be cached."""
 
 from collections.abc import Collection, Sequence
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor, nn
@@ -8,8 +9,8 @@ from torch.utils._pytree import tree_leaves
 
 from diffcache.discovery.sites import Site, SiteTable
 from diffcache.discovery.storage_trace import Trace
-from diffcache.discovery.unit_recorder import UnitCall, in_list, kind_of
-from diffcache.discovery.units import is_attention, is_sub_layer, works
+from diffcache.discovery.unit_recorder import UnitCall
+from diffcache.discovery.units import is_attention, is_attention_or_projection, is_sub_layer
 from diffcache.schedulers.steps import MODEL
 
 SKIPPED_IS_USED = "what it computes inside is used after it (a skip connection): skipping it would lose that"
@@ -19,84 +20,93 @@ NOT_EVOLVING = "it does not depend on the latents: nothing changes from tick to 
 NO_TENSOR = "it returns no tensor"
 
 
-class Survey:
-    """What one recorded forward shows: every place at which the denoiser can be cut.
+class SiteFinder:
+    """Finds every site of a denoiser from one recorded forward.
 
     Args:
-        denoiser: its class name.
-        parameters: how many it has.
+        denoiser: the denoiser.
         calls: the calls of its units, in order.
         trace: of the forward.
-        output: what it returned.
-        bare: paths of the parts of blocks whose feed-forward is projections among them.
+        output: what the forward returned.
+        bare: paths of the parts of blocks that have a bare feed-forward (see `bare_parts_of_blocks`).
+
+    Attributes:
+        name: the denoiser's class name.
+        stack: calls of the top-level units from the first block that evolves to the last one that makes something.
     """
 
     def __init__(
-        self,
-        denoiser: str,
-        parameters: int,
-        calls: list[UnitCall],
-        trace: Trace,
-        output: Any,
-        bare: Collection[str],
+        self, denoiser: nn.Module, calls: list[UnitCall], trace: Trace, output: Any, bare: Collection[str]
     ) -> None:
         self.denoiser = denoiser
+        self.name = type(denoiser).__name__
         self.calls = calls
         self.trace = trace
-        self.total = max(trace.flops, 1)
-        self.level = [call for call in calls if call.depth == 0]
-        evolving = [call for call in self.level if in_list(call) and call.evolves]
-        making = [call for call in evolving if call.made]
-        self.stack = self._between(self.level, evolving[0], making[-1]) if making else []
+        self._output_shapes = tuple(
+            tuple(leaf.shape) for leaf in tree_leaves(output) if isinstance(leaf, Tensor)
+        )
         self.bare = bare
-        self._places = {call.name: i for i, call in enumerate(calls)}
-        shapes = tuple(tuple(leaf.shape) for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
-        self._model = Site(MODEL, MODEL, (), shapes, parameters, 1.0)
+        self._total_flops = max(trace.flops, 1)
+        self._indices = {call.name: i for i, call in enumerate(calls)}
+        self._top_level = [call for call in calls if call.depth == 0]
+        evolving = [call for call in self._top_level if call.is_in_list and call.evolves]
+        making = [call for call in evolving if call.made]
+        self.stack = _between(self._top_level, evolving[0], making[-1]) if making else []
 
+    @cached_property
     def table(self) -> SiteTable:
-        """All sites but ranges."""
-        sites = [self._model]
+        """All sites except ranges of blocks."""
+        parameters = _parameters_of([self.denoiser])
+        sites = [Site(MODEL, MODEL, (), self._output_shapes, parameters, 1.0)]
         if self.stack:
             sites.append(self._site("stack", "stack", self.stack))
-        sites += self.depths()
-        sites += self.bare_feed_forwards()
+        sites += self._depths()
+        sites += self._bare_feed_forwards()
         for call in self.calls:
-            if call.depth == 0 and in_list(call):
+            if call.depth == 0 and call.is_in_list:
                 sites.append(self._site(call.name, "block", [call]))
             elif call.depth > 0 and is_sub_layer(call.module):
-                sites.append(self._site(call.name, kind_of(call), [call]))
-        return SiteTable(self.denoiser, sites)
+                sites.append(self._site(call.name, call.kind, [call]))
+        return SiteTable(self.name, sites)
 
     def extent(self, site: Site) -> tuple[int, int]:
-        """The operations begin < n <= end of the forward between which a site lies."""
-        first, last = (self._places[unit] for unit in (site.units[0], site.units[-1]))
+        """A site inside the denoiser runs the operations n with begin < n <= end; returns (begin, end)."""
+        first, last = (self._indices[unit] for unit in (site.units[0], site.units[-1]))
         return self.calls[first].begin, self.calls[last].end
 
     def range(self, first: str, last: str) -> Site | None:
-        """The blocks, or parts of one block, from one to another; None where there are none of these names, or in another order."""
-        for calls in (self.level, *(self._nested(block) for block in self.level)):
+        """The site from one block to another, or from one part of a block to another; both are included.
+
+        Returns:
+            None where there are no units of these names at one level, or they are called in the other order.
+        """
+        for calls in (self._top_level, *(self._parts(block) for block in self._top_level)):
             names = [call.name for call in calls]
             if first in names and last in names and names.index(first) <= names.index(last):
                 span = calls[names.index(first) : names.index(last) + 1]
-                return self._site(f"{first}..{last}", "range" if calls is self.level else "parallel", span)
+                kind = "range" if calls is self._top_level else "parallel"
+                return self._site(f"{first}..{last}", kind, span)
         return None
 
     def range_of_stack(self, first: int, last: int | None) -> Site | None:
-        """The blocks between two positions in the stack, both included; None where it is shorter."""
+        """The site from one index of the stack to another, both included; `last` None: to its end.
+
+        Returns:
+            None where the stack is shorter.
+        """
         last = len(self.stack) - 1 if last is None else last
         if not first <= last < len(self.stack):
             return None
-        return self._range(self.stack[first : last + 1])
+        span = self.stack[first : last + 1]
+        return self._site(f"{span[0].name}..{span[-1].name}", "range", span)
 
-    def depths(self) -> list[Site]:
+    def _depths(self) -> list[Site]:
         """A UNet's depths, outermost first.
 
-        A layer that is given a long skip needs what lies before the skip's begin and after the layer; all that is
-        between them, the deeper part, can be cached as one.
+        A layer that is given a long skip needs two things: what was computed before the skip begins, and what the layer
+        before it returns. All layers between the two are the deeper part, and are one site.
         """
         layers = [layer for unit in self.stack for layer in self._layers(unit)]
-        if not layers:
-            return []
         found: list[Site] = []
         inner = 0
         for last in range(len(layers) - 2, -1, -1):
@@ -110,24 +120,25 @@ class Survey:
                 inner = layers.index(span[0]) + 1
         return found
 
-    def bare_feed_forwards(self) -> list[Site]:
-        """Feed-forwards of bare projections: alone where they come after a block's attentions, else with them.
+    def _bare_feed_forwards(self) -> list[Site]:
+        """The sites with bare feed-forwards.
 
-        Attention and feed-forward that run side by side are one site, up to the projection that joins them.
+        A feed-forward that comes after its block's attentions is a site alone. One that runs beside the attention is one
+        site with it, up to the projection that joins the two.
         """
         found = []
-        for block in self.level:
-            parts = [call for call in self._nested(block) if call.path in self.bare]
-            work = [call for call in parts if works(call.module)]
+        for block in self._top_level:
+            parts = [call for call in self._parts(block) if call.path in self.bare]
+            work = [call for call in parts if is_attention_or_projection(call.module)]
             if work:
                 after = self._after_attention(work)
-                span = self._between(parts, (after or work)[0], work[-1])
+                span = _between(parts, (after or work)[0], work[-1])
                 kind = "feed-forward" if after else "parallel"
                 found.append(self._site(f"{span[0].name}..{span[-1].name}", kind, span))
         return found
 
     def _after_attention(self, work: list[UnitCall]) -> list[UnitCall]:
-        """The projections of a feed-forward that is given what was made after the attentions; none where it is not."""
+        """The projections after the last attention, if they are a feed-forward on what was made since; else none."""
         last = max((i for i, call in enumerate(work) if is_attention(call.module)), default=len(work))
         projections = work[last + 1 :]
         if len(projections) < 2:
@@ -136,19 +147,17 @@ class Survey:
         newer = any(self.trace.writes(storage, begin, end) for _, storage, _ in projections[0].inputs)
         return projections if newer else []
 
-    def _nested(self, unit: UnitCall) -> list[UnitCall]:
+    def _parts(self, block: UnitCall) -> list[UnitCall]:
+        """The calls of units directly inside a block's call."""
         return [
             call
             for call in self.calls
-            if call.depth == 1 and unit.begin <= call.begin and call.end <= unit.end
+            if call.depth == 1 and block.begin <= call.begin and call.end <= block.end
         ]
 
-    def _layers(self, unit: UnitCall) -> list[UnitCall]:
-        """The layers that a block is made of, or the block itself."""
-        return [call for call in self._nested(unit) if in_list(call)] or [unit]
-
-    def _range(self, span: list[UnitCall]) -> Site:
-        return self._site(f"{span[0].name}..{span[-1].name}", "range", span)
+    def _layers(self, block: UnitCall) -> list[UnitCall]:
+        """The layers that a block consists of, or the block itself if it has none."""
+        return [call for call in self._parts(block) if call.is_in_list] or [block]
 
     def _site(self, name: str, kind: str, span: list[UnitCall]) -> Site:
         return Site(
@@ -156,36 +165,35 @@ class Survey:
             kind=kind,
             units=tuple(call.name for call in span),
             streams=tuple(output[1] for output in span[-1].outputs if output is not None),
-            parameters=parameters_of([call.module for call in span]),
-            share=sum(call.flops for call in span) / self.total,
+            parameters=_parameters_of([call.module for call in span]),
+            share=sum(call.flops for call in span) / self._total_flops,
             reason=_reason(span, self.trace),
             continues=span[-1].continues,
         )
 
-    @staticmethod
-    def _between(calls: list[UnitCall], first: UnitCall, last: UnitCall) -> list[UnitCall]:
-        return calls[calls.index(first) : calls.index(last) + 1]
+
+def _between(calls: list[UnitCall], first: UnitCall, last: UnitCall) -> list[UnitCall]:
+    return calls[calls.index(first) : calls.index(last) + 1]
 
 
 def _reason(span: list[UnitCall], trace: Trace) -> str | None:
     """Why a span of units must not be skipped, or None."""
-    allowed = {output[0] for output in span[-1].outputs if output is not None}
+    replaced = {output[0] for output in span[-1].outputs if output is not None}
     begin, end = span[0].begin, span[-1].end
-    if not allowed:
+    if not replaced:
         return NO_TENSOR
     if trace.writes_outside(begin, end):
         return WRITES
     if any(call.refills for call in span):
         return REFILLS
-    shared = allowed & {output[0] for call in span[:-1] for output in call.made}
-    if trace.leaks([(call.begin, call.end) for call in span], allowed) or trace.reads(shared, end):
-        return (
-            SKIPPED_IS_USED  # shared: the last one makes its own tensor good, not another of the same memory
-        )
+    # Memory that an earlier unit returned too holds another tensor there, which the cache does not supply.
+    shared = replaced & {output[0] for call in span[:-1] for output in call.made}
+    if trace.leaks([(call.begin, call.end) for call in span], replaced) or trace.reads(shared, end):
+        return SKIPPED_IS_USED
     return None if any(call.evolves for call in span) else NOT_EVOLVING
 
 
-def parameters_of(modules: Sequence[nn.Module]) -> int:
-    """How many they have, those that they share counted once."""
+def _parameters_of(modules: Sequence[nn.Module]) -> int:
+    """The number of their parameters; shared ones count once."""
     unique = {id(p): p.numel() for module in modules for p in module.parameters()}
     return sum(unique.values())

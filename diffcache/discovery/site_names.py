@@ -1,15 +1,15 @@
-"""Places: how a method names the sites that it caches.
+"""Site names: how a method names the sites that it caches.
 
 "model"              the whole denoiser
 "stack"              everything from the first block to the last
-"stack[1..]"         the blocks from the second on, by their position in the stack; also "stack[3..7]", "stack[0]"
-"blocks.3..blocks.7" the blocks from one to another, by name
+"stack[1..]"         the blocks from the second on, by index in the stack; also "stack[3..7]", "stack[0]"
+"blocks.3..blocks.7" the blocks from one to another, by path
 "block", "self-attention", "cross-attention", "joint-attention", "feed-forward", "parallel"
                      every site of that kind
 "attention", "sub-layer"
                      every attention; every attention, feed-forward and parallel site
 "depth 1"            a UNet below its outermost layers
-"blocks.3.attn1"     a site by its name
+"blocks.3.attn1"     one site, by its own name
 """
 
 import re
@@ -18,7 +18,7 @@ from itertools import pairwise
 
 from torch import nn
 
-from diffcache.discovery.site_finder import Survey
+from diffcache.discovery.site_finder import SiteFinder
 from diffcache.discovery.sites import Site
 from diffcache.discovery.units import bare_parts_of_blocks, blocks_of, layers_of_blocks, sub_layers_of_blocks
 from diffcache.schedulers.errors import TargetError
@@ -28,85 +28,82 @@ SUB_LAYERS = ("self-attention", "cross-attention", "joint-attention", "feed-forw
 GROUPS = {"sub-layer": SUB_LAYERS, "attention": SUB_LAYERS[:3]}
 FIRST_BLOCK = "stack[0]"
 
-_POSITIONS = re.compile(r"stack\[(\d+)(\.\.(\d*))?\]")
+_STACK_RANGE = re.compile(r"stack\[(\d+)(\.\.(\d*))?\]")
 
 
-def is_inside(places: Sequence[str]) -> bool:
-    """Whether these are sites inside the denoiser."""
-    return tuple(places) != (MODEL,)
+def is_inside(names: Sequence[str]) -> bool:
+    """Whether these are sites inside the denoiser, not the whole denoiser."""
+    return tuple(names) != (MODEL,)
 
 
-def units_for(denoiser: nn.Module, places: Sequence[str]) -> dict[str, nn.Module]:
-    """The modules whose calls must be seen to cache at these places, by path."""
+def units_for(denoiser: nn.Module, names: Sequence[str]) -> dict[str, nn.Module]:
+    """The modules whose calls must be watched to cache the sites of these names, by path."""
     units = blocks_of(denoiser)
-    if any(place.startswith("depth ") for place in places):
+    if any(name.startswith("depth ") for name in names):
         units |= layers_of_blocks(denoiser)
-    if any(_is_sub_layer(place, units) for place in places):
+    if any(_is_sub_layer(name, units) for name in names):
         units |= sub_layers_of_blocks(denoiser)
-        units |= bare_parts_of_blocks(denoiser) if may_be_bare(places) else {}
+        units |= bare_parts_of_blocks(denoiser) if may_be_bare(names) else {}
     return units
 
 
-def may_be_bare(places: Sequence[str]) -> bool:
-    """Whether feed-forwards that are bare projections may be among these places."""
-    kinds = {kind for place in places for kind in GROUPS.get(place, (place,))}
-    return bool(kinds & {"parallel", "feed-forward"}) or any(".." in place for place in places)
+def may_be_bare(names: Sequence[str]) -> bool:
+    """Whether these names may mean feed-forwards that are bare projections (see `bare_parts_of_blocks`)."""
+    kinds = {kind for name in names for kind in GROUPS.get(name, (name,))}
+    return bool(kinds & {"parallel", "feed-forward"}) or any(".." in name for name in names)
 
 
-def positions(place: str) -> tuple[int, int | None] | None:
-    """First and last position in the stack (None: its end) of a place that is given by them, else None."""
-    found = _POSITIONS.fullmatch(place)
+def range_of_stack(name: str) -> tuple[int, int | None] | None:
+    """First and last index of a name like "stack[3..7]"; the last is None for "stack[3..]". None for any other name."""
+    found = _STACK_RANGE.fullmatch(name)
     if found is None:
         return None
-    first, many, last = int(found[1]), found[2], found[3]
-    return first, (int(last) if last else None) if many else first
+    first, is_range, last = int(found[1]), found[2], found[3]
+    return first, (int(last) if last else None) if is_range else first
 
 
-def sites_at(places: Sequence[str], survey: Survey) -> tuple[Site, ...]:
-    """The sites at these places.
+def sites_named(names: Sequence[str], finder: SiteFinder) -> tuple[Site, ...]:
+    """The sites of these names, in the order in which the forward reaches them.
 
     Raises:
-        TargetError: one that cannot be cached, with its reason; or two that overlap.
+        TargetError: a name means no site that can be cached (the message has the reason), or two sites overlap.
     """
-    sites = [site for place in places for site in _sites(place, survey)]
-    sites.sort(key=survey.extent)
+    sites = [site for name in names for site in _sites_of(name, finder)]
+    sites.sort(key=finder.extent)
     for before, after in pairwise(sites):
-        if survey.extent(after)[0] < survey.extent(before)[1]:
-            raise TargetError(f"the places {before.name!r} and {after.name!r} overlap: name one of them.")
+        if finder.extent(after)[0] < finder.extent(before)[1]:
+            raise TargetError(f"the sites {before.name!r} and {after.name!r} overlap: name one of them.")
     return tuple(sites)
 
 
-def _sites(place: str, survey: Survey) -> list[Site]:
-    at = positions(place)
-    if at is not None:
-        found = [survey.range_of_stack(*at)]
-    elif ".." in place:
-        found = [survey.range(*place.split("..", 1))]
+def _sites_of(name: str, finder: SiteFinder) -> list[Site]:
+    indices = range_of_stack(name)
+    found: list[Site | None]
+    if indices is not None:
+        found = [finder.range_of_stack(*indices)]
+    elif ".." in name:
+        found = [finder.range(*name.split("..", 1))]
     else:
-        kinds = GROUPS.get(place, (place,))
-        found = _outermost([site for site in survey.table() if site.kind in kinds or site.name == place])
+        kinds = GROUPS.get(name, (name,))
+        found = [*_outermost([site for site in finder.table if site.kind in kinds or site.name == name])]
     usable = [site for site in found if site is not None and site.reason is None]
     if usable:
         return usable
-    kinds = tuple(dict.fromkeys(site.kind for site in survey.table()))
-    why = next((site.reason for site in found if site is not None), f"it has none: {', '.join(kinds)}")
-    raise TargetError(
-        f"{survey.denoiser} cannot be cached at {place!r}: {why}; choose another place or method."
-    )
+    known = dict.fromkeys(site.kind for site in finder.table)
+    why = next((site.reason for site in found if site is not None), f"it has none: {', '.join(known)}")
+    raise TargetError(f"{finder.name} cannot be cached at {name!r}: {why}; choose another site or method.")
 
 
-def _outermost(sites: Sequence[Site]) -> list[Site | None]:
-    """Without the attentions that a parallel site which can be cached spans."""
+def _outermost(sites: Sequence[Site]) -> list[Site]:
+    """The sites, without attentions that lie inside a parallel site which can be cached."""
     joined = [site for site in sites if site.kind == "parallel" and site.reason is None]
     inner = {name for site in joined for name in site.units}
     return [site for site in sites if site.kind == "parallel" or site.name not in inner]
 
 
-def _is_sub_layer(place: str, units: dict[str, nn.Module]) -> bool:
-    """Whether it is one by kind, or by a name that is none of the blocks'."""
-    by_name = positions(place) is None and "." in place
+def _is_sub_layer(name: str, units: dict[str, nn.Module]) -> bool:
+    """Whether a name means sub-layers: by kind, or by a path that is none of the `units`, which are blocks."""
+    is_path = range_of_stack(name) is None and "." in name
     return (
-        place in SUB_LAYERS
-        or place in GROUPS
-        or (by_name and place.split("..")[0].split("#")[0] not in units)
+        name in SUB_LAYERS or name in GROUPS or (is_path and name.split("..")[0].split("#")[0] not in units)
     )

@@ -1,4 +1,4 @@
-"""Sites: the places of a denoiser that can be cached, or the reason why not; a printable table of them."""
+"""Sites: the parts of a denoiser that can be cached, or the reason why they cannot; a printable table of them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -6,19 +6,19 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Site:
-    """A place of a denoiser.
+    """A part of a denoiser whose output can be reused.
 
     Attributes:
         name: "model", "stack", a module's path, "first..last", or "depth 1".
         kind: "model", "stack", "range", "block", "self-attention", "cross-attention", "joint-attention",
             "feed-forward", "parallel" (attention and feed-forward side by side) or "depth".
         units: names of the units that it spans, in order.
-        continues: for an output of its last unit, by place, the argument of which it is the continuation: learned
-            from the next call of a unit of the same class.
-        streams: the tensors that its last unit returns, by shape.
+        streams: shapes of the tensors that its last unit returns.
         parameters: number of parameters that it spans.
-        share: of the forward's floating-point operations.
+        share: its share of the forward's floating-point operations.
         reason: why it cannot be cached; None where it can.
+        continues: which argument each output of its last unit continues: path of the argument, by index of the output.
+            The next unit of the same class tells: it is given output i as the argument at `continues[i]`.
     """
 
     name: str
@@ -45,9 +45,15 @@ class SiteTable:
         return len(self.sites)
 
     def __getitem__(self, name: str) -> Site:
-        return next(site for site in self.sites if site.name == name)
+        """The site of this name.
+
+        Raises:
+            KeyError: there is none.
+        """
+        return {site.name: site for site in self.sites}[name]
 
     def of_kind(self, kind: str) -> list[Site]:
+        """The sites of a kind (`Site.kind`)."""
         return [site for site in self.sites if site.kind == kind]
 
     def __str__(self) -> str:
@@ -55,16 +61,8 @@ class SiteTable:
         for site in self.sites:
             streams = " ".join("x".join(map(str, shape)) for shape in site.streams)
             parameters, share = f"{site.parameters:,}", f"{site.share:.1%}"
-            rows.append(
-                (
-                    site.name,
-                    site.kind,
-                    streams,
-                    parameters,
-                    share,
-                    f"no: {site.reason}" if site.reason else "",
-                )
-            )
+            reason = f"no: {site.reason}" if site.reason else ""
+            rows.append((site.name, site.kind, streams, parameters, share, reason))
         widths = [max(len(row[i]) for row in rows) for i in range(5)]
         lines = [
             "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[5]])

@@ -1,6 +1,6 @@
-"""Watches one forward operation by operation: which memory is written and read when, what follows from the latents.
+"""Traces one forward, operation by operation: which memory is written and read when, and what depends on the latents.
 
-Memory is told apart by storage, so views count as what they are views of. Nothing is kept alive by watching.
+Memory is identified by storage, so a view counts as the tensor that it views. The trace keeps no tensor alive.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,6 +21,11 @@ Storage = int
 class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """One forward, as a sequence of operations numbered from 1.
 
+    Memory evolves if it is computed from the latents: its content changes from tick to tick.
+
+    Args:
+        latents: the tensors that the denoiser denoises.
+
     Attributes:
         now: number of the newest operation.
         flops: floating-point operations so far (matrix products, convolutions, attention).
@@ -37,51 +42,51 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._writes: dict[Storage, list[int]] = {}
         self._reads: dict[Storage, list[int]] = {}
         self._operations: dict[int, tuple[set[Storage], set[Storage]]] = {}
-        self._looks_aside = False
+        self._is_untraced = False
         self._evolving: set[Storage] = {self.storage(latent) for latent in latents}
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Compiled regions are compiled and run as they are; what they return is told by `returned`."""
+        """Compiled regions run compiled; `unit_returned` tells the trace what they returned."""
         return True
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
-        """Inside, operations are no part of the forward."""
-        self._looks_aside = True
+    def untraced(self) -> Iterator[None]:
+        """Inside, operations are not traced, because they are ours and not the forward's."""
+        self._is_untraced = True
         try:
             yield
         finally:
-            self._looks_aside = False
+            self._is_untraced = False
 
-    def returned(self, given: Iterable[Tensor], outputs: Iterable[Tensor]) -> None:
-        """A unit was given and returned these: that covers what it did out of sight, in compiled code."""
+    def unit_returned(self, given: Iterable[Tensor], outputs: Iterable[Tensor]) -> None:
+        """Notes as written what a unit returned and no traced operation has touched: compiled code made it."""
         self.now += 1
-        follows = self.evolves(given)
+        evolves = self.evolves(given)
         unseen = {self.storage(tensor) for tensor in outputs} - self._writes.keys() - self._reads.keys()
         self._operations[self.now] = set(), unseen
         for storage in unseen:
             self._made.add(storage)
             self._writes[storage] = [self.now]
-            if follows:
+            if evolves:
                 self._evolving.add(storage)
 
+    def forward_returned(self, outputs: Iterable[Tensor]) -> None:
+        """Notes as read what the forward returned."""
+        self.now += 1
+        for tensor in outputs:
+            self._reads.setdefault(self.storage(tensor), []).append(self.now)
+
     def storage(self, tensor: Tensor) -> Storage:
-        """What tells a tensor's memory from any other of this forward, freed or not."""
+        """A key for a tensor's memory: no other memory of this forward has the same, even after this one is freed."""
         reference = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
         key: Storage = reference.cdata
-        self._known.setdefault(key, reference)  # while it is referenced its address is not given away
+        self._known.setdefault(key, reference)  # the address is not reused while this reference exists
         return key
 
     def evolves(self, tensors: Iterable[Tensor]) -> bool:
-        """Whether any of these follows from the latents."""
+        """Whether any of these is computed from the latents."""
         return any(self.storage(tensor) in self._evolving for tensor in tensors)
-
-    def read_at_end(self, tensors: Iterable[Tensor]) -> None:
-        """The forward returns these."""
-        self.now += 1
-        for tensor in tensors:
-            self._reads.setdefault(self.storage(tensor), []).append(self.now)
 
     def writes(self, storage: Storage, begin: int, end: int) -> bool:
         """Whether operations begin < n <= end write to this memory."""
@@ -91,39 +96,40 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Whether operations n > after read any of this memory."""
         return any(n > after for storage in memory for n in self._reads.get(storage, ()))
 
-    def reads_old(self, made: int, begin: int, end: int) -> bool:
-        """Whether operations begin < n <= end read what follows from the latents and was finished by operation `made`."""
+    def reads_old(self, written: int, begin: int, end: int) -> bool:
+        """Whether operations begin < n <= end read evolving memory that was last written at or before `written`."""
         return any(
             storage in self._evolving
-            and (storage not in self._writes or self._writes[storage][-1] <= made)
+            and (storage not in self._writes or self._writes[storage][-1] <= written)
             and any(begin < n <= end for n in reads)
             for storage, reads in self._reads.items()
         )
 
-    def leaks(self, skipped: Sequence[tuple[int, int]], allowed: set[Storage]) -> bool:
-        """Whether anything that the `skipped` operations make is used after them, other than through `allowed`.
+    def leaks(self, skipped: Sequence[tuple[int, int]], replaced: set[Storage]) -> bool:
+        """Whether operations after the `skipped` ones read anything that these would have written, beside `replaced`.
 
         Args:
-            skipped: spans begin < n <= end, in order. What lies between them is run all the same.
-            allowed: memory that is made good at the end of the last span.
+            skipped: spans begin < n <= end, in order. Operations between two spans still run; what they compute from
+                missing input is missing too.
+            replaced: memory whose content the cache supplies at the end of the last span.
         """
         begin, end = skipped[0][0], skipped[-1][1]
         if not any(
-            storage not in allowed
+            storage not in replaced
             and any(begin < n <= end for n in writes)
             and any(n > end for n in self._reads.get(storage, ()))
             for storage, writes in self._writes.items()
         ):
             return False
-        wrong: set[Storage] = set()
+        missing: set[Storage] = set()
         for n in range(begin + 1, end + 1):
             reads, writes = self._operations.get(n, (set(), set()))
-            if any(first < n <= last for first, last in skipped) or reads & wrong:
-                wrong |= writes
-        return self.reads(wrong - allowed, end)
+            if any(first < n <= last for first, last in skipped) or reads & missing:
+                missing |= writes
+        return self.reads(missing - replaced, end)
 
     def writes_outside(self, begin: int, end: int) -> bool:
-        """Whether operations begin < n <= end wrote to memory that was there before them."""
+        """Whether operations begin < n <= end write to memory that existed before them."""
         return any(
             (storage not in self._made or writes[0] <= begin) and any(begin < n <= end for n in writes)
             for storage, writes in self._writes.items()
@@ -132,11 +138,11 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         output = func(*args, **kwargs)
-        if self._looks_aside:
+        if self._is_untraced:
             return output
         self.now += 1
         given = [self.storage(tensor) for tensor in _tensors((args, kwargs))]
-        follows = any(storage in self._evolving for storage in given)
+        evolves = any(storage in self._evolving for storage in given)
         for storage in given:
             self._reads.setdefault(storage, []).append(self.now)
         changed = {self.storage(tensor) for tensor in _written(func, args, kwargs)}
@@ -145,12 +151,12 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if storage not in given:
                 changed.add(storage)
                 self._made.add(storage)
-            if follows:
+            if evolves:
                 self._evolving.add(storage)
         self._operations[self.now] = set(given), changed
         for storage in changed:
             self._writes.setdefault(storage, []).append(self.now)
-            if follows:
+            if evolves:
                 self._evolving.add(storage)
         self.flops += flops_of(func, args, kwargs, output)
         return output

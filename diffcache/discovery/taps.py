@@ -1,4 +1,4 @@
-"""Taps: where inside a denoiser a signal is measured."""
+"""Taps: where in a denoiser a signal is measured."""
 
 from collections.abc import Callable, Container
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ from diffcache.schedulers.errors import TargetError
 
 @dataclass(frozen=True, slots=True)
 class Tap:
-    """What a signal looks at.
+    """What a signal is measured on.
 
     Attributes:
-        unit: a unit's path ("time_embed"), or the first block of the stack.
-        inside: path of a module inside that unit ("norm1"): the unit is run ahead as far as this module's output. "":
-            the unit's own output.
-        of: the unit's "output", its "input", or the "change" between the two, of its first stream.
-        index: which tensor of the output.
+        unit: path of a unit ("time_embed"), or the first block of the stack.
+        inside: path of a module inside that unit ("norm1"), whose output is measured. The unit is run up to this module
+            first, and then again in full if it is computed. "": the unit itself is measured.
+        of: the unit's "output", its "input", or the "change" from its input to its output, in its first stream.
+        index: index of the tensor in the output.
     """
 
     unit: str = FIRST_BLOCK
@@ -32,21 +32,21 @@ class Tap:
     index: int = 0
 
     def modules(self, units: dict[str, nn.Module]) -> list[nn.Module]:
-        """The modules inside a unit whose calls it has to see."""
+        """The modules inside units whose calls the tap has to watch."""
         blocks = [units[self.unit]] if self.unit in units else list(units.values())
         found = [dict(block.named_modules()).get(self.inside) for block in blocks] if self.inside else []
         return [module for module in found if module is not None]
 
     @property
     def is_ahead(self) -> bool:
-        """It is seen before the unit has run."""
+        """It measures before the unit runs."""
         return bool(self.inside) or self.of == "input"
 
     def ahead(self, unit: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-        """Of the input, or of a module inside, as far as which the unit is run.
+        """What is measured before the unit runs: its input, or the output of the module inside it.
 
         Raises:
-            TargetError: the unit does not call it.
+            TargetError: the unit does not call that module.
         """
         if self.of == "input":
             return Call.of(unit, args, kwargs).latents[:1]
@@ -59,8 +59,8 @@ class Tap:
         raise TargetError(f"{type(unit).__name__} does not call a module {self.inside!r} to measure on.")
 
     def after(self, call: Call, output: Any) -> list[Tensor]:
-        """Of the unit itself: looks at what it returned."""
-        alike = (leaf for leaf in pytree.tree_leaves(output) if _is_like(leaf, call.latents[:1]))
+        """What is measured after the unit has run: its output, or the change to it."""
+        alike = (leaf for leaf in pytree.tree_leaves(output) if _continues(leaf, call.latents[:1]))
         evolved = None if self.of == "output" else next(alike, None)
         return [self._one(output) if evolved is None else store_residual(evolved, call.latents[0])]
 
@@ -69,18 +69,22 @@ class Tap:
         return tensors[self.index]
 
 
-def _is_like(leaf: Any, latents: list[Tensor]) -> bool:
-    """Whether an output has the form of the input that evolves, and so is what became of it."""
+def _continues(leaf: Any, latents: list[Tensor]) -> bool:
+    """Whether an output has the shape of a latent and is another tensor, so that the unit has changed the latent to it."""
     return isinstance(leaf, Tensor) and any(leaf.shape == x.shape and leaf is not x for x in latents)
 
 
 class _Reached(Exception):
+    """Ends a unit's forward at the module inside it."""
+
     def __init__(self, output: Any) -> None:
         self.output = output
 
 
 @dataclass
 class _StopAt:
+    """A watcher that runs the modules that it watches, and stops the forward at the first."""
+
     watches: Container[int]
 
     def unit(self, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:

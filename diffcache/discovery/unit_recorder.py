@@ -1,34 +1,37 @@
-"""The calls of units in one traced forward: what each was given, made and returned, and what it continues."""
+"""Records the calls of units in one traced forward: what each was given, what it returned, and what it made of it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from diffcache.discovery.storage_trace import Trace
-from diffcache.discovery.units import is_attention, is_member
+from diffcache.discovery.storage_trace import Storage, Trace
+from diffcache.discovery.units import is_attention, is_list_member
 from diffcache.hooks.class_swap import base_class
+from diffcache.hooks.watcher import watched
 from diffcache.host.call import Call
+
+Shape = tuple[int, ...]
 
 
 @dataclass
 class UnitCall:
-    """One call of a unit in the watched forward.
+    """One call of a unit.
 
     Attributes:
-        path: of the module.
-        nth: which of its calls in this forward (0 unless it is used twice).
+        path: path of the module.
+        nth: index of this call among the module's calls in this forward (0 unless the module is used twice).
         module: the unit.
-        begin, end: the operations n it ran, begin < n <= end.
-        flops: of these.
-        depth: how many other units' calls it lies in.
-        evolves: something that it is given follows from the latents.
-        refills: a list or dict among its arguments holds other tensors after it than before.
-        inputs: (path of the argument, storage, shape) of each tensor that it is given.
-        outputs: (storage, shape) of each tensor that it returns, None for what is none.
-        made: those of them that it does not hand on as they were given.
+        begin, end: the call ran the operations n with begin < n <= end.
+        depth: the number of other units' calls that this call lies in.
+        evolves: some argument is computed from the latents.
+        inputs: (path of the argument, storage, shape) of each tensor argument.
+        flops: floating-point operations of the call.
+        refills: a list or dict among the arguments holds other tensors after the call than before.
+        outputs: (storage, shape) of each leaf of the output; None for a leaf that is no tensor.
+        made: the entries of `outputs` that the unit wrote, not returned as they were given.
         continues: see `Site`.
     """
 
@@ -38,30 +41,71 @@ class UnitCall:
     begin: int
     depth: int
     evolves: bool
-    inputs: list[tuple[str, int, tuple[int, ...]]]
+    inputs: list[tuple[str, Storage, Shape]]
     end: int = 0
     flops: int = 0
     refills: bool = False
-    outputs: list[tuple[int, tuple[int, ...]] | None] = field(default_factory=list)
-    made: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+    outputs: list[tuple[Storage, Shape] | None] = field(default_factory=list)
+    made: list[tuple[Storage, Shape]] = field(default_factory=list)
     continues: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
+        """The path, with "#1" for the module's second call, and so on."""
         return self.path if self.nth == 0 else f"{self.path}#{self.nth}"
 
+    @property
+    def is_in_list(self) -> bool:
+        """The unit is a member of a block list."""
+        return is_list_member(self.path)
 
-class Recorder:
-    """Watches units during one traced forward."""
+    @property
+    def kind(self) -> str:
+        """The kind of the sub-layer that the unit is, as in `Site.kind`."""
+        if not is_attention(self.module):
+            return "feed-forward"
+        if sum(output is not None for output in self.outputs) > 1:
+            return "joint-attention"
+        storages = {name: storage for name, storage, _ in self.inputs}
+        other_keys = "key" in storages and storages["key"] != storages.get("query")
+        has_context = any(
+            len(shape) > 2 for name, _, shape in self.inputs if "encoder" in name or "context" in name
+        )
+        return "cross-attention" if has_context or other_keys else "self-attention"
 
-    def __init__(self, units: dict[str, nn.Module], trace: Trace) -> None:
+
+class UnitRecorder:
+    """Records the calls of units during one forward. It watches the units, whose classes must be swapped.
+
+    Args:
+        units: the modules to watch, by path.
+        latents: the tensors that the denoiser denoises.
+
+    Attributes:
+        watches: paths of the units by the modules' identity.
+        trace: of the forward.
+        calls: the units' calls, in order.
+        streams: by class of unit, which argument each output continues (see `Site.continues`).
+    """
+
+    def __init__(self, units: Mapping[str, nn.Module], latents: Iterable[Tensor]) -> None:
         self.watches = {id(module): path for path, module in units.items()}
-        self.trace = trace
+        self.trace = Trace(latents)
         self.calls: list[UnitCall] = []
         self.streams: dict[type, dict[int, str]] = {}
         self._open: list[UnitCall] = []
 
+    def record(self, forward: Callable[[], Any]) -> Any:
+        """Runs `forward`, and returns its output."""
+        with self.trace, watched(self):
+            output = forward()
+        self.trace.forward_returned(_tensors(output))
+        for call in self.calls:
+            call.continues = self.streams.get(base_class(type(call.module)), {})
+        return output
+
     def unit(self, module: nn.Module, forward: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Runs one call of a unit, and records it."""
         path, call = self.watches[id(module)], Call.of(module, args, kwargs)
         unit = UnitCall(
             path=path,
@@ -73,7 +117,7 @@ class Recorder:
             inputs=[(name, self.trace.storage(t), tuple(t.shape)) for name, t in call.tensors.items()],
         )
         flops = self.trace.flops
-        self._follow(unit)
+        self._follow_streams(unit)
         self.calls.append(unit)
         self._open.append(unit)
         try:
@@ -81,47 +125,38 @@ class Recorder:
         finally:
             self._open.pop()
         unit.refills = call.refilled()
-        self.trace.returned(call.tensors.values(), (t for t in tree_leaves(output) if isinstance(t, Tensor)))
+        self.trace.unit_returned(call.tensors.values(), _tensors(output))
         unit.end, unit.flops = self.trace.now, self.trace.flops - flops
-        given = {id(tensor) for tensor in call.tensors.values()}
-        for leaf in tree_leaves(output):
-            told = (self.trace.storage(leaf), tuple(leaf.shape)) if isinstance(leaf, Tensor) else None
-            unit.outputs.append(told)
-            if told is not None and (
-                id(leaf) not in given or self.trace.writes(told[0], unit.begin, unit.end)
-            ):
-                unit.made.append(told)
+        self._record_outputs(unit, call, output)
         return output
 
-    def _follow(self, unit: UnitCall) -> None:
-        """An output of the unit before that comes in here again as it was tells which stream it is, for all its class."""
+    def _record_outputs(self, unit: UnitCall, call: Call, output: Any) -> None:
+        given = {id(tensor) for tensor in call.tensors.values()}
+        for leaf in tree_leaves(output):
+            if not isinstance(leaf, Tensor):
+                unit.outputs.append(None)
+                continue
+            storage, shape = self.trace.storage(leaf), tuple(leaf.shape)
+            unit.outputs.append((storage, shape))
+            if id(leaf) not in given or self.trace.writes(storage, unit.begin, unit.end):
+                unit.made.append((storage, shape))
+
+    def _follow_streams(self, unit: UnitCall) -> None:
+        """Compares a unit's arguments with the outputs of the unit before it, if both are of one class.
+
+        An output that is an argument here, unchanged, continues that argument's stream, in all units of the class.
+        """
         before = next((call for call in reversed(self.calls) if call.depth == unit.depth), None)
         if before is None or type(before.module) is not type(unit.module):
             return
-        places = {output: place for place, output in enumerate(before.outputs) if output is not None}
+        indices = {output: index for index, output in enumerate(before.outputs) if output is not None}
         found = {
-            places[storage, shape]: path for path, storage, shape in unit.inputs if (storage, shape) in places
+            indices[storage, shape]: path
+            for path, storage, shape in unit.inputs
+            if (storage, shape) in indices
         }
         self.streams.setdefault(base_class(type(unit.module)), {}).update(found)
 
-    def finish(self) -> None:
-        """Gives every call what was learned of its class."""
-        for call in self.calls:
-            call.continues = self.streams.get(base_class(type(call.module)), {})
 
-
-def kind_of(call: UnitCall) -> str:
-    """What a sub-layer is: a `Site.kind`."""
-    if not is_attention(call.module):
-        return "feed-forward"
-    if sum(output is not None for output in call.outputs) > 1:
-        return "joint-attention"
-    storages = {name: storage for name, storage, _ in call.inputs}
-    elsewhere = "key" in storages and storages["key"] != storages.get("query")
-    context = any(len(shape) > 2 for name, _, shape in call.inputs if "encoder" in name or "context" in name)
-    return "cross-attention" if context or elsewhere else "self-attention"
-
-
-def in_list(call: UnitCall) -> bool:
-    """Whether the unit is a member of a block list."""
-    return is_member(call.path)
+def _tensors(output: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]

@@ -1,7 +1,7 @@
-"""Units: the modules of a denoiser that can be skipped, found by structure.
+"""Units: the modules of a denoiser that can be skipped, found by the denoiser's structure.
 
-A denoiser's units are what its forward calls one after another: the members of its block lists, and whatever other
-children stand beside those. Inside a block, its sub-layers are units too: attentions and feed-forwards.
+A denoiser's units are the members of its block lists, and the other children beside those lists: what its forward calls
+one after another. Inside a block, its sub-layers (attentions and feed-forwards) are units too.
 """
 
 from collections import Counter
@@ -15,18 +15,18 @@ FEED_FORWARDS = ("feedforward", "mlp", "glu", "ffn", "swiglu")
 
 
 def blocks_of(denoiser: nn.Module) -> dict[str, nn.Module]:
-    """The units at the denoiser's own level by path, in the order of registration."""
+    """The denoiser's top-level units by path, in the order of registration."""
     owner, prefix = _owner(denoiser, "")
     return {f"{prefix}{path}": module for path, module in _flat(owner)}
 
 
 def block_counts(denoiser: nn.Module) -> dict[str, int]:
-    """How many blocks each of the denoiser's lists has, by path."""
-    return dict(Counter(path.rpartition(".")[0] for path in blocks_of(denoiser) if is_member(path)))
+    """The number of blocks in each of the denoiser's lists, by the list's path."""
+    return dict(Counter(path.rpartition(".")[0] for path in blocks_of(denoiser) if is_list_member(path)))
 
 
 def layers_of_blocks(denoiser: nn.Module) -> dict[str, nn.Module]:
-    """The members of lists inside blocks by path: the resnets, attentions and samplers that a UNet's blocks are made of."""
+    """The members of lists inside blocks, by path: the resnets, attentions and samplers of a UNet's blocks."""
     return {
         f"{path}.{name}.{i}": layer
         for path, block in blocks_of(denoiser).items()
@@ -37,19 +37,19 @@ def layers_of_blocks(denoiser: nn.Module) -> dict[str, nn.Module]:
 
 
 def sub_layers_of_blocks(denoiser: nn.Module) -> dict[str, nn.Module]:
-    """The attentions and feed-forwards of all blocks by path."""
+    """The attentions and feed-forwards of all blocks, by path."""
     return {
         f"{path}.{name}": layer
         for path, block in blocks_of(denoiser).items()
-        for name, layer in sub_layers_of(block).items()
+        for name, layer in _sub_layers_of(block).items()
     }
 
 
 def bare_parts_of_blocks(denoiser: nn.Module) -> dict[str, nn.Module]:
-    """The children of blocks whose feed-forward is bare projections among them, by path.
+    """The children of all blocks that have a bare feed-forward, by path.
 
-    Such a block (Flux's single-stream one, torch's decoder layer) has an attention, no feed-forward, and at least two
-    linear layers of its own.
+    A bare feed-forward is no module: its projections are children of the block itself, as in Flux's single-stream block
+    and in torch's decoder layer. Such a block has an attention, no feed-forward module, and at least two linear layers.
     """
     found: dict[str, nn.Module] = {}
     for path, block in blocks_of(denoiser).items():
@@ -61,47 +61,47 @@ def bare_parts_of_blocks(denoiser: nn.Module) -> dict[str, nn.Module]:
     return found
 
 
-def sub_layers_of(block: nn.Module) -> dict[str, nn.Module]:
-    """The attentions and feed-forwards of a block by path, the outermost ones."""
-    found: dict[str, nn.Module] = {}
-    for name, child in block.named_children():
-        if is_sub_layer(child):
-            found[name] = child
-        else:
-            found.update({f"{name}.{path}": module for path, module in sub_layers_of(child).items()})
-    return found
-
-
 def is_sub_layer(module: nn.Module) -> bool:
     return is_attention(module) or is_feed_forward(module)
 
 
 def is_attention(module: nn.Module) -> bool:
-    """Torch's own, or what projects to queries."""
+    """Whether it is torch's own attention, or has a projection to queries."""
     return isinstance(module, nn.MultiheadAttention) or any(
         isinstance(getattr(module, name, None), nn.Module) for name in QUERIES
     )
 
 
 def is_feed_forward(module: nn.Module) -> bool:
-    """By its name, and because it holds at least two projections."""
+    """Whether its class name says so, and it holds at least two projections and no attention."""
     named = any(part in type(module).__name__.lower() for part in FEED_FORWARDS)
     projections = [part for part in module.modules() if isinstance(part, (nn.Linear, nn.Conv1d, nn.Conv2d))]
     return named and len(projections) >= 2 and not any(is_attention(part) for part in module.modules())
 
 
-def is_member(path: str) -> bool:
+def is_attention_or_projection(module: nn.Module) -> bool:
+    """Whether a block's child does real work, unlike the norms and activations around it."""
+    return is_attention(module) or isinstance(module, nn.Linear)
+
+
+def is_list_member(path: str) -> bool:
     """Whether the module at `path` is a member of a list."""
     return path.rsplit(".", 1)[-1].isdigit()
 
 
-def works(module: nn.Module) -> bool:
-    """Whether a block's part is an attention or a projection, and not a norm or an activation between them."""
-    return is_attention(module) or isinstance(module, nn.Linear)
+def _sub_layers_of(block: nn.Module) -> dict[str, nn.Module]:
+    """The outermost attentions and feed-forwards of a block, by path."""
+    found: dict[str, nn.Module] = {}
+    for name, child in block.named_children():
+        if is_sub_layer(child):
+            found[name] = child
+        else:
+            found.update({f"{name}.{path}": module for path, module in _sub_layers_of(child).items()})
+    return found
 
 
 def _owner(module: nn.Module, prefix: str) -> tuple[nn.Module, str]:
-    """The module that holds the block lists: the denoiser, or what it wraps."""
+    """The module that holds the block lists (the denoiser, or a module inside it), and the prefix of its children's paths."""
     if any(_is_block_list(child) for child in module.children()):
         return module, prefix
     for name, child in module.named_children():
@@ -111,13 +111,14 @@ def _owner(module: nn.Module, prefix: str) -> tuple[nn.Module, str]:
 
 
 def _is_block_list(module: nn.Module) -> bool:
-    """A list of modules that are made of modules."""
+    """Whether it is a list with a member that has children of its own."""
     return isinstance(module, nn.ModuleList) and any(
         any(True for _ in member.children()) for _, member in module.named_children()
     )
 
 
 def _flat(owner: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """A module's children by name; of a list or dict, its members instead."""
     for name, child in owner.named_children():
         if isinstance(child, CONTAINERS):
             yield from ((f"{name}.{path}", member) for path, member in _flat(child))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffcache.discovery.cuts import Anatomy
+from diffcache.discovery.cuts import Cuts
 from diffcache.host.call import Argument, Conditioning
 from diffcache.store.rings import Setup, Store
 
@@ -35,7 +35,7 @@ class Branch:
         remade: arguments that the pipeline makes anew at every tick.
         stores: its past features by site.
         sources: paths of the denoiser's arguments that evolve with the latents, learned from its computed calls.
-        anatomy: where the denoiser can be cut, learned from its first computed call; None where nobody asked.
+        cuts: where the denoiser can be cut, learned from its first computed call; None where nobody asked.
         tick: of its newest call.
     """
 
@@ -49,7 +49,7 @@ class Branch:
         self.remade: list[str] = []
         self.stores: dict[str, Store] = {}
         self.sources: set[str] = set()
-        self.anatomy: Anatomy | None = None
+        self.cuts: Cuts | None = None
         self.tick = -1
 
     def store(self, site: str, lanes: int = 1) -> Store:
@@ -81,7 +81,7 @@ class Branch:
         """Drops what is stored."""
         for store in self.stores.values():
             store.clear()
-        self.stores, self.sources, self.anatomy = {}, set(), None
+        self.stores, self.sources, self.cuts = {}, set(), None
 
     def clear(self) -> None:
         """Drops everything."""

@@ -21,7 +21,7 @@ from diffcache.hooks.class_swap import base_class
 from diffcache.host.call import Call
 from diffcache.host.conventions import CONDITIONAL_FIRST
 from diffcache.host.parallel import Agreement
-from diffcache.host.rows import Halves
+from diffcache.host.rows import BatchedGuidance
 from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.reports.records import Done, RunRecord
 from diffcache.schedulers.errors import ConfigError
@@ -102,7 +102,7 @@ class Engine:
         self.branches = Branches(self.setup)
         self.execution = execution(Parts(choices, self.decider, record))
         self.guidance = None if rule is None else Guidance(name, rule, choices.guards, record)
-        self.halves = Halves(separable=choices.facts.separable)
+        self.batched_guidance = BatchedGuidance(separable=choices.facts.separable)
         self._is_busy = False
 
     def call(self, asked: Invocation) -> Any:
@@ -113,7 +113,9 @@ class Engine:
             return asked.forward(*asked.call.args, **asked.call.kwargs)
         self._is_busy = True
         try:
-            if self.guidance is not None and self.halves.of(asked.call, self.progress.tick, asked.context):
+            if self.guidance is not None and self.batched_guidance.found_in(
+                asked.call, self.progress.tick, asked.context
+            ):
                 return self._one_by_one(asked)
             return self._call(asked)
         finally:
@@ -226,9 +228,9 @@ class Engine:
 
     def _lane_count(self, asked: Invocation) -> int:
         """Of a method that decides for each sample by itself."""
-        if not self.halves.separable or not asked.call.divisible():
+        if not self.batched_guidance.separable or not asked.call.divisible():
             raise ConfigError(
                 f"per_sample cannot tell {self.name}'s samples apart in this call: leave it off."
             )
-        doubled = self.halves.of(asked.call, self.progress.tick, asked.context)
+        doubled = self.batched_guidance.found_in(asked.call, self.progress.tick, asked.context)
         return asked.call.batch // 2 if doubled else asked.call.batch

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from diffcache.discovery.cuts import Anatomy
-from diffcache.discovery.first_call import learn
+from diffcache.discovery.cuts import Cuts
+from diffcache.discovery.first_call import compute_first_call
 from diffcache.discovery.sites import Site
 from diffcache.engine.branches import Branch
 from diffcache.engine.execution import Invocation, Parts
@@ -53,10 +53,10 @@ class InnerSites:
 
     def run(self, asked: Invocation, step: Step, branch: Branch, lanes: int) -> Any:
         """One denoiser call: decides at each site that the forward reaches."""
-        if branch.anatomy is None:
+        if branch.cuts is None:
             output, done = self._learn(asked, step, branch)
         else:
-            this = _Pass(self, asked.call, step, branch, branch.anatomy)
+            this = _Pass(self, asked.call, step, branch, branch.cuts)
             with watched(this):
                 output = asked.forward(*asked.call.args, **asked.call.kwargs)
             done = [Done(visit.step, visit.verdicts, visit.site.share) for visit in this.reached]
@@ -70,8 +70,8 @@ class InnerSites:
 
     def write_down(self, call: Call, step: Step, branch: Branch, done: list[Done]) -> None:
         """Records what was done at the sites, and that what lies beside them was computed."""
-        assert branch.anatomy is not None
-        beside = Done(step, [Verdict(Decision.COMPUTE)], 1 - branch.anatomy.share, cached=False)
+        assert branch.cuts is not None
+        beside = Done(step, [Verdict(Decision.COMPUTE)], 1 - branch.cuts.share, cached=False)
         self.record.add(self.name, call.batch, [beside, *done])
 
     def keep(
@@ -103,18 +103,20 @@ class InnerSites:
             kept[site] = self.keep(branch, ask(site, kind), first, output, continues)
 
         call = asked.call
-        output, anatomy, tapped = learn(asked.module, asked.forward, call, self.sites, self.tap, keep)
-        branch.anatomy, branch.sources = anatomy, Layout(call, output, residual=True).sources()
-        branch.drop_all_but({site.name for site in anatomy.sites})
+        output, cuts, tapped = compute_first_call(
+            asked.module, asked.forward, call, self.sites, self.tap, keep
+        )
+        branch.cuts, branch.sources = cuts, Layout(call, output, residual=True).sources()
+        branch.drop_all_but({site.name for site in cuts.sites})
         seen = call.latents if self.tap is None else tapped or []
         self.decider.leads(branch, step.tick, 1)
         self.decider.arrived(branch, 0, seen)
-        for site in anatomy.sites:
+        for site in cuts.sites:
             if site.name not in verdicts:
                 ask(site.name, site.kind)
             if site.name in kept:
                 self.decider.computed(branch, 0, verdicts[site.name][0], seen, kept[site.name])
-        return output, [Done(*verdicts[site.name], site.share) for site in anatomy.sites]
+        return output, [Done(*verdicts[site.name], site.share) for site in cuts.sites]
 
 
 @dataclass(slots=True)
@@ -141,19 +143,19 @@ class _Pass:
         strayed: a span was skipped whose units this forward calls differently: what it returned is worth nothing.
     """
 
-    def __init__(self, owner: InnerSites, call: Call, step: Step, branch: Branch, anatomy: Anatomy) -> None:
+    def __init__(self, owner: InnerSites, call: Call, step: Step, branch: Branch, cuts: Cuts) -> None:
         self.owner = owner
         self.decider = owner.decider
         self.step = step
         self.branch = branch
-        self.anatomy = anatomy
-        self.watches = anatomy.paths
+        self.cuts = cuts
+        self.watches = cuts.paths
         self.reached: list[_Visit] = []
         self.here: _Visit | None = None
         self.seen = call.latents if owner.tap is None else []
         self.strayed = False
-        self._starts = anatomy.starts
-        self._tap, self._tapped = owner.tap, anatomy.tap
+        self._starts = cuts.starts
+        self._tap, self._tapped = owner.tap, cuts.tap
         self._is_observed = owner.decider.observer is not NOBODY
         self._visits: dict[str, _Visit] = {}
         self._straight: dict[str, _Visit] = {}
@@ -222,7 +224,7 @@ class _Pass:
     def _decide(self) -> dict[str, _Visit]:
         """For all sites at once, when the first is reached: by then signals have been seen. By first unit."""
         visits, branch, sites = {}, self.branch, self._starts.values()
-        decided = self.decider.site_verdicts(self.step, branch, self.anatomy.sites, lambda lane: self.seen)
+        decided = self.decider.site_verdicts(self.step, branch, self.cuts.sites, lambda lane: self.seen)
         skips_any = False
         for name, site, (step, verdicts) in zip(self._starts, sites, decided, strict=True):
             skips = verdicts[0].decision is not Decision.COMPUTE
@@ -235,7 +237,7 @@ class _Pass:
         if self.seen:
             self.decider.arrived(branch, 0, self.seen)
         if not skips_any:
-            self.watches = self.anatomy.edges  # nothing is skipped: what lies between need not be seen
+            self.watches = self.cuts.edges  # nothing is skipped: what lies between need not be seen
         return visits
 
     def _stray(self) -> None:
@@ -257,7 +259,7 @@ class _Pass:
             return self._shadow(here, truth) if ends else truth
         if ends:
             return self._reused(here)
-        return self.anatomy.blanks[name].make(Call.of(module, args, kwargs).tensors)
+        return self.cuts.placeholders[name].make(Call.of(module, args, kwargs).tensors)
 
     def _computed(self, here: _Visit, first: Arguments, given: Tensors, output: Any) -> None:
         """Stores what a site has computed."""

@@ -11,12 +11,13 @@ from diffcache.discovery.units import block_counts
 from diffcache.engine.branches import FORGET_AFTER
 from diffcache.engine.choices import choices_of
 from diffcache.engine.engine import Engine, Progress
-from diffcache.host.call import Call, Signature, signature_of
+from diffcache.host.call import Call
 from diffcache.host.compiled import uncompiled
 from diffcache.host.components import is_control_network
 from diffcache.host.identity import model_of
 from diffcache.host.parallel import agreement_of
 from diffcache.host.rows import counts_rows
+from diffcache.host.signature import Signature, signature_of
 from diffcache.host.weight_formats import quantization_of
 from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.reports.records import RunRecord
@@ -135,7 +136,7 @@ class Run:
 
     def _facts(self, served: Served, call: Call) -> RunFacts:
         module, times = served.module, self.timetable
-        sigmas = times.of_run()
+        sigmas = times.run_sigmas()
         return RunFacts(
             denoiser_class=type(module).__name__,
             experts=served.experts,
@@ -153,7 +154,7 @@ class Run:
 
     def _note_length(self) -> None:
         self.record.num_ticks = self.timetable.num_ticks
-        self.record.sigmas = self.timetable.of_run()
+        self.record.sigmas = self.timetable.run_sigmas()
 
     def _drop_idle(self) -> None:
         """Frees what a denoiser stored that is no longer called (the first of two experts, after the hand-over)."""

@@ -1,8 +1,8 @@
-"""Swapping the class of one instance for a generated subclass of its own class, and back.
+"""Swaps the class of one instance for a generated subclass of its own class, and back.
 
-Nobody's class is patched and nothing is left in the instance's `__dict__`. The subclass has its base's name and equals
-it (Diffusers' `from_pipe` asks whether `type(component)` is among the expected classes), so logs, `save_pretrained` and
-`from_pipe` see no difference; copies and pickles are instances of the base, plain.
+No class is patched, and nothing is left in the instance's `__dict__`. The subclass has its base's name and compares equal
+to it, because Diffusers' `from_pipe` asks whether `type(component)` is among the expected classes. So logs,
+`save_pretrained` and `from_pipe` see no difference. Copies and pickles are plain instances of the base.
 """
 
 import copyreg
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 Override = Callable[[type], dict[str, Any]]
-"""Makes the attributes of the subclass, given its base."""
+"""Makes the subclass's attributes from its base."""
 
 _BASE = "_diffcache_base"
 _NEW_OBJECT = vars(copyreg)["__newobj__"]
@@ -26,13 +26,16 @@ def is_swapped(instance: object) -> bool:
 
 
 def base_class(cls: type) -> type:
-    """The class that `cls` stands for, if it was generated here; else `cls` itself."""
+    """The base of a class that was generated here; any other class itself."""
     base: type = vars(cls).get(_BASE, cls)
     return base
 
 
 def swap_in(instance: object, override: Override) -> bool:
-    """Makes `instance` one of the generated subclass; False if it already is.
+    """Gives `instance` the generated subclass of its class.
+
+    Returns:
+        False if it has one already: nothing is changed then.
 
     Raises:
         TypeError: Python cannot change the class of this kind of object.
@@ -53,17 +56,17 @@ def swap_out(instance: object) -> None:
 
 @contextmanager
 def swapped(instances: Iterable[object], override: Override) -> Iterator[None]:
-    """Makes all of these instances of generated subclasses for a while; those that are already stay as they are."""
-    mine = [instance for instance in instances if swap_in(instance, override)]
+    """Inside, all of these have generated subclasses; instances that had one before keep it afterwards."""
+    changed = [instance for instance in instances if swap_in(instance, override)]
     try:
         yield
     finally:
-        for instance in mine:
+        for instance in changed:
             swap_out(instance)
 
 
 def _subclass(base: type, override: Override) -> type:
-    """One for each base and override; it keeps its base alive, whose identity is the key."""
+    """The subclass of a base with an override, made once. It keeps its base alive, so that the base's id stays unique."""
     key = (id(base), override)
     if key not in _subclasses:
         names = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
@@ -72,8 +75,8 @@ def _subclass(base: type, override: Override) -> type:
     return _subclasses[key]
 
 
-def _metaclass(of: type) -> type:
-    """The metaclass of generated classes: each equals its base."""
+def _metaclass(base: type) -> type:
+    """A subclass of a metaclass, whose classes compare equal to their bases."""
 
     def equals(cls: type, other: object) -> bool:
         return other is cls or other is base_class(cls)
@@ -81,18 +84,20 @@ def _metaclass(of: type) -> type:
     def hashed(cls: type) -> int:
         return hash(base_class(cls)) if base_class(cls) is not cls else object.__hash__(cls)
 
-    if of not in _metaclasses:
-        _metaclasses[of] = type(of.__name__, (of,), {"__eq__": equals, "__hash__": hashed})
-    return _metaclasses[of]
+    if base not in _metaclasses:
+        _metaclasses[base] = type(base.__name__, (base,), {"__eq__": equals, "__hash__": hashed})
+    return _metaclasses[base]
 
 
 def _reduce_to(base: type) -> Callable[[Any, Any], Any]:
+    """A `__reduce_ex__` that copies and pickles an instance as one of the base."""
+
     def reduce_ex(self: Any, protocol: Any) -> Any:
         reduced = base.__reduce_ex__(self, protocol)  # type: ignore[call-arg]
         if not isinstance(reduced, tuple):
             return reduced
         make, args, *rest = reduced
-        if make is _NEW_OBJECT and len(args) == 1:  # pickle insists on the instance's own class there
+        if make is _NEW_OBJECT and len(args) == 1:  # pickle accepts only the instance's own class there
             return (vars(copyreg)["_reconstructor"], (base, object, None), *rest)
         plain = tuple(base if arg is type(self) else arg for arg in args)
         return (base if make is type(self) else make, plain, *rest)

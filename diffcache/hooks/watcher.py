@@ -1,4 +1,4 @@
-"""Watching the calls of some modules inside a forward, from the module whose forward runs."""
+"""Lets a watcher see, and replace, the calls of some modules while a denoiser's forward runs."""
 
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
@@ -11,18 +11,17 @@ from torch.compiler import is_dynamo_compiling
 
 
 class Watcher(Protocol):
-    """Sees the calls of units while a denoiser's forward runs.
+    """Is asked to run each call of the units that it watches.
 
     Attributes:
-        watches: which units, by identity.
+        watches: the units' identities (`id(module)`).
     """
 
     @property
     def watches(self) -> Container[int]: ...
 
-    def unit(
-        self, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: dict[str, Any]
-    ) -> Any: ...
+    def unit(self, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+        """Returns what the unit's call returns: that of `forward(*args, **kwargs)`, or something else instead."""
 
 
 _watcher: ContextVar[Watcher | None] = ContextVar("diffcache_units", default=None)
@@ -30,7 +29,7 @@ _watcher: ContextVar[Watcher | None] = ContextVar("diffcache_units", default=Non
 
 @contextmanager
 def watched(watcher: Watcher) -> Iterator[None]:
-    """Inside, `watcher` sees every call of a swapped unit in this context."""
+    """Inside, in this context, every call of a unit that `watcher` watches goes to it. The unit's class must be swapped."""
     token = _watcher.set(watcher)
     try:
         yield
@@ -39,7 +38,7 @@ def watched(watcher: Watcher) -> Iterator[None]:
 
 
 def unit_members(base: type) -> dict[str, Any]:
-    """What a unit's swapped class overrides."""
+    """The attributes of a unit's swapped class (see `class_swap`): its calls go to the watcher."""
 
     @wraps(base.__call__)
     def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:

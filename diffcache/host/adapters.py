@@ -1,4 +1,4 @@
-"""Which adapters (LoRA, IP-Adapter and the like) are active in a denoiser, and how strongly."""
+"""Which adapters (LoRA, IP-Adapter and the like) are active in a denoiser, and at which scales."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from torch import nn
 
 
 def adapters_of(module: nn.Module) -> list[tuple[Any, ...]]:
-    """Active adapters and scales of every adapted layer. Reads no tensor."""
+    """The active adapters of each adapted layer, with their scales. Reads no tensor."""
     return [strength for layer in module.modules() if (strength := _strength(layer)) is not None]
 
 

@@ -1,21 +1,19 @@
-"""One call of a module: its arguments by name, and what is needed of them to recognise and to split it."""
+"""One call of a module: its arguments by name, its batch, and what tells it apart from other calls."""
 
-import inspect
-from collections.abc import Callable, Container, Iterable, Mapping
-from functools import cache
+from collections.abc import Callable, Container
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from diffcache.hooks.class_swap import base_class
 from diffcache.host.adapters import adapters_of
 from diffcache.host.conventions import ADAPTER_MARKS, TIMES
+from diffcache.host.signature import Signature, flattened, signature_of
 
 
 class Argument(NamedTuple):
-    """A tensor or plain value that a module was called with, and how often the tensor had been written to."""
+    """A tensor or plain value that a module was called with, and the tensor's version (see `version_of`)."""
 
     value: Any
     version: int | None = None
@@ -23,100 +21,29 @@ class Argument(NamedTuple):
 
 Conditioning = dict[str, Argument]
 
-Pick = Callable[[tuple[Any, ...], dict[str, Any]], dict[str, Any]]
-"""Takes tensors out of a call's arguments, by path; None for what a call does not have."""
-
-
-class Signature:
-    """The signature of a class's `forward`.
-
-    Args:
-        cls: the class.
-    """
-
-    def __init__(self, cls: type) -> None:
-        self._signature = inspect.signature(cls.forward)  # type: ignore[attr-defined]
-        parameters = list(self._signature.parameters.values())[1:]
-        rest = parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
-        self._rest = parameters.pop().name if rest else None
-        plain = all(parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for parameter in parameters)
-        self._names = tuple(parameter.name for parameter in parameters) if plain else None
-        needed = (parameter.name for parameter in parameters if parameter.default is parameter.empty)
-        self._needed = frozenset(needed)
-
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
-        """Arguments by parameter name, in the parameters' order; by position where the class does not say.
-
-        It gives what `inspect` gives, several times faster where all parameters can be given either way.
-        """
-        names = self._names
-        if names is None or len(args) > len(names):
-            return self._inspected(args, kwargs)
-        given = dict(zip(names, args, strict=False))
-        if not given.keys().isdisjoint(kwargs) or not self._needed <= given.keys() | kwargs.keys():
-            return self._inspected(args, kwargs)
-        for name in names[len(args) :]:
-            if name in kwargs:
-                given[name] = kwargs[name]
-        if len(given) == len(args) + len(kwargs):
-            return given
-        if self._rest is None:
-            return self._inspected(args, kwargs)
-        given[self._rest] = {name: value for name, value in kwargs.items() if name not in given}
-        return given
-
-    def picker(self, paths: Iterable[str]) -> Pick:
-        """What takes the tensors at these paths out of calls. It binds all arguments only if one lies inside another."""
-        paths, names = list(paths), self._names or ()
-        if any(path not in names for path in paths):
-
-            def pick_inside(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-                leaves = flattened(self.bind(args, kwargs))
-                return {path: leaves.get(path) for path in paths}
-
-            return pick_inside
-        indices = [(path, names.index(path)) for path in paths]
-
-        def pick(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-            taken = {}
-            for path, index in indices:
-                taken[path] = args[index] if index < len(args) else kwargs.get(path)
-            return taken
-
-        return pick
-
-    def _inspected(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
-        try:
-            bound = self._signature.bind(None, *args, **kwargs).arguments
-        except (
-            TypeError,
-            ValueError,
-        ):  # a wrong call is the module's own to refuse; a wrapper may take anything
-            return {**{f"argument {i}": value for i, value in enumerate(args)}, **kwargs}
-        return {name: value for i, (name, value) in enumerate(bound.items()) if i > 0}
-
 
 class Call:
-    """The arguments of one call, flattened.
+    """The arguments of one call.
 
     Args:
-        signature: of the module.
+        signature: the module's.
         args, kwargs: what the module is called with.
 
     Attributes:
         leaves: every tensor and plain value by its path ("added_cond_kwargs.text_embeds"), in signature order.
         tensors: the tensors among them.
-        latent: path of the evolving sample: the first floating tensor, or the list that holds the first ones.
+        latent: name of the argument that is denoised: the first floating tensor of two or more dimensions, or the first
+            list of such tensors.
         latents: its tensors.
-        batch: number of samples: the latents' first dimension, or their number where they come as a list.
-        batched: the samples are one tensor's rows, not a list.
+        batch: number of samples: the latent's first dimension, or the length of the list.
+        batched: the samples are rows of one tensor, not a list of tensors.
     """
 
     def __init__(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.signature, self.args, self.kwargs = signature, args, kwargs
         arguments = signature.bind(args, kwargs)
         self.leaves = flattened(arguments)
-        self._nested = self.leaves.keys() != arguments.keys()  # there are lists and dicts among them
+        self._nested = self.leaves.keys() != arguments.keys()  # some arguments are lists or dicts
         self.tensors: dict[str, Tensor] = {}
         for path, leaf in self.leaves.items():
             if isinstance(leaf, Tensor):
@@ -143,9 +70,9 @@ class Call:
         return Call(self.signature, args, kwargs)
 
     def fingerprint(self, module: nn.Module) -> tuple[Any, ...]:
-        """Shapes, dtypes, devices, which arguments are present, and which adapters are active in the module.
+        """Shapes, dtypes and devices of the arguments, which of them are None, and the module's active adapters.
 
-        Where it changes, what was stored before is worth nothing. Reads no tensor.
+        When it changes, features stored before it must not be reused. Reads no tensor.
         """
         parts: list[Any] = []
         for path, leaf in self.leaves.items():
@@ -159,7 +86,7 @@ class Call:
         return tuple(parts)
 
     def conditioning(self, evolving: Container[str]) -> "Conditioning":
-        """The arguments that may tell guidance passes apart: all but times, latents, and the `evolving` ones."""
+        """The arguments that may tell guidance passes apart: all but times, the latent, and those in `evolving`."""
         found = {}
         prefix = f"{self.latent}."
         for path, leaf in self.leaves.items():
@@ -172,29 +99,29 @@ class Call:
             ):
                 continue
             if isinstance(leaf, Tensor):
-                found[path] = Argument(leaf, None if leaf.is_inference() else leaf._version)
+                found[path] = Argument(leaf, version_of(leaf))
             elif isinstance(leaf, (bool, int, float, str)):
                 found[path] = Argument(leaf)
         return found
 
     def state(self) -> dict[str, Any]:
-        """Identity and version of every tensor among the arguments now: it differs once one has been written to."""
+        """Identity and version of every tensor among the arguments now. It changes when one is written to or replaced."""
         return {path: (id(tensor), version_of(tensor)) for path, tensor in self._tensors_now().items()}
 
     def refilled(self) -> bool:
-        """Whether the lists and dicts among the arguments hold other tensors now than when the call was made."""
+        """Whether a list or dict among the arguments now holds other tensors than when this object was made."""
         now = self._tensors_now()
         return now.keys() != self.tensors.keys() or any(now[p] is not t for p, t in self.tensors.items())
 
     def is_latent(self, path: str) -> bool:
-        """Whether the tensor at `path` belongs to the evolving sample."""
+        """Whether the tensor at `path` is the latent, or one of its list."""
         return path == self.latent or path.startswith(f"{self.latent}.")
 
     def divisible(self) -> bool:
-        """Whether it is plain from the shapes which arguments have one row for each sample.
+        """Whether the shapes tell which arguments have one row for each sample, so that samples can be computed apart.
 
-        It is not where the latents come as a list, where an argument's rows are neither one nor as many as samples
-        (frames folded into the batch), or where as many samples as tokens make the two look alike.
+        They do not if the latents are a list, if an argument has neither one row nor as many as there are samples (frames
+        folded into the batch), or if there are as many tokens as samples.
         """
         others = [t for path, t in self.tensors.items() if not self.is_latent(path)]
         features = [t for t in others if t.ndim >= 3]
@@ -203,7 +130,7 @@ class Call:
         return self.batched and not unclear and all(t.shape[0] in (1, self.batch) for t in features)
 
     def rows(self, rows: list[int]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The same arguments for some of the samples: tensors whose first dimension is the batch are cut."""
+        """The arguments for some of the samples: these rows of each tensor whose first dimension is the batch."""
         args, kwargs = _take_rows((self.args, self.kwargs), rows, self.batch)
         return args, kwargs
 
@@ -214,40 +141,8 @@ class Call:
         return {path: leaf for path, leaf in leaves.items() if isinstance(leaf, Tensor)}
 
 
-def signature_of(module: nn.Module) -> Signature:
-    """That of a module's class, swapped or not."""
-    return _signature(base_class(type(module)))
-
-
-@cache
-def _signature(cls: type) -> Signature:
-    return Signature(cls)
-
-
-def flattened(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Every leaf of the arguments by its path ("added_cond_kwargs.text_embeds")."""
-    leaves: dict[str, Any] = {}
-    for name, value in arguments.items():
-        if isinstance(value, Tensor) or not isinstance(value, (Mapping, list, tuple)):
-            leaves[name] = value
-        else:
-            _add_leaves(leaves, name, value)
-    return leaves
-
-
-def _add_leaves(leaves: dict[str, Any], path: str, value: Any) -> None:
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            _add_leaves(leaves, f"{path}.{key}", item)
-    elif isinstance(value, (list, tuple)):
-        for i, item in enumerate(value):
-            _add_leaves(leaves, f"{path}.{i}", item)
-    else:
-        leaves[path] = value
-
-
 def version_of(tensor: Tensor) -> int | None:
-    """Counts in-place changes; inference tensors do not count theirs."""
+    """How often a tensor has been written to; None for an inference tensor, which does not count."""
     return None if tensor.is_inference() else tensor._version
 
 

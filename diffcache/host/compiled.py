@@ -6,23 +6,23 @@ from torch import nn
 
 
 def uncompiled(module: nn.Module) -> nn.Module:
-    """The module that `torch.compile(module)` returned wraps, or the module itself."""
+    """The original of a module that `torch.compile(original)` returned; any other module itself."""
     inner = module.__dict__.get("_modules", {}).get("_orig_mod")
     return inner if isinstance(inner, nn.Module) else module
 
 
 def each_uncompiled(modules: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
-    """What these named modules wrap, or themselves, under the same names."""
+    """`uncompiled` of each module, under the same names."""
     return {name: uncompiled(module) for name, module in modules.items()}
 
 
 def is_compiled(module: nn.Module) -> bool:
-    """Wrapped by `torch.compile`, or compiled by its own `compile()`."""
+    """Whether `torch.compile` has wrapped it, or its own `compile()` was called."""
     return uncompiled(module) is not module or module.__dict__.get("_compiled_call_impl") is not None
 
 
 def compiled_above(denoiser: nn.Module, paths: Iterable[str]) -> str | None:
-    """The first module inside an uncompiled denoiser that is compiled, and so hides one of these inside it; its path."""
+    """Path of the first compiled module that contains one of those at `paths`, whose calls cannot be seen; None if none does."""
     compiled = {path for path, module in denoiser.named_modules() if path and is_compiled(module)}
     parents = (path[:end] for path in paths for end, letter in enumerate(path) if letter == ".")
     return next((parent for parent in parents if parent in compiled), None)

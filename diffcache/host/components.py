@@ -1,4 +1,4 @@
-"""What a user hands to `accelerate`: which parts of it are denoisers and noise schedulers."""
+"""Which parts of the target of `accelerate` are denoisers, and which are noise schedulers."""
 
 import inspect
 from collections.abc import Collection
@@ -12,7 +12,7 @@ from diffcache.schedulers.errors import TargetError
 
 
 def is_pipeline(target: object) -> bool:
-    """A Diffusers pipeline, modular or not."""
+    """Whether it is a Diffusers pipeline, modular or not."""
     from diffusers import DiffusionPipeline, ModularPipeline
 
     return isinstance(target, (DiffusionPipeline, ModularPipeline))
@@ -23,7 +23,7 @@ def components_of(pipeline: Any) -> dict[str, Any]:
 
 
 def modules_of(target: Any) -> list[nn.Module]:
-    """A pipeline's networks, or a bare module; none of anything else."""
+    """All networks of a pipeline, or a module itself; an empty list for any other target."""
     if isinstance(target, nn.Module):
         return [uncompiled(target)]
     parts = components_of(target).values() if is_pipeline(target) else ()
@@ -31,14 +31,16 @@ def modules_of(target: Any) -> list[nn.Module]:
 
 
 def denoisers_of(target: Any, components: Collection[str] | None = None) -> dict[str, nn.Module]:
-    """The denoisers by component name; a bare module is its own, called "denoiser". As they are, compiled or not.
+    """The denoisers of a target by component name, compiled or not.
 
     Args:
-        target: a pipeline or a module.
-        components: of a pipeline, only these; a control network is one of them only if it is named. None: all denoisers.
+        target: a pipeline, or a module, which is its own denoiser and called "denoiser".
+        components: names of a pipeline's components: only these are its denoisers. A control network is one only if it is
+            named here. None: all denoisers.
 
     Raises:
-        TargetError: neither a pipeline nor a module, a pipeline without a denoiser, or without one of that name.
+        TargetError: the target is neither a pipeline nor a module, or a pipeline that has no denoiser, or none of that
+            name.
     """
     if isinstance(target, nn.Module):
         if components is not None:
@@ -77,7 +79,7 @@ def refuse_foreign_cache(module: nn.Module) -> None:
 
 
 def is_denoiser(part: object) -> bool:
-    """A network whose forward takes a time; control networks and autoencoders may too, and are none."""
+    """Whether it is a network whose forward takes a time, and neither a control network nor an autoencoder."""
     return _takes_time(part) and not is_control_network(part)
 
 
@@ -86,7 +88,7 @@ def is_control_network(network: nn.Module) -> bool:
 
 
 def _named(pipeline: Any, usable: dict[str, nn.Module], components: Collection[str]) -> dict[str, nn.Module]:
-    """Those of the networks that run at each step which are named."""
+    """The components of these names, among those that run at each step (`usable`)."""
     unknown = [name for name in components if name not in usable]
     if unknown or not components:
         raise TargetError(
@@ -96,7 +98,7 @@ def _named(pipeline: Any, usable: dict[str, nn.Module], components: Collection[s
 
 
 def _takes_time(part: Any) -> TypeGuard[nn.Module]:
-    """A network, but no autoencoder, whose forward takes a time."""
+    """Whether it is a network whose forward takes a time, and no autoencoder."""
     if not isinstance(part, nn.Module) or hasattr(part, "decode"):
         return False
     cls = type(uncompiled(part))

@@ -1,4 +1,4 @@
-"""What other people's code is known to call things, where nothing in an object tells it."""
+"""Names in other people's code by which we recognise what their objects do not tell otherwise."""
 
 TIMES = frozenset({"t", "r", "time", "times", "sigma", "sigmas", "noise_level", "noise_labels"})
 """Names of a denoiser's time arguments that do not contain "timestep"."""
@@ -7,8 +7,8 @@ CONDITIONAL_FIRST = frozenset({"DiTTransformer2DModel", "LuminaNextDiT2DModel"})
 """Denoisers whose pipelines put the conditional half of a batch first; all others put it second."""
 
 ROW_COUNTING = "PAG"
-"""Part of the names of Diffusers' attention processors for perturbed-attention guidance. They cut the batch into passes
-by counting rows, so that some rows without the others come out wrong."""
+"""Part of the class names of Diffusers' attention processors for perturbed-attention guidance. They find the guidance
+passes by counting rows of the batch, so a call with some of the rows gives wrong results."""
 
 FOREIGN_HOOKS = frozenset(
     {
@@ -24,4 +24,4 @@ FOREIGN_HOOKS = frozenset(
 """Modules of Diffusers' hooks that cache features."""
 
 ADAPTER_MARKS = ("_hf_peft_config_loaded", "encoder_hid_proj", "image_proj")
-"""Attributes of a denoiser that are set where adapters are loaded: LoRA's, and IP-Adapter's by kind of denoiser."""
+"""Attributes of a denoiser that are set while adapters are loaded: LoRA's first, then IP-Adapter's two."""

@@ -1,4 +1,4 @@
-"""What identifies a denoiser in an artifact: its class and a hash of its configuration."""
+"""What identifies a denoiser in a saved schedule: its class, and a hash of its configuration."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ from diffcache.schedulers.schedule import Model
 
 
 def model_of(module: nn.Module) -> Model:
-    """Class name and configuration hash; of a module without a configuration, the hash of its parameters' shapes."""
+    """Class name and hash of the configuration, or of the parameters' shapes where the module has no configuration."""
     config = getattr(module, "config", None)
     if isinstance(config, dict):
         content = {

@@ -1,8 +1,9 @@
-"""Agreement: processes that compute one denoiser together decide alike, or they would wait for each other for ever.
+"""Makes processes that compute one denoiser together take the same decisions.
 
-It is on where the denoiser's forward itself communicates: under Diffusers' context or tensor parallelism, and where
-parameters are sharded DTensors (tensor parallel, FSDP). In plain data parallel each process decides for itself. Where
-neither shows, `decide_together` says so.
+A forward that communicates must run in all of its processes, or in none: a process that computed while the others reused
+would wait for them for ever. Such a denoiser is recognised if it is under Diffusers' context or tensor parallelism, or if
+its parameters are sharded DTensors (tensor parallel, FSDP). `decide_together` declares any other. In plain data
+parallelism each process decides for itself.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,16 +22,16 @@ Dimension = tuple[Any, int]
 """A device mesh and one of its dimensions."""
 
 BY_CAUTION = (Decision.PREDICT, Decision.LINE, Decision.HOLD, Decision.COMPUTE)
-"""A decision's place is its vote, and the highest wins."""
+"""From the least cautious decision to the most cautious. A process votes with its decision's index; the highest vote wins."""
 
 _declared: "WeakKeyDictionary[nn.Module, Any]" = WeakKeyDictionary()
 
 
 class Agreement:
-    """The processes that call one denoiser together.
+    """Agrees on decisions among the processes that compute one denoiser together.
 
     Args:
-        dimensions: along these of their device meshes; at least one.
+        dimensions: the dimensions of device meshes along which these processes lie; at least one.
     """
 
     def __init__(self, dimensions: Sequence[Dimension]) -> None:
@@ -39,9 +40,12 @@ class Agreement:
         self.device = torch.device(dimensions[0][0].device_type)
 
     def settle(self, decisions: Sequence[Decision]) -> list[Decision]:
-        """The most cautious decision of all processes, for each lane: one small collective for each group.
+        """The most cautious decision of all processes, for each lane. Costs one small all-reduce for each process group.
 
-        Every process must come here at the same ticks, with as many lanes.
+        All processes must call this at the same ticks, with the same number of lanes.
+
+        Args:
+            decisions: this process's, one for each lane.
         """
         votes = torch.tensor([BY_CAUTION.index(decision) for decision in decisions], device=self.device)
         for group in self.groups:
@@ -50,18 +54,18 @@ class Agreement:
 
 
 def decide_together(denoiser: nn.Module, mesh: Any) -> None:
-    """Declares that the processes of a mesh call `denoiser` together, so that their adaptive decisions are agreed.
+    """Declares that the processes of a mesh compute `denoiser` together, so that they take the same decisions.
 
-    Needed only where the denoiser communicates in a way of its own: Diffusers' parallelism and sharded parameters are
-    noticed. It holds from the next run on.
+    Call it only for a denoiser that communicates in a way of its own: Diffusers' parallelism and sharded parameters are
+    recognised without it. It takes effect at the next run.
 
     Args:
         denoiser: accelerated or not, compiled or not.
-        mesh: a `torch.distributed.device_mesh.DeviceMesh` (`DeviceMesh.from_group(group, "cuda")`), or None to find
-            out again.
+        mesh: a `torch.distributed.device_mesh.DeviceMesh` (`DeviceMesh.from_group(group, "cuda")`); None withdraws the
+            declaration.
 
     Raises:
-        TargetError: not a module.
+        TargetError: `denoiser` is not a module.
     """
     if not isinstance(denoiser, nn.Module):
         raise TargetError(
@@ -71,7 +75,7 @@ def decide_together(denoiser: nn.Module, mesh: Any) -> None:
 
 
 def agreement_of(denoiser: nn.Module) -> Agreement | None:
-    """That among the processes which compute this denoiser together; None where it is this one alone."""
+    """The agreement among the processes that compute this denoiser together; None if this process computes it alone."""
     if not dist.is_available() or not dist.is_initialized():
         return None
     declared = _declared.get(denoiser)
@@ -84,7 +88,7 @@ def agreement_of(denoiser: nn.Module) -> Agreement | None:
 
 
 def gathers_weights(denoiser: nn.Module) -> bool:
-    """Whether its blocks are fully sharded (FSDP): each gathers its weights when it is called, and drops them again."""
+    """Whether a module in it is fully sharded (FSDP): it gathers its weights for each call, and drops them after it."""
     if not dist.is_available() or not dist.is_initialized():
         return False
     from torch.distributed.fsdp import FSDPModule
@@ -102,7 +106,7 @@ def _parallelism_of(denoiser: nn.Module) -> Iterator[Any]:
 
 
 def _shards_of(denoiser: nn.Module) -> Iterator[Dimension]:
-    """Along which a parameter is split."""
+    """The dimensions of device meshes along which a parameter is split."""
     from torch.distributed.tensor import DTensor
 
     for parameter in denoiser.parameters():

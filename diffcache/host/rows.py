@@ -1,6 +1,7 @@
-"""The rows of a batch: which belong to which sample, and whether they hold both guidance passes.
+"""The rows of a batch: whether they hold both guidance passes, and which belong to which lane.
 
-A lane is what is decided together: the whole batch, or with `per_sample` one sample in all of its guidance passes.
+A lane is what is decided together: the whole batch, or with `per_sample` one sample in all of its guidance passes. A batch
+of several guidance passes holds the rows of the first pass, one for each lane, then those of the second, and so on.
 """
 
 from collections.abc import Sequence
@@ -13,13 +14,16 @@ from diffcache.host.conventions import ROW_COUNTING
 
 
 def counts_rows(denoiser: nn.Module) -> bool:
-    """Whether its attention tells guidance passes apart by their rows, so that no row can be computed alone."""
+    """Whether its attention finds the guidance passes by counting rows, so that no row can be computed alone."""
     processors = getattr(denoiser, "attn_processors", {}).values()
     return any(ROW_COUNTING in type(processor).__name__ for processor in processors)
 
 
-class Halves:
-    """Finds out whether a denoiser's calls hold both guidance passes as one batch.
+class BatchedGuidance:
+    """Finds out whether a denoiser's calls hold both guidance passes in one batch.
+
+    The two passes have equal latents. So the batch's halves are compared at the run's first two ticks, which reads the
+    device twice. The second tick tells guidance from two pictures of one seed, whose latents are equal at the first only.
 
     Args:
         separable: rows of a batch can be computed alone.
@@ -27,44 +31,44 @@ class Halves:
 
     def __init__(self, *, separable: bool) -> None:
         self.separable = separable
-        self._alike: dict[int, bool] = {}
+        self._halves_are_equal: dict[int, bool] = {}
 
-    def of(self, call: Call, tick: int, context: str | None) -> bool:
-        """Whether a call holds two equal halves of latents at the run's first two ticks.
+    def found_in(self, call: Call, tick: int, context: str | None) -> bool:
+        """Whether a call holds both passes.
 
-        Two guidance passes do. Two images of one seed begin alike too, but differ from the second tick on. Reads the
-        device at these two ticks only.
+        Args:
+            call: its arguments.
+            tick: its tick.
+            context: the name that the pipeline gives the pass (`cache_context`), if any.
         """
         if context not in (None, "cond_uncond") or not self.separable:
             return False
-        if len(self._alike) < 2 and tick not in self._alike and all(self._alike.values()):
-            even = call.batched and call.divisible() and call.batch % 2 == 0
-            self._alike[tick] = even and torch.equal(*call.latents[0].chunk(2))
-        return all(self._alike.values())
+        known = self._halves_are_equal
+        if len(known) < 2 and tick not in known and all(known.values()):
+            is_even = call.batched and call.divisible() and call.batch % 2 == 0
+            known[tick] = is_even and torch.equal(*call.latents[0].chunk(2))
+        return all(known.values())
 
 
 def lane_of(tensors: dict[str, Tensor], lane: int, lanes: int, batch: int) -> dict[str, Tensor]:
-    """One lane's part of a call's tensors; tensors without a batch dimension serve all lanes.
-
-    A batch of several guidance passes holds one row of each lane for each pass, pass after pass.
-    """
+    """One lane's rows of a call's tensors. A tensor without a batch dimension is the same for all lanes."""
     if lanes == 1:
         return tensors
     return {path: t[lane::lanes] if t.ndim and t.shape[0] == batch else t for path, t in tensors.items()}
 
 
 def outputs_of(outputs: list[Tensor], lane: int, lanes: int) -> list[Tensor]:
-    """One lane's part of an output's tensors."""
+    """One lane's rows of an output's tensors."""
     return outputs if lanes == 1 else [tensor[lane::lanes] for tensor in outputs]
 
 
 def rows_of(some: Sequence[int], lanes: int, batch: int) -> list[int]:
-    """The rows of some of the lanes, pass after pass."""
+    """The indices of the rows that belong to some of the lanes, pass after pass."""
     return [first + lane for first in range(0, batch, lanes) for lane in some]
 
 
 def joined(parts: Sequence[list[Tensor]]) -> list[Tensor]:
-    """An output's tensors from those of all lanes."""
+    """An output's tensors, from one list of tensors for each lane."""
     if len(parts) == 1:
         return parts[0]
     return [torch.stack(tensors, dim=1).flatten(0, 1) for tensors in zip(*parts, strict=True)]

@@ -1,4 +1,4 @@
-"""What a denoiser's weights are stored in, whoever quantised them: torchao, bitsandbytes, GGUF."""
+"""The formats of a denoiser's weights, whichever package quantised them: torchao, bitsandbytes, GGUF."""
 
 import hashlib
 from collections import Counter
@@ -10,14 +10,14 @@ from diffcache.host.compiled import each_uncompiled
 from diffcache.host.components import denoisers_of
 
 QUANTISERS = ("torchao", "bitsandbytes", "diffusers.quantizers")
-"""Packages whose tensor classes are quantised weights."""
+"""Packages with tensor classes for quantised weights."""
 
 
 def quantization_of(module: nn.Module) -> str | None:
-    """What its weights are quantised to, with a hash of which layer is what; None where all are plain numbers.
+    """Describes the formats of a module's quantised weights; None if none is quantised.
 
-    "96 x Int8Tensor with activations (5e3f21aa)". Equal strings mean the same layers in the same formats, not the same
-    values. Reads no tensor.
+    For example "96 x Int8Tensor with activations (5e3f21aa)", which ends in a hash of each layer's format. If two modules
+    have equal descriptions, the same layers have the same formats; their values may differ. Reads no tensor.
     """
     kinds = {name: _kind(weight) for name, weight in module.named_parameters() if is_quantised(weight)}
     if not kinds:
@@ -29,7 +29,7 @@ def quantization_of(module: nn.Module) -> str | None:
 
 
 def quantizations_of(target: Any) -> dict[str, str]:
-    """Of each denoiser of a target that is quantised, by its name."""
+    """`quantization_of` each denoiser of a target, by name; only of those that are quantised."""
     found = {name: quantization_of(module) for name, module in each_uncompiled(denoisers_of(target)).items()}
     return {name: kind for name, kind in found.items() if kind is not None}
 
@@ -39,23 +39,21 @@ def is_quantised(weight: Tensor) -> bool:
 
 
 def weight_bytes(module: nn.Module) -> int:
-    """Bytes of a module's parameters and buffers as they are stored."""
+    """Bytes that a module's parameters and buffers take in the formats that they are stored in."""
     held = {id(t): t for tensor in (*module.parameters(), *module.buffers()) for t in _parts(tensor)}
     return sum(t.numel() * t.element_size() for t in held.values())
 
 
 def _kind(weight: Any) -> tuple[str, str]:
-    """A quantised weight's class, for people, and its format in full."""
+    """Of a quantised weight, a short description for people, and its format in full."""
     details = _flattened(weight)[1] if hasattr(weight, "__tensor_flatten__") else {}
     details = {
         key: value for key, value in details.items() if key != "dtype"
-    }  # of what it is multiplied with
-    acts = details.get("act_quant_kwargs") is not None
+    }  # the activations', no part of the format
     name = type(weight).__name__
-    return (
-        f"{name} with activations" if acts else name,
-        f"{name} {getattr(weight, 'quant_type', '')} {details}",
-    )
+    has_activations = details.get("act_quant_kwargs") is not None
+    short = f"{name} with activations" if has_activations else name
+    return short, f"{name} {getattr(weight, 'quant_type', '')} {details}"
 
 
 def _parts(tensor: Any) -> list[Tensor]:

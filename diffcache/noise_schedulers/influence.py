@@ -1,4 +1,4 @@
-"""How far each tick's output moves what the loop returns, as the noise scheduler passes it on."""
+"""Influence: how much the denoiser's output at each tick changes the loop's result, by way of the noise scheduler."""
 
 import copy
 import math
@@ -9,109 +9,108 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffcache.noise_schedulers.quirks import answer_of
+from diffcache.noise_schedulers.quirks import best_response, model_input, next_sample
 
 IMPULSE = 1e-3
-"""Small, so that no clipping of predicted samples sets in."""
+"""Small enough that no predicted sample is clipped."""
 
-AMPLIFIED = 3.2
-"""Log of by what a denoiser amplifies an error at a run's first tick until its end; just below the 3.4 to 4.7 that were measured
-on the testbeds (scripts/measure/amplification.py)."""
+LOG_AMPLIFICATION = 3.2
+"""Natural log of the factor by which a denoiser amplifies an error of the run's first tick until its end.
+
+On the testbeds 3.4 to 4.7 were measured (scripts/measure/amplification.py); this is just below them.
+"""
 
 
 class Influence:
-    """Of the outputs of one loop, by place in the noise scheduler's list of timesteps.
+    """The influence of each output of one loop on the loop's result.
 
-    A noise scheduler's step is linear in the output and in the sample, whatever its solver, parametrisation and order (but for
-    clipping). So a copy of it goes through the loop, at each timestep with an impulse of its own, and how far each gets is read
-    from the end. What the denoiser answers to a changed sample on the way is what the best one for data of variance one would.
+    A noise scheduler's step is linear in the output and in the sample, whatever its solver, parametrisation and order
+    (except where it clips). So a copy of it goes through the loop once, with an impulse in the output of each timestep,
+    each in a channel of its own. The influence of a timestep is what its channel holds at the end, over the impulse. When
+    the sample changes, the denoiser's next outputs change too; they are taken to do so as those of the best denoiser for
+    data of variance one (`best_response`).
+
+    All methods take indices in the noise scheduler's list of timesteps.
 
     Args:
-        noise_scheduler: right after `set_timesteps`; it is left alone.
-        sigmas: the noise level at each of its timesteps; None where unknown: then nothing is answered.
+        noise_scheduler: right after `set_timesteps`; it is not changed.
+        sigmas: the noise level at each of its timesteps. None where unknown: then the denoiser is taken not to respond.
 
     Attributes:
-        obstacle: why nothing is known; None otherwise.
+        obstacle: why the influence is unknown; None where it is known.
     """
 
     def __init__(self, noise_scheduler: Any, sigmas: Sequence[float] | None = None) -> None:
         self.obstacle: str | None = None
-        self._moves = self._measured(noise_scheduler, sigmas)
-        self._sizes = _amplified(self._moves)
-        self._sums = [0.0, *accumulate(self._sizes)]
+        self._influences = self._measured(noise_scheduler, sigmas)
+        self._amplified = _amplified(self._influences)
+        self._sums = [0.0, *accumulate(self._amplified)]
 
-    def ratio(self, place: int, to: int) -> float | None:
-        """By what an output at `place` moves the result, over what one at `to` does; None where that is unknown."""
-        if not (0 <= place < len(self._moves) and 0 <= to < len(self._moves)):
+    def ratio(self, index: int, other: int) -> float | None:
+        """The influence of the output at `index`, over that of the output at `other`; None where it is unknown."""
+        known = self._influences
+        if not (0 <= index < len(known) and 0 <= other < len(known)):
             return None
-        ratio = self._moves[place] / self._moves[to] if self._moves[to] else math.inf
+        ratio = known[index] / known[other] if known[other] else math.inf
         return ratio if math.isfinite(ratio) else None
 
-    def weight(self, place: int, run: range) -> float:
-        """How much an error of the output at `place` matters to the result, over the mean of a run's; 1 where that is unknown.
+    def weight(self, index: int, run: range) -> float:
+        """How much an error of the output at `index` changes the result, over the mean of a run's; 1 where it is unknown.
 
-        Errors change what later outputs are made of, and real denoisers answer to that by more than the best one for data of
-        variance one does: by a constant factor at each tick.
+        It is the influence, times how much the denoiser amplifies the error until the end. Real denoisers respond more than
+        `best_response`: an error grows by about the same factor at each tick, `LOG_AMPLIFICATION` in total.
+
+        Args:
+            index: of the output.
+            run: the indices of the run's ticks.
         """
-        known = run[: max(len(self._sizes) - run.start, 0)]
+        known = run[: max(len(self._amplified) - run.start, 0)]
         total = self._sums[known.stop] - self._sums[known.start] if known else 0.0
-        return self._sizes[place] * len(known) / total if place in known and 0 < total < math.inf else 1.0
+        return self._amplified[index] * len(known) / total if index in known and 0 < total < math.inf else 1.0
 
     def forget(self, why: str) -> None:
-        """Nothing is known any more."""
-        self.obstacle, self._moves, self._sizes = why, [], []
+        """Makes everything unknown, because the noise scheduler does something else than what was measured."""
+        self.obstacle, self._influences, self._amplified = why, [], []
 
     def _measured(self, noise_scheduler: Any, sigmas: Sequence[float] | None) -> list[float]:
-        """Of each timestep; none if a copy cannot be stepped, or draws noise: outputs then lie on no curve."""
-        kind = type(noise_scheduler).__name__
+        """The influence at each timestep; empty if a copy cannot be stepped, or if its steps add noise."""
+        name = type(noise_scheduler).__name__
         before = torch.get_rng_state()
-        moves: list[float] = []
+        found: list[float] = []
         try:
-            moves = _passed_on(_copied(noise_scheduler), sigmas)
+            found = _impulse_responses(_copied(noise_scheduler), sigmas)
         except Exception as error:  # noqa: BLE001 - somebody else's step may ask for anything; the report says so
-            self.obstacle = f"{kind} cannot be tried out ({type(error).__name__}: {error})"
+            self.obstacle = f"{name} cannot be tried out ({type(error).__name__}: {error})"
         if torch.equal(before, torch.get_rng_state()):
-            return moves
-        torch.set_rng_state(before)  # only now: other threads draw from this generator too
-        self.obstacle = self.obstacle or f"{kind} adds noise at its steps"
+            return found
+        torch.set_rng_state(before)  # only if it has changed: other threads use this generator too
+        self.obstacle = self.obstacle or f"{name} adds noise at its steps"
         return []
 
 
-def _passed_on(noise_scheduler: Any, sigmas: Sequence[float] | None) -> list[float]:
-    """What becomes of an impulse at each timestep."""
+def _impulse_responses(noise_scheduler: Any, sigmas: Sequence[float] | None) -> list[float]:
+    """What the loop makes of a unit impulse in the output of each timestep."""
     ticks = len(noise_scheduler.timesteps)
-    answers = [0.0] * ticks if sigmas is None else [answer_of(noise_scheduler, sigma) for sigma in sigmas]
+    responses = [0.0] * ticks if sigmas is None else [best_response(noise_scheduler, s) for s in sigmas]
     sample = torch.zeros(1, ticks, 1, 1, dtype=torch.float64, device="cpu")
     for tick, time in enumerate(noise_scheduler.timesteps):
-        output = answers[tick] * _seen(noise_scheduler, sample, time)
+        output = responses[tick] * model_input(noise_scheduler, sample, time)
         output[0, tick] += IMPULSE
-        sample = _stepped(noise_scheduler, output, time, sample)
-    return [float(move) / IMPULSE for move in sample.flatten()]
+        sample = next_sample(noise_scheduler, output, time, sample)
+    return [float(value) / IMPULSE for value in sample.flatten()]
 
 
-def _amplified(moves: Sequence[float]) -> list[float]:
-    """Their sizes as the denoiser amplifies them."""
-    return [abs(move) * math.exp(-AMPLIFIED * i / len(moves)) for i, move in enumerate(moves)]
+def _amplified(influences: Sequence[float]) -> list[float]:
+    """Magnitudes of the influences, times what the denoiser amplifies, up to one common factor."""
+    return [
+        abs(value) * math.exp(-LOG_AMPLIFICATION * i / len(influences)) for i, value in enumerate(influences)
+    ]
 
 
 def _copied(noise_scheduler: Any) -> Any:
-    """On the CPU, where no step waits for a device."""
+    """A copy whose tensors are on the CPU, so that no step waits for a device."""
     copied = copy.deepcopy(noise_scheduler)
     for name, value in vars(copied).items():
         if isinstance(value, Tensor):
             setattr(copied, name, value.cpu())
     return copied
-
-
-def _seen(noise_scheduler: Any, sample: Tensor, time: Tensor) -> Tensor:
-    """What the denoiser is given of a sample."""
-    if not hasattr(noise_scheduler, "scale_model_input"):
-        return sample
-    seen: Tensor = noise_scheduler.scale_model_input(sample, time)
-    return seen
-
-
-def _stepped(noise_scheduler: Any, output: Tensor, time: Tensor, sample: Tensor) -> Tensor:
-    """One step; by its class, because an instance's `step` may have been wrapped around the original."""
-    stepped: Tensor = type(noise_scheduler).step(noise_scheduler, output, time, sample)[0]
-    return stepped.double()

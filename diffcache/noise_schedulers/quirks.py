@@ -1,18 +1,21 @@
-"""Where noise schedulers differ from each other. A noise scheduler that needs a special case gets it here."""
+"""What we know of particular noise schedulers. One that needs a special case gets it here, and nowhere else."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from diffcache.schedulers.errors import ScheduleError
+
 NOISE_OPTIONS = ("eta", "s_churn")
-"""Options of a noise scheduler's `step` that make it add noise, unless they are 0."""
+"""Options of `step` that make a noise scheduler add noise, unless they are 0."""
 
 
 def adds_noise(step_options: Mapping[str, Any]) -> bool:
-    """Whether a `step` that is called with these keyword arguments was asked to add noise."""
+    """Whether a `step` with these keyword arguments adds noise because of them."""
     return any(step_options.get(option) for option in NOISE_OPTIONS)
 
 
@@ -22,10 +25,17 @@ def timesteps_of(noise_scheduler: Any) -> Tensor | None:
     return timesteps if isinstance(timesteps, Tensor) and timesteps.ndim == 1 else None
 
 
+def first_index_of(noise_scheduler: Any) -> int:
+    """The index in its list of timesteps at which the loop begins; image-to-image pipelines set one above 0."""
+    return getattr(noise_scheduler, "begin_index", None) or 0
+
+
 def sigmas_of(noise_scheduler: Any) -> list[float] | None:
     """The noise level at each of its timesteps. Reads the device.
 
-    None where it keeps neither sigmas nor alphas, and where a level is not finite (zero terminal SNR begins at infinity).
+    Returns:
+        None where it keeps neither sigmas nor alphas, and where a level is not finite (with zero terminal SNR the first
+        level is infinite).
     """
     timesteps = timesteps_of(noise_scheduler)
     if timesteps is None:
@@ -35,19 +45,19 @@ def sigmas_of(noise_scheduler: Any) -> list[float] | None:
 
 
 def training_times_of(noise_scheduler: Any) -> list[float] | None:
-    """Its timesteps as fractions of its training steps; None where it does not say how many it was trained with."""
+    """Its timesteps as fractions of its training steps; None where it does not tell how many these are."""
     timesteps = timesteps_of(noise_scheduler)
     steps = getattr(noise_scheduler.config, "num_train_timesteps", None)
     return [float(t) / steps for t in timesteps.tolist()] if timesteps is not None and steps else None
 
 
 def index_in_list(times: Iterable[object], noise_scheduler: Any) -> int | None:
-    """The index of the first of these times that is a view into the noise scheduler's list of timesteps.
+    """The index of the first of `times` that is a view into the noise scheduler's list of timesteps; None if none is.
 
-    None where none is. Reads nothing: it compares where the tensors lie in memory.
+    Reads no tensor: it compares addresses in memory.
     """
-    timesteps = getattr(noise_scheduler, "timesteps", None)
-    if not isinstance(timesteps, Tensor) or timesteps.ndim != 1:
+    timesteps = timesteps_of(noise_scheduler)
+    if timesteps is None:
         return None
     storage = timesteps.untyped_storage().data_ptr()
     for time in times:
@@ -58,32 +68,75 @@ def index_in_list(times: Iterable[object], noise_scheduler: Any) -> int | None:
     return None
 
 
-def answer_of(noise_scheduler: Any, sigma: float) -> float:
-    """By how much the best denoiser's output changes with its input, for data of variance one, at a noise level.
+def model_input(noise_scheduler: Any, sample: Tensor, time: Tensor) -> Tensor:
+    """The denoiser's input for a sample: some noise schedulers scale it first."""
+    if not hasattr(noise_scheduler, "scale_model_input"):
+        return sample
+    scaled: Tensor = noise_scheduler.scale_model_input(sample, time)
+    return scaled
 
-    A velocity does not change. A predicted noise takes over sigma / sqrt(1 + sigma^2) of the change, a predicted sample
-    1 / sqrt(1 + sigma^2). What EDM calls "epsilon" is what its preconditioning leaves over, and does not change either.
+
+def next_sample(noise_scheduler: Any, output: Tensor, time: Tensor, sample: Tensor) -> Tensor:
+    """The sample after one step, fp64. The class's `step` is called, because the instance's may be wrapped by somebody."""
+    stepped: Tensor = type(noise_scheduler).step(noise_scheduler, output, time, sample)[0]
+    return stepped.double()
+
+
+def best_response(noise_scheduler: Any, sigma: float) -> float:
+    """The derivative of the best denoiser's output by its input, for data of variance one, at noise level `sigma`.
+
+    It is sigma / sqrt(1 + sigma^2) for a predicted noise, 1 / sqrt(1 + sigma^2) for a predicted sample, and 0 for a
+    velocity. It is also 0 for the "epsilon" of EDM, which means the network's output before EDM's preconditioning.
     """
-    if not hasattr(noise_scheduler, "alphas_cumprod"):
+    if not hasattr(noise_scheduler, "alphas_cumprod"):  # flow matching, EDM
         return 0.0
-    kept = {"epsilon": sigma, "sample": 1.0}.get(noise_scheduler.config.get("prediction_type"), 0.0)
-    return kept / math.hypot(1, sigma)
+    slope = {"epsilon": sigma, "sample": 1.0}.get(noise_scheduler.config.get("prediction_type"), 0.0)
+    return slope / math.hypot(1, sigma)
+
+
+def timesteps_at(noise_scheduler: Any, sigmas: Sequence[float]) -> Tensor:
+    """The timesteps at other noise levels, one for each, as its `set_timesteps` would choose them.
+
+    They are proportional to the noise levels in flow matching; other noise schedulers interpolate their training's levels.
+
+    Raises:
+        ScheduleError: it does not keep one noise level for each timestep, or its timesteps do not follow noise levels.
+    """
+    levels, timesteps = getattr(noise_scheduler, "sigmas", None), noise_scheduler.timesteps
+    name = type(noise_scheduler).__name__
+    if not isinstance(levels, Tensor) or len(levels) != len(timesteps) + 1 or len(sigmas) != len(timesteps):
+        raise ScheduleError(
+            f"{name} cannot be respaced: it does not keep one noise level for each step of the run; leave respace off."
+        )
+    steps = noise_scheduler.config.num_train_timesteps
+    if torch.allclose(timesteps.double().cpu(), levels[:-1].double().cpu() * steps, atol=1.0):
+        times = torch.tensor([sigma * steps for sigma in sigmas], dtype=torch.float64)
+    elif hasattr(noise_scheduler, "_sigma_to_t") and hasattr(noise_scheduler, "alphas_cumprod"):
+        alphas = noise_scheduler.alphas_cumprod.double().cpu().numpy()
+        log_sigmas = np.log(((1 - alphas) / alphas) ** 0.5)
+        found = np.array([float(noise_scheduler._sigma_to_t(np.array(s), log_sigmas)) for s in sigmas])
+        times = torch.from_numpy(found if timesteps.is_floating_point() else found.round())
+    else:
+        raise ScheduleError(
+            f"{name} cannot be respaced: its timesteps do not follow noise levels; leave respace off."
+        )
+    return times.to(timesteps)
 
 
 def _kept_levels(noise_scheduler: Any, count: int) -> list[float] | None:
-    """The levels that it keeps in `sigmas`."""
+    """The noise levels in its `sigmas`, at its first `count` timesteps."""
     sigmas = getattr(noise_scheduler, "sigmas", None)
     if not isinstance(sigmas, Tensor) or sigmas.ndim != 1 or len(sigmas) < count:
         return None
     levels: list[float] = sigmas[:count].tolist()
     between = getattr(noise_scheduler, "sigmas_interpol", None)
-    if isinstance(between, Tensor):  # KDPM2 evaluates every second time between two levels
+    if isinstance(between, Tensor):  # KDPM2: every second timestep lies between two levels
         levels[1::2] = between[:count].tolist()[1::2]
     return levels
 
 
 def _levels_of_alphas(noise_scheduler: Any, timesteps: Tensor) -> list[float] | None:
-    """The levels that follow from the training's alphas, where timesteps are whole numbers."""
+    """The noise levels that follow from its training's alphas, where timesteps are whole numbers."""
     alphas = getattr(noise_scheduler, "alphas_cumprod", None)
     if not isinstance(alphas, Tensor) or timesteps.is_floating_point():
         return None

@@ -80,7 +80,7 @@ class MetaEngine(Engine):
         super().account()
         for branch in self.branches.known:
             self.names += [branch.name] if branch.name not in self.names else []
-            self.sites = self.sites or (branch.anatomy.sites if branch.anatomy else ())
+            self.sites = self.sites or (branch.cuts.sites if branch.cuts else ())
         self.note()
 
 
@@ -151,11 +151,11 @@ class _DryInnerSites:
     def run(self, asked: Invocation, step: Step, branch: Branch, lanes: int) -> Any:
         sites, decider = self._sites, self._decider
         found = self._recorded.inside(sites.name, branch.name, asked, sites.sites, sites.tap)
-        assert found.anatomy is not None
-        branch.anatomy, done = found.anatomy, list[Done]()
+        assert found.cuts is not None
+        branch.cuts, done = found.cuts, list[Done]()
         branch.sources = Layout(found.call, found.output, residual=True).sources()
-        decided = decider.site_verdicts(step, branch, found.anatomy.sites, lambda lane: [])
-        for site, (at, verdicts) in zip(found.anatomy.sites, decided, strict=True):
+        decided = decider.site_verdicts(step, branch, found.cuts.sites, lambda lane: [])
+        for site, (at, verdicts) in zip(found.cuts.sites, decided, strict=True):
             done.append(Done(at, verdicts, site.share))
             if len(done) == 1:
                 decider.arrived(branch, 0, [*found.seen])

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from diffcache.discovery.cuts import Anatomy
-from diffcache.discovery.first_call import learn
+from diffcache.discovery.cuts import Cuts
+from diffcache.discovery.first_call import compute_first_call
 from diffcache.discovery.taps import Tap
 from diffcache.engine.execution import Invocation
 from diffcache.host.call import Call
@@ -24,7 +24,7 @@ class RecordedCall:
         output: what it returned.
         devices: of the output's tensors, in order.
         writes: it wrote into its arguments.
-        anatomy: where the denoiser can be cut; None where nobody asked.
+        cuts: where the denoiser can be cut; None where nobody asked.
         parts: of each site, the call of its first unit and what its last one returned.
         seen: what the method's tap gave.
     """
@@ -33,7 +33,7 @@ class RecordedCall:
     output: Any
     devices: tuple[torch.device, ...]
     writes: bool
-    anatomy: Anatomy | None
+    cuts: Cuts | None
     parts: Mapping[str, tuple[Call, Any]]
     seen: Sequence[Tensor]
 
@@ -72,28 +72,26 @@ class RecordedCalls:
         if key not in self._known:
             self._known[key] = _recorded(
                 asked.call,
-                lambda keep: learn(asked.module, asked.forward, asked.call, sites, tap, keep),
+                lambda keep: compute_first_call(asked.module, asked.forward, asked.call, sites, tap, keep),
             )
         return self._known[key]
 
 
-def _recorded(
-    call: Call, run: Callable[[Any], tuple[Any, Anatomy | None, list[Tensor] | None]]
-) -> RecordedCall:
+def _recorded(call: Call, run: Callable[[Any], tuple[Any, Cuts | None, list[Tensor] | None]]) -> RecordedCall:
     parts: dict[str, tuple[Call, Any]] = {}
 
     def keep(site: str, kind: str, first: Call, output: Any, continues: Mapping[int, str]) -> None:
         parts[site] = _without_content(first, output)
 
     before = call.state()
-    output, anatomy, seen = run(keep)
+    output, cuts, seen = run(keep)
     blank_call, blank_output = _without_content(call, output)
     return RecordedCall(
         call=blank_call,
         output=blank_output,
         devices=tuple(leaf.device for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)),
         writes=call.state() != before,
-        anatomy=anatomy,
+        cuts=cuts,
         parts=parts,
         seen=blank_call.latents if seen is None else [tensor.to("meta") for tensor in seen],
     )

@@ -1,4 +1,4 @@
-"""Correctors: repair what a predictor gives, channel by channel."""
+"""Correctors: repair predicted values, channel by channel."""
 
 from collections.abc import Iterator, Mapping
 from typing import Protocol
@@ -15,25 +15,33 @@ Repair = tuple[Tensor, Tensor]
 GAIN, SHIFT = "gain", "shift"
 
 WEIGHTS = "weights"
-"""Stands in a coefficient's name instead of a branch where it repairs a layer's weights."""
+"""In a coefficient's name in place of the branch: the coefficient is folded into a layer's weights."""
 
 
 class Corrector(Protocol):
-    """Gives the correction of one stream of a site at a reused tick; `value` has its channels and its device."""
+    """Repairs predicted values."""
 
-    def correction(self, step: Step, stream: int, value: Tensor) -> Correction: ...
+    def correction(self, step: Step, stream: int, value: Tensor) -> Correction:
+        """The correction of one stream of a site at a reused tick.
 
-    def tensors(self) -> Iterator[Tensor]: ...
+        Args:
+            step: the tick, branch and site.
+            stream: index of the stream.
+            value: a tensor with the stream's channels, on its device.
+        """
+
+    def tensors(self) -> Iterator[Tensor]:
+        """The tensors that it keeps."""
 
 
 class Affine:
-    """x <- gain[tick] * x + shift[tick], per channel (ERTACache's rectification, CacheQuant's correction).
+    """x <- gain[tick] * x + shift[tick], for each channel (ERTACache's rectification, CacheQuant's correction).
 
-    Of a whole denoiser x is its output; of a site inside it the feature, before it is added to the stream.
+    For a whole denoiser x is its output. For a site inside it x is the feature, before it is added to the stream.
 
     Args:
-        coefficients: by name (see `coefficient_name`), fp32 [ticks, channels].
-        denoiser: name of the denoiser that they belong to.
+        coefficients: fp32 [ticks, channels], by name (see `coefficient_name`).
+        denoiser: name of the denoiser.
     """
 
     def __init__(self, coefficients: Mapping[str, Tensor], denoiser: str) -> None:
@@ -50,6 +58,7 @@ class Affine:
         yield from self.coefficients.values()
 
     def _row(self, step: Step, stream: int, kind: str, value: Tensor) -> Tensor | None:
+        """The tick's gain or shift, [channels]; None where there is none."""
         for branch in (step.branch, ALL):
             name = coefficient_name(step.full_name(self.denoiser), branch, stream, kind)
             if name in self.coefficients:
@@ -61,13 +70,17 @@ class Affine:
 
 
 def coefficient_name(site: str, branch: str, stream: int, kind: str) -> str:
-    """A correction's name in a schedule: "transformer/cond/gain", of a second stream "transformer/cond/1/gain".
+    """The name of a coefficient in a schedule: "transformer/cond/gain", or "transformer/cond/1/gain" of a second stream.
 
-    The site is named as in the schedule's table.
+    Args:
+        site: its name in the schedule's table.
+        branch: a branch's name, `ALL` or `WEIGHTS`.
+        stream: index of the stream.
+        kind: `GAIN` or `SHIFT`.
     """
     return "/".join([site, branch, *([str(stream)] if stream else []), kind])
 
 
 def channel_dim(tensor: Tensor) -> int:
-    """The dimension of the channels: the last one of tokens [batch, tokens, channels], else the second."""
+    """The dimension of the channels: the last one of [batch, tokens, channels], the second one of larger tensors."""
     return tensor.ndim - 1 if tensor.ndim <= 3 else 1

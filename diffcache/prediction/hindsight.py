@@ -1,4 +1,4 @@
-"""Hindsight: once a tick is computed, it is known better what the reused ticks before it should have been."""
+"""Hindsight: a computed tick shows how far off the reused ticks before it were, and corrects the result for that."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -7,14 +7,14 @@ from diffcache.prediction.predictors import Polynomial, Predictor
 from diffcache.schedulers.moments import Axis, Moment
 
 DEGREE = 2
-"""Degree of the curve through computed outputs. Degree 1 corrects less, and degree 3 follows noise."""
+"""Degree of the curve through computed features. Degree 1 corrects less, and degree 3 follows noise."""
 
-LARGEST = 100.0
-"""A reused tick whose influence is more than so many times that of the computed tick is not corrected there."""
+LARGEST_RATIO = 100.0
+"""A reused tick is not corrected if its influence is more than this many times the computed tick's."""
 
 
 class ReusedTick(NamedTuple):
-    """A tick that was reused, and the predictor that served it."""
+    """A reused tick, and the predictor that gave its value."""
 
     moment: Moment
     predictor: Predictor
@@ -27,23 +27,25 @@ def hindsight_weights(
     ratio: Callable[[int, int], float | None],
     axis: Axis,
 ) -> list[float]:
-    """The weights of a sum of features that, added to the output at `now`, corrects the reused ticks before it.
+    """Weights of features: their weighted sum, added to the output at `now`, corrects the reused ticks before it.
 
-    A reused tick was extrapolated from the features before it. When the next tick is computed, the curve through it and
-    the features before interpolates the reused tick, with a remainder several times smaller. The sample already contains
-    the difference, and the noise scheduler would carry it to the end. It is taken back by adding to the computed output
+    The value of a reused tick was extrapolated from earlier features. Once the next tick is computed, the curve through
+    its feature and the earlier ones interpolates the reused tick, with a remainder several times smaller. But the noise
+    scheduler has stepped with the extrapolated value already, and the error would stay in the sample until the end. It is
+    corrected by adding to the computed output
 
         sum_k ratio(k, now) * (interpolated_k - used_k)
 
-    where the ratio is how much tick k's output moves the result, over how much this tick's output does. Predictor-corrector
-    solvers do the same with the sample (UniPC, arXiv 2302.04867), which a feature cache does not see.
+    over the reused ticks k, where `ratio` is the influence of tick k's output on the result, over that of this tick's
+    output. Predictor-corrector solvers (UniPC, arXiv 2302.04867) correct the sample instead, which a feature cache cannot
+    reach.
 
     Args:
-        reused: ticks that were reused since the newest of `past`.
+        reused: the ticks that were reused since the newest of `past`.
         now: the tick that has been computed.
         past: moments of the stored features, newest first.
-        ratio: of two ticks' influence on the result; None where it is unknown.
-        axis: what the curve is drawn over.
+        ratio: the ratio of two ticks' influence; None where it is unknown.
+        axis: what the curve is a function of: the noise level or the tick.
 
     Returns:
         A weight for the feature of `now`, and one for each of `past`.
@@ -52,11 +54,11 @@ def hindsight_weights(
     curve = Polynomial(DEGREE, axis)
     total = [0.0] * len(known)
     for moment, predictor in reused:
-        share = ratio(moment.tick, now.tick)
-        if share is None or abs(share) > LARGEST:
+        scale = ratio(moment.tick, now.tick)
+        if scale is None or abs(scale) > LARGEST_RATIO:
             continue
         for j, weight in enumerate(curve.weights(known[: curve.depth], moment)):
-            total[j] += share * weight
+            total[j] += scale * weight
         for j, weight in enumerate(predictor.weights(past[: predictor.depth], moment), start=1):
-            total[j] -= share * weight
+            total[j] -= scale * weight
     return total

@@ -1,4 +1,4 @@
-"""Predictors: the weights with which stored features add up to the value of a reused tick."""
+"""Predictors: the value of a reused tick is a weighted sum of stored features; a predictor gives the weights."""
 
 import math
 from abc import ABC, abstractmethod
@@ -11,16 +11,18 @@ from diffcache.schedulers.steps import Decision
 
 
 class Predictor(ABC):
-    """A linear rule: value = sum_j weights[j] * feature[j], newest feature first."""
+    """Predicts sum_j weights[j] * feature[j], newest feature first.
+
+    Attributes:
+        depth: the largest number of past features that it uses.
+        axis: what lines and curves are functions of: "sigma" (the noise level) or "tick".
+    """
 
     depth: int
-    """How many past features it looks at when it has them."""
-
     axis: Axis = "tick"
-    """What a line beside it is drawn over."""
 
     def serving(self, decision: Decision) -> "Predictor":
-        """What serves a reuse: itself, or one of lower order."""
+        """The predictor for a decision to reuse: this one, or one of lower order (see `Decision`)."""
         match decision:
             case Decision.HOLD:
                 return Hold()
@@ -31,11 +33,16 @@ class Predictor(ABC):
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """Name and parameters, as `predictor_from` reads them."""
+        """Name and parameters, from which `predictor_from` makes an equal predictor."""
 
     @abstractmethod
     def weights(self, past: Sequence[Moment], target: Moment) -> list[float]:
-        """One weight for each of the `past` moments (newest first, at least one, at most `depth`)."""
+        """One weight for each feature.
+
+        Args:
+            past: moments of the features, newest first; at least one, at most `depth`.
+            target: the moment to predict.
+        """
 
 
 class Hold(Predictor):
@@ -51,11 +58,12 @@ class Hold(Predictor):
 
 
 class Polynomial(Predictor):
-    """The polynomial through the newest `order + 1` features (Lagrange form), of lower order while fewer exist.
+    """The polynomial through the newest `order + 1` features (Lagrange form); of lower order while there are fewer.
 
     Args:
-        order: degree; 0 holds, 1 extrapolates linearly, 2 quadratically.
-        axis: what it is a polynomial in: the noise level, or the tick where noise levels are unknown or repeat.
+        order: its degree: 0 holds the newest feature, 1 extrapolates linearly, 2 quadratically.
+        axis: "sigma": a polynomial in the noise level, or in the tick where noise levels are unknown or repeat. "tick": in
+            the tick.
     """
 
     def __init__(self, order: int, axis: Axis = "sigma") -> None:
@@ -82,12 +90,13 @@ class Polynomial(Predictor):
 class Taylor(Predictor):
     """TaylorSeer's expansion (arXiv 2503.06923): sum_i F_i d^i / i!, d ticks after the newest feature.
 
-    F_0 is the newest feature, and F_{i+1} the difference of the two newest F_i over the ticks between them. Up to order
-    1, and on even distances, that is the polynomial through the features; beyond it is not.
+    F_0 is the newest feature. F_{i+1} is the difference of the two newest F_i, over the number of ticks between them. Up
+    to order 1 this is the polynomial in the tick through the features; at higher orders it is not.
 
     Args:
-        order: of the expansion.
-        first: features of earlier ticks are left out: published code takes differences from there on.
+        order: the highest i.
+        first: features of ticks before this one are not used, except the newest: published code takes differences only
+            from there on.
     """
 
     def __init__(self, order: int, first: int = 0) -> None:
@@ -114,7 +123,11 @@ class Taylor(Predictor):
 
 
 class Lerp(Predictor):
-    """FasterCache's attention (arXiv 2410.19355): F + weight * (F - the feature before F)."""
+    """FasterCache's rule for attentions (arXiv 2410.19355): F + weight * (F - G), with F the newest feature, G the one before.
+
+    Args:
+        weight: 0 holds F, 1 goes on in a straight line.
+    """
 
     depth = 2
 
@@ -129,10 +142,10 @@ class Lerp(Predictor):
 
 
 class Scaled(Predictor):
-    """The newest feature, scaled by how its magnitude is known to change from tick to tick.
+    """The newest feature, scaled by a known change of magnitude from tick to tick.
 
     Args:
-        ratios: of each tick's magnitude to that of the tick before.
+        ratios: for each tick, its feature's magnitude over that of the tick before.
     """
 
     depth = 1
@@ -148,10 +161,10 @@ class Scaled(Predictor):
 
 
 def predictor_from(description: Mapping[str, Any]) -> Predictor:
-    """The predictor that `describe` described.
+    """The predictor with this description (see `Predictor.describe`).
 
     Raises:
-        ScheduleError: it is of no known kind.
+        ScheduleError: the description is of no known predictor.
     """
     match description:
         case {"name": "hold"}:
@@ -164,4 +177,4 @@ def predictor_from(description: Mapping[str, Any]) -> Predictor:
             return Lerp(weight)
         case {"name": "scaled", "ratios": list(ratios)} if all(isinstance(r, (int, float)) for r in ratios):
             return Scaled(ratios)
-    raise ScheduleError(f"predictor: {dict(description)} is none that this version knows.")
+    raise ScheduleError(f"predictor: {dict(description)} is not a predictor that this version knows.")

@@ -1,7 +1,7 @@
-"""What the engine writes down of a run while it goes on."""
+"""What the engine records of a run while the run goes on."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -10,19 +10,21 @@ from diffcache.schedulers.schedule import Model
 from diffcache.schedulers.steps import Decision, Step, Verdict
 
 MIXED = "+"
+"""The mark of a call whose samples were not all treated alike."""
 
 
 @dataclass(slots=True)
 class CallRecord:
-    """One call of a denoiser, or of a place inside it.
+    """One call of a denoiser, or of a site inside it.
 
     Attributes:
-        tick, branch, site: where it stands: the denoiser's name, followed by a place's inside it.
-        computed: share of its samples that were computed: 0 or 1, or between with `per_sample`.
-        mark: "#" computed, "-" predicted, "/" by a straight line, "=" held, "+" not all samples alike.
-        reason: why a guard, not the method, made it compute; None otherwise.
-        weight: its cost when computed, in samples times parameters.
-        cached: it can be reused. False for what lies beside the places of a denoiser that is cached inside.
+        tick, branch: when it was called.
+        site: the denoiser's name ("transformer"), followed by the site's inside it ("transformer.blocks.3").
+        computed: the share of its samples that were computed: 0 or 1, with `per_sample` anything between.
+        mark: "#" computed, "-" predicted, "/" predicted by a straight line, "=" held, "+" not all samples alike.
+        reason: why a guard made it compute; None if the method decided.
+        weight: its cost when computed: samples times parameters.
+        cached: it can be reused. False for the part of a denoiser that lies outside its cached sites.
     """
 
     tick: int
@@ -39,9 +41,10 @@ class Done(NamedTuple):
     """What was done at a site in one call of its denoiser.
 
     Attributes:
+        step: tick, branch and site.
         verdicts: one for each lane.
-        share: the site's part of the denoiser's work.
-        cached: it can be reused.
+        share: the site's share of the denoiser's work.
+        cached: the site can be reused.
     """
 
     step: Step
@@ -55,20 +58,20 @@ class RunRecord:
     """One denoising loop.
 
     Attributes:
-        num_ticks: its expected length; None where nothing said so.
-        sigmas: the noise level of each tick, where known.
-        observed: the end of a tick has been seen.
-        cache_bytes: most bytes that were held at once.
-        host_bytes: likewise, of what lay in host memory instead.
-        held: bytes that were held last, and in host memory, by denoiser.
+        num_ticks: its expected number of ticks; None where nothing told.
+        sigmas: the noise level of each tick; None where unknown.
+        observed: the noise scheduler has stepped, so that the end of a tick has been seen.
+        cache_bytes: the most bytes that were held at once on the device that computes.
+        host_bytes: the most bytes that were held at once in host memory.
+        held: for each denoiser the bytes held now, on the device and in host memory.
         parameters: number of parameters of each denoiser.
-        models: what each denoiser is.
-        quantization: what the weights of each denoiser that is quantised are stored in.
-        noise_scheduler: class name; None in a hand-written loop.
-        predictor: description of the method's.
-        notes: what was done to keep to a bound.
-        errors: at a computed tick, the last computed tick before it, and by mark the errors of reusing it so instead, as
-            fractions of the output; of the leading branch, where the whole denoiser is cached.
+        models: class and configuration hash of each denoiser.
+        quantization: the weight formats of each quantised denoiser.
+        noise_scheduler: its class name; None in a hand-written loop.
+        predictor: description of the predictor.
+        notes: what the user should know: what was done to keep to `max_cache_bytes`, why there is no hindsight.
+        errors: (tick, last computed tick before it, errors) for computed ticks of the leading branch, where the whole
+            denoiser is cached. The errors are those of reusing the tick instead, by mark, as fractions of the output.
     """
 
     num_ticks: int | None = None
@@ -90,12 +93,18 @@ class RunRecord:
     )
 
     def add(self, denoiser: str, batch: int, done: Sequence[Done]) -> None:
-        """Notes what was done in one call of a denoiser."""
+        """Records what was done in one call of a denoiser.
+
+        Args:
+            denoiser: its name.
+            batch: number of samples.
+            done: for each site.
+        """
         self._noted.append((denoiser, batch, max(self.parameters.get(denoiser, 1), 1), done))
 
     @property
     def calls(self) -> list[CallRecord]:
-        """Every denoiser call in order, and those of its places; made when they are asked for, not while the run goes on."""
+        """Every call of a denoiser and of its sites, in order. Made when it is read, to cost the run no time."""
         noted = list(self._noted)
         if self._made[0] != len(noted):
             made = [
@@ -106,8 +115,21 @@ class RunRecord:
             self._made = len(noted), made
         return self._made[1]
 
+    def as_dict(self) -> dict[str, Any]:
+        """The public attributes and the calls, as JSON can hold them."""
+        public = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
+        models = {name: asdict(model) for name, model in self.models.items()}
+        return {**public, "models": models, "calls": [asdict(call) for call in self.calls]}
+
     def hold(self, denoiser: str, tensors: Iterable[Tensor], stored: int, *, on_host: bool) -> None:
-        """Notes how much is held for a denoiser now: so many bytes `stored`, in host memory or not, and other tensors."""
+        """Records how many bytes are held for a denoiser now.
+
+        Args:
+            denoiser: its name.
+            tensors: what is held outside stores; always on the device.
+            stored: bytes in stores.
+            on_host: the stores are in host memory.
+        """
         others = bytes_of(tensors)
         self.held[denoiser] = (others, stored) if on_host else (others + stored, 0)
         on_device, in_host_memory = map(sum, zip(*self.held.values(), strict=True))
@@ -127,7 +149,7 @@ def _record(denoiser: str, batch: int, parameters: int, done: Done) -> CallRecor
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:
-    """Bytes of the memory behind tensors; memory that several share is counted once."""
+    """Bytes of the tensors' memory; memory that several share counts once."""
     sizes = {}
     for tensor in tensors:
         storage = tensor.untyped_storage()

@@ -1,19 +1,18 @@
-"""RunReport: what a call computed and reused, why, and what it held."""
+"""RunReport: what a call of an accelerated target computed and reused, why, and how much memory the cache held."""
 
 import json
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from diffcache.reports.freezing import freeze
 from diffcache.reports.records import MIXED, CallRecord, RunRecord
+from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.guards import NO_SIGNAL, NOTHING_STORED, TAIL, WARM_UP
-from diffcache.schedulers.schedule import Schedule
+from diffcache.schedulers.schedule import NOT_CALLED, Schedule
 from diffcache.schedulers.steps import Decision
 
 NOT_SEEN = "no call of the denoiser was seen: it ran before begin_step, or compiled into something larger"
@@ -21,10 +20,15 @@ NOT_OBSERVED = "steps not observed: the noise scheduler was not stepped during t
 
 
 class RunReport:
-    """The last call of an accelerated target; empty before the first.
+    """Report on the last call of an accelerated target; empty before the first call.
 
-    A pipeline call with several denoising loops (long videos in chunks) has several runs. The tables lay them end
-    to end: run 2's first tick follows run 1's last.
+    A pipeline call with several denoising loops (long videos in chunks) has several runs. The report counts their ticks
+    on: the first tick of the second run follows the last one of the first.
+
+    Args:
+        method: the method's name.
+        options: the method's options.
+        records: one for each run.
     """
 
     def __init__(self, method: str, options: dict[str, Any], records: Sequence[RunRecord]) -> None:
@@ -34,18 +38,18 @@ class RunReport:
 
     @property
     def runs(self) -> list["RunReport"]:
-        """One report for each denoising loop of the call."""
+        """A report for each run of the call."""
         return [RunReport(self.method, self.options, [record]) for record in self.records]
 
     @property
     def calls(self) -> list[CallRecord]:
-        """Every denoiser call in order; their ticks count from the first run's first."""
-        return [call for _, call in self._placed()]
+        """Every denoiser call in order. Their ticks count from 0 in each run."""
+        return [call for _, call in self._numbered()]
 
     @property
     def num_ticks(self) -> int:
-        """Ticks in which a denoiser was called, over all runs."""
-        return 1 + max((tick for tick, _ in self._placed()), default=-1)
+        """Number of ticks of all runs, up to the last in which a denoiser was called."""
+        return 1 + max((tick for tick, _ in self._numbered()), default=-1)
 
     @property
     def branches(self) -> list[str]:
@@ -54,12 +58,12 @@ class RunReport:
 
     @property
     def sites(self) -> list[str]:
-        """The places that were cached, in order of appearance: denoisers ("transformer"), or places inside them."""
+        """The cached sites in order of appearance: denoisers ("transformer"), or sites inside ("transformer.blocks.3")."""
         return list(dict.fromkeys(call.site for call in self.calls if call.cached))
 
     @property
     def decisions(self) -> Tensor:
-        """Bool [tick, branch, site]: True where something was computed. See `called` for what was called at all."""
+        """Bool [tick, branch, site]: True where any sample was computed. `called` tells what was called at all."""
         return self._table(lambda call: call.computed > 0)
 
     @property
@@ -69,54 +73,57 @@ class RunReport:
 
     @property
     def computed_ticks(self) -> list[int]:
-        """The ticks in which anything that is cached was computed."""
-        return sorted({tick for tick, call in self._placed() if call.cached and call.computed > 0})
+        """The ticks in which a cached site was computed."""
+        return sorted({tick for tick, call in self._numbered() if call.cached and call.computed > 0})
 
     @property
     def compute_fraction(self) -> float:
-        """Computed share of the work (calls weighted by samples and parameters); 1.0 before any run."""
+        """The share of the work that was computed, calls weighted by samples and parameters; 1.0 before any run."""
         total = sum(call.weight for call in self.calls)
         return sum(call.weight * call.computed for call in self.calls) / total if total else 1.0
 
     @property
     def speedup(self) -> float:
-        """1 / compute_fraction: what the denoising loop gains where the denoiser is all its cost."""
+        """1 / compute_fraction: the speed-up of a denoising loop that spends all its time in the denoiser."""
         return 1 / self.compute_fraction if self.compute_fraction else float("inf")
 
     @property
     def drift(self) -> float | None:
         """Estimated error of the reused outputs, as a fraction of the output, mean over all ticks; None where unknown.
 
-        At each computed tick what would have been reused is compared with the truth. Between two computed ticks the error
-        grows from nothing to that, so each reused tick counts half of it.
+        At each computed tick the value that would have been reused is compared with the computed one. The error has grown
+        to this since the computed tick before, so each reused tick between the two is estimated at half of it.
         """
         if not any(record.errors for record in self.records):
             return None
-        return sum(map(_lost, self.records)) / self.num_ticks
+        return sum(map(_summed_errors, self.records)) / self.num_ticks
 
     @property
     def cache_bytes(self) -> int:
-        """Most bytes that the cache held at once, on the device that computes."""
+        """The most bytes that the cache held at once on the device that computes."""
         return max((record.cache_bytes for record in self.records), default=0)
 
     @property
     def host_bytes(self) -> int:
-        """Most bytes that it held in host memory instead (`cache_device="cpu"`)."""
+        """The most bytes that the cache held at once in host memory (`cache_device="cpu"`)."""
         return max((record.host_bytes for record in self.records), default=0)
 
     @property
     def reasons(self) -> dict[str, list[tuple[int, str, str]]]:
-        """(tick, branch, site) of every call that a guard forced to compute, by reason."""
+        """(tick, branch, site) of every call that a guard made compute, by reason."""
         found: dict[str, list[tuple[int, str, str]]] = {}
-        for tick, call in self._placed():
+        for tick, call in self._numbered():
             if call.reason is not None:
                 found.setdefault(call.reason, []).append((tick, call.branch, call.site))
         return found
 
     @property
     def notes(self) -> list[str]:
-        """What the user should know: that nothing was reused, and why; that steps could not be observed; what was done to
-        keep to `max_cache_bytes`."""
+        """What the user should know.
+
+        It tells that nothing was reused, and why; that steps could not be observed; why there was no hindsight; what was
+        done to keep to `max_cache_bytes`.
+        """
         if not self.records:
             return ["no run yet"]
         if not self.calls:
@@ -126,29 +133,32 @@ class RunReport:
         if not any(record.observed for record in self.records):
             return [f"nothing was reused: {NOT_OBSERVED}"]
         unused = all(call.computed == 1 for call in self.calls)
-        done = dict.fromkeys(note for record in self.records for note in record.notes)
-        return [*([f"nothing was reused: {self._why()}"] if unused else []), *done]
+        noted = dict.fromkeys(note for record in self.records for note in record.notes)
+        return [*([f"nothing was reused: {self._why_nothing_was_reused()}"] if unused else []), *noted]
 
     def summary(self) -> str:
-        """A few lines for a person."""
+        """A few lines to read."""
         if not self.calls:
             return f"{self.method}: {self.notes[0]}"
         ticks = len(self.computed_ticks)
         head = f"{self.method}: {ticks} of {self.num_ticks} ticks computed"
         work = f"{self.compute_fraction:.1%} of the work ({self.speedup:.2f}x less)"
-        aside = f" and {self.host_bytes / 2**20:.2f} MiB in host memory" if self.host_bytes else ""
-        lines = [f"{head}, {work}, at most {self.cache_bytes / 2**20:.2f} MiB cached{aside}"]
+        in_host = f" and {self.host_bytes / 2**20:.2f} MiB in host memory" if self.host_bytes else ""
+        lines = [f"{head}, {work}, at most {self.cache_bytes / 2**20:.2f} MiB cached{in_host}"]
         for branch in self.branches:
             lines.append(f"  {branch:>8} {self._timeline(branch)}")
-        for reason, places in self.reasons.items():
-            lines.append(f"  computed by guard: {reason} ({len(places)} calls)")
+        for reason, calls in self.reasons.items():
+            lines.append(f"  computed by guard: {reason} ({len(calls)} calls)")
         if self.drift is not None:
             lines.append(f"  estimated error of the output: {self.drift:.2%} (mean over ticks)")
         lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(lines)
 
     def plot(self, path: str | Path) -> Path:
-        """Draws the decision timeline (tick by branch and site) as PNG or SVG, by the path's ending.
+        """Draws which tick was computed or reused at each branch and site, as PNG or SVG by the path's ending.
+
+        Returns:
+            The path.
 
         Raises:
             ImportError: matplotlib is not installed (`pip install diffcache[evals]`).
@@ -158,7 +168,7 @@ class RunReport:
         return draw_timeline(self, Path(path))
 
     def save(self, path: str | Path) -> Path:
-        """Writes everything as JSON; returns the path."""
+        """Writes the whole report as JSON, and returns the path."""
         data: dict[str, Any] = {
             "method": self.method,
             "options": self.options,
@@ -166,7 +176,7 @@ class RunReport:
             "cache_bytes": self.cache_bytes,
             "host_bytes": self.host_bytes,
             "notes": self.notes,
-            "runs": [asdict(record) for record in self.records],
+            "runs": [record.as_dict() for record in self.records],
         }
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -177,37 +187,55 @@ class RunReport:
         """The run's decisions as a schedule that can be saved, shared and replayed.
 
         Raises:
-            ScheduleError: there is not exactly one denoising loop, or it was decided sample by sample.
+            ScheduleError: there is not exactly one run, or each sample had its own decisions (`per_sample`).
         """
-        return freeze(self)
+        if len(self.records) != 1 or not self.calls:
+            raise ScheduleError(
+                f"to_schedule() needs a call with one denoising loop; this one had {len(self.records)}."
+            )
+        (record,) = self.records
+        if self.options.get("per_sample") or any(call.mark == MIXED for call in record.calls):
+            raise ScheduleError("a per_sample run cannot be frozen: its samples were decided apart.")
+        return Schedule(
+            models=record.models,
+            table=_marks(record),
+            noise_scheduler=record.noise_scheduler,
+            sigmas=None if record.sigmas is None else tuple(record.sigmas),
+            predictor=record.predictor,
+            quantization=record.quantization,
+            producer={"method": self.method, "options": self.options},
+            measured={"compute_fraction": self.compute_fraction, "cache_bytes": self.cache_bytes},
+        )
 
     def __repr__(self) -> str:
         return f"<RunReport {self.summary().splitlines()[0]}>"
 
-    def _placed(self) -> list[tuple[int, CallRecord]]:
-        placed, first = [], 0
+    def _numbered(self) -> list[tuple[int, CallRecord]]:
+        """Every call, with its tick counted on over all runs."""
+        numbered, first = [], 0
         for record in self.records:
-            placed += [(first + call.tick, call) for call in record.calls]
-            first = 1 + max((tick for tick, _ in placed), default=-1)
-        return placed
+            numbered += [(first + call.tick, call) for call in record.calls]
+            first = 1 + max((tick for tick, _ in numbered), default=-1)
+        return numbered
 
-    def _table(self, holds: Any) -> Tensor:
+    def _table(self, holds: Callable[[CallRecord], bool]) -> Tensor:
+        """Bool [tick, branch, site]: True where `holds` is true of a call."""
         branches, sites = self.branches, self.sites
         table = torch.zeros(self.num_ticks, len(branches), len(sites), dtype=torch.bool)
-        for tick, call in self._placed():
+        for tick, call in self._numbered():
             if call.cached and holds(call):
                 table[tick, branches.index(call.branch), sites.index(call.site)] = True
         return table
 
     def _timeline(self, branch: str) -> str:
-        """One character per tick: the marks' common one, "+" where they differ, a dot where the branch was not called."""
+        """One character for each tick: the sites' mark, "+" where they differ, "." where the branch was not called."""
         marks = ["."] * self.num_ticks
-        for tick, call in self._placed():
+        for tick, call in self._numbered():
             if call.cached and call.branch == branch:
                 marks[tick] = call.mark if marks[tick] in (".", call.mark) else MIXED
         return "".join(marks)
 
-    def _why(self) -> str:
+    def _why_nothing_was_reused(self) -> str:
         threshold = self.options.get("threshold")
         asked = (
             "the method asked for it"
@@ -222,8 +250,18 @@ class RunReport:
         return ", ".join(f"{reason} ({count} calls)" for reason, count in reasons.most_common())
 
 
-def _lost(record: RunRecord) -> float:
-    """Estimated errors of a run's reused ticks, summed; samples that are not treated alike count as predicted."""
+def _marks(record: RunRecord) -> dict[str, dict[str, str]]:
+    """A run's marks as a schedule's table: one character for each tick, by site and branch."""
+    ticks = record.num_ticks or 1 + max(call.tick for call in record.calls)
+    marks: dict[str, dict[str, list[str]]] = {}
+    for call in (call for call in record.calls if call.cached):
+        row = marks.setdefault(call.site, {}).setdefault(call.branch, [NOT_CALLED] * ticks)
+        row[call.tick] = call.mark
+    return {site: {branch: "".join(row) for branch, row in rows.items()} for site, rows in marks.items()}
+
+
+def _summed_errors(record: RunRecord) -> float:
+    """The sum of the estimated errors of a run's reused ticks; a tick whose samples differ counts as predicted."""
     marks = {call.tick: call.mark for call in record.calls if call.cached and not call.computed}
     predicted = Decision.PREDICT.value
     return sum(

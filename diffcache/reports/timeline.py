@@ -1,4 +1,4 @@
-"""The decision timeline as a picture."""
+"""Draws the decisions of a run as a picture."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,12 +10,12 @@ COMPUTED, REUSED, GUARDED = "#1f5fa8", "#cfe0f3", "#e8943a"
 
 
 def draw_timeline(report: "RunReport", path: Path) -> Path:
-    """One row for each branch and site, one cell for each tick: computed, computed by a guard, reused."""
+    """Draws one row for each branch and site, one cell for each tick: computed, computed by a guard, or reused."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
     rows = list(dict.fromkeys((call.branch, call.site) for call in report.calls if call.cached))
-    forced = {place for places in report.reasons.values() for place in places}
+    forced = {call for calls in report.reasons.values() for call in calls}
     figure = Figure(
         figsize=(max(6.0, 0.18 * report.num_ticks + 2), 1.3 + 0.3 * len(rows)), layout="constrained"
     )

@@ -1,6 +1,6 @@
-"""Anatomy: which units a pass has to see."""
+"""Cuts: which units a call has to watch."""
 
-from diffcache.discovery.cuts import Anatomy
+from diffcache.discovery.cuts import Cuts
 from diffcache.discovery.sites import Site
 
 
@@ -12,8 +12,8 @@ def test_the_edges_of_sites_and_the_tapped_unit_are_all_that_a_computed_pass_see
     units = ["blocks.0", "blocks.1", "blocks.2", "blocks.3", "mid", "blocks.3#1"]
     paths = dict(enumerate(units[:5]))
     sites = site("blocks.1", "blocks.2", "blocks.3"), site("mid", "blocks.3#1")
-    assert set(Anatomy(sites, {}, paths, "").edges.values()) == {"blocks.1", "blocks.3", "mid"}
-    assert set(Anatomy(sites, {}, paths, "blocks.0").edges.values()) == {
+    assert set(Cuts(sites, {}, paths, "").edges.values()) == {"blocks.1", "blocks.3", "mid"}
+    assert set(Cuts(sites, {}, paths, "blocks.0").edges.values()) == {
         "blocks.0",
         "blocks.1",
         "blocks.3",

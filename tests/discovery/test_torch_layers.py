@@ -100,9 +100,9 @@ def test_what_is_reused_is_not_called() -> None:
 
 
 def test_one_sub_layer_is_cached_by_its_name_as_by_its_kind() -> None:
-    for place in ("feed-forward", "decoder.layers.1.linear1..decoder.layers.1.linear2", "cross-attention"):
+    for site in ("feed-forward", "decoder.layers.1.linear1..decoder.layers.1.linear2", "cross-attention"):
         net = made(Decoder)
-        accelerate(net, "uniform", interval=2, site=place)
+        accelerate(net, "uniform", interval=2, site=site)
         looped(net)
         assert 0 < report(net).compute_fraction < 1
 

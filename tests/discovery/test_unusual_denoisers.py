@@ -138,7 +138,7 @@ class FirstAndLast(Features):
     [(Inert, "blocks.0..blocks.1"), (flows.WritesItsInput, "stack")],
     ids=["handed-on", "written-to"],
 )
-def test_memory_that_two_blocks_of_a_span_return_is_not_made_good_by_the_last(
+def test_memory_that_two_blocks_of_a_span_return_is_not_replaced_by_the_last(
     last: type[Block], site: str
 ) -> None:
     with pytest.raises(TargetError, match="skip connection"):
@@ -269,7 +269,7 @@ def test_a_pass_keeps_no_more_inputs_alive_than_one_site_needs() -> None:
 
 
 class Indexing(Block):
-    """Returns places in a table beside its stream."""
+    """Returns indices into a table beside its stream."""
 
     def forward(self, h: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         return h + self.weight * t, torch.tensor([1, 0])
@@ -285,8 +285,8 @@ class Indexed(nn.Module):
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
         for block in self.blocks:
-            x, places = block(x, t)
-            x = x + self.table[places]
+            x, indices = block(x, t)
+            x = x + self.table[indices]
         return x
 
 
@@ -294,7 +294,7 @@ def test_indices_that_a_skipped_block_stands_in_for_are_in_range() -> None:
     assert holds_exactly(Indexed(), "stack")
 
 
-def test_a_place_inside_another_is_refused() -> None:
+def test_a_site_inside_another_is_refused() -> None:
     case = CASES["WanTransformer3DModel"]
     net, inputs = case.build(), case.inputs(torch.Generator().manual_seed(0), 1)
     accelerate(net, "profilingdit", blocks=("blocks.1", "blocks.1.attn1"))

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from diffcache.noise_schedulers.influence import AMPLIFIED, Influence
+from diffcache.noise_schedulers.influence import LOG_AMPLIFICATION, Influence
 from diffcache.noise_schedulers.quirks import sigmas_of
 
 STEPS = 12
@@ -76,7 +76,7 @@ def result(name: str, changed: int | None = None) -> Tensor:
 def test_ratios_are_those_of_the_noise_scheduler_itself(name: str) -> None:
     influence, before = influence_of(name), result(name)
     for tick, to in ((2, 3), (5, 7), (len(made(name).timesteps) - 3, len(made(name).timesteps) - 1)):
-        moved, measured = (float((result(name, place) - before).mean()) for place in (tick, to))
+        moved, measured = (float((result(name, index) - before).mean()) for index in (tick, to))
         expected = pytest.approx(moved / measured, rel=2e-3) if measured else None
         assert influence.ratio(tick, to) == expected, (tick, to)
     assert influence.obstacle is None
@@ -107,7 +107,7 @@ def test_clipping_does_not_set_in() -> None:
     assert ratios[0] == pytest.approx(ratios[1])
 
 
-def test_unknown_places_have_no_ratio() -> None:
+def test_indices_outside_the_list_have_no_ratio() -> None:
     influence = Influence(made("DDIMScheduler"))
     assert influence.ratio(STEPS, 1) is None
     assert influence.ratio(1, -1) is None
@@ -119,7 +119,7 @@ def test_weights_are_what_an_error_moves_and_the_denoiser_amplifies(name: str) -
     weights = [influence.weight(tick, range(ticks)) for tick in range(ticks)]
     assert sum(weights) == pytest.approx(ticks)
     for tick in range(2, ticks - 1):
-        moved, later = influence.ratio(tick, tick + 1), math.exp(-AMPLIFIED / ticks)
+        moved, later = influence.ratio(tick, tick + 1), math.exp(-LOG_AMPLIFICATION / ticks)
         if moved is not None:
             assert weights[tick] == pytest.approx(abs(moved) / later * weights[tick + 1])
     influence.forget("")
@@ -129,13 +129,13 @@ def test_weights_are_what_an_error_moves_and_the_denoiser_amplifies(name: str) -
 @pytest.mark.parametrize("run", [range(5, STEPS), range(8), range(5, STEPS + 3)], ids=str)
 def test_weights_are_over_the_mean_of_the_run(run: range) -> None:
     influence, whole = influence_of("DDIMScheduler"), range(STEPS)
-    known = [place for place in run if place in whole]
-    weights = [influence.weight(place, run) for place in known]
+    known = [index for index in run if index in whole]
+    weights = [influence.weight(index, run) for index in known]
     assert sum(weights) == pytest.approx(len(known))
     assert weights[2] / weights[0] == pytest.approx(
         influence.weight(known[2], whole) / influence.weight(known[0], whole)
     )
-    assert all(influence.weight(place, run) == 1 for place in run if place not in whole)
+    assert all(influence.weight(index, run) == 1 for index in run if index not in whole)
 
 
 @pytest.mark.parametrize("name", ["EulerAncestralDiscreteScheduler", "LCMScheduler", "DDPMScheduler"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diffcache.prediction.hindsight import LARGEST, ReusedTick, hindsight_weights
+from diffcache.prediction.hindsight import LARGEST_RATIO, ReusedTick, hindsight_weights
 from diffcache.prediction.predictors import Hold, Polynomial
 from diffcache.schedulers.moments import Moment
 
@@ -57,7 +57,7 @@ def test_one_feature_gives_a_line() -> None:
     assert weights == pytest.approx([0.5, -0.5])
 
 
-@pytest.mark.parametrize("ratio", [None, 2 * LARGEST, -2 * LARGEST])
+@pytest.mark.parametrize("ratio", [None, 2 * LARGEST_RATIO, -2 * LARGEST_RATIO])
 def test_a_tick_without_a_ratio_or_with_a_huge_one_is_let_be(ratio: float | None) -> None:
     weights = hindsight_weights(
         [ReusedTick(moment(1), Hold())], moment(2), [moment(0)], lambda tick, to: ratio, "sigma"

@@ -1,8 +1,12 @@
 """What a run writes down, and when it is made into records."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from diffcache.reports.records import Done, RunRecord
+from diffcache.reports.run_report import RunReport
+from diffcache.schedulers.schedule import Model
 from diffcache.schedulers.steps import Decision, Step, Verdict
 
 
@@ -43,3 +47,20 @@ def test_readers_in_several_threads_see_all_calls() -> None:
             for tick in range(200):
                 noted(record, tick)
             assert set(pool.map(lambda record: len(record.calls), [record] * 8)) == {200}
+
+
+def test_a_report_is_saved_with_its_calls(tmp_path: Path) -> None:
+    record = RunRecord(
+        parameters={"net": 10}, models={"net": Model("Net", "0123")}, errors=[(2, 0, {"-": 0.1})]
+    )
+    noted(record, 0), noted(record, 1)
+    path = RunReport("uniform", {"interval": 2}, [record]).save(tmp_path / "report.json")
+    saved = json.loads(path.read_text())
+    assert saved["method"] == "uniform"
+    (run,) = saved["runs"]
+    assert run["models"] == {"net": {"name": "Net", "config": "0123", "latents": []}}
+    assert run["errors"] == [[2, 0, {"-": 0.1}]]
+    assert [(call["tick"], call["mark"], call["weight"]) for call in run["calls"]] == [
+        (0, "#", 20),
+        (1, "#", 20),
+    ]
