@@ -264,9 +264,7 @@ def _aimed(
         raise ConfigError(
             "quality= is measured on your prompts: pass prompts=[...] as well, or a schedule from diffcache.tune()."
         )
-    from diffcache.profiling.searching.tuning import (
-        tune,
-    )  # measures, so it is imported only where it is needed
+    from diffcache.profiling.searching.tuning import tune  # only needed where something is measured
 
     return tune(target, quality=quality, **options)
 
