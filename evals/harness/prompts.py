@@ -1,4 +1,4 @@
-"""Prompt sets from local files, in the formats that they are published in."""
+"""Prompts from local files, in the formats in which prompt sets are published."""
 
 import csv
 import json
@@ -8,9 +8,9 @@ from typing import Any
 from diffcache.evals.errors import EvaluationError
 
 COLUMNS = ("prompt", "Prompt", "caption", "prompt_en")
-"""Where a prompt stands: our own and MJHQ-30K's, PartiPrompts', COCO's, VBench's name for it."""
+"""Names of a prompt's column: in our own files and MJHQ-30K, in PartiPrompts, in COCO, in VBench."""
 ENCODING = "utf-8-sig"
-"""UTF-8, also with the mark that spreadsheets put in front."""
+"""UTF-8, with or without the byte order mark that spreadsheets write."""
 
 
 def read_prompts(path: Path) -> list[str]:
@@ -19,10 +19,10 @@ def read_prompts(path: Path) -> list[str]:
     Args:
         path: `.txt` with one per line; `.csv`, or `.tsv` without quoting (PartiPrompts), with a column of prompts;
             `.json`: a list of strings or of objects (VBench), an object of objects (MJHQ-30K), or COCO's
-            annotations, of which the first caption of each picture is taken.
+            annotations, of which the first caption of each picture is used.
 
     Raises:
-        EvaluationError: no such file, another format, nothing in it.
+        EvaluationError: there is no such file, it has another format, or no prompts.
     """
     reader = {".txt": _lines, ".csv": _table, ".tsv": _table, ".json": _json}.get(path.suffix.lower())
     if reader is None:
@@ -68,5 +68,5 @@ def _json(path: Path) -> list[str]:
 def _prompt_of(entry: dict[str, Any]) -> str:
     for column in COLUMNS:
         if column in entry:
-            return "" if entry[column] is None else str(entry[column])  # a short row
+            return "" if entry[column] is None else str(entry[column])  # the row is too short
     raise KeyError(f"none of {', '.join(COLUMNS)} among {', '.join(map(str, entry))}")

@@ -1,4 +1,7 @@
-"""Measures a kernel against a copy of as many bytes, its eager reference and the compiled one; wrong kernels are refused."""
+"""Compares a kernel's speed with a copy of as many bytes, its eager reference and its compiled reference.
+
+A kernel whose results differ from the reference's gets no figures.
+"""
 
 import copy
 from collections.abc import Callable
@@ -12,10 +15,10 @@ from diffcache.evals.kernels.cases import Case
 from diffcache.kernels.dispatch import FP8
 
 Clock = Callable[[Callable[[], Any]], float]
-"""Seconds that a call takes on the device."""
+"""From a call to the seconds that it takes on the device."""
 
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
-"""Relative; eight bits and integers must be equal."""
+"""Relative, by dtype; eight-bit floats and integers must be equal."""
 
 SHARE_OF_COPY, OVER_EAGER, OVER_COMPILED = 0.85, 2.0, 1.0
 ELEMENTWISE = {
@@ -26,22 +29,22 @@ ELEMENTWISE = {
     "weighted_sum",
     "quantize_rows",
 }
-"""Those that should run at the speed of a copy; the others are too small or multiply matrices."""
+"""Kernels that should be as fast as a copy; the others are too small, or multiply matrices."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What was measured of one case.
+    """The figures of one case.
 
     Attributes:
-        model: whose tensors.
+        model: that has such tensors.
         kernel: name of the op and its variant.
         bytes: that have to be moved.
-        bytes_per_second: that were.
-        share_of_copy: as a fraction of a device-to-device copy that moves as many.
+        bytes_per_second: that the kernel moved.
+        share_of_copy: its speed as a share of that of a device-to-device copy of as many bytes.
         over_eager: time of the eager reference over the kernel's.
         over_compiled: time of the compiled reference over the kernel's.
-        meets_targets: 0.85 of the copy (elementwise kernels), 2 over eager, 1 over compiled.
+        meets_targets: whether it reaches 0.85 of the copy (elementwise kernels only), 2 over eager, and 1 over compiled.
     """
 
     model: str
@@ -56,10 +59,10 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A case without figures, since the kernel's results are not the reference's.
+    """A case without figures, because the kernel's results differ from the reference's.
 
     Attributes:
-        model: whose tensors.
+        model: that has such tensors.
         kernel: name of the op and its variant.
         difference: what differs.
     """
@@ -70,7 +73,7 @@ class Refusal:
 
 
 def measure(case: Case, clock: Clock) -> Measurement | Refusal:
-    """Checks the op of a case against its reference, then times it; tensors are made on the default device."""
+    """Compares the op of a case with its reference, then times it; tensors are made on the default device."""
     arguments = case.arguments()
     result, difference = _check(case, arguments)
     if difference is not None:
@@ -98,12 +101,12 @@ def measure(case: Case, clock: Clock) -> Measurement | Refusal:
 
 
 def row(outcome: Measurement | Refusal) -> dict[str, Any]:
-    """As it is written to JSON."""
+    """The outcome as it is written to JSON."""
     return asdict(outcome)
 
 
 def _check(case: Case, arguments: tuple[Any, ...]) -> tuple[Any, str | None]:
-    """The op's result, and how it, or what it wrote to, differs from the reference's."""
+    """The op's result, and how this, or the arguments that it writes to, differs from the reference's; None: not at all."""
     twins = copy.deepcopy(arguments)
     result, expected = case.op(*arguments), case.op.reference(*twins)
     try:

@@ -1,4 +1,4 @@
-"""What kernels are measured on: the tensors of FLUX at 1024 x 1024, Wan 14B at 720p, and LLaDA 8B."""
+"""The tensors that kernels are measured on: those of FLUX at 1024 x 1024, Wan 14B at 720p, and LLaDA 8B."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ FEATURES = {
 """[batch, tokens, channels] of a block's output."""
 
 HEADS, HEAD, SLOTS, VOCABULARY = 32, 128, 1152, 126_464
-"""LLaDA 8B: heads (of keys, too), channels of each, length of prompt and answer, tokens."""
+"""Of LLaDA 8B: heads (as many for keys), channels of a head, tokens of prompt and answer, and size of the vocabulary."""
 
 ANSWER, ACTIVE, TRACKED = 256, 32, 16
 LINEAR = [2.0, -1.0]
@@ -39,11 +39,11 @@ class Case:
     """One op on one model's tensors.
 
     Attributes:
-        model: whose tensors.
+        model: that has such tensors.
         op: what is measured.
-        variant: which arguments, where an op is measured on several.
+        variant: names the arguments, if an op is measured on several.
         arguments: makes them on the default device.
-        traffic: bytes that have to be read and written, from arguments and result; all of them by default.
+        traffic: from arguments and result to the bytes that have to be read and written; by default all of them.
     """
 
     model: str
@@ -58,7 +58,7 @@ class Case:
 
 
 def nbytes(value: Any) -> int:
-    """Of all tensors in arguments or results; one that is given twice is read once."""
+    """Bytes of all tensors in arguments or results; a tensor that is there twice is counted once."""
     if isinstance(value, Tensor):
         return value.nbytes
     items = {id(item): item for item in value} if isinstance(value, (tuple, list)) else {}
@@ -66,7 +66,7 @@ def nbytes(value: Any) -> int:
 
 
 def cases() -> Iterator[Case]:
-    """Every op at every size that it meets."""
+    """Every op at every size at which it is used."""
     for model, shape in FEATURES.items():
         yield from _feature_cases(model, shape)
     yield from _language_cases("LLaDA-8B")

@@ -15,18 +15,18 @@ from tqdm import tqdm
 from diffcache.language.sampler.sampling import generate
 
 SIZE_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens")
-"""How tasks call the length of an answer; the first of them counts."""
+"""Names of the length of an answer in tasks; the first one that a task has counts."""
 
 
 class DiffusionLM(LM):  # type: ignore[misc]
-    """Answers generation tasks with `generate`. Of what a task wishes, length and stop strings are followed.
+    """Answers generation tasks with `generate`. Of a task's options, the length and the stop strings are obeyed.
 
     Args:
-        model: accelerated, or plain.
+        model: accelerated or plain.
         tokenizer: pads on the left.
-        gen_length: tokens of an answer, unless the task says otherwise.
+        gen_length: tokens of an answer, if the task does not say.
         batch_size: requests in a model call.
-        options: of `generate`.
+        **options: of `generate`.
     """
 
     def __init__(
@@ -47,16 +47,16 @@ class DiffusionLM(LM):  # type: ignore[misc]
         return answers
 
     def loglikelihood(self, requests: list[Instance]) -> NoReturn:
-        """A masked-diffusion model gives no likelihood, only a bound on it."""
+        """Not supported: a masked-diffusion model has no likelihood, only a bound on it."""
         raise NotImplementedError("only generation tasks are answered: choose tasks of type generate_until.")
 
     def loglikelihood_rolling(self, requests: list[Instance]) -> NoReturn:
         self.loglikelihood(requests)
 
     def _answer(self, requests: list[Instance]) -> list[str]:
-        prompts, wishes = zip(*(request.args for request in requests), strict=True)
+        prompts, options = zip(*(request.args for request in requests), strict=True)
         sizes = [
-            next((wish[name] for name in SIZE_NAMES if name in wish), self.gen_length) for wish in wishes
+            next((each[name] for name in SIZE_NAMES if name in each), self.gen_length) for each in options
         ]
         given = self.tokenizer(list(prompts), padding=True, padding_side="left", return_tensors="pt")
         device = next(self.model.parameters()).device
@@ -68,14 +68,14 @@ class DiffusionLM(LM):  # type: ignore[misc]
             **self.options,
         )
         answers = []
-        for i, (size, wish) in enumerate(zip(sizes, wishes, strict=True)):
+        for i, (size, each) in enumerate(zip(sizes, options, strict=True)):
             tokens = written.sequences[i, given.input_ids.shape[1] :][: min(size, int(written.lengths[i]))]
             text = self.tokenizer.decode(tokens, skip_special_tokens=True)
-            answers.append(_until(text, wish.get("until", [])))
+            answers.append(_until(text, each.get("until", [])))
         return answers
 
 
 def _until(text: str, stops: str | list[str]) -> str:
-    """The text before the stop string, or the first of several."""
+    """The text before the first stop string in it."""
     each = [stops] if isinstance(stops, str) else stops
     return text[: min([text.find(stop) for stop in each if stop in text], default=len(text))]

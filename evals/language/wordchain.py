@@ -1,9 +1,8 @@
 """Word chains: text whose tokens depend on each other, with a checker that needs no reference answer.
 
-A text is a chain of eight-letter words without spaces, in which each word begins with the letter that the word before
-ends with: `rainbowsstudentssunshine`. Which word comes next is free, but its letters must agree with each other and with the
-word before: whoever writes a letter must have seen those that were just written. A cache that hides new tokens is
-found out at once.
+A text is a chain of eight-letter words without spaces. Each word begins with the last letter of the word before:
+`rainbowsstudentssunshine`. Any such word may come next, but its letters must agree with each other and with the word
+before. So a model must see the letters that it has just written, and a cache that hides new tokens makes errors at once.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ WORDS = (
     *("repeated", "received", "resource", "response", "register", "remember", "requests", "rainbows"),
     *("standard", "shepherd", "sunshine", "sentence", "singular", "survivor", "students", "subjects"),
 )
-"""Two words for each pair of first and last letter out of d, e, r, s, so that every gap can be filled."""
+"""Two words for each pair of first and last letter out of d, e, r, s, so that a word fits every gap."""
 
 WORD = 8
 HEAD = 1
 PAD, MASK, EOS, BOS = range(4)
 SYMBOLS = ["<pad>", "<mask>", "<eos>", "<bos>", *sorted(set("".join(WORDS)))]
-"""The vocabulary; a token's id is its place."""
+"""The vocabulary; a token's id is its index."""
 
 _LETTERS = torch.tensor([[SYMBOLS.index(letter) for letter in word] for word in WORDS])
 _ENDS = [SYMBOLS.index(letter) for letter in "ders"]
@@ -32,7 +31,7 @@ _LAST = torch.tensor([_ENDS.index(int(end)) for end in _LETTERS[:, -1]])
 
 
 def length_of(words: int) -> int:
-    """Tokens in a text of so many words."""
+    """The number of tokens in a text of so many words."""
     return HEAD + WORD * words
 
 
@@ -49,16 +48,16 @@ def texts(n: int, words: int, generator: torch.Generator) -> Tensor:
 
 
 def prompts(n: int, words: int, seed: int) -> Tensor:
-    """n beginnings of so many words, token ids [n, 1 + 8 * words]."""
+    """n random beginnings of so many words, token ids [n, 1 + 8 * words]."""
     return texts(n, words, torch.Generator().manual_seed(seed))
 
 
 def right_words(ids: Tensor, prompt_length: int) -> Tensor:
-    """Bool [n, words written]: which words after the prompt exist and begin as the one before ends.
+    """Bool [n, words written]: which words after the prompt exist and begin with the last letter of the word before.
 
     Args:
-        ids: whole texts, prompt included, [n, length]; a last word that is not finished is not looked at.
-        prompt_length: tokens of the prompt, a whole number of words and the head.
+        ids: texts with their prompts, [n, length]; an unfinished last word is ignored.
+        prompt_length: tokens of the prompt: the head and whole words.
     """
     written = ids[:, prompt_length:]
     written = written[:, : written.shape[1] // WORD * WORD].reshape(len(ids), -1, WORD)

@@ -13,18 +13,18 @@ from diffcache.evals.errors import EvaluationError
 from diffcache.evals.metrics.media import to_pil
 
 WEIGHT = 100.0
-"""Of the cosine, as torchmetrics and most tables have it; the paper's is 2.5."""
+"""By which the cosine is multiplied, as in torchmetrics and most tables; the paper has 2.5."""
 
 
 class ClipScore:
-    """Scores of a CLIP model of open-clip.
+    """The CLIP score with a model of open-clip.
 
     Args:
         model: an open-clip model name ("ViT-L-14"), or "hf-hub:..." for one from the hub.
-        weights: its weights: an open-clip tag ("openai") or a local checkpoint; None for a hub model, which brings its own.
+        weights: an open-clip tag ("openai") or a local checkpoint; None for a hub model, which has its own.
 
     Raises:
-        EvaluationError: no such model, or its weights are missing.
+        EvaluationError: there is no such model, or its weights are missing.
     """
 
     def __init__(self, model: str, weights: str | None = None) -> None:
@@ -34,7 +34,7 @@ class ClipScore:
             built: Any = open_clip.create_model_and_transforms(model, pretrained=_existing(model, weights))
         except (RuntimeError, OSError, UnpicklingError) as error:
             raise EvaluationError(
-                f"CLIP model {model} cannot be had with weights {weights} ({_first_sentence(error)}): "
+                f"CLIP model {model} cannot be loaded with weights {weights} ({_first_sentence(error)}): "
                 "name a checkpoint of that model, or an open-clip tag."
             ) from error
         self.net, _, self.transform = built
@@ -43,11 +43,11 @@ class ClipScore:
 
     @torch.no_grad()
     def __call__(self, pictures: Tensor, prompts: Sequence[str]) -> Tensor:
-        """100 times the cosine of picture and prompt, at least 0; videos are the mean over their frames.
+        """100 times the cosine of picture and prompt, at least 0; the score of a video is the mean over its frames.
 
         Args:
             pictures: [N, 3, H, W] or [N, F, 3, H, W] in 0..1.
-            prompts: N of them.
+            prompts: of each picture, N.
 
         Returns:
             fp32 [N].
@@ -61,8 +61,12 @@ class ClipScore:
 
 
 def _existing(model: str, weights: str | None) -> str | None:
-    """The weights as they are named; a path must exist."""
-    if weights is None and not model.startswith("hf-hub:"):  # open-clip would take random ones
+    """The weights that are named.
+
+    Raises:
+        EvaluationError: a path that does not exist, or no weights, for which open-clip would take random ones.
+    """
+    if weights is None and not model.startswith("hf-hub:"):
         raise EvaluationError(f"CLIP model {model} needs weights: name an open-clip tag, or a checkpoint.")
     if weights is not None and Path(weights).suffix and not Path(weights).is_file():
         raise EvaluationError(f"no CLIP weights at {weights}: name the checkpoint file, or an open-clip tag.")

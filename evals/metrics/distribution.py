@@ -1,7 +1,7 @@
-"""Distances between distributions of pictures, from features: FID, KID, Inception score, precision and recall.
+"""Distances between sets of pictures, from their features: FID, KID, Inception score, precision and recall.
 
-The distances are torchmetrics' own, fed with features instead of pictures, so that features can be kept on disk, gathered
-from several processes, and compared with as many references as wanted.
+The first three are torchmetrics' own. They are given features instead of pictures, so that features can be kept on disk,
+gathered from several processes, and compared with several references.
 """
 
 import warnings
@@ -19,9 +19,9 @@ KID_SUBSETS, KID_SUBSET_SIZE = 100, 1000
 NEIGHBOURS = 3
 SMALLEST_SPLIT = 100
 SEED = 0
-"""KID and the Inception score draw subsets: from this seed, so that a figure can be repeated."""
+"""Of the random subsets of KID and the Inception score, so that a figure can be repeated."""
 ALONE = {"sync_on_compute": False}
-"""For torchmetrics: the features are gathered already, and only the main process computes."""
+"""For torchmetrics: only the main process computes, and it has gathered the features already."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class Distances:
     """How far a set of pictures is from a reference set.
 
     Attributes:
-        fid: Fréchet distance (arXiv 1706.08500); biased for few samples, so only equal numbers compare.
-        kid: unbiased squared MMD with a cubic kernel (arXiv 1801.01401), the mean over subsets; can be negative.
+        fid: Fréchet distance (arXiv 1706.08500). It is biased for few samples, so compare only equal numbers of samples.
+        kid: unbiased squared MMD with a cubic kernel (arXiv 1801.01401), the mean over subsets. It can be negative.
         inception_score: exp of the mean KL divergence of the classes (arXiv 1606.03498); None without logits.
-        precision, recall: shares of samples within the other set's manifold (arXiv 1904.06991), 3 neighbours.
+        precision, recall: shares of samples within the manifold of the other set (arXiv 1904.06991), 3 neighbours.
     """
 
     fid: float
@@ -46,14 +46,15 @@ class Distances:
 
 
 def distances(features: Tensor, reference: Tensor, logits: Tensor | None = None) -> Distances:
-    """All distances.
+    """All distances of a set of samples to a reference set.
 
     Args:
-        features, reference: [N, D] and [M, D], of the samples and of the reference.
-        logits: [N, classes] of the samples, for the Inception score.
+        features: of the samples, [N, D].
+        reference: features of the reference set, [M, D].
+        logits: of the samples, [N, classes]; None: no Inception score.
 
     Raises:
-        EvaluationError: too few samples, or features of different lengths.
+        EvaluationError: there are too few samples, or features of different lengths.
     """
     _check(features, reference)
     return Distances(
@@ -74,10 +75,10 @@ def fid(features: Tensor, reference: Tensor) -> float:
 
 
 def kid(features: Tensor, reference: Tensor) -> float:
-    """Kernel distance of two sets of features, [N, D] and [M, D]: the mean over subsets of at most 1000."""
+    """Kernel distance of two sets of features, [N, D] and [M, D]: the mean over subsets of at most 1000 samples."""
     size = min(KID_SUBSET_SIZE, len(features), len(reference))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it keeps all features, which is known
+        warnings.simplefilter("ignore")  # it warns that it keeps all features
         metric = KernelInceptionDistance(
             _AsItIs(features.shape[1]), subsets=KID_SUBSETS, subset_size=size, **ALONE
         )
@@ -90,10 +91,12 @@ def kid(features: Tensor, reference: Tensor) -> float:
 
 
 def inception_score(logits: Tensor) -> float:
-    """Inception score of [N, classes] logits: the mean over ten splits, or of one where there are too few samples."""
+    """Inception score of logits [N, classes]: the mean over ten splits, or over one if there are too few samples."""
     splits = 10 if len(logits) >= 10 * SMALLEST_SPLIT else 1
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
-        warnings.simplefilter("ignore")  # that it keeps all logits, and has no deviation of one split
+        warnings.simplefilter(
+            "ignore"
+        )  # it warns that it keeps all logits, and that one split has no deviation
         torch.manual_seed(SEED)
         metric = InceptionScore(_AsItIs(logits.shape[1]), splits=splits, **ALONE)
         metric.update(logits)
@@ -102,19 +105,20 @@ def inception_score(logits: Tensor) -> float:
 
 
 def coverage(samples: Tensor, manifold: Tensor) -> float:
-    """Share of `samples` [N, D] that lie no further from a point of `manifold` [M, D] than its 3rd nearest neighbour.
+    """Share of samples [N, D] that lie within the manifold of other samples [M, D] (arXiv 1904.06991, equation 1).
 
-    Precision with (generated, real), recall with (real, generated); arXiv 1904.06991, equation 1.
+    The manifold is the union of balls around its points, each as large as the distance to the 3rd nearest neighbour.
+    coverage(generated, real) is precision, and coverage(real, generated) is recall.
     """
     samples, manifold = samples.double(), manifold.double()
-    # The first of the nearest is the point itself.
+    # The nearest point to each point is that point itself.
     radii = torch.cdist(manifold, manifold).kthvalue(NEIGHBOURS + 1, dim=1).values
     inside = torch.cdist(samples, manifold) <= radii
     return float(inside.any(1).double().mean())
 
 
 class _AsItIs(nn.Module):
-    """An extractor for torchmetrics of what are features already."""
+    """An extractor for torchmetrics that returns features as they are."""
 
     def __init__(self, num_features: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Feature extractors for distances between sets of pictures: Inception, or the testbeds' classifier without downloads."""
+"""Feature extractors for distances between sets of pictures: Inception, or the testbeds' classifier, which needs no download."""
 
 import hashlib
 import os
@@ -22,22 +22,22 @@ PICTURE_FILES = (".png", ".jpg", ".jpeg", ".webp")
 
 @dataclass(frozen=True)
 class Features:
-    """Of N pictures: `features` [N, D] fp32, and `logits` [N, classes] for the Inception score."""
+    """Of N pictures: `features`, fp32 [N, D], and `logits` [N, classes] for the Inception score."""
 
     features: Tensor
     logits: Tensor
 
 
 class Extractor:
-    """Pictures to features.
+    """Extracts features of pictures.
 
     Args:
-        name: "classifier" for the testbeds' own (it knows shapes and colours, nothing else), "inception" for
-            Inception v3 with its weights downloaded, or the path of those weights
-            (weights-inception-2015-12-05-6726825d.pth of the torch-fidelity project).
+        name: "classifier" for the testbeds' own, which knows shapes and colours only; "inception" for Inception v3,
+            whose weights are downloaded; or the path of these weights (weights-inception-2015-12-05-6726825d.pth of
+            the torch-fidelity project).
 
     Raises:
-        EvaluationError: the weights are missing, or the package that Inception needs.
+        EvaluationError: the weights are missing, or torch-fidelity, which Inception needs.
     """
 
     def __init__(self, name: str) -> None:
@@ -46,12 +46,12 @@ class Extractor:
 
     @property
     def label(self) -> str:
-        """What a figure must be called: distances of different extractors are not comparable."""
+        """The name that figures must carry: distances of different extractors are not comparable."""
         return "testbed classifier" if self.name == CLASSIFIER else "Inception v3"
 
     @torch.no_grad()
     def __call__(self, pictures: Tensor) -> Features:
-        """Features of pictures [N, 3, H, W], or of all frames of videos [N, F, 3, H, W]; 0..1."""
+        """Features of pictures [N, 3, H, W] in 0..1, or of all frames of videos [N, F, 3, H, W]."""
         frames = eight_bit(pictures.flatten(0, -4))
         if isinstance(self.net, ShapeColourClassifier):
             features = self.net(frames)
@@ -61,10 +61,10 @@ class Extractor:
 
 
 def reference_features(extractor: Extractor, folder: Path) -> Features:
-    """Features of a folder of pictures of any sizes, computed once and kept in the user's cache folder.
+    """Features of a folder of pictures of any size; they are computed once and kept in the user's cache folder.
 
     Raises:
-        EvaluationError: the folder has no pictures, or one that cannot be read.
+        EvaluationError: the folder has no pictures, or a picture cannot be read.
     """
     files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in PICTURE_FILES)
     if not files:
@@ -99,7 +99,7 @@ def _inception(weights: str) -> Any:
         ) from error
     except OSError as error:
         raise EvaluationError(
-            f"Inception's weights could not be had ({error}): download them and give their path instead."
+            f"Inception's weights could not be downloaded ({error}): download them and give their path instead."
         ) from error
     except (RuntimeError, UnpicklingError) as error:
         raise EvaluationError(
@@ -108,7 +108,7 @@ def _inception(weights: str) -> Any:
 
 
 def _fingerprint(extractor: Extractor, files: list[Path]) -> str:
-    """Of the extractor's weights, whatever file they come from, and of the pictures' names, sizes and times."""
+    """A hash of the extractor's weights, and of the pictures' names, sizes and times of change."""
     digest = hashlib.sha256()
     for tensor in extractor.net.state_dict().values():
         digest.update(tensor.numpy().tobytes())

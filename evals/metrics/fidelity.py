@@ -1,4 +1,4 @@
-"""Fidelity: how close a picture or video is to the one that the same pipeline and seed give without cache."""
+"""Fidelity: how close a picture or video is to that of the same pipeline and seed without cache."""
 
 from pathlib import Path
 
@@ -17,10 +17,10 @@ LPIPS_BACKBONE = "alexnet-owt-7be5be79.pth"
 
 
 def ssim(pictures: Tensor, reference: Tensor) -> Tensor:
-    """Structural similarity of each sample, 0..1; videos are the mean over their frames.
+    """Structural similarity of each sample, 0..1; that of a video is the mean over its frames.
 
     Args:
-        pictures, reference: [N, C, H, W] or [N, F, C, H, W] in 0..1, at least 16 pixels a side.
+        pictures, reference: [N, C, H, W] or [N, F, C, H, W] in 0..1, at least 16 pixels on each side.
 
     Returns:
         fp32 [N].
@@ -34,12 +34,15 @@ def ssim(pictures: Tensor, reference: Tensor) -> Tensor:
 
 
 def lpips(pictures: Tensor, reference: Tensor) -> Tensor | None:
-    """Learned perceptual distance (AlexNet), the mean over samples; None where its backbone is not on this machine.
+    """Learned perceptual distance with AlexNet, the mean over samples.
+
+    AlexNet's weights are torchvision's. They are looked for in torch's hub folder; nothing is downloaded.
 
     Args:
-        pictures, reference: [N, 3, H, W] or [N, F, 3, H, W] in 0..1, at least 64 pixels a side.
+        pictures, reference: [N, 3, H, W] or [N, F, 3, H, W] in 0..1, at least 64 pixels on each side.
 
-    The backbone's weights are torchvision's, looked for in torch's hub folder; nothing is downloaded here.
+    Returns:
+        The distance; None if the weights are not on this machine, or for smaller pictures.
     """
     if not (Path(torch.hub.get_dir()) / "checkpoints" / LPIPS_BACKBONE).exists() or pictures.shape[-1] < 64:
         return None

@@ -1,4 +1,4 @@
-"""Samples as files: pictures as PNG, videos as frames in a safetensors file; both 8-bit and lossless."""
+"""Samples as files: pictures as PNG, videos as frames in a safetensors file, both in 8 bits and without loss."""
 
 import os
 from pathlib import Path
@@ -26,10 +26,14 @@ def to_pil(picture: Tensor) -> Any:
 
 
 def save_sample(sample: Tensor, path: Path) -> Path:
-    """Writes a picture [3, H, W] or a video [F, 3, H, W] in 0..1, whole or not at all.
+    """Writes a picture [3, H, W] or a video [F, 3, H, W] in 0..1; a reader never sees half of a file.
 
     Args:
-        path: without its ending, which follows from the sample.
+        sample: the picture or video.
+        path: without its ending, which depends on the sample.
+
+    Returns:
+        The path with its ending.
     """
     final = path.with_name(path.name + (PICTURE if sample.ndim == 3 else VIDEO))
     partial = final.with_name(f".{final.name}.{os.getpid()}")
@@ -66,6 +70,6 @@ def load_sample(path: Path) -> Tensor:
 
 
 def find_sample(path: Path) -> Path | None:
-    """The file of a sample that is named without its ending; None where there is none."""
+    """The file of a sample whose path is given without its ending; None if there is none."""
     files = (path.with_name(path.name + ending) for ending in (PICTURE, VIDEO))
     return next((file for file in files if file.exists()), None)

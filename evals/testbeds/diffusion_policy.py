@@ -62,7 +62,7 @@ class PolicyTransformer(nn.Module):
         return noise
 
     def save(self, folder: Path) -> None:
-        """Write the weights in float16."""
+        """Writes the weights in float16."""
         folder.mkdir(parents=True, exist_ok=True)
         save_file(
             {name: value.half().contiguous() for name, value in self.state_dict().items()}, folder / _FILE

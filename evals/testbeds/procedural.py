@@ -1,6 +1,6 @@
 """Procedural pictures and clips: textured shapes on textured backgrounds, with labels and captions.
 
-Everything is a function of the scene's parameters, so a seed fixes every pixel on every device.
+Every pixel is a function of the scene's parameters, so a seed gives the same pictures on every device.
 Letters in shapes: n scenes, k objects per scene (2), t frames, s picture side in pixels.
 """
 
@@ -46,7 +46,7 @@ class Scenes:
     """Parameters of n scenes. Coordinates run from -1 (left, top) to 1 over the picture."""
 
     background: Tensor  # [n] index into BACKGROUNDS
-    phase: Tensor  # [n] seed of the background's grain and direction of its gradient
+    phase: Tensor  # [n] decides the background's grain and the direction of its gradient
     present: Tensor  # [n, k] bool
     shape: Tensor  # [n, k] index into SHAPES
     colour: Tensor  # [n, k] index into COLOURS
@@ -90,7 +90,7 @@ def label_of(caption: str) -> int:
 
 
 def sample_scenes(n: int, generator: torch.Generator, second: float = 0.25) -> Scenes:
-    """Draw n scenes; with probability `second` a large first object has a small companion opposite."""
+    """Draws n random scenes; with probability `second` there is a small second object opposite a large first one."""
 
     def pick(count: int, *shape: int) -> Tensor:
         return torch.randint(count, shape, generator=generator)
@@ -121,7 +121,7 @@ def sample_scenes(n: int, generator: torch.Generator, second: float = 0.25) -> S
 
 
 def caption(scenes: Scenes, i: int, moving: bool = False) -> str:
-    """Describe scene i, for example 'a large red striped ring top left on a dark background'."""
+    """Describes scene i, for example 'a large red striped ring top left on a dark background'."""
 
     def describe(j: int) -> str:
         texture = TEXTURES[int(scenes.texture[i, j])]
@@ -144,16 +144,17 @@ def caption(scenes: Scenes, i: int, moving: bool = False) -> str:
 
 
 def pictures(n: int, seed: int, side: int = 64, second: float = 0.25) -> Batch:
-    """Draw n labelled pictures of `side` x `side` pixels; the same seed gives the same pictures."""
+    """Draws n labelled pictures of `side` x `side` pixels; the same seed gives the same pictures."""
     scenes = sample_scenes(n, torch.Generator().manual_seed(seed), second)
     texts = [caption(scenes, i) for i in range(n)]
     return Batch(render(scenes, side), scenes.labels, texts)
 
 
 def clips(n: int, seed: int, side: int = 32, frames: int = 9, travel: float = 0.7) -> Batch:
-    """Draw n labelled clips of one moving object, which covers `travel` (picture = 2) from first to last frame.
+    """Draws n labelled clips of one moving object. From the first to the last frame it covers `travel`; the picture is 2 wide.
 
-    Objects are larger than in pictures and neither speckled nor on grain, which so few pixels could not show.
+    Objects are larger than in pictures, never speckled, and never on a grainy background: so few pixels could not
+    show it.
     """
     scenes = moving_scenes(n, torch.Generator().manual_seed(seed))
     texts = [caption(scenes, i, moving=True) for i in range(n)]
@@ -162,7 +163,7 @@ def clips(n: int, seed: int, side: int = 32, frames: int = 9, travel: float = 0.
 
 
 def moving_scenes(n: int, generator: torch.Generator) -> Scenes:
-    """Draw n scenes of one object that fit clips."""
+    """Draws n random scenes of one object, for clips."""
     scenes = sample_scenes(n, generator, second=0.0)
     return replace(
         scenes,
@@ -173,7 +174,7 @@ def moving_scenes(n: int, generator: torch.Generator) -> Scenes:
 
 
 def render(scenes: Scenes, side: int) -> Tensor:
-    """Draw scenes as pictures [n, 3, s, s] in [0, 1], with edges smoothed over one pixel."""
+    """Renders scenes as pictures [n, 3, s, s] in [0, 1], with edges smoothed over one pixel."""
     axis = (torch.arange(side) + 0.5) / side * 2 - 1
     grid = torch.stack(torch.meshgrid(axis, axis, indexing="xy"))  # [2, s, s], x then y
     canvas = _background(scenes, grid)
@@ -185,11 +186,11 @@ def render(scenes: Scenes, side: int) -> Tensor:
 
 
 def _frames(scenes: Scenes, frames: int, travel: float) -> Scenes:
-    """Repeat each scene for every frame, with its first object moved along its path: [n * t]."""
+    """Repeats each scene for every frame, with its first object moved along its path: [n * t]."""
     n = len(scenes.phase)
     start = scenes.centre[:, 0] * 0.6
     direction = _DIRECTIONS[scenes.motion]
-    # The path's middle is the drawn centre across the motion and the picture's middle along it.
+    # Across the motion the path goes through the drawn centre; along it, its middle is the picture's.
     middle = start * (1 - direction.abs())
     offset = torch.linspace(-0.5, 0.5, frames)[None, :, None] * travel * direction[:, None]
     moved = scenes[torch.arange(n).repeat_interleave(frames)]
@@ -199,7 +200,7 @@ def _frames(scenes: Scenes, frames: int, travel: float) -> Scenes:
 
 
 def _hash(cells: Tensor, phase: Tensor) -> Tensor:
-    """Pseudo-random value in [0, 1) of integer cells [n, 2, s, s], another for each phase [n]."""
+    """A pseudo-random value in [0, 1) for each integer cell [n, 2, s, s] and phase [n]."""
     # Small multipliers keep the sine's argument small, where float32 agrees between devices.
     mixed = torch.sin(cells[:, 0] * 12.9898 + cells[:, 1] * 78.233 + phase[:, None, None] * 37.719)
     return (mixed * 437.585).frac().abs()
@@ -215,7 +216,7 @@ def _background(scenes: Scenes, grid: Tensor) -> Tensor:
 
 
 def _paint(canvas: Tensor, scenes: Scenes, j: int, grid: Tensor) -> Tensor:
-    """Paint object j of each scene over the canvas [n, 3, s, s]."""
+    """Paints object j of each scene over the canvas [n, 3, s, s]."""
     local = grid[None] - scenes.centre[:, j, :, None, None]
     cos, sin = scenes.angle[:, j].cos()[:, None, None], scenes.angle[:, j].sin()[:, None, None]
     local = torch.stack([cos * local[:, 0] + sin * local[:, 1], cos * local[:, 1] - sin * local[:, 0]], 1)
@@ -247,7 +248,7 @@ def _length(unit: Tensor) -> Tensor:
 
 
 def _polygon(points: int, inner: float, scale: float) -> Callable[[Tensor], Tensor]:
-    """Signed distance of a star whose inner corners lie at `inner` of the outer radius `scale`."""
+    """The signed distance function of a star with outer radius `scale`; its inner corners lie at `inner` of that."""
     half = math.pi / points
     tip = (scale, 0.0)
     notch = (scale * inner * math.cos(half), scale * inner * math.sin(half))

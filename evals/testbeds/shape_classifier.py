@@ -1,6 +1,6 @@
-"""A small classifier of procedural shapes and colours: class accuracy, and features for KID and FID.
+"""A small classifier of procedural shapes and colours, for class accuracy and for features of KID and FID.
 
-It knows nothing but the pictures of `diffcache.evals.testbeds.procedural`. A distance between its features says how two
+It is trained on the pictures of `diffcache.evals.testbeds.procedural` only. A distance between its features tells how two
 sets of such pictures differ; it is not comparable with a distance between Inception features.
 """
 
@@ -22,7 +22,7 @@ _WIDTHS = (24, 48, 96, 128)
 
 
 class ShapeColourClassifier(nn.Module):
-    """Pictures [n, 3, h, w] to features [n, 128]; uint8 in 0..255 or float in 0..1, any size (resized to 64 x 64)."""
+    """Maps pictures [n, 3, h, w] to features [n, 128]; uint8 in 0..255 or float in 0..1, resized to 64 x 64."""
 
     num_features = 128
 
@@ -54,14 +54,14 @@ class ShapeColourClassifier(nn.Module):
 
     @torch.no_grad()
     def predict(self, images: Tensor) -> Tensor:
-        """Most likely class of each picture [n, 3, h, w] or, from the mean over frames, each clip [n, t, 3, h, w]."""
+        """The most likely class of each picture [n, 3, h, w], or of each clip [n, t, 3, h, w] from the mean over its frames."""
         if images.ndim == 4:
             return self.logits(images).argmax(1)
         n, frames = images.shape[:2]
         return self.logits(images.flatten(0, 1)).view(n, frames, -1).mean(1).argmax(1)
 
     def save(self, folder: Path) -> None:
-        """Write the weights in float16."""
+        """Writes the weights in float16."""
         folder.mkdir(parents=True, exist_ok=True)
         save_file(
             {name: value.half().contiguous() for name, value in self.state_dict().items()}, folder / _FILE

@@ -30,7 +30,7 @@ _CALLS: dict[str, dict[str, Any]] = {
 
 
 def load(name: str, torch_dtype: torch.dtype = torch.float32) -> Any:
-    """Load a testbed's pipeline with its progress bars switched off."""
+    """Loads a testbed's pipeline, without progress bars."""
     if name not in NAMES:
         raise ValueError(f"no testbed is called {name!r}; there are {', '.join(NAMES)}")
     # The default is float32 already; naming it would only print a deprecation warning.

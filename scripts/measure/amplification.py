@@ -1,4 +1,4 @@
-"""How much denoisers amplify errors on the testbeds: the constant `AMPLIFIED` in diffcache/noise_schedulers/influence.py.
+"""How much denoisers amplify errors on the testbeds: the constant `LOG_AMPLIFICATION` in diffcache/noise_schedulers/influence.py.
 
 `python scripts/measure/amplification.py --samples 4` writes evals/results/amplification/<testbed>.json.
 """

@@ -1,10 +1,14 @@
-"""Writes docs/methods.md: every method's four choices, its source, and what it stores, read from its own docstring."""
+"""Writes docs/methods.md: each method's four choices, its source and what it stores, from its docstring.
+
+`python scripts/tables/methods.py`
+"""
 
 import inspect
 import re
 from pathlib import Path
 
 from diffcache.config import CacheConfig, RunFacts
+from diffcache.evals.harness.command_line import parser
 from diffcache.recipes.builtin import DEFAULT
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,7 +25,7 @@ SOURCE = re.compile(r"arXiv \d{4}\.\d{5}")
 
 
 def choices(config: type[CacheConfig]) -> dict[str, str]:
-    """Where, when and how, as the docstring says."""
+    """Where, when and how, from the first paragraph of a docstring."""
     text = " ".join(inspect.cleandoc(config.__doc__ or "").split("\n\n")[0].split())
     parts = re.split(r"(Where|When|How): ", text)[1:]
     return {parts[i]: parts[i + 1].strip().rstrip(".") for i in range(0, len(parts), 2)}
@@ -31,7 +35,7 @@ def row(name: str, config: type[CacheConfig]) -> str:
     facts, made = RunFacts("", num_ticks=50), config()
     found, doc = choices(config), inspect.getmodule(config).__doc__ or ""  # type: ignore[union-attr]
     depth = made.predictor_for(facts).depth
-    stored = f"{depth} x {', '.join(made.places(facts))}"
+    stored = f"{depth} x {', '.join(made.sites(facts))}"
     source = SOURCE.search(f"{doc} {config.__doc__}")
     return (
         f"| {name} | {found['Where']} | {found['When']} | {found['How']} | {stored} "
@@ -40,6 +44,7 @@ def row(name: str, config: type[CacheConfig]) -> str:
 
 
 def main() -> None:
+    parser(__doc__).parse_args()
     rows = "\n".join(row(name, config) for name, config in CacheConfig.methods().items())
     default = ", ".join(f"{k}={v!r}" for k, v in DEFAULT.options().items())
     options = "\n\n".join(

@@ -24,7 +24,7 @@ def test_clip_weights_are_never_random(tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match="ViT-B-32 needs weights"):
         ClipScore("ViT-B-32")
     (tmp_path / "garbage.pt").write_bytes(b"garbage")
-    with pytest.raises(EvaluationError, match=r"cannot be had with weights .*garbage.pt"):
+    with pytest.raises(EvaluationError, match=r"cannot be loaded with weights .*garbage.pt"):
         ClipScore("RN50", str(tmp_path / "garbage.pt"))
 
 
