@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[3]
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "benchmark_quantization.py"
 
 
-def test_the_benchmark_writes_a_row_for_each_way_and_says_what_this_machine_refuses(tmp_path: Path) -> None:
-    small = [
-        "--heads=1",
-        "--blocks=1",
-        "--tokens=16",
-        "--ticks=4",
-        "--rounds=1",
-        "--ways",
-        "plain",
-        "int8",
-        "float8",
-    ]
-    script, out = ROOT / "scripts" / "benchmark_quantization.py", tmp_path / "rows.json"
-    subprocess.run([sys.executable, script, *small, "--json", out], check=True, capture_output=True, cwd=ROOT)
+def test_the_benchmark_writes_a_row_for_each_way_and_says_what_this_machine_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "rows.json"
+    size = ["--heads=1", "--blocks=1", "--tokens=16", "--ticks=4", "--rounds=1"]
+    monkeypatch.setattr(
+        sys, "argv", [str(SCRIPT), *size, "--ways", "plain", "int8", "float8", "--json", str(out)]
+    )
+    runpy.run_path(str(SCRIPT), run_name="__main__")
     found = json.loads(out.read_text())
     rows = {(row["weights"], row.get("interval")): row for row in found["rows"]}
     assert {("plain", 1), ("plain", 2), ("int8", 1), ("int8", 2)} <= set(rows)
