@@ -27,7 +27,7 @@ reason. An empty cell has no test.
 FAULTS = """
 ## Faults of others
 
-Each was reported or seen in a cache for Diffusers; each has a test of ours in `tests/compatibility/test_peer_faults.py` that
+Each was reported or seen in a cache for Diffusers; each has a test of ours in `tests/compatibility/test_faults_of_*.py` that
 passes. "fails" means that the same test runs the peer, and that it fails there (in rows of both: Diffusers).
 
 | whose | fault | the peer in that test |
