@@ -31,7 +31,7 @@ FAULTS = """
 ## Faults of others
 
 Each fault was reported or seen in a cache for Diffusers. diffcache passes a test for each in
-`tests/compatibility/test_peer_faults.py`. "fails" means that the same test runs the peer, and that the peer fails it (in rows
+`tests/compatibility/test_faults_of_*.py`. "fails" means that the same test runs the peer, and that the peer fails it (in rows
 of both: Diffusers).
 
 | whose | fault | the peer in that test |

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from compatibility.levels import Cell
-from compatibility.two_processes import FLUX, METHODS, STEPS, TOGETHER, flux
+from compatibility.two_processes import FEWER_STEPS, FLUX, METHODS, STEPS, TOGETHER, flux
 
 from diffcache import accelerate, decide_together, report
 from diffcache.engine.decider import OUTVOTED
@@ -91,8 +91,8 @@ def test_side_by_side_each_decides_for_itself(ranks: list[dict[str, Any]], cell:
     first, second = (found["side by side"] for found in ranks)
     assert first["ticks"] == list(range(STEPS))
     alone = accelerate(flux(), "easycache", threshold=1e9, warmup_steps=1)
-    image = FLUX.render(alone, 1, STEPS // 2, num_images_per_prompt=2)
-    assert second["ticks"] == report(alone).computed_ticks == [0, 1, STEPS // 2 - 1]
+    image = FLUX.render(alone, 1, FEWER_STEPS, num_images_per_prompt=2)
+    assert second["ticks"] == report(alone).computed_ticks == [0, 1, FEWER_STEPS - 1]
     assert torch.allclose(torch.tensor(second["image"]), image.flatten())
     assert first["votes"] == second["votes"] == 0
     cell(GROUP, "data parallel", "whole model")

@@ -30,7 +30,8 @@ from zoo.pipelines import CASES
 from diffcache import TargetError, accelerate, decide_together, report, restore
 from diffcache.schedulers.signals import Drift, SecantGain
 
-STEPS = 8
+STEPS = 6
+FEWER_STEPS = 4
 FLUX = CASES["FluxPipeline"]
 PATIENCE = timedelta(seconds=60)
 
@@ -180,7 +181,7 @@ def side_by_side() -> Found:
     rank = dist.get_rank()
     pipe = accelerate(flux(), "easycache", threshold=0.5, warmup_steps=1)
     with biased((1e6, 0.0)):
-        return render(pipe, seed=rank, steps=(STEPS, STEPS // 2)[rank])
+        return render(pipe, seed=rank, steps=(STEPS, FEWER_STEPS)[rank])
 
 
 def work(rank: int, folder: Path) -> None:

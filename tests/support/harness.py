@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import gc
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -203,8 +204,12 @@ def uniform_by_hand(module: nn.Module, interval: int, ticks: int, passes: int) -
 class NewTensors:
     """The tensors that Python can reach and that were not there when `counting_new_tensors` was entered."""
 
+    def __init__(self) -> None:
+        gc.collect()
+        self._old = {id(tensor): weakref.ref(tensor) for tensor in _tensors()}
+
     def __iter__(self) -> Iterator[Tensor]:
-        return (thing for thing in gc.get_objects() if issubclass(type(thing), Tensor))
+        return (tensor for tensor in _tensors() if not self._is_old(tensor))
 
     def shapes(self) -> Counter[Any]:
         """How many there are of each shape and dtype."""
@@ -216,12 +221,16 @@ class NewTensors:
         storages = [tensor.untyped_storage() for tensor in self]
         return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
+    def _is_old(self, tensor: Tensor) -> bool:
+        """A number (`id`) is given again once its tensor is gone."""
+        old = self._old.get(id(tensor))
+        return old is not None and old() is tensor
+
+
+def _tensors() -> Iterator[Tensor]:
+    return (thing for thing in gc.get_objects() if issubclass(type(thing), Tensor))
+
 
 @contextmanager
 def counting_new_tensors() -> Iterator[NewTensors]:
-    gc.collect()
-    gc.freeze()  # what is there now is no longer listed
-    try:
-        yield NewTensors()
-    finally:
-        gc.unfreeze()
+    yield NewTensors()

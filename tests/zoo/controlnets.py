@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torch import Generator
-from zoo import image_dits, packed_dits, paired_dits, unets
+from zoo import image_dits, packed_dits, paired_dits, qwen_dits, unets
 from zoo.denoiser_case import Inputs, Kwargs, case, randn, train_steps, unit
 
 PICTURE = "conditioning_embedding_out_channels"
@@ -64,8 +64,8 @@ CASES = [
     case("SD3ControlNetModel", SD3, controlled(paired_dits.sd3, 4, 8, 8)),
     case(
         "QwenImageControlNetModel",
-        packed_dits.QWEN,
-        controlled(packed_dits.qwen, 16, 16),
+        qwen_dits.QWEN,
+        controlled(qwen_dits.qwen, 16, 16),
         time_values=unit,
     ),
     case("SanaControlNetModel", SANA, controlled(image_dits.masked, 4, 8, 8)),

@@ -26,8 +26,8 @@ from transformers import (
     SiglipVisionModel,
 )
 from zoo.image_pipelines import EVERY_TOKEN, ONE_TEXT, POOLED, PROMPT, PROMPTS, SMALL, TWO_TEXTS
-from zoo.pipeline_case import PipelineCase, calling, flow, hunyuan_vae, model, picture, quiet
-from zoo.video_pipelines import CLIP, sky_reels
+from zoo.pipeline_case import CLIP, PipelineCase, calling, flow, hunyuan_vae, model, picture, quiet
+from zoo.video_pipelines import sky_reels
 from zoo.weights import tiny
 
 VISION = {

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator
+from zoo import qwen_dits
 from zoo.denoiser_case import Kwargs, case, grid_ids, randn, times, unit
+from zoo.qwen_dits import TEXT, TOKENS, WIDTH, only_picture
 
-TOKENS, TEXT, WIDTH = 16, 6, 16
 FLUX: Kwargs = {
     "in_channels": 16,
     "num_layers": 3,
@@ -19,16 +20,6 @@ FLUX: Kwargs = {
     "axes_dims_rope": (4, 4, 8),
 }
 POOLED_FLUX: Kwargs = {**FLUX, "pooled_projection_dim": WIDTH}
-QWEN: Kwargs = {
-    "patch_size": 2,
-    "in_channels": 16,
-    "out_channels": 4,
-    "num_layers": 4,
-    "attention_head_dim": 16,
-    "num_attention_heads": 2,
-    "joint_attention_dim": WIDTH,
-    "axes_dims_rope": (4, 4, 8),
-}
 
 
 def packed(generator: Generator, batch: int, axes: int = 3, **more: Any) -> Kwargs:
@@ -62,10 +53,6 @@ def kontext(generator: Generator, batch: int) -> Kwargs:
     return inputs | {"img_ids": torch.cat([inputs["img_ids"], reference])}
 
 
-def only_picture(value: Any) -> list[Tensor]:
-    return [value[0][:, :TOKENS]]
-
-
 def chroma(generator: Generator, batch: int) -> Kwargs:
     mask = torch.ones(batch, TEXT + TOKENS, dtype=torch.bool)
     mask[:, TEXT - 2 : TEXT] = False
@@ -94,41 +81,6 @@ def fibo(generator: Generator, batch: int) -> Kwargs:
 
 def no_guidance(generator: Generator, batch: int) -> Kwargs:
     return packed(generator, batch)
-
-
-def qwen(generator: Generator, batch: int) -> Kwargs:
-    return {
-        "hidden_states": randn(generator, batch, TOKENS, 16),
-        "encoder_hidden_states": randn(generator, batch, TEXT, WIDTH),
-        "encoder_hidden_states_mask": torch.arange(TEXT).expand(batch, -1) < TEXT - 1,
-        "timestep": times(batch),
-        "img_shapes": [[(1, 4, 4)]] * batch,
-        "return_dict": False,
-    }
-
-
-def qwen_edit(generator: Generator, batch: int) -> Kwargs:
-    inputs = qwen(generator, batch)
-    inputs["hidden_states"] = torch.cat([inputs["hidden_states"], randn(generator, batch, TOKENS, 16)], dim=1)
-    return inputs | {"img_shapes": [[(1, 4, 4), (1, 4, 4)]] * batch}
-
-
-def qwen21(generator: Generator, batch: int) -> Kwargs:
-    """Each vision-language slot of the mask stands for 2 x 2 latent tokens; the last four slots are the target."""
-    mask = torch.zeros(batch, TEXT + TOKENS // 4, dtype=torch.bool)
-    mask[:, TEXT:] = True
-    return {
-        "hidden_states": randn(generator, batch, TOKENS, 16),
-        "encoder_hidden_states": randn(generator, batch, TEXT, WIDTH),
-        "timestep": times(batch),
-        "img_shapes": [[(1, 4, 4)]] * batch,
-        "img_mask": mask,
-        "return_dict": False,
-    }
-
-
-def last_tokens(value: Any) -> list[Tensor]:
-    return [value[0][:, -TOKENS:]]
 
 
 def ideogram4(generator: Generator, batch: int) -> Kwargs:
@@ -227,47 +179,7 @@ CASES = [
         time_values=unit,
         notes="pairs throughout",
     ),
-    case("QwenImageTransformer2DModel", QWEN, qwen, time_values=unit, notes="pairs (encoder, hidden)"),
-    case(
-        "QwenImageTransformer2DModel",
-        {**QWEN, "zero_cond_t": True},
-        qwen_edit,
-        variant="edit",
-        time_values=unit,
-        output=only_picture,
-        notes="reference tokens at time 0 behind the latent's; doubled modulation",
-    ),
-    case(
-        "QwenImage21Transformer2DModel",
-        {
-            "in_channels": 16,
-            "out_channels": 16,
-            "num_layers": 4,
-            "attention_head_dim": 16,
-            "num_attention_heads": 2,
-            "context_in_dim": WIDTH,
-            "mlp_ratio": 2,
-            "axes_dims_rope": (4, 4, 8),
-        },
-        qwen21,
-        time_values=unit,
-        output=last_tokens,
-        notes="one joint sequence; the output holds the text's rows too; optional key/value cache",
-    ),
-    case(
-        "NucleusMoEImageTransformer2DModel",
-        {
-            **QWEN,
-            "num_layers": 5,
-            "num_experts": 4,
-            "moe_intermediate_dim": 16,
-            "capacity_factors": [2.0] * 5,
-            "mlp_ratio": 2.0,
-        },
-        qwen,
-        time_values=unit,
-        notes="single stream with cross-attention to constant text; experts take tokens by capacity",
-    ),
+    *qwen_dits.CASES,
     case(
         "Ideogram4Transformer2DModel",
         {

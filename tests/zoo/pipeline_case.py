@@ -20,6 +20,8 @@ from zoo import denoisers
 from zoo.weights import tiny
 
 Guidance = Literal["two-pass", "batched", "none"]
+CLIP = {"height": 16, "width": 16, "num_frames": 5, "output_type": "latent"}
+"""The size of a clip, and no decoding."""
 
 
 def first(output: Any) -> Tensor:

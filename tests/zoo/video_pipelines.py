@@ -8,9 +8,6 @@ import torch
 from diffusers import (
     AutoencoderKLCogVideoX,
     AutoencoderKLHunyuanVideo15,
-    AutoencoderKLLTX2Audio,
-    AutoencoderKLLTX2Video,
-    AutoencoderKLLTXVideo,
     AutoencoderKLMochi,
     CogVideoXDDIMScheduler,
     CogVideoXPipeline,
@@ -18,8 +15,6 @@ from diffusers import (
     HunyuanVideoPipeline,
     Kandinsky5T2VPipeline,
     LattePipeline,
-    LTX2Pipeline,
-    LTXPipeline,
     MochiPipeline,
     SkyReelsV2DiffusionForcingPipeline,
     UniPCMultistepScheduler,
@@ -28,7 +23,7 @@ from diffusers import (
     WanVACEPipeline,
 )
 from diffusers.guiders import ClassifierFreeGuidance
-from diffusers.pipelines.ltx2 import LTX2TextConnectors
+from zoo import ltx_pipelines
 from zoo.image_pipelines import (
     BOTH_POOLED,
     EVERY_TOKEN,
@@ -40,6 +35,7 @@ from zoo.image_pipelines import (
     TWO_TEXTS,
 )
 from zoo.pipeline_case import (
+    CLIP,
     PipelineCase,
     calling,
     ddim,
@@ -53,8 +49,6 @@ from zoo.pipeline_case import (
     wan_vae,
 )
 from zoo.weights import tiny
-
-CLIP = {"height": 16, "width": 16, "num_frames": 5, "output_type": "latent"}
 
 
 def unipc() -> UniPCMultistepScheduler:
@@ -85,65 +79,6 @@ def sky_reels() -> Any:
             transformer=transformer, vae=wan_vae(), scheduler=unipc(), **ONE_TEXT
         )
     )
-
-
-def ltx2() -> Any:
-    vae = tiny(
-        AutoencoderKLLTX2Video,
-        latent_channels=4,
-        block_out_channels=(8, 8, 8, 8),
-        decoder_block_out_channels=(8, 8, 8),
-        layers_per_block=(1, 1, 1, 1, 1),
-        decoder_layers_per_block=(1, 1, 1, 1),
-        patch_size=2,
-    )
-    audio_vae = tiny(
-        AutoencoderKLLTX2Audio,
-        base_channels=8,
-        ch_mult=(1,),
-        num_res_blocks=1,
-        latent_channels=2,
-        mel_bins=16,
-    )
-    connectors = tiny(
-        LTX2TextConnectors,
-        caption_channels=16,
-        text_proj_in_factor=2,
-        video_connector_num_layers=1,
-        video_connector_num_attention_heads=2,
-        video_connector_attention_head_dim=8,
-        video_connector_num_learnable_registers=2,
-        audio_connector_num_layers=1,
-        audio_connector_num_attention_heads=2,
-        audio_connector_attention_head_dim=8,
-        audio_connector_num_learnable_registers=2,
-        connector_rope_base_seq_len=8,
-        rope_double_precision=False,
-    )
-    return quiet(
-        LTX2Pipeline(
-            scheduler=flow(),
-            vae=vae,
-            audio_vae=audio_vae,
-            connectors=connectors,
-            transformer=model("LTX2VideoTransformer3DModel"),
-            vocoder=None,
-            **ONE_TEXT,
-        )
-    )
-
-
-def ltx() -> Any:
-    vae = tiny(
-        AutoencoderKLLTXVideo,
-        latent_channels=4,
-        block_out_channels=(8, 8, 8, 8),
-        decoder_block_out_channels=(8, 8, 8, 8),
-        layers_per_block=(1, 1, 1, 1, 1),
-        decoder_layers_per_block=(1, 1, 1, 1, 1),
-        patch_size=1,
-    )
-    return quiet(LTXPipeline(flow(), vae, transformer=model("LTXVideoTransformer3DModel"), **ONE_TEXT))
 
 
 def cogvideox() -> Any:
@@ -215,22 +150,6 @@ def kandinsky5() -> Any:
     )
 
 
-LTX2_CALL = {
-    "prompt_embeds": noise(1, 4, 32, seed=1),
-    "prompt_attention_mask": torch.ones(1, 4, dtype=torch.bool),
-    "negative_prompt_embeds": noise(1, 4, 32, seed=2),
-    "negative_prompt_attention_mask": torch.ones(1, 4, dtype=torch.bool),
-    "height": 64,
-    "width": 64,
-    "num_frames": 9,
-    "stg_scale": 0.0,
-    "modality_scale": 1.0,
-    "audio_stg_scale": 0.0,
-    "audio_modality_scale": 1.0,
-    "output_type": "latent",
-}
-ALL_GUIDANCE = {"stg_scale": 1.0, "modality_scale": 3.0, "spatio_temporal_guidance_blocks": [1]}
-
 CASES = [
     PipelineCase("WanPipeline", wan, calling(**PROMPTS, **CLIP), "two-pass"),
     PipelineCase(
@@ -260,26 +179,7 @@ CASES = [
         "two-pass",
         notes="steps copies of its noise scheduler, one per frame, never the one it owns",
     ),
-    PipelineCase(
-        "LTX2Pipeline",
-        ltx2,
-        calling(**LTX2_CALL),
-        "batched",
-        notes="steps a copy of its noise scheduler for the audio",
-    ),
-    PipelineCase(
-        "LTX2Pipeline-three-passes",
-        ltx2,
-        calling(**{**LTX2_CALL, **ALL_GUIDANCE}),
-        "batched",
-        notes="a call with two branches in its batch, then two calls with one branch each",
-    ),
-    PipelineCase(
-        "LTXPipeline",
-        ltx,
-        calling(**PROMPTS, **MASKS, **{**CLIP, "height": 64, "width": 64, "num_frames": 9}),
-        "batched",
-    ),
+    *ltx_pipelines.CASES,
     PipelineCase(
         "CogVideoXPipeline", cogvideox, calling(**PROMPTS, **{**CLIP, "height": 32, "width": 32}), "batched"
     ),
