@@ -107,7 +107,7 @@ def test_at_least_eight_settings_in_order(contender: Contender) -> None:
 def full_run(name: str, steps: int) -> tuple[Tensor, int]:
     """The plain pipeline's picture, and its FLOPs."""
     pipe = zoo.load(name)
-    with counted(pipe) as flops:
+    with counted_flops(pipe) as flops:
         return render(pipe, zoo.sample_call(name, 0, steps, 1)).pictures, flops.total
 
 
