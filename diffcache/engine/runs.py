@@ -11,13 +11,12 @@ from diffcache.discovery.units import block_counts
 from diffcache.engine.branches import FORGET_AFTER
 from diffcache.engine.choices import choices_of
 from diffcache.engine.engine import Engine, Progress
-from diffcache.host.call import Call
+from diffcache.host.call import Call, Signature, signature_of
 from diffcache.host.compiled import uncompiled
 from diffcache.host.components import is_control_network
 from diffcache.host.identity import model_of
 from diffcache.host.parallel import agreement_of
 from diffcache.host.rows import counts_rows
-from diffcache.host.signature import Signature, signature_of
 from diffcache.host.weight_formats import quantization_of
 from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.reports.records import RunRecord
