@@ -5,10 +5,11 @@ from typing import ClassVar
 
 from diffcache.config import CacheConfig, RunFacts
 from diffcache.prediction.predictors import Polynomial, Predictor
-from diffcache.schedulers.allowance import Allowance, Appointed, threshold_of
 from diffcache.schedulers.error_control import ErrorControl
 from diffcache.schedulers.guards import Guards
 from diffcache.schedulers.moments import Axis
+from diffcache.schedulers.tick_budget import GivenTicks, TickBudget, threshold_for_speedup
+from diffcache.schedulers.ticks import spread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +57,11 @@ class BudgetConfig(CacheConfig):
     def scheduler(self, run: RunFacts) -> ErrorControl:
         most = self.most_ticks(run)
         if run.num_ticks is None or most is None:
-            return ErrorControl(threshold_of(self.speedup), self.order, self.axis)
+            return ErrorControl(threshold_for_speedup(self.speedup), self.order, self.axis)
         if run.experts > 1:
             placed = spread(run.num_ticks, _planned(most, run), self.warmup(run))
-            return Appointed(placed, self.order, self.axis)
-        return Allowance(run.num_ticks, most, self.guards(run).tail_steps, self.order, self.axis)
+            return GivenTicks(placed, self.order, self.axis)
+        return TickBudget(run.num_ticks, most, self.guards(run).tail_steps, self.order, self.axis)
 
     def warmup(self, run: RunFacts) -> int:
         most = self.most_ticks(run)
@@ -83,14 +84,3 @@ def allowed(num_ticks: int, speedup: float) -> int:
 def _planned(most: int, run: RunFacts) -> int:
     """Of so many ticks those that can be placed: each further denoiser must compute its first call, wherever that is."""
     return max(most - run.experts + 1, 1)
-
-
-def spread(num_ticks: int, count: int, warmup: int, skew: float = 1.0) -> list[int]:
-    """So many ticks: the warm-up, the last one, and the others in between, evenly, or with a `skew` below 1 ever denser."""
-    first = list(range(min(warmup, count)))
-    left = count - len(first)
-    begin, end = len(first) - 1, num_ticks - 1
-    ticks = [begin + round((end - begin) * (i / left) ** skew) for i in range(1, left + 1)]
-    for i in reversed(range(left)):  # rounded to the same tick: the one before is free
-        ticks[i] = min(ticks[i], end if i == left - 1 else ticks[i + 1] - 1)
-    return [*first, *ticks]
