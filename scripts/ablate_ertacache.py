@@ -16,9 +16,9 @@ from diffcache.evals.harness.rendering import noise_scheduler, render
 from diffcache.evals.harness.rulers import rulers
 from diffcache.evals.metrics.fidelity import psnr
 from diffcache.evals.testbeds import zoo
-from diffcache.profiling.calibrating.calibrations import threshold_for
-from diffcache.profiling.calibrating.ertacache import calibrate, policy, static_schedule
-from diffcache.profiling.calibrating.repairs import Candidate, candidates, chosen
+from diffcache.profiling.calibrating.corrections import Candidate, Corrections, candidates, chosen
+from diffcache.profiling.calibrating.ertacache import calibrate_ertacache, policy, static_schedule
+from diffcache.profiling.calibrating.threshold import calibrate_threshold
 from diffcache.profiling.recording.calling import frozen
 from diffcache.profiling.recording.full_runs import FullRuns
 from diffcache.profiling.recording.record import record
@@ -73,17 +73,17 @@ class Ablation:
         tried = candidates(self.fitted, schedule)
         self.seconds = time.process_time() - begun
         yield from self.compared("ERTACache", tried)
-        closed = calibrate(self.pipe, self.calls, compute=compute, closed=True)
+        closed = calibrate_ertacache(self.pipe, self.calls, compute, Corrections(closed=True))
         made = closed.producer["corrections"]["kept"]
         reached = closed.measured["psnr_calibration"][made]
         yield self._row("ERTACache, closed loop", made, ReplayConfig(schedule=closed), reached, True)
         held = frozen(self.pipe, self.calls[0], UniformConfig(interval=2))
         drawn = frozen(self.pipe, self.calls[0], UniformConfig(interval=2, order=1, basis="output"))
-        yield from self.compared("uniform hold", candidates(self.fitted, held, respace=False))
+        yield from self.compared("uniform hold", candidates(self.fitted, held, Corrections(respace=False)))
         yield from self.compared("uniform order 1", candidates(self.fitted, drawn))
         yield self._row("speedup=", "hindsight", BudgetConfig(speedup=1 / compute))
         few = [zoo.sample_call(self.testbed, 1000, STEPS, 4, "calibration")]
-        yield self._row("EasyCache", "", threshold_for(self.pipe, few, EasyCacheConfig(), compute))
+        yield self._row("EasyCache", "", calibrate_threshold(self.pipe, few, EasyCacheConfig(), compute))
         for name, replacement in rulers(self.pipe).items():
             with noise_scheduler(self.pipe, replacement):
                 pictures = render(self.pipe, {**self.held_out, "num_inference_steps": TICKS}).pictures

@@ -16,7 +16,12 @@ from diffcache.evals.harness import quantization
 from diffcache.evals.harness.comparison import Comparison, Row, table
 from diffcache.evals.harness.provenance import provenance
 from diffcache.evals.testbeds import zoo
-from diffcache.profiling.calibrating import calibrations, ertacache, profilingdit
+from diffcache.profiling.calibrating.corrections import Corrections
+from diffcache.profiling.calibrating.ertacache import calibrate_ertacache
+from diffcache.profiling.calibrating.magcache import calibrate_magcache
+from diffcache.profiling.calibrating.profilingdit import calibrate_profilingdit
+from diffcache.profiling.calibrating.teacache import calibrate_teacache
+from diffcache.profiling.calibrating.threshold import calibrate_threshold
 from diffcache.profiling.recording.drawing import draw
 from diffcache.profiling.recording.record import record
 from diffcache.profiling.searching.space import EXTRAPOLATE, HOLD
@@ -51,9 +56,8 @@ def calls_of(args: argparse.Namespace) -> tuple[Any, list[Call], Call]:
 def candidates(args: argparse.Namespace, pipe: Any, calls: list[Call]) -> dict[str, CacheConfig]:
     """What the calibration makes, saved under `args.out`; with ERTACache each of its corrections by itself."""
     if args.method == "ertacache":
-        schedule = ertacache.calibrate(
-            pipe, calls, compute=args.compute, closed=args.closed, **dict.fromkeys(args.without, False)
-        )
+        corrections = Corrections(closed=args.closed, **dict.fromkeys(args.without, False))
+        schedule = calibrate_ertacache(pipe, calls, args.compute, corrections)
         schedule.save_pretrained(args.out)
         without = ReplayConfig(schedule=schedule, hindsight=False)
         return {
@@ -63,7 +67,7 @@ def candidates(args: argparse.Namespace, pipe: Any, calls: list[Call]) -> dict[s
             "+ hindsight, if kept": ReplayConfig(schedule=schedule),
         }
     if args.method == "profilingdit":
-        schedule = profilingdit.calibrate(pipe, calls, background=args.background)
+        schedule = calibrate_profilingdit(pipe, calls, background=args.background)
         schedule.save_pretrained(args.out)
         for block, score in schedule.measured["foreground"].items():
             print(f"{block}: {score:.3f} of the foreground")
@@ -74,12 +78,10 @@ def candidates(args: argparse.Namespace, pipe: Any, calls: list[Call]) -> dict[s
         return {"tuned": ReplayConfig(schedule=schedule)}
     made: CacheConfig
     if args.method == "easycache":
-        made = calibrations.threshold_for(pipe, calls, EasyCacheConfig(), args.compute)
+        made = calibrate_threshold(pipe, calls, EasyCacheConfig(), args.compute)
     else:
-        base = {"magcache": calibrations.magcache, "teacache": calibrations.teacache}[args.method](
-            pipe, calls
-        )
-        made = calibrations.threshold_for(pipe, calls, base, args.compute)
+        base = {"magcache": calibrate_magcache, "teacache": calibrate_teacache}[args.method](pipe, calls)
+        made = calibrate_threshold(pipe, calls, base, args.compute)
     made.save_pretrained(args.out)
     return {args.method: made}
 

@@ -26,15 +26,15 @@ from diffcache.profiling.recording.calling import Call
 from diffcache.profiling.recording.full_runs import FullRuns
 from diffcache.profiling.recording.record import record
 from diffcache.profiling.searching.confirming import FEWEST, confirmed
-from diffcache.profiling.searching.dynamic import PLANS, dynamic_programming
-from diffcache.profiling.searching.evolving import Budget, evolve
-from diffcache.profiling.searching.fronts import saved, within, write_front
+from diffcache.profiling.searching.dynamic_programming import VARIANTS, dynamic_programming
+from diffcache.profiling.searching.evolving import Budget, EvolutionSettings, evolve
+from diffcache.profiling.searching.fronts import best_within, saved_schedules, write_front
 from diffcache.profiling.searching.polishing import even, polished
 from diffcache.profiling.searching.probing import probed
-from diffcache.profiling.searching.processes import is_first, of_first
+from diffcache.profiling.searching.processes import broadcast, is_first
 from diffcache.profiling.searching.routing import routed, train_router
+from diffcache.profiling.searching.scoring import Loss, Scorer, minus_psnr, wall_time
 from diffcache.profiling.searching.space import EXTRAPOLATE, HOLD, Space
-from diffcache.profiling.searching.trial import Loss, Trial, minus_psnr, wall_time
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.schedulers.schedule import Schedule
 from diffcache.schedulers.search.harmonica import Training
@@ -63,8 +63,8 @@ def searched(args: argparse.Namespace, pipe: Any, split: Split) -> dict[str, Sch
     space = Space(record(pipe, calls, sites=args.sites, basis=predictor["basis"]), predictor)
     found: dict[str, Schedule] = {}
     if args.begin is None:
-        plans = list(PLANS) if args.sites != "model" and args.method != "router" else ["shared"]
-        space = of_first(probed(pipe, calls, space, each_place=len(plans) > 1 or args.method == "evolution"))
+        plans = list(VARIANTS) if args.sites != "model" and args.method != "router" else ["shared"]
+        space = broadcast(probed(pipe, calls, space, each_site=len(plans) > 1 or args.method == "evolution"))
         for share in args.compute:
             found |= {f"dp, {plan}, {share:.0%}": dynamic_programming(space, share, plan) for plan in plans}
     if args.polish:
@@ -83,11 +83,11 @@ def _save(found: dict[str, Schedule], out: Path) -> None:
 
 def _polished(args: argparse.Namespace, pipe: Any, calls: list[Call], space: Space) -> dict[str, Schedule]:
     """As many ticks evenly spread as dynamic programming has for each share, and what a local search makes of both."""
-    trial = Trial(pipe, calls, space, _loss(args, calls))
+    scorer = Scorer(pipe, calls, space, _loss(args, calls))
     found = {}
     for share in args.compute:
         begin = dynamic_programming(space, share).decisions[:, 0]
-        table = of_first(polished(trial, begin, args.polish))
+        table = broadcast(polished(scorer, begin, args.polish))
         found[f"even, {share:.0%}"] = space.schedule(even(space, int(begin[:, 0].sum())), {})
         found[f"dp, polished, {share:.0%}"] = space.schedule(table, {"method": "local search"})
     return found
@@ -98,27 +98,20 @@ def _evolved(
 ) -> dict[str, Schedule]:
     """The best for each share of an evolution that begins with what was found before."""
     budget = Budget(args.generations, args.candidates, args.minutes)
-    search = evolve(
-        pipe,
-        split.searched,
-        space,
-        args.out,
-        budget,
-        population=args.population,
-        seed=args.seed,
-        loss=_loss(args, split.searched),
-        cost=wall_time if args.cost == "latency" else None,
-        begin=torch.stack([schedule.decisions[:, 0] for schedule in begin.values()]),
-    )
+    cost = wall_time if args.cost == "latency" else None
+    scorer = Scorer(pipe, split.searched, space, _loss(args, split.searched), cost)
+    settings = EvolutionSettings(population=args.population, seed=args.seed)
+    tables = torch.stack([schedule.decisions[:, 0] for schedule in begin.values()])
+    search = evolve(scorer, args.out, budget, settings, begin=tables)
     if is_first():
         write_front(search, space, args.out)
     runs = FullRuns(pipe, split.confirming) if split.confirming else None
     found = {}
     for share in args.compute:
-        tables = within(search, share, FINALISTS)
+        tables = best_within(search, share, FINALISTS)
         best, *_ = finalists = [space.schedule(table, {"method": "evolution"}) for table in tables]
         if runs is not None:
-            best = of_first(confirmed(runs, begin[f"dp, shared, {share:.0%}"], finalists))
+            best = broadcast(confirmed(runs, begin[f"dp, shared, {share:.0%}"], finalists))
         found[f"evolved, {share:.0%}"] = best
     return found
 
@@ -135,10 +128,10 @@ def _learned(
     """A router for each share, begun at dynamic programming's schedule."""
     found = {}
     for share in args.compute:
-        training = Training(target=share, runs=args.runs, lr=args.lr)
+        training = Training(target=share, runs=args.runs, lr=args.lr, seed=args.seed)
         begin = _begun(args.begin, space) if args.begin else dynamic_programming(space, share).decisions[:, 0]
         folder = args.out / f"router-{share:.0%}".replace("%", "")
-        router = train_router(pipe, split.searched, space, folder, training, begin=begin, seed=args.seed)
+        router = train_router(pipe, split.searched, space, folder, training, begin=begin)
         found[f"router, {share:.0%}"] = routed(router, space, share)
     return found
 
@@ -146,7 +139,7 @@ def _learned(
 def _begun(folder: Path, space: Space) -> Tensor:
     """A saved schedule of whatever places, as a table of all of this space's."""
     ticks = Schedule.from_pretrained(folder).decisions.any(-1).any(-1)
-    return ticks.unsqueeze(1).repeat(1, len(space.places))
+    return ticks.unsqueeze(1).repeat(1, len(space.sites))
 
 
 METHODS = {"dp": lambda *_: {}, "evolution": _evolved, "router": _learned}
@@ -248,7 +241,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     torch.manual_seed(0)
     pipe, split = split_of(args)
-    found = saved(args.out) if args.method == "saved" else searched(args, pipe, split)
+    found = saved_schedules(args.out) if args.method == "saved" else searched(args, pipe, split)
     if not is_first():
         return
     rows = compared(args, pipe, split, found)

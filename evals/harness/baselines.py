@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from diffcache.evals.harness.comparison import Comparison, Row
-from diffcache.profiling.calibrating.ertacache import calibrate
+from diffcache.profiling.calibrating.corrections import Corrections
+from diffcache.profiling.calibrating.ertacache import calibrate_ertacache
 from diffcache.profiling.recording.calling import Call
 from diffcache.recipes.easycache import EasyCacheConfig
 from diffcache.recipes.replay import ReplayConfig
@@ -37,7 +38,7 @@ def baselines(
         share: of the work.
         hindsight: is among ERTACache's corrections.
     """
-    erta = calibrate(comparison.pipe, calls, compute=share, hindsight=hindsight)
+    erta = calibrate_ertacache(comparison.pipe, calls, share, Corrections(hindsight=hindsight))
     amended = ", hindsight" if hindsight else ""
     return [
         easycache(comparison, share),

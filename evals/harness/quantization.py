@@ -15,7 +15,7 @@ from diffcache.evals.testbeds import procedural
 from diffcache.host.compiled import each_uncompiled
 from diffcache.host.components import denoisers_of
 from diffcache.host.weight_formats import weight_bytes
-from diffcache.profiling.calibrating.cachequant import calibrate
+from diffcache.profiling.calibrating.cachequant import calibrate_cachequant
 from diffcache.profiling.recording.calling import Call
 from diffcache.profiling.recording.pictures import pictures_of, psnr, rewound
 from diffcache.recipes.replay import ReplayConfig
@@ -135,8 +135,10 @@ def compared(
     """
     bench = Bench(pipe, held_out, distance)
     even = _even(predictor, compute)
-    plain = calibrate(pipe, calibration, None, compute=compute, predictor=predictor)
-    joint = calibrate(pipe, calibration, quantize, compute=compute, predictor=predictor, keep_original=True)
+    plain = calibrate_cachequant(pipe, calibration, None, compute=compute, predictor=predictor)
+    joint = calibrate_cachequant(
+        pipe, calibration, quantize, compute=compute, predictor=predictor, keep_original=True
+    )
     restore(pipe)
     return joint, [
         bench.row(FULL),
