@@ -13,11 +13,11 @@ class Accumulator(CacheScheduler):
     """E <- E + signal at each tick; reuse if and only if E < threshold; a computed tick sets E to 0.
 
     Args:
-        signal: what is measured.
+        signal: what is measured at each tick.
         threshold: bound on E.
         accumulate: False: E is the signal of this tick alone.
 
-    With several streams (video and audio) each has its own E, and one that reaches the threshold computes for all.
+    With several streams (video and audio) each has its own E, and all are computed when one of them reaches the threshold.
     A tick without a signal (no history yet) is computed. A tick at an unchanged noise level adds nothing.
     """
 

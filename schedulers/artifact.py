@@ -1,5 +1,4 @@
-"""What is saved, as files: a config as `cache_config.json`; a schedule as `cache_schedule.json`, readable and diffable, and
-tensors beside it. No pickle."""
+"""Schedules and configs as files: JSON that people can read and compare, and tensors beside it. No pickle."""
 
 import json
 from collections.abc import Callable
@@ -15,13 +14,15 @@ from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.schedulers.schedule import Model, Schedule
 
 FORMAT = 1
+"""Version of the files. Files of another version are refused."""
+
 JSON_NAME = "cache_schedule.json"
 TENSORS_NAME = "cache_schedule.safetensors"
 CONFIG_NAME = "cache_config.json"
 
 
 def as_json(schedule: Schedule) -> dict[str, Any]:
-    """All of it but the coefficients' values."""
+    """The schedule without the values of its corrections."""
     return {
         "format": FORMAT,
         "models": {
@@ -56,7 +57,7 @@ def save(schedule: Schedule, folder: Path) -> Path:
 
 
 def load(name: str | Path) -> Schedule:
-    """From a folder, else from the hub."""
+    """Reads a schedule from a folder, or else from the hub."""
     try:
         return _read(find(name, JSON_NAME), lambda: find(name, TENSORS_NAME))
     except FileNotFoundError as error:
@@ -71,7 +72,7 @@ def save_config(method: str, options: dict[str, Any], folder: Path) -> Path:
 
 
 def load_config(name: str | Path) -> tuple[str, dict[str, Any]]:
-    """Method and options of a saved config."""
+    """The method and the options of a saved config."""
     try:
         path = find(name, CONFIG_NAME)
         fields = _Fields(_json(path), path)
@@ -107,10 +108,10 @@ def saved_in(name: str | Path) -> str:
 
 
 def find(name: str | Path, file: str) -> Path:
-    """A file in a folder, else in a hub repository.
+    """The path of a file in a folder, or else in a hub repository.
 
     Raises:
-        FileNotFoundError: it is in neither.
+        FileNotFoundError: it is in neither of them.
     """
     if Path(name).is_dir():
         if not (Path(name) / file).exists():
@@ -126,7 +127,7 @@ def find(name: str | Path, file: str) -> Path:
 
 
 def upload(save_to: Callable[[Path], object], repo_id: str, **options: Any) -> str:
-    """Puts what `save_to(folder)` writes into a hub repository, made if need be; returns its address."""
+    """Uploads what `save_to(folder)` writes to a hub repository, which is made if it does not exist; returns its address."""
     from tempfile import TemporaryDirectory
 
     from huggingface_hub import HfApi
@@ -172,7 +173,7 @@ def _json(path: Path) -> Any:
 
 
 class _Fields:
-    """Reads fields by dotted name, or says which one is missing or of the wrong kind."""
+    """Reads fields by their dotted names. The error names a field that is missing or of the wrong type."""
 
     def __init__(self, data: Any, path: Path) -> None:
         self.data, self.path = data, path

@@ -10,23 +10,23 @@ from diffcache.schedulers.steps import Decision, Step
 
 
 class CacheScheduler(ABC):
-    """Decides for one denoiser (and, with `per_sample`, one sample) over one run.
+    """Decides for one denoiser over one run; with `per_sample`, for one sample.
 
-    The engine makes a fresh one for every run and asks it once per tick, unless a guard has decided already.
-    It tells it about every tick, whoever decided.
+    The engine makes a new cache scheduler for each run. It asks for a decision once per tick, unless a guard has decided
+    already, and reports every tick to it, whoever decided.
     """
 
     adaptive = False
-    """It has a signal to measure (once there is enough history)."""
+    """Whether it measures a signal, once there is enough history."""
 
     by_site = True
-    """Its decision may depend on which site is asked about, and not only on the tick and on how old what is stored is.
+    """Whether its decision may depend on the site. If not, it depends on the tick and the age of the stored features alone.
 
-    False is not inherited: a subclass may look at more.
+    False is not inherited, since a subclass may look at more.
     """
 
     compares: tuple[Decision, ...] = ()
-    """It asks to be told, at each computed tick, how far these kinds of reuse would have been off."""
+    """Kinds of reuse whose error it wants to know at each computed tick (see `compared`)."""
 
     looks_on = False
     """It wants to be told of every tick (`arrived`). Set for every subclass that overrides that."""
@@ -40,31 +40,36 @@ class CacheScheduler(ABC):
         cls.keeps_tensors = cls.held is not CacheScheduler.held
 
     def measure(self, latents: Sequence[Tensor]) -> Tensor | None:
-        """The signal at this tick, fp32 of shape [streams] on the latents' device; None where there is none to read.
+        """The signal at this tick, fp32 [streams] on the latents' device; None without history, and for static schedulers.
 
-        Static schedulers have no signal. Nothing is read back here: the engine reads all signals of a tick at once.
+        This must not read the device: the engine reads all signals of a tick at once.
         """
         return None
 
     @abstractmethod
     def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
-        """Compute, or by what to reuse. Asked where a feature is stored; `signal` is what `measure` returned, on the host."""
-
-    def arrived(self, latents: Sequence[Tensor]) -> None:
-        """Called on every tick, after the decision, with the leading branch's latents."""
-
-    def compared(self, past: Sequence[Moment], at: Moment, errors: Tensor) -> None:
-        """Called before `computed`, of a scheduler that `compares`, where anything was stored.
+        """Whether to compute, or how to reuse. Called where a feature is stored.
 
         Args:
-            past: the moments of the stored features that were predicted from, newest first.
+            step: the call to decide.
+            signal: what `measure` returned, read to the host.
+        """
+
+    def arrived(self, latents: Sequence[Tensor]) -> None:
+        """Called at every tick, after the decision, with the latents of the leading branch."""
+
+    def compared(self, past: Sequence[Moment], at: Moment, errors: Tensor) -> None:
+        """Called before `computed` if the scheduler `compares` anything and a feature was stored.
+
+        Args:
+            past: when the stored features were computed, newest first.
             at: this tick.
-            errors: of what it `compares`, in that order, as fractions of the output, fp32.
+            errors: fp32, one for each kind of reuse in `compares`: its error as a fraction of the output.
         """
 
     def computed(self, latents: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-        """Called after every computed tick, with the leading branch's latents and outputs."""
+        """Called at every computed tick, after `arrived`, with the latents and outputs of the leading branch."""
 
     def held(self) -> Iterator[Tensor]:
-        """The tensors that are alive for the scheduler's sake (they count as cache)."""
+        """The tensors that the scheduler keeps; they count as cache."""
         return iter(())

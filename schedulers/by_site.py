@@ -1,4 +1,4 @@
-"""The static cache scheduler that treats sites differently."""
+"""The static cache scheduler that decides differently for different sites."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,10 +7,10 @@ from diffcache.schedulers.steps import Decision, Step
 
 
 class BySite(CacheScheduler):
-    """Asks another static cache scheduler for each site.
+    """Has another static cache scheduler for each site.
 
     Args:
-        choose: gives the one for a site; None computes it at every tick.
+        choose: returns the scheduler of a site; None: the site is computed at every tick.
     """
 
     def __init__(self, choose: Callable[[Step], CacheScheduler | None]) -> None:

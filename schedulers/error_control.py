@@ -1,4 +1,4 @@
-"""The cache scheduler with an error estimate: reuse while what it would cost stays below a threshold."""
+"""The cache scheduler with an error estimate: it reuses while the expected error stays below a threshold."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -10,27 +10,26 @@ from diffcache.schedulers.moments import Axis, Moment, positions
 from diffcache.schedulers.steps import Decision, Step
 
 GROWTH = 2
-"""By what a gap may exceed the one before it, as in step-size control."""
+"""Longest gap between computed ticks over the gap before it. Step-size control of ODE solvers bounds growth likewise."""
 
 
 class ErrorControl(CacheScheduler):
-    """E <- E + min_n e_n at each tick; reuse, by the order n that is expected to be best, if and only if E < threshold.
+    """E <- E + min_n e_n at each tick; reuse with the order n of least expected error if and only if E < threshold.
 
-    The control of step size and order in ODE solvers, turned around: the steps are given, and it is chosen which of them
-    are worth an evaluation. At each computed tick the engine compares what polynomials of degree n through the newest n + 1
-    features would have given with what was computed. The remainder of interpolation of degree n is the (n+1)-th divided
-    difference times prod_j (x - x_j) over those features, so an error measured at one distance foretells the error at
-    another:
+    ODE solvers control step size and order. Here the steps are given, and the question is which of them deserve an evaluation.
+    At each computed tick the engine predicts the output with polynomials of degree n through the newest n + 1 features,
+    and compares them with what was computed. A polynomial through points x_j errs at x by a divided difference times
+    prod_j (x - x_j). So an error that was measured at one distance gives the expected error at another:
 
         e_n(x) = e_n(x_c) * prod_j |x - x_j| / prod_j |x_c - x_j'|
 
-    A computed tick sets E to 0. A gap is at most twice as long as the one before it, so that a straight stretch cannot blind
-    it to a bend that follows. Errors are fractions of the output (mean absolute values, the worst stream).
+    A computed tick sets E to 0. A gap is at most twice as long as the one before it, so that a straight stretch cannot hide
+    a bend that follows. Errors are fractions of the output: mean absolute values, of the worst stream.
 
     Args:
         threshold: bound on E.
-        order: of the predictor; the straight line and holding are weighed against it where they are of lower order.
-        axis: on which distances are taken.
+        order: of the predictor. A straight line and holding are compared with it where their order is lower.
+        axis: where distances are measured.
     """
 
     adaptive = True
@@ -54,32 +53,33 @@ class ErrorControl(CacheScheduler):
 
     def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
         if signal is None:
-            return Decision.COMPUTE if self.affords(step) else Decision.HOLD
-        foreseen = self._foreseen(signal, step.moment)
-        best = min(foreseen, key=foreseen.__getitem__)
+            return Decision.COMPUTE if self.may_compute(step) else Decision.HOLD
+        expected = self._expected_errors(signal, step.moment)
+        best = min(expected, key=expected.__getitem__)
         if not step.repeats_sigma:
-            self.error += foreseen[best] * self.weight(step)
-        return Decision.COMPUTE if self.due(step) else best
+            self.error += expected[best] * self.weight(step)
+        return Decision.COMPUTE if self.must_compute(step) else best
 
     def weight(self, step: Step) -> float:
         """How much an error at this tick matters."""
         return 1.0
 
-    def affords(self, step: Step) -> bool:
+    def may_compute(self, step: Step) -> bool:
         """Whether this tick may be computed at all."""
         return True
 
-    def due(self, step: Step) -> bool:
-        """Whether reusing this tick would cost too much, or make the gap too long."""
-        return not self.error < self.threshold or step.tick - self._last >= self.longest(step)
+    def must_compute(self, step: Step) -> bool:
+        """Whether reusing this tick would exceed the threshold, or make the gap too long."""
+        too_long = step.tick - self._last_computed >= self.longest_gap(step)
+        return not self.error < self.threshold or too_long  # NaN computes
 
-    def longest(self, step: Step) -> float:
-        """How far from the last computed tick the next one may be."""
+    def longest_gap(self, step: Step) -> float:
+        """How many ticks after the last computed one the next one comes at the latest."""
         newest, before = self._points[:2]
         return GROWTH * (newest.tick - before.tick)
 
     @property
-    def _last(self) -> int:
+    def _last_computed(self) -> int:
         """The last computed tick."""
         return self._points[0].tick if self._points else 0
 
@@ -90,17 +90,17 @@ class ErrorControl(CacheScheduler):
         if self._errors is not None:
             yield self._errors
 
-    def _foreseen(self, errors: Sequence[float], target: Moment) -> dict[Decision, float]:
-        """The error of each kind of reuse at `target`; infinite where it has not been seen with all its features."""
+    def _expected_errors(self, errors: Sequence[float], target: Moment) -> dict[Decision, float]:
+        """Of each kind of reuse at `target`; infinite where too few features are stored to have measured one."""
         points, x = positions(self._points, target, self.axis)
         return {
-            kind: error * _remainder(x, points[: n + 1]) / _remainder(points[0], points[1 : n + 2])
+            kind: error * _distances(x, points[: n + 1]) / _distances(points[0], points[1 : n + 2])
             if len(points) > n + 1
             else math.inf
             for (kind, n), error in zip(self._orders.items(), errors, strict=True)
         }
 
 
-def _remainder(x: float, points: Sequence[float]) -> float:
+def _distances(x: float, points: Sequence[float]) -> float:
     """prod_j |x - x_j|."""
     return math.prod(abs(x - point) for point in points)

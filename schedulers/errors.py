@@ -1,4 +1,4 @@
-"""What diffcache raises when it is used wrongly: one sentence that says what to do instead."""
+"""The errors that diffcache raises when it is used wrongly: one sentence each, which says what to do instead."""
 
 
 class DiffcacheError(ValueError):

@@ -1,4 +1,4 @@
-"""Guards: what may turn a reuse into a compute, never the reverse."""
+"""Guards: rules that turn a reuse into a compute, never the reverse."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,11 +15,11 @@ NAN = "signal is not finite"
 
 
 class History(NamedTuple):
-    """What a branch has stored when a call arrives.
+    """What a branch has stored when it is called.
 
     Attributes:
-        last_computed: tick of the newest stored feature; None when there is none.
-        refreshed: tick that the leading branch computed last; a branch that missed it is stale.
+        last_computed: tick of the newest stored feature; None where nothing is stored.
+        refreshed: last tick that the leading branch computed. A branch that did not compute there is stale.
     """
 
     last_computed: int | None
@@ -28,12 +28,12 @@ class History(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Guards:
-    """The rules that every method shares.
+    """The rules that all methods share.
 
     Args:
         warmup_steps: ticks at the start of a run that are always computed.
-        tail_steps: ticks at its end that are always computed.
-        max_consecutive_reuses: cap on reuses in a row; None for no cap.
+        tail_steps: ticks at the end of a run that are always computed.
+        max_consecutive_reuses: the most reuses in a row; None: no limit.
     """
 
     warmup_steps: int
@@ -41,7 +41,7 @@ class Guards:
     max_consecutive_reuses: int | None = None
 
     def forces_compute(self, step: Step, history: History) -> str | None:
-        """The reason why `step` must be computed, or None."""
+        """Why this call must be computed; None where it need not be."""
         if step.tick < self.warmup_steps:
             return WARM_UP
         if step.num_ticks is not None and step.tick >= step.num_ticks - self.tail_steps:

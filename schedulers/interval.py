@@ -1,4 +1,4 @@
-"""The static cache scheduler: every so many ticks."""
+"""The static cache scheduler that computes every nth tick."""
 
 from collections.abc import Sequence
 
@@ -6,16 +6,16 @@ from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.steps import Decision, Step
 
 Window = tuple[float, float]
-"""Of training time, as a fraction (1 is pure noise): low end and high end, both excluded."""
+"""A stretch of training time, as fractions (1 is pure noise): its low end and its high end, both excluded."""
 
 
 class Interval(CacheScheduler):
-    """Computes tick `first`, every `interval`-th tick before and after it, and all that lie outside a window.
+    """Computes every `interval`-th tick, and all ticks outside a window.
 
     Args:
         interval: distance between computed ticks; 1 computes all.
-        first: a computed tick.
-        window: where ticks may be reused; None for the whole run.
+        first: a tick that is computed. The others are counted from it, forwards and backwards.
+        window: where ticks may be reused; None: in the whole run.
     """
 
     by_site = False

@@ -1,4 +1,4 @@
-"""MagCache's cache scheduler: reuse while the known drift of the residual's magnitude stays small."""
+"""MagCache's cache scheduler: reuse while the magnitude of the residual is known to have changed little."""
 
 from collections.abc import Sequence
 
@@ -7,13 +7,13 @@ from diffcache.schedulers.steps import Decision, Step
 
 
 class Magnitude(CacheScheduler):
-    """P <- P * ratio[s], E <- E + |1 - P|; reuse while E <= threshold (arXiv 2506.09045). Reads no tensor.
+    """P <- P * ratio[s], E <- E + |1 - P|; reuse while E <= threshold (arXiv 2506.09045). It reads no tensor.
 
     Args:
-        ratios: mean magnitude of tick s's residual over that of the tick before, one for each tick.
+        ratios: for each tick the mean magnitude of its residual over that of the tick before.
         threshold: bound on E.
-        cap: most reuses in a row.
-        begin: the first tick that counts; those before are warm-up.
+        cap: the most reuses in a row.
+        begin: length of the warm-up in ticks. These are computed, and P and E start after them.
         forced: ticks that are computed whatever E is.
     """
 
@@ -27,7 +27,7 @@ class Magnitude(CacheScheduler):
 
 
 def resampled(ratios: Sequence[float], num_ticks: int) -> list[float]:
-    """Ratios for another number of ticks: the nearest neighbour of each, as published."""
+    """Ratios for another number of ticks: each tick takes the nearest one, as published."""
     last, steps = len(ratios) - 1, max(num_ticks - 1, 1)
     return [ratios[-1]] if num_ticks == 1 else [ratios[round(i * last / steps)] for i in range(num_ticks)]
 

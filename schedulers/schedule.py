@@ -1,8 +1,8 @@
-"""Schedule: decisions written down, with what they belong to and what was measured to make them."""
+"""Schedule: a table of decisions, with the run that it is for and what was measured to make it."""
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,20 +14,23 @@ from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.steps import Decision
 
 ALL = "all"
-"""The branch name of a schedule that treats all guidance passes alike."""
+"""Branch name in a schedule that decides the same for all guidance passes."""
 
 NOT_CALLED = "."
+"""Mark of a tick at which the site was not called."""
+
 MARKS = {decision.value for decision in Decision} | {NOT_CALLED}
+"""The characters that a row of the table may have."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """What a schedule was made for, one for each denoiser.
+    """A denoiser that a schedule was made for.
 
     Attributes:
-        name: class of the denoiser.
+        name: its class.
         config: hash of its configuration.
-        latents: shapes of its latents without the batch dimension.
+        latents: shapes of its latents, without the batch dimension.
     """
 
     name: str
@@ -37,17 +40,19 @@ class Model:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A table of decisions [tick, branch or all, site], immutable, that can be saved, shared and replayed.
+    """An immutable table of decisions [tick, branch or all, site] that can be saved, shared and replayed.
 
     Attributes:
-        models: what it was made for, by denoiser site ("transformer").
-        table: marks by site and branch, one character per tick: "#" compute, "-" predict, "/" straight line, "=" hold, "." not called.
-        noise_scheduler: class name; None for a hand-written loop.
+        models: the denoisers that it was made for, by name ("transformer").
+        table: a row for each site and branch, with one character per tick: "#" compute, "-" predict, "/" straight line,
+            "=" hold, "." not called.
+        noise_scheduler: its class name; None for a hand-written loop.
         sigmas: noise level of each tick; None where unknown.
         predictor: the predictor's name and parameters.
-        corrections: coefficients by name; they are dropped where `fitted_with` is not the schedule's own `fingerprint`.
-        quantization: of each quantised denoiser while the schedule was made.
-        producer: method, its options, and a hash of the prompts it was made with.
+        corrections: coefficients by name. They are only used if `fitted_with` is the schedule's own `fingerprint`.
+        fitted_with: fingerprint of the schedule that the corrections were fitted with.
+        quantization: how the weights of each quantised denoiser were quantised when the schedule was made.
+        producer: the method that made it, the method's options, and a hash of the prompts.
         measured: cost and fidelity when it was made.
     """
 
@@ -85,8 +90,14 @@ class Schedule:
         return tuple(dict.fromkeys(branch for rows in self.table.values() for branch in rows))
 
     @property
+    def computed_ticks(self) -> list[int]:
+        """The ticks at which at least one site is computed in at least one branch."""
+        ticks: list[int] = self.decisions.flatten(1).any(1).nonzero().flatten().tolist()
+        return ticks
+
+    @property
     def decisions(self) -> Tensor:
-        """Bool [tick, branch, site]: True where something is computed."""
+        """Bool [tick, branch, site]: True where a site is computed."""
         table = torch.zeros(self.num_ticks, len(self.branches), len(self.sites), dtype=torch.bool)
         for s, rows in enumerate(self.table.values()):
             for branch, marks in rows.items():
@@ -95,22 +106,27 @@ class Schedule:
         return table
 
     def decision(self, site: str, branch: str, tick: int) -> Decision:
-        """What to do; a call that the schedule does not know is computed."""
+        """The decision for a call; a call that the schedule does not know is computed."""
         rows = self.table.get(site, {})
         marks = rows.get(branch, rows.get(ALL, ""))
         known = tick < len(marks) and marks[tick] != NOT_CALLED
         return Decision(marks[tick]) if known else Decision.COMPUTE
 
     def fingerprint(self) -> str:
-        """Of its decisions and quantisation: coefficients are good for these only."""
+        """Hash of its decisions and quantisation. Corrections that were fitted with others do not fit."""
         table = {site: dict(rows) for site, rows in self.table.items()}
         text = json.dumps([table, dict(self.predictor), dict(self.quantization) or None], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def resampled(self, num_ticks: int, sigmas: Sequence[float] | None = None) -> "Schedule":
-        """This schedule for another number of ticks: each takes the decision of the tick nearest to it in noise level.
+        """This schedule for another number of ticks, without its corrections.
 
-        Without noise levels on both sides it is the tick at the nearest fraction of the run.
+        Each new tick takes the decision of the old tick that is nearest in noise level. If the noise levels of one side are
+        unknown, it is the nearest in the fraction of the run.
+
+        Args:
+            num_ticks: length of the new run.
+            sigmas: its noise levels; None where unknown.
         """
         if sigmas is not None and self.sigmas is not None:
             here = torch.tensor(self.sigmas)
@@ -125,7 +141,7 @@ class Schedule:
         return replace(self, table=table, sigmas=levels, corrections={}, fitted_with=None, measured={})
 
     def diff(self, other: "Schedule") -> str:
-        """What differs from another schedule, line by line; empty where nothing does."""
+        """The fields that differ in another schedule, one in each line; empty where none does."""
         from diffcache.schedulers.artifact import as_json
 
         mine, theirs = _flat(as_json(self)), _flat(as_json(other))
@@ -135,24 +151,24 @@ class Schedule:
         )
 
     def save_pretrained(self, folder: str | Path) -> Path:
-        """Writes `cache_schedule.json`, and `cache_schedule.safetensors` where there are coefficients."""
+        """Writes `cache_schedule.json`, and `cache_schedule.safetensors` if there are corrections."""
         from diffcache.schedulers.artifact import save
 
         return save(self, Path(folder))
 
     @classmethod
     def from_pretrained(cls, name: str | Path) -> "Schedule":
-        """Reads a schedule from a folder or from the hub, and checks all of it.
+        """Reads a schedule from a folder or from the hub, and checks every field.
 
         Raises:
-            ScheduleError: names the field and the file that are wrong.
+            ScheduleError: a field is missing or wrong; the message names the field and the file.
         """
         from diffcache.schedulers.artifact import load
 
         return load(name)
 
     def push_to_hub(self, repo_id: str, **options: Any) -> str:
-        """Uploads the schedule to a hub repository, made if need be; returns its address.
+        """Uploads the schedule to a hub repository, which is made if it does not exist; returns its address.
 
         Args:
             repo_id: "user/name".
@@ -173,6 +189,11 @@ class Schedule:
                     )
                 if set(marks) - MARKS:
                     raise ScheduleError(f"table.{site}.{branch}: marks must be of {' '.join(sorted(MARKS))}.")
+
+
+def marks_of(computed: Iterable[bool]) -> str:
+    """A row of a schedule's table: "#" for each tick that is computed, "-" for each that is predicted."""
+    return "".join((Decision.COMPUTE if computes else Decision.PREDICT).value for computes in computed)
 
 
 def _flat(value: Any, path: str = "") -> dict[str, Any]:

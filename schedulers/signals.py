@@ -1,4 +1,4 @@
-"""Signals: the scalars that adaptive cache schedulers look at, measured without reading the device."""
+"""Signals: the scalars by which adaptive cache schedulers decide, measured without reading the device."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -10,22 +10,23 @@ from torch import Tensor
 from diffcache.kernels.relative_l1 import mean_abs, secant_means
 
 EPS = 1e-8
+"""Added to divisors, so that a relative change of zeros is not a division by zero."""
 
 
 class Signal(ABC):
-    """Measures how far the denoiser's output has moved, from what is cheap to see."""
+    """Estimates how far the denoiser's output has moved, from tensors that are known before it is computed."""
 
     @abstractmethod
     def measure(self, latents: Sequence[Tensor]) -> Tensor | None:
-        """The expected relative change since the tick before, fp32 [streams]; None without history."""
+        """The expected relative change of the output since the tick before, fp32 [streams]; None without history."""
 
     @abstractmethod
     def arrived(self, latents: Sequence[Tensor]) -> None:
-        """Called on every tick, computed or not, after `measure`."""
+        """Called at every tick, computed or not, after `measure`."""
 
     @abstractmethod
     def computed(self, latents: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-        """Called after every computed tick."""
+        """Called at every computed tick, after `arrived`."""
 
     @abstractmethod
     def held(self) -> Iterator[Tensor]:
@@ -35,10 +36,12 @@ class Signal(ABC):
 class SecantGain(Signal):
     """EasyCache's signal (arXiv 2507.02860): k * mean|x_s - x_{s-1}| / mean|v_c|.
 
-    k = mean|v_c - v_p| / mean|x_c - x_p| is the secant between the last two computed ticks c and p, x the latent
-    that enters the denoiser and v what leaves it. Of a sequence, only tokens that change count: an editing model is given
-    its pictures as further ones, which stand still, and what it returns for them is thrown away. The division has an epsilon, and a repeated input keeps the old k (NaN,
-    which computes, if there is none): the published code divides by zero there.
+    x is the denoiser's input, v its output, and k = mean|v_c - v_p| / mean|x_c - x_p| the secant between the last two
+    computed ticks c and p. In a sequence of tokens only those count whose input changes: editing models get the pictures to edit
+    as further tokens, which stay the same, and their outputs are not used.
+
+    Two things differ from the published code, which divides by zero there: divisors have an epsilon, and a repeated input
+    keeps the old k, or gives NaN, which computes, where there is none.
     """
 
     def __init__(self) -> None:
@@ -78,11 +81,11 @@ class SecantGain(Signal):
 
 
 class Drift(Signal):
-    """How far what is seen has moved, as a fraction: f(mean|x - y| / mean|y|).
+    """The relative change of the tensors that are watched: f(mean|x - y| / mean|y|).
 
     Args:
-        since: y is what was seen at the "previous" tick (TeaCache) or at the last "computed" one (FBCache).
-        rescale: coefficients of the polynomial f, highest power first; none for f(d) = d.
+        since: whether y is x at the "previous" tick (TeaCache) or at the last "computed" one (FBCache).
+        rescale: coefficients of the polynomial f, highest power first; empty: f(d) = d.
     """
 
     def __init__(self, since: Literal["previous", "computed"], rescale: Sequence[float] = ()) -> None:
@@ -116,7 +119,7 @@ class Drift(Signal):
 
 
 def _generated(x: Tensor, x_past: Tensor, v: Tensor, v_past: Tensor) -> tuple[Tensor, Tensor]:
-    """The outputs [batch, tokens, channels] with zeros where the latent's token has not changed; all of them if none has."""
+    """Both outputs [batch, tokens, channels], with zeros for tokens whose input x has not changed, unless no input has."""
     if x.ndim != 3 or v.shape[:2] != x.shape[:2]:
         return v, v_past
     changed = (x != x_past).any(-1, keepdim=True)

@@ -8,7 +8,7 @@ from diffcache.schedulers.steps import Decision, Step
 
 
 class Table(CacheScheduler):
-    """Does what the schedule says of one denoiser and the places inside it, branch by branch."""
+    """Decides as the schedule says for one denoiser and the sites inside it, branch by branch."""
 
     def __init__(self, schedule: Schedule, denoiser: str) -> None:
         self.schedule = schedule

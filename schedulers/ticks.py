@@ -1,4 +1,4 @@
-"""The static cache scheduler that is a list of ticks."""
+"""Lists of ticks: the static cache scheduler that computes one, and how to spread ticks over a run."""
 
 from collections.abc import Iterable, Sequence
 
@@ -16,3 +16,29 @@ class Ticks(CacheScheduler):
 
     def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
         return Decision.COMPUTE if step.tick in self.computed_ticks else Decision.PREDICT
+
+
+def spread(
+    num_ticks: int, count: int, warmup: int = 1, skew: float = 1.0, *, compute_last: bool = True
+) -> list[int]:
+    """Spreads computed ticks over a run: the first few, and the others at even distances after them.
+
+    Args:
+        num_ticks: length of the run.
+        count: how many ticks to compute, at most `num_ticks`.
+        warmup: how many of them are the first ticks of the run.
+        skew: 1 for even distances. Below 1 distances shrink towards the end: of n ticks after the warm-up, the i-th lies
+            at the fraction (i / n)^skew of the rest of the run.
+        compute_last: the run's last tick is among them. Otherwise a gap as long as the others follows the last of them.
+
+    Returns:
+        `count` ticks by rising number.
+    """
+    first = list(range(min(warmup, count)))
+    left = count - len(first)
+    gaps = left if compute_last else left + 1
+    begin, end = len(first) - 1, num_ticks - 1
+    ticks = [begin + round((end - begin) * (i / gaps) ** skew) for i in range(1, left + 1)]
+    for i in reversed(range(left)):  # two may be rounded to the same tick: the tick before is free
+        ticks[i] = min(ticks[i], end if i == left - 1 else ticks[i + 1] - 1)
+    return [*first, *ticks]

@@ -30,7 +30,7 @@ from diffcache import (
     restore,
 )
 from diffcache.hooks import attachments
-from diffcache.profiling.calibrating import calibrations
+from diffcache.profiling.calibrating.threshold import calibrate_threshold
 
 NAME = "WanPipeline"
 
@@ -78,7 +78,7 @@ def test_a_saved_schedule_attaches(tmp_path: Path, schedule: Any) -> None:
 def test_a_saved_calibration_attaches(tmp_path: Path) -> None:
     pipe = pipeline()
     call = {**CASES[NAME].call(0, STEPS), "generator": torch.Generator().manual_seed(0)}
-    config = calibrations.threshold_for(pipe, [call], EasyCacheConfig(warmup_steps=1), 0.7)
+    config = calibrate_threshold(pipe, [call], EasyCacheConfig(warmup_steps=1), 0.7)
     accelerate(pipe, config.save_pretrained(tmp_path))
     render(pipe)
     assert report(pipe).options["threshold"] == config.threshold

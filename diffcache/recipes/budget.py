@@ -6,10 +6,11 @@ from typing import ClassVar
 from diffcache.config import CacheConfig, RunFacts
 from diffcache.method_config import method
 from diffcache.prediction.predictors import Polynomial, Predictor
-from diffcache.schedulers.allowance import Allowance, Appointed, threshold_of
 from diffcache.schedulers.error_control import ErrorControl
 from diffcache.schedulers.guards import Guards
 from diffcache.schedulers.moments import Axis
+from diffcache.schedulers.tick_budget import GivenTicks, TickBudget, threshold_for_speedup
+from diffcache.schedulers.ticks import spread
 
 
 @method
@@ -59,11 +60,11 @@ class BudgetConfig(CacheConfig):
     def scheduler(self, run: RunFacts) -> ErrorControl:
         most = self.most_ticks(run)
         if run.num_ticks is None or most is None:
-            return ErrorControl(threshold_of(self.speedup), self.order, self.axis)
+            return ErrorControl(threshold_for_speedup(self.speedup), self.order, self.axis)
         if run.experts > 1:
-            ticks = spread(run.num_ticks, _planned(most, run), self.warmup(run))
-            return Appointed(ticks, self.order, self.axis)
-        return Allowance(run.num_ticks, most, self.guards(run).tail_steps, self.order, self.axis)
+            placed = spread(run.num_ticks, _planned(most, run), self.warmup(run))
+            return GivenTicks(placed, self.order, self.axis)
+        return TickBudget(run.num_ticks, most, self.guards(run).tail_steps, self.order, self.axis)
 
     def warmup(self, run: RunFacts) -> int:
         most = self.most_ticks(run)
@@ -86,17 +87,3 @@ def allowed(num_ticks: int, speedup: float) -> int:
 def _planned(most: int, run: RunFacts) -> int:
     """How many computed ticks can be chosen: every further denoiser must compute its first call, whenever that comes."""
     return max(most - run.experts + 1, 1)
-
-
-def spread(num_ticks: int, count: int, warmup: int, skew: float = 1.0) -> list[int]:
-    """`count` ticks of a run: the warm-up, the last one, and the others evenly in between. With a `skew` below 1 they become
-    denser towards the end."""
-    first = list(range(min(warmup, count)))
-    left = count - len(first)
-    begin, end = len(first) - 1, num_ticks - 1
-    ticks = [begin + round((end - begin) * (i / left) ** skew) for i in range(1, left + 1)]
-    for i in reversed(
-        range(left)
-    ):  # two were rounded to the same tick: the earlier one moves to the tick before
-        ticks[i] = min(ticks[i], end if i == left - 1 else ticks[i + 1] - 1)
-    return [*first, *ticks]

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from diffcache.evals.harness.comparison import Comparison, Row
-from diffcache.profiling.calibrating.calibrations import threshold_for
-from diffcache.profiling.calibrating.ertacache import calibrate
+from diffcache.profiling.calibrating.corrections import Corrections
+from diffcache.profiling.calibrating.ertacache import calibrate_ertacache
+from diffcache.profiling.calibrating.threshold import calibrate_threshold
 from diffcache.profiling.recording.calling import Call
 from diffcache.recipes.easycache import EasyCacheConfig
 from diffcache.recipes.replay import ReplayConfig
@@ -35,8 +36,8 @@ def baselines(
         share: of the work.
         hindsight: whether ERTACache may use it as a correction.
     """
-    easycache = threshold_for(comparison.pipe, calls, EasyCacheConfig(), share)
-    ertacache = calibrate(comparison.pipe, calls, compute=share, hindsight=hindsight)
+    easycache = calibrate_threshold(comparison.pipe, calls, EasyCacheConfig(), share)
+    ertacache = calibrate_ertacache(comparison.pipe, calls, share, Corrections(hindsight=hindsight))
     return [
         comparison.method(f"easycache, {share:.0%}", easycache),
         comparison.method(f"ertacache{_with(hindsight)}, {share:.0%}", ReplayConfig(schedule=ertacache)),

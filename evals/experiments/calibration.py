@@ -6,7 +6,12 @@ from typing import Any
 
 from diffcache.config import CacheConfig
 from diffcache.evals.harness.comparison import Comparison, Row
-from diffcache.profiling.calibrating import calibrations, ertacache, profilingdit
+from diffcache.profiling.calibrating.corrections import Corrections
+from diffcache.profiling.calibrating.ertacache import calibrate_ertacache
+from diffcache.profiling.calibrating.magcache import calibrate_magcache
+from diffcache.profiling.calibrating.profilingdit import calibrate_profilingdit
+from diffcache.profiling.calibrating.teacache import calibrate_teacache
+from diffcache.profiling.calibrating.threshold import calibrate_threshold
 from diffcache.profiling.recording.calling import Call
 from diffcache.profiling.searching.tuning import tune
 from diffcache.recipes.easycache import EasyCacheConfig
@@ -35,12 +40,12 @@ class Calibration:
 
 
 def _ertacache(pipe: Any, calls: Sequence[Call], given: Calibration) -> Schedule:
-    without = dict.fromkeys(given.without, False)
-    return ertacache.calibrate(pipe, calls, compute=given.compute, closed=given.closed, **without)
+    corrections = Corrections(closed=given.closed, **dict.fromkeys(given.without, False))
+    return calibrate_ertacache(pipe, calls, given.compute, corrections)
 
 
 def _profilingdit(pipe: Any, calls: Sequence[Call], given: Calibration) -> Schedule:
-    return profilingdit.calibrate(pipe, calls, background=given.background)
+    return calibrate_profilingdit(pipe, calls, background=given.background)
 
 
 def _tune(pipe: Any, calls: Sequence[Call], given: Calibration) -> Schedule:
@@ -49,15 +54,15 @@ def _tune(pipe: Any, calls: Sequence[Call], given: Calibration) -> Schedule:
 
 
 def _easycache(pipe: Any, calls: Sequence[Call], given: Calibration) -> CacheConfig:
-    return calibrations.threshold_for(pipe, calls, EasyCacheConfig(), given.compute)
+    return calibrate_threshold(pipe, calls, EasyCacheConfig(), given.compute)
 
 
 def _magcache(pipe: Any, calls: Sequence[Call], given: Calibration) -> CacheConfig:
-    return calibrations.threshold_for(pipe, calls, calibrations.magcache(pipe, calls), given.compute)
+    return calibrate_threshold(pipe, calls, calibrate_magcache(pipe, calls), given.compute)
 
 
 def _teacache(pipe: Any, calls: Sequence[Call], given: Calibration) -> CacheConfig:
-    return calibrations.threshold_for(pipe, calls, calibrations.teacache(pipe, calls), given.compute)
+    return calibrate_threshold(pipe, calls, calibrate_teacache(pipe, calls), given.compute)
 
 
 METHODS: Mapping[str, Callable[[Any, Sequence[Call], Calibration], Schedule | CacheConfig]] = {

@@ -12,9 +12,9 @@ from diffcache.evals.harness.rendering import render
 from diffcache.evals.harness.splits import calibration_calls
 from diffcache.evals.metrics.fidelity import psnr
 from diffcache.evals.testbeds import zoo
-from diffcache.profiling.calibrating.calibrations import threshold_for
-from diffcache.profiling.calibrating.ertacache import calibrate, policy, static_schedule
-from diffcache.profiling.calibrating.repairs import Candidate, candidates, chosen
+from diffcache.profiling.calibrating.corrections import Candidate, Corrections, candidates, chosen
+from diffcache.profiling.calibrating.ertacache import calibrate_ertacache, policy, static_schedule
+from diffcache.profiling.calibrating.threshold import calibrate_threshold
 from diffcache.profiling.recording.calling import frozen
 from diffcache.profiling.recording.full_runs import FullRuns
 from diffcache.profiling.recording.record import record
@@ -75,17 +75,19 @@ class Ablation:
     def rows(self) -> Iterator[Row]:
         """All rows, one after another."""
         yield from self._compared("ERTACache", self.candidates)
-        closed = calibrate(self.pipe, self.calls, compute=TICKS / STEPS, closed=True)
+        closed = calibrate_ertacache(self.pipe, self.calls, TICKS / STEPS, Corrections(closed=True))
         kept = closed.producer["corrections"]["kept"]
         fitted = closed.measured["psnr_calibration"][kept]
         yield self._row("ERTACache, closed loop", kept, ReplayConfig(schedule=closed), fitted, True)
         held = frozen(self.pipe, self.calls[0], UniformConfig(interval=2))
         extrapolated = frozen(self.pipe, self.calls[0], UniformConfig(interval=2, order=1, basis="output"))
-        yield from self._compared("uniform hold", candidates(self.runs, held, respace=False))
+        yield from self._compared("uniform hold", candidates(self.runs, held, Corrections(respace=False)))
         yield from self._compared("uniform order 1", candidates(self.runs, extrapolated))
         yield self._row("speedup=", "hindsight", BudgetConfig(speedup=STEPS / TICKS))
         few = [zoo.sample_call(self.testbed, 1000, STEPS, 4, "calibration")]
-        yield self._row("EasyCache", "", threshold_for(self.pipe, few, EasyCacheConfig(), TICKS / STEPS))
+        yield self._row(
+            "EasyCache", "", calibrate_threshold(self.pipe, few, EasyCacheConfig(), TICKS / STEPS)
+        )
         for name, noise_scheduler in noise_schedulers(self.pipe).items():
             pictures = render_with_steps(self.pipe, self.held_out, TICKS, noise_scheduler).pictures
             yield Row(f"{TICKS} steps, {name}", "", TICKS, None, self._psnr(pictures))

@@ -1,6 +1,6 @@
 """What a search of schedules can minimise besides the distance to the full run: KID, minus a CLIP score, minus a reward.
 
-Each function makes a `profiling.searching.trial.Loss`; the loss's `__name__` goes into the search's notes.
+Each makes a `profiling.searching.scoring.Loss` of a candidate's pictures and the full runs'; its `__name__` goes into the search's notes.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from torch import Tensor
 from diffcache.evals.metrics.clip_score import ClipScore
 from diffcache.evals.metrics.distribution import kid
 from diffcache.evals.metrics.extractors import CLASSIFIER, Extractor
-from diffcache.profiling.searching.trial import Loss
+from diffcache.profiling.searching.scoring import Loss
 
 
 def kid_to_full(extractor: str = CLASSIFIER) -> Loss:

@@ -14,7 +14,7 @@ from diffcache.evals.harness.quality import Distance
 from diffcache.host.compiled import each_uncompiled
 from diffcache.host.components import denoisers_of
 from diffcache.host.weight_formats import weight_bytes
-from diffcache.profiling.calibrating.cachequant import calibrate
+from diffcache.profiling.calibrating.cachequant import calibrate_cachequant
 from diffcache.profiling.recording.calling import Call
 from diffcache.profiling.recording.pictures import pictures_of, psnr, rewound
 from diffcache.recipes.replay import ReplayConfig
@@ -130,8 +130,10 @@ def compared(
     quantize, compute, predictor = setting.quantize, setting.compute, setting.predictor
     comparison = QuantizedComparison(pipe, held_out, setting.distance)
     even = _even(predictor, compute)
-    plain = calibrate(pipe, calibration, None, compute=compute, predictor=predictor)
-    joint = calibrate(pipe, calibration, quantize, compute=compute, predictor=predictor, keep_original=True)
+    plain = calibrate_cachequant(pipe, calibration, None, compute=compute, predictor=predictor)
+    joint = calibrate_cachequant(
+        pipe, calibration, quantize, compute=compute, predictor=predictor, keep_original=True
+    )
     restore(pipe)
     return joint, [
         comparison.row(FULL),

@@ -15,15 +15,15 @@ from diffcache.profiling.recording.calling import Call
 from diffcache.profiling.recording.full_runs import FullRuns
 from diffcache.profiling.recording.record import record
 from diffcache.profiling.searching.confirming import confirmed
-from diffcache.profiling.searching.dynamic import PLANS, dynamic_programming
-from diffcache.profiling.searching.evolving import Budget, evolve
-from diffcache.profiling.searching.fronts import within, write_front
+from diffcache.profiling.searching.dynamic_programming import VARIANTS, dynamic_programming
+from diffcache.profiling.searching.evolving import Budget, EvolutionSettings, evolve
+from diffcache.profiling.searching.fronts import best_within, write_front
 from diffcache.profiling.searching.polishing import even, polished
 from diffcache.profiling.searching.probing import probed
-from diffcache.profiling.searching.processes import is_first, of_first
+from diffcache.profiling.searching.processes import broadcast, is_first
 from diffcache.profiling.searching.routing import routed, train_router
+from diffcache.profiling.searching.scoring import Cost, Loss, Scorer
 from diffcache.profiling.searching.space import Space
-from diffcache.profiling.searching.trial import Cost, Loss, Trial
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.schedulers.schedule import Schedule
 from diffcache.schedulers.search.harmonica import Training
@@ -88,9 +88,9 @@ def searched(pipe: Any, split: Split, search: Search) -> Schedules:
     found: Schedules = {}
     if not (isinstance(search.then, RouterTraining) and search.then.begin):
         one_by_one = search.sites != "model" and not isinstance(search.then, RouterTraining)
-        plans = list(PLANS) if one_by_one else ["shared"]
-        each_place = one_by_one or isinstance(search.then, Evolution)
-        space = of_first(probed(pipe, calls, space, each_place=each_place))
+        plans = list(VARIANTS) if one_by_one else ["shared"]
+        each_site = one_by_one or isinstance(search.then, Evolution)
+        space = broadcast(probed(pipe, calls, space, each_site=each_site))
         for share in search.shares:
             found |= {f"dp, {plan}, {share:.0%}": dynamic_programming(space, share, plan) for plan in plans}
     if search.polish:
@@ -139,11 +139,11 @@ def _save(found: Schedules, folder: Path) -> None:
 
 def _polished(pipe: Any, split: Split, space: Space, search: Search) -> Schedules:
     """For each share, as many evenly spread ticks as dynamic programming has, and what a local search makes of both."""
-    trial = Trial(pipe, split.searched, space, search.loss)
+    trial = Scorer(pipe, split.searched, space, search.loss)
     found = {}
     for share in search.shares:
         begin = dynamic_programming(space, share).decisions[:, 0]
-        table = of_first(polished(trial, begin, search.polish or 0))
+        table = broadcast(polished(trial, begin, search.polish or 0))
         found[f"even, {share:.0%}"] = space.schedule(even(space, int(begin[:, 0].sum())), {})
         found[f"dp, polished, {share:.0%}"] = space.schedule(table, {"method": "local search"})
     return found
@@ -155,27 +155,19 @@ def _evolved(pipe: Any, split: Split, space: Space, search: Search, begin: Sched
     With samples to confirm on it must be better on these than dynamic programming's, which stands otherwise.
     """
     assert isinstance(search.then, Evolution)
-    evolution = evolve(
-        pipe,
-        split.searched,
-        space,
-        search.folder,
-        search.then.budget,
-        population=search.then.population,
-        seed=search.seed,
-        loss=search.loss,
-        cost=search.then.cost,
-        begin=torch.stack([schedule.decisions[:, 0] for schedule in begin.values()]),
-    )
+    scorer = Scorer(pipe, split.searched, space, search.loss, search.then.cost)
+    settings = EvolutionSettings(population=search.then.population, seed=search.seed)
+    tables = torch.stack([schedule.decisions[:, 0] for schedule in begin.values()])
+    evolution = evolve(scorer, search.folder, search.then.budget, settings, begin=tables)
     if is_first():
         write_front(evolution, space, search.folder)
     runs = FullRuns(pipe, split.confirming) if split.confirming else None
     found = {}
     for share in search.shares:
-        tables = within(evolution, share, FINALISTS)
+        tables = best_within(evolution, share, FINALISTS)
         best, *_ = finalists = [space.schedule(table, {"method": "evolution"}) for table in tables]
         if runs is not None:
-            best = of_first(confirmed(runs, begin[f"dp, shared, {share:.0%}"], finalists))
+            best = broadcast(confirmed(runs, begin[f"dp, shared, {share:.0%}"], finalists))
         found[f"evolved, {share:.0%}"] = best
     return found
 
@@ -186,14 +178,14 @@ def _routed(pipe: Any, split: Split, space: Space, search: Search) -> Schedules:
     assert isinstance(options, RouterTraining)
     found = {}
     for share in search.shares:
-        training = Training(target=share, runs=options.runs, lr=options.lr)
+        training = Training(target=share, runs=options.runs, lr=options.lr, seed=search.seed)
         begin = (
             _table(options.begin, space)
             if options.begin
             else dynamic_programming(space, share).decisions[:, 0]
         )
         folder = search.folder / f"router-{share:.0%}".replace("%", "")
-        router = train_router(pipe, split.searched, space, folder, training, begin=begin, seed=search.seed)
+        router = train_router(pipe, split.searched, space, folder, training, begin=begin)
         found[f"router, {share:.0%}"] = routed(router, space, share)
     return found
 
@@ -201,4 +193,4 @@ def _routed(pipe: Any, split: Split, space: Space, search: Search) -> Schedules:
 def _table(folder: Path, space: Space) -> Tensor:
     """The computed ticks of a saved schedule, whatever its sites, as a table of all of this space's: bool [T, S]."""
     ticks = Schedule.from_pretrained(folder).decisions.any(-1).any(-1)
-    return ticks.unsqueeze(1).repeat(1, len(space.places))
+    return ticks.unsqueeze(1).repeat(1, len(space.sites))

@@ -1,4 +1,4 @@
-"""ERTACache's calibration (arXiv 2508.21091): a schedule, an affine repair and respaced noise levels, from a few prompts."""
+"""Calibrates ERTACache (arXiv 2508.21091): a schedule with affine corrections and other noise levels, from a few calls."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,92 +6,84 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffcache.profiling.calibrating.repairs import corrected
+from diffcache.profiling.calibrating.corrections import ALL_CORRECTIONS, Corrections, calibrate_corrections
 from diffcache.profiling.recording.calling import Call
-from diffcache.profiling.recording.record import record
+from diffcache.profiling.recording.record import record, record_closed_loop
 from diffcache.profiling.recording.recording import Recording
-from diffcache.schedulers.schedule import ALL, Schedule
+from diffcache.schedulers.schedule import ALL, Schedule, marks_of
 
 ROUNDS = 3
-"""Of the closed loop, at most: it settles after one or two."""
+"""The most rounds of the closed loop. On the testbeds the schedule stays the same after one or two."""
 
 
-def calibrate(
-    pipe: Any,
-    calls: Sequence[Call],
-    *,
-    compute: float = 0.5,
-    closed: bool = False,
-    rectify: bool = True,
-    respace: bool = True,
-    hindsight: bool = True,
+def calibrate_ertacache(
+    pipe: Any, calls: Sequence[Call], compute: float = 0.5, corrections: Corrections = ALL_CORRECTIONS
 ) -> Schedule:
     """Makes an ERTACache schedule for runs like these.
 
     Args:
         pipe: a pipeline; it is plain afterwards.
         calls: keyword arguments of each calibration call, all with the same number of steps.
-        compute: share of ticks to compute; the error bound lambda is the one that gives it.
-        closed: measure and fit along the trajectory that reuse leads to, not along the full one.
-        rectify, respace, hindsight: which corrections to try; each is kept where it helps (see `repairs.corrected`).
+        compute: share of the ticks to compute. The error bound lambda follows from it.
+        corrections: which corrections to try (see `calibrate_corrections`). With `closed`, the ticks are also chosen along the
+            trajectory that the reuse leads to.
 
     Returns:
         A schedule that replays like any other: `accelerate(pipe, schedule)`.
 
     Raises:
-        ScheduleError: `respace` with a noise scheduler that cannot take other noise levels, or in runs that begin midway.
-        TargetError: a call has not exactly one denoising loop.
+        ScheduleError: steps are to be adjusted, but the noise scheduler cannot take other noise levels, or runs start midway.
+        TargetError: a call had no denoising loop, or several.
     """
     recording = record(pipe, calls)
     schedule = static_schedule(recording, policy(recording, compute))
-    if closed:
+    if corrections.closed:
         schedule = _settled(pipe, calls, schedule, compute)
-    return corrected(
-        pipe, calls, schedule, closed=closed, rectify=rectify, respace=respace, hindsight=hindsight
-    )
+    return calibrate_corrections(pipe, calls, schedule, corrections)
 
 
 def policy(recording: Recording, compute: float) -> list[int]:
-    """The computed ticks: a tick is computed once the last refresh is further than lambda from it.
+    """The ticks to compute: each tick that is further than lambda from the last computed one.
 
-    l1rel(s) = mean|r_ref - r_s| / mean|r_s|, not accumulated; the first tick of each denoiser and the last are computed.
-    Lambda is the smallest for which at most the share `compute` of all ticks is.
+    The distance is mean|r_ref - r_s| / mean|r_s|, not accumulated. The first tick of each denoiser and the last tick are
+    always computed. Lambda is the smallest bound with which at most the share `compute` of all ticks is computed.
     """
-    drift = torch.stack([curve.drift for curve in recording.leads]).nanmean(0)  # NaN across denoisers
+    drift = torch.stack([curve.drift for curve in recording.leads]).nanmean(0)  # NaN between denoisers
     ticks = recording.num_ticks
     allowed = max(round(compute * ticks), 2)
     for bound in sorted(drift[~drift.isnan()].tolist()):
-        computed = _refreshes(drift, bound)
+        computed = _beyond(drift, bound)
         if len(computed) <= allowed:
             return computed
     return [0, ticks - 1]
 
 
-def static_schedule(recording: Recording, computed: Sequence[int], basis: str = "residual") -> Schedule:
-    """A recording's pipeline, computed at these ticks and held in between, in every branch."""
-    marks = "".join("#" if tick in set(computed) else "-" for tick in range(recording.num_ticks))
+def static_schedule(recording: Recording, computed: Sequence[int]) -> Schedule:
+    """A schedule for the recorded pipeline that computes these ticks in every branch and holds between them."""
+    marks = marks_of(tick in set(computed) for tick in range(recording.num_ticks))
     return Schedule(
         models=recording.models,
         table={denoiser: {ALL: marks} for denoiser in recording.models},
         noise_scheduler=recording.noise_scheduler,
         sigmas=recording.sigmas,
-        predictor={"name": "hold", "basis": basis},
+        predictor={"name": "hold", "basis": "residual"},
         producer={"method": "ertacache", "calibration": recording.prompts},
     )
 
 
-def _refreshes(drift: Tensor, bound: float) -> list[int]:
+def _beyond(drift: Tensor, bound: float) -> list[int]:
+    """The ticks that are not within the bound of the last one in this list; and the last tick."""
     ticks, computed = len(drift), [0]
     for tick in range(1, ticks):
-        if tick == ticks - 1 or not float(drift[tick, computed[-1]]) < bound:
+        if tick == ticks - 1 or not float(drift[tick, computed[-1]]) < bound:  # NaN computes
             computed.append(tick)
     return computed
 
 
 def _settled(pipe: Any, calls: Sequence[Call], schedule: Schedule, compute: float) -> Schedule:
-    """Made anew from what is recorded where its own reuse leads, until it stands still."""
+    """Records along the schedule's own reuse and chooses ticks again, until the schedule stays the same."""
     for _ in range(ROUNDS):
-        recording = record(pipe, calls, along=schedule)
+        recording = record_closed_loop(pipe, calls, schedule)
         again = static_schedule(recording, policy(recording, compute))
         if again.table == schedule.table:
             break

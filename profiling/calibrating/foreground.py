@@ -1,4 +1,4 @@
-"""Foreground masks over a denoiser's tokens, from the clean latent or from a mask of the user's."""
+"""Foreground masks over a denoiser's tokens, made from the clean latent or from a mask that the user gives."""
 
 from collections.abc import Callable
 
@@ -10,30 +10,30 @@ from diffcache.prediction.correctors import channel_dim
 from diffcache.schedulers.errors import ConfigError
 
 Masks = Tensor | Callable[[Tensor], Tensor]
-"""[N, H, W] or [N, F, H, W], in 0..1; or what makes it of pictures [N, ..., 3, H, W]: a segmenter."""
+"""Masks [N, H, W] or [N, F, H, W] in 0..1; or a segmenter, which makes such masks from pictures [N, ..., 3, H, W]."""
 
 
 def saliency(latent: Tensor) -> Tensor:
-    """How much each position differs from the usual one: L2 distance to the median over positions, fp32.
+    """How much each position of a latent differs from the others: L2 distance to the median over positions.
 
     Args:
         latent: [N, tokens, channels], or [N, channels, (frames,) height, width].
 
     Returns:
-        Without the channels.
+        fp32, the latent's shape without channels.
     """
     channels = channel_dim(latent)
     flat = latent.float().movedim(channels, -1).flatten(1, -2)
-    usual = flat.median(1, keepdim=True).values
-    distance = (flat - usual).square().sum(-1).sqrt()
+    median = flat.median(1, keepdim=True).values
+    distance = (flat - median).square().sum(-1).sqrt()
     return distance.reshape(latent.movedim(channels, -1).shape[:-1])
 
 
 def otsu(values: Tensor) -> Tensor:
-    """Bool: above the threshold that splits the values into two groups with the largest variance between them.
+    """Bool [N, positions]: True above Otsu's threshold, which splits the values into the two groups of largest variance between.
 
     Args:
-        values: [N, positions]; each row has a threshold of its own.
+        values: [N, positions]. Each row has a threshold of its own.
     """
     ordered, n = values.double().sort(1).values, values.shape[1]
     below = torch.arange(1, n, dtype=torch.float64, device=values.device)
@@ -44,11 +44,11 @@ def otsu(values: Tensor) -> Tensor:
 
 
 def on_tokens(field: Tensor, tokens: int) -> Tensor:
-    """A field over positions, averaged over what each token covers: [N, tokens].
+    """A field over positions, averaged over the area of each token: [N, tokens].
 
     Args:
-        field: [N, tokens] (as it is), [N, H, W] or [N, F, H, W].
-        tokens: a grid of them, with the field's aspect and no more frames.
+        field: [N, H, W] or [N, F, H, W]; [N, tokens] is returned as it is.
+        tokens: number of tokens. They are a grid with the field's aspect ratio and at most as many frames.
 
     Raises:
         ConfigError: there is no such grid.

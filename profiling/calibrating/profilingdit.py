@@ -1,10 +1,11 @@
-"""ProfilingDiT's calibration (arXiv 2504.03140): which blocks draw the foreground, told from attention."""
+"""Calibrates ProfilingDiT (arXiv 2504.03140): finds the blocks that draw the foreground by their attention."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from diffcache.attach.attach import detach
@@ -22,10 +23,10 @@ from diffcache.schedulers.schedule import Schedule
 from diffcache.schedulers.steps import Step
 
 BACKGROUND = 0.6
-"""Share of the blocks that is cached: 24 of 40 in the authors' list for HunyuanVideo (28 of 40 for Wan)."""
+"""Share of the blocks to cache: 24 of 40 in the authors' list for HunyuanVideo; their list for Wan has 28 of 40."""
 
 
-def calibrate(
+def calibrate_profilingdit(
     pipe: Any,
     calls: Sequence[Call],
     *,
@@ -39,16 +40,16 @@ def calibrate(
     Args:
         pipe: a pipeline with one denoiser; it is plain afterwards.
         calls: keyword arguments of each calibration call, all with the same number of steps.
-        masks: foreground of the pictures: one [N, H, W] (videos [N, F, H, W]) for each call, or a segmenter that is called
-            with the pictures of each call's full run. None: the saliency of the clean latent.
-        background: share of the blocks to cache, those whose attention covers least of the foreground.
-        interval, shrink_to: ticks between refreshes, from the first to the last.
+        masks: where the foreground is: for each call one mask [N, H, W] (videos: [N, F, H, W]), or a segmenter, which is called
+            with the pictures of each call's full run. None: where the clean latent is salient.
+        background: share of the blocks to cache. These are the blocks whose attention covers least of the foreground.
+        interval, shrink_to: the first and the last distance between computed ticks.
 
     Returns:
-        A schedule that replays like any other: `accelerate(pipe, schedule)`; `measured["foreground"]` has each block's score.
+        A schedule that replays like any other: `accelerate(pipe, schedule)`. `measured["foreground"]` has each block's score.
 
     Raises:
-        TargetError: no block attends over the picture's tokens, or a call has not exactly one denoising loop.
+        TargetError: no block attends to the picture's tokens, or a call had no denoising loop, or several.
         ConfigError: a mask cannot be laid over the tokens.
     """
     scores = foreground_scores(pipe, calls, masks)
@@ -59,10 +60,13 @@ def calibrate(
     return replace(schedule, measured={**schedule.measured, "foreground": rounded})
 
 
-def foreground_scores(pipe: Any, calls: Sequence[Call], masks: Any = None) -> dict[str, float]:
-    """R = |high and foreground| / |foreground| of each block, mean over calls, rows, ticks and branches, in order of blocks.
+def foreground_scores(
+    pipe: Any, calls: Sequence[Call], masks: Sequence[Masks] | Masks | None = None
+) -> dict[str, float]:
+    """The share of the foreground that each block attends to: |high and foreground| / |foreground|, in the order of blocks.
 
-    `high` are the tokens of the picture that receive more attention than the mean of them. Errors as for `calibrate`.
+    `high` are the picture's tokens that receive more attention than their mean. Scores are means over calls, rows, ticks and
+    branches. Arguments and errors are those of `calibrate_profilingdit`.
     """
     detach(pipe)
     denoiser, *others = each_uncompiled(denoisers_of(pipe)).values()
@@ -71,31 +75,25 @@ def foreground_scores(pipe: Any, calls: Sequence[Call], masks: Any = None) -> di
             "a pipeline with one denoiser can be profiled; this one has several: name the blocks yourself."
         )
     found: dict[str, list[float]] = {}
-    for i, call in enumerate(calls):
+    each = masks if isinstance(masks, Sequence) else [masks] * len(calls)
+    for call, mask in zip(calls, each, strict=True):
         with _first_call(denoiser) as example:
             pictures, latent = _full_run(pipe, call)
-        keys = keys_of_picture(denoiser, *example)
-        probe = AttentionProbe(keys)
-        with accelerated(pipe, UniformConfig(interval=1, site="block")):
-            try:
-                watched_run(pipe, call, probe)
-            finally:
-                probe.close()
-        mask = masks[i] if isinstance(masks, (list, tuple)) else masks
+        probe = AttentionProbe(keys_of_picture(denoiser, *example))
+        with accelerated(pipe, UniformConfig(interval=1, site="block")), probe:
+            watched_run(pipe, call, probe)
         field = saliency(latent) if mask is None else mask(pictures) if callable(mask) else mask
         for block, received in probe.received.items():
             found.setdefault(block, []).extend(
                 _covered(high, field, salient=mask is None) for high in received
             )
     if not found:
-        raise TargetError(
-            "no block was seen to attend over the picture's tokens: name the blocks yourself (blocks=)."
-        )
+        raise TargetError("no block attends to the picture's tokens: name the blocks yourself (blocks=).")
     return {block: sum(values) / len(values) for block, values in found.items()}
 
 
 def _covered(received: Tensor, field: Tensor, *, salient: bool) -> float:
-    """|high and foreground| / |foreground|, over all rows; rows of a field repeat where guidance doubles the batch."""
+    """|high and foreground| / |foreground|, over all rows. The field is repeated where guidance doubles the batch."""
     values = on_tokens(field.cpu(), received.shape[1])
     foreground = otsu(values) if salient else values > 0.5
     foreground = foreground.repeat(len(received) // len(foreground), 1)
@@ -104,37 +102,38 @@ def _covered(received: Tensor, field: Tensor, *, salient: bool) -> float:
 
 
 def _ranges(scores: dict[str, float], chosen: Sequence[str]) -> tuple[str, ...]:
-    """The chosen blocks as places, those that follow one another as one."""
+    """The chosen blocks as sites; consecutive blocks are one site."""
     lists = dict.fromkeys(block.rpartition(".")[0] for block in scores)
     members = {
         name: tuple(sorted(int(b.rpartition(".")[2]) for b in chosen if b.rpartition(".")[0] == name))
         for name in lists
     }
-    return tuple(place for name, indices in members.items() for place in ranges_of(name, indices))
+    return tuple(site for name, indices in members.items() for site in ranges_of(name, indices))
 
 
-class _Latents(Observer):
-    """Keeps what entered the denoiser last: there is least noise in it."""
+class _LastLatent(Observer):
+    """Keeps the latent that the denoiser got last, which has the least noise."""
 
-    latent: Tensor
+    def __init__(self) -> None:
+        self.latent = torch.empty(0)
 
     def computed(
         self, denoiser: str, step: Step, features: Sequence[Tensor], outputs: Sequence[Tensor]
     ) -> None:
-        self.latent = (outputs[0] - features[0]).cpu()
+        self.latent = (outputs[0] - features[0]).cpu()  # the feature is the residual v - x
 
 
 def _full_run(pipe: Any, call: Call) -> tuple[Tensor, Tensor]:
-    """Pictures, and the latent at the end of the loop."""
-    latents = _Latents()
-    with accelerated(pipe, UniformConfig(interval=1)), observed(latents):
+    """The pictures of a call, and the latent at the end of its loop."""
+    last = _LastLatent()
+    with accelerated(pipe, UniformConfig(interval=1)), observed(last):
         pictures = pictures_of(pipe(**rewound(call)))
-    return pictures, latents.latent
+    return pictures, last.latent
 
 
 @contextmanager
 def _first_call(denoiser: nn.Module) -> Iterator[list[Any]]:
-    """What the denoiser is given first: args and kwargs."""
+    """A list that will hold the args and kwargs of the denoiser's first call."""
     given: list[Any] = []
 
     def note(_: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:

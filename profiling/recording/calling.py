@@ -1,9 +1,9 @@
-"""Calling a pipeline with a method that is attached for a while: under an observer, or for its decisions."""
+"""Calls of a pipeline: how prompts become calls, which of them are held out, and calls with a method attached."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -14,16 +14,63 @@ from diffcache.engine.observers import Observer, observed
 from diffcache.profiling.recording.loops import target_of
 from diffcache.profiling.recording.pictures import rewound
 from diffcache.reports.records import RunRecord
-from diffcache.schedulers.errors import TargetError
+from diffcache.schedulers.errors import ConfigError, TargetError
 from diffcache.schedulers.schedule import Schedule
 
 Call = dict[str, Any]
 """Keyword arguments of a pipeline call."""
 
 
+class Split(NamedTuple):
+    """Calls in two halves.
+
+    Attributes:
+        fitted: the calls that a search or a calibration works on.
+        held_out: the calls on which its result is checked.
+    """
+
+    fitted: list[Call]
+    held_out: list[Call]
+
+
+def hold_out(calls: Sequence[Call]) -> Split:
+    """Holds every second call out.
+
+    Raises:
+        ConfigError: there is only one call.
+    """
+    if len(calls) < 2:
+        raise ConfigError("give at least two calls: every second one is held out, to check the result on.")
+    return Split(list(calls[::2]), list(calls[1::2]))
+
+
+def calls_of(
+    prompts: Sequence[str | Call], seed: int = 0, *, batch: int | None = None, **options: Any
+) -> list[Call]:
+    """Calls of a pipeline with these prompts. Prompt i is drawn with the seed `seed + i`.
+
+    Args:
+        prompts: texts, or whole calls as keyword arguments (for pipelines without a prompt).
+        seed: of the first prompt.
+        batch: prompts in a call, which then has lists of prompts and generators; None: one prompt in each call. Whole calls
+            cannot be batched.
+        **options: what every call gets as well (`num_inference_steps`, `height`, ...).
+    """
+    generators = [torch.Generator().manual_seed(seed + i) for i in range(len(prompts))]
+    if batch is None:
+        return [
+            {"generator": generator, **options, **({"prompt": prompt} if isinstance(prompt, str) else prompt)}
+            for prompt, generator in zip(prompts, generators, strict=True)
+        ]
+    return [
+        {"prompt": list(prompts[i : i + batch]), "generator": generators[i : i + batch], **options}
+        for i in range(0, len(prompts), batch)
+    ]
+
+
 @contextmanager
 def accelerated(pipe: Any, config: CacheConfig) -> Iterator[None]:
-    """A method is attached for a while; whether the weights are quantised stays as it is."""
+    """Attaches a method, and detaches it at the end. Quantised weights stay quantised."""
     target = target_of(pipe)
     accelerate(target, config)
     try:
@@ -33,10 +80,10 @@ def accelerated(pipe: Any, config: CacheConfig) -> Iterator[None]:
 
 
 def watched_run(pipe: Any, call: Call, observer: Observer) -> RunRecord:
-    """One call of an accelerated pipeline under an observer; the record of its denoising loop.
+    """Calls an accelerated pipeline under an observer, and returns the record of its denoising loop.
 
     Raises:
-        TargetError: no denoising loop was seen, or several.
+        TargetError: the call had no denoising loop, or several.
     """
     with observed(observer):
         pipe(**rewound(call))
@@ -47,10 +94,10 @@ def watched_run(pipe: Any, call: Call, observer: Observer) -> RunRecord:
 
 
 def frozen(pipe: Any, call: Call, config: CacheConfig) -> Schedule:
-    """A method's decisions in one call, as a schedule; the pipeline is plain afterwards.
+    """A method's decisions in one call, as a schedule. The pipeline is plain afterwards.
 
     Raises:
-        ScheduleError: the run cannot be frozen, as `RunReport.to_schedule` says.
+        ScheduleError: the run cannot be frozen; see `RunReport.to_schedule`.
     """
     with accelerated(pipe, config):
         pipe(**rewound(call))
@@ -59,7 +106,7 @@ def frozen(pipe: Any, call: Call, config: CacheConfig) -> Schedule:
 
 
 def calls_hash(calls: Sequence[Call]) -> str:
-    """Of what the calls were given, seeds, tensors and pictures included, as far as it can be written down."""
+    """Hash of the arguments of some calls: texts, numbers, seeds, tensors and pictures. Other objects do not count."""
     text = repr(_written(calls))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -7,19 +7,22 @@ import torch
 from diffcache.profiling.recording.recording import Recording
 
 MANY = 8
-"""Curves that still get a legend."""
+"""The most curves that still have a legend."""
 
 
 def draw(recording: Recording, path: str | Path) -> Path:
-    """Curves over the ticks (change, norm ratio and cosine to the tick before) of each place in each branch, and a heat map
-    of the change, tick by place.
+    """Draws the change, norm ratio and cosine of each site and branch over the ticks, and a heat map of the changes.
+
+    Args:
+        recording: what is drawn.
+        path: of the picture; its folder is made if it does not exist.
 
     Raises:
         ImportError: matplotlib is not installed (`pip install diffcache[evals]`).
     """
     from matplotlib.figure import Figure
 
-    curves = {f"{place} · {branch}": curve for (place, branch), curve in recording.curves.items()}
+    curves = {f"{site} · {branch}": curve for (site, branch), curve in recording.curves.items()}
     figure = Figure(figsize=(15, max(3.6, 1.8 + 0.22 * len(curves))), layout="constrained")
     change, ratio, cosine, heat = figure.subplots(1, 4)
     ticks = range(1, recording.num_ticks)
@@ -35,7 +38,7 @@ def draw(recording: Recording, path: str | Path) -> Path:
     rows = torch.stack([curve.change.log10() for curve in curves.values()])
     edges = (0.5, recording.num_ticks - 0.5, len(rows) - 0.5, -0.5)
     picture = heat.imshow(rows.numpy(), aspect="auto", cmap="viridis", interpolation="none", extent=edges)
-    heat.set(title="log10 change, tick by place", xlabel="tick")
+    heat.set(title="log10 change, tick by site", xlabel="tick")
     heat.set_yticks(range(len(curves)), list(curves), fontsize=6)
     figure.colorbar(picture, ax=heat)
     path = Path(path)

@@ -1,4 +1,4 @@
-"""Full runs: what a plain pipeline makes of some calls, and how close a method comes to it."""
+"""Full runs: the pictures of some calls without a cache, and how close a method comes to them."""
 
 import time
 from collections.abc import Sequence
@@ -20,41 +20,42 @@ from diffcache.schedulers.schedule import Schedule
 
 
 class FullRuns:
-    """Rendered at once; methods are held against them one after another.
+    """The full runs of some calls, with which methods are compared. They are rendered at once.
+
+    Args:
+        pipe: a pipeline or a `Loop`; it is plain afterwards.
+        calls: keyword arguments of each call. Their generators are set back to their seeds for every render.
 
     Attributes:
         pictures: [N, ..., H, W] in 0..1, of all calls.
 
-    Args:
-        pipe: a pipeline, or a `Loop`; it is plain afterwards.
-        calls: keyword arguments of each; their generators are rewound for every render.
-
     Raises:
-        ConfigError: the same call gives other pictures the next time.
+        ConfigError: a call that is repeated gives other pictures.
     """
 
     def __init__(self, pipe: Any, calls: Sequence[Call]) -> None:
         detach(target_of(pipe))
         self.pipe = pipe
         self.calls = calls
-        drawn = torch.get_rng_state()
+        state = torch.get_rng_state()
         self.pictures = self._render("full runs")
-        if not torch.equal(drawn, torch.get_rng_state()) and not self._repeats():
+        drew_numbers = not torch.equal(state, torch.get_rng_state())
+        if drew_numbers and not self._repeats():
             raise ConfigError(
                 "the same call gives other pictures each time: give it a generator, or the pipeline a noise scheduler "
                 "that adds no noise."
             )
 
     def cached(self, config: CacheConfig) -> Tensor:
-        """What the pipeline makes of the same calls with a method."""
+        """The pictures of the same calls with a method."""
         with accelerated(self.pipe, config):
             return self._render("calls")
 
     def decided(self, config: CacheConfig) -> tuple[Schedule, Tensor]:
-        """What a method decides in the last call, as a schedule, and the PSNR of each sample, in dB.
+        """A method's decisions in the last call, as a schedule, and the PSNR of each sample in dB.
 
         Raises:
-            ScheduleError: the run cannot be frozen, as `RunReport.to_schedule` says.
+            ScheduleError: the run cannot be frozen; see `RunReport.to_schedule`.
         """
         with accelerated(self.pipe, config):
             pictures = self._render("calls")
@@ -62,19 +63,19 @@ class FullRuns:
         return schedule, psnr(pictures, self.pictures)
 
     def psnrs(self, config: CacheConfig) -> Tensor:
-        """Of each sample, in dB."""
+        """PSNR of each sample with a method, in dB."""
         return psnr(self.cached(config), self.pictures)
 
     def psnr(self, config: CacheConfig) -> float:
-        """Median over samples, in dB."""
+        """Median PSNR over the samples with a method, in dB."""
         return float(self.psnrs(config).median())
 
     def seconds(self, config: CacheConfig | None) -> float:
-        """Wall time of the same calls, with a method or (None) in full."""
+        """Wall time of the same calls with a method; None: without a cache."""
         with nullcontext() if config is None else accelerated(self.pipe, config):
-            begun = time.perf_counter()
+            start = time.perf_counter()
             self._render("calls")
-            return time.perf_counter() - begun
+            return time.perf_counter() - start
 
     def _repeats(self) -> bool:
         again = pictures_of(self.pipe(**rewound(self.calls[0])))

@@ -1,4 +1,4 @@
-"""Hand-written loops: a denoiser with its loop, for searches and recordings to call as they call a pipeline."""
+"""Denoising loops that somebody wrote by hand, in a form that recordings and searches can call like a pipeline."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,11 +9,12 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """A denoiser and the loop around it, which opens a `denoising_run`.
+    """A denoiser, and a function that runs the denoising loop around it.
 
     Attributes:
-        denoiser: what is accelerated.
-        run: the denoiser and a call's keyword arguments to what the loop makes, [N, ..., H, W] in 0..1.
+        denoiser: the module that `accelerate` is given.
+        run: takes the denoiser and a call's keyword arguments, opens a `denoising_run`, and returns pictures
+            [N, ..., H, W] in 0..1.
     """
 
     denoiser: nn.Module
@@ -24,5 +25,5 @@ class Loop:
 
 
 def target_of(pipe: Any) -> Any:
-    """What `accelerate` is given for a pipeline, or for a denoiser with its loop."""
+    """What to give to `accelerate`: the pipeline itself, or the denoiser of a `Loop`."""
     return pipe.denoiser if isinstance(pipe, Loop) else pipe

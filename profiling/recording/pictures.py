@@ -1,4 +1,4 @@
-"""What a pipeline call shows, as tensors, and how close two of them are."""
+"""The pictures of a pipeline call as tensors, and how close two of them are."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -21,7 +21,7 @@ def psnr(pictures: Tensor, reference: Tensor) -> Tensor:
 
 
 def pictures_of(output: Any) -> Tensor:
-    """The pictures or frames of a pipeline's output, whichever form they have, as fp32 in 0..1 with channels before height."""
+    """The pictures or frames of a pipeline's output in any form, as fp32 in 0..1 with channels before height."""
     pictures = output[0] if isinstance(output, tuple) else next(iter(output.values()))
     if isinstance(pictures, list):
         pictures = torch.stack([_to_tensor(picture) for picture in pictures])
@@ -32,14 +32,14 @@ def pictures_of(output: Any) -> Tensor:
 
 
 def rewound(call: dict[str, Any]) -> dict[str, Any]:
-    """The same keyword arguments, with every generator among them back at its seed: a call that can be repeated."""
+    """The same keyword arguments, with all generators set back to their seeds, so that the call can be repeated."""
     for generator in generators(call):
         generator.manual_seed(generator.initial_seed())
     return call
 
 
 def generators(call: dict[str, Any]) -> Iterator[torch.Generator]:
-    """Those among a call's keyword arguments."""
+    """The generators among a call's keyword arguments."""
     given = call.get("generator")
     yield from given if isinstance(given, (list, tuple)) else [given] if given is not None else []
 

@@ -1,8 +1,8 @@
-"""Records a pipeline in full computation."""
+"""Recording: runs a pipeline without reusing anything, and records how its features change and what they cost."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tqdm import tqdm
 
@@ -14,7 +14,7 @@ from diffcache.host.identity import model_of
 from diffcache.profiling.recording.calling import Call, accelerated, calls_hash, watched_run
 from diffcache.profiling.recording.loops import target_of
 from diffcache.profiling.recording.recorder import Recorder
-from diffcache.profiling.recording.recording import JSON_NAME, Place, Recording
+from diffcache.profiling.recording.recording import JSON_NAME, RecordedSite, Recording
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.reports.records import RunRecord
@@ -27,66 +27,102 @@ def record(
     calls: Sequence[Call],
     *,
     sites: str = "model",
-    basis: str = "residual",
+    basis: Literal["residual", "output"] = "residual",
     lag: int | None = None,
-    along: Schedule | None = None,
     folder: str | Path | None = None,
 ) -> Recording:
-    """Runs the calls in full and records how much every place changes, and what it costs.
+    """Runs the calls without reusing anything, and records how much every site changes and what it costs.
 
     Args:
-        pipe: a pipeline, or a `Loop`; it is plain afterwards.
-        calls: keyword arguments of each; all with the same number of steps.
-        sites: which places, as for `UniformConfig.site`.
-        basis: what is recorded of the whole model: "residual" (v - x) or "output" (v).
-        lag: ticks back to which features are compared; None for the whole run.
-        along: a schedule of whole denoisers: everything is computed, but the runs go where its reuse leads (closed loop),
-            and its own basis is recorded.
-        folder: where the recording is written after each call. What was interrupted there is gone on with, and ends as if
-            it never had been.
+        pipe: a pipeline or a `Loop`; it is plain afterwards.
+        calls: keyword arguments of each call, all with the same number of steps.
+        sites: what to record, as `UniformConfig.site`.
+        basis: what to record of the whole model: "residual" (v - x) or "output" (v).
+        lag: how many ticks back features are compared; None: to the start of the run.
+        folder: where the recording is written after each call. A recording that was interrupted there is continued, and is the
+            same in the end.
 
     Raises:
         ConfigError: there is no call.
-        TargetError: no denoising loop was seen, or several in one call.
+        TargetError: a call had no denoising loop, or several.
         ScheduleError: the folder holds a recording of something else.
+    """
+    asked = _asked(calls, sites=sites, basis=basis, lag=lag, along=None)
+    earlier = None if folder is None else _earlier(Path(folder), pipe, asked)
+    if earlier is not None and earlier.runs == len(calls):
+        return earlier
+    config = UniformConfig(interval=1, site=sites, basis=basis)
+    with Recorder(lag, {} if earlier is None else earlier.curves) as recorder:
+        return _recorded(pipe, calls, config, recorder, asked, folder)
+
+
+def record_closed_loop(pipe: Any, calls: Sequence[Call], schedule: Schedule) -> Recording:
+    """Records the whole denoisers on the trajectory that a schedule's reuse leads to.
+
+    Everything is computed, but at reused ticks the run continues with the prediction. The schedule's basis is recorded.
+
+    Args:
+        pipe: a pipeline or a `Loop`; it is plain afterwards.
+        calls: keyword arguments of each call, all with the same number of steps.
+        schedule: of whole denoisers.
+
+    Raises:
+        ConfigError: there is no call.
+        TargetError: a call had no denoising loop, or several.
+    """
+    asked = _asked(calls, sites="model", basis="residual", lag=None, along=schedule.fingerprint())
+    with Recorder(closed=True) as recorder:
+        return _recorded(pipe, calls, ReplayConfig(schedule=schedule), recorder, asked)
+
+
+def _asked(calls: Sequence[Call], **options: Any) -> dict[str, Any]:
+    """What is to be recorded, as `Recording.prompts`.
+
+    Raises:
+        ConfigError: there is no call.
     """
     if not calls:
         raise ConfigError("calls: give at least one.")
-    asked = {"calls": len(calls), "hash": calls_hash(calls), "sites": sites, "basis": basis, "lag": lag}
-    asked |= {"along": None if along is None else along.fingerprint()}
-    begun = None if folder is None else _begun(Path(folder), pipe, asked)
-    done = 0 if begun is None else begun.runs
-    if begun is not None and done == len(calls):
-        return begun
-    config = _everything(sites, basis) if along is None else ReplayConfig(schedule=along)
-    recorder = Recorder(lag, {} if begun is None else begun.curves, along=along is not None)
-    try:
-        with accelerated(pipe, config):
-            for call in tqdm(
-                calls[done:], desc="recording", initial=done, total=len(calls), disable=len(calls) < 2
-            ):
-                run = watched_run(pipe, call, recorder)
-                recorder.end_run()
-                recording = _recording(run, recorder, asked)
-                if folder is not None:
-                    recording.save(folder)
-    finally:
-        recorder.close()
+    return {"calls": len(calls), "hash": calls_hash(calls), **options}
+
+
+def _recorded(
+    pipe: Any,
+    calls: Sequence[Call],
+    config: CacheConfig,
+    recorder: Recorder,
+    asked: dict[str, Any],
+    folder: str | Path | None = None,
+) -> Recording:
+    """Runs the calls that the recorder does not know yet."""
+    done = next((curve.runs for curve in recorder.curves.values()), 0)
+    bar = tqdm(calls[done:], desc="recording", initial=done, total=len(calls), disable=len(calls) < 2)
+    with accelerated(pipe, config):
+        for call in bar:
+            run = watched_run(pipe, call, recorder)
+            recorder.end_run()
+            recording = _recording(run, recorder, asked)
+            if folder is not None:
+                recording.save(folder)
     return recording
 
 
 def _recording(run: RunRecord, recorder: Recorder, asked: dict[str, Any]) -> Recording:
-    """What has been recorded so far; `run` is the newest."""
+    """The recording after its newest run."""
     sigmas = None if run.sigmas is None else tuple(run.sigmas)
     cached = dict.fromkeys(call.site for call in run.calls if call.cached)
-    places = {name: Place(recorder.kinds[name], _price(run, name)) for name in cached}
+    sites = {name: RecordedSite(recorder.kinds[name], _price(run, name)) for name in cached}
     rest = sum(call.weight for call in run.calls if not call.cached) / (run.num_ticks or 1)
-    curves = {key: curve for place in places for key, curve in recorder.curves.items() if key[0] == place}
-    return Recording(run.models, run.noise_scheduler, sigmas, curves, asked, places, rest)
+    curves = {key: curve for site in sites for key, curve in recorder.curves.items() if key[0] == site}
+    return Recording(run.models, run.noise_scheduler, sigmas, curves, asked, sites, rest)
 
 
-def _begun(folder: Path, pipe: Any, asked: dict[str, Any]) -> Recording | None:
-    """The recording that a folder holds already, if it is of this."""
+def _earlier(folder: Path, pipe: Any, asked: dict[str, Any]) -> Recording | None:
+    """The recording that a folder holds.
+
+    Raises:
+        ScheduleError: it is of something else.
+    """
     if not (folder / JSON_NAME).exists():
         return None
     found = Recording.load(folder)
@@ -94,13 +130,11 @@ def _begun(folder: Path, pipe: Any, asked: dict[str, Any]) -> Recording | None:
     here = {name: model_of(module) for name, module in each_uncompiled(denoisers_of(target_of(pipe))).items()}
     changed += [
         name
-        for name, made in found.models.items()
-        if name not in here or (here[name].name, here[name].config) != (made.name, made.config)
+        for name, model in found.models.items()
+        if name not in here or (here[name].name, here[name].config) != (model.name, model.config)
     ]
-    if found.noise_scheduler not in (
-        None,
-        *(base_class(type(s)).__name__ for s in noise_schedulers_of(pipe)),
-    ):
+    noise_schedulers = {base_class(type(one)).__name__ for one in noise_schedulers_of(pipe)}
+    if found.noise_scheduler is not None and found.noise_scheduler not in noise_schedulers:
         changed.append("noise scheduler")
     if changed:
         raise ScheduleError(
@@ -109,9 +143,5 @@ def _begun(folder: Path, pipe: Any, asked: dict[str, Any]) -> Recording | None:
     return found
 
 
-def _price(run: RunRecord, place: str) -> float:
-    return sum(call.weight for call in run.calls if call.site == place) / (run.num_ticks or 1)
-
-
-def _everything(sites: str, basis: str) -> CacheConfig:
-    return UniformConfig(interval=1, site=sites, basis=basis)  # type: ignore[arg-type]
+def _price(run: RunRecord, site: str) -> float:
+    return sum(call.weight for call in run.calls if call.site == site) / (run.num_ticks or 1)

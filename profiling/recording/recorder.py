@@ -1,7 +1,7 @@
-"""The recorder: how much every place changes from tick to tick and what it costs, over a few prompts, in full computation.
+"""The recorder: an observer that compares the features of each site between the ticks of a run, and measures their cost.
 
-It is an observer of the same engine that runs the methods. Features wait on disk, not in memory: beside what the engine
-stores of one tick, it holds the one feature that another is compared with.
+It keeps the features of a run on disk. In memory it needs, beside what the engine stores of one tick, one feature that
+another is compared with.
 """
 
 import tempfile
@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 from diffcache.engine.observers import Observer
 from diffcache.prediction.correctors import channel_dim
@@ -20,22 +21,23 @@ from diffcache.schedulers.signals import EPS
 from diffcache.schedulers.steps import Step
 
 Key = tuple[str, str]
+"""A site and a branch."""
 
 COUNTED_TICK = 1
-"""At which operations are counted: at the first one, places inside a denoiser are not known yet."""
+"""The tick at which operations are counted. At tick 0 the sites inside a denoiser are not known yet."""
 
 
 class Recorder(Observer):
-    """Streams statistics of every place's first stream.
+    """Records statistics of the first stream of every site. It is a context manager, which ends by deleting its files.
 
     Args:
-        lag: ticks back to which features are compared; None for the whole run.
-        curves: of runs that were recorded before, which it goes on with.
-        along: the runs follow what a schedule would have reused (closed loop), not the full computation.
+        lag: how many ticks back features are compared; None: to the start of the run.
+        curves: statistics of earlier runs, which it continues.
+        closed: the runs continue with what a method predicts (closed loop), not with what is computed.
 
     Attributes:
-        curves: by place and branch.
-        kinds: of each place, as `Step.kind`.
+        curves: statistics by site and branch.
+        kinds: of each site, as `Step.kind`.
     """
 
     def __init__(
@@ -43,27 +45,35 @@ class Recorder(Observer):
         lag: int | None = None,
         curves: Mapping[Key, Curve] = MappingProxyType({}),
         *,
-        along: bool = False,
+        closed: bool = False,
     ) -> None:
         self.lag = lag
-        self.shadow = self.closed = along
+        self.shadow = self.closed = closed
         self.curves: dict[Key, Curve] = dict(curves)
         self.kinds: dict[str, str] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="diffcache-")
         self._run: dict[Key, list[int]] = {}
-        self._watch = Stopwatch()
+        self._watch: Stopwatch | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+        self._folder.cleanup()
 
     def computing(self, denoiser: str, step: Step) -> None:
+        self._stop()
         curve = self._curve(denoiser, step)
-        self._watch.begin(counting=curve.flops == 0 and step.tick == COUNTED_TICK)
+        self._watch = Stopwatch(counting=curve.flops == 0 and step.tick == COUNTED_TICK)
 
     def computed(
         self, denoiser: str, step: Step, features: Sequence[Tensor], outputs: Sequence[Tensor]
     ) -> None:
-        seconds, flops = self._watch.end()
-        place = step.full_name(denoiser)
-        self.kinds[place] = step.kind
-        key, feature, curve = (place, step.branch), features[0].detach().float(), self._curve(denoiser, step)
+        seconds, flops = self._stop()
+        site = step.full_name(denoiser)
+        self.kinds[site] = step.kind
+        key, feature, curve = (site, step.branch), features[0].detach().float(), self._curve(denoiser, step)
         if seconds is not None:
             curve.note(curve.seconds, step.tick, seconds)
         curve.flops = flops or curve.flops
@@ -79,16 +89,17 @@ class Recorder(Observer):
         feature.cpu().numpy().tofile(self._path(key, step.tick))
 
     def end_run(self) -> None:
-        """A run is over: what waited on disk goes."""
+        """Counts the run that is over, and deletes its features."""
         for key, ticks in self._run.items():
             self.curves[key].runs += 1
             for tick in ticks:
                 self._path(key, tick).unlink()
         self._run = {}
 
-    def close(self) -> None:
-        self._watch.stop()
-        self._folder.cleanup()
+    def _stop(self) -> tuple[float | None, int | None]:
+        """Seconds and operations of the site that is being computed; None where they are not measured."""
+        watch, self._watch = self._watch, None
+        return (None, None) if watch is None else watch.stop()
 
     def _curve(self, denoiser: str, step: Step) -> Curve:
         return self.curves.setdefault(
@@ -99,7 +110,7 @@ class Recorder(Observer):
         return Path(self._folder.name) / f"{list(self.curves).index(key)}-{tick}"
 
     def _load(self, key: Key, tick: int, like: Tensor) -> Tensor:
-        """A feature of this run; it may be written to."""
+        """A feature of this run, in a tensor of its own."""
         flat = torch.from_file(str(self._path(key, tick)), size=like.numel())
         return flat.reshape(like.shape).to(like.device)
 

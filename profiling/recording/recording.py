@@ -1,4 +1,4 @@
-"""A recording: what a recorder saw, as files that calibrations are made from."""
+"""A recording: how the features of a pipeline change over its runs, and what they cost; kept as files."""
 
 import json
 from collections.abc import Mapping
@@ -14,22 +14,25 @@ from torch import Tensor
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.schedule import Model
 
-FORMAT = 3
+FORMAT = 4
+"""Version of the files. Files of another version are refused."""
+
 JSON_NAME, TENSORS_NAME = "recording.json", "recording-{}.safetensors"
 STATISTICS = ("drift", "ratio", "cosine", "seconds")
+"""The tensors of a `Curve`."""
 
 
 @dataclass
 class Curve:
-    """One place in one branch, means over runs.
+    """Statistics of one site in one branch: means over runs.
 
     Attributes:
-        drift: fp64 [ticks, ticks]: mean|f_s - f_g| / mean|f_s| of tick s to an earlier tick g; NaN where not compared.
-        ratio: fp64 [ticks]: norm of each token's channels over that of the tick before, mean over tokens; 1 at tick 0.
-        cosine: fp64 [ticks]: to the tick before; 1 at tick 0.
-        seconds: fp64 [ticks]: wall time; NaN where not measured, and longer at tick 1, where operations were counted.
-        flops: floating-point operations (matrix products, convolutions, attention); 0 where nothing was counted.
-        runs: how many were recorded.
+        drift: fp64 [ticks, ticks]: mean|f_s - f_g| / mean|f_s| of tick s and an earlier tick g; NaN where not compared.
+        ratio: fp64 [ticks]: norm over each token's channels over that norm at the tick before, mean over tokens; 1 at tick 0.
+        cosine: fp64 [ticks]: cosine similarity to the tick before; 1 at tick 0.
+        seconds: fp64 [ticks]: wall time; NaN where not measured. Tick 1 takes longer, since operations are counted there.
+        flops: floating-point operations of matrix products, convolutions and attention; 0 where they were not counted.
+        runs: how many runs were recorded.
     """
 
     drift: Tensor
@@ -47,22 +50,22 @@ class Curve:
 
     @property
     def change(self) -> Tensor:
-        """fp64 [ticks - 1]: drift from each tick to the next."""
+        """fp64 [ticks - 1]: the drift from each tick to the next."""
         return self.drift.diagonal(-1)
 
     def note(self, means: Tensor, at: int | tuple[int, int], value: float) -> None:
-        """Takes this run's value into one of the means."""
+        """Adds the value of this run to one of the means."""
         before = means[at]
         means[at] = value if self.runs == 0 else before + (value - before) / (self.runs + 1)
 
 
 @dataclass(frozen=True)
-class Place:
-    """What was recorded.
+class RecordedSite:
+    """A site that was recorded.
 
     Attributes:
         kind: as `Step.kind`: "model", "self-attention", "feed-forward", ...
-        price: cost of computing it at one tick in all branches, as reports weigh it; mean over ticks.
+        price: cost of computing it at one tick in all branches, in the units of reports; mean over ticks.
     """
 
     kind: str
@@ -71,16 +74,16 @@ class Place:
 
 @dataclass
 class Recording:
-    """Of one pipeline at one number of steps.
+    """Runs of one pipeline with one number of steps.
 
     Attributes:
         models: its denoisers.
-        noise_scheduler: class name.
-        sigmas: noise level of each tick, where known.
-        curves: by place and branch.
-        prompts: what was asked to be recorded: how many calls, a hash of what they were given, and how.
-        places: what the curves are of, in the order of execution.
-        rest: cost of what lies beside the places, in the unit of their prices.
+        noise_scheduler: its class name; None for a hand-written loop.
+        sigmas: noise level of each tick; None where unknown.
+        curves: statistics by site and branch.
+        prompts: what was recorded: the number of calls, the hash of their arguments, and the options of `record`.
+        sites: in the order of execution.
+        rest: cost of one tick outside of these sites, in the unit of their prices.
     """
 
     models: Mapping[str, Model]
@@ -88,7 +91,7 @@ class Recording:
     sigmas: tuple[float, ...] | None
     curves: dict[tuple[str, str], Curve] = field(default_factory=dict)
     prompts: dict[str, Any] = field(default_factory=dict)
-    places: dict[str, Place] = field(default_factory=dict)
+    sites: dict[str, RecordedSite] = field(default_factory=dict)
     rest: float = 0.0
 
     @property
@@ -97,43 +100,43 @@ class Recording:
 
     @property
     def leading(self) -> Curve:
-        """Of the branch that came first, at the first place."""
+        """The curve of the first site in the branch that was called first."""
         return next(iter(self.curves.values()))
 
     @property
     def leads(self) -> list[Curve]:
-        """Of each denoiser, the branch that came first, at its first place."""
+        """For each denoiser, the curve of its first site in the branch that was called first."""
         first: dict[str, Curve] = {}
-        for (place, _), curve in self.curves.items():
-            first.setdefault(place.split(".")[0], curve)
+        for (site, _), curve in self.curves.items():
+            first.setdefault(site.split(".")[0], curve)
         return list(first.values())
 
     @property
     def runs(self) -> int:
-        """How many calls have been recorded."""
+        """How many calls were recorded."""
         return self.leading.runs
 
-    def of(self, place: str) -> list[Curve]:
-        """A place's curves, one for each branch."""
-        return [curve for (name, _), curve in self.curves.items() if name == place]
+    def of(self, site: str) -> list[Curve]:
+        """The curves of a site, one for each branch."""
+        return [curve for (name, _), curve in self.curves.items() if name == site]
 
     def table(self) -> str:
-        """Places with their cost at one tick in all branches, and their mean change from tick to tick, as Markdown."""
-        head = "| place | kind | share of work | ms | MFLOPs | change |\n|---|---|---|---|---|---|"
-        total = self.rest + sum(place.price for place in self.places.values())
+        """A Markdown table of the sites: cost of one tick in all branches, and mean change from tick to tick."""
+        head = "| site | kind | share of work | ms | MFLOPs | change |\n|---|---|---|---|---|---|"
+        total = self.rest + sum(site.price for site in self.sites.values())
         rows = [
-            f"| {name} | {place.kind} | {place.price / total:.1%} "
+            f"| {name} | {site.kind} | {site.price / total:.1%} "
             f"| {sum(1e3 * float(curve.seconds.nanmedian()) for curve in self.of(name)):.2f} "
             f"| {sum(curve.flops for curve in self.of(name)) / 1e6:.1f} "
             f"| {float(torch.stack([curve.change for curve in self.of(name)]).nanmean()):.4f} |"
-            for name, place in self.places.items()
+            for name, site in self.sites.items()
         ]
         return "\n".join([head, *rows])
 
     def save(self, folder: str | Path) -> Path:
-        """Writes `recording.json` and, which it names, `recording-<runs>.safetensors`.
+        """Writes `recording.json`, and `recording-<runs>.safetensors`, which it names.
 
-        Whoever is interrupted leaves the recording that was there before.
+        If this is interrupted, the recording that was there before stays.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -160,9 +163,9 @@ class Recording:
             },
             "noise_scheduler": self.noise_scheduler,
             "sigmas": None if self.sigmas is None else list(self.sigmas),
-            "curves": [[place, branch, c.flops, c.runs] for (place, branch), c in self.curves.items()],
+            "curves": [[site, branch, c.flops, c.runs] for (site, branch), c in self.curves.items()],
             "prompts": self.prompts,
-            "places": {name: [place.kind, place.price] for name, place in self.places.items()},
+            "sites": {name: [site.kind, site.price] for name, site in self.sites.items()},
             "rest": self.rest,
         }
 
@@ -184,14 +187,14 @@ class Recording:
                 for name, (kind, config, shapes) in data["models"].items()
             }
             curves = {
-                (place, branch): Curve(
+                (site, branch): Curve(
                     **{name: tensors[f"{i}.{name}"] for name in STATISTICS}, flops=flops, runs=runs
                 )
-                for i, (place, branch, flops, runs) in enumerate(data["curves"])
+                for i, (site, branch, flops, runs) in enumerate(data["curves"])
             }
             sigmas = None if data["sigmas"] is None else tuple(data["sigmas"])
-            places = {name: Place(kind, price) for name, (kind, price) in data["places"].items()}
-            return cls(models, data["noise_scheduler"], sigmas, curves, data["prompts"], places, data["rest"])
+            sites = {name: RecordedSite(kind, price) for name, (kind, price) in data["sites"].items()}
+            return cls(models, data["noise_scheduler"], sigmas, curves, data["prompts"], sites, data["rest"])
         except (OSError, json.JSONDecodeError, SafetensorError, KeyError, ValueError) as error:
             if isinstance(error, ScheduleError):
                 raise

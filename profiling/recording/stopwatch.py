@@ -1,6 +1,7 @@
-"""What a place costs: wall time, and floating-point operations, from its begin to its end."""
+"""What computing a site costs: wall time and floating-point operations."""
 
 import time
+from contextlib import ExitStack
 
 import torch
 
@@ -8,31 +9,24 @@ from diffcache.discovery.flops import FlopCount
 
 
 class Stopwatch:
-    """One place at a time. On a GPU it waits for the work that was queued, so a recording runs slower than a plain pipeline."""
+    """Measures from when it is made until it is stopped.
 
-    def __init__(self) -> None:
-        self._begun: float | None = None
-        self._counter: FlopCount | None = None
+    On a GPU it waits for all work in the queue, so a recorded run is slower than a plain one.
 
-    def begin(self, *, counting: bool) -> None:
-        """`counting`: operations too, which takes longer itself."""
-        if counting:
-            self._counter = FlopCount()
-            self._counter.__enter__()  # type: ignore[no-untyped-call]
-        self._begun = _now()
+    Args:
+        counting: count floating-point operations too, which takes time itself.
+    """
 
-    def end(self) -> tuple[float | None, int | None]:
-        """Seconds, and operations where they were counted; None where it was not begun."""
-        seconds = None if self._begun is None else _now() - self._begun
-        flops = None if self._counter is None else self._counter.total
-        self.stop()
-        return seconds, flops
+    def __init__(self, *, counting: bool) -> None:
+        self._counting = ExitStack()
+        self._counter = self._counting.enter_context(FlopCount()) if counting else None
+        self._start = _now()
 
-    def stop(self) -> None:
-        """Whatever has begun."""
-        if self._counter is not None:
-            self._counter.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        self._begun = self._counter = None
+    def stop(self) -> tuple[float, int | None]:
+        """Seconds, and operations; None where they were not counted."""
+        seconds = _now() - self._start
+        self._counting.close()
+        return seconds, None if self._counter is None else self._counter.total
 
 
 def _now() -> float:

@@ -1,4 +1,4 @@
-"""What a search keeps in its folder beside its checkpoint: what it is of, and a line for each thing done."""
+"""Files that a search keeps beside its checkpoint: what it searches, and a log with a line for each thing it did."""
 
 import json
 import os
@@ -9,18 +9,21 @@ from typing import Any
 from diffcache.schedulers.errors import ScheduleError
 
 
-def claimed(path: Path, about: Mapping[str, Any]) -> None:
-    """Writes what a search is of, at once, or compares it with what is written.
+def claim(path: Path, about: Mapping[str, Any]) -> None:
+    """Writes what a search is about; if the file is there already, checks that it says the same.
 
     Raises:
-        ScheduleError: the folder holds another search.
+        ScheduleError: the folder belongs to another search.
     """
     if not path.exists():
         part = path.with_suffix(".part")
         part.write_text(json.dumps(about, indent=1) + "\n")
         os.replace(part, path)
         return
-    written, about = json.loads(path.read_text()), json.loads(json.dumps(about))  # tuples become lists
+    written, about = (
+        json.loads(path.read_text()),
+        json.loads(json.dumps(about)),
+    )  # JSON turns tuples into lists
     changed = [name for name in about if about[name] != written.get(name)]
     if changed:
         raise ScheduleError(
@@ -29,6 +32,6 @@ def claimed(path: Path, about: Mapping[str, Any]) -> None:
 
 
 def log_line(path: Path, line: Mapping[str, Any]) -> None:
-    """Appends one line of JSON."""
+    """Appends one line of JSON to a file."""
     with path.open("a") as file:
         file.write(json.dumps(line) + "\n")

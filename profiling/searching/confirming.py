@@ -1,6 +1,6 @@
-"""Confirming: what was found on some samples replaces what it began with only if it is better on samples that no search saw.
+"""Confirming: what a search found replaces its start only if it is better on samples that the search did not see.
 
-The best of many candidates on few samples is partly the luckiest. On fresh samples luck does not repeat.
+The best of many candidates on few samples is partly the luckiest one, and luck does not repeat on other samples.
 """
 
 from collections.abc import Iterable
@@ -13,33 +13,34 @@ from diffcache.recipes.replay import ReplayConfig
 from diffcache.schedulers.schedule import Schedule
 
 CHANCE = 0.05
-"""That as many samples would be better if neither schedule were."""
+"""Significance level of the sign test."""
+
 FEWEST = 5
-"""Samples: that fewer are all better is no less likely by chance."""
+"""The fewest samples that can confirm anything: that four of four are better has a chance of 6%."""
 
 
-def confirmed(runs: FullRuns, begun: Schedule, found: Iterable[Schedule]) -> Schedule:
-    """The schedule that a search began with, or what beats it on these samples.
+def confirmed(runs: FullRuns, start: Schedule, found: Iterable[Schedule]) -> Schedule:
+    """The schedule that a search started with, or one that beats it on these samples.
 
-    One after the other, each schedule replaces the one that stands if its PSNR is higher on average, and on more samples
-    than chance explains (sign test, one-sided, `CHANCE`).
+    Each schedule in turn replaces the best so far if its PSNR is higher on average, and on more samples than chance explains
+    (one-sided sign test at the level `CHANCE`).
 
     Args:
         runs: full runs of samples that the search did not see.
-        begun: what stands if nothing beats it.
-        found: as cheap as that, most promising first.
+        start: the schedule to beat.
+        found: schedules that cost no more, most promising first.
     """
-    best, standing = begun, runs.psnrs(ReplayConfig(schedule=begun))
+    best, best_psnrs = start, runs.psnrs(ReplayConfig(schedule=start))
     for schedule in found:
-        rival = runs.psnrs(ReplayConfig(schedule=schedule))
-        if is_better(rival - standing):
-            best, standing = schedule, rival
+        psnrs = runs.psnrs(ReplayConfig(schedule=schedule))
+        if is_better(psnrs - best_psnrs):
+            best, best_psnrs = schedule, psnrs
     return best
 
 
 def is_better(gains: Tensor) -> bool:
-    """Whether paired gains [N] are positive on average, and more often than chance explains; ties count for neither."""
+    """Whether paired gains [N] are positive on average, and more often than chance explains. Ties do not count."""
     won, lost = int((gains > 0).sum()), int((gains < 0).sum())
-    played = won + lost
-    at_least = sum(comb(played, k) for k in range(won, played + 1)) / 2**played
-    return bool(gains.mean() > 0) and at_least <= CHANCE
+    counted = won + lost
+    chance = sum(comb(counted, k) for k in range(won, counted + 1)) / 2**counted
+    return bool(gains.mean() > 0) and chance <= CHANCE

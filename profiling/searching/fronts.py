@@ -1,4 +1,4 @@
-"""Fronts: what searches found, as schedules and as a picture."""
+"""Pareto fronts that searches found, as schedules and as a picture."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from diffcache.schedulers.search.evolution import Evolution, Front
 
 
 def schedules(front: Front, space: Space) -> list[Schedule]:
-    """Every member of a front, the cheapest last; `measured` holds its compute share and its loss on the calibration calls."""
+    """The tables of a front as schedules, the cheapest last. `measured` has their compute share, and their loss in the search."""
     made = [space.schedule(table, {"method": "evolution"}) for table in front.tables]
     return [
         replace(schedule, measured={**schedule.measured, "loss_calibration": round(float(loss), 4)})
@@ -22,11 +22,11 @@ def schedules(front: Front, space: Space) -> list[Schedule]:
     ]
 
 
-def within(search: Evolution, compute: float, count: int = 1) -> Tensor:
-    """The tables of least loss among all that were rendered and cost at most a share of the full run's work.
+def best_within(search: Evolution, compute: float, count: int = 1) -> Tensor:
+    """The evaluated tables of least loss among those that cost at most a share of the full run's work.
 
     Args:
-        search: what was rendered.
+        search: that evaluated them.
         compute: the share.
         count: how many tables, at most.
 
@@ -34,7 +34,7 @@ def within(search: Evolution, compute: float, count: int = 1) -> Tensor:
         Bool [<= count, T, S], by rising loss.
 
     Raises:
-        ConfigError: nothing that was rendered is so cheap.
+        ConfigError: no evaluated table is so cheap.
     """
     fits = (search.scores[:, 1] <= compute + 1e-9).nonzero().flatten()
     if not len(fits):
@@ -45,7 +45,7 @@ def within(search: Evolution, compute: float, count: int = 1) -> Tensor:
 
 
 def write_front(search: Evolution, space: Space, folder: Path) -> list[Path]:
-    """Saves a front under `folder/front`, in place of an earlier one, one schedule in each folder; draws `folder/front.png`.
+    """Saves the schedules of a front in folders under `folder/front`, and draws `folder/front.png`. It replaces an earlier front.
 
     Returns:
         The schedules' folders, by rising loss.
@@ -59,8 +59,8 @@ def write_front(search: Evolution, space: Space, folder: Path) -> list[Path]:
     return paths
 
 
-def saved(folder: Path) -> dict[str, Schedule]:
-    """The schedules that searches saved in folders of their own under `folder`, by the names of these, in their order.
+def saved_schedules(folder: Path) -> dict[str, Schedule]:
+    """The schedules that were saved in folders directly under `folder`, by the names of these folders, in their order.
 
     Raises:
         ConfigError: there is none.
@@ -72,7 +72,7 @@ def saved(folder: Path) -> dict[str, Schedule]:
 
 
 def draw_front(search: Evolution, path: Path) -> Path:
-    """All that was rendered, and the front: loss over compute share.
+    """Draws all evaluated tables and the front: loss over compute share.
 
     Raises:
         ImportError: matplotlib is not installed (`pip install diffcache[evals]`).

@@ -1,32 +1,32 @@
-"""Polishing: the ticks of a schedule are moved one at a time, and each move is judged by what a pipeline makes of it."""
+"""Polishing: a local search moves the ticks of a schedule one at a time, and a pipeline renders each candidate."""
 
 from torch import Tensor
 
+from diffcache.profiling.searching.scoring import Scorer
 from diffcache.profiling.searching.space import Space
-from diffcache.profiling.searching.trial import Trial
-from diffcache.recipes.budget import spread
-from diffcache.schedulers.search.local import Ticks, local_search
+from diffcache.schedulers.search.local import TickList, local_search
+from diffcache.schedulers.ticks import spread
 
 
 def even(space: Space, count: int) -> Tensor:
-    """So many ticks evenly spread, at which all places compute: bool [T, S]."""
-    return space.together(spread(space.num_ticks, count, 1))
+    """The table, bool [T, S], in which all sites compute at `count` evenly spread ticks."""
+    return space.together(spread(space.num_ticks, count))
 
 
-def polished(trial: Trial, table: Tensor, candidates: int) -> Tensor:
-    """A schedule of as many ticks and no greater loss, bool [T, S]; all places compute together.
+def polished(scorer: Scorer, table: Tensor, candidates: int) -> Tensor:
+    """A table, bool [T, S], that computes as many ticks and has no greater loss. All sites compute together.
 
-    The search begins at the better of the schedule and as many ticks evenly spread (`local_search`).
+    The search starts at the better of the table and as many evenly spread ticks (see `local_search`).
 
     Args:
-        trial: renders a candidate and judges it.
-        table: bool [T, S], a schedule whose places compute together.
-        candidates: how many are rendered at most, the two that it begins with included.
+        scorer: renders a candidate and measures its loss.
+        table: bool [T, S], in which all sites compute together.
+        candidates: how many are rendered at most, the two starts included.
     """
-    space = trial.space
+    space = scorer.space
 
-    def loss(ticks: Ticks) -> float:
-        return trial.loss(trial.pictures(space.together(ticks)), trial.runs.pictures)
+    def loss(ticks: TickList) -> float:
+        return scorer.loss_of(space.together(ticks))
 
     starts = [_ticks(start) for start in (table, even(space, int(table[:, 0].sum())))]
     return space.together(local_search(starts, space.num_ticks, loss, candidates).ticks)

@@ -1,6 +1,6 @@
-"""Several processes share one search (`accelerate launch`): each holds all of it, and does its part of the rendering.
+"""Several processes share one search (`accelerate launch`): each holds all of it and renders its part of the candidates.
 
-In a single process all of this does nothing.
+In a single process these functions change nothing.
 """
 
 from collections.abc import Sequence
@@ -18,24 +18,24 @@ T = TypeVar("T")
 
 
 def is_first() -> bool:
-    """Whether it is this process that writes files."""
+    """Whether this is the process that writes files."""
     return bool(PartialState().is_main_process)
 
 
-def of_first(value: T) -> T:
-    """The first process's value, which all go on with: a measured space, whether the time is up."""
+def broadcast(value: T) -> T:
+    """The first process's value, in all processes: for what they measure differently, such as time."""
     values = [value]
     broadcast_object_list(values)
     return values[0]
 
 
 def wait() -> None:
-    """Until all processes are here."""
+    """Waits until all processes are here."""
     PartialState().wait_for_everyone()
 
 
 def divided(evaluate: Evaluate) -> Evaluate:
-    """Candidates dealt out to the processes, and all scores to each of them, in order: as one process would find them."""
+    """Divides the tables between the processes, and gives all scores to each of them, in the order of the tables."""
 
     def scores(tables: Tensor) -> Tensor:
         state = PartialState()
@@ -49,20 +49,21 @@ def divided(evaluate: Evaluate) -> Evaluate:
 
 
 def share_of_calls(calls: Sequence[T]) -> list[T]:
-    """This process's calls of a draw.
+    """The calls of this process.
 
     Raises:
-        ConfigError: they cannot be dealt out evenly, so that a mean over processes would weigh them unlike.
+        ConfigError: the number of calls is no multiple of the number of processes; a mean over processes would then weigh calls
+            differently.
     """
     state = PartialState()
     if len(calls) % state.num_processes:
         raise ConfigError(
-            f"calls: {len(calls)} cannot be dealt out evenly to {state.num_processes} processes; give a multiple."
+            f"calls: {len(calls)} cannot be divided evenly between {state.num_processes} processes; give a multiple."
         )
     return list(calls[state.process_index :: state.num_processes])
 
 
 def mean(tensor: Tensor) -> Tensor:
-    """Mean of the processes' tensors."""
+    """The mean of the processes' tensors."""
     averaged: Tensor = reduce(tensor.to(PartialState().device), "mean").to(tensor.device)
     return averaged

@@ -1,4 +1,4 @@
-"""Learned routers (HarmoniCa, arXiv 2410.01723) on a pipeline: trained inside its own loop, and exported as a schedule."""
+"""Learned routers (HarmoniCa, arXiv 2410.01723) on a pipeline: trained in its own loop, and exported as schedules."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,49 +25,49 @@ from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.prediction.predictors import Hold
 from diffcache.profiling.recording.calling import Call, calls_hash
 from diffcache.profiling.recording.pictures import generators, pictures_of
-from diffcache.profiling.searching.checkpoints import claimed, log_line
-from diffcache.profiling.searching.processes import is_first, mean, of_first, share_of_calls, wait
-from diffcache.profiling.searching.space import Space, budget_for, marks_of, share_of
+from diffcache.profiling.searching.checkpoints import claim, log_line
+from diffcache.profiling.searching.processes import broadcast, is_first, mean, share_of_calls, wait
+from diffcache.profiling.searching.space import Space, budget_for, rows_of, share_of
 from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.schedulers.schedule import Schedule
 from diffcache.schedulers.search.harmonica import Learn, Trainer, Training
-from diffcache.schedulers.search.router import Gates, Router, cut
+from diffcache.schedulers.search.router import Gates, Router, within_budget
 from diffcache.store.formats import Format
 from diffcache.store.rings import Setup
 
 CHECKPOINT, ABOUT, LOG = "router.safetensors", "router.json", "router.jsonl"
+"""The files of a training in its folder."""
+
 CONFIDENCE = 1.0
-"""Logits of a table that a training begins at, on either side of the threshold: it can still be turned over."""
+"""How far the logits of a table that a training starts with are from the threshold. Our choice: training can still cross it."""
 
 logger = logging.getLogger("diffcache")
 
 
 class PipelineDenoiser:
-    """A pipeline call as a router's training sees it: at each denoiser call the teacher, then the student with the cache.
+    """A pipeline call for a router's training: each denoiser call runs as teacher, and again as student with the cache.
 
-    The pipeline itself guides, steps and decodes; what it goes on with is the student's. Each guidance pass is compared
-    with its own teacher, before they are combined (published: after).
+    The pipeline itself guides, steps and decodes, and continues with the student's outputs. Each guidance pass is compared with
+    its own teacher before the passes are combined; the published code compares afterwards.
 
     Args:
-        pipe: a plain pipeline. Its denoisers' forwards run twice on the same arguments, so they must not write to them.
-        call: keyword arguments; its generators are seeded anew for every draw.
+        pipe: a plain pipeline. Its denoisers run twice on the same arguments, so they must not write to them.
+        call: keyword arguments. Its generators get other seeds for every draw.
         space: of sub-layers.
 
     Raises:
-        ConfigError: a place is not a sub-layer: what blocks return is the stream itself, which no gate may hold.
+        ConfigError: a site is not a sub-layer. Blocks return the stream itself, which no gate may hold.
     """
 
     def __init__(self, pipe: Any, call: Call, space: Space) -> None:
-        unfit = [
-            place for place, kind in zip(space.places, space.kinds, strict=True) if kind not in SUB_LAYERS
-        ]
+        unfit = [site for site, kind in zip(space.sites, space.kinds, strict=True) if kind not in SUB_LAYERS]
         if unfit:
             raise ConfigError(f"{unfit[0]} is no sub-layer: record with sites='sub-layer' to train a router.")
         self.pipe = pipe
         self.call = call
         self.denoisers = each_uncompiled(denoisers_of(pipe))
-        self.ends = {id(self._end(place)): site for site, place in enumerate(space.places)}
-        self.units = [self._end(place) for place in space.places]
+        self.units = [self._last_unit(site) for site in space.sites]
+        self.indices = {id(unit): index for index, unit in enumerate(self.units)}
 
     def run(self, draw: int, gates: Gates, learn: Learn | None) -> Tensor:
         """The pictures [N, ..., H, W] of one run; see `schedulers.search.harmonica.Denoiser`."""
@@ -83,25 +83,27 @@ class PipelineDenoiser:
         ):
             return pictures_of(self.pipe(**self.call))
 
-    def _end(self, place: str) -> nn.Module:
-        """The unit whose output is the place's."""
-        name, _, path = place.partition(".")
+    def _last_unit(self, site: str) -> nn.Module:
+        """The unit whose output is the site's."""
+        name, _, path = site.partition(".")
         return self.denoisers[name].get_submodule(path.split("..")[-1])
 
 
 class _Student(PipelineScope):
-    """The loop of one run: every denoiser call is the student's, and the teacher's where something is to be learned."""
+    """The scope of one run: each denoiser call runs as student, and before it as teacher if there is something to learn."""
 
     def __init__(self, owner: PipelineDenoiser, gates: Gates, learn: Learn | None) -> None:
         super().__init__(None, owner.denoisers, owner.pipe, noise_schedulers_of(owner.pipe))
         self.owner, self.gates, self.learn = owner, gates, learn
-        self.watches = owner.ends
         nothing_stored = Setup(Hold(), Format(), Timetable())
+        self.watches = owner.indices
         self.branches = {id(module): Branches(nothing_stored) for module in owner.denoisers.values()}
-        self.lane = ""
+        self.branch = ""
 
     def call(self, module: nn.Module, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self.lane, self.gates.tick = self._place(module, DenoiserCall.of(uncompiled(module), args, kwargs))
+        self.branch, self.gates.tick = self._branch_and_tick(
+            module, DenoiserCall.of(uncompiled(module), args, kwargs)
+        )
         if self.learn is None or not self.gates.tick:
             with watched(self):
                 return forward(*args, **kwargs)
@@ -115,13 +117,12 @@ class _Student(PipelineScope):
         output, site = forward(*args, **kwargs), self.watches[id(module)]
         leaves, form = pytree.tree_flatten(output)
         gated = [
-            self.gates(site, leaf, (self.lane, i)) if isinstance(leaf, Tensor) else leaf
+            self.gates(site, leaf, (self.branch, i)) if isinstance(leaf, Tensor) else leaf
             for i, leaf in enumerate(leaves)
         ]
         return pytree.tree_unflatten(gated, form)
 
-    def _place(self, module: nn.Module, call: DenoiserCall) -> tuple[str, int]:
-        """Guidance pass and tick of a call."""
+    def _branch_and_tick(self, module: nn.Module, call: DenoiserCall) -> tuple[str, int]:
         progress = self.run_of(call).progress
         progress.called, tick = True, progress.tick
         branches = self.branches[id(uncompiled(module))]
@@ -138,46 +139,44 @@ def train_router(
     training: Training,
     *,
     begin: Tensor | None = None,
-    seed: int = 0,
 ) -> Router:
-    """Trains a router on a pipeline, and writes it down run by run.
+    """Trains a router on a pipeline, and saves it after each run.
 
-    A folder that holds a training of the same space, calls and settings is gone on with, as if it had never stopped. Under
-    `accelerate launch` each process runs its part of the calls of a draw; their gradients are averaged.
+    If the folder holds a training of the same space, calls and settings, that training is continued as if it had never stopped.
+    Under `accelerate launch` each process runs its part of the calls; their gradients are averaged.
 
     Args:
         pipe: a pipeline; it is plain afterwards.
-        calls: what one draw is made of, as many for each process; no pictures are needed.
+        calls: keyword arguments of the calls of each run, equally many for each process. No pictures are needed.
         space: of sub-layers.
-        folder: for `router.safetensors` (the checkpoint), `router.json` (what it is of), and `router.jsonl`.
-        training: how.
-        begin: bool [T, S]: a table to begin at, as dynamic programming makes it; None: random scores.
-        seed: of the scores that it begins with.
+        folder: for `router.safetensors` (the checkpoint), `router.json` (what is trained), and `router.jsonl` (a log).
+        training: settings.
+        begin: bool [T, S], a table to start with, such as one of dynamic programming; None: random scores.
 
     Raises:
         ScheduleError: the folder holds another training.
-        ConfigError: a place is not a sub-layer, the calls cannot be dealt out evenly, or `begin` is of another space.
+        ConfigError: a site is not a sub-layer, the calls cannot be divided evenly, or `begin` is of another space.
     """
-    shape = (space.num_ticks, len(space.places))
+    shape = (space.num_ticks, len(space.sites))
     if begin is not None and begin.shape != shape:
         raise ConfigError(
-            f"begin: a table of {list(begin.shape)} ticks and places; give one of {list(shape)}."
+            f"begin: a table of {list(begin.shape)} ticks and sites; give one of {list(shape)}."
         )
     detach(pipe)
     folder.mkdir(parents=True, exist_ok=True)
-    settings = {**vars(training), "seed": seed}
-    begins = None if begin is None else begin.int().tolist()
     if is_first():
-        claimed(folder / ABOUT, {**space.about, "calls": calls_hash(calls), **settings, "begin": begins})
+        start = None if begin is None else begin.int().tolist()
+        about = {**space.about, "calls": calls_hash(calls), **vars(training), "begin": start}
+        claim(folder / ABOUT, about)
     if begin is not None:
         router = Router.of_table(begin, confidence=CONFIDENCE)
     else:
-        noise = torch.Generator().manual_seed(seed)
+        noise = torch.Generator().manual_seed(training.seed)
         router = Router(torch.randn(shape, generator=noise))
     trainer = Trainer(router, space.prices, training)
-    if of_first((folder / CHECKPOINT).exists()):
+    if broadcast((folder / CHECKPOINT).exists()):
         trainer.load(folder / CHECKPOINT)
-        logger.info("%s: going on after run %d", folder, trainer.run)
+        logger.info("%s: continuing after run %d", folder, trainer.run)
     wait()
     denoisers = [PipelineDenoiser(pipe, call, space) for call in share_of_calls(calls)]
     for progress in trainer.train(denoisers, mean):
@@ -189,21 +188,21 @@ def train_router(
 
 
 def routed(router: Router, space: Space, compute: float) -> Schedule:
-    """The places of highest score that a share of the full run's work pays for, as a schedule.
+    """The schedule that computes by falling score until a share of the full run's work is spent.
 
-    It keeps the soft scores, from which `rebudgeted` cuts another share.
+    It keeps the scores, from which `rebudgeted` makes schedules for other shares.
 
     Raises:
         ConfigError: the share does not pay for one tick.
     """
     scores = router.scores().detach()
-    table = cut(scores, space.prices, space.budget(compute))
+    table = within_budget(scores, space.prices, space.budget(compute))
     kept = {"scores": scores.tolist(), "prices": space.prices, "rest": space.rest}
     return space.schedule(table, {"method": "router", "compute": compute, **kept})
 
 
 def rebudgeted(schedule: Schedule, compute: float) -> Schedule:
-    """A router's schedule for another share of the full run's work, from the soft scores that it keeps.
+    """A router's schedule for another share of the full run's work, from the scores that it keeps.
 
     Raises:
         ScheduleError: it was not made by a router.
@@ -212,14 +211,15 @@ def rebudgeted(schedule: Schedule, compute: float) -> Schedule:
     made = schedule.producer
     if "scores" not in made:
         raise ScheduleError(
-            "producer.scores: a router's schedule has them, and this is none: search another."
+            "producer.scores: missing, so this schedule is not a router's: search one for this share."
         )
     scores = torch.tensor(made["scores"])
-    table = cut(scores, made["prices"], budget_for(compute, len(scores), made["prices"], made["rest"]))
+    budget = budget_for(compute, len(scores), made["prices"], made["rest"])
+    table = within_budget(scores, made["prices"], budget)
     spent = float(share_of(table, made["prices"], made["rest"]))
     return replace(
         schedule,
-        table=marks_of(schedule.sites, table),
+        table=rows_of(schedule.sites, table),
         producer={**made, "compute": compute},
         measured={"compute_fraction": round(spent, 4)},
     )
@@ -227,7 +227,7 @@ def rebudgeted(schedule: Schedule, compute: float) -> Schedule:
 
 @contextmanager
 def _drawn(call: Call, draw: int) -> Iterator[None]:
-    """The call's generators are at the seeds of a draw for a while, and then back at their own."""
+    """Sets the call's generators to the seeds of a draw, and at the end back to their own."""
     own = [generator.initial_seed() for generator in generators(call)]
     try:
         for generator, seed in zip(generators(call), own, strict=True):
@@ -240,17 +240,18 @@ def _drawn(call: Call, draw: int) -> Iterator[None]:
 
 @contextmanager
 def _frozen(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Their parameters ask for no gradient for a while."""
-    asking = [p for module in modules for p in module.parameters() if p.requires_grad]
-    for parameter in asking:
+    """Switches the gradients of their parameters off, and at the end on again."""
+    trainable = [p for module in modules for p in module.parameters() if p.requires_grad]
+    for parameter in trainable:
         parameter.requires_grad_(False)
     try:
         yield
     finally:
-        for parameter in asking:
+        for parameter in trainable:
             parameter.requires_grad_(True)
 
 
 def _first(output: Any) -> Tensor:
+    """The first tensor of a denoiser's output."""
     found: Tensor = next(leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor))
     return found

@@ -1,6 +1,7 @@
-"""tune: finds how little may be computed for a quality, or how to place what a speed-up leaves, on the user's prompts."""
+"""tune: searches the ticks to compute on the user's prompts, for a quality or for a speed-up."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,42 +10,47 @@ import torch
 from torch import Tensor
 
 from diffcache.config import CacheConfig, RunFacts
-from diffcache.profiling.recording.calling import Call, calls_hash, frozen
+from diffcache.profiling.recording.calling import Call, calls_hash, calls_of, frozen, hold_out
 from diffcache.profiling.recording.full_runs import FullRuns
-from diffcache.recipes.budget import BudgetConfig, allowed, spread
+from diffcache.recipes.budget import BudgetConfig, allowed
 from diffcache.recipes.replay import ReplayConfig
-from diffcache.schedulers.allowance import Appointed
 from diffcache.schedulers.error_control import ErrorControl
 from diffcache.schedulers.errors import ConfigError, TargetError
-from diffcache.schedulers.schedule import ALL, Schedule
-from diffcache.schedulers.search.local import Ticks, local_search
+from diffcache.schedulers.schedule import ALL, Schedule, marks_of
+from diffcache.schedulers.search.local import TickList, local_search
 from diffcache.schedulers.steps import Decision
+from diffcache.schedulers.tick_budget import GivenTicks
+from diffcache.schedulers.ticks import spread
 
-CLOSE = 1.0
-"""So far above the quality that was asked for, in dB, nothing more is left out."""
+MARGIN = 1.0
+"""How far the PSNR may lie above the target, in dB, before guidance passes are left out. Our choice."""
 
-THINNED = 6
-"""So many guidance passes are tried to be left out for it."""
+PASSES = 6
+"""How many guidance passes are tried to be left out. Our choice; each try renders the held-out calls."""
 
 MOVES = 12
-"""So many placings with one tick less,"""
+"""Trials of the local search that looks for ticks with one tick less. Our choice."""
 
 TRIALS = 32
-"""and so many for a speed-up."""
+"""Trials of the local search for a speed-up. Our choice."""
 
 SKEWS = (1.0, 0.8, 0.65)
-"""Placings that a search starts from: even ones, and ones ever denser towards the end (powers of the share of ticks)."""
+"""Skews (see `spread`) of the ticks that the search for a speed-up starts with: even, and denser towards the end. Our choice."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlacedConfig(BudgetConfig):
-    """Computes these ticks, and chooses by what to reuse the others as error control does."""
+    """Computes given ticks, and chooses how to reuse the others as error control does.
+
+    Attributes:
+        ticks: that are computed.
+    """
 
     ticks: tuple[int, ...] = (0,)
     tail_steps: int = 0
 
     def scheduler(self, run: RunFacts) -> ErrorControl:
-        return Appointed(self.ticks, self.order, self.axis)
+        return GivenTicks(self.ticks, self.order, self.axis)
 
     def warmup(self, run: RunFacts) -> int:
         return 1
@@ -58,27 +64,31 @@ def tune(
     speedup: float | None = None,
     **call: Any,
 ) -> Schedule:
-    """Finds a schedule on some prompts and verifies it on others.
+    """Finds a schedule on some prompts, and checks it on others.
 
-    Every second prompt is kept apart: the other half says where ticks are best computed, and this one whether that is enough. For a
-    quality, the search begins with the fewest ticks at which `speedup=` keeps it, and goes on with one tick less as long as
-    single ticks can be moved so that it is kept. Single guidance passes are left out in the end, where a decibel is left over.
-    For a speed-up, a local search begins with the ticks that `speedup=` chooses and with regular ones, and moves single ticks;
-    what it finds is taken if it is better than these on the half that is kept apart too.
+    Every second prompt is held out. The search works on the other prompts, and its result is checked on the held-out ones.
+
+    For a quality, it starts with the fewest ticks at which `accelerate(speedup=)` keeps the quality. Then it computes one tick
+    less, moves single ticks until the quality is kept again, and repeats this as long as it succeeds. If the PSNR is then more
+    than a decibel above the target, single guidance passes are left out.
+
+    For a speed-up, a local search starts with the ticks that `accelerate(speedup=)` chooses and with regular ones, and moves
+    single ticks. Its result must be better than these on the held-out prompts, too.
 
     Args:
         pipe: a pipeline; it is plain afterwards.
         prompts: at least two: texts, or whole calls as keyword arguments (for pipelines without a prompt).
-        quality: median PSNR in dB to the full run that must be kept on the half that is kept apart.
-        speedup: or ticks of a run over computed ticks.
-        **call: what every call is given besides (`num_inference_steps`, `height`, ...). Prompt i is drawn with seed i.
+        quality: the median PSNR in dB to the full run that must be kept on the held-out prompts.
+        speedup: instead of a quality: all ticks over computed ticks.
+        **call: what every call gets as well (`num_inference_steps`, `height`, ...). Prompt i is drawn with seed i.
 
     Returns:
-        A schedule; `measured` holds its compute fraction and the PSNR on both halves.
+        A schedule. `measured` has its compute fraction, and the PSNR on both halves of the prompts.
 
     Raises:
-        ConfigError: not exactly one aim, fewer than two prompts, a speed-up below 1, or a quality that no reuse keeps.
-        TargetError: a denoiser without its pipeline.
+        ConfigError: neither or both of quality and speed-up are given, there are fewer than two prompts, the speed-up is below
+            1, or no reuse keeps the quality.
+        TargetError: the target is a denoiser without its pipeline.
     """
     if (quality is None) == (speedup is None) or isinstance(prompts, str) or len(prompts) < 2:
         raise ConfigError("tune() needs a list of at least two prompts, and either quality= or speedup=.")
@@ -87,8 +97,8 @@ def tune(
     if quality is not None and not isinstance(quality, (int, float)):
         raise ConfigError(f"quality={quality!r}: give a PSNR in dB, such as 35.0.")
     if speedup is not None:
-        BudgetConfig(speedup=speedup)  # refused before anything is rendered
-    tuner = Tuner(pipe, [_call(prompt, seed, call) for seed, prompt in enumerate(prompts)])
+        BudgetConfig(speedup=speedup)  # raises before anything is rendered
+    tuner = Tuner(pipe, calls_of(prompts, **call))
     if speedup is not None:
         return tuner.for_speedup(speedup)
     assert quality is not None
@@ -96,139 +106,142 @@ def tune(
 
 
 class Tuner:
-    """Aims at one pipeline and its prompts; what has been rendered for one aim is known to the next.
+    """Finds schedules for several aims on one pipeline. Each search reuses what the earlier ones rendered.
 
     Args:
         pipe: a pipeline; it is plain afterwards.
-        calls: every second one is kept apart.
+        calls: keyword arguments of each call, at least two; every second one is held out.
+
+    Attributes:
+        searched, held_out: full runs of both halves.
+        full: a schedule that computes everything.
+        ticks: length of a run.
     """
 
     def __init__(self, pipe: Any, calls: Sequence[Call]) -> None:
         self.calls = calls
-        self.seen, self.apart = FullRuns(pipe, calls[::2]), FullRuns(pipe, calls[1::2])
+        searched, held_out = hold_out(calls)
+        self.searched, self.held_out = FullRuns(pipe, searched), FullRuns(pipe, held_out)
         self.full = frozen(pipe, calls[0], BudgetConfig(speedup=1))
         self.ticks = self.full.num_ticks
         self._decided: dict[CacheConfig, tuple[Schedule, Tensor]] = {}
         self._reached: dict[tuple[bool, str], float] = {}
 
     def for_speedup(self, speedup: float) -> Schedule:
-        """The best placing of as many ticks as a speed-up allows, on the half that the search has not seen."""
+        """The best schedule with as many ticks as a speed-up allows, on the held-out calls."""
         count = allowed(self.ticks, speedup)
         online = self.online(count)
-        starts = [computed_ticks(online), *(spread(self.ticks, count, 1, skew) for skew in SKEWS)]
+        starts = [online.computed_ticks, *(spread(self.ticks, count, skew=skew) for skew in SKEWS)]
         found = local_search(starts, self.ticks, self._loss, TRIALS)
         regular = max(count - len(self.full.models) + 1, 1)  # each further denoiser computes its first call
-        placings = [online, self._placed(found.ticks), *(self.even(regular, order) for order in (1, 2, 0))]
-        best = max(placings, key=lambda placing: self.psnr(placing, apart=True))
+        schedules = [online, self._placed(found.ticks), *(self.even(regular, order) for order in (1, 2, 0))]
+        best = max(schedules, key=lambda schedule: self.psnr(schedule, held_out=True))
         return self._measured(best, {"speedup": speedup})
 
     def for_quality(self, quality: float) -> Schedule:
-        """The fewest ticks that keep a quality on the half that is kept apart.
+        """The fewest ticks that keep a quality on the held-out calls.
 
         Raises:
             ConfigError: no reuse keeps it.
         """
-        low, high = 1, self.ticks
-        while low < high:
-            middle = (low + high) // 2
-            kept = self.keeps(self.online(middle), quality)
-            low, high = (low, middle) if kept else (middle + 1, high)
-        if low == self.ticks:
+        counts = range(1, self.ticks)
+        fewest = bisect_left(counts, True, key=lambda count: self.keeps(self.online(count), quality))
+        if fewest == len(counts):
             raise ConfigError(f"no reuse keeps {quality} dB here: run the pipeline as it is.")
-        found = self.online(low)
+        found = self.online(counts[fewest])
         while (fewer := self._with_one_less(found, quality)) is not None:
             found = fewer
         return self._measured(self._thinned(found, quality), {"quality": quality})
 
     def online(self, count: int) -> Schedule:
-        """So many ticks, where `speedup=` computes them."""
+        """The schedule that `accelerate(speedup=)` decides on with so many ticks."""
         return self._decide(BudgetConfig(speedup=self.ticks / count))[0]
 
-    def psnr(self, schedule: Schedule, *, apart: bool = False) -> float:
-        """Median over the prompts of one half, in dB."""
-        key = apart, f"{schedule.table} {schedule.predictor}"
+    def psnr(self, schedule: Schedule, *, held_out: bool = False) -> float:
+        """Median PSNR over the calls of one half, in dB."""
+        key = held_out, f"{schedule.table} {schedule.predictor}"
         if key not in self._reached:
-            runs = self.apart if apart else self.seen
+            runs = self.held_out if held_out else self.searched
             self._reached[key] = runs.psnr(ReplayConfig(schedule=schedule))
         return self._reached[key]
 
     def even(self, count: int, order: int) -> Schedule:
-        """So many ticks, evenly spread, extrapolated with this order."""
-        return evenly(self.full, count, order)
+        """The schedule with `count` evenly spread ticks, extrapolated with this order."""
+        return even_schedule(self.full, count, order)
 
     def keeps(self, schedule: Schedule, quality: float) -> bool:
-        """On the half that is kept apart."""
-        return self.psnr(schedule, apart=True) >= quality
+        """Whether a schedule keeps a quality on the held-out calls."""
+        return self.psnr(schedule, held_out=True) >= quality
 
     def _with_one_less(self, schedule: Schedule, quality: float) -> Schedule | None:
-        """A placing of one tick less that keeps a quality; None where the search comes upon none."""
-        ticks = computed_ticks(schedule)
+        """A schedule with one tick less that keeps a quality; None if the search finds none."""
+        ticks = schedule.computed_ticks
         if len(ticks) < 3:
             return None
         crowded = _by_crowding(ticks)[0]
-        starts = [computed_ticks(self.online(len(ticks) - 1)), [tick for tick in ticks if tick != crowded]]
+        starts = [self.online(len(ticks) - 1).computed_ticks, [tick for tick in ticks if tick != crowded]]
         found = local_search(
             starts, self.ticks, self._loss, MOVES, lambda tried: self.keeps(self._placed(tried), quality)
         )
         placed = self._placed(found.ticks)
-        fewer = len(computed_ticks(placed)) < len(ticks)
+        fewer = len(placed.computed_ticks) < len(ticks)
         return placed if fewer and self.keeps(placed, quality) else None
 
     def _thinned(self, schedule: Schedule, quality: float) -> Schedule:
-        """Without the last guidance pass of ticks that the quality does not need."""
-        for tick in _by_crowding(computed_ticks(schedule))[:THINNED]:
-            if self.keeps(schedule, quality + CLOSE):
+        """A schedule without the last guidance pass of ticks that do not need it, while it is well above the quality."""
+        for tick in _by_crowding(schedule.computed_ticks)[:PASSES]:
+            if self.keeps(schedule, quality + MARGIN):
                 thinner = _without_last_pass(schedule, tick)
                 schedule = thinner if self.keeps(thinner, quality) else schedule
         return schedule
 
-    def _loss(self, ticks: Ticks) -> float:
-        """Of a placing: the mean over samples, which a few lucky ones move less than the median.
+    def _loss(self, ticks: TickList) -> float:
+        """Minus the mean PSNR with these ticks; a few lucky samples move it less than the median.
 
-        Infinite where more must be computed than was placed: a second denoiser's first call.
+        It is infinite if more must be computed than these ticks: the first call of a second denoiser.
         """
         schedule, psnrs = self._decide(PlacedConfig(ticks=ticks))
-        return -float(psnrs.mean()) if len(computed_ticks(schedule)) <= len(ticks) else math.inf
+        return -float(psnrs.mean()) if len(schedule.computed_ticks) <= len(ticks) else math.inf
 
-    def _placed(self, ticks: Ticks) -> Schedule:
+    def _placed(self, ticks: TickList) -> Schedule:
         return self._decide(PlacedConfig(ticks=ticks))[0]
 
     def _decide(self, config: CacheConfig) -> tuple[Schedule, Tensor]:
-        """What a method decides on the first half, and the PSNR of each sample there, in dB."""
+        """What a method decides on the searched half, and the PSNR of each sample there, in dB."""
         if config not in self._decided:
-            self._decided[config] = self.seen.decided(config)
+            self._decided[config] = self.searched.decided(config)
         return self._decided[config]
 
     def _measured(self, schedule: Schedule, aim: dict[str, float]) -> Schedule:
-        """A candidate with what it costs and gives."""
-        run = frozen(self.seen.pipe, self.calls[0], ReplayConfig(schedule=schedule))
+        """A schedule with its cost and its PSNR."""
+        run = frozen(self.searched.pipe, self.calls[0], ReplayConfig(schedule=schedule))
         measured = {
             "compute_fraction": run.measured["compute_fraction"],
             "psnr": round(self.psnr(schedule), 2),
-            "psnr_held_out": round(self.psnr(schedule, apart=True), 2),
+            "psnr_held_out": round(self.psnr(schedule, held_out=True), 2),
         }
         producer = {"method": "tune", **aim, "prompts": calls_hash(self.calls)}
         return replace(schedule, measured=measured, producer=producer)
 
 
-def evenly(full: Schedule, count: int, order: int) -> Schedule:
-    """A full run's schedule with so many ticks, evenly spread, extrapolated with this order, and hindsight."""
-    computed = set(spread(full.num_ticks, count, 1))
-    marks = "".join("#" if tick in computed else "-" for tick in range(full.num_ticks))
+def even_schedule(full: Schedule, count: int, order: int) -> Schedule:
+    """A schedule that computes `count` evenly spread ticks, extrapolates the others, and has hindsight.
+
+    Args:
+        full: the schedule of a full run.
+        count: how many ticks.
+        order: of the polynomial; 0 holds.
+    """
+    computed = set(spread(full.num_ticks, count))
+    marks = marks_of(tick in computed for tick in range(full.num_ticks))
     predictor = {
         "name": "polynomial", "order": order, "axis": "sigma", "basis": "output", "hindsight": True,
     }  # fmt: skip
     return replace(full, table={site: {ALL: marks} for site in full.models}, predictor=predictor)
 
 
-def computed_ticks(schedule: Schedule) -> list[int]:
-    """Those at which something is computed."""
-    ticks: list[int] = schedule.decisions.flatten(1).any(1).nonzero().flatten().tolist()
-    return ticks
-
-
 def _by_crowding(computed: Sequence[int]) -> list[int]:
-    """The computed ticks between the first and the last, those with the nearest neighbours first."""
+    """The computed ticks between the first and the last, by the distance of their neighbours from each other."""
     gaps = {
         tick: after - before
         for before, tick, after in zip(computed, computed[1:], computed[2:], strict=False)
@@ -237,7 +250,7 @@ def _by_crowding(computed: Sequence[int]) -> list[int]:
 
 
 def _without_last_pass(schedule: Schedule, tick: int) -> Schedule:
-    """The same with a straight line at this tick in the last guidance pass, if it is computed."""
+    """A schedule that predicts the last guidance pass of this tick by a straight line, if it computed it."""
 
     def marks(row: str) -> str:
         computes = row[tick] == Decision.COMPUTE.value
@@ -246,8 +259,3 @@ def _without_last_pass(schedule: Schedule, tick: int) -> Schedule:
     last = schedule.branches[-1]
     table = {site: {**rows, last: marks(rows[last])} for site, rows in schedule.table.items()}
     return replace(schedule, table=table)
-
-
-def _call(prompt: str | Call, seed: int, call: Call) -> Call:
-    given = {"prompt": prompt} if isinstance(prompt, str) else prompt
-    return {"generator": torch.Generator().manual_seed(seed), **call, **given}

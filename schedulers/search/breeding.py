@@ -1,7 +1,7 @@
-"""Breeding of tables: what NSGA-II does to make new candidates of old ones.
+"""Breeding of tables: how NSGA-II makes new candidates from old ones.
 
-A genome is a table [T, S] (ticks, sites), flattened row by row, so that a crossover exchanges stretches of time. All
-randomness comes from the generator that is handed in.
+The genome is a table [T, S] (ticks, sites), flattened row by row, so that a crossover exchanges stretches of time. All
+random numbers come from the generator that the caller passes.
 """
 
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.search.pareto import fitness
 
 ATTEMPTS = 20
+"""Matings for each child that is wanted, before breeding gives up finding new tables."""
 
 
 @dataclass(frozen=True)
@@ -20,13 +21,13 @@ class Breeding:
     """How children are made.
 
     Attributes:
-        crossover: probability that a mating exchanges genes; published (ECAD): 0.9.
-        points: cut points of the crossover; published: 4.
-        mutation: probability that a gene flips, for each gene of each child; None: one gene of a child on average.
-            (ECAD's "0.05" is the share of children that mutate at all, in a library that flips 1 / genes of them.)
+        crossover: probability that two parents exchange genes. Published (ECAD): 0.9.
+        points: cut points of the crossover. Published: 4.
+        mutation: probability that a gene flips, for each gene of each child. None: one gene of a child on average. ECAD's
+            "0.05" is another quantity: the share of children that mutate at all.
 
     Raises:
-        ConfigError: a value out of range.
+        ConfigError: a value is out of range.
     """
 
     crossover: float = 0.9
@@ -44,22 +45,22 @@ class Breeding:
     def children(
         self, parents: Tensor, scores: Tensor, count: int, seen: set[bytes], rng: torch.Generator
     ) -> Tensor:
-        """Bool [<= count, T, S]: new tables, none of them in `seen`; fewer where the search space is used up.
+        """Bool [<= count, T, S]: tables that are not in `seen`; fewer than `count` where too few new ones are found.
 
         Args:
             parents: bool [n, T, S].
             scores: [n, objectives].
-            count: how many are wanted.
-            seen: `key` of every table that need not come again.
-            rng: source of all randomness.
+            count: how many tables to make.
+            seen: the `key` of every table that is known already.
+            rng: generator of all random numbers.
         """
-        place = torch.empty(len(parents), dtype=torch.int64)
-        place[fitness(scores)] = torch.arange(len(parents))
+        rank = torch.empty(len(parents), dtype=torch.int64)
+        rank[fitness(scores)] = torch.arange(len(parents))
         found: dict[bytes, Tensor] = {}
         for _ in range(ATTEMPTS * count):
             if len(found) >= count:
                 break
-            for child in self._mate(parents[_tournament(place, rng)], parents[_tournament(place, rng)], rng):
+            for child in self._mate(parents[_tournament(rank, rng)], parents[_tournament(rank, rng)], rng):
                 if key(child) not in seen:
                     found.setdefault(key(child), child)
         return torch.stack(list(found.values())[:count]) if found else parents[:0]
@@ -75,7 +76,7 @@ class Breeding:
         return list(children)
 
     def _exchanged(self, genes: int, rng: torch.Generator) -> Tensor:
-        """Bool [genes]: every second stretch between the cut points."""
+        """Bool [genes]: True in every second stretch between the cut points."""
         cuts = torch.randperm(genes - 1, generator=rng)[: self.points] + 1
         crossed = torch.zeros(genes, dtype=torch.int64)
         crossed[cuts] = 1
@@ -83,11 +84,11 @@ class Breeding:
 
 
 def key(table: Tensor) -> bytes:
-    """What tells two tables apart."""
+    """The contents of a table, for looking it up in a set."""
     return table.numpy().tobytes()
 
 
-def _tournament(place: Tensor, rng: torch.Generator) -> int:
-    """The better of two that are drawn; `place` is each one's place in the order of fitness."""
-    drawn = torch.randint(len(place), (2,), generator=rng)
-    return int(drawn[place[drawn].argmin()])
+def _tournament(rank: Tensor, rng: torch.Generator) -> int:
+    """Draws two parents and returns the fitter one; `rank` is the position of each parent in the order of fitness."""
+    drawn = torch.randint(len(rank), (2,), generator=rng)
+    return int(drawn[rank[drawn].argmin()])

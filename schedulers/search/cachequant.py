@@ -1,4 +1,4 @@
-"""CacheQuant's dynamic programming schedule (DPS): one cached feature, groups of bounded length."""
+"""CacheQuant's dynamic programming schedule (DPS, arXiv 2503.01323), for one cached feature."""
 
 from torch import Tensor
 
@@ -7,16 +7,16 @@ from diffcache.schedulers.search.partition import Partitions
 
 
 def dps(drift: Tensor, interval: int) -> Tensor:
-    """The ticks to compute, bool [T], that hold best at about the cost of computing every `interval`-th.
+    """The ticks to compute, bool [T], at which holding errs least; about as many as every `interval`-th.
 
-    ceil(T / interval) groups of ceil(interval / 2) to 2 * interval ticks, as in CacheQuant (arXiv 2503.01323).
+    The run is cut into ceil(T / interval) groups of ceil(interval / 2) to 2 * interval ticks; each group computes its first.
 
     Args:
-        drift: [T, T], what `drift_of` returns; the published schedule uses "l1".
+        drift: [T, T], what `drift_of` returns. Published: by the "l1" metric.
         interval: mean distance between computed ticks.
 
     Raises:
-        ConfigError: an interval out of range, or one that leaves no schedule within the bounds.
+        ConfigError: the interval is out of range, or no cut keeps these bounds.
     """
     num_ticks = drift.shape[-1]
     if not 1 <= interval <= num_ticks:

@@ -1,6 +1,6 @@
-"""Drift: how far a site's feature has moved, at each tick, from what it was when it was computed.
+"""Drift: how far a site's feature is, at each tick, from what it was at an earlier tick.
 
-Letters in shapes: T ticks, S sites. A table [T, S] of bools says what is computed; all the rest is held.
+Letters in shapes: T ticks, S sites. A table, bool [T, S], says what is computed; all else is held.
 """
 
 from collections.abc import Callable
@@ -14,6 +14,7 @@ from diffcache.schedulers.errors import ConfigError
 Metric = Literal["l1", "mse", "cosine"]
 
 _EPS = 1e-12
+"""Smallest divisor of the cosine."""
 
 
 def _cosine(others: Tensor, head: Tensor) -> Tensor:
@@ -30,18 +31,18 @@ _DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def drift_of(features: Tensor, metric: Metric = "l1") -> Tensor:
-    """Distance of one site's feature at each tick to its feature at each earlier tick.
+    """The distance of one site's feature at each tick from its feature at each earlier tick.
 
     Args:
-        features: [T, ...] of one uncached run; batch and tokens are reduced with the rest.
-        metric: "l1" (mean absolute difference, CacheQuant's), "mse", or "cosine" (one minus the similarity, BAC's;
-            the only one of the three that is comparable between sites as it is).
+        features: [T, ...] of one uncached run; all dimensions but the first are reduced.
+        metric: "l1" (mean absolute difference, as in CacheQuant), "mse" (mean squared difference), or "cosine" (one minus the
+            cosine similarity, as in BAC). Only the cosine is comparable between sites.
 
     Returns:
-        float64 [T, T]: entry [a, t] is what holding a's feature costs at t; 0 where t <= a.
+        float64 [T, T]: entry [a, t] is the error at t if the feature of a is held; 0 where t <= a.
 
     Raises:
-        ConfigError: an unknown metric.
+        ConfigError: the metric is unknown.
     """
     if metric not in _DISTANCES:
         raise ConfigError(f"metric: {metric!r} is not one of {', '.join(_DISTANCES)}.")
@@ -53,7 +54,7 @@ def drift_of(features: Tensor, metric: Metric = "l1") -> Tensor:
 
 
 def heads_of(table: Tensor) -> Tensor:
-    """The tick whose feature each tick uses, int64 [..., T, S]: the last one at or before it that is computed.
+    """The tick whose feature each tick uses, int64 [..., T, S]: the last computed tick at or before it.
 
     Args:
         table: bool [..., T, S].
@@ -68,7 +69,7 @@ def heads_of(table: Tensor) -> Tensor:
 
 
 def staleness(table: Tensor, drifts: Tensor) -> Tensor:
-    """What a table pays at each tick and site for holding, float64 [..., T, S]; 0 where it computes.
+    """The error of holding at each tick and site of a table, float64 [..., T, S]; 0 where it computes.
 
     Args:
         table: bool [..., T, S].

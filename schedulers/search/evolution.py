@@ -1,31 +1,31 @@
-"""Evolution of tables (ECAD, arXiv 2506.15682): NSGA-II towards a front of quality and cost.
+"""Evolution of tables (ECAD, arXiv 2506.15682): NSGA-II searches the Pareto front of loss and cost.
 
-A loop of our own: the library that ECAD uses brings 280 MB of dependencies, calls another quantity its
-mutation rate, and checkpoints by pickle.
+The loop is our own: the library that ECAD uses needs 280 MB of dependencies, calls another quantity the mutation rate, and
+writes its checkpoints by pickle.
 """
 
-import json
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from diffcache.schedulers.errors import ConfigError, ScheduleError
+from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.search.breeding import Breeding, key
+from diffcache.schedulers.search.checkpoint import load_checkpoint, save_checkpoint
 from diffcache.schedulers.search.pareto import fitness, front
 
 Evaluate = Callable[[Tensor], Tensor]
-"""Tables, bool [n, T, S], to scores [n, 2]: loss and cost, both minimised. A batch, so that processes can share it."""
+"""From tables, bool [n, T, S], to scores [n, 2]: loss and cost, both minimised. It takes many, which processes can share."""
+
+KIND = "search"
+"""What checkpoints of it are called in their files."""
 
 
 class Screen(Protocol):
-    """Proposes the tables that are worth evaluating."""
+    """Chooses which new tables to evaluate."""
 
     def propose(self, search: "Evolution", rng: torch.Generator) -> Tensor:
         """Bool [n, T, S] of tables that the search has not evaluated."""
@@ -33,29 +33,29 @@ class Screen(Protocol):
 
 @dataclass(frozen=True)
 class Front:
-    """Tables that no other dominates, by rising loss: `tables` bool [n, T, S], `scores` [n, 2]."""
+    """Tables that no other dominates, by rising loss: `tables` bool [n, T, S] and `scores` [n, 2]."""
 
     tables: Tensor
     scores: Tensor
 
 
 class Evolution:
-    """A search that can be asked for tables, told their scores, saved, and resumed to the bit.
+    """An evolution of tables. It can be saved and resumed, and then finds the same to the bit.
 
     Args:
-        seeds: bool [n, T, S]: hand-made tables and those of dynamic programming; the first generation.
-        population: how many survive a generation. ECAD: 72, or 24 for large models.
-        children: how many are evaluated in one; None: as many as survive.
+        seeds: bool [n, T, S], the first generation: hand-made tables and those of dynamic programming.
+        population: how many tables survive a generation. ECAD: 72, or 24 for large models.
+        children: how many new tables a generation evaluates; None: as many as survive.
         breeding: how children are made.
-        seed: of all randomness.
+        seed: of all random numbers.
 
     Attributes:
-        tables: bool [n, T, S], all that was evaluated, in order.
+        tables: bool [n, T, S], all tables that were evaluated, in order.
         scores: float64 [n, 2], their losses and costs.
-        generation: how many have been told.
+        generation: how many generations were evaluated.
 
     Raises:
-        ConfigError: there is no seed, or one that reuses at the first tick; a population below 2.
+        ConfigError: there is no seed, a seed reuses at the first tick, or the population is below 2.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Evolution:
 
     @property
     def parents(self) -> Tensor:
-        """The population that lives, bool [n, T, S]."""
+        """The tables that survived the last generation, bool [n, T, S]."""
         return self.tables[self._parents]
 
     def knows(self, table: Tensor) -> bool:
@@ -95,21 +95,25 @@ class Evolution:
 
     @property
     def front(self) -> Front:
-        """The best of all that was evaluated."""
+        """The Pareto front of all tables that were evaluated."""
         best = front(self.scores)
         return Front(self.tables[best], self.scores[best])
 
     def generations(self, evaluate: Evaluate, screen: Screen | None = None) -> Iterator["Evolution"]:
-        """Runs on, and hands itself back after each generation: log, `save` and stop there.
+        """Evaluates one generation after another, and yields this search after each: to log it, `save` it, or stop.
 
-        Ends by itself when no unseen table can be bred.
+        It ends when no new table can be bred.
+
+        Args:
+            evaluate: scores tables.
+            screen: chooses the children; None: all that are bred are evaluated.
         """
         while len(tables := self.ask(screen)):
             self.tell(tables, evaluate(tables))
             yield self
 
     def ask(self, screen: Screen | None = None) -> Tensor:
-        """The next generation, bool [n, T, S]: the seeds first, then children that were never evaluated."""
+        """The tables to evaluate next, bool [n, T, S]: first the seeds, later children that were not evaluated before."""
         if not self.generation:
             return self._seeds
         if screen is not None:
@@ -118,10 +122,10 @@ class Evolution:
         return self.breeding.children(self.parents, scores, self.children, self._seen, self._rng)
 
     def tell(self, tables: Tensor, scores: Tensor) -> None:
-        """Takes the scores [n, 2] of what was asked for; the fittest of parents and children live on.
+        """Takes the scores [n, 2] of the tables that `ask` returned; the fittest of parents and children survive.
 
         Raises:
-            ConfigError: a score is missing, or not a number.
+            ConfigError: a score is missing or not finite.
         """
         if scores.shape != (len(tables), 2) or not bool(scores.isfinite().all()):
             raise ConfigError(f"scores: give a finite loss and cost for each of the {len(tables)} tables.")
@@ -134,7 +138,7 @@ class Evolution:
         self.generation += 1
 
     def save(self, path: Path) -> None:
-        """Writes everything that the search goes on from, at once: an interrupted write leaves the old file."""
+        """Writes everything that the search needs to continue. If this is interrupted, the old file stays."""
         settings = {
             "population": self.population,
             "children": self.children,
@@ -148,25 +152,16 @@ class Evolution:
             "seeds": self._seeds,
             "rng": self._rng.get_state(),
         }
-        part = path.with_suffix(".part")
-        save_file({k: t.contiguous() for k, t in tensors.items()}, part, {"search": json.dumps(settings)})
-        os.replace(part, path)
+        save_checkpoint(path, KIND, tensors, settings)
 
     @classmethod
     def load(cls, path: Path) -> "Evolution":
-        """A search as it was saved; it goes on as if it had never stopped.
+        """A search as it was saved. It finds what it would have found without the interruption.
 
         Raises:
-            ScheduleError: the file is not a whole checkpoint of a search.
+            ScheduleError: the file is damaged, or not a checkpoint of a search.
         """
-        try:
-            with safe_open(path, "pt") as file:
-                settings = json.loads((file.metadata() or {})["search"])
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-        except (SafetensorError, KeyError) as error:
-            raise ScheduleError(
-                f"{path}: not a checkpoint of a search, or damaged; begin a new search."
-            ) from error
+        tensors, settings = load_checkpoint(path, KIND)
         search = cls(
             tensors["seeds"],
             population=settings["population"],

@@ -1,7 +1,5 @@
-"""HarmoniCa (arXiv 2410.01723): a router is trained with the cache in the loop, tick after tick, on no images."""
+"""HarmoniCa (arXiv 2410.01723): training of a router with the cache in the denoising loop, without any images."""
 
-import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import exp
@@ -9,28 +7,34 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from diffcache.schedulers.errors import ConfigError, ScheduleError
+from diffcache.schedulers.search.checkpoint import load_checkpoint, save_checkpoint
 from diffcache.schedulers.search.router import Gates, Router
 
 _TINY = 1e-12
+"""Added to divisors."""
 
+KIND = "router"
+"""What checkpoints of a training are called in their files."""
 
 Learn = Callable[[int, Tensor, Tensor], None]
-"""Told of a tick, the teacher's output, and the student's with its gradient, each [batch, ...]."""
+"""Called with a tick, the teacher's output, and the student's output with its gradient, each [batch, ...]."""
 
 
 class Denoiser(Protocol):
-    """What the training needs of a frozen denoiser in its loop: one batch of calls, drawn anew at each run."""
+    """A frozen denoiser in its loop, as the training needs it: a batch of calls, with new random numbers in each run."""
 
     def run(self, draw: int, gates: Gates, learn: Learn | None) -> Tensor:
-        """Run number `draw` of the student, on the trajectory that it makes itself; returns what it ends with.
+        """A run of the student along its own trajectory; returns its final latents or pictures.
 
-        `gates.tick` follows the run, and each site's output goes through `gates(site, output, lane)`. At each denoiser
-        call after the first tick `learn` is told; None: no gradient is needed.
+        It sets `gates.tick` and passes the output of each site through `gates(site, output, key)`.
+
+        Args:
+            draw: number of the run, from which the random numbers follow.
+            gates: the student's cache.
+            learn: called at each denoiser call after the first tick; None: no gradient is needed.
         """
 
 
@@ -39,20 +43,21 @@ class Training:
     """How a router is trained.
 
     The loss at tick t is lambda_t * |teacher - student|^2 / |teacher|^2 (mean over samples) + beta * (compute share of the
-    scores at t), with the student on the trajectory that it made itself. lambda_t, the image error proxy, is how far the final latents
-    move when tick t is computed in full, in units of its mean. Published beta is a constant per model and run length
-    (7e-8 for DiT-XL/2 at 10 ticks), which says little about the compute that comes out: here beta follows a target.
+    scores at t). The student runs along its own trajectory. lambda_t, the image error proxy, is how far the final latents move
+    when tick t is computed in full, over its mean. The published beta is a constant for each model and run length (7e-8 for
+    DiT-XL/2 at 10 ticks), from which the resulting compute cannot be known. Here beta follows a target.
 
     Attributes:
-        target: compute share that the table shall have, of what all its places cost.
-        runs: denoising runs; published: 2000 of 10 ticks.
-        lr: of AdamW at the start, falling to zero in a straight line; published: 0.01 throughout.
-        proxy_every: runs between two measurements of lambda, each T + 1 student runs; published: 50.
-        beta: where beta begins, in units of the first run's mean distillation gradient (of the scores, times its weight).
-        pull: how fast log(beta) follows the difference of compute and target, for each run.
+        target: share of the cost of all sites that the table shall compute.
+        runs: denoising runs. Published: 2000 of 10 ticks.
+        lr: AdamW's learning rate at the start; it falls linearly to zero. Published: 0.01 throughout.
+        proxy_every: runs between two measurements of lambda, each of which takes T + 1 student runs. Published: 50.
+        beta: beta at the start, in units of the mean distillation gradient of the first run over the mean weight of the sites.
+        pull: how much log(beta) changes in a run, for each unit by which the compute exceeds the target.
+        seed: of the scores that a router starts with where no table is given.
 
     Raises:
-        ConfigError: a value out of range.
+        ConfigError: a value is out of range.
     """
 
     target: float
@@ -61,6 +66,7 @@ class Training:
     proxy_every: int = 50
     beta: float = 0.1
     pull: float = 0.1
+    seed: int = 0
 
     def __post_init__(self) -> None:
         if not 0 < self.target <= 1:
@@ -69,7 +75,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a training stands after a run: mean distillation loss, compute share of the table, beta."""
+    """State of a training after a run: mean distillation loss, compute share of the table, and beta."""
 
     run: int
     loss: float
@@ -78,16 +84,16 @@ class Progress:
 
 
 class Trainer:
-    """A training that can be saved, and goes on to the bit. The router is updated once after each run.
+    """A training that updates the router once after each run. It can be saved and resumed, and then ends the same to the bit.
 
     Args:
-        router: where it begins, trained in place; a table of dynamic programming shortens the way (`Router.of_table`).
+        router: trained in place. One that starts at a table of dynamic programming (`Router.of_table`) needs fewer runs.
         prices: cost of computing each site once.
-        training: see there.
+        training: settings.
 
     Attributes:
-        run: how many are done.
-        beta: weight of the compute share in the next one.
+        run: how many runs are done.
+        beta: weight of the compute share in the next run.
     """
 
     def __init__(self, router: Router, prices: Sequence[int], training: Training) -> None:
@@ -102,42 +108,33 @@ class Trainer:
     def train(
         self, denoisers: Sequence[Denoiser], average: Callable[[Tensor], Tensor] = lambda tensor: tensor
     ) -> Iterator[Progress]:
-        """Trains to the end, and says after each run where it stands: log, `save` and stop there.
+        """Trains to the end, and yields the progress after each run: to log it, `save`, or stop.
 
         Args:
-            denoisers: what one draw is made of. Their own parameters are not touched.
-            average: mean over the processes that train together, each on as many denoisers of its own.
+            denoisers: the batches of each run. Their own parameters do not change.
+            average: mean over the processes that train together, each with as many denoisers.
         """
         while self.run < self.training.runs:
             yield self._train_once(denoisers, average)
 
     def save(self, path: Path) -> None:
-        """Writes everything that the training goes on from, at once: an interrupted write leaves the old file."""
+        """Writes everything that the training needs to continue. If this is interrupted, the old file stays."""
         settings = {"run": self.run, "beta": self.beta, "threshold": self.router.threshold}
         state = self._optimiser.state_dict()["state"].get(0, {})
         tensors = {"logits": self.router.logits.detach(), "proxy": self._proxy, **state}
-        part = path.with_suffix(".part")
-        save_file(
-            {k: t.contiguous().clone() for k, t in tensors.items()}, part, {"router": json.dumps(settings)}
-        )
-        os.replace(part, path)
+        save_checkpoint(path, KIND, tensors, settings)
 
     def load(self, path: Path) -> None:
-        """Takes over what was saved by a training of the same router and settings.
+        """Continues a saved training of the same router and settings.
 
         Raises:
-            ScheduleError: the file is not a whole checkpoint of a router of this shape.
+            ScheduleError: the file is damaged, or not a checkpoint of a router of this shape.
         """
-        try:
-            with safe_open(path, "pt") as file:
-                settings = json.loads((file.metadata() or {})["router"])
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-            logits, self._proxy = tensors.pop("logits"), tensors.pop("proxy")
-            if logits.shape != self.router.logits.shape:
-                raise KeyError("logits")
-        except (SafetensorError, KeyError) as error:
-            raise ScheduleError(f"{path}: not a checkpoint of this router; begin a new training.") from error
-        self.run, self.beta = settings["run"], settings["beta"]
+        tensors, settings = load_checkpoint(path, KIND)
+        logits, proxy = tensors.pop("logits"), tensors.pop("proxy")
+        if logits.shape != self.router.logits.shape:
+            raise ScheduleError(f"{path}: not a checkpoint of this router; begin a new training.")
+        self.run, self.beta, self._proxy = settings["run"], settings["beta"], proxy
         self.router.threshold = settings["threshold"]
         self.router.logits.data.copy_(logits)
         groups = self._optimiser.state_dict()["param_groups"]
@@ -169,9 +166,9 @@ class Trainer:
 def image_error_proxy(
     router: Router, denoisers: Sequence[Denoiser], draw: int, average: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """lambda, [T]: squared change of what a run ends with when one tick more is computed in full, over its mean.
+    """lambda, [T]: how far a run's end moves when one more tick is computed in full: the squared change over its mean.
 
-    As the paper defines it; its code measures how it changes when ticks join the router one after the other.
+    This is the paper's definition. The published code measures the change when ticks join the router one after the other.
     """
     scores = router.scores()
 
@@ -189,7 +186,7 @@ def image_error_proxy(
 def _run(
     scores: Tensor, threshold: float, denoiser: Denoiser, draw: int, proxy: Tensor
 ) -> tuple[Tensor, float]:
-    """One student run: the distillation's gradient with respect to the scores, and its mean loss."""
+    """One student run: the gradient of the distillation loss with respect to the scores, and the mean loss."""
     leaf = scores.detach().requires_grad_()
     losses: list[float] = []
 
@@ -200,7 +197,7 @@ def _run(
         losses.append(float(distilled.detach()))
         if distilled.requires_grad:
             weight = float(proxy[tick])
-            (weight * distilled).backward(retain_graph=True)  # type: ignore[no-untyped-call]  # held: leads back too
+            (weight * distilled).backward(retain_graph=True)  # type: ignore[no-untyped-call]  # held values share the graph
 
     denoiser.run(draw, Gates(leaf, threshold), learn)
     gradient = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad

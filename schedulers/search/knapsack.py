@@ -10,6 +10,7 @@ from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.search.partition import Partitions
 
 GRID = 10_000
+"""Steps of the budget in the dynamic programme; prices are rounded up to them where they have no larger common divisor."""
 
 
 def allocate(
@@ -19,21 +20,23 @@ def allocate(
     longest: int | None = None,
     weights: Tensor | None = None,
 ) -> Tensor:
-    """The table, bool [T, S], with the least total drift that a budget can pay for.
+    """The table, bool [T, S], of least total drift within a budget.
 
-    Each site's best schedule for every number of computed ticks comes from `Partitions`; which number each gets is
-    decided together. It assumes that the errors of sites add up. Exact where the prices' greatest common divisor is
-    at least 1 / 10000 of the budget; else prices are rounded up to that grid, so the budget is never exceeded.
+    `Partitions` has the best schedule of each site for every number of computed ticks. This chooses the number of each site,
+    so that the sum of their drifts is least: it assumes that the errors of sites add up. The result is exact if the greatest
+    common divisor of the prices is at least 1 / 10000 of the budget. Otherwise prices are rounded up to that grid, so that the
+    budget is never exceeded.
 
     Args:
-        drifts: [S, T, T]; entry [s, a, t] is what holding a's feature costs site s at t.
-        prices: cost of computing each site once, in whole MACs (or any other unit, such as microseconds).
+        drifts: [S, T, T]; entry [s, a, t] is the error of site s at t if the feature of a is held.
+        prices: cost of computing each site once, in whole MACs or any other unit.
         budget: cost of the whole run, in the same unit.
-        longest: longest group in ticks (None: T); with it long runs cost O(S T^2 longest), not O(S T^3).
-        weights: [S], how much a site's drift matters; None: all alike.
+        longest: the longest group in ticks; None: T. The work is O(S T^2 longest).
+        weights: [S], how much the drift of each site matters; None: all alike.
 
     Raises:
-        ConfigError: the budget does not pay for every site once (`longest` may need more), or a price is not positive.
+        ConfigError: the budget does not pay for computing each site once (with `longest`, as often as that needs), or a price
+            is not positive.
     """
     if min(prices) < 1:
         raise ConfigError("prices: each must be a positive whole number.")
@@ -54,9 +57,14 @@ def allocate(
 
 
 def _choose(costs: Tensor, offers: Sequence[Tensor], capacity: int) -> list[int] | None:
-    """The number of groups for each site (costs [S, K], offers S x [K]); None where nothing fits.
+    """The number of groups of each site; None where no choice fits.
 
-    least[u] is the least cost of the sites so far when they use at most u units.
+    least[u] is the least drift of the sites so far if they pay at most u units.
+
+    Args:
+        costs: [S, K], the drift of each site with 1, ..., K groups.
+        offers: for each site [K], what these groups cost in units.
+        capacity: units that may be spent.
     """
     least = torch.zeros(capacity + 1, dtype=torch.float64)
     taken = torch.zeros(len(offers), capacity + 1, dtype=torch.int64)

@@ -1,6 +1,6 @@
-"""Local search over the ticks that a schedule computes: one is moved at a time, and what lowers the loss is kept.
+"""Local search over the ticks that a schedule computes: it moves one tick at a time and keeps what lowers the loss.
 
-For losses that must be rendered: it asks for few, and needs no gradient and no model of them.
+It is for losses that are expensive, such as those of rendered pictures: it needs few of them, no gradient, and no model.
 """
 
 from collections import Counter
@@ -10,67 +10,66 @@ from typing import NamedTuple
 
 from diffcache.schedulers.errors import ConfigError
 
-Ticks = tuple[int, ...]
-"""What is computed, by rising number; all other ticks of the run are reused."""
+TickList = tuple[int, ...]
+"""The computed ticks of a run by rising number; all others are reused."""
 
 
 class Found(NamedTuple):
-    """What a local search ends with.
+    """The result of a local search.
 
     Attributes:
-        ticks: those of least loss among all that were tried.
-        loss: theirs.
-        trials: how many sets of ticks were tried, the starts included.
+        ticks: the list of ticks of least loss.
+        loss: of these ticks.
+        trials: how many lists were tried, the starts included.
     """
 
-    ticks: Ticks
+    ticks: TickList
     loss: float
     trials: int
 
 
 class _Move(NamedTuple):
-    """One tick computed in place of another."""
+    """Computes the tick `added` instead of the tick `removed`."""
 
-    taken: int
-    given: int
+    removed: int
+    added: int
 
     @property
     def distance(self) -> int:
-        return abs(self.taken - self.given)
+        return abs(self.removed - self.added)
 
 
 def local_search(
     starts: Iterable[Iterable[int]],
     num_ticks: int,
-    loss: Callable[[Ticks], float],
+    loss: Callable[[TickList], float],
     trials: int,
-    until: Callable[[Ticks], bool] = lambda ticks: False,
+    until: Callable[[TickList], bool] = lambda ticks: False,
 ) -> Found:
-    """Looks for as many ticks of less loss, from the best of some starts; never worse than that.
+    """Searches for ticks of less loss, as many as the best of some starts has. The result is no worse than that start.
 
-    A trial computes one other tick in place of one that is computed; the first tick stays. Moves that have not failed yet
-    come first, then short ones before long ones (which swap ticks far apart), and of equally long ones those that leave
-    the largest gaps smallest. What lowers the loss is gone on from at once. No set of ticks is tried twice, so that the
-    search ends early where no move is left: there the ticks are the best of all that differ by one.
+    A trial computes another tick instead of one that is computed; the first tick stays. Moves that have not failed yet are
+    tried first, then short ones before long ones, and of equally long ones those after which the gaps are most even. The search
+    continues from ticks that lower the loss as soon as it finds them. It tries nothing twice, and ends early if no move is left:
+    then no ticks that differ by one move are better.
 
     Args:
-        starts: sets of computed ticks; each is a trial, in this order.
-        num_ticks: of the run.
-        loss: of a set of ticks; asked for once for each.
-        trials: how often it is asked at most.
-        until: asked of the best start, and of whatever is better than all before it; where it says so, the search ends.
+        starts: lists of computed ticks; each is a trial, in this order.
+        num_ticks: length of the run.
+        loss: of a list of ticks; called once for each.
+        trials: how often it is called at most.
+        until: called for the best start, and for each list that is better than all before; the search ends where it is true.
 
     Raises:
-        ConfigError: no start or no trial, a start that reuses the first tick or lies outside of the run, or a loss that is
-            not a number.
+        ConfigError: there is no start or no trial, a start reuses the first tick or leaves the run, or a loss is not a number.
     """
-    begun = list(dict.fromkeys(tuple(sorted(set(start))) for start in starts))
-    if not begun or trials < 1:
+    first = list(dict.fromkeys(tuple(sorted(set(start))) for start in starts))
+    if not first or trials < 1:
         raise ConfigError("local search: give at least one start and one trial.")
-    for start in begun:
+    for start in first:
         if not start or start[0] != 0 or start[-1] >= num_ticks:
             raise ConfigError(f"starts: {start} must compute tick 0, and none beyond tick {num_ticks - 1}.")
-    losses = {ticks: _number(loss(ticks)) for ticks in begun[:trials]}
+    losses = {ticks: _number(loss(ticks)) for ticks in first[:trials]}
     best = min(losses, key=losses.__getitem__)
     failures: Counter[_Move] = Counter()
     done = until(best)
@@ -92,20 +91,20 @@ def local_search(
 
 def _number(loss: float) -> float:
     if isnan(loss):
-        raise ConfigError("loss: not a number, so that nothing can be better; look at what is rendered.")
+        raise ConfigError("loss: not a number, so nothing can be compared with it; look at what is rendered.")
     return loss
 
 
-def _moves(ticks: Ticks, num_ticks: int) -> Iterator[_Move]:
+def _moves(ticks: TickList, num_ticks: int) -> Iterator[_Move]:
     reused = sorted(set(range(num_ticks)) - set(ticks))
-    return (_Move(taken, given) for taken in ticks[1:] for given in reused)
+    return (_Move(removed, added) for removed in ticks[1:] for added in reused)
 
 
-def _moved(ticks: Ticks, move: _Move) -> Ticks:
-    return tuple(sorted({*ticks, move.given} - {move.taken}))
+def _moved(ticks: TickList, move: _Move) -> TickList:
+    return tuple(sorted({*ticks, move.added} - {move.removed}))
 
 
-def _unevenness(ticks: Ticks, num_ticks: int) -> int:
-    """Sum of the squared distances between computed ticks; the largest count most."""
+def _unevenness(ticks: TickList, num_ticks: int) -> int:
+    """The sum of squared distances between computed ticks, least where they are even."""
     ends = (*ticks[1:], num_ticks)
     return sum((end - tick) ** 2 for tick, end in zip(ticks, ends, strict=True))

@@ -1,11 +1,11 @@
-"""Pareto order of scores: ranks, crowding, front, hypervolume. All objectives are minimised."""
+"""Pareto order of scores: ranks, crowding distance, front and hypervolume. All objectives are minimised."""
 
 import torch
 from torch import Tensor
 
 
 def ranks(scores: Tensor) -> Tensor:
-    """Non-dominated sorting (NSGA-II, Deb et al. 2002): int64 [n], 0 for the front, 1 for the front of the rest, ...
+    """Non-dominated sorting (NSGA-II, Deb et al. 2002): int64 [n], 0 for the front, 1 for the front of the others, ...
 
     Args:
         scores: [n, objectives].
@@ -22,7 +22,7 @@ def ranks(scores: Tensor) -> Tensor:
 
 
 def crowding(scores: Tensor) -> Tensor:
-    """Crowding distance among the scores of one front, float64 [n]; infinite at its ends.
+    """Crowding distance of the scores of one front, float64 [n]; infinite at both ends.
 
     Args:
         scores: [n, objectives].
@@ -38,7 +38,7 @@ def crowding(scores: Tensor) -> Tensor:
 
 
 def fitness(scores: Tensor) -> Tensor:
-    """The order in which NSGA-II prefers, int64 [n]: indices by rank, then by falling crowding distance."""
+    """NSGA-II's order of preference, int64 [n]: indices by rising rank, then by falling crowding distance."""
     rank = ranks(scores)
     distance = torch.zeros(len(scores), dtype=torch.float64)
     for level in range(int(rank.max()) + 1):
@@ -48,7 +48,7 @@ def fitness(scores: Tensor) -> Tensor:
 
 
 def front(scores: Tensor) -> Tensor:
-    """Indices of the scores that no other dominates, by the first objective; equal scores count once."""
+    """Indices of the scores that no other dominates, by the first objective; of equal scores one."""
     best = (ranks(scores) == 0).nonzero().flatten()
     best = best[scores[best, 0].argsort(stable=True)]
     fresh = torch.ones(len(best), dtype=torch.bool)
@@ -57,11 +57,11 @@ def front(scores: Tensor) -> Tensor:
 
 
 def hypervolume(scores: Tensor, reference: Tensor) -> float:
-    """The area that two objectives dominate below a reference point.
+    """The area that scores of two objectives dominate below a reference point.
 
     Args:
-        scores: [n, 2].
-        reference: [2]; scores that are not below it in both objectives count nothing.
+        scores: [n, 2]. Scores that are not below the reference in both objectives do not count.
+        reference: [2].
     """
     inside = scores[(scores < reference).all(-1)].double()
     if not len(inside):

@@ -1,7 +1,7 @@
-"""The dynamic programme that all schedule searches share: where to compute when the rest is held.
+"""The dynamic programme of the schedule searches: which ticks to compute if the others are held.
 
-The ticks of a site are cut into groups; the first tick of a group computes and the rest of it holds. With prefix sums a
-group's cost is read off in O(1), and K groups of at most L ticks cost O(K T L) for each site; all sites go together.
+It cuts the ticks of a site into groups, each of which computes its first tick and holds the others. Prefix sums give the
+cost of a group in O(1), so K groups of at most L ticks take O(K T L) for each site. All sites are solved at once.
 """
 
 import torch
@@ -11,21 +11,21 @@ from diffcache.schedulers.errors import ConfigError
 
 
 class Partitions:
-    """The best ways to cut T ticks into 1, 2, ..., `most` groups, for each of S sites.
+    """The best cuts of T ticks into 1, 2, ..., `most` groups, for each of S sites.
 
-    Minimises sum over groups of sum_{t in group} drift[head, t]. This is CacheQuant's objective, and BAC's with
-    drift = 1 - similarity.
+    The cost of a cut is sum over its groups of sum_{t in group} drift[head, t], where the head is the group's first tick. This
+    is CacheQuant's objective, and with drift = 1 - similarity BAC's.
 
     Args:
-        drifts: [S, T, T]; entry [s, a, t] is what holding a's feature costs site s at t.
-        most: largest number of groups that will be asked for; T is enough for every one.
-        shortest, longest: bounds on a group's length in ticks; None: no bound.
+        drifts: [S, T, T]; entry [s, a, t] is the error of site s at t if the feature of a is held.
+        most: the largest number of groups, at most T.
+        shortest, longest: bounds of a group's length in ticks; None: no bound.
 
     Attributes:
-        costs: float64 [S, most + 1]; entry [s, k] is the least cost with k groups, infinite where none fits.
+        costs: float64 [S, most + 1]; entry [s, k] is the least cost with k groups, infinite where no cut keeps the bounds.
 
     Raises:
-        ConfigError: bounds or `most` out of range.
+        ConfigError: `most` or the bounds are out of range.
     """
 
     def __init__(self, drifts: Tensor, most: int, shortest: int = 1, longest: int | None = None) -> None:
@@ -40,10 +40,13 @@ class Partitions:
         self._solve(drifts.double(), most, shortest, longest)
 
     def table(self, groups: list[int]) -> Tensor:
-        """Bool [T, S], True where computed, with so many groups for each site.
+        """The best table, bool [T, S].
+
+        Args:
+            groups: the number of groups of each site, which is the number of ticks that it computes.
 
         Raises:
-            ConfigError: no cut into that many groups keeps the bounds.
+            ConfigError: no cut into so many groups keeps the bounds.
         """
         table = torch.zeros(self.num_ticks, len(self.costs), dtype=torch.bool)
         for site, count in enumerate(groups):
@@ -60,7 +63,7 @@ class Partitions:
         return table
 
     def _solve(self, drifts: Tensor, most: int, shortest: int, longest: int) -> None:
-        """best[k, n] = min over j of best[k - 1, j] + cost of the group j .. n - 1; `_head` keeps the j."""
+        """best[k, n] = min over j of best[k - 1, j] + cost of the group j .. n - 1; `_head` holds these j."""
         sites, ticks = drifts.shape[0], self.num_ticks
         ends = torch.arange(1, ticks + 1)
         heads = ends.unsqueeze(1) - torch.arange(shortest, longest + 1)  # [T, L]
@@ -74,7 +77,7 @@ class Partitions:
         self.costs = torch.full((sites, most + 1), torch.inf, dtype=torch.float64)
         self._head = torch.zeros(most + 1, sites, ticks + 1, dtype=torch.int32)
         for k in range(1, most + 1):
-            least, choice = (best[:, heads] + paid).min(-1)  # the shortest group where several are best
+            least, choice = (best[:, heads] + paid).min(-1)  # of several best groups the shortest
             best = torch.cat([torch.full((sites, 1), torch.inf, dtype=torch.float64), least], 1)
             self._head[k, :, 1:] = heads.expand(sites, -1, -1).gather(-1, choice.unsqueeze(-1)).squeeze(-1)
             self.costs[:, k] = best[:, ticks]

@@ -1,4 +1,4 @@
-"""The learned router: a score for each tick and site, the gate that trains it, and its export to a table."""
+"""The learned router: a score for each tick and site, the gates that train it, and its export to a table."""
 
 from collections.abc import Hashable, Sequence
 
@@ -8,20 +8,20 @@ from torch import Tensor, nn
 from diffcache.schedulers.errors import ConfigError
 
 BOUND = 5.0
-"""Logits stay within plus and minus this."""
+"""Largest absolute value of a logit, as published."""
 
 
 class Router(nn.Module):
     """Scores r = sigmoid(logits), [T, S], that do not depend on the input; a site is computed where r > threshold.
 
-    The first tick is always computed. Rows are in the order of execution (the published code's run backwards).
+    The first tick is always computed. Rows are in the order of execution; in the published code they are in reverse.
 
     Args:
-        logits: [T, S]; published: drawn from a standard normal distribution.
-        threshold: published: 0.1, for soft mixing.
+        logits: [T, S]. Published: drawn from a standard normal distribution.
+        threshold: Published: 0.1, for soft mixing.
 
     Raises:
-        ConfigError: a threshold that is not between 0 and 1.
+        ConfigError: the threshold is not between 0 and 1.
     """
 
     def __init__(self, logits: Tensor, threshold: float = 0.5) -> None:
@@ -33,44 +33,40 @@ class Router(nn.Module):
 
     @classmethod
     def of_table(cls, table: Tensor, threshold: float = 0.5, confidence: float = 2.5) -> "Router":
-        """A router that begins at a table, bool [T, S]: its logits stand that far on either side of the threshold."""
+        """A router with this table, bool [T, S]: its logits are `confidence` above or below the threshold's."""
         return cls(torch.where(table, confidence, -confidence) + _logit(threshold), threshold)
 
     def scores(self) -> Tensor:
-        """r, [T, S]: the soft scores, from which another budget can be cut later."""
+        """r, [T, S]. `within_budget` makes tables of other budgets from them."""
         return torch.cat([torch.ones_like(self.logits[:1]), self.logits[1:].sigmoid()])
 
     def table(self) -> Tensor:
         """What is computed, bool [T, S]."""
         return self.scores().detach() > self.threshold
 
-    def table_within(self, prices: Sequence[int], budget: int) -> Tensor:
-        """What a budget pays for, see `cut`."""
-        return cut(self.scores().detach(), prices, budget)
-
     @torch.no_grad()
     def clamp_(self) -> None:
-        """Brings the logits back within their bound; called after every update."""
+        """Brings the logits back within `BOUND`; called after every update."""
         self.logits.clamp_(-BOUND, BOUND)
 
 
 class Gates:
-    """The cache in the training loop: what each site holds during one run of a student.
+    """The cache of a student in training: what each site holds during one run.
 
-    Call it with what a site has just computed, before the gate of its residual, and with what tells apart the several
-    tensors of one site (guidance passes, streams). It returns that or what is held, as
-    inference will, and lends the score the gradient of r * fresh + (1 - r) * held (straight-through). The published code
-    mixes softly in training and thresholds afterwards, so that it trains another network than it exports; and it
-    holds a detached value, so that a refresh is credited with its own tick alone. Here what is held stays connected to
-    the score that refreshed it, though to nothing before that.
+    A gate takes what its site has just computed, and returns this or the held value, exactly as inference will. The score gets
+    the gradient of r * fresh + (1 - r) * held (a straight-through estimator). Two things differ from the published code:
+
+    - It mixes both values in training and applies the threshold afterwards, so it trains another network than it exports.
+    - It detaches held values, so a refresh gets the gradient of its own tick only. Here a held value keeps the gradient to the
+      score that refreshed it, but to nothing before that.
 
     Args:
         scores: [T, S], differentiable.
         threshold: as the router's.
-        forced: a tick at which everything is computed, besides the first.
+        forced: a tick at which everything is computed; the first always is.
 
     Attributes:
-        tick: where the run stands; whoever runs it sets it.
+        tick: the tick of the run. The loop sets it.
     """
 
     def __init__(self, scores: Tensor, threshold: float, forced: int | None = None) -> None:
@@ -80,21 +76,28 @@ class Gates:
         self._forced = forced
         self._held: dict[tuple[int, Hashable], Tensor] = {}
 
-    def __call__(self, site: int, fresh: Tensor, lane: Hashable = None) -> Tensor:
-        held = self._held.get((site, lane))
+    def __call__(self, site: int, fresh: Tensor, key: Hashable = None) -> Tensor:
+        """What the run continues with.
+
+        Args:
+            site: index of the site.
+            fresh: what it has just computed, before the gate of its residual.
+            key: tells apart the tensors of one site, such as those of several guidance passes or streams.
+        """
+        held = self._held.get((site, key))
         if held is None or self.tick == self._forced:
-            self._held[site, lane] = fresh.detach()
+            self._held[site, key] = fresh.detach()
             return fresh
         score = self._scores[self.tick, site].to(fresh.dtype)
-        lent = (score - score.detach()) * (fresh - held).detach()  # zero, with a gradient
+        gradient = (score - score.detach()) * (fresh - held).detach()  # zero, but it carries the gradient
         if not self._computes[self.tick][site]:
-            return held + lent
-        self._held[site, lane] = fresh.detach() + lent
-        return fresh + lent
+            return held + gradient
+        self._held[site, key] = fresh.detach() + gradient
+        return fresh + gradient
 
 
-def cut(scores: Tensor, prices: Sequence[int], budget: int) -> Tensor:
-    """The places of highest score that a budget pays for, bool [T, S], in the order of their scores.
+def within_budget(scores: Tensor, prices: Sequence[int], budget: int) -> Tensor:
+    """The table, bool [T, S], that computes by falling score until the budget is spent.
 
     Args:
         scores: [T, S], 1 at the first tick.

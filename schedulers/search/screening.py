@@ -1,5 +1,6 @@
-"""Screening: many tables are bred and judged by a model, and only the few that promise most are evaluated."""
+"""Screening: a model scores many new tables, and only the few best of them are evaluated."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,37 +12,36 @@ from diffcache.schedulers.search.evolution import Evolution
 from diffcache.schedulers.search.pareto import fitness, front, hypervolume
 
 
-class Model(Protocol):
-    """Foretells scores [n, 2] of tables, bool [n, T, S]."""
+class Surrogate(Protocol):
+    """A model of the scores."""
 
-    def fit(self, tables: Tensor, scores: Tensor) -> None: ...
-
-    def predict(self, tables: Tensor) -> Tensor: ...
+    def fit(self, tables: Tensor, scores: Tensor) -> Callable[[Tensor], Tensor]:
+        """Learns from tables, bool [n, T, S], and their scores [n, 2]; returns what predicts the scores of tables."""
 
 
 @dataclass(frozen=True)
 class Screening:
-    """Evolves the parents by the model's word, then proposes what adds most to the front that was really evaluated.
+    """Evolves the parents by predicted scores, then proposes the tables that add most to the evaluated front.
 
     Attributes:
-        model: fitted anew to everything evaluated so far, each time.
-        generations: of the evolution by the model. With more of them it goes where the model errs to its favour.
-        population: of the same.
+        surrogate: predicts scores. Each proposal fits it again, to all tables that were evaluated.
+        generations: of the evolution by predicted scores. With more it finds tables whose scores are predicted too well.
+        population: of that evolution.
     """
 
-    model: Model
+    surrogate: Surrogate
     generations: int = 2
     population: int = 48
 
     def propose(self, search: Evolution, rng: torch.Generator) -> Tensor:
-        """Bool [<= search.children, T, S] of tables that the search has not evaluated."""
-        self.model.fit(search.tables, search.scores)
+        """Bool [<= search.children, T, S]: tables that the search has not evaluated."""
+        predict = self.surrogate.fit(search.tables, search.scores)
         pool = search.parents
-        scores = self.model.predict(pool)
+        scores = predict(pool)
         for _ in range(self.generations):
             children = search.breeding.children(pool, scores, self.population, {key(t) for t in pool}, rng)
             pool = torch.cat([pool, children])
-            scores = torch.cat([scores, self.model.predict(children)])
+            scores = torch.cat([scores, predict(children)])
             fittest = fitness(scores)[: self.population]
             pool, scores = pool[fittest], scores[fittest]
         fresh = torch.tensor([not search.knows(table) for table in pool])
@@ -49,7 +49,7 @@ class Screening:
 
 
 def _best_additions(known: Tensor, offered: Tensor, count: int) -> list[int]:
-    """Indices of the offered scores that, one after the other, add most hypervolume to the known ones."""
+    """Indices of the offered scores that add most hypervolume to the known ones, chosen one after the other."""
     reference = known.max(0).values
     best = known[front(known)]
     left = list(range(len(offered)))

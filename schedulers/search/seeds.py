@@ -1,4 +1,4 @@
-"""Hand-made tables, bool [T, S]: where a search begins, and what it must beat."""
+"""Hand-made tables, bool [T, S], from which searches start and which they must beat."""
 
 from collections.abc import Sequence
 
@@ -9,10 +9,10 @@ from diffcache.schedulers.errors import ConfigError
 
 
 def every(num_ticks: int, num_sites: int, interval: int) -> Tensor:
-    """All sites at every `interval`-th tick (FORA, arXiv 2407.01425); 1 computes everything.
+    """Computes all sites at every `interval`-th tick (FORA, arXiv 2407.01425).
 
     Raises:
-        ConfigError: an interval below 1.
+        ConfigError: the interval is below 1.
     """
     if interval < 1:
         raise ConfigError(f"interval: {interval} is not a positive number of ticks.")
@@ -20,34 +20,34 @@ def every(num_ticks: int, num_sites: int, interval: int) -> Tensor:
 
 
 def tgate(num_ticks: int, kinds: Sequence[str], gate: int, interval: int, warmup_steps: int = 2) -> Tensor:
-    """T-GATE's plan (arXiv 2404.02747), without its averaging of guidance branches.
+    """T-GATE's table (arXiv 2404.02747), without its averaging of guidance branches.
 
-    Before `gate`, cross-attention is computed at every tick and self-attention in the warm-up and at every
-    `interval`-th tick; from `gate` on, self-attention at every tick and cross-attention never. Whatever else there is, is
+    Before the tick `gate`, cross-attention is computed at every tick, and self-attention during the warm-up and at every
+    `interval`-th tick. From `gate` on, self-attention is computed at every tick and cross-attention never. All other sites are
     always computed.
 
     Args:
         num_ticks: T.
         kinds: what each site is: "self-attention", "cross-attention", or anything else.
         gate: first tick of the second phase.
-        interval: as above.
-        warmup_steps: ticks at which self-attention is computed at the start.
+        interval: distance between computed ticks of self-attention in the first phase.
+        warmup_steps: length of the warm-up in ticks.
     """
     ticks = torch.arange(num_ticks)
     early = ticks < gate
-    plans = {
+    columns = {
         "self-attention": ~early | (ticks < warmup_steps) | (ticks % interval == 0),
         "cross-attention": early | (ticks == 0),
     }
     always = torch.ones(num_ticks, dtype=torch.bool)
-    return torch.stack([plans.get(kind, always) for kind in kinds], 1)
+    return torch.stack([columns.get(kind, always) for kind in kinds], 1)
 
 
 def sparse(num_ticks: int, sites: Sequence[int], num_sites: int, reused: int) -> Tensor:
-    """All computed but these sites at `reused` evenly spaced ticks: the gentlest of ECAD's seeds.
+    """Reuses these sites at `reused` evenly spaced ticks and computes all else; of ECAD's seeds the one that reuses least.
 
     Raises:
-        ConfigError: the first tick would be reused too.
+        ConfigError: as many ticks can only be reused if the first one is.
     """
     if not 0 <= reused < num_ticks:
         raise ConfigError(f"reused: {reused} is not between 0 and {num_ticks - 1}; the first tick computes.")

@@ -12,9 +12,9 @@ from diffcache.evals.harness.rendering import render
 from diffcache.evals.harness.splits import calibration_calls
 from diffcache.evals.metrics.fidelity import psnr
 from diffcache.evals.testbeds import zoo
-from diffcache.profiling.calibrating import profilingdit
+from diffcache.profiling.calibrating.profilingdit import calibrate_profilingdit
 from diffcache.profiling.recording.calling import frozen
-from diffcache.profiling.searching.tuning import evenly
+from diffcache.profiling.searching.tuning import even_schedule
 from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.replay import ReplayConfig
 
@@ -25,13 +25,13 @@ def measured(testbed: str, args: Namespace) -> dict[str, Any]:
     """PSNR in dB to the full run, medians over held-out samples; the calibration calls share no prompt with them."""
     pipe = zoo.load(testbed)
     calls = calibration_calls(testbed, args.samples, STEPS)
-    found = profilingdit.calibrate(pipe, calls)
+    found = calibrate_profilingdit(pipe, calls)
     ticks = round(found.measured["compute_fraction"] * STEPS)
     plain = frozen(pipe, calls[0], BudgetConfig(speedup=1))
     methods: dict[str, CacheConfig] = {
         "ProfilingDiT": ReplayConfig(schedule=found),
-        "even, held": ReplayConfig(schedule=evenly(plain, ticks, 0), hindsight=False),
-        "even, order 1": ReplayConfig(schedule=evenly(plain, ticks, 1), hindsight=False),
+        "even, held": ReplayConfig(schedule=even_schedule(plain, ticks, 0), hindsight=False),
+        "even, order 1": ReplayConfig(schedule=even_schedule(plain, ticks, 1), hindsight=False),
     }
     call, rows = zoo.sample_call(testbed, 0, STEPS, args.samples), []
     full = render(pipe, call).pictures

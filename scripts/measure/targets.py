@@ -15,8 +15,9 @@ from diffcache.evals.metrics.fidelity import psnr
 from diffcache.evals.testbeds import zoo
 from diffcache.profiling.recording.full_runs import FullRuns
 from diffcache.profiling.searching.tuning import PlacedConfig, Tuner
-from diffcache.recipes.budget import BudgetConfig, spread
+from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.replay import ReplayConfig
+from diffcache.schedulers.ticks import spread
 
 STEPS = 50
 SPEEDUPS = (1.3, 1.5, 2.0, 2.5, 3.0, 4.0)
@@ -46,7 +47,7 @@ def measured(testbed: str, args: Namespace) -> dict[str, Any]:
 def of_quality(tuner: Tuner, unseen: FullRuns) -> list[dict[str, Any]]:
     """A row for each `quality=`."""
     evenly = [tuner.even(round(share * STEPS), 1) for share in SHARES]
-    targets = sorted({math.floor(tuner.psnr(schedule, apart=True)) for schedule in evenly})
+    targets = sorted({math.floor(tuner.psnr(schedule, held_out=True)) for schedule in evenly})
     rows = []
     for target in targets:
         schedule = tuner.for_quality(target)

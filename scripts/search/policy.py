@@ -19,7 +19,7 @@ from diffcache.evals.testbeds.policy_loop import policy_calls, policy_loop
 from diffcache.evals.testbeds.reaching_task import success_rate
 from diffcache.profiling.recording.full_runs import FullRuns
 from diffcache.profiling.recording.record import record
-from diffcache.profiling.searching.dynamic import dynamic_programming
+from diffcache.profiling.searching.dynamic_programming import dynamic_programming
 from diffcache.profiling.searching.probing import probed
 from diffcache.profiling.searching.space import Space
 from diffcache.recipes.replay import ReplayConfig
@@ -76,7 +76,7 @@ def main() -> None:
     rows = [{"name": "full run", "compute": 1.0, "psnr": 100.0, "success": success}]
     calls = policy_calls(0, args.samples, args.steps)
     space = Space(record(loop, calls, sites="sub-layer"))
-    response = probed(loop, calls, space, each_place=False)
+    response = probed(loop, calls, space, each_site=False)
     for share in args.compute:
         for name, config in candidates(space, response, share).items():
             rows.append({"name": f"{name}, {share:.0%}", **row(net, full, config, args)})

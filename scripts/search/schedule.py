@@ -24,10 +24,10 @@ from diffcache.evals.harness.splits import Split, of_prompts, of_testbed
 from diffcache.evals.testbeds import zoo
 from diffcache.profiling.searching.confirming import FEWEST
 from diffcache.profiling.searching.evolving import Budget
-from diffcache.profiling.searching.fronts import saved
+from diffcache.profiling.searching.fronts import saved_schedules
 from diffcache.profiling.searching.processes import is_first
+from diffcache.profiling.searching.scoring import Loss, minus_psnr, wall_time
 from diffcache.profiling.searching.space import EXTRAPOLATE, HOLD
-from diffcache.profiling.searching.trial import Loss, minus_psnr, wall_time
 
 PREDICTORS: dict[str, Mapping[str, Any]] = {"hold": HOLD, "order-1": EXTRAPOLATE}
 
@@ -150,7 +150,9 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     torch.manual_seed(0)
     pipe, split = split_of(args)
-    found = saved(args.out) if args.method == "saved" else searched(pipe, split, search_of(args, split))
+    found = (
+        saved_schedules(args.out) if args.method == "saved" else searched(pipe, split, search_of(args, split))
+    )
     if not is_first():
         return
     distance = kid_to_real(args.model) if args.kid else None

@@ -12,8 +12,9 @@ from diffcache.evals.harness.results import write_result
 from diffcache.evals.testbeds.diffusion_policy import PolicyTransformer
 from diffcache.evals.testbeds.policy_loop import policy_calls, policy_loop
 from diffcache.profiling.recording.record import record
-from diffcache.profiling.searching.evolving import Budget, evolve
+from diffcache.profiling.searching.evolving import Budget, EvolutionSettings, evolve
 from diffcache.profiling.searching.probing import probed
+from diffcache.profiling.searching.scoring import Scorer
 from diffcache.profiling.searching.space import Space
 from diffcache.schedulers.search.pareto import hypervolume
 
@@ -37,9 +38,8 @@ def main() -> None:
         ):
             with TemporaryDirectory() as folder:
                 budget = Budget(candidates=candidates)
-                searches[name] = evolve(
-                    loop, calls, space, Path(folder), budget, children=children, screened=screened, seed=seed
-                )
+                settings = EvolutionSettings(children=children, screened=screened, seed=seed)
+                searches[name] = evolve(Scorer(loop, calls, space), Path(folder), budget, settings)
         reference = searches["plain"].scores.max(0).values
         volumes = {name: hypervolume(search.front.scores, reference) for name, search in searches.items()}
         row = {

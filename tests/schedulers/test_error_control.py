@@ -1,4 +1,4 @@
-"""Error control: what it expects is what interpolation theory says, and it spends its ticks where the output bends."""
+"""Error control: it expects the errors of interpolation theory, and computes where the output bends."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -49,7 +49,7 @@ def test_expected_errors_of_a_parabola_equal_a_hand_computed_sequence() -> None:
     assert control.error == pytest.approx(0.015 + 0.0048)
 
 
-def test_a_parabola_is_not_drawn_before_one_has_been_seen() -> None:
+def test_a_parabola_is_not_used_before_its_error_is_known() -> None:
     control = ErrorControl(threshold=1.0, order=2)
     control.compared([at(1), at(0)], at(2), torch.tensor([0.0, 0.1, 0.2]))
     assert control.decide(Step(3, 9, "0"), [0.0, 0.1, 0.2]) is Decision.LINE
@@ -62,7 +62,7 @@ def test_it_holds_where_holding_is_expected_to_be_better() -> None:
     assert control.error == pytest.approx(0.1)
 
 
-def test_it_computes_at_the_threshold_without_history_and_starts_anew() -> None:
+def test_it_computes_without_history_and_at_the_threshold_and_then_starts_at_zero() -> None:
     control = ErrorControl(threshold=0.25)
     assert control.decide(Step(0, 9, "0"), None) is Decision.COMPUTE
     control.compared([at(1), at(0)], at(2), torch.tensor([0.1, 0.1]))
@@ -78,14 +78,14 @@ def test_one_stored_feature_can_only_be_held() -> None:
     assert control.decide(Step(2, 9, "0"), [0.0, 0.1]) is Decision.HOLD
 
 
-def test_a_tick_at_the_same_noise_level_costs_nothing() -> None:
+def test_a_tick_at_the_same_noise_level_adds_no_error() -> None:
     control = ErrorControl(threshold=1.0)
     control.compared([at(1, 0.8), at(0, 0.9)], at(2, 0.7), torch.tensor([0.1, 0.1]))
     control.decide(Step(3, 9, "0", 0.7, repeats_sigma=True), [0.1, 0.1])
     assert control.error == 0
 
 
-def test_repeated_noise_levels_are_counted_in_ticks() -> None:
+def test_with_repeated_noise_levels_distances_are_ticks() -> None:
     """Heun's and PNDM's second evaluations stand where the next tick stands."""
     control = ErrorControl(threshold=1.0)
     control.compared([at(2, 0.8), at(1, 0.8)], at(3, 0.7), torch.tensor([0.3, 0.1]))
@@ -125,7 +125,7 @@ def timeline(function: Callable[[float], float], threshold: float, order: int = 
 
 
 @pytest.mark.parametrize("order", [1, 2])
-def test_ticks_go_where_the_output_bends(order: int) -> None:
+def test_more_ticks_are_computed_where_the_output_bends(order: int) -> None:
     marks = timeline(lambda t: 1 + max(0.0, 0.5 - t) ** 3 * 400, 0.01, order)
     straight, bent = marks[3 : TICKS // 2], marks[TICKS // 2 :]
     assert straight.count("#") <= 3

@@ -8,9 +8,10 @@ from safetensors.torch import save_file
 from zoo.pipelines import CASES
 
 from diffcache.profiling.recording.record import record
-from diffcache.profiling.searching.evolving import Budget, evolve
+from diffcache.profiling.searching.evolving import Budget, EvolutionSettings, evolve
 from diffcache.profiling.searching.processes import is_first
 from diffcache.profiling.searching.routing import train_router
+from diffcache.profiling.searching.scoring import Scorer
 from diffcache.profiling.searching.space import Space
 from diffcache.schedulers.search.harmonica import Training
 
@@ -22,7 +23,8 @@ def main(folder: Path) -> None:
     case = CASES["FluxPipeline"]
     pipe, calls = case.build(), [case.call(seed, STEPS) for seed in (0, 1)]
     space = Space(record(pipe, calls, sites="sub-layer"))
-    search = evolve(pipe, calls, space, folder / "evolved", Budget(generations=3), children=5)
+    scorer, settings = Scorer(pipe, calls, space), EvolutionSettings(children=5)
+    search = evolve(scorer, folder / "evolved", Budget(generations=3), settings)
     router = train_router(
         pipe, calls, space, folder / "routed", Training(target=0.5, runs=3, lr=0.1, proxy_every=2)
     )

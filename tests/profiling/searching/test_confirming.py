@@ -1,22 +1,21 @@
-"""Confirming: a lucky schedule replaces nothing, a better one does."""
+"""Confirming: a schedule that is better replaces the start of the search, and a lucky one does not."""
 
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from diffcache.config import CacheConfig
-from diffcache.profiling.recording.full_runs import FullRuns
 from diffcache.profiling.searching.confirming import FEWEST, confirmed, is_better
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.schedulers.schedule import Schedule
 
-BEGUN = torch.linspace(30, 50, 20)
+START = torch.linspace(30, 50, 20)
 
 
 class Measured:
-    """Stands where full runs are asked for: the PSNR of each sample is known by the schedule's name."""
+    """Full runs that know the PSNR of each sample, by the name of the schedule."""
 
     def __init__(self, **psnrs: Tensor) -> None:
         self.known = psnrs
@@ -34,48 +33,50 @@ def named(name: str) -> Schedule:
     )
 
 
-def stands(rivals: dict[str, Tensor]) -> str:
-    runs: Any = Measured(begun=BEGUN, **rivals)
-    found = confirmed(cast(FullRuns, runs), named("begun"), [named(name) for name in rivals])
-    assert runs.asked == ["begun", *rivals]
+def winner(rivals: dict[str, Tensor]) -> str:
+    runs: Any = Measured(start=START, **rivals)
+    found = confirmed(runs, named("start"), [named(name) for name in rivals])
+    assert runs.asked == ["start", *rivals]
     return str(found.producer["name"])
 
 
-def test_what_is_better_on_nearly_all_samples_replaces_what_the_search_began_with() -> None:
-    assert stands({"better": BEGUN + 0.5}) == "better"
+def test_a_schedule_that_is_better_on_nearly_all_samples_replaces_the_start() -> None:
+    assert winner({"better": START + 0.5}) == "better"
 
 
-def test_a_few_samples_that_gain_much_do_not() -> None:
-    lucky = BEGUN - 0.1
+def test_a_schedule_that_gains_much_on_a_few_samples_does_not_replace_it() -> None:
+    lucky = START - 0.1
     lucky[:5] += 20
-    assert lucky.mean() > BEGUN.mean()
-    assert stands({"lucky": lucky}) == "begun"
+    assert lucky.mean() > START.mean()
+    assert winner({"lucky": lucky}) == "start"
 
 
-def test_nor_do_many_that_gain_a_little_where_others_fall_apart() -> None:
-    fragile = BEGUN + 0.1
+def test_a_schedule_that_gains_a_little_on_many_samples_and_loses_much_on_others_does_not_replace_it() -> (
+    None
+):
+    fragile = START + 0.1
     fragile[:3] -= 10
-    assert fragile.median() > BEGUN.median()
-    assert stands({"fragile": fragile}) == "begun"
+    assert fragile.median() > START.median()
+    assert winner({"fragile": fragile}) == "start"
 
 
-def test_each_is_held_against_the_one_that_stands() -> None:
-    assert stands({"good": BEGUN + 1, "less good": BEGUN + 0.5}) == "good"
-    assert stands({"good": BEGUN + 1, "better": BEGUN + 2}) == "better"
+def test_each_schedule_is_compared_with_the_best_so_far() -> None:
+    assert winner({"good": START + 1, "less good": START + 0.5}) == "good"
+    assert winner({"good": START + 1, "better": START + 2}) == "better"
 
 
 @pytest.mark.parametrize(("won", "better"), [(14, False), (15, True)])  # of 20: chances of 5.8 % and 2.1 %
-def test_chance_alone_wins_so_often(won: int, better: bool) -> None:
+def test_a_schedule_must_win_more_often_than_chance(won: int, better: bool) -> None:
     gains = torch.full((20,), -0.1)
     gains[:won] = 1.0
     assert is_better(gains) is better
 
 
-def test_fewer_samples_could_all_be_better_by_chance() -> None:
+def test_too_few_samples_confirm_nothing() -> None:
     assert is_better(torch.ones(FEWEST))
     assert not is_better(torch.ones(FEWEST - 1))
 
 
-def test_ties_count_for_neither() -> None:
+def test_ties_do_not_count() -> None:
     assert is_better(torch.cat([torch.ones(5), torch.zeros(30)]))
     assert not is_better(torch.zeros(30))

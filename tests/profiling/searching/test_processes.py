@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from diffcache.profiling.searching.processes import divided, mean, of_first, share_of_calls
+from diffcache.profiling.searching.processes import broadcast, divided, mean, share_of_calls
 
 SCRIPT = Path(__file__).with_name("shared_search.py")
 LAUNCH = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--main_process_port", "0"]
@@ -40,4 +40,4 @@ def test_in_one_process_nothing_is_divided() -> None:
     assert torch.equal(divided(lambda asked: scores[: len(asked)])(tables), scores)
     assert torch.equal(mean(scores), scores)
     assert share_of_calls([1, 2, 3]) == [1, 2, 3]
-    assert of_first("kept") == "kept"
+    assert broadcast("kept") == "kept"

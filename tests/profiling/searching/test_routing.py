@@ -1,4 +1,4 @@
-"""Routers trained inside a pipeline's own loop: they see what is exported, and a training goes on where it stopped."""
+"""Routers trained in a pipeline's own loop: training sees what is exported, and continues where it was interrupted."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from searches.flux_calls import FLUX, flux_calls
 from zoo.pipelines import CASES
 
 from diffcache import Schedule, accelerate, report, restore
@@ -33,9 +34,9 @@ def made(case: str) -> tuple[Any, list[dict[str, Any]], Space]:
 
 
 @pytest.mark.parametrize("case", ["FluxPipeline", "PixArtAlphaPipeline"])
-def test_training_sees_the_pictures_that_the_exported_schedule_makes(case: str) -> None:
+def test_training_sees_the_pictures_of_the_exported_schedule(case: str) -> None:
     pipe, calls, space = made(case)
-    table = every(STEPS, len(space.places), 2)
+    table = every(STEPS, len(space.sites), 2)
     table[1, ::2] = True
     with torch.no_grad():
         gates = Gates(Router.of_table(table).scores(), threshold=0.5)
@@ -45,31 +46,31 @@ def test_training_sees_the_pictures_that_the_exported_schedule_makes(case: str) 
     assert 0 < report(pipe).compute_fraction < 1
 
 
-def test_a_student_that_computes_everything_is_its_teacher() -> None:
+def test_a_student_that_computes_everything_equals_its_teacher() -> None:
     pipe, calls, space = made("PixArtAlphaPipeline")
     told: list[tuple[int, bool]] = []
-    gates = Gates(torch.ones(STEPS, len(space.places), requires_grad=True), threshold=0.5)
+    gates = Gates(torch.ones(STEPS, len(space.sites), requires_grad=True), threshold=0.5)
     PipelineDenoiser(pipe, calls[0], space).run(
         0, gates, lambda tick, teacher, student: told.append((tick, torch.equal(teacher, student)))
     )
     assert told == [(tick, True) for tick in range(1, STEPS)]
 
 
-def test_training_leaves_the_pipeline_as_it_was_and_goes_on_where_it_stopped(
+def test_training_leaves_the_pipeline_as_it_was_and_continues_where_it_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipe, calls, space = made("FluxPipeline")
-    before = CASES["FluxPipeline"].render(pipe, 0, STEPS)
+    before = FLUX.render(pipe, 0, STEPS)
     parameter = next(pipe.transformer.parameters())
     seed = calls[0]["generator"].initial_seed()
     asked, cls = parameter.requires_grad, type(pipe.transformer)
-    begin = every(STEPS, len(space.places), 2)
+    begin = every(STEPS, len(space.sites), 2)
     whole = train_router(pipe, calls, space, tmp_path / "whole", TRAINING, begin=begin)
     assert type(pipe.transformer) is cls
     assert calls[0]["generator"].initial_seed() == seed
     assert parameter.requires_grad == asked
     assert parameter.grad is None
-    assert torch.equal(CASES["FluxPipeline"].render(pipe, 0, STEPS), before)
+    assert torch.equal(FLUX.render(pipe, 0, STEPS), before)
     assert not torch.equal(whole.logits, Router.of_table(begin).logits)
 
     saved = 0
@@ -96,33 +97,33 @@ def test_training_leaves_the_pipeline_as_it_was_and_goes_on_where_it_stopped(
         train_router(pipe, calls, elsewhere, tmp_path / "dies", TRAINING, begin=begin)
 
 
-def test_another_budget_is_cut_from_a_saved_schedule(tmp_path: Path) -> None:
+def test_a_saved_schedule_gives_schedules_for_other_budgets(tmp_path: Path) -> None:
     pipe, _, space = made("FluxPipeline")
-    scores = torch.randn(STEPS, len(space.places), generator=torch.Generator().manual_seed(0))
+    scores = torch.randn(STEPS, len(space.sites), generator=torch.Generator().manual_seed(0))
     router = Router(scores)
     saved = Schedule.from_pretrained(routed(router, space, 0.7).save_pretrained(tmp_path))
     smaller = rebudgeted(saved, 0.5)
     assert smaller.table == routed(router, space, 0.5).table
     assert bool(torch.tensor(saved.producer["scores"]).equal(router.scores()))  # close ones keep their order
     accelerate(pipe, smaller)
-    CASES["FluxPipeline"].render(pipe, 0, STEPS)
+    FLUX.render(pipe, 0, STEPS)
     assert report(pipe).compute_fraction == pytest.approx(smaller.measured["compute_fraction"], abs=1e-4)
     restore(pipe)
     with pytest.raises(ConfigError, match="does not pay for one tick"):
         rebudgeted(saved, 0.05)
     with pytest.raises(ScheduleError, match=r"producer\.scores"):
-        rebudgeted(space.schedule(every(STEPS, len(space.places), 2), {}), 0.5)
+        rebudgeted(space.schedule(every(STEPS, len(space.sites), 2), {}), 0.5)
 
 
-def test_a_router_begins_at_a_table_of_its_own_ticks(tmp_path: Path) -> None:
+def test_a_router_starts_only_at_a_table_of_its_own_shape(tmp_path: Path) -> None:
     pipe, calls, space = made("FluxPipeline")
-    begin = every(STEPS + 2, len(space.places), 2)
-    with pytest.raises(ConfigError, match=r"begin: a table of \[7, \d+\] ticks and places; give one of \[5,"):
+    begin = every(STEPS + 2, len(space.sites), 2)
+    with pytest.raises(ConfigError, match=r"begin: a table of \[7, \d+\] ticks and sites; give one of \[5,"):
         train_router(pipe, calls, space, tmp_path, TRAINING, begin=begin)
 
 
-def test_a_router_is_for_sub_layers() -> None:
-    pipe, calls = CASES["FluxPipeline"].build(), [CASES["FluxPipeline"].call(0, STEPS)]
+def test_a_router_needs_sub_layers() -> None:
+    pipe, calls = FLUX.build(), flux_calls(STEPS, 1)
     space = Space(record(pipe, calls, sites="model"))
     with pytest.raises(ConfigError, match="transformer is no sub-layer: record with sites='sub-layer'"):
         PipelineDenoiser(pipe, calls[0], space)

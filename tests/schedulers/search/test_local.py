@@ -1,4 +1,4 @@
-"""Local search over ticks: it finds the optimum of small problems, and asks for no more than it may."""
+"""Local search over ticks: it finds the optimum of small problems within its number of trials."""
 
 from itertools import combinations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from diffcache.schedulers.errors import ConfigError
-from diffcache.schedulers.search.local import Ticks, local_search
+from diffcache.schedulers.search.local import TickList, local_search
 
 TICKS = 12
 
@@ -17,9 +17,9 @@ class Held:
     def __init__(self, seed: int) -> None:
         steps = torch.rand(TICKS, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         self.curve = steps.square().cumsum(0)
-        self.asked: list[Ticks] = []
+        self.asked: list[TickList] = []
 
-    def __call__(self, ticks: Ticks) -> float:
+    def __call__(self, ticks: TickList) -> float:
         self.asked.append(ticks)
         heads = torch.tensor([max(head for head in ticks if head <= tick) for tick in range(TICKS)])
         return float((self.curve - self.curve[heads]).square().sum())
@@ -34,14 +34,14 @@ def test_it_finds_what_trying_all_finds(seed: int) -> None:
     assert found.loss == held(best)
 
 
-def test_it_asks_once_for_each_set_and_no_more_often_than_it_may() -> None:
+def test_it_tries_nothing_twice_and_no_more_than_it_may() -> None:
     held = Held(0)
     found = local_search([(0, 7, 8, 9), (9, 8, 7, 0)], TICKS, held, trials=12)
     assert len(held.asked) == len(set(held.asked)) == found.trials == 12
     assert all(ticks[0] == 0 and len(ticks) == 4 for ticks in held.asked)
 
 
-def test_it_goes_on_from_the_best_start_and_is_never_worse() -> None:
+def test_it_continues_from_the_best_start_and_is_never_worse() -> None:
     held = Held(1)
     good, bad = (0, 3, 5, 8), (0, 9, 10, 11)
     assert held(good) < held(bad)
@@ -55,8 +55,8 @@ def test_it_ends_where_no_move_is_left() -> None:
     assert found == ((0, 3), -3, 3)
 
 
-def test_it_ends_with_the_first_that_is_good_enough() -> None:
-    asked: list[Ticks] = []
+def test_it_ends_with_the_first_ticks_that_are_good_enough() -> None:
+    asked: list[TickList] = []
     found = local_search(
         [(0, 1)],
         9,
@@ -68,8 +68,8 @@ def test_it_ends_with_the_first_that_is_good_enough() -> None:
     assert asked == [(0, 1), (0, 2), (0, 3), (0, 4)]
 
 
-def test_short_moves_come_first_and_those_that_close_the_largest_gap() -> None:
-    asked: list[Ticks] = []
+def test_short_moves_that_close_the_largest_gap_come_first() -> None:
+    asked: list[TickList] = []
     local_search([(0, 2, 4, 9)], TICKS, lambda ticks: float(asked.append(ticks) or len(asked)), trials=3)
     assert asked == [(0, 2, 4, 9), (0, 2, 5, 9), (0, 2, 4, 8)]
 
@@ -83,24 +83,24 @@ def test_short_moves_come_first_and_those_that_close_the_largest_gap() -> None:
         ([(0, 12)], 5, "tick 11"),
     ],
 )
-def test_what_cannot_be_searched_is_refused(starts: list[Ticks], trials: int, says: str) -> None:
+def test_starts_and_trials_out_of_range_are_refused(starts: list[TickList], trials: int, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         local_search(starts, TICKS, Held(0), trials)
 
 
-def test_a_move_that_failed_waits_for_those_that_have_not() -> None:
-    asked: list[Ticks] = []
+def test_moves_that_have_not_failed_come_first() -> None:
+    asked: list[TickList] = []
 
-    def loss(ticks: Ticks) -> float:
+    def loss(ticks: TickList) -> float:
         asked.append(ticks)
         return -ticks.count(8)
 
     local_search([(0, 2, 4, 9)], TICKS, loss, trials=12)
     assert (0, 2, 5, 9) in asked  # failed
-    assert (0, 2, 4, 8) in asked  # gone on from
+    assert (0, 2, 4, 8) in asked  # better, so it continues from there
     assert (0, 2, 5, 8) not in asked
 
 
-def test_a_loss_that_is_no_number_is_refused() -> None:
+def test_a_loss_that_is_not_a_number_is_refused() -> None:
     with pytest.raises(ConfigError, match="loss: not a number"):
         local_search([(0, 1), (0, 2)], 4, lambda ticks: float("nan") if ticks == (0, 1) else 1.0, trials=4)

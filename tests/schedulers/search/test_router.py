@@ -1,27 +1,20 @@
-"""The learned router: its gates, its export, and what its training reaches on the toy."""
+"""Routers and their gates."""
 
-from pathlib import Path
-from threading import Barrier, Thread
+from __future__ import annotations
 
 import pytest
 import torch
-from support.search_toy import Toy, ToyDenoiser
-from torch import Tensor
+from searches.toy import Toy
 
-from diffcache.schedulers.errors import ConfigError, ScheduleError
-from diffcache.schedulers.search.harmonica import Progress, Trainer, Training, image_error_proxy
-from diffcache.schedulers.search.router import BOUND, Gates, Router
-
-
-def fitted(router: Router, toy: Toy, training: Training) -> list[Progress]:
-    return list(Trainer(router, toy.prices, training).train([ToyDenoiser(toy)]))
+from diffcache.schedulers.errors import ConfigError
+from diffcache.schedulers.search.router import Gates, Router, within_budget
 
 
 def random_router(toy: Toy, seed: int = 0) -> Router:
     return Router(torch.randn(toy.ticks, toy.sites, generator=torch.Generator().manual_seed(seed)))
 
 
-def test_a_gate_returns_what_inference_will_and_lends_the_soft_gradient() -> None:
+def test_a_gate_returns_what_inference_will_and_has_the_gradient_of_the_mixture() -> None:
     scores = torch.tensor([[1.0], [0.9], [0.2]], requires_grad=True)
     gates = Gates(scores, threshold=0.5)
     assert gates(0, torch.tensor([5.0])).tolist() == [5]
@@ -43,35 +36,16 @@ def test_a_forced_tick_computes_everything() -> None:
     assert gates(0, torch.tensor([7.0])).tolist() == [7]
 
 
-def test_training_sees_the_network_that_is_exported() -> None:
-    toy = Toy()
-    router, denoiser = random_router(toy), ToyDenoiser(toy)
-    with torch.no_grad():
-        latents = denoiser.run(0, Gates(router.scores(), router.threshold), None)
-    rng = torch.Generator().manual_seed(1000)
-    toy.noise = torch.randn(toy.noise.shape, generator=rng, dtype=torch.float64)
-    torch.testing.assert_close(latents, toy.run(router.table().unsqueeze(0))[0][0])
-
-
-def test_the_first_tick_is_computed_and_stays_so() -> None:
-    toy = Toy()
-    router = Router(torch.full((toy.ticks, toy.sites), -BOUND))
-    before = router.logits[0].clone()
-    fitted(router, toy, Training(target=0.3, runs=3))
-    assert router.table()[0].all()
-    assert torch.equal(router.logits[0], before)
-
-
-def test_a_table_comes_back_from_the_router_that_it_began() -> None:
+def test_a_router_of_a_table_has_that_table() -> None:
     toy = Toy()
     for table in toy.seeds():
         assert torch.equal(Router.of_table(table, threshold=0.1).table(), table)
 
 
-def test_another_budget_is_cut_from_the_scores() -> None:
+def test_scores_give_tables_for_any_budget() -> None:
     router = random_router(Toy())
     prices = Toy().prices
-    small, large = (router.table_within(prices, budget) for budget in (3000, 6000))
+    small, large = (within_budget(router.scores().detach(), prices, budget) for budget in (3000, 6000))
     for table, budget in ((small, 3000), (large, 6000)):
         spent = int((table.sum(0) * torch.tensor(prices)).sum())
         assert budget - max(prices) < spent <= budget
@@ -79,80 +53,8 @@ def test_another_budget_is_cut_from_the_scores() -> None:
     assert small[0].all()
 
 
-def test_the_proxy_is_zero_where_all_is_computed_already() -> None:
-    toy = Toy()
-    table = torch.zeros(toy.ticks, toy.sites, dtype=torch.bool)
-    table[[0, 5]] = True
-    proxy = image_error_proxy(Router.of_table(table), [ToyDenoiser(toy)], 0, lambda tensor: tensor)
-    assert proxy[0] == proxy[5] == 0
-    assert float(proxy[1:].mean()) == pytest.approx(1)
-
-
-def test_training_reaches_its_budget_and_beats_chance() -> None:
-    toy = Toy()
-    routers = [random_router(toy, seed) for seed in range(2)]
-    for router in routers:
-        last = fitted(router, toy, Training(target=0.5, runs=300, lr=0.05))[-1]
-        assert last.share == pytest.approx(0.5, abs=0.1)
-    budget = sum(toy.prices) * toy.ticks // 2
-    tables = torch.stack([router.table_within(toy.prices, budget) for router in routers])
-    chance = torch.rand(100, toy.ticks, toy.sites, generator=torch.Generator().manual_seed(0)) < 5 / 11
-    chance[:, 0] = True
-    assert toy.evaluate(tables)[:, 0].mean() < toy.evaluate(chance)[:, 0].median() - 3
-
-
-def test_a_training_goes_on_to_the_bit(tmp_path: Path) -> None:
-    toy, training, path = (
-        Toy(),
-        Training(target=0.5, runs=8, lr=0.1, proxy_every=3),
-        tmp_path / "router.safetensors",
-    )
-    whole = Trainer(random_router(toy), toy.prices, training)
-    for progress in whole.train([ToyDenoiser(toy)]):
-        if progress.run == 4:
-            whole.save(path)
-    resumed = Trainer(random_router(toy, seed=9), toy.prices, training)
-    resumed.load(path)
-    assert resumed.run == 5
-    assert [progress.run for progress in resumed.train([ToyDenoiser(toy)])] == [5, 6, 7]
-    assert torch.equal(resumed.router.logits, whole.router.logits)
-    with pytest.raises(ScheduleError, match="not a checkpoint of this router"):
-        Trainer(Router(torch.zeros(3, 2)), toy.prices, training).load(path)
-
-
-def test_several_processes_train_what_one_would() -> None:
-    """Each on half of the batch, averaging as they go (two threads stand in for processes)."""
-    toy, training = Toy(), Training(target=0.5, runs=6, lr=0.1, proxy_every=3)
-    alone = random_router(toy)
-    fitted(alone, toy, training)
-
-    routers = [random_router(toy) for _ in range(2)]
-    barrier, posted = Barrier(2), [torch.empty(0)] * 2
-
-    def work(rank: int) -> None:
-        def average(tensor: Tensor) -> Tensor:
-            posted[rank] = tensor.clone()
-            barrier.wait()
-            mean = torch.stack(posted).mean(0)
-            barrier.wait()
-            return mean
-
-        half = ToyDenoiser(toy, slice(2 * rank, 2 * rank + 2))
-        list(Trainer(routers[rank], toy.prices, training).train([half], average))
-
-    threads = [Thread(target=work, args=(rank,)) for rank in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert torch.equal(routers[0].logits, routers[1].logits)
-    torch.testing.assert_close(routers[0].logits, alone.logits, rtol=1e-4, atol=1e-5)
-
-
-def test_what_cannot_be_done_is_said() -> None:
+def test_a_threshold_out_of_range_and_a_budget_below_one_tick_are_refused() -> None:
     with pytest.raises(ConfigError, match="threshold: 1 is not between 0 and 1"):
         Router(torch.zeros(3, 2), threshold=1)
     with pytest.raises(ConfigError, match="give at least 7"):
-        Router(torch.zeros(3, 2)).table_within((3, 4), 6)
-    with pytest.raises(ConfigError, match="target: 0 is not a share"):
-        Training(target=0)
+        within_budget(torch.ones(3, 2), (3, 4), 6)

@@ -1,4 +1,4 @@
-"""A toy denoiser: residual tanh layers that can be held, each with a rhythm of its own, over many tables at once."""
+"""A toy denoiser of residual tanh layers that can be held, each with a rhythm of its own. It runs many tables at once."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ FLOOR = 1e-7
 
 
 class Toy:
-    """S sites of different price and restlessness, T ticks of an Euler loop.
+    """S sites of different prices and rhythms in an Euler loop of T ticks.
 
     Attributes:
         prices: MACs of each site.

@@ -1,6 +1,7 @@
-"""A trial: tables are rendered and compared with the full runs."""
+"""Scoring: the loss and the cost of tables, from the pictures that a pipeline makes with them."""
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from statistics import median
 from typing import Any
 
@@ -16,11 +17,13 @@ from diffcache.profiling.searching.space import Space
 from diffcache.recipes.replay import ReplayConfig
 
 REPEATS = 3
-"""Measurements of wall time, of which the median counts."""
+"""Measurements of wall time; their median counts."""
+
 Cost = Callable[[FullRuns, CacheConfig], float]
-"""Full runs and a candidate to what it costs, as a share of theirs."""
+"""From full runs and a method to the method's cost, as a share of theirs."""
+
 Loss = Callable[[Tensor, Tensor], float]
-"""Pictures of a candidate and of the full runs, [N, ..., H, W] in 0..1, to what shall be small."""
+"""From a candidate's pictures and the full runs', [N, ..., H, W] in 0..1, to a number that is to be small."""
 
 
 def minus_psnr(pictures: Tensor, full: Tensor) -> float:
@@ -29,12 +32,12 @@ def minus_psnr(pictures: Tensor, full: Tensor) -> float:
 
 
 def mean_square(pictures: Tensor, full: Tensor) -> float:
-    """Mean squared error; unlike minus PSNR it adds up."""
+    """Mean squared error. Unlike minus PSNR it is additive."""
     return float((pictures.double() - full.double()).square().mean())
 
 
 def wall_time(runs: FullRuns, candidate: CacheConfig) -> float:
-    """Median share of the full runs' wall time, of calls that alternate; it depends on the machine and its load."""
+    """Median share of the full runs' wall time, of calls that alternate with them. It depends on the machine and its load."""
     shares = []
     for _ in range(REPEATS):
         full, cached = runs.seconds(None), runs.seconds(candidate)
@@ -42,15 +45,15 @@ def wall_time(runs: FullRuns, candidate: CacheConfig) -> float:
     return median(shares)
 
 
-class Trial:
-    """Scores tables by what a pipeline makes of some calls: the `Evaluate` of a search.
+class Scorer:
+    """Scores tables by the pictures that a pipeline makes with them: the `Evaluate` of a search.
 
     Args:
         pipe: a pipeline; it is plain afterwards.
-        calls: keyword arguments of each; their generators are rewound for every table.
-        space: what the tables are of.
-        loss: the quality; a reward is given with its sign turned.
-        cost: what is measured of each candidate; None: its share of the full run's work, which is known.
+        calls: keyword arguments of each call. Their generators are set back to their seeds for every table.
+        space: of the tables.
+        loss: measures quality. A reward is passed with its sign turned.
+        cost: measures each candidate; None: its share of the full run's work, which is known.
     """
 
     def __init__(
@@ -61,22 +64,32 @@ class Trial:
         loss: Loss = minus_psnr,
         cost: Cost | None = None,
     ) -> None:
-        self.runs = FullRuns(pipe, calls)
+        self.pipe = pipe
+        self.calls = calls
         self.space = space
         self.loss = loss
         self.cost = cost
 
+    @cached_property
+    def runs(self) -> FullRuns:
+        """The full runs, which are rendered when they are first needed."""
+        return FullRuns(self.pipe, self.calls)
+
     def __call__(self, tables: Tensor) -> Tensor:
-        """Tables, bool [n, T, S], to scores, float64 [n, 2]: loss, and cost as a share of the full run's."""
+        """From tables, bool [n, T, S], to scores, float64 [n, 2]: loss, and cost as a share of the full run's."""
         scores = [self._score(table) for table in tqdm(tables, desc="candidates", leave=False)]
         return torch.tensor(scores, dtype=torch.float64).view(-1, 2)
 
     def pictures(self, table: Tensor) -> Tensor:
-        """What the pipeline makes of the calls with a table [T, S]."""
+        """The pictures that the pipeline makes with a table [T, S]."""
         return self.runs.cached(self._config(table))
 
+    def loss_of(self, table: Tensor) -> float:
+        """The loss of a table [T, S]."""
+        return self.loss(self.pictures(table), self.runs.pictures)
+
     def _score(self, table: Tensor) -> tuple[float, float]:
-        loss = self.loss(self.pictures(table), self.runs.pictures)
+        loss = self.loss_of(table)
         if self.cost is None:
             return loss, float(self.space.compute(table))
         return loss, self.cost(self.runs, self._config(table))

@@ -1,0 +1,83 @@
+"""Dynamic programming: from a recording, the schedules of least error for a share of the compute. It renders nothing."""
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import torch
+from torch import Tensor
+
+from diffcache.profiling.searching.space import Space
+from diffcache.schedulers.errors import ConfigError
+from diffcache.schedulers.schedule import Schedule
+from diffcache.schedulers.search.bac import adaptive_caching, bubbling_union, volatility
+from diffcache.schedulers.search.knapsack import allocate
+from diffcache.schedulers.search.response import placements
+from diffcache.schedulers.search.shared import shared
+
+LONGEST = 6
+"""The largest distance between computed ticks; twice the mean distance where that is more. Our choice: probes of single ticks
+say little about longer gaps."""
+
+REPAIRED = 5
+"""Feed-forwards that BAC's Bubbling Union repairs, as published for simulations."""
+
+
+def dynamic_programming(space: Space, compute: float, variant: str = "shared") -> Schedule:
+    """The schedule of least error within a share of the full run's work.
+
+    Args:
+        space: sites, prices and drifts.
+        compute: share of the full run's work, at most.
+        variant: how sites compute. The three agree if the only site is the whole denoiser.
+
+            - "shared": all sites at the same ticks; by the pictures' response if it was probed, else by drifts.
+            - "per-site": each site at ticks of its own, within one budget.
+            - "bac": each site at equally many ticks of its own, and then the Bubbling Union (arXiv 2506.13456, but with
+              relative L1 drifts instead of cosines).
+
+    Raises:
+        ConfigError: the variant is unknown, or the share does not pay for one tick.
+    """
+    if variant not in VARIANTS:
+        raise ConfigError(f"variant: {variant!r} is not one of {', '.join(VARIANTS)}.")
+    table = VARIANTS[variant](space, space.budget(compute))
+    return space.schedule(table, {"method": "dynamic programming", "variant": variant, "compute": compute})
+
+
+def _shared(space: Space, budget: int) -> Tensor:
+    """By response; by drifts where it was not probed, or where there are too few ticks to choose by it."""
+    count = _ticks(space, budget)
+    if space.response is not None:
+        longest = max(LONGEST, -(-2 * space.num_ticks // count))
+        # it needs the first `order + 1` ticks, and with hindsight one near the end
+        with suppress(ConfigError):
+            return space.together(placements(space.response, count, longest)[-1])
+    return shared(space.drifts, count)
+
+
+def _per_site(space: Space, budget: int) -> Tensor:
+    return allocate(space.drifts, space.prices, budget)
+
+
+def _bac(space: Space, budget: int) -> Tensor:
+    """As many ticks for each site as leave enough of the budget for the repair."""
+    blocks = [site.split("..")[0].rpartition(".")[0] for site in space.sites]
+    layers = [list(dict.fromkeys(blocks)).index(block) for block in blocks]
+    feed_forward = [kind == "feed-forward" for kind in space.kinds]
+    repaired = min(REPAIRED, sum(feed_forward))
+    volatilities, prices = volatility(space.drifts), torch.tensor(space.prices)
+    for updates in range(_ticks(space, budget), 1, -1):
+        cached = adaptive_caching(space.drifts, updates)
+        table = bubbling_union(cached, layers, feed_forward, volatilities, repaired)
+        if int((table.sum(0) * prices).sum()) <= budget:
+            return table
+    return adaptive_caching(space.drifts, 1)
+
+
+def _ticks(space: Space, budget: int) -> int:
+    """How many ticks a budget pays for if every site computes at each."""
+    return min(budget // sum(space.prices), space.num_ticks)
+
+
+VARIANTS: dict[str, Callable[[Space, int], Tensor]] = {"shared": _shared, "per-site": _per_site, "bac": _bac}
+"""From a space and a budget to a table [T, S], by name."""

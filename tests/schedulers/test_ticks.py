@@ -1,0 +1,26 @@
+"""Ticks are spread over a run."""
+
+from __future__ import annotations
+
+import pytest
+
+from diffcache.schedulers.ticks import spread
+
+
+@pytest.mark.parametrize("ticks", [5, 7, 20, 28, 50, 100])
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_evenly_spread_ticks_are_as_many_as_asked_for(ticks: int, count: int) -> None:
+    placed = spread(ticks, count, max(min(3, count - 1), 1))
+    assert len(set(placed)) == len(placed) == count
+    assert placed == sorted(placed)
+    assert placed[0] == 0
+    assert placed[-1] == (ticks - 1 if count > 1 else 0)
+
+
+def test_distances_shrink_towards_the_end_with_a_skew_below_one() -> None:
+    assert spread(50, 5, skew=0.5) == [0, 24, 35, 42, 49]
+
+
+def test_the_last_tick_may_be_left_out() -> None:
+    assert spread(10, 4, warmup=1, compute_last=False) == [0, 2, 4, 7]
+    assert spread(20, 6, warmup=3, compute_last=False) == [0, 1, 2, 6, 10, 15]
