@@ -15,7 +15,10 @@ from diffcache.schedulers.guards import NO_SIGNAL, NOTHING_STORED, TAIL, WARM_UP
 from diffcache.schedulers.schedule import NOT_CALLED, Schedule
 from diffcache.schedulers.steps import Decision
 
-NOT_SEEN = "no call of the denoiser was seen: it ran outside this target or before begin_step, or compiled into something larger"
+NOT_SEEN = (
+    "no call of the denoiser was seen: it ran outside this target or before begin_step, "
+    "or compiled into something larger"
+)
 NOT_OBSERVED = "steps not observed: the noise scheduler was not stepped during the call"
 
 
