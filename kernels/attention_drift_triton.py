@@ -1,6 +1,6 @@
 """Cosines of old and new attention, over heads or over keys, tile by tile; letters as in `attention_probe_triton`.
 
-A tile of keys is loaded once for both: old keys are new ones except in the rows that were overwritten.
+Each tile of keys is loaded once and serves both: the old keys differ from the new ones only in the overwritten rows.
 """
 
 from typing import Any
@@ -39,7 +39,7 @@ def cosine_over_heads_kernel(
     old_keys,  # [B, Hk, n, D]
     old_lse,  # [B, H, T], like lse
     lse,
-    slots,  # [B, S], of `old_keys`
+    slots,  # [B, S], index in `old_keys` of each key, -1 for none
     valid,  # [B, S]
     sums,  # [B, T, tiles of keys], of cosines
     H,
@@ -75,15 +75,15 @@ def cosine_over_heads_kernel(
     old_square = tl.zeros([TOKENS, KEYS], tl.float32)
     new_square = tl.zeros([TOKENS, KEYS], tl.float32)
     for h in range(H):
-        place = (b * H + h) * T + token
+        row = (b * H + h) * T + token
         k = tile_of(keys + b * k_b + (h // G) * k_h, k_s, key, S, D, CHANNELS, UPCAST)
         query = tile_of(q + b * q_b + h * q_h, q_t, token, T, D, CHANNELS, UPCAST)
-        new = weights_of(query, k, tl.load(lse + place, mask=token < T, other=float("inf")), counted, scale)
+        new = weights_of(query, k, tl.load(lse + row, mask=token < T, other=float("inf")), counted, scale)
         old = old_keys + b * o_b + (h // G) * o_h
         k = restored(k, old, o_n, slots + b * S, key, S, D, CHANNELS, UPCAST)
         query = tile_of(old_q + b * p_b + h * p_h, p_t, token, T, D, CHANNELS, UPCAST)
         past = weights_of(
-            query, k, tl.load(old_lse + place, mask=token < T, other=float("inf")), counted, scale
+            query, k, tl.load(old_lse + row, mask=token < T, other=float("inf")), counted, scale
         )
         dot += past * new
         old_square += past * past
@@ -101,7 +101,7 @@ def cosine_over_keys_kernel(
     old_keys,  # [B, Hk, n, D]
     old_lse,  # [B, H, T], like lse
     lse,
-    slots,  # [B, S], of `old_keys`
+    slots,  # [B, S], index in `old_keys` of each key, -1 for none
     valid,  # [B, S]
     cosines,  # [B, H, T]
     H,
@@ -132,11 +132,11 @@ def cosine_over_keys_kernel(
     head = tl.program_id(0).to(tl.int64)
     b, h = head // H, head % H
     token = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
-    place = head * T + token
+    row = head * T + token
     query = tile_of(q + b * q_b + h * q_h, q_t, token, T, D, CHANNELS, UPCAST)
     old_query = tile_of(old_q + b * p_b + h * p_h, p_t, token, T, D, CHANNELS, UPCAST)
-    norm = tl.load(lse + place, mask=token < T, other=float("inf"))
-    old_norm = tl.load(old_lse + place, mask=token < T, other=float("inf"))
+    norm = tl.load(lse + row, mask=token < T, other=float("inf"))
+    old_norm = tl.load(old_lse + row, mask=token < T, other=float("inf"))
     dot = tl.zeros([TOKENS], tl.float32)
     old_square = tl.zeros([TOKENS], tl.float32)
     new_square = tl.zeros([TOKENS], tl.float32)
@@ -151,7 +151,7 @@ def cosine_over_keys_kernel(
         dot += tl.sum(past * new, axis=1)
         old_square += tl.sum(past * past, axis=1)
         new_square += tl.sum(new * new, axis=1)
-    tl.store(cosines + place, cosine(dot, old_square, new_square, tiny), mask=token < T)
+    tl.store(cosines + row, cosine(dot, old_square, new_square, tiny), mask=token < T)
 
 
 def attention_drift(
@@ -183,7 +183,7 @@ def _cosines(
     scale: float,
     over_keys: bool,
 ) -> Tensor:
-    """Cosines [B, T] of new and old attention; `old` are queries, keys and their slots."""
+    """Cosines [B, T] of new and old attention; `old` holds the old queries, the old keys and the slots of these."""
     old_q, q, keys, old_keys = (contiguous_channels(x) for x in (old[0], q, keys, old[1]))
     (batch, heads, tokens, channels), count, slots = q.shape, keys.shape[2], old[2]
     old_lse = log_sum_exp(old_q, keys, (old_keys, slots), valid, scale)
@@ -205,6 +205,6 @@ def _cosines(
 
 
 def _slots(rows: Tensor, count: int) -> Tensor:
-    """For each of the keys [B, S], which of the rows [B, n] holds what stood there; -1 where it was not overwritten."""
+    """For each key [B, S] the index of its old value among the rows [B, n]; -1 if the key was not overwritten."""
     index = torch.arange(rows.shape[1], dtype=torch.int32, device=rows.device).expand_as(rows)
     return index.new_full((len(rows), count), -1).scatter_(1, rows.long(), index)

@@ -1,4 +1,4 @@
-"""Tiles of queries against tiles of keys: their log-sum-exp, and the attention by key.
+"""The log-sum-exp of attention, and the attention that each key receives, from tiles of queries and tiles of keys.
 
 Letters as in `attention_probe`; G = H / Hk queries share a key head. A tile is [TOKENS, KEYS].
 """
@@ -16,7 +16,7 @@ KEYS = 32
 
 @triton.jit
 def tile_of(x, stride, index, count, channels, CHANNELS: tl.constexpr, UPCAST: tl.constexpr):
-    """Rows `index` of a matrix [count, channels]; the interpreter multiplies fp32 only."""
+    """Rows `index` of a matrix [count, channels], in fp32 with UPCAST: the interpreter multiplies nothing else."""
     channel = tl.arange(0, CHANNELS)[None, :]
     inside = (index[:, None] < count) & (channel < channels)
     rows = tl.load(x + index[:, None].to(tl.int64) * stride + channel, mask=inside, other=0.0)
@@ -36,7 +36,7 @@ def counted_keys(valid, b, key, S, HAS_VALID: tl.constexpr):
 def restored(
     keys, old_keys, stride, slots, key, count, channels, CHANNELS: tl.constexpr, UPCAST: tl.constexpr
 ):
-    """A tile of keys as they were: row slots[s] of `old_keys` in the place of key s, where that is not -1."""
+    """A tile of keys before the update: key s is row slots[s] of `old_keys`, unless that is -1."""
     slot = tl.load(slots + key, mask=key < count, other=-1)[:, None].to(tl.int64)
     channel = tl.arange(0, CHANNELS)[None, :]
     changed = slot >= 0
@@ -56,7 +56,7 @@ def lse_kernel(
     q,  # [B, H, T, D]
     keys,  # [B, Hk, S, D]
     old_keys,  # [B, Hk, n, D]
-    slots,  # [B, S], of `old_keys`
+    slots,  # [B, S], index in `old_keys` of each key, -1 for none
     valid,  # [B, S]
     lse,  # [B, H, T]
     H,
@@ -151,7 +151,11 @@ def attention_lse(q: Tensor, keys: Tensor, valid: Tensor | None, scale: float) -
 def log_sum_exp(
     q: Tensor, keys: Tensor, old: tuple[Tensor, Tensor] | None, valid: Tensor | None, scale: float
 ) -> Tensor:
-    """`attention_lse`, over keys some of which are replaced by `old` ones: [B, Hk, n, D] and slots [B, S]."""
+    """`attention_lse` with some keys replaced by old ones.
+
+    Args:
+        old: the old keys [B, Hk, n, D] and their slots [B, S] (see `restored`); None: no key is replaced.
+    """
     q, keys = contiguous_channels(q), contiguous_channels(keys)
     old_keys, slots = old or (keys, keys)
     batch, heads, tokens, channels = q.shape

@@ -1,4 +1,4 @@
-"""How sure a language model is of each token that it would commit, without a softmax of the vocabulary's size."""
+"""How sure a language model is of its likeliest token in each row, without storing a softmax over the vocabulary."""
 
 from typing import NamedTuple
 
@@ -9,12 +9,12 @@ from diffcache.kernels.dispatch import op
 
 
 class Confidence(NamedTuple):
-    """One entry for each row that was asked for, [rows].
+    """Tensors [rows], with one entry for each row.
 
     Attributes:
-        token: int64, the likeliest; the lowest id among equals.
+        token: int64, id of the likeliest token; the lowest id among equally likely ones.
         probability: fp32, of that token; NaN where a logit is NaN or +inf, or all are -inf.
-        runner_up: fp32, the probability of the second; 0 in a vocabulary of one.
+        runner_up: fp32, the probability of the second likeliest token; 0 in a vocabulary of one.
         entropy: fp32, in nats.
     """
 
@@ -25,11 +25,11 @@ class Confidence(NamedTuple):
 
 
 def confidence(logits: Tensor, rows: Tensor | None = None) -> Confidence:
-    """What decode rules ask of the logits, in one pass over the active rows.
+    """What decode rules need of the logits, computed in one pass over them.
 
     Args:
-        logits: [n, vocabulary], floating; read in place where the rows have gaps between them.
-        rows: int64 [rows], which of the n to look at, each from 0 to n - 1; None for all.
+        logits: [n, vocabulary], floating. Gaps between rows cost no copy.
+        rows: int64 [rows], indices of the rows to compute, each from 0 to n - 1; None for all.
 
     Raises:
         ValueError: logits are not a matrix.

@@ -1,4 +1,4 @@
-"""Largest logit, runner-up, normaliser and entropy of each row: chunks of the vocabulary first, then their union."""
+"""Largest logit, runner-up, normaliser and entropy of each row: first of chunks of the vocabulary, then of all chunks."""
 
 import torch
 import triton
@@ -33,12 +33,12 @@ def chunk_kernel(
     second = tl.max(tl.where(token == chunk * CHUNK + at, minus_inf, x), axis=0)
     below = x - tl.where(top == minus_inf, 0.0, top)  # -inf - -inf is NaN
     weight = tl.exp(below)
-    place = m * tl.num_programs(1) + chunk
-    tl.store(tops + place, top)
-    tl.store(seconds + place, second)
-    tl.store(tokens + place, tl.minimum(chunk * CHUNK + at, vocabulary - 1))
-    tl.store(sums + place, tl.sum(weight, axis=0))
-    tl.store(moments + place, tl.sum(tl.where(weight == 0.0, 0.0, weight * below), axis=0))
+    entry = m * tl.num_programs(1) + chunk
+    tl.store(tops + entry, top)
+    tl.store(seconds + entry, second)
+    tl.store(tokens + entry, tl.minimum(chunk * CHUNK + at, vocabulary - 1))
+    tl.store(sums + entry, tl.sum(weight, axis=0))
+    tl.store(moments + entry, tl.sum(tl.where(weight == 0.0, 0.0, weight * below), axis=0))
 
 
 @triton.jit
@@ -58,16 +58,16 @@ def union_kernel(
     m = tl.program_id(0)
     chunk = tl.arange(0, BLOCK)
     inside = chunk < chunks
-    place = m * chunks + chunk
+    entry = m * chunks + chunk
     minus_inf = float("-inf")
-    tops_here = tl.load(tops + place, mask=inside, other=minus_inf)
-    seconds_here = tl.load(seconds + place, mask=inside, other=minus_inf)
+    tops_here = tl.load(tops + entry, mask=inside, other=minus_inf)
+    seconds_here = tl.load(seconds + entry, mask=inside, other=minus_inf)
     top, winner = tl.max(tops_here, axis=0, return_indices=True)
     rival = tl.max(tl.where(chunk == winner, seconds_here, tops_here), axis=0)
     below = tops_here - tl.where(top == minus_inf, 0.0, top)
     scale = tl.where(inside, tl.exp(below), 0.0)
-    sums_here = tl.load(sums + place, mask=inside, other=0.0)
-    moments_here = tl.load(moments + place, mask=inside, other=0.0)
+    sums_here = tl.load(sums + entry, mask=inside, other=0.0)
+    moments_here = tl.load(moments + entry, mask=inside, other=0.0)
     total = tl.sum(sums_here * scale, axis=0)
     shifted = tl.where(scale == 0.0, 0.0, scale * (moments_here + below * sums_here))
     tl.store(token + m, tl.load(tokens + m * chunks + winner).to(tl.int64))

@@ -1,4 +1,4 @@
-"""The one place where it is decided whether an op runs as a Triton kernel or as plain PyTorch."""
+"""Decides whether an op runs as a Triton kernel or as plain PyTorch; nothing else decides that."""
 
 import functools
 import importlib
@@ -16,18 +16,24 @@ R = TypeVar("R")
 
 SWITCH = "DIFFCACHE_KERNELS"
 FP8 = torch.float8_e4m3fn
-FP8_CAPABILITY = (8, 9)  # of the oldest CUDA devices on which Triton converts to and from e4m3
+FP8_CAPABILITY = (8, 9)  # the lowest compute capability with which Triton converts to and from e4m3
 
 
 class Op(Generic[P, R]):
-    """An op that is defined by plain PyTorch and has a Triton twin. Its first argument is a tensor, or a list of them.
+    """An op that is defined by plain PyTorch and has a Triton kernel. Its first argument is a tensor or a list of tensors.
 
-    The definition is the reference, and the fake implementation too. The twin has the same name and parameters and lies
-    in the module beside the definition's, `<module>_triton`, which is imported when it first runs. Inside a graph that
-    is being compiled the op stays one node, `torch.ops.diffcache.<name>`; elsewhere it is an ordinary call.
+    The definition in PyTorch is the reference, and the fake implementation too. The Triton function has the same name and
+    parameters. It is in `<module>_triton`, beside the definition's module, which is imported when the function first runs.
+    Inside a graph that is being compiled the op is one node, `torch.ops.diffcache.<name>`; elsewhere it is an ordinary
+    call.
+
+    Args:
+        reference: the definition.
+        mutates: names of the parameters that are written to.
+        fake: makes the results' metadata, where the reference cannot run on fake tensors.
 
     Attributes:
-        reference: the definition.
+        reference: as given.
     """
 
     def __init__(
@@ -35,7 +41,7 @@ class Op(Generic[P, R]):
     ) -> None:
         functools.update_wrapper(self, reference)
         self.reference = reference
-        self._twin = (f"{reference.__module__}_triton", reference.__name__)
+        self._triton = (f"{reference.__module__}_triton", reference.__name__)
         self._node: Any = torch.library.custom_op(
             f"diffcache::{reference.__name__}",
             self._run,
@@ -55,10 +61,10 @@ class Op(Generic[P, R]):
         first: Tensor = arguments[0] if isinstance(arguments[0], Tensor) else arguments[0][0]
         if not uses_triton(first.device) or not _suits_triton(arguments, first.device):
             return self.reference(*args, **kwargs)
-        module, name = self._twin
-        twin: Callable[P, R] = getattr(importlib.import_module(module), name)
+        module, name = self._triton
+        function: Callable[P, R] = getattr(importlib.import_module(module), name)
         with torch.cuda.device(first.get_device()):
-            return twin(*args, **kwargs)
+            return function(*args, **kwargs)
 
 
 def op(mutates: Iterable[str] = (), fake: Any = None) -> Callable[[Callable[P, R]], Op[P, R]]:
@@ -66,16 +72,16 @@ def op(mutates: Iterable[str] = (), fake: Any = None) -> Callable[[Callable[P, R
 
     Args:
         mutates: names of the parameters that are written to.
-        fake: metadata of the results, where the reference cannot run on fake tensors.
+        fake: makes the results' metadata, where the reference cannot run on fake tensors.
     """
     return lambda reference: Op(reference, mutates, fake)
 
 
 @functools.cache
 def uses_triton(device: torch.device) -> bool:
-    """Whether ops on tensors of a device run as Triton kernels: on CUDA they do, where Triton is installed.
+    """Whether ops on tensors of a device run as Triton kernels. By default they do on CUDA where Triton is installed.
 
-    `DIFFCACHE_KERNELS=reference` or `=triton` forces either; it is read once in a process.
+    `DIFFCACHE_KERNELS=reference` or `=triton` forces one of them. It is read once in a process.
 
     Raises:
         ValueError: the switch has another value.
@@ -87,7 +93,7 @@ def uses_triton(device: torch.device) -> bool:
     if choice == "reference":
         return False
     if choice != "triton":
-        raise ValueError(f"{SWITCH}={choice} is not known: set it to auto, triton or reference.")
+        raise ValueError(f"{SWITCH}={choice} is unknown: set it to auto, triton or reference.")
     if not _installed() or not (device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1"):
         raise RuntimeError(
             f"{SWITCH}=triton needs Triton and CUDA tensors, or TRITON_INTERPRET=1 from the start of the process: "
@@ -97,7 +103,7 @@ def uses_triton(device: torch.device) -> bool:
 
 
 def _suits_triton(arguments: Iterable[Any], device: torch.device) -> bool:
-    """Whether there is something to launch, in precisions that Triton converts on the device."""
+    """Whether no tensor is empty, and Triton converts all their dtypes on the device."""
     tensors = list(_tensors(arguments))
     if any(tensor.numel() == 0 for tensor in tensors):
         return False

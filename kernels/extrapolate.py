@@ -1,4 +1,4 @@
-"""The value of a reused call: a weighted sum of stored features, plus the input they are residuals to, corrected."""
+"""The value of a reused call: a weighted sum of stored features, plus the input to which they are residuals, corrected."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from diffcache.kernels.residual import WIDER, Residual
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """An affine repair, channel by channel.
+    """An affine correction of each channel.
 
     Attributes:
-        gain: [channels] or [batch, channels]; None leaves the values as they are.
-        shift: likewise, added afterwards.
-        gate: likewise: what the block multiplies the feature with before it adds it to its input.
-        channel_dim: the dimension of the features that holds the channels.
+        gain: [channels] or [batch, channels], a factor; None for no gain.
+        shift: likewise, added after the gain.
+        gate: likewise, the factor by which the block multiplies the feature before it adds it to its input.
+        channel_dim: the features' dimension of channels.
         of_value: False corrects the feature (CacheQuant): base + gate * (gain * feature + shift). True corrects the whole
             value (ERTACache): gain * (base + gate * feature) + shift.
     """
@@ -42,22 +42,23 @@ def extrapolate(
     dtype: torch.dtype,
     correction: Correction = NO_CORRECTION,
 ) -> Tensor:
-    """base + sum_j weights[j] * features[j], corrected; summed in the features' precision (fp32 at least), rounded once.
+    """base + sum_j weights[j] * features[j], corrected.
 
-    Of a `Residual` output and base are summed, one precision wider.
+    The sum is computed in the features' precision, in fp32 at least, and one precision wider for `Residual` features. It is
+    rounded once.
 
     Args:
-        features: at least one, all of one shape and dtype, all quantised or none; all are read where they lie.
-        weights: one number for each: (1,) holds, those of a Taylor or Lagrange polynomial extrapolate.
-        base: what the features are residuals to (same shape), or None.
+        features: at least one, all of one shape and dtype, all quantised or none. Their memory may have gaps.
+        weights: one for each feature; (1,) holds, those of a Taylor or Lagrange polynomial extrapolate.
+        base: the input to which the features are residuals, same shape; None if they are not residuals.
         dtype: of the result.
-        correction: of what has been predicted; none by default.
+        correction: of the prediction; by default none.
 
     Returns:
         A new tensor of the features' shape; it shares no memory with any argument.
 
     Raises:
-        ValueError: not one weight for each feature.
+        ValueError: the numbers of features and weights differ.
     """
     if len(weights) != len(features):
         raise ValueError(f"{len(features)} features need as many weights, not {len(weights)}.")
@@ -79,7 +80,7 @@ def extrapolate(
                 values.append(feature)
                 factors.append(weight)
     dispatched = is_compiling() or dispatch.uses_triton(values[0].device)
-    run = weighted_sum if dispatched else weighted_sum.reference  # two calls less at every site
+    run = weighted_sum if dispatched else weighted_sum.reference  # saves two calls at every site
     return run(
         values,
         scales,
@@ -109,9 +110,12 @@ def weighted_sum(
     dtype: torch.dtype,
     precision: torch.dtype | None = None,
 ) -> Tensor:
-    """`extrapolate` over plain tensors: `scales` has one for each quantised feature, or none.
+    """`extrapolate` with plain tensors as arguments.
 
-    Summed in `precision`; None: in the first feature's, fp32 at least.
+    Args:
+        scales: one for each feature if they are quantised, else empty.
+        gain, shift, gate, channel_dim, of_value: see `Correction`.
+        precision: of the sum; None: the first feature's, fp32 at least.
     """
     if scales:
         features = [values.float() * scale for values, scale in zip(features, scales, strict=True)]

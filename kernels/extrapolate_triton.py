@@ -15,9 +15,9 @@ from diffcache.kernels.tiles_triton import columns, size_class, store, tile, til
 
 @triton.jit
 def coefficient(start, outer, column, stride_outer, stride_inner, inside, ACC: tl.constexpr):
-    """One tile of a coefficient that is given by row and column of the features."""
-    place = outer * stride_outer + column * stride_inner
-    return tl.load(start + place, mask=inside, other=0.0).to(ACC)
+    """One tile of a coefficient, which is broadcast along the features' other dimensions."""
+    offset = outer * stride_outer + column * stride_inner
+    return tl.load(start + offset, mask=inside, other=0.0).to(ACC)
 
 
 @tuned(key=["SIZE", "DEPTH", "QUANTIZED"])
@@ -25,7 +25,7 @@ def coefficient(start, outer, column, stride_outer, stride_inner, inside, ACC: t
 def weighted_sum_kernel(
     features,  # DEPTH x [rows, inner]
     scales,  # DEPTH x [rows]
-    weights_high,  # DEPTH floats
+    weights_high,  # DEPTH floats; their sum with weights_low is the weight
     weights_low,
     base,  # [rows, inner]
     gain,  # [outer, channels], read at (row // middle, column), like shift and gate
@@ -138,13 +138,13 @@ def weighted_sum(
 
 
 def _in_fp32(weight: float) -> float:
-    """`weight` as Triton passes it to a kernel; what is lost of it is passed beside."""
+    """`weight` in fp32, as Triton passes it to a kernel. The caller passes the rest as a second number."""
     rounded: float = struct.unpack("f", struct.pack("f", weight))[0]
     return rounded
 
 
 def _rows_of(coefficient: Tensor | None, shape: torch.Size, channel_dim: int) -> Tensor | None:
-    """A coefficient as [outer, channels] where the channels are the rows' elements, else as [outer, 1]."""
+    """A coefficient as [outer, channels] if the channels are the features' last dimension, else as [outer, 1]."""
     if coefficient is None:
         return None
     channel = channel_dim % len(shape)
@@ -159,7 +159,7 @@ def _rows_of(coefficient: Tensor | None, shape: torch.Size, channel_dim: int) ->
 
 
 def _rows_each(shape: torch.Size, channel_dim: int) -> int:
-    """How many rows of the last dimension share one row of coefficients."""
+    """How many of the features' rows (of the last dimension) share one row of a coefficient."""
     channel = channel_dim % len(shape)
     return math.prod(shape[1:-1] if channel == len(shape) - 1 else shape[channel + 1 : -1])
 

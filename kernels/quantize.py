@@ -1,4 +1,4 @@
-"""Cached features in eight bits, with one scale for each row: half or a quarter of the memory."""
+"""Features in eight bits with one scale for each row, in a half or a quarter of the memory."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from diffcache.kernels.dispatch import FP8, op
 
 LARGEST = {torch.int8: 127.0, FP8: 448.0}
 TINY = 1e-30
-MAX_ROW = 32768  # much longer ones overflow the registers of a program
+MAX_ROW = 32768  # much longer rows overflow the registers of a program
 
 
 class Quantized(NamedTuple):
@@ -17,7 +17,7 @@ class Quantized(NamedTuple):
 
     Attributes:
         values: int8 or float8_e4m3fn, [..., channels].
-        scales: fp32 [..., 1], one for each row of the last dimension, which is a token in [batch, tokens, channels].
+        scales: fp32 [..., 1], one for each row of the last dimension: for each token in [batch, tokens, channels].
     """
 
     values: Tensor
@@ -29,22 +29,22 @@ class Quantized(NamedTuple):
 
 
 def quantize_feature(x: Tensor, base: Tensor | None = None, dtype: torch.dtype = torch.int8) -> Quantized:
-    """x, or x - base, in eight bits; `extrapolate` reads it back.
+    """Quantises x, or x - base, to eight bits; `extrapolate` reads the result.
 
-    With m the largest magnitude of a row, int8 is off by at most m / 254 and e4m3 by at most 1/16 of the value (below
-    m / 28672: by m / 458752), fp32 rounding apart. A row that is not finite comes back as NaN, one that is
-    smaller than 1e-30 as zeros.
+    Let m be a row's largest magnitude. The error of int8 is at most m / 254. That of e4m3 is at most 1/16 of the value, or
+    m / 458752 for values below m / 28672. Rounding in fp32 adds to both. A row with a value that is not finite is read as
+    NaN, and a row whose values are all smaller than 1e-30 as zeros.
 
     Args:
         x: [..., channels], floating, at most 32768 channels.
-        base: same shape: what the stored feature is a residual to; the difference is not rounded before.
+        base: same shape; None for zeros. The difference is computed in fp32.
         dtype: torch.int8 or torch.float8_e4m3fn.
 
     Raises:
-        ValueError: another dtype, or more channels.
+        ValueError: another dtype, or too many channels.
     """
     if dtype not in LARGEST:
-        raise ValueError(f"dtype={dtype} is not an eight-bit storage: use torch.int8 or torch.float8_e4m3fn.")
+        raise ValueError(f"dtype={dtype} is not an eight-bit format: use torch.int8 or torch.float8_e4m3fn.")
     if x.shape[-1] > MAX_ROW:
         raise ValueError(
             f"Rows of {x.shape[-1]} elements are longer than {MAX_ROW}: split the last dimension."
@@ -60,7 +60,9 @@ def quantize_rows(x: Tensor, base: Tensor | None, dtype: torch.dtype) -> tuple[T
         return x.to(dtype), x.new_zeros(*x.shape[:-1], 1)
     largest = x.abs().amax(-1, keepdim=True)
     bounded = largest.clamp(min=TINY)
-    levels = x * (torch.full_like(bounded, LARGEST[dtype]) / bounded)  # a number over a tensor is no division
+    levels = x * (
+        torch.full_like(bounded, LARGEST[dtype]) / bounded
+    )  # tensor / tensor, because PyTorch multiplies by the reciprocal in number / tensor
     if dtype == torch.int8:
         levels = (levels + 0.5).floor()
     return levels.to(dtype), torch.where(largest.isfinite(), bounded / LARGEST[dtype], torch.nan)

@@ -1,4 +1,4 @@
-"""Rows of a feature, or of a residual, in eight bits."""
+"""Quantises the rows of a feature, or of a residual, to eight bits."""
 
 import torch
 import triton
@@ -73,6 +73,6 @@ def quantize_rows(x: Tensor, base: Tensor | None, dtype: torch.dtype) -> tuple[T
         ROWS=rows_each,
         COLUMNS=columns,
         num_warps=min(max(rows_each * columns // ELEMENTS_PER_WARP, 4), 32),
-        enable_fp_fusion=False,  # levels are rounded as by the reference, to the bit
+        enable_fp_fusion=False,  # so that levels equal the reference's to the bit
     )
     return values, scales

@@ -8,7 +8,7 @@ from torch import Tensor
 from diffcache.kernels.strided import as_matrices
 from diffcache.kernels.tiles_triton import columns, tile, tile_count, tile_width, total
 
-PROGRAMS = 1024  # about what a large GPU runs at once; fixed, since sums depend on it
+PROGRAMS = 1024  # about as many as a large GPU runs at once; fixed, because the sums' last bits depend on it
 REDUCTION_BLOCK = 2048
 
 
@@ -59,7 +59,7 @@ def l1_kernel(
 
 @triton.jit
 def finish_kernel(partials, means, programs, count, BLOCK: tl.constexpr):
-    """means[j] = sum_i partials[j, i] / count: the second stage, one program for each j."""
+    """The second stage: means[j] = sum_i partials[j, i] / count, one program for each j."""
     j, i = tl.program_id(0), tl.arange(0, BLOCK)
     tl.store(means + j, tl.sum(tl.load(partials + j * programs + i, mask=i < programs, other=0.0)) / count)
 
@@ -79,7 +79,7 @@ def secant_means(x: Tensor, x_past: Tensor, v: Tensor, v_past: Tensor) -> Tensor
 
 
 def _means(tensors: list[Tensor], quantities: int) -> Tensor:
-    """The first so many of |a - b|, |b| and |x - y|, from a, b, x and y as far as they are given."""
+    """The means of the first `quantities` of |a - b|, |b| and |x - y|, of `tensors` a, b, x, y or the first of them."""
     matrices = as_matrices(tensors)
     rows, inner = matrices[0].shape
     meta = {"BLOCK": REDUCTION_BLOCK, "COLUMNS": columns(inner)}

@@ -1,4 +1,4 @@
-"""The residual of an output to its input."""
+"""Subtracts an input from an output."""
 
 import torch
 import triton

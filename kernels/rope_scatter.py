@@ -1,6 +1,7 @@
-"""Rotary embedding of the active rows' queries and keys, and their keys and values into the cache.
+"""Rotates the queries and keys of the active rows, and writes their keys and values into the cache.
 
-B batch, H query heads, Hk key heads, n active rows, S slots of the cache, D channels of a head, R <= D rotated channels.
+Letters: B batch, H query heads, Hk key heads, n active rows, S slots of the cache, D channels of a head, R <= D rotated
+channels.
 """
 
 import torch
@@ -10,7 +11,7 @@ from diffcache.kernels.dispatch import op
 
 
 def signed(sin: Tensor) -> Tensor:
-    """Sines [..., R] as `rope_scatter` takes them: negated in the first half."""
+    """Sines [..., R] as `rope_scatter` takes them: the first half negated."""
     first, second = sin.chunk(2, dim=-1)
     return torch.cat([-first, second], dim=-1)
 
@@ -30,21 +31,22 @@ def rope_scatter(
     keys: Tensor,
     values: Tensor,
 ) -> Tensor:
-    """Writes rotated keys, and values, into the slots of the active rows; returns rotated queries, laid out like `q`.
+    """Writes rotated keys, and values, into the active rows' slots; returns rotated queries with the strides of `q`.
 
-    Channels i and i + R/2 of a head are rotated by the row's angle i, those from R on pass unchanged (RoFormer, arXiv
-    2104.09864, eq. 34, halves instead of neighbours). It is done as models do it, to the bit: x * cos + (-x2, x1) * sin in
-    the precision that heads and tables have together, each product and the sum rounded to it, and then to the heads' own.
+    Channels i and i + R/2 of a head are rotated by the row's angle i; channels from R on stay the same (RoFormer, arXiv
+    2104.09864, eq. 34, with halves instead of neighbours). The result equals the models' own to the bit: it is
+    x * cos + (-x2, x1) * sin in the promoted dtype of heads and tables, where each product and the sum is rounded to that
+    dtype, and the result to the heads' dtype.
 
     Args:
         q: [B, H, n, D].
         k: [B, Hk, n, D].
         v: [B, Hk, n, D].
         cos: [1 or B, n, R], of each row's position.
-        sin: likewise, `signed`.
-        rows: int32 or int64 [B, n], the slots. Repeated ones must come with equal values; -1 is skipped, which writes
-            nothing. None for n slots in order.
-        keys: [B, Hk, S, D], the cache or n slots of it, written in place.
+        sin: likewise, from `signed`.
+        rows: int32 or int64 [B, n], the rows' slots. Rows with one slot must be equal. A row with slot -1 is not written.
+            None: row i has slot i.
+        keys: [B, Hk, S, D], the cache, or n slots of it; written in place.
         values: likewise.
     """
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)

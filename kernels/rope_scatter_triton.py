@@ -1,4 +1,4 @@
-"""Rotary embedding and scatter in one launch; letters as in `rope_scatter`, G = H / Hk queries share a key head."""
+"""Rotates and scatters in one launch; letters as in `rope_scatter`, and G = H / Hk query heads share a key head."""
 
 import torch
 import triton
@@ -156,6 +156,6 @@ def rope_scatter(
         HALF=int(triton.next_power_of_2(size // 2)),
         CHANNELS=int(triton.next_power_of_2(channels)),
         num_warps=1,
-        enable_fp_fusion=False,  # products are rounded as the model rounds them, to the bit
+        enable_fp_fusion=False,  # so that products are rounded as in the model
     )
     return rotated

@@ -1,4 +1,4 @@
-"""Rows of the cache that are replaced, and how far the new ones are from the old."""
+"""Replaces rows of the cache, and compares the new rows with the old ones."""
 
 import torch
 from torch import Tensor
@@ -15,12 +15,12 @@ def _one_per_row(stored: Tensor, new: Tensor) -> Tensor:
 def replace_and_compare(stored: Tensor, new: Tensor) -> Tensor:
     """Writes new rows over the stored ones; returns the cosine of each new row with its old one, fp32 [B, n].
 
-    The cosine runs over heads and channels together. dLLM-Cache (arXiv 2506.06295) computes anew the rows whose values it
-    finds least alike.
+    The cosine is taken over heads and channels together. dLLM-Cache (arXiv 2506.06295) recomputes the rows with the lowest
+    cosines.
 
     Args:
         stored: [B, Hk, n, D], rows of the cache, written in place.
-        new: likewise.
+        new: [B, Hk, n, D].
     """
     old_row, new_row = (rows.transpose(1, 2).flatten(2).float() for rows in (stored, new))
     drift = cosine(old_row, new_row, 2)

@@ -1,4 +1,4 @@
-"""New rows over old ones and their cosines in one launch, one program for each row."""
+"""Replaces rows and computes their cosines in one launch, with one program for each row."""
 
 import torch
 import triton

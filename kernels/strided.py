@@ -1,4 +1,4 @@
-"""Tensors as matrices whose rows are contiguous: what elementwise kernels address, gaps and all."""
+"""Views of strided tensors as matrices with contiguous rows, so that elementwise kernels need no copy."""
 
 from collections.abc import Sequence
 
@@ -6,17 +6,18 @@ import torch
 from torch import Tensor
 
 SHORT_RUN = 16
+"""Tensors are copied if their contiguous runs are shorter than this many elements."""
 
 
 def check_shapes(tensors: Sequence[Tensor]) -> None:
-    """Refuses tensors of different shapes: a kernel would read past the end of the smaller.
+    """Refuses tensors of different shapes, because a kernel would read past the end of the smaller one.
 
     Raises:
-        ValueError: there are such.
+        ValueError: the shapes differ.
     """
     shapes = {tuple(tensor.shape) for tensor in tensors}
     if len(shapes) > 1:
-        raise ValueError(f"The shapes {sorted(shapes)} do not go together: give tensors of one shape.")
+        raise ValueError(f"The shapes {sorted(shapes)} differ: give tensors of one shape.")
 
 
 def contiguous_channels(tensor: Tensor) -> Tensor:
@@ -25,13 +26,13 @@ def contiguous_channels(tensor: Tensor) -> Tensor:
 
 
 def as_matrix(tensor: Tensor, inner: int) -> Tensor:
-    """[rows, inner] with contiguous rows; a view where the strides allow one (`x[:, a:b]`), else a copy."""
+    """The tensor as [rows, inner] with contiguous rows: a view if the strides allow it (as of `x[:, a:b]`), else a copy."""
     matrix = tensor.reshape(-1, inner)
     return matrix if inner == 1 or matrix.stride(1) == 1 else matrix.contiguous()
 
 
 def as_matrices(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Tensors of one shape, not empty, as matrices with rows as long as can be, their elements in one order.
+    """Tensors of one shape, not empty, as matrices with the longest rows possible, and all with one order of elements.
 
     Raises:
         ValueError: their shapes differ.
@@ -45,7 +46,7 @@ def as_matrices(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def with_result(tensors: Sequence[Tensor], dtype: torch.dtype) -> tuple[list[Tensor], Tensor]:
-    """`as_matrices` of the tensors and of a new, dense one that is laid out in memory like the first; and the new one."""
+    """Makes a dense tensor with the first one's order of dimensions in memory; returns `as_matrices` with it, and itself."""
     order = _memory_order(tensors[0])
     dense = torch.empty([tensors[0].shape[dim] for dim in order], dtype=dtype, device=tensors[0].device)
     result = dense.permute([order.index(dim) for dim in range(len(order))])
@@ -61,7 +62,7 @@ def _memory_order(tensor: Tensor) -> list[int]:
 
 
 def _longest_run(tensors: Sequence[Tensor]) -> int:
-    """How many elements, at the end of the shape, lie side by side in each of the tensors."""
+    """The number of elements in the last dimensions, as many of them as are contiguous in all of the tensors."""
     run = 1
     for dim in reversed(range(tensors[0].ndim)):
         size = tensors[0].shape[dim]

@@ -1,4 +1,4 @@
-"""What the elementwise kernels share: how a matrix is cut into tiles, and how their configurations are tuned."""
+"""Shared by the elementwise kernels: how a matrix is cut into tiles, and how launch configurations are tuned."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,40 +16,40 @@ CONFIGS = [
 
 
 def tuned(key: Sequence[str]) -> Any:
-    """Decorates an elementwise kernel: the best of `CONFIGS` for each value of `key`, remembered on disk.
+    """Decorates an elementwise kernel: it runs with the fastest of `CONFIGS` for each value of `key`.
 
-    The interpreter takes the first, since it has nothing to time. Reductions are not tuned: their last digits would
-    depend on what was found best.
+    The choice is kept on disk. The interpreter always uses the first configuration. Reductions are not tuned, because the
+    last bits of their results would depend on the choice.
     """
     configs = CONFIGS[:1] if triton.knobs.runtime.interpret else CONFIGS
     return triton.autotune(configs, key=list(key), cache_results=True)
 
 
 def columns(inner: int) -> int:
-    """The constexpr `COLUMNS` for rows of so many elements."""
+    """The constexpr `COLUMNS` for rows of `inner` elements."""
     return min(int(triton.next_power_of_2(inner)), MAX_COLUMNS)
 
 
 @triton.constexpr_function
 def tile_width(block: int, columns: int) -> int:
-    """The width of a tile of `block` elements over rows of up to `columns`."""
+    """The width of a tile of `block` elements, in rows of up to `columns` elements."""
     return min(block, columns)
 
 
 def tile_count(rows: int, inner: int, meta: Mapping[str, int]) -> int:
-    """How many tiles of `BLOCK` elements, at most `COLUMNS` wide, cover a matrix."""
+    """The number of tiles of `BLOCK` elements, at most `COLUMNS` wide, that cover a matrix."""
     width = tile_width(meta["BLOCK"], meta["COLUMNS"])
     return int(triton.cdiv(rows, meta["BLOCK"] // width) * triton.cdiv(inner, width))
 
 
 def size_class(matrix: Tensor) -> int:
-    """The constexpr `SIZE`, which only the tuner looks at: tensors within a factor of 16 share a configuration."""
+    """The constexpr `SIZE`, for the tuner only: sizes within a factor of about 16 share a configuration."""
     return matrix.numel().bit_length() // 4
 
 
 @triton.jit
 def tile(index, inner, BLOCK: tl.constexpr, COLUMNS: tl.constexpr):
-    """Row [BLOCK_R, 1] and column [1, BLOCK_C] numbers of a tile, int64 since videos pass 2^31 elements."""
+    """Row indices [BLOCK_R, 1] and column indices [1, BLOCK_C] of a tile; int64, since videos exceed 2^31 elements."""
     BLOCK_C: tl.constexpr = tile_width(BLOCK, COLUMNS)
     BLOCK_R: tl.constexpr = BLOCK // BLOCK_C
     across = tl.cdiv(inner, BLOCK_C)
@@ -61,7 +61,7 @@ def tile(index, inner, BLOCK: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def store(pointer, value, mask):
-    """Stores `value`, rounded to the pointer's dtype; to 16 bits by way of fp32, as PyTorch does."""
+    """Stores `value` in the pointer's dtype. To 16 or 8 bits it is rounded by way of fp32, as PyTorch does."""
     if pointer.dtype.element_ty.primitive_bitwidth < 32:
         value = value.to(tl.float32)
     tl.store(pointer, value.to(pointer.dtype.element_ty), mask=mask)

@@ -33,7 +33,7 @@ class FlopCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def flops_of(func: Any, args: Any, kwargs: Mapping[str, Any], output: Any) -> int:
-    """The floating-point operations of one call that a dispatch mode sees; a multiplication and its addition count as two."""
+    """The floating-point operations of one call in a dispatch mode; a multiplication and its addition count as two."""
     if not isinstance(func, OpOverload):
         return 0  # a higher-order operator (flex attention): its parts are not counted
     if func._schema.name.startswith("aten::_scaled_dot_product"):  # the CPU's is not in the registry

@@ -101,7 +101,7 @@ def _sub_layers_of(block: nn.Module) -> dict[str, nn.Module]:
 
 
 def _owner(module: nn.Module, prefix: str) -> tuple[nn.Module, str]:
-    """The module that holds the block lists (the denoiser, or a module inside it), and the prefix of its children's paths."""
+    """The module that holds the block lists: the denoiser or a module inside it; and the prefix of its children's paths."""
     if any(_is_block_list(child) for child in module.children()):
         return module, prefix
     for name, child in module.named_children():

@@ -124,7 +124,7 @@ class Engine:
     def close(self) -> None:
         """Drops every tensor. Explicit: a traceback that somebody keeps would keep this object alive."""
         self.execution.close()
-        self.setup.format.memory.rest()
+        self.setup.format.memory.end_call()
         self.branches.clear()
         self.decider.clear()
         if self.guidance is not None:
@@ -186,7 +186,7 @@ class Engine:
             output = self.execution.run(asked, step, branch, lanes)
             self.guidance.lead(tick, branch, output)
         if self.setup.format.memory.on_host:
-            self.setup.format.memory.rest()
+            self.setup.format.memory.end_call()
         self.account()
         return output
 

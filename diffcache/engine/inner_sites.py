@@ -85,7 +85,7 @@ class InnerSites:
         residual = self.residual and step.kind in STREAMS
         layout = store.learn(first, output, residual=residual, continues=continues)
         outputs = layout.split(output)
-        store.push(step.tick, 0, layout.based(first.tensors, outputs))
+        store.push(step.tick, 0, layout.pairs(first.tensors, outputs))
         self.decider.observe(step, store, 0, outputs)
         return outputs
 
@@ -264,7 +264,7 @@ class _Pass:
     def _computed(self, here: _Visit, first: Arguments, given: Tensors, output: Any) -> None:
         """Stores what a site has computed."""
         owner, store = self.owner, here.store
-        pairs = None if store.layout is None else store.layout.based_alike(output, given)
+        pairs = None if store.layout is None else store.layout.pairs_if_fits(output, given)
         if pairs is None:
             outputs = owner.keep(self.branch, here.step, Call.of(*first), output, here.site.continues)
         else:

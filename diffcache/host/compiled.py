@@ -22,7 +22,7 @@ def is_compiled(module: nn.Module) -> bool:
 
 
 def compiled_above(denoiser: nn.Module, paths: Iterable[str]) -> str | None:
-    """Path of the first compiled module that contains one of those at `paths`, whose calls cannot be seen; None if none does."""
+    """Path of a compiled module that contains one of those at `paths` and so hides its calls; None if none does."""
     compiled = {path for path, module in denoiser.named_modules() if path and is_compiled(module)}
     parents = (path[:end] for path in paths for end, letter in enumerate(path) if letter == ".")
     return next((parent for parent in parents if parent in compiled), None)

@@ -22,7 +22,7 @@ Dimension = tuple[Any, int]
 """A device mesh and one of its dimensions."""
 
 BY_CAUTION = (Decision.PREDICT, Decision.LINE, Decision.HOLD, Decision.COMPUTE)
-"""From the least cautious decision to the most cautious. A process votes with its decision's index; the highest vote wins."""
+"""From the least to the most cautious decision. A process votes with its decision's index, and the highest vote wins."""
 
 _declared: "WeakKeyDictionary[nn.Module, Any]" = WeakKeyDictionary()
 

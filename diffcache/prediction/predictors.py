@@ -123,7 +123,7 @@ class Taylor(Predictor):
 
 
 class Lerp(Predictor):
-    """FasterCache's rule for attentions (arXiv 2410.19355): F + weight * (F - G), with F the newest feature, G the one before.
+    """FasterCache's rule for attentions (arXiv 2410.19355): F + weight * (F - G), where G is the feature before F.
 
     Args:
         weight: 0 holds F, 1 goes on in a straight line.

@@ -15,7 +15,10 @@ from diffcache.schedulers.guards import NO_SIGNAL, NOTHING_STORED, TAIL, WARM_UP
 from diffcache.schedulers.schedule import NOT_CALLED, Schedule
 from diffcache.schedulers.steps import Decision
 
-NOT_SEEN = "no call of the denoiser was seen: it ran before begin_step, or compiled into something larger"
+NOT_SEEN = (
+    "no call of the denoiser was seen: it ran outside this target or before begin_step, "
+    "or compiled into something larger"
+)
 NOT_OBSERVED = "steps not observed: the noise scheduler was not stepped during the call"
 
 
@@ -127,9 +130,7 @@ class RunReport:
         if not self.records:
             return ["no run yet"]
         if not self.calls:
-            return [
-                "no call of the denoiser was seen: it ran outside this target, or compiled into something larger"
-            ]
+            return [NOT_SEEN]
         if not any(record.observed for record in self.records):
             return [f"nothing was reused: {NOT_OBSERVED}"]
         unused = all(call.computed == 1 for call in self.calls)

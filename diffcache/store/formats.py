@@ -1,4 +1,4 @@
-"""Formats: how stored features lie in memory. Stores ask them; nobody else needs to know."""
+"""Formats: in how many bits features are stored, and how they are read back. Only stores use them."""
 
 import math
 import traceback
@@ -18,27 +18,27 @@ from diffcache.kernels.residual import Residual, keep_residual, store_residual, 
 from diffcache.store.placement import DeviceMemory, Feature, Kept
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "int8": torch.int8, "float8": FP8}
-"""What `cache_dtype=` may name."""
+"""The values of the option `cache_dtype`."""
 
 SHARED = 256
-"""As many elements share a scale, where rows are shorter: four bytes for each 256."""
+"""Where rows are shorter than this, several of them share a scale, up to this many elements."""
 
 Ring = deque[Feature]
-"""Newest first, with a largest length."""
+"""Features, newest first; `maxlen` is set."""
 
 Pair = tuple[Tensor, Tensor | None]
-"""An output, and the base that it is stored as a residual to, if any."""
+"""An output, and the base to which it is stored as a residual; None: it is stored itself."""
 
 
 class Format:
-    """Each feature is stored alone.
+    """Stores each feature by itself.
 
     Args:
-        dtype: what features are rounded to. None: not at all, and a residual is one precision wider.
-        memory: where they lie.
+        dtype: features are rounded to it. None: they are not rounded, so that a residual loses nothing.
+        memory: where they are stored; None: on the device.
 
     Attributes:
-        as_is: what lies in a ring is what is read from it.
+        as_is: reading a ring gives the features in it as they are.
     """
 
     def __init__(self, dtype: torch.dtype | None = None, memory: DeviceMemory | None = None) -> None:
@@ -50,30 +50,32 @@ class Format:
         )
 
     def push(self, ring: Ring, tick: int, pairs: Sequence[Pair]) -> None:
-        """Makes what was computed at a tick the ring's newest feature. It shares no memory with the pairs."""
+        """Stores what was computed at a tick as the ring's newest feature, in new memory."""
         if len(ring) == ring.maxlen:
             ring.pop()  # before the new one is made: its memory can be used again
         feature = Feature(tick, tuple(starmap(self._keep, pairs)))
-        ring.appendleft(
-            self.memory.put(feature) if self.memory.on_host else feature
-        )  # a call less at every site
+        ring.appendleft(self.memory.put(feature) if self.memory.on_host else feature)  # saves a call
 
     def read(self, ring: Ring, weights: Sequence[float]) -> tuple[list[tuple[Kept, ...]], list[float]]:
-        """Tensors and weights whose weighted sum is that of the ring's newest features with the given weights."""
+        """Reads what predicts sum_j weights[j] * feature[j] over the ring's newest features.
+
+        Returns:
+            For each stored feature that is needed its tensors, and a weight for each: their weighted sum is that sum.
+        """
         features = self.memory.get(ring, len(weights))
         return [feature.tensors for feature in features], list(weights)
 
 
 class EightBits(Format):
-    """Eight bits: the oldest feature as it is, and of each newer one its difference to the one before it.
+    """Stores the oldest feature of a ring in eight bits, and for each newer one its difference to the one before it.
 
-    Predictors multiply the newest feature by 2 and more, and its rounding error with it. A difference is much smaller than
-    a feature, and so is its rounding error. What remains is the oldest feature's error, whose weight is 1. Reading costs
-    nothing more: a weighted sum of features is a sum of differences with other weights.
+    A predictor multiplies the newest feature by 2 or more, and its rounding error with it. A difference is much smaller
+    than a feature, and so is its rounding error. What remains is the error of the oldest feature, whose weight is 1.
+    Reading costs no more: a weighted sum of features is a sum of the differences with other weights.
 
     Args:
         dtype: torch.int8 or torch.float8_e4m3fn.
-        memory: where it lies.
+        memory: where the features are stored; None: on the device.
     """
 
     dtype: torch.dtype
@@ -99,25 +101,23 @@ class EightBits(Format):
         return [tuple(_by_row(kept) for kept in feature) for feature in features], list(accumulate(padded))
 
     def _coded(self, pair: Pair, past: Sequence[Kept], depth: int) -> list[Kept]:
-        """One stream of the ring, newest first."""
+        """What the ring then holds of one stream, newest first."""
         output, base = pair
         if not output.is_floating_point():
             return [store_residual(output, None), *past][:depth]
         if depth == 1:
             return [self._rounded(output, base)]
-        values = [store_residual(output, base, torch.float32), *_summed(past)][:depth]
+        values = [store_residual(output, base, torch.float32), *_from_differences(past)][:depth]
         coded: list[Kept] = []
         total: Tensor | None = None
         for value in reversed(values):
             coded.append(self._rounded(value, total))
-            rounded = [_by_row(coded[-1])]
-            total = extrapolate(
-                rounded, [1.0], total, torch.float32
-            )  # the next difference includes this one's error
+            rounded = [_by_row(coded[-1])]  # so that the next difference includes this one's error
+            total = extrapolate(rounded, [1.0], total, torch.float32)
         return coded[::-1]
 
     def _rounded(self, output: Tensor, base: Tensor | None) -> Kept:
-        """output - base. What has no rows that a scale could serve is not rounded."""
+        """output - base in eight bits, or in fp32 if its rows are no use for scales (one dimension, or very long rows)."""
         if output.numel() == 0 or output.ndim < 2 or output.shape[-1] > MAX_ROW:
             return store_residual(output, base, torch.float32)
         rows = (-1, _row_length(output.shape))
@@ -127,24 +127,24 @@ class EightBits(Format):
 
 
 def forget_on_error(past: list[Any], error: BaseException) -> None:
-    """Empties a list of features, and the frames that an error left: a traceback that somebody keeps keeps their locals."""
+    """Drops a list of features, and the locals of an error's frames: whoever keeps its traceback would keep the features."""
     past.clear()
     traceback.clear_frames(error.__traceback__)
 
 
 def format_of(cache_dtype: str | None, memory: DeviceMemory | None = None) -> Format:
-    """By name: one of DTYPES, or None for as computed."""
+    """The format of the option `cache_dtype`: a name in DTYPES, or None for features as computed."""
     dtype = None if cache_dtype is None else DTYPES[cache_dtype]
     return EightBits(dtype, memory) if dtype in LARGEST else Format(dtype, memory)
 
 
 def bytes_in_ring(ring: Ring) -> int:
-    """That its features take."""
+    """Bytes of a ring's features."""
     return sum(kept.nbytes for feature in ring for kept in feature.tensors)
 
 
 def values_of(kept: Kept) -> Tensor:
-    """The tensor that has the feature's shape."""
+    """A tensor with the shape of what was stored; its content is the feature only if it was stored as it is."""
     match kept:
         case Quantized():
             return kept.values
@@ -154,8 +154,8 @@ def values_of(kept: Kept) -> Tensor:
             return kept
 
 
-def plain(past: Sequence[Kept], weights: Sequence[float]) -> Tensor:
-    """The weighted sum of what was read of one stream."""
+def weighted_sum(past: Sequence[Kept], weights: Sequence[float]) -> Tensor:
+    """The weighted sum of what `Format.read` gave of one stream."""
     if isinstance(past[0], Residual):
         return extrapolate(past, weights, None, wide(past[0].both))
     newest = values_of(past[0])
@@ -164,8 +164,8 @@ def plain(past: Sequence[Kept], weights: Sequence[float]) -> Tensor:
     return extrapolate(past, weights, None, torch.float32)
 
 
-def _summed(past: Sequence[Kept]) -> list[Tensor]:
-    """The features, of their differences; newest first."""
+def _from_differences(past: Sequence[Kept]) -> list[Tensor]:
+    """The features, from the oldest one and the differences of the newer ones; newest first."""
     total: Tensor | None = None
     values = []
     for kept in reversed(past):
@@ -175,13 +175,13 @@ def _summed(past: Sequence[Kept]) -> list[Tensor]:
 
 
 def _row_length(shape: Sequence[int]) -> int:
-    """How many elements share a scale: a token's channels; shorter rows are joined, inside one sample."""
+    """How many elements share a scale: those of a row, or of several short rows of one sample."""
     wanted = 1 << (max(SHARED // shape[-1], 1).bit_length() - 1)
     return shape[-1] * math.gcd(math.prod(shape[1:-1]), wanted)
 
 
 def _by_row(kept: Kept) -> Kept:
-    """With a scale for each row of the last dimension."""
+    """The same with a scale for each row of the last dimension, as `extrapolate` takes it."""
     if not isinstance(kept, Quantized):
         return kept
     values, scales = kept

@@ -14,11 +14,17 @@ from diffcache.kernels.quantize import Quantized
 from diffcache.kernels.residual import Residual
 
 Kept = Tensor | Quantized | Residual
+"""What is stored of one tensor."""
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Feature:
-    """What one computed call left behind: something detached for each tensor of the module's output."""
+    """What is stored of one computed call.
+
+    Attributes:
+        tick: of the call.
+        tensors: one for each tensor of the module's output, detached.
+    """
 
     tick: int
     tensors: tuple[Kept, ...]
@@ -30,22 +36,22 @@ class DeviceMemory:
     on_host = False
 
     def put(self, feature: Feature) -> Feature:
-        """Moves a feature to where it is to lie."""
+        """Moves a feature to where it is stored."""
         return feature
 
     def get(self, ring: Sequence[Feature], count: int) -> list[Feature]:
         """The newest `count` features of a ring, on the device that computes."""
         return list(islice(ring, count))
 
-    def rest(self) -> None:
-        """A denoiser call is over: nothing more is read in it."""
+    def end_call(self) -> None:
+        """Is called after each call of the denoiser: drops copies that were made for it."""
 
 
 class HostMemory(DeviceMemory):
-    """Features lie in host memory. On CUDA it is pinned, and a stream of its own copies to and from it.
+    """Features are stored in host memory. On CUDA it is pinned, and a stream of its own copies in both directions.
 
-    Reading a ring also starts to copy the ring that was read after it in the call before. So the next site's features are
-    on their way while a site is reused. Between calls no feature is on the device.
+    Reading a ring also starts to copy the features of the next ring: the one that was read after it in the call before. So
+    they arrive while the site is being reused. Between calls no feature is on the device.
 
     Args:
         device: the device that computes.
@@ -55,52 +61,54 @@ class HostMemory(DeviceMemory):
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._carrier = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-        self._after: dict[int, tuple[Sequence[Feature], int]] = {}
-        self._last: Sequence[Feature] | None = None
-        self._ahead: WeakKeyDictionary[Feature, Feature] = WeakKeyDictionary()
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._next: dict[
+            int, tuple[Sequence[Feature], int]
+        ] = {}  # by id of a ring: the ring read after it, how much
+        self._last: Sequence[Feature] | None = None  # the ring that was read last in this call
+        self._prefetched: WeakKeyDictionary[Feature, Feature] = WeakKeyDictionary()
 
     def put(self, feature: Feature) -> Feature:
-        return _map(self._away, feature)
+        return _map(self._tensor_to_host, feature)
 
     def get(self, ring: Sequence[Feature], count: int) -> list[Feature]:
-        here = [self._ahead.get(feature) or self._back(feature) for feature in islice(ring, count)]
-        if self._carrier is not None:
-            torch.cuda.current_stream(self.device).wait_stream(self._carrier)
+        found = [self._prefetched.get(feature) or self._to_device(feature) for feature in islice(ring, count)]
+        if self._stream is not None:
+            torch.cuda.current_stream(self.device).wait_stream(self._stream)
         if self._last is not None and self._last is not ring:
-            self._after[id(self._last)] = ring, count
+            self._next[id(self._last)] = ring, count
         self._last = ring
-        following, number = self._after.get(id(ring), ((), 0))
-        self._ahead = WeakKeyDictionary({new: self._back(new) for new in islice(following, number)})
-        return here
+        following, number = self._next.get(id(ring), ((), 0))
+        self._prefetched = WeakKeyDictionary({new: self._to_device(new) for new in islice(following, number)})
+        return found
 
-    def rest(self) -> None:
+    def end_call(self) -> None:
         self._last = None
-        self._ahead.clear()
+        self._prefetched.clear()
 
-    def _back(self, feature: Feature) -> Feature:
-        """The feature on the device, or on its way there."""
-        return _map(self._carried, feature)
+    def _to_device(self, feature: Feature) -> Feature:
+        """A copy on the device; the copying may still go on."""
+        return _map(self._tensor_to_device, feature)
 
-    def _carried(self, tensor: Tensor) -> Tensor:
-        with self._carrying():
-            here = tensor.to(self.device, non_blocking=True)
-        if self._carrier is not None:
-            here.record_stream(torch.cuda.current_stream(self.device))
-        return here
+    def _tensor_to_device(self, tensor: Tensor) -> Tensor:
+        with self._on_stream():
+            copied = tensor.to(self.device, non_blocking=True)
+        if self._stream is not None:
+            copied.record_stream(torch.cuda.current_stream(self.device))
+        return copied
 
-    def _away(self, tensor: Tensor) -> Tensor:
-        if self._carrier is None:
+    def _tensor_to_host(self, tensor: Tensor) -> Tensor:
+        if self._stream is None:
             return tensor.cpu()
-        self._carrier.wait_stream(torch.cuda.current_stream(self.device))
-        with self._carrying():
+        self._stream.wait_stream(torch.cuda.current_stream(self.device))
+        with self._on_stream():
             pinned = torch.empty_like(tensor, device="cpu", pin_memory=True)
             pinned.copy_(tensor, non_blocking=True)
-        tensor.record_stream(self._carrier)
+        tensor.record_stream(self._stream)
         return pinned
 
-    def _carrying(self) -> AbstractContextManager[object]:
-        return nullcontext() if self._carrier is None else torch.cuda.stream(self._carrier)
+    def _on_stream(self) -> AbstractContextManager[object]:
+        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
 
 def _map(function: Callable[[Tensor], Tensor], feature: Feature) -> Feature:

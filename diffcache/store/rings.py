@@ -1,4 +1,4 @@
-"""The store: past features of a site for one branch, one ring for each lane."""
+"""The store of a site in one branch: the past features of each lane, in a ring."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -21,8 +21,8 @@ from diffcache.store.formats import (
     Ring,
     bytes_in_ring,
     forget_on_error,
-    plain,
     values_of,
+    weighted_sum,
 )
 from diffcache.store.streams import Layout
 
@@ -35,15 +35,15 @@ class Setup:
     """What all stores of a denoiser share in one run.
 
     Args:
-        predictor: how a reused tick is predicted.
-        format: how features lie in memory.
-        times: the run's noise levels.
-        corrector: how predictions are repaired; None for not at all.
+        predictor: predicts reused ticks.
+        format: stores features.
+        times: the run's timetable.
+        corrector: repairs predictions; None: they are not repaired.
         hindsight: reused ticks are corrected when the next one is computed.
 
     Attributes:
-        serving: by decision, the predictor that serves it.
-        depth: how many features a ring holds.
+        serving: for each decision, the predictor that carries it out.
+        depth: the number of features that a ring can hold.
     """
 
     def __init__(
@@ -65,35 +65,35 @@ class Setup:
         self._last: tuple[tuple[Any, ...], list[float]] = ((), [])
 
     def weights(self, decision: Decision, ring: Ring, step: Step) -> list[float]:
-        """One weight for each of the ring's newest features, as many as the decision's predictor looks at.
+        """A weight for each of the ring's newest features, as many as the decision's predictor uses.
 
-        Sites that were computed at the same ticks have the same weights, so the last ones are remembered.
+        Sites that were computed at the same ticks have the same weights, so the last weights are remembered.
         """
         key = (decision, step.tick, *map(_tick, ring))
         if key != self._last[0]:
-            predictor, known, at = self.serving[decision], self.times.moments, step.tick
+            predictor, known, tick = self.serving[decision], self.times.moments, step.tick
             past = self.moments(ring)[: predictor.depth]
-            now = known[at] if at < len(known) else self.times.moment(at)
+            now = known[tick] if tick < len(known) else self.times.moment(tick)
             self._last = key, predictor.weights(past, now)
         return self._last[1]
 
     def moments(self, ring: Ring) -> list[Moment]:
-        """When the features of a ring were computed, newest first."""
+        """The moments of a ring's features, newest first."""
         known, times = self.times.moments, self.times
         return [known[f.tick] if f.tick < len(known) else times.moment(f.tick) for f in ring]
 
 
 class Store:
-    """Rings of the newest features of one site, newest first.
+    """The newest features of one site in one branch.
 
     Args:
         setup: what it shares with the run's other stores.
 
     Attributes:
-        layout: how the output splits, learned from a computed call that looked like the newest; None before the first.
-        rings: one for each lane.
-        reused: for each lane the ticks that were reused since its newest feature, where hindsight is to correct them.
-        nbytes: of what is stored.
+        layout: how the site's output splits into streams, learned from a computed call; None before the first.
+        rings: the features of each lane.
+        reused: for each lane the ticks reused since its newest feature, if hindsight is to correct them.
+        nbytes: bytes of all features.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -104,7 +104,7 @@ class Store:
         self.nbytes = 0
 
     def empty(self, lanes: int) -> None:
-        """Drops what is stored, and makes room for so many lanes."""
+        """Drops all features, and makes an empty ring for each of so many lanes."""
         for ring in self.rings:
             ring.clear()
         self.rings = [deque(maxlen=self.setup.depth) for _ in range(lanes)]
@@ -112,7 +112,7 @@ class Store:
         self.nbytes = 0
 
     def clear(self) -> None:
-        """Drops everything."""
+        """Drops all features and the layout."""
         self.empty(0)
         self.layout = None
 
@@ -120,20 +120,23 @@ class Store:
         return sum(len(ring) for ring in self.rings)
 
     def last_computed(self, lane: int) -> int | None:
-        """Tick of the newest feature of a lane."""
+        """Tick of a lane's newest feature; None if it has none."""
         return self.rings[lane][0].tick if self.rings[lane] else None
 
     def learn(
         self, call: Call, output: Any, *, residual: bool, continues: Mapping[int, str] | None = None
     ) -> Layout:
-        """The layout of a computed call. If it looks otherwise than those before, what they left is dropped."""
+        """The layout of a computed call, learned anew if it looks different from the calls before.
+
+        Their features are dropped then. For the arguments see `Layout`.
+        """
         if self.layout is None or not self.layout.fits(call, output):
             self.empty(len(self.rings))
             self.layout = Layout(call, output, residual=residual, continues=continues)
         return self.layout
 
     def push(self, tick: int, lane: int, pairs: Sequence[Pair]) -> None:
-        """Keeps what a computed call gave, as its layout pairs it with the call's arguments (`Layout.based`)."""
+        """Stores what a computed call returned, paired with the call's arguments (`Layout.pairs`)."""
         ring = self.rings[lane]
         before = len(ring)
         self.setup.format.push(ring, tick, pairs)
@@ -141,19 +144,23 @@ class Store:
             self.nbytes = sum(map(bytes_in_ring, self.rings))
 
     def keep(self, step: Step, lane: int, tensors: Tensors, outputs: list[Tensor]) -> list[Tensor]:
-        """Keeps computed `outputs`; returns them, with what corrects the lane's reused ticks added (`hindsight`)."""
+        """Stores computed outputs, and returns them; with hindsight they correct the lane's reused ticks."""
         reused, self.reused[lane] = self.reused[lane], []
         corrected = self._corrected(step, lane, tensors, outputs, reused) if reused else outputs
-        self.push(step.tick, lane, self.learned.based(tensors, outputs))
+        self.push(step.tick, lane, self.learned.pairs(tensors, outputs))
         return corrected
 
     def value(
         self, decision: Decision, step: Step, lane: int, tensors: Tensors, *, corrected: bool = True
     ) -> list[Tensor]:
-        """The outputs that a decision predicts at `step` for a call with these `tensors`.
+        """Predicts the outputs of a call.
 
         Args:
-            corrected: apply the corrector.
+            decision: a decision to reuse.
+            step: tick and site.
+            lane: index of the lane.
+            tensors: the lane's part of the call's arguments.
+            corrected: repair the prediction with the corrector.
         """
         setup, ring, layout = self.setup, self.rings[lane], self.layout
         assert layout is not None
@@ -175,23 +182,24 @@ class Store:
             raise
 
     def moments(self, lane: int) -> list[Moment]:
-        """When the features of a lane were computed, newest first."""
+        """The moments of a lane's features, newest first."""
         return self.setup.moments(self.rings[lane])
 
     def newest(self, lane: int) -> tuple[Tensor, ...]:
-        """The feature that was stored last, one floating tensor for each of the output's."""
+        """A lane's newest feature: one tensor for each stream, as it is read from the format."""
         features, weights = self.setup.format.read(self.rings[lane], [1.0])
-        return tuple(plain(past, weights) for past in zip(*features, strict=True))
+        return tuple(weighted_sum(past, weights) for past in zip(*features, strict=True))
 
     @property
     def learned(self) -> Layout:
-        """The layout, of a store that has been filled."""
+        """The layout of a store that has one."""
         assert self.layout is not None
         return self.layout
 
     def _corrected(
         self, step: Step, lane: int, tensors: Tensors, outputs: list[Tensor], reused: list[ReusedTick]
     ) -> list[Tensor]:
+        """Computed outputs that correct the `reused` ticks before them (see `hindsight`)."""
         setup = self.setup
         own, *others = hindsight_weights(
             reused, step.moment, self.moments(lane), setup.times.ratio, setup.predictor.axis

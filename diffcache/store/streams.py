@@ -1,4 +1,4 @@
-"""Streams: the tensors that a module's output consists of, and the input that each of them is a residual to."""
+"""Streams: the tensors in a module's output, each with the input that it changes and is stored as a residual to."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ from diffcache.store.placement import Kept
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """One output tensor and the input that it is measured against.
+    """One output tensor, and the input that it is a residual to.
 
     Attributes:
-        source: path of the input among the call's tensors; None where no input has its shape, or it is not floating.
-        dim: the dimension in which the two differ; None where they do not.
-        size: the extent in `dim` that both have: an image-to-video denoiser takes more channels than it returns,
-            one with learned sigma returns more than it takes.
-        dtype: the output's.
+        source: path of that input among the call's tensors; None if no input matches, or the output is not floating.
+        dim: the one dimension in which the shapes differ; None if they are equal. An image-to-video denoiser takes more
+            channels than it returns, one with learned sigma returns more than it takes.
+        size: the smaller of the two sizes in `dim`.
+        dtype: of the output.
     """
 
     source: str | None
@@ -34,11 +34,11 @@ class Stream:
     dtype: torch.dtype
 
     def cut(self, tensor: Tensor) -> Tensor:
-        """The part that input and output have in common."""
+        """The part of an input or output that both have: the first `size` entries in `dim`."""
         return tensor if self.dim is None else tensor.narrow(self.dim, 0, self.size)
 
     def base(self, tensors: Mapping[str, Tensor], like: Tensor) -> Tensor | None:
-        """The input, cut or zero-padded to the shape of `like`."""
+        """The input among a call's tensors, cut or padded with zeros to the shape of `like`; None if there is none."""
         if self.source is None:
             return None
         base = tensors[self.source]
@@ -58,19 +58,19 @@ _form = attrgetter("shape", "dtype")
 
 
 class Layout:
-    """How a module's output splits into streams. Learned from a computed call; it holds for all calls that look alike.
-
-    Attributes:
-        streams: the output's tensors, but for arguments that the module only hands on.
-        residual: streams are stored as what the module adds to its input, not as they are.
-        complete: there are tensors, and nothing in the output could hide others.
-        given: takes what `based_alike`, `based`, `predict` and `join` need out of a call's arguments.
+    """How a module's output splits into streams, learned from a computed call; it holds for all calls that look alike.
 
     Args:
         call: the computed call.
         output: what the module returned: a tensor, or tensors in tuples, lists, dicts or output classes.
-        residual: store what the module adds to its input (True) or its output as it is.
-        continues: by index of an output, the argument that it is known to continue.
+        residual: store what the module adds to its input (True), or its output as it is.
+        continues: path of the argument that an output is known to continue, by index of the output (see `Site`).
+
+    Attributes:
+        streams: one for each tensor in the output, except arguments that the module returns unchanged.
+        residual: as given.
+        complete: there are streams, and no other part of the output can hold a tensor.
+        given: takes the arguments that `pairs`, `predict` and `join` need out of a call's arguments.
     """
 
     def __init__(
@@ -98,27 +98,27 @@ class Layout:
         self._forms = _forms((*leaves, *given)) if self.complete else None
 
     def split(self, output: Any) -> list[Tensor]:
-        """The output's tensors, in order, but for arguments that the module only hands on."""
+        """The output's tensors, one for each stream."""
         leaves = pytree.tree_leaves(output)
         return [leaves[i] for i in self._indices]
 
     def fits(self, call: Call, output: Any) -> bool:
-        """Whether a computed call looks like the one learned from."""
+        """Whether a computed call looks like the one that the layout was learned from."""
         return self._alike(output, self.given(call.args, call.kwargs)) is not None
 
-    def based_alike(self, output: Any, given: Mapping[str, Any]) -> list[Pair] | None:
-        """`based`, of a call that looks like the one learned from; None where it does not.
+    def pairs_if_fits(self, output: Any, given: Mapping[str, Any]) -> list[Pair] | None:
+        """`pairs` of a call that the layout fits; None if it does not fit.
 
         Args:
             output: what the module returned.
             given: the call's tensors, as the attribute `given` takes them.
         """
         leaves = self._alike(output, given)
-        return None if leaves is None else self.based(given, map(leaves.__getitem__, self._indices))
+        return None if leaves is None else self.pairs(given, map(leaves.__getitem__, self._indices))
 
     def _alike(self, output: Any, given: Mapping[str, Any]) -> Sequence[Any] | None:
-        """The leaves of an output that looks, as its call does, like the one learned from."""
-        flat = self._is_flat and type(output) is tuple  # what is no leaf in there has no form like one
+        """The leaves of a call's output, if the layout fits the call; else None."""
+        flat = self._is_flat and type(output) is tuple  # an item that is no leaf has a form unlike any leaf
         leaves = output if flat else self._leaves(output)
         if leaves is None or _forms((*leaves, *given.values())) != self._forms:
             return None
@@ -127,7 +127,7 @@ class Layout:
         return leaves
 
     def _leaves(self, output: Any) -> Sequence[Any] | None:
-        """Of an output of the structure learned."""
+        """The leaves of an output of the learned structure; None of any other."""
         if type(output) is not self._type:
             return None
         if isinstance(output, Tensor):
@@ -136,7 +136,12 @@ class Layout:
         return leaves if spec == self._spec else None
 
     def join(self, outputs: Sequence[Tensor], tensors: Mapping[str, Tensor]) -> Any:
-        """An output like the one learned from, made of other `outputs` and the call's own `tensors`."""
+        """An output of the learned structure.
+
+        Args:
+            outputs: one tensor for each stream.
+            tensors: the call's, of which the module returns some unchanged.
+        """
         if self._spec.is_leaf() and outputs:
             return outputs[0]
         leaves = list(self._constants)
@@ -146,8 +151,8 @@ class Layout:
             leaves[index] = output
         return tuple(leaves) if self._is_flat else pytree.tree_unflatten(leaves, self._spec)
 
-    def based(self, tensors: Mapping[str, Tensor], outputs: Iterable[Tensor]) -> list[Pair]:
-        """What to store of a computed call: each output, and the base that it is to be a residual to."""
+    def pairs(self, tensors: Mapping[str, Tensor], outputs: Iterable[Tensor]) -> list[Pair]:
+        """What to store of a computed call: each stream's output, and the input that it is stored as a residual to."""
         if self._bases is not None:
             return [*zip(outputs, map(tensors.get, self._bases), strict=True)]
         return [
@@ -156,8 +161,8 @@ class Layout:
         ]
 
     def features(self, tensors: Mapping[str, Tensor], outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """The features of a computed call as they are before a format rounds them, for observers."""
-        return tuple(store_residual(output, base) for output, base in self.based(tensors, outputs))
+        """The features of a computed call, before a format rounds them."""
+        return tuple(store_residual(output, base) for output, base in self.pairs(tensors, outputs))
 
     def predict(
         self,
@@ -169,10 +174,10 @@ class Layout:
         """The outputs of a reused call.
 
         Args:
-            tensors: the call's, to which residuals are added.
+            tensors: the call's; residuals are added to them.
             features: of past calls, newest first.
             weights: one for each feature.
-            corrections: one for each stream; None for none.
+            corrections: one for each stream; None: nothing is corrected.
         """
         outputs = []
         for i, stream in enumerate(self.streams):
@@ -197,9 +202,16 @@ class Layout:
         features: Sequence[Sequence[Kept]],
         weights: Sequence[float],
     ) -> list[Tensor]:
-        """Computed outputs, plus `own` times their features and a weighted sum of past `features`.
+        """Computed outputs, plus `own` times their features, plus the weighted sum of past features.
 
-        What does not evolve a latent (a learned variance) stays as it is.
+        Only the parts that `evolved` gives are changed, so a learned variance is not.
+
+        Args:
+            tensors: the call's.
+            outputs: the computed ones.
+            own: weight of the call's own features.
+            features: of past calls, newest first.
+            weights: one for each of `features`.
         """
         corrected, changes = [output.clone() for output in outputs], []
         for output, feature, past in zip(
@@ -214,40 +226,42 @@ class Layout:
         return corrected
 
     def latents(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
-        """What adaptive decisions look at on the way in: the part of each input that its output evolves.
+        """The inputs on which signals are measured: of each stream's input the part that the output has too.
 
-        Where no output has an input's shape, the first latent and the first output are looked at as they are.
+        If no stream has an input, it is the first latent.
         """
         paired = [stream.cut(tensors[stream.source]) for stream in self.streams if stream.source is not None]
         return paired or ([tensors[self._first_latent]] if self._first_latent else [])
 
     def evolved(self, outputs: Sequence[Tensor]) -> list[Tensor]:
-        """And on the way out: the outputs that belong to `latents`, cut alike."""
+        """The outputs that belong to `latents`, cut to the same shapes; the first output if no stream has an input."""
         pairs = zip(self.streams, outputs, strict=True)
         paired = [stream.cut(output) for stream, output in pairs if stream.source is not None]
         return paired or ([outputs[0]] if self._first_latent else [])
 
     def kinds(self) -> list[tuple[torch.dtype, bool]]:
-        """Of each stream its dtype, and whether it is stored as a residual."""
+        """For each stream its dtype, and whether it is stored as a residual."""
         return [(s.dtype, self.residual and s.source is not None) for s in self.streams]
 
     def sources(self) -> set[str]:
-        """Paths of the inputs that some output is measured against."""
+        """Paths of the inputs that streams are residuals to."""
         return {stream.source for stream in self.streams if stream.source is not None}
 
 
 def _forms(values: Sequence[Any]) -> list[Any]:
-    """Shapes and dtypes of tensors; type and value of anything else."""
+    """Shape and dtype of each tensor; type and value of anything else."""
     try:
-        return [*map(_form, values)]  # called at every site, where nearly always all are tensors
+        return [
+            *map(_form, values)
+        ]  # the fast way: this runs at every site, and nearly always all are tensors
     except AttributeError:
         return [_form(value) if isinstance(value, Tensor) else (type(value), value) for value in values]
 
 
 def _match(call: Call, outputs: Sequence[Tensor], known: Mapping[int, str]) -> list[Stream]:
-    """Pairs outputs with inputs: those that are known, then equal shapes, then latents that differ in one dimension.
+    """Finds an input for each output: first the known ones, then of equal shape, then latents that differ in one dimension.
 
-    Pairing with an input that never changes does no harm: its residual is held like the output itself.
+    A wrong match with an input that never changes does no harm: then the residual changes as the output does.
     """
     free = {
         path: t for path, t in call.tensors.items() if t.is_floating_point() and t.ndim >= 2 and t.numel() > 0
@@ -274,7 +288,7 @@ def _match(call: Call, outputs: Sequence[Tensor], known: Mapping[int, str]) -> l
 
 
 def _differs_in(a: Tensor, b: Tensor) -> int | None:
-    """The one dimension in which two shapes differ; None if that is the batch, or there are several."""
+    """The one dimension in which two shapes differ; None if there are several, or it is the batch."""
     if a.ndim != b.ndim or a.shape[:1] != b.shape[:1] or b.numel() == 0:
         return None
     dims = [i for i in range(1, a.ndim) if a.shape[i] != b.shape[i]]

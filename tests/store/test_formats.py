@@ -12,7 +12,7 @@ from torch import Tensor
 
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.schedulers.errors import ConfigError
-from diffcache.store.formats import DTYPES, EightBits, Format, Ring, plain
+from diffcache.store.formats import DTYPES, EightBits, Format, Ring, weighted_sum
 from diffcache.store.placement import Feature, HostMemory, Kept
 
 SHAPES = [(2, 77, 768), (2, 4, 16, 16), (3, 96, 4), (1, 8, 3, 4, 4), (2, 12), (2, 5, 7)]
@@ -30,7 +30,7 @@ def ring_of(format: Format, pairs: list[tuple[Tensor, Tensor | None]], depth: in
 def read_of(format: Format, ring: Ring, *weights: float) -> Tensor:
     """The weighted sum of a ring's newest features."""
     features, given = format.read(ring, weights or (1.0,))
-    return plain([feature[0] for feature in features], given)
+    return weighted_sum([feature[0] for feature in features], given)
 
 
 def stored(dtype: torch.dtype, output: Tensor, base: Tensor | None = None) -> tuple[Kept, Tensor]:
@@ -105,7 +105,7 @@ def test_a_stream_without_rows_goes_along_with_one_that_has_them() -> None:
     for tick, outputs in enumerate(values):
         format.push(ring, tick, [(output, None) for output in outputs])
     features, weights = format.read(ring, [2.0, -1.0])
-    _, flat, numbers = (plain(past, weights) for past in zip(*features, strict=True))
+    _, flat, numbers = (weighted_sum(past, weights) for past in zip(*features, strict=True))
     torch.testing.assert_close(flat, 2 * values[2][1] - values[1][1])
     assert torch.equal(numbers, values[2][2])
 
@@ -119,16 +119,16 @@ def test_other_formats_are_refused(option: dict[str, Any]) -> None:
 
 
 class Counting(HostMemory):
-    """Notes which features are carried to the device."""
+    """Notes which features are copied to the device."""
 
     def __init__(self) -> None:
         super().__init__(torch.device("cpu"))
-        self.carried: list[int] = []
+        self.copied: list[int] = []
         self.copies: weakref.WeakSet[Feature] = weakref.WeakSet()
 
-    def _back(self, feature: Feature) -> Feature:
-        self.carried.append(feature.tick)
-        copy = super()._back(feature)
+    def _to_device(self, feature: Feature) -> Feature:
+        self.copied.append(feature.tick)
+        copy = super()._to_device(feature)
         self.copies.add(copy)
         return copy
 
@@ -142,13 +142,13 @@ def test_features_in_host_memory_are_fetched_one_site_ahead() -> None:
     rings = [holding(site) for site in range(3)]
 
     def call() -> list[list[int]]:
-        """The sites that have been carried when each of them has been read."""
+        """After each site is read, the sites that have been copied."""
         seen = []
         for site, ring in enumerate(rings):
             assert torch.equal(read_of(Format(memory=memory), ring), torch.full((2, 3), float(site)))
-            seen.append(list(memory.carried))
-        memory.rest()
-        memory.carried.clear()
+            seen.append(list(memory.copied))
+        memory.end_call()
+        memory.copied.clear()
         return seen
 
     assert call() == [[0], [0, 1], [0, 1, 2]]
@@ -159,10 +159,10 @@ def test_features_in_host_memory_are_fetched_one_site_ahead() -> None:
 def test_between_calls_nothing_is_on_the_device() -> None:
     memory, first, second = Counting(), holding(1), holding(2)
     memory.get(first, 1), memory.get(second, 1)
-    memory.rest()
+    memory.end_call()
     memory.get(first, 1)  # and the call is broken off, after the second one has been sent for
     assert len(memory.copies) == 1
-    memory.rest()
+    memory.end_call()
     assert not memory.copies
 
 
@@ -171,7 +171,7 @@ def test_a_feature_that_was_fetched_ahead_and_then_replaced_is_not_used() -> Non
     first, second = holding(1), holding(2)
     for _ in range(2):
         memory.get(first, 1), memory.get(second, 1)
-        memory.rest()
+        memory.end_call()
     memory.get(first, 1)
     second.appendleft(holding(3)[0])
     assert torch.equal(read_of(Format(memory=memory), second), torch.full((2, 3), 3.0))

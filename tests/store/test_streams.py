@@ -127,7 +127,7 @@ def test_a_layout_is_kept_for_calls_that_look_alike_only() -> None:
     x, v, handed_on = torch.randn(1, 4, 8), torch.randn(1, 4, 8), torch.zeros(2)
     layout = Layout(call(hidden_states=x, text=handed_on), (v, None, handed_on), residual=True)
     given = layout.given((), {"hidden_states": torch.randn(1, 4, 8), "text": torch.ones(2)})
-    alike = layout.based_alike((v + 1, None, given["text"]), given)
+    alike = layout.pairs_if_fits((v + 1, None, given["text"]), given)
     assert alike is not None
     [(output, base)] = alike
     assert torch.equal(output, v + 1)
@@ -143,8 +143,8 @@ def test_a_layout_is_kept_for_calls_that_look_alike_only() -> None:
         (v, None),
         [v, None, given["text"]],
     ):
-        assert layout.based_alike(output, given) is None
-    assert layout.based_alike((v, None, given["text"]), {**given, "hidden_states": x[:, :3]}) is None
+        assert layout.pairs_if_fits(output, given) is None
+    assert layout.pairs_if_fits((v, None, given["text"]), {**given, "hidden_states": x[:, :3]}) is None
 
 
 @pytest.mark.parametrize("wrap", [lambda v: {"a": v}, lambda v: [v], lambda v: ((v,), 1)])
@@ -152,5 +152,5 @@ def test_nested_outputs_are_compared_by_structure(wrap: Any) -> None:
     x, v = torch.randn(1, 4, 8), torch.randn(1, 4, 8)
     layout = Layout(call(hidden_states=x), wrap(v), residual=True)
     for other in ({"a": v}, {"b": v}, [v], [v, v], ((v,), 1), ((v,), 2), (v, 1)):
-        alike = layout.based_alike(other, {"hidden_states": x})
+        alike = layout.pairs_if_fits(other, {"hidden_states": x})
         assert (alike is not None) == (str(other) == str(wrap(v)))
