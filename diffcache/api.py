@@ -154,10 +154,7 @@ def report(target: Any) -> Any:
     Raises:
         TargetError: (a ValueError) the target is not accelerated.
     """
-    attachment = attachments.attachment_of(key_of(target))
-    if attachment is None:
-        raise TargetError(f"this {type(target).__name__} is not accelerated: call accelerate() on it first.")
-    return attachment.report()
+    return attach.report_of(target)
 
 
 def methods() -> dict[str, type[MethodConfig]]:

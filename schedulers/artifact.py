@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from diffcache.schedulers.errors import ConfigError, ScheduleError
-from diffcache.schedulers.schedule import Model, Schedule
+
+T = TypeVar("T")
 
 FORMAT = 1
 """Version of the files. Files of another version are refused."""
@@ -21,7 +22,7 @@ TENSORS_NAME = "cache_schedule.safetensors"
 CONFIG_NAME = "cache_config.json"
 
 
-def as_json(schedule: Schedule) -> dict[str, Any]:
+def as_json(schedule: Any) -> dict[str, Any]:
     """The schedule without the values of its corrections."""
     return {
         "format": FORMAT,
@@ -48,7 +49,8 @@ def as_json(schedule: Schedule) -> dict[str, Any]:
     }
 
 
-def save(schedule: Schedule, folder: Path) -> Path:
+def save(schedule: Any, folder: Path) -> Path:
+    """Writes a schedule into a folder, and returns that."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / JSON_NAME).write_text(json.dumps(as_json(schedule), indent=1) + "\n")
     if schedule.corrections:
@@ -56,10 +58,18 @@ def save(schedule: Schedule, folder: Path) -> Path:
     return folder
 
 
-def load(name: str | Path) -> Schedule:
-    """Reads a schedule from a folder, or else from the hub."""
+def load(name: str | Path, make: Callable[..., T]) -> T:
+    """Reads a schedule from a folder, or else from the hub.
+
+    Args:
+        name: of the folder, or hub id.
+        make: makes the schedule of its fields; a model is given as class, configuration hash and latents' shapes.
+
+    Raises:
+        ScheduleError: a field is missing or wrong; the message names the field and the file.
+    """
     try:
-        return _read(find(name, JSON_NAME), lambda: find(name, TENSORS_NAME))
+        return _read(find(name, JSON_NAME), lambda: find(name, TENSORS_NAME), make)
     except FileNotFoundError as error:
         raise ScheduleError(f"{error}.") from error
 
@@ -140,7 +150,7 @@ def upload(save_to: Callable[[Path], object], repo_id: str, **options: Any) -> s
     return str(address)
 
 
-def _read(path: Path, tensors_path: Callable[[], Path]) -> Schedule:
+def _read(path: Path, tensors_path: Callable[[], Path], make: Callable[..., T]) -> T:
     fields = _Fields(_json(path), path)
     version = fields("format", int)
     if version != FORMAT:
@@ -149,7 +159,7 @@ def _read(path: Path, tensors_path: Callable[[], Path]) -> Schedule:
         )
     shapes = fields("corrections", dict)
     try:
-        return Schedule(
+        return make(
             models={site: _model(site, model, path) for site, model in fields("models", dict).items()},
             table=_table(fields("table", dict), fields("noise_scheduler.num_ticks", int), path),
             noise_scheduler=fields("noise_scheduler.class", str, None),
@@ -189,12 +199,12 @@ class _Fields:
         return value
 
 
-def _model(site: str, data: Any, path: Path) -> Model:
+def _model(site: str, data: Any, path: Path) -> tuple[str, str, tuple[tuple[int, ...], ...]]:
     fields = _Fields(data, path)
     latents = fields("latents", list)
     if not all(isinstance(shape, list) and all(type(n) is int for n in shape) for shape in latents):
         raise ScheduleError(f"{path}: models.{site}.latents: must be lists of whole numbers.")
-    return Model(fields("class", str), fields("config", str), tuple(map(tuple, latents)))
+    return fields("class", str), fields("config", str), tuple(map(tuple, latents))
 
 
 def _table(data: dict[str, Any], num_ticks: int, path: Path) -> dict[str, dict[str, str]]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from diffcache.schedulers.artifact import as_json, load, save, upload
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.steps import Decision
 
@@ -142,8 +143,6 @@ class Schedule:
 
     def diff(self, other: "Schedule") -> str:
         """The fields that differ in another schedule, one in each line; empty where none does."""
-        from diffcache.schedulers.artifact import as_json
-
         mine, theirs = _flat(as_json(self)), _flat(as_json(other))
         keys = dict.fromkeys([*mine, *theirs])
         return "\n".join(
@@ -152,8 +151,6 @@ class Schedule:
 
     def save_pretrained(self, folder: str | Path) -> Path:
         """Writes `cache_schedule.json`, and `cache_schedule.safetensors` if there are corrections."""
-        from diffcache.schedulers.artifact import save
-
         return save(self, Path(folder))
 
     @classmethod
@@ -163,9 +160,11 @@ class Schedule:
         Raises:
             ScheduleError: a field is missing or wrong; the message names the field and the file.
         """
-        from diffcache.schedulers.artifact import load
+        return load(name, cls._of_fields)
 
-        return load(name)
+    @classmethod
+    def _of_fields(cls, *, models: Mapping[str, tuple[Any, ...]], **fields: Any) -> "Schedule":
+        return cls(models={site: Model(*model) for site, model in models.items()}, **fields)
 
     def push_to_hub(self, repo_id: str, **options: Any) -> str:
         """Uploads the schedule to a hub repository, which is made if it does not exist; returns its address.
@@ -174,8 +173,6 @@ class Schedule:
             repo_id: "user/name".
             **options: `private`, `token`, `commit_message`, as for `huggingface_hub`.
         """
-        from diffcache.schedulers.artifact import upload
-
         return upload(self.save_pretrained, repo_id, **options)
 
     def _check_table(self) -> None:

@@ -1,67 +1,167 @@
-"""The house: where things lie, and which way imports go."""
+"""The house: where things lie, and which way imports go. docs/architecture.md shows it as a picture."""
 
 import ast
 import subprocess
 import sys
+from collections.abc import Mapping
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-LINKED = ("kernels", "schedulers", "profiling", "evals")
-
-ALLOWED = {
-    "kernels": {"kernels"},
-    "schedulers": {"schedulers", "kernels"},
-    "core": {"core", "schedulers", "kernels"},
-    "profiling": {"profiling", "core", "schedulers", "kernels"},
-    "evals": {"evals", "profiling", "core", "schedulers", "kernels"},
-    "scripts": {"evals", "profiling", "core", "schedulers", "kernels"},
+BASE = ("kernels", "schedulers")
+ROOMS: dict[str, tuple[str, ...]] = {
+    "kernels": (),
+    "schedulers": ("kernels",),
+    "hooks": ("schedulers",),
+    "host": ("schedulers", "hooks"),
+    "noise_schedulers": ("schedulers",),
+    "prediction": BASE,
+    "reports": ("schedulers",),
+    "store": (*BASE, "host", "noise_schedulers", "prediction"),
+    "discovery": (*BASE, "hooks", "host"),
+    "method_config": ("schedulers",),
+    "config": ("schedulers", "method_config", "prediction", "store", "discovery"),
+    "quantization": ("schedulers", "host", "prediction", "discovery", "config"),
+    "recipes": ("schedulers", "host", "prediction", "store", "discovery", "method_config", "config"),
+    "language": (*BASE, "hooks", "host", "method_config"),
 }
+ROOMS["engine"] = (
+    *BASE, "hooks", "host", "noise_schedulers", "prediction", "reports", "store", "discovery", "config",
+)  # fmt: skip
+ROOMS["attach"] = (*ROOMS["engine"], "engine")
+ROOMS["planning"] = (*ROOMS["attach"], "attach")
+ROOMS["profiling"] = (*ROOMS["planning"], "planning", "method_config", "quantization", "recipes")
+ROOMS["api"] = (*ROOMS["profiling"], "profiling", "language")
+ROOMS["__init__"] = (*ROOMS["api"], "api")
+ROOMS["evals"] = (*ROOMS["__init__"], "__init__")
+ROOMS["scripts"] = (*ROOMS["evals"], "evals")
+"""Each room, and the rooms that its modules may import, lazily and for types too. Inside a room any module may import any
+other, as long as there is no circle."""
+
+INNER: dict[str, dict[str, tuple[str, ...]]] = {
+    "profiling": {
+        "recording": (),
+        "searching": ("recording",),
+        "calibrating": ("recording", "searching"),
+    },
+}
+"""Rooms inside a room."""
+
 KERNELS_MAY_USE = {"torch", "triton", "diffcache"} | set(sys.stdlib_module_names)
 
 
-def sources() -> list[Path]:
-    folders = [*LINKED, "diffcache", "scripts"]
-    return [
-        path
-        for folder in folders
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        if not any(parent.is_symlink() for parent in path.parents)
-    ]
+_spec = spec_from_file_location("rooms", ROOT / "scripts" / "tables" / "rooms.py")
+assert _spec is not None
+assert _spec.loader is not None
+rooms = module_from_spec(_spec)
+_spec.loader.exec_module(rooms)
 
 
-def home(module: str) -> str:
-    """The house's room that an imported `diffcache...` module lies in."""
-    room = module.split(".")[1] if "." in module else "core"
-    return room if room in LINKED else "core"
+def violations(found: Mapping[str, set[str]]) -> list[str]:
+    wrong = []
+    for module, imported in found.items():
+        own = rooms.room_of(module)
+        for other in sorted(imported):
+            room = rooms.room_of(other)
+            if room != own and room not in ROOMS[own]:
+                wrong.append(f"{module} imports {other}: {own} may not import {room}")
+            inner = INNER.get(own, {}) if room == own else {}
+            mine, theirs = module.split(".")[2:3], other.split(".")[2:3]
+            if inner and mine != theirs and theirs[0] not in inner[mine[0]]:
+                wrong.append(f"{module} imports {other}: {own}.{mine[0]} may not import {own}.{theirs[0]}")
+    return wrong
 
 
-def imports(path: Path) -> set[str]:
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
-    return found
+def circle(found: Mapping[str, set[str]]) -> list[str]:
+    """Modules that import each other in a circle, or none."""
+    done: set[str] = set()
+
+    def visit(module: str, above: list[str]) -> list[str]:
+        if module in above:
+            return [*above[above.index(module) :], module]
+        if module not in done:
+            for other in sorted(found.get(module, ())):
+                if found_circle := visit(other, [*above, module]):
+                    return found_circle
+            done.add(module)
+        return []
+
+    return next((path for module in sorted(found) if (path := visit(module, []))), [])
 
 
-@pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(ROOT)))
-def test_imports_go_down_only(path: Path) -> None:
-    folder = path.relative_to(ROOT).parts[0]
-    own = folder if folder in ALLOWED else "core"
-    names = imports(path)
-    ours = {home(name) for name in names if name.split(".")[0] == "diffcache" and name != "diffcache"}
-    lazy = (
-        {"profiling"} if path.name == "__init__.py" else set()
-    )  # `tune` is exported, and imported when first used
-    assert ours <= ALLOWED[own] | lazy, f"{path.name} imports from {sorted(ours - ALLOWED[own])}"
-    if own == "kernels":
-        assert {name.split(".")[0] for name in names} <= KERNELS_MAY_USE
+def test_every_room_is_in_the_table() -> None:
+    assert {rooms.room_of(module) for module in rooms.graph()} == set(ROOMS)
 
 
-@pytest.mark.parametrize("name", LINKED)
+def test_imports_follow_the_table() -> None:
+    assert violations(rooms.graph()) == []
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    lazy = {
+        "diffcache": set[str]()
+    }  # the package exports names from everywhere, and imports them when they are asked for
+    assert circle({**rooms.graph(), **lazy}) == []
+
+
+def test_the_table_has_no_circle() -> None:
+    assert circle({room: set(allowed) for room, allowed in ROOMS.items()}) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("diffcache.store.rings", "from diffcache.engine.decider import Decider"),
+        ("diffcache.reports.records", "if TYPE_CHECKING:\n    from diffcache.engine import runs"),
+        ("diffcache.config", "def late():\n    import diffcache.recipes.uniform"),
+        (
+            "diffcache.attach.attach",
+            "from importlib import import_module\nimport_module('diffcache.planning.plan')",
+        ),
+        ("diffcache.profiling.recording.record", "from diffcache.profiling.searching import tuning"),
+        (
+            "diffcache.profiling.searching.tuning",
+            "import diffcache.evals.testbeds.zoo",
+        ),
+    ],
+)
+def test_an_import_against_the_table_is_found(module: str, line: str) -> None:
+    found = rooms.graph()
+    found[module] = found[module] | rooms.imports(line, found)
+    assert len(violations(found)) == 1
+
+
+def test_a_circle_inside_a_room_is_found() -> None:
+    found = rooms.graph()
+    found["diffcache.host.compiled"] = {"diffcache.host.components"}
+    assert set(circle({**found, "diffcache": set()})) == {
+        "diffcache.host.compiled",
+        "diffcache.host.components",
+    }
+
+
+def test_the_picture_of_the_rooms_is_what_the_imports_are() -> None:
+    drawn = rooms.drawn(rooms.between_rooms(rooms.graph()))
+    assert (ROOT / "docs" / "rooms.svg").read_text() == drawn, "run python scripts/tables/rooms.py"
+
+
+def test_kernels_need_torch_and_triton_alone() -> None:
+    for path in (ROOT / "kernels").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert {name.split(".")[0] for name in names} <= KERNELS_MAY_USE, path.name
+
+
+def test_the_package_shows_rooms_and_few_modules() -> None:
+    inside = [path for path in (ROOT / "diffcache").iterdir() if path.name != "__pycache__"]
+    assert len([path for path in inside if path.is_file()]) <= 6
+    assert {path.name for path in inside if path.is_dir()} <= set(ROOMS)
+
+
+@pytest.mark.parametrize("name", rooms.LINKED)
 def test_root_folders_are_linked_into_the_package(name: str) -> None:
     link = ROOT / "diffcache" / name
     assert link.is_symlink()

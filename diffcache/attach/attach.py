@@ -13,7 +13,15 @@ from diffcache.attach.overrides import denoiser_members, noise_scheduler_members
 from diffcache.attach.requirements import units_of
 from diffcache.config import CacheConfig
 from diffcache.engine.scopes import LoopScope, PipelineScope, entered
-from diffcache.hooks.attachments import forget, is_paused, own_attachment, register, release, users_of
+from diffcache.hooks.attachments import (
+    attachment_of,
+    forget,
+    is_paused,
+    own_attachment,
+    register,
+    release,
+    users_of,
+)
 from diffcache.hooks.callbacks import arguments_of, hidden_from_callbacks
 from diffcache.hooks.class_swap import Override, swap_in, swapped
 from diffcache.hooks.watcher import unit_members
@@ -39,11 +47,25 @@ def attach(
 
     Raises:
         TargetError: there is no denoiser, it is cached by somebody else, or its class cannot be swapped.
+        ScheduleError: the method was made for other denoisers.
     """
     denoisers = denoisers_of(target, components)
+    config.check(each_uncompiled(denoisers))
     swapped_in = _swap_in(denoisers, config, None if isinstance(target, nn.Module) else target)
     attachment = DiffusionAttachment(config, WeakSet(swapped_in), chooser=chooser, components=components)
     register(key_of(target), attachment)
+
+
+def report_of(target: Any) -> Any:
+    """The report of a target's last call, of whatever kind the target is; an empty one before the first.
+
+    Raises:
+        TargetError: the target is not accelerated.
+    """
+    attachment = attachment_of(key_of(target))
+    if attachment is None:
+        raise TargetError(f"this {type(target).__name__} is not accelerated: call accelerate() on it first.")
+    return attachment.report()
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from diffcache.reports.records import MIXED, CallRecord, RunRecord
+from diffcache.reports.timeline import draw_timeline
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.guards import NO_SIGNAL, NOTHING_STORED, TAIL, WARM_UP
 from diffcache.schedulers.schedule import NOT_CALLED, Schedule
@@ -164,9 +165,15 @@ class RunReport:
         Raises:
             ImportError: matplotlib is not installed (`pip install diffcache[evals]`).
         """
-        from diffcache.reports.timeline import draw_timeline
-
-        return draw_timeline(self, Path(path))
+        forced = {call for calls in self.reasons.values() for call in calls}
+        rows: dict[str, dict[int, str]] = {}
+        for tick, call in self._numbered():
+            if call.cached:
+                guarded = (tick, call.branch, call.site) in forced
+                done = "reused" if not call.computed else "by guard" if guarded else "computed"
+                rows.setdefault(f"{call.site} · {call.branch}", {})[tick] = done
+        title = f"{self.method}: {self.compute_fraction:.0%} of the work computed"
+        return draw_timeline(title, self.num_ticks, rows, Path(path))
 
     def save(self, path: str | Path) -> Path:
         """Writes the whole report as JSON, and returns the path."""

@@ -31,12 +31,12 @@ def baselines(
     """EasyCache, ERTACache and fewer steps at about a share of the full run's work.
 
     Args:
-        comparison: of the held-out samples.
-        calls: EasyCache's threshold and ERTACache's schedule are calibrated on these.
+        comparison: of the held-out samples. EasyCache's threshold is the one that meets the share on these.
+        calls: ERTACache is calibrated on these.
         share: of the work.
         hindsight: whether ERTACache may use it as a correction.
     """
-    easycache = calibrate_threshold(comparison.pipe, calls, EasyCacheConfig(), share)
+    easycache = calibrate_threshold(comparison.pipe, [comparison.call], EasyCacheConfig(), share)
     ertacache = calibrate_ertacache(comparison.pipe, calls, share, Corrections(hindsight=hindsight))
     return [
         comparison.method(f"easycache, {share:.0%}", easycache),

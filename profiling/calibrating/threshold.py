@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from diffcache import report
+from diffcache.attach.attach import report_of
 from diffcache.config import CacheConfig
 from diffcache.profiling.recording.calling import Call, accelerated
 from diffcache.profiling.recording.pictures import rewound
@@ -49,5 +49,5 @@ def _compute(pipe: Any, calls: Sequence[Call], config: CacheConfig) -> float:
     with accelerated(pipe, config):
         for call in calls:
             pipe(**rewound(call))
-            shares.append(report(pipe).compute_fraction)
+            shares.append(report_of(pipe).compute_fraction)
     return sum(shares) / len(shares)

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from diffcache import accelerate, report
-from diffcache.attach.attach import detach
+from diffcache.attach.attach import attach, detach, report_of
 from diffcache.config import CacheConfig
 from diffcache.engine.observers import Observer, observed
 from diffcache.profiling.recording.loops import target_of
@@ -72,7 +71,7 @@ def calls_of(
 def accelerated(pipe: Any, config: CacheConfig) -> Iterator[None]:
     """Attaches a method, and detaches it at the end. Quantised weights stay quantised."""
     target = target_of(pipe)
-    accelerate(target, config)
+    attach(target, config.resolved())
     try:
         yield
     finally:
@@ -87,7 +86,7 @@ def watched_run(pipe: Any, call: Call, observer: Observer) -> RunRecord:
     """
     with observed(observer):
         pipe(**rewound(call))
-    records: list[RunRecord] = report(target_of(pipe)).records
+    records: list[RunRecord] = report_of(target_of(pipe)).records
     if len(records) != 1:
         raise TargetError(f"a call with one denoising loop can be calibrated; this one had {len(records)}.")
     return records[0]
@@ -101,7 +100,7 @@ def frozen(pipe: Any, call: Call, config: CacheConfig) -> Schedule:
     """
     with accelerated(pipe, config):
         pipe(**rewound(call))
-        schedule: Schedule = report(target_of(pipe)).to_schedule()
+        schedule: Schedule = report_of(target_of(pipe)).to_schedule()
         return schedule
 
 

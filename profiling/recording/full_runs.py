@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from diffcache import report
-from diffcache.attach.attach import detach
+from diffcache.attach.attach import detach, report_of
 from diffcache.config import CacheConfig
 from diffcache.profiling.recording.calling import Call, accelerated
 from diffcache.profiling.recording.loops import target_of
@@ -59,7 +58,7 @@ class FullRuns:
         """
         with accelerated(self.pipe, config):
             pictures = self._render("calls")
-            schedule: Schedule = report(target_of(self.pipe)).to_schedule()
+            schedule: Schedule = report_of(target_of(self.pipe)).to_schedule()
         return schedule, psnr(pictures, self.pictures)
 
     def psnrs(self, config: CacheConfig) -> Tensor:
