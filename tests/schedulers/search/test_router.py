@@ -127,7 +127,7 @@ def test_several_processes_train_what_one_would() -> None:
     fitted(alone, toy, training)
 
     routers = [random_router(toy) for _ in range(2)]
-    barrier, posted = Barrier(2), [torch.empty(0)] * 2
+    barrier, posted = Barrier(2, timeout=60), [torch.empty(0)] * 2
 
     def work(rank: int) -> None:
         def average(tensor: Tensor) -> Tensor:
