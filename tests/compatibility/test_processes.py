@@ -1,4 +1,4 @@
-"""Several processes: those that compute one denoiser together decide alike; those side by side do not wait for each other."""
+"""Processes that compute one denoiser together decide alike; those that run side by side do not wait for each other."""
 
 from __future__ import annotations
 

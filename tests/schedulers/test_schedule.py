@@ -177,7 +177,7 @@ def test_what_differs_is_said_line_by_line(flux: Any) -> None:
         ("WanPipeline-two-experts", "stack"),
     ],
 )
-def test_a_run_with_places_inside_replays_exactly(name: str, site: str, tmp_path: Path) -> None:
+def test_a_run_with_sites_inside_replays_exactly(name: str, site: str, tmp_path: Path) -> None:
     case = CASES[name]
     pipe = case.build()
     accelerate(pipe, "uniform", interval=2, order=1, site=site)
@@ -189,10 +189,10 @@ def test_a_run_with_places_inside_replays_exactly(name: str, site: str, tmp_path
     assert report(pipe).compute_fraction == found.compute_fraction
 
 
-@pytest.mark.parametrize("place", ["transformer_blocks.99", "nowhere", "transformer_blocks.0..nowhere.1"])
-def test_a_place_that_does_not_exist_is_refused_at_once(flux: Any, place: str) -> None:
+@pytest.mark.parametrize("site", ["transformer_blocks.99", "nowhere", "transformer_blocks.0..nowhere.1"])
+def test_a_site_that_does_not_exist_is_refused_at_once(flux: Any, site: str) -> None:
     pipe, _, schedule = flux
-    table = {f"transformer.{place}": next(iter(schedule.table.values()))}
+    table = {f"transformer.{site}": next(iter(schedule.table.values()))}
     with pytest.raises(ScheduleError, match=r"table\.transformer\..* no such place"):
         accelerate(pipe, replace(schedule, table=table))
 

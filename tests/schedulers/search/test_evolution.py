@@ -179,14 +179,14 @@ def test_the_error_model_orders_tables_that_it_has_not_seen() -> None:
     search = run(Evolution(toy.seeds(), population=24), 20, toy)
     model = ErrorModel(toy.drifts, toy.prices)
     model.fit(search.tables[:200], search.scores[:200])
-    foretold, found = model.predict(search.tables[200:]), search.scores[200:]
-    assert torch.corrcoef(torch.stack([foretold[:, 0], found[:, 0]]))[0, 1] > 0.9
-    torch.testing.assert_close(foretold[:, 1], found[:, 1])
+    predicted, found = model.predict(search.tables[200:]), search.scores[200:]
+    assert torch.corrcoef(torch.stack([predicted[:, 0], found[:, 0]]))[0, 1] > 0.9
+    torch.testing.assert_close(predicted[:, 1], found[:, 1])
 
 
 def test_the_error_model_does_not_depend_on_what_memory_held_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers are freed just before each solution, so that a work space that nobody fills is not zero."""
-    solve, toy, foretold = torch.linalg.lstsq, Toy(), set()
+    solve, toy, predicted = torch.linalg.lstsq, Toy(), set()
     tables = run(Evolution(toy.seeds(), population=10), 2, toy).tables
     scores, model = toy.evaluate(tables), ErrorModel(toy.drifts, toy.prices)
     numbers = cycle([0] * 8 + [1] * 8 + [-1] * 8)
@@ -199,8 +199,8 @@ def test_the_error_model_does_not_depend_on_what_memory_held_before(monkeypatch:
     monkeypatch.setattr(torch.linalg, "lstsq", in_used_memory)
     for _ in range(150):
         model.fit(tables, scores)
-        foretold.add(model.predict(tables).numpy().tobytes())
-    assert len(foretold) == 1
+        predicted.add(model.predict(tables).numpy().tobytes())
+    assert len(predicted) == 1
 
 
 def test_hand_made_seeds() -> None:

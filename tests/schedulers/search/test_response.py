@@ -1,4 +1,4 @@
-"""Placing ticks by the pictures' response: the errors of a linear picture are foretold, and the best ticks found."""
+"""Ticks chosen by the pictures' response: the error of a linear picture is predicted exactly, and the best ticks are found."""
 
 from itertools import combinations
 
@@ -12,7 +12,7 @@ TICKS = 9
 
 
 def linear(order: int, seed: int = 0) -> tuple[Response, torch.Tensor, torch.Tensor]:
-    """A picture that is linear in features which are polynomials of degree order + 1: what first order says is exact."""
+    """A picture that is linear in its features, polynomials of degree order + 1: a response of first order is exact."""
     rng = torch.Generator().manual_seed(seed)
     at = torch.arange(TICKS, dtype=torch.float64)
     features = at.unsqueeze(1) ** (order + 1)
@@ -45,7 +45,7 @@ def true_error(features: torch.Tensor, weights: torch.Tensor, ticks: list[int], 
 
 
 @pytest.mark.parametrize("order", [0, 1])
-def test_the_error_of_a_linear_picture_is_foretold(order: int) -> None:
+def test_the_error_of_a_linear_picture_is_predicted(order: int) -> None:
     response, features, weights = linear(order)
     for ticks in ([0, 1, 3, 4, 7], [0, 1, 2, 8], [0, 1, 5]):
         assert response.error(ticks) == pytest.approx(true_error(features, weights, ticks, order))
@@ -66,8 +66,8 @@ def test_with_width_enough_the_best_ticks_are_found(order: int, seed: int) -> No
 HINDSIGHT = 2
 
 
-def looked_back(order: int, seed: int = 0) -> tuple[Response, torch.Tensor, torch.Tensor]:
-    """The same where a parabola through computed ticks makes good what lies between them, of features that are cubic."""
+def with_hindsight(order: int, seed: int = 0) -> tuple[Response, torch.Tensor, torch.Tensor]:
+    """The same with hindsight: features are cubic, and a parabola through computed ticks corrects the ticks between them."""
     rng = torch.Generator().manual_seed(seed)
     at = torch.arange(TICKS, dtype=torch.float64)
     features, weights = at.unsqueeze(1) ** 3, torch.randn(TICKS, 5, generator=rng, dtype=torch.float64)
@@ -83,7 +83,7 @@ def looked_back(order: int, seed: int = 0) -> tuple[Response, torch.Tensor, torc
 
 @pytest.mark.parametrize("order", [0, 1])
 def test_with_hindsight_a_group_errs_by_the_remainder_of_interpolation(order: int) -> None:
-    response, features, weights = looked_back(order)
+    response, features, weights = with_hindsight(order)
     for ticks in ([0, 1, 3, 4, 6, 7, 8], [0, 1, 5, 8], [0, 1, 2, 6, 7]):
         total = torch.zeros(5, dtype=torch.float64)
         for t in set(range(TICKS)) - set(ticks):
@@ -96,7 +96,7 @@ def test_with_hindsight_a_group_errs_by_the_remainder_of_interpolation(order: in
 
 @pytest.mark.parametrize("order", [0, 1])
 def test_with_hindsight_the_best_ticks_leave_at_most_the_last_one_open(order: int) -> None:
-    response, _, _ = looked_back(order)
+    response, _, _ = with_hindsight(order)
     for ticks in placements(response, 6, longest=TICKS, width=1000):
         rivals = (
             [*range(order + 1), *rest]
@@ -106,8 +106,8 @@ def test_with_hindsight_the_best_ticks_leave_at_most_the_last_one_open(order: in
         assert response.error(ticks) == pytest.approx(best)
 
 
-def test_opposite_errors_are_let_cancel() -> None:
-    """Ticks 1 and 3 push the picture to one side, 5 and 7 to the other: sums of squares cannot tell which to reuse."""
+def test_opposite_errors_may_cancel() -> None:
+    """Ticks 1 and 3 push the picture to one side, 5 and 7 to the other; the sum of squares is the same for any two."""
     moves = torch.zeros(8, 1, dtype=torch.float64)
     moves[[1, 3]], moves[[5, 7]], moves[[2, 4, 6]] = 1.0, -1.0, 9.0
     response = Response(moves, (torch.arange(8.0) - torch.arange(8.0).unsqueeze(1)).clamp_min(0).double())
