@@ -1,6 +1,6 @@
-"""Faults that were found in Diffusers' own caches: ours does not have them. Where it is quick, the test runs theirs as well.
+"""Faults that were found in Diffusers' own caches: ours does not have them.
 
-When a peer mends a fault, its half of the test fails and can be deleted.
+Where it is quick, the test runs theirs as well. When a peer mends a fault, its half of the test fails and can be deleted.
 """
 
 from __future__ import annotations
