@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest -q -n auto --dist loadfile
 MODEL  ?= flux
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
@@ -20,10 +21,10 @@ $(VENV)/.ready: pyproject.toml constraints.txt .ci/torchvision_on_cpu.py
 	touch $@
 
 test: setup
-	$(BIN)/python -m pytest -q -n auto --dist loadfile
+	$(PYTEST)
 
 test-all: setup
-	$(BIN)/python -m pytest -q -n auto --dist loadfile -m "slow or not slow"
+	$(PYTEST) -m "slow or not slow"
 
 lint: setup
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""What the tests here write down of themselves; `scripts/tables/compatibility.py` makes docs/compatibility.md of it."""
+"""Fixtures by which the tests here note what they found; `scripts/tables/compatibility.py` makes docs/compatibility.md of it."""
 
 from __future__ import annotations
 

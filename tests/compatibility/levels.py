@@ -1,4 +1,4 @@
-"""The levels of a method, and what must hold of a feature at each: with a cache before it, after it, and taken away."""
+"""The levels at which a method caches, and what must hold at each when a pipeline has some feature."""
 
 from __future__ import annotations
 
@@ -55,8 +55,9 @@ def verdict(
 ) -> str:
     """ "works", or why it is refused. Raises AssertionError where something is wrong.
 
-    Works means: with everything computed, and after `restore`, to the bit what the plain pipeline renders with the
-    feature; with every second tick reused (those in `computed` not) the same whichever came first, and something else.
+    Works means, whether the cache or the feature came first: with everything computed, and after `restore`, the picture
+    is to the bit the plain pipeline's with the feature. With only the ticks in `computed` computed it is another one,
+    and the same in both orders.
     """
     plain = CASES[name].build()
     feature(plain)

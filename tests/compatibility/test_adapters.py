@@ -1,4 +1,4 @@
-"""LoRA, IP-Adapter, ControlNet: what they do is in the picture, and a change of theirs is computed, not reused."""
+"""LoRA, IP-Adapter and ControlNet work with a cache, and a tick at which one of them has changed is computed."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from diffcache import accelerate, denoising_run, report, restore
 GROUP = "Adapters"
 NAMES = ["FluxPipeline", slow("StableDiffusionPipeline")]
 PICTURES = {"ip_adapter_image_embeds": [noise(2, 1, 12, seed=8)]}
-"""Of an IP-Adapter: without and with the picture."""
+"""Embeddings for an IP-Adapter: without the picture, and with it."""
 
 
 def ip_adapter(pipe: Any) -> None:
-    """One with weights that matter, as its file would hold them."""
+    """Loads an IP-Adapter with random weights, in the form of its file."""
     keys = {}
     attentions = [a for name, a in pipe.unet.named_modules() if name.endswith("attn2")]
     for i, attention in enumerate(attentions):
@@ -65,7 +65,7 @@ def test_ip_adapter_loaded(level: str, cell: Cell) -> None:
 
 @each_level
 def test_lora_changed_between_runs(level: str, cell: Cell) -> None:
-    """A run after a change is the run of a pipeline that has never been otherwise."""
+    """After the last change, a run equals that of a pipeline which never had the adapter."""
     name = NAMES[0]
     pipe = with_cache(name, lora, level, 2, cache_first=True)
     before = render(pipe, name)
@@ -106,7 +106,7 @@ LORA_CHANGES: dict[str, Callable[[Any], None]] = {
 
 
 def changed_half_way(pipe: Any, name: str, change: Callable[[Any], None], **call: Any) -> None:
-    """The change after tick 2 makes tick 3 compute, which would have been reused."""
+    """A change after tick 2 makes tick 3 compute; without the change it would be reused."""
     render(pipe, name, callback_on_step_end=at_step(2, change), **call)
     told = report(pipe)
     assert told.computed_ticks == [0, 3, STEPS - 1]
@@ -151,11 +151,11 @@ def test_the_control_network_itself_is_left_alone(level: str, cell: Cell) -> Non
 @each_level
 @pytest.mark.parametrize("components", [("controlnet",), BOTH], ids="+".join)
 def test_a_control_network_is_cached_when_named(components: tuple[str, ...], level: str, cell: Cell) -> None:
-    pipe, place = CASES[CONTROLLED].build(), site(CONTROLLED, level)
+    pipe, where = CASES[CONTROLLED].build(), site(CONTROLLED, level)
     expected = render(plain(CONTROLLED), CONTROLLED)
-    accelerate(pipe, "uniform", interval=1, site=place, components=components)
+    accelerate(pipe, "uniform", interval=1, site=where, components=components)
     assert torch.equal(render(pipe, CONTROLLED), expected)
-    accelerate(pipe, "uniform", interval=2, site=place, components=components)
+    accelerate(pipe, "uniform", interval=2, site=where, components=components)
     assert not torch.equal(render(pipe, CONTROLLED), expected)
     (run,) = report(pipe).records
     reused = {call.site.partition(".")[0] for call in run.calls if call.computed == 0}
@@ -179,9 +179,9 @@ def test_the_calls_that_a_cached_control_network_saves() -> None:
 
 @each_level
 def test_a_cached_control_network_follows_its_scale(level: str, cell: Cell) -> None:
-    """Its scale falls to zero half-way: what it gave before that is not reused, nor what the UNet made of it as a whole."""
-    pipe, place = CASES[CONTROLLED].build(), site(CONTROLLED, level)
-    accelerate(pipe, "uniform", interval=STEPS, tail_steps=0, site=place, components=BOTH)
+    """Its scale falls to zero half-way: at that tick its earlier residuals are not reused, nor the UNet's earlier output."""
+    pipe, where = CASES[CONTROLLED].build(), site(CONTROLLED, level)
+    accelerate(pipe, "uniform", interval=STEPS, tail_steps=0, site=where, components=BOTH)
     render(pipe, CONTROLLED, control_guidance_end=0.5)
     (run,) = report(pipe).records
     reused = {(call.site.partition(".")[0], call.tick) for call in run.calls if call.computed == 0}
@@ -195,7 +195,7 @@ def test_a_cached_control_network_follows_its_scale(level: str, cell: Cell) -> N
 
 @pytest.mark.parametrize("level", SITES)
 def test_residuals_of_a_control_network_at_a_reused_tick(level: str, cell: Cell) -> None:
-    """What is added between blocks is added anew; what is added inside a reused site is reused with it."""
+    """What is added between sites is this tick's; what is added inside a reused site is reused with it."""
     case = get("FluxTransformer2DModel")
     net = accelerate(case.build(), "uniform", interval=2, tail_steps=0, site=SITES[level])
     inputs = case.inputs(torch.Generator().manual_seed(0), 1)

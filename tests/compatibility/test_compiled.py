@@ -1,4 +1,4 @@
-"""Compiled denoisers at each level: the graphs are those of the plain pipeline, they are what runs, and reuse skips them.
+"""Compiled denoisers at each level: their graphs are those of the plain pipeline, computed ticks run them, reused ticks do not.
 
 `fullgraph=True` everywhere: a break in a graph is an error.
 """

@@ -1,4 +1,4 @@
-"""The public call of Diffusers' pipelines with `accelerate(pipe)` as it is: reused, told, repeatable, and taken away again."""
+"""`accelerate(pipe)` without a method reuses on every pipeline, says so, repeats itself, and can be taken off again."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Faults that were found in cache-dit: our cache does not have them. Where it is quick, theirs is run as well.
+"""Faults that were found in cache-dit: our cache does not have them.
 
-What the peers do is measured here, not assumed: when one of them mends a fault, its half of the test fails, and goes.
+Where it is quick, the test runs theirs as well. When a peer mends a fault, its half of the test fails and can be deleted.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def test_a_bare_denoiser_in_two_loops(fault: Cell) -> None:
 
 
 def test_one_pass_without_guidance(fault: Cell) -> None:
-    """Passes are told apart by what they are, not by counting calls: without guidance there is one."""
+    """Passes are told apart by their arguments, not by counting calls: without guidance there is one."""
     with cache_dit() as package:
         pipe = cached(package, build(WAN), warmup=2)
         ticks = full_ticks(pipe, WAN, pipe.transformer.blocks[-1], 1, guidance_scale=1.0)
@@ -119,7 +119,7 @@ def test_one_pass_without_guidance(fault: Cell) -> None:
 
 
 def test_the_second_expert_reuses(fault: Cell) -> None:
-    """Warm-up is the run's, not each expert's: the second one needs only its first tick."""
+    """The warm-up belongs to the run, not to each expert: the second one must compute only its first tick."""
     name = "WanPipeline-two-experts"
     pipe = accelerated(name, "fbcache", threshold=ALWAYS, warmup_steps=4, tail_steps=0)
     render(pipe, name, steps=12)

@@ -1,6 +1,6 @@
-"""Faults that were found in Diffusers' own caches: ours does not have them. Where it is quick, theirs is run as well.
+"""Faults that were found in Diffusers' own caches: ours does not have them.
 
-What the peers do is measured here, not assumed: when one of them mends a fault, its half of the test fails, and goes.
+Where it is quick, the test runs theirs as well. When a peer mends a fault, its half of the test fails and can be deleted.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def test_fastercache_on_a_guided_video_model(fault: Cell) -> None:
 
 
 def test_attention_broadcast_keeps_the_passes_apart(fault: Cell) -> None:
-    """Its state is one for each module, not one for each pass: at an interval of 2, uncond is given cond's."""
+    """Diffusers keeps one state for each module, not for each pass: at an interval of 2, uncond gets what cond computed."""
     theirs = PyramidAttentionBroadcastConfig(
         spatial_attention_block_skip_range=2,
         spatial_attention_timestep_skip_range=(-1, 1001),
@@ -152,7 +152,7 @@ def test_a_failure_half_way_leaves_nothing(fault: Cell) -> None:
 
 
 def test_ratios_are_those_of_the_run(fault: Cell) -> None:
-    """They are resampled to its length: what computes at the end of one computes at the end of any."""
+    """They are resampled to the run's length: the last quarter computes in runs of any length."""
     pipe = accelerated(FLUX, "magcache", ratios=(1.0,) * 8 + (0.5,) * 8, warmup_steps=1)
     for steps in (8, 16, 32):
         render(pipe, FLUX, steps=steps)

@@ -1,6 +1,6 @@
-"""Faults that were found in cache-dit and in Diffusers' own caches: ours does not have them. Where it is quick, theirs is run as well.
+"""Faults that were found in cache-dit and in Diffusers' own caches: ours does not have them.
 
-What the peers do is measured here, not assumed: when one of them mends a fault, its half of the test fails, and goes.
+Where it is quick, the test runs theirs as well. When a peer mends a fault, its half of the test fails and can be deleted.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Weights that are elsewhere: the picture is the same, and a step that is reused moves none of them.
+"""Offloaded weights: the picture is the same, and a step that is reused moves none of them.
 
-There is no second device here: what is counted is how often each library begins to move a module's weights.
+There is no second device here: the tests count how often each library begins to move a module's weights.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def leaf_groups(pipe: Any, folder: Path) -> None:
 def device_map(pipe: Any, folder: Path) -> None:
     """A block lies on the disk. `enable_sequential_cpu_offload` has the same hooks; it cannot run on the device it offloads to."""
     net = denoiser(pipe)
-    places = {name: "cpu" for name, _ in net.named_children()}
+    devices = {name: "cpu" for name, _ in net.named_children()}
     blocks = [name for name, child in net.named_children() if isinstance(child, torch.nn.ModuleList)][-1]
-    del places[blocks]
+    del devices[blocks]
     members = range(len(getattr(net, blocks)))
-    places |= {f"{blocks}.{i}": "disk" if i == 0 else "cpu" for i in members}
-    dispatch_model(net, device_map=places, offload_dir=folder, main_device="cpu", force_hooks=True)
+    devices |= {f"{blocks}.{i}": "disk" if i == 0 else "cpu" for i in members}
+    dispatch_model(net, device_map=devices, offload_dir=folder, main_device="cpu", force_hooks=True)
 
 
 def layerwise_casting(pipe: Any, folder: Path) -> None:
@@ -113,7 +113,7 @@ def test_right_results_in_both_orders(name: str, way: str, level: str, tmp_path:
 def test_a_reused_step_moves_no_weights(
     way: str, level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cell: Cell
 ) -> None:
-    """At all, where the whole denoiser is reused; none of what is skipped, where a part of it is."""
+    """Where the whole denoiser is reused, nothing moves; where a part of it is reused, that part does not move."""
 
     def feature(pipe: Any) -> None:
         MOVING[way](pipe, tmp_path)
@@ -123,7 +123,7 @@ def test_a_reused_step_moves_no_weights(
     assert computed > 0
     if level == "whole model":
         assert held == 0
-    elif MOVING[way] is model_offload:  # asked at each call, and there already
+    elif MOVING[way] is model_offload:  # its hook runs at each call, and finds the weights there
         assert held == computed == 1
     elif MOVING[way] is block_groups and level == "sub-layer":  # its block is called all the same
         assert held == computed

@@ -1,4 +1,4 @@
-"""Pipelines that do something other than text-to-picture in one loop: hand-overs, edits, variations, several streams."""
+"""A cache works on pipelines with hand-overs, edits, variations and several streams, not only on one loop from text."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ONE_LOOP = {
     "ControlNet (Stable Diffusion)": "StableDiffusionControlNetPipeline",
 }
 NEW_RESIDUALS = (0, 1, 2, 4, 5)
-"""That a ControlNet's residuals tell nothing about the guidance pass is known once they have changed."""
+"""Tick 1 is computed too: only when a ControlNet's residuals change is it clear that they do not mark the guidance pass."""
 
 
 @each_level
@@ -117,11 +117,11 @@ def handed_over(base: Any, refiner: Any) -> Tensor:
 def test_the_hand_over_to_a_refiner(level: str, cell: Cell) -> None:
     """Two pipelines share one trajectory: each has its own run, warm-up and tail."""
     expected = handed_over(*base_and_refiner())
-    place = site("StableDiffusionXLPipeline", level)
-    base, refiner = (accelerate(pipe, "uniform", interval=1, site=place) for pipe in base_and_refiner())
+    where = site("StableDiffusionXLPipeline", level)
+    base, refiner = (accelerate(pipe, "uniform", interval=1, site=where) for pipe in base_and_refiner())
     assert torch.equal(handed_over(base, refiner), expected)
     for pipe in (base, refiner):
-        accelerate(pipe, "uniform", interval=2, site=place)
+        accelerate(pipe, "uniform", interval=2, site=where)
     image = handed_over(base, refiner)
     assert image.isfinite().all()
     assert not torch.equal(image, expected)
@@ -168,7 +168,7 @@ def test_from_pipe(kind: str, level: str, cell: Cell) -> None:
 
 
 def test_editing_is_measured_on_the_generated_tokens_only(cell: Cell) -> None:
-    """Pictures that are given as further tokens stand still: with them and without, a signal is the same."""
+    """Tokens of given pictures stand still: a signal is the same with them and without them."""
 
     def signals(given: int) -> list[float]:
         signal, found = SecantGain(), []

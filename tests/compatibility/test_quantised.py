@@ -1,4 +1,4 @@
-"""Denoisers that somebody else has quantised: a cache works on top, and what is computed is what they compute."""
+"""A cache works on denoisers that another library has quantised, and keeps what their layers compute."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Two processes of one machine that render together or side by side: `python two_processes.py FOLDER` writes what happened.
+"""Two processes of one machine render together or side by side: `python two_processes.py FOLDER` writes down what they found.
 
-A program of its own, so that a deadlock is a time-out of the tests, and the two start as forks of what is imported once.
+It is a program of its own, so that a deadlock ends as a time-out of the tests. It imports once and then forks.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def sharded() -> Any:
 
 
 def declared() -> Any:
-    """Nothing shows that the two belong together; it is said."""
+    """Nothing in the denoiser shows that the two compute together: `decide_together` says so."""
     pipe = flux()
     decide_together(pipe.transformer, init_device_mesh("cpu", (2,)))
     return pipe
@@ -116,7 +116,7 @@ def votes() -> Iterator[Counter[str]]:
 
 @contextmanager
 def biased(factors: tuple[float, float]) -> Iterator[None]:
-    """What signals measure is multiplied, by another factor in each process."""
+    """What signals measure is multiplied by a factor, another one in each process."""
     plain, factor = (SecantGain.measure, Drift.measure), factors[dist.get_rank()]
 
     def measuring(measure: Callable[..., Tensor | None]) -> Callable[..., Tensor | None]:
@@ -150,7 +150,7 @@ def render(pipe: Any, seed: int, steps: int = STEPS) -> Found:
 
 
 def together(way: str, method: str) -> Found:
-    """Renders with a method: everything computed, as it is, and with statistics that contradict each other."""
+    """Renders with a method: with everything computed, as the method decides, and with signals that contradict each other."""
     pipe, seed = WAYS[way](), dist.get_rank() if way == "sharded" else 0
     plain = picture(pipe, seed)
     name, options = METHODS[method]
@@ -177,7 +177,7 @@ def refused(way: str, method: str) -> str:
 
 
 def side_by_side() -> Found:
-    """Plain data parallel: other seeds, other lengths, nothing said to each other, and the same as alone."""
+    """Plain data parallel: the two have other seeds and lengths, exchange nothing, and each renders as if it were alone."""
     rank = dist.get_rank()
     pipe = accelerate(flux(), "easycache", threshold=0.5, warmup_steps=1)
     with biased((1e6, 0.0)):

@@ -1,4 +1,4 @@
-"""What a window attends, and old and new attention of a few tokens; of old keys, only overwritten rows are known."""
+"""Attention drift equals its reference and what full attention weights give, though of the old keys only some rows are kept."""
 
 from typing import Any, NamedTuple
 

@@ -1,4 +1,4 @@
-"""Attention around a few tokens, from its log-sum-exp."""
+"""The attention of a few tokens equals its reference, and all keys together receive one for each head and token."""
 
 from typing import Any
 

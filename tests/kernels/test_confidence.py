@@ -1,4 +1,4 @@
-"""Confidence of tokens: chunks of the vocabulary, active rows, ties and what is not finite."""
+"""Confidence of tokens equals its reference for any vocabulary and choice of rows, with ties and values that are not finite."""
 
 from typing import Any
 

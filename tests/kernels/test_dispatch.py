@@ -1,4 +1,4 @@
-"""Who runs: Triton on CUDA, plain PyTorch elsewhere, or what the switch says; and what PyTorch is told of the ops."""
+"""Ops run as Triton on CUDA, as plain PyTorch elsewhere, or as the switch says, and do what they declare to PyTorch."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The value of a reused call: any predictor, base, correction and storage in one pass."""
+"""The value of a reused call equals its reference for any predictor, base, correction and storage."""
 
 import itertools
 from typing import Any

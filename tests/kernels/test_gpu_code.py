@@ -1,4 +1,4 @@
-"""What the interpreter cannot show: that the kernels compile for a GPU, and move memory in 128-bit pieces."""
+"""The kernels compile for a GPU, spill no registers, and read memory in 128-bit pieces; the interpreter cannot show this."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The language side through the twins: what it calls it calls by the dispatch."""
+"""Text generation runs its ops as Triton kernels where the switch says so, and writes the same text."""
 
 from collections.abc import Callable
 

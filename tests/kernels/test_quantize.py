@@ -1,4 +1,4 @@
-"""Eight-bit storage: the error stays within what is promised, and what is not finite shows."""
+"""Eight-bit storage: the error stays within its bound, and values that are not finite can be seen in the result."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Mean absolute differences: any layout and dtype, addresses beyond 2^31, the same digits every time."""
+"""Mean absolute differences equal their reference for any layout, dtype and size, with the same digits every time."""
 
 from typing import Any
 

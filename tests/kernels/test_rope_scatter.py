@@ -1,4 +1,4 @@
-"""Rotary embedding and scatter: the model's own bits, in place, any row order, repeated and skipped rows."""
+"""Rotary embedding and scatter give the model's own bits, in place, for rows in any order, repeated or skipped."""
 
 from typing import Any, NamedTuple
 

@@ -1,4 +1,4 @@
-"""Rows that are replaced, and their likeness to those that stood there."""
+"""Rows are replaced in place, and the result is their cosine similarity to the rows before."""
 
 import pytest
 import torch

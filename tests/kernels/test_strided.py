@@ -1,4 +1,4 @@
-"""Which gaps kernels skip, and what has to be copied for them."""
+"""Kernels read slices in place; only rows that are too short or out of order are copied."""
 
 import pytest
 import torch

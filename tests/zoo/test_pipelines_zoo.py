@@ -1,3 +1,5 @@
+"""Every pipeline of the zoo renders, with its own noise scheduler and with others, and the same from the same seed."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Every denoiser of the zoo gives finite outputs, the same each time, that depend on all of its inputs."""
+
 from __future__ import annotations
 
 import diffusers

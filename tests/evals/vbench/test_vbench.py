@@ -29,13 +29,20 @@ class VBench:
         Path(self.output, f"{name}_eval_results.json").write_text(json.dumps(result))
 """
 
+TORCH = """
+device = str
+class cuda:
+    is_available = staticmethod(lambda: False)
+"""
+
 
 @pytest.fixture
 def interpreter(tmp_path: Path) -> Path:
-    """An interpreter whose `vbench` is a stand-in with the real one's interface."""
+    """An interpreter whose `vbench` and `torch` are stand-ins with the interface of the real ones."""
     package = tmp_path / "site" / "vbench"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(VBENCH)
+    (package.parent / "torch.py").write_text(TORCH)
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH={package.parent} exec {sys.executable} "$@"\n')
     python.chmod(0o755)
