@@ -19,7 +19,7 @@ from zoo.pipelines import CASES
 
 from diffcache import accelerate, report
 from diffcache.engine.observers import observed
-from diffcache.evals.race.flops import counted
+from diffcache.evals.race.flops import counted_flops
 from diffcache.profiling.recording.drawing import draw
 from diffcache.profiling.recording.record import record
 from diffcache.profiling.recording.recorder import Recorder
@@ -88,7 +88,7 @@ def test_what_places_cost_is_measured() -> None:
     assert (ticks[:, 1:] > 0).all()
     assert ticks[:, 0].isnan().all()  # places inside are not known yet, and their operations are traced
     pipe = FLUX.build()
-    with counted(pipe) as plain:
+    with counted_flops(pipe) as plain:
         FLUX.render(pipe, 0, STEPS)
     whole = record(pipe, calls(1))
     assert sum(curve.flops for curve in whole.curves.values()) * STEPS == plain.total
