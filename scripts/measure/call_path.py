@@ -1,7 +1,7 @@
 """Counts what one denoiser call walks through: our functions, our files, and how often the path changes file.
 
 It follows the calls of the dit testbed's denoiser in a hand-written loop, and prints a row for each kind of site, for a
-computed and for a reused tick. Comprehensions count as part of their function, generated constructors not at all.
+computed and for a reused tick: `python scripts/measure/call_path.py`. Comprehensions count as part of their function, generated constructors not at all.
 """
 
 import argparse
