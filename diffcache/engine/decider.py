@@ -147,7 +147,7 @@ class Decider:
     def observe(self, step: Step, store: Store, lane: int, outputs: Sequence[Tensor]) -> None:
         """Lets an observer, if there is one, see what has been stored of a computed site."""
         if self.observer is not NOBODY:
-            self.observer.computed(self.choices.facts.denoiser_class, step, store.newest(lane), outputs)
+            self.observer.computed(self.choices.facts.denoiser, step, store.newest(lane), outputs)
 
     def follows(self, tick: int) -> bool:
         """Whether the leading branch has been called in this tick already."""
@@ -180,7 +180,7 @@ class Decider:
         """Asks the cache scheduler of every lane that no guard has decided."""
         signals = self._signals(seen, forced) if self.lanes[0].scheduler.adaptive else {}
         for signal in signals.values():
-            self.observer.measured(self.choices.facts.denoiser_class, step, signal)
+            self.observer.measured(self.choices.facts.denoiser, step, signal)
         verdicts = []
         for lane, reason, i in zip(self.lanes, forced, range(len(forced)), strict=True):
             if reason is not None:

@@ -86,7 +86,7 @@ class Engine:
         agreement: Agreement | None = None,
         execution: Callable[[Parts], Execution] = execution_for,
     ) -> None:
-        name, rule = choices.facts.denoiser_class, choices.guidance
+        name, rule = choices.facts.denoiser, choices.guidance
         self.name = name
         self.choices = choices
         self.record = record

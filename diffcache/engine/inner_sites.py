@@ -37,7 +37,7 @@ class InnerSites:
     """
 
     def __init__(self, parts: Parts) -> None:
-        self.name = parts.choices.facts.denoiser_class
+        self.name = parts.choices.facts.denoiser
         self.sites = parts.choices.sites
         self.residual = parts.choices.residual
         self.tap = parts.choices.tap

@@ -44,7 +44,7 @@ class WholeModel:
     """
 
     def __init__(self, parts: Parts, comparison: Comparison | None = None) -> None:
-        self.name = parts.choices.facts.denoiser_class
+        self.name = parts.choices.facts.denoiser
         self.residual = parts.choices.residual
         self.decider = parts.decider
         self.record = parts.record

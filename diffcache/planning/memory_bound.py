@@ -61,7 +61,7 @@ class AtSites(DerivedConfig):
     kept: frozenset[SiteKey]
 
     def sites(self, run: RunFacts) -> tuple[str, ...]:
-        return tuple(sorted(name for denoiser, name in self.kept if denoiser == run.denoiser_class))
+        return tuple(sorted(name for denoiser, name in self.kept if denoiser == run.denoiser))
 
 
 def _config_within(config: CacheConfig, plan: Plan, bound: int) -> CallConfig:
