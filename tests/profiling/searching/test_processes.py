@@ -18,7 +18,7 @@ LAUNCH = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "
 
 def found(folder: Path, *launch: str) -> dict[str, Tensor]:
     folder.mkdir()
-    paths = [str(SCRIPT.parents[1]), os.environ.get("PYTHONPATH", "")]
+    paths = [str(SCRIPT.parents[2]), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     subprocess.run([sys.executable, *launch, str(SCRIPT), str(folder)], env=environment, check=True)
     return load_file(folder / "found.safetensors")
