@@ -37,7 +37,7 @@ package. `verbose=True` prints how many and why.
 
 ## Together with a cache
 
-The two errors need not add up (CacheQuant, arXiv 2503.01323). `diffcache.profiling.calibrating.cachequant.calibrate(pipe, calls, "int8", compute=0.5)`
+The two errors need not add up (CacheQuant, arXiv 2503.01323). `diffcache.profiling.calibrating.cachequant.calibrate_cachequant(pipe, calls, "int8", compute=0.5)`
 works on the quantised model: it plans the computed ticks by dynamic programming on that model's own features, along its full run
 and along the run that reuse leads to; regresses what quantised layers return to what plain weights give for the same inputs, and folds gain and
 shift into their scales and biases; and regresses what is reused to what would have been computed, tick by tick, in order, each on
