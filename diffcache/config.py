@@ -27,7 +27,7 @@ class RunFacts:
     """What a method may know of a run before it starts.
 
     Attributes:
-        denoiser: the denoiser's class name: published defaults depend on it.
+        denoiser_class: the denoiser's class name: published defaults depend on it.
         experts: how many denoisers of that class the pipeline has (Wan 2.2 has two).
         num_ticks: length of the run; None where it is unknown.
         denoiser: the denoiser's name in the target.

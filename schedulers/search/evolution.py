@@ -18,10 +18,10 @@ from diffcache.schedulers.search.checkpoint import load_checkpoint, save_checkpo
 from diffcache.schedulers.search.pareto import fitness, front
 
 Evaluate = Callable[[Tensor], Tensor]
-"""From tables, bool [n, T, S], to scores [n, 2]: loss and cost, both minimised. It takes many, which processes can share."""
+"""From tables, bool [n, T, S], to scores [n, 2]: loss and cost, both minimised. Processes can share the tables of one call."""
 
 KIND = "search"
-"""What checkpoints of it are called in their files."""
+"""The kind of its checkpoints."""
 
 
 class Screen(Protocol):

@@ -17,7 +17,7 @@ _TINY = 1e-12
 """Added to divisors."""
 
 KIND = "router"
-"""What checkpoints of a training are called in their files."""
+"""The kind of its checkpoints."""
 
 Learn = Callable[[int, Tensor, Tensor], None]
 """Called with a tick, the teacher's output, and the student's output with its gradient, each [batch, ...]."""

@@ -86,7 +86,7 @@ def test_a_tick_at_the_same_noise_level_adds_no_error() -> None:
 
 
 def test_with_repeated_noise_levels_distances_are_ticks() -> None:
-    """Heun's and PNDM's second evaluations stand where the next tick stands."""
+    """Second evaluations of Heun and PNDM have the noise level of the next tick."""
     control = ErrorControl(threshold=1.0)
     control.compared([at(2, 0.8), at(1, 0.8)], at(3, 0.7), torch.tensor([0.3, 0.1]))
     control.decide(Step(4, 9, "0", 0.7), [0.3, 0.1])

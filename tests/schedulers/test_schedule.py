@@ -125,7 +125,7 @@ def test_a_run_with_inner_sites_replays_exactly(name: str, site: str, tmp_path: 
 def test_a_site_that_does_not_exist_is_refused_at_once(flux: Any, site: str) -> None:
     pipe, _, schedule = flux
     table = {f"transformer.{site}": next(iter(schedule.table.values()))}
-    with pytest.raises(ScheduleError, match=r"table\.transformer\..* no such place"):
+    with pytest.raises(ScheduleError, match=r"table\.transformer\..* no such site"):
         accelerate(pipe, replace(schedule, table=table))
 
 

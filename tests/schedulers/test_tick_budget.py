@@ -11,7 +11,7 @@ from diffcache.schedulers.tick_budget import TickBudget, threshold_for_speedup
 
 
 def run(num_ticks: int, count: int, errors: list[float], weights: list[float] | None = None) -> str:
-    """A run whose outputs bend as `errors` say: at each tick, what holding would miss one tick further on."""
+    """The marks of a run; `errors` has, for each tick, the error of holding one tick further on."""
     budget, marks, last = TickBudget(num_ticks, count, tail=1, order=0, axis="tick"), "", [0]
     for tick in range(num_ticks):
         signal = [errors[last[0]] * (last[0] - last[1])] if tick > 1 else None

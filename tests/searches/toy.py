@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from diffcache.schedulers.search.drift import drift_of
+from diffcache.schedulers.search.evolution import Evaluate, Evolution
 from diffcache.schedulers.search.harmonica import Learn
 from diffcache.schedulers.search.knapsack import allocate
 from diffcache.schedulers.search.router import Gates
@@ -96,3 +97,11 @@ class ToyDenoiser:
         for site in range(self.toy.sites):
             hidden = hidden + gates(site, self.toy.site(site, tick, hidden))
         return hidden - 2 * latents
+
+
+def evolved(search: Evolution, generations: int, evaluate: Evaluate) -> Evolution:
+    """The search after so many generations."""
+    for _ in search.generations(evaluate):
+        if search.generation >= generations:
+            break
+    return search

@@ -43,7 +43,7 @@ def test_the_cost_of_each_site_is_measured() -> None:
 
 
 class Killed(Exception):
-    """What a run dies of."""
+    """Raised in the middle of a run."""
 
 
 def test_an_interrupted_recording_ends_like_one_that_was_not(tmp_path: Path) -> None:

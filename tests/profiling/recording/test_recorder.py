@@ -40,7 +40,7 @@ def test_drift_ratio_and_cosine_are_means_over_runs() -> None:
 
 
 class Live(TorchDispatchMode):
-    """Most bytes that operations inside have made and that were alive at once."""
+    """Counts the bytes of tensors that operations make while it is entered; `peak` is the most at once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Live(TorchDispatchMode):
 
 
 class Measured(Recorder):
-    """Counts what each note of a feature takes in memory."""
+    """A recorder that measures its own memory."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from zoo.pipelines import CASES
+from searches.flux_calls import FLUX, flux_calls
 
 from diffcache.profiling.recording.record import record
 from diffcache.profiling.searching.evolving import Budget, EvolutionSettings, evolve
@@ -20,8 +20,7 @@ STEPS = 4
 
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
-    case = CASES["FluxPipeline"]
-    pipe, calls = case.build(), [case.call(seed, STEPS) for seed in (0, 1)]
+    pipe, calls = FLUX.build(), flux_calls(STEPS)
     space = Space(record(pipe, calls, sites="sub-layer"))
     scorer, settings = Scorer(pipe, calls, space), EvolutionSettings(children=5)
     search = evolve(scorer, folder / "evolved", Budget(generations=3), settings)

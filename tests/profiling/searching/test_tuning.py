@@ -20,7 +20,7 @@ STEPS = 8
 
 
 def test_tune_counts_the_first_call_of_a_second_denoiser() -> None:
-    """Its first call cannot be reused, wherever ticks are placed."""
+    """Its first call cannot be reused, whatever ticks are chosen."""
     case = CASES["WanPipeline-two-experts"]
     tuner = Tuner(case.build(), [case.call(seed, STEPS) for seed in range(2)])
     assert tuner.for_quality(0).measured["compute_fraction"] == 2 / STEPS
@@ -63,7 +63,7 @@ def test_tune_computes_no_more_ticks_than_speedup_needs_for_a_quality() -> None:
 
 
 def test_tune_moves_ticks_to_compute_one_tick_less() -> None:
-    """Of the quality that is best within one move of what `speedup=` gives with one tick less."""
+    """The target is the best quality within one move of the ticks that `speedup=` chooses with one tick less."""
     tuner = Tuner(FLUX.build(), [FLUX.call(0, STEPS)] * 2)
     start = tuple(tuner.online(4).computed_ticks)
     found = local_search([start], STEPS, tuner._loss, tuning.MOVES)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from searches.toy import Toy
+from searches.toy import Toy, evolved
 from torch import Tensor
 
 from diffcache.schedulers.errors import ConfigError, ScheduleError
@@ -28,16 +28,9 @@ def ones_and_early_ones(tables: Tensor) -> Tensor:
     return torch.stack([-(flat * worth).sum(1), flat.sum(1)], 1)
 
 
-def run(search: Evolution, generations: int, toy: Toy | None = None) -> Evolution:
-    for _ in search.generations(ones_and_early_ones if toy is None else toy.evaluate):
-        if search.generation >= generations:
-            break
-    return search
-
-
 def test_the_known_front_is_found() -> None:
     seeds = torch.stack([every(5, 3, n) for n in (1, 2, 5)])
-    search = run(Evolution(seeds, population=32), 40)
+    search = evolved(Evolution(seeds, population=32), 40, ones_and_early_ones)
     best = ones_and_early_ones(
         torch.stack([(torch.arange(15) < n).view(5, 3) for n in range(3, 16)])
     )  # as many early ones as are paid for
@@ -45,7 +38,7 @@ def test_the_known_front_is_found() -> None:
 
 
 def test_no_table_is_evaluated_twice_and_all_compute_the_first_tick() -> None:
-    search = run(Evolution(Toy().seeds(), population=12), 15)
+    search = evolved(Evolution(Toy().seeds(), population=12), 15, ones_and_early_ones)
     assert len(search.tables.unique(dim=0)) == len(search.tables)
     assert search.tables[:, 0].all()
 
@@ -59,8 +52,10 @@ def test_the_search_ends_when_every_table_is_known() -> None:
 
 def test_a_search_is_reproducible_from_its_seed() -> None:
     toy = Toy()
-    first, second = (run(Evolution(toy.seeds(), population=10, seed=5), 8, toy) for _ in range(2))
-    other = run(Evolution(toy.seeds(), population=10, seed=6), 8, toy)
+    first, second = (
+        evolved(Evolution(toy.seeds(), population=10, seed=5), 8, toy.evaluate) for _ in range(2)
+    )
+    other = evolved(Evolution(toy.seeds(), population=10, seed=6), 8, toy.evaluate)
     assert torch.equal(first.tables, second.tables)
     assert torch.equal(first.scores, second.scores)
     assert not torch.equal(first.tables, other.tables)
@@ -112,13 +107,13 @@ def test_a_search_that_was_killed_in_a_generation_ends_with_the_same_front(tmp_p
     assert killed.returncode == -signal.SIGKILL
     resumed = Evolution.load(path)
     assert resumed.generation == 4
-    whole = run(Evolution(toy.seeds(), population=10, seed=2), 8, toy)
-    assert torch.equal(run(resumed, 8, toy).front.scores, whole.front.scores)
+    whole = evolved(Evolution(toy.seeds(), population=10, seed=2), 8, toy.evaluate)
+    assert torch.equal(evolved(resumed, 8, toy.evaluate).front.scores, whole.front.scores)
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "search.safetensors"
-    run(Evolution(Toy().seeds()), 1).save(path)
+    evolved(Evolution(Toy().seeds()), 1, ones_and_early_ones).save(path)
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(ScheduleError, match=r"search\.safetensors: not a checkpoint of a search, or damaged"):
         Evolution.load(path)

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from searches.toy import Toy
+from searches.toy import Toy, evolved
 
 from diffcache.schedulers.search.evolution import Evolution
 from diffcache.schedulers.search.pareto import hypervolume
 from diffcache.schedulers.search.screening import Screening
 from diffcache.schedulers.search.surrogate import ErrorModel
-
-
-def run(search: Evolution, generations: int, toy: Toy) -> Evolution:
-    for _ in search.generations(toy.evaluate):
-        if search.generation >= generations:
-            break
-    return search
 
 
 def test_screening_starts_with_a_single_seed() -> None:
@@ -34,7 +27,7 @@ def test_screening_finds_a_better_front_with_as_many_candidates(seed: int) -> No
     for _ in screened.generations(toy.evaluate, Screening(ErrorModel(toy.drifts, toy.prices))):
         if len(screened.tables) > 200:
             break
-    plain = run(Evolution(toy.seeds(), population=24, seed=seed), 10, toy)
+    plain = evolved(Evolution(toy.seeds(), population=24, seed=seed), 10, toy.evaluate)
     assert len(plain.tables) >= len(screened.tables)
     reference = plain.scores[: len(toy.seeds())].max(0).values
     gain = hypervolume(screened.front.scores, reference) / hypervolume(plain.front.scores, reference)

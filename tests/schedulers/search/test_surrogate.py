@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import torch
-from searches.toy import Toy
+from searches.toy import Toy, evolved
 
 from diffcache.schedulers.search.evolution import Evolution
 from diffcache.schedulers.search.surrogate import ErrorModel
 
 
-def run(search: Evolution, generations: int, toy: Toy) -> Evolution:
-    for _ in search.generations(toy.evaluate):
-        if search.generation >= generations:
-            break
-    return search
-
-
 def test_the_error_model_predicts_the_order_of_tables_that_it_has_not_seen() -> None:
     toy = Toy()
-    search = run(Evolution(toy.seeds(), population=24), 20, toy)
+    search = evolved(Evolution(toy.seeds(), population=24), 20, toy.evaluate)
     model = ErrorModel(toy.drifts, toy.prices)
     fitted = model.fit(search.tables[:200], search.scores[:200])
     predicted, found = fitted(search.tables[200:]), search.scores[200:]
