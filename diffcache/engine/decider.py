@@ -43,7 +43,8 @@ class Lane:
 class Decider:
     """Decides for one denoiser over one run.
 
-    The leading branch (the run's first; the next one when it leaves) decides for the tick, and the others obey it. A
+    The leading branch (the run's first; the next one when it leaves) decides for the tick. The others obey it, unless a guard
+    of their own makes them compute. A
     static method decides for each site, an adaptive one once for all of them, at the first that the forward reaches. A
     method whose schedule names branches is asked for each branch instead. Guards come first, and can only make it
     compute. Where several processes compute the denoiser together, what depends on what they see is settled among them.
@@ -89,9 +90,7 @@ class Decider:
                 return decided
             return [Verdict(Decision.COMPUTE, reason or FOLLOWER_FIRST) for reason in forced]
         return [
-            verdict
-            if reason is None or verdict.decision is Decision.COMPUTE
-            else Verdict(Decision.COMPUTE, reason)
+            verdict if reason is None or verdict.decision.computes else Verdict(Decision.COMPUTE, reason)
             for verdict, reason in zip(decided, forced, strict=True)
         ]
 
