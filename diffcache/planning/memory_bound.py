@@ -37,7 +37,7 @@ class MemoryBound:
         self._last: tuple[Any, CallConfig] | None = None
 
     def config_for(self, pipeline: Any, call: Mapping[str, Any]) -> CallConfig:
-        """The config for a call, which is rehearsed unless the last one was of the same form.
+        """The config for a call. The call is planned (a dry run) unless the last one was of the same form.
 
         Raises:
             ConfigError: not even the smallest cache keeps to the bound.
