@@ -153,7 +153,7 @@ def _pipeline_members(base: type) -> dict[str, Any]:
         attachment.swapped.update(_swap_in(denoisers, attachment.config))
         chosen = attachment.config_for(self, arguments_of(forward, args, kwargs))
         noise_schedulers = noise_schedulers_of(self)
-        scope = PipelineScope(chosen.config, each_uncompiled(denoisers), self, noise_schedulers)
+        scope = PipelineScope(chosen.config, denoisers, self, noise_schedulers)
         scope.notes = chosen.notes
         args, kwargs = hidden_from_callbacks(forward, args, kwargs, _no_scope)
         with swapped(noise_schedulers, noise_scheduler_members), attachment.recording(scope), entered(scope):

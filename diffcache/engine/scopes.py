@@ -15,6 +15,7 @@ from diffcache.engine.engine import Engine
 from diffcache.engine.execution import Invocation
 from diffcache.engine.runs import MakeEngine, Run, served_by_identity
 from diffcache.host.call import Call
+from diffcache.host.compiled import uncompiled
 from diffcache.noise_schedulers.influence import Influence
 from diffcache.noise_schedulers.quirks import adds_noise, index_in_list, sigmas_of
 from diffcache.noise_schedulers.respacing import respace
@@ -33,7 +34,7 @@ ScopeT = TypeVar("ScopeT", bound="Scope | None")
 def scope_of(module: nn.Module) -> "Scope | None":
     """The innermost scope that serves a denoiser, if none that hides it lies between."""
     for scope in reversed(_scopes.get()):
-        if scope is None or id(module) in scope.served:
+        if scope is None or id(module) in scope.served or id(uncompiled(module)) in scope.served:
             return scope
         if scope.hides:
             return None
@@ -76,7 +77,7 @@ class Scope:
         make_engine: what makes an engine; a plan makes engines that do not compute.
 
     Attributes:
-        served: the denoisers by identity, and by that of the modules that `torch.compile` has wrapped around them.
+        served: the denoisers by identity. A module that `torch.compile` has wrapped around one is served as that one.
         context: the name that the pipeline gives to the guidance pass that is called now.
         run: the loop that is going on; None between loops.
         records: of all its runs.
@@ -108,7 +109,7 @@ class Scope:
         Raises:
             ScheduleError: the method replays a schedule that does not fit the run that begins here.
         """
-        served = self.served[id(module)]
+        served = self.served.get(id(module)) or self.served[id(uncompiled(module))]
         call = Call(served.signature, args, kwargs)
         run = self.run_of(call)
         if run is None or self.config is None:
