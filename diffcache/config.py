@@ -18,6 +18,7 @@ from diffcache.schedulers.interval import Window
 from diffcache.schedulers.steps import MODEL
 from diffcache.store.formats import DTYPES, Format, format_of
 from diffcache.store.placement import HostMemory
+from diffcache.store.streams import Basis
 
 CPU = torch.device("cpu")
 
@@ -136,9 +137,12 @@ class CacheConfig(MethodConfig):
         return None
 
     @property
-    def residual(self) -> bool:
-        """What is stored: what the denoiser adds to its latent (True), or its output as it is."""
-        return True
+    def stored_basis(self) -> Basis:
+        """What is stored of an output: what the denoiser adds to its latent ("residual"), the "output" itself, or the "velocity".
+
+        Of what flows inside a denoiser the output is stored in place of the velocity.
+        """
+        return "residual"
 
     def format(self, run: RunFacts) -> Format:
         """How a run's stores keep what they are given."""

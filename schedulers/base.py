@@ -28,6 +28,9 @@ class CacheScheduler(ABC):
     compares: tuple[Decision, ...] = ()
     """Kinds of reuse whose error it wants to know at each computed tick (see `compared`)."""
 
+    reason: str | None = None
+    """Why the newest decision computes, where the report is to say so."""
+
     looks_on = False
     """It wants to be told of every tick (`arrived`). Set for every subclass that overrides that."""
 

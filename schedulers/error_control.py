@@ -13,6 +13,12 @@ GROWTH = 2
 """Longest gap between computed ticks over the gap before it. Step-size control of ODE solvers bounds growth likewise."""
 
 
+STOP = 3
+"""A measured error of more than this many thresholds is followed by a computed tick, however small the next expected error is."""
+
+OFF = "the error measured at the last computed tick was several times the threshold"
+
+
 class ErrorControl(CacheScheduler):
     """E <- E + min_n e_n at each tick; reuse with the order n of least expected error if and only if E < threshold.
 
@@ -24,7 +30,8 @@ class ErrorControl(CacheScheduler):
         e_n(x) = e_n(x_c) * prod_j |x - x_j| / prod_j |x_c - x_j'|
 
     A computed tick sets E to 0. A gap is at most twice as long as the one before it, so that a straight stretch cannot hide
-    a bend that follows. Errors are fractions of the output: mean absolute values, of the worst stream.
+    a bend that follows. After an error of several times the threshold the next tick is computed. Errors are fractions of the
+    output, or of the velocity where that is stored: mean absolute values, of the worst stream.
 
     Args:
         threshold: bound on E.
@@ -42,6 +49,7 @@ class ErrorControl(CacheScheduler):
         self._orders = {Decision.PREDICT: order} | lower
         self.compares = tuple(self._orders)
         self._errors: Tensor | None = None
+        self.reason: str | None = None
         self._points: list[Moment] = []
 
     def compared(self, past: Sequence[Moment], at: Moment, errors: Tensor) -> None:
@@ -54,15 +62,24 @@ class ErrorControl(CacheScheduler):
     def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
         if signal is None:
             return Decision.COMPUTE if self.may_compute(step) else Decision.HOLD
-        expected = self._expected_errors(signal, step.moment)
+        self.reason, expected = None, self._expected_errors(signal, step.moment)
         best = min(expected, key=expected.__getitem__)
         if not step.repeats_sigma:
             self.error += expected[best] * self.weight(step)
-        return Decision.COMPUTE if self.must_compute(step) else best
+        if self.must_compute(step):
+            return Decision.COMPUTE
+        if self.distrusts(min(signal)):
+            self.reason = OFF
+            return Decision.COMPUTE
+        return best
 
     def weight(self, step: Step) -> float:
         """How much an error at this tick matters."""
         return 1.0
+
+    def distrusts(self, measured: float) -> bool:
+        """Whether the least error that was measured at the last computed tick forbids to reuse the next one."""
+        return measured > STOP * self.threshold > 0
 
     def may_compute(self, step: Step) -> bool:
         """Whether this tick may be computed at all."""

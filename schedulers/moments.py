@@ -4,24 +4,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Axis = Literal["sigma", "tick"]
-"""What distances between moments are measured in: noise levels or ticks."""
+Axis = Literal["angle", "sigma", "tick"]
+"""What distances between moments are measured in.
+
+"angle": atan2(noise, signal). The velocity of a denoiser moves over it at an even pace, at whatever noise levels the noise
+scheduler stands. "sigma": the noise level on the noise scheduler's own axis. "tick": the number of model evaluations.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When a feature was computed or is predicted: the tick, and its noise level where that is known."""
+    """When a feature was computed or is predicted: the tick, its noise level and its angle where these are known."""
 
     tick: int
     sigma: float | None = None
+    angle: float | None = None
 
 
 def positions(points: Sequence[Moment], target: Moment, axis: Axis) -> tuple[list[float], float]:
     """Coordinates of the points and of the target on an axis.
 
-    They are ticks if a noise level is unknown, or if two points have the same noise level.
+    Where an angle is unknown they are noise levels. They are ticks if one of these is unknown too, or if two points have
+    the same one.
     """
-    sigmas = [point.sigma for point in points if point.sigma is not None]
-    if axis == "sigma" and target.sigma is not None and len(set(sigmas)) == len(points):
-        return sigmas, target.sigma
+    axes = {"angle": ("angle", "sigma"), "sigma": ("sigma",), "tick": ()}[axis]
+    for name in axes:
+        at = [getattr(point, name) for point in (*points, target)]
+        if None not in at:
+            *known, x = at
+            if len(set(known)) == len(points):
+                return known, x
+            break
     return [float(point.tick) for point in points], float(target.tick)

@@ -21,7 +21,9 @@ class Step(NamedTuple):
         site: name of the site that is decided: "model" for the whole denoiser, else as `discover` lists it.
         kind: its kind: "model", "stack", "range", "block", "self-attention", ...
         training_time: the noise scheduler's timestep as a fraction of its training steps; None where unknown.
-        weight: how much an error at this tick matters to the result, over the mean of the run's ticks; 1 where unknown.
+        weight: how much an error of the velocity at this tick matters to the result, over the mean of the run's ticks; 1
+            where unknown.
+        angle: atan2(noise, signal) of this tick, 0 to pi / 2; None where unknown.
     """
 
     tick: int
@@ -33,6 +35,7 @@ class Step(NamedTuple):
     kind: str = MODEL
     training_time: float | None = None
     weight: float = 1.0
+    angle: float | None = None
 
     def full_name(self, denoiser: str) -> str:
         """The site's name in reports and schedules: the denoiser's, followed by that of a site inside it."""
@@ -40,7 +43,7 @@ class Step(NamedTuple):
 
     @property
     def moment(self) -> Moment:
-        return Moment(self.tick, self.sigma)
+        return Moment(self.tick, self.sigma, self.angle)
 
     @property
     def time(self) -> float:

@@ -40,6 +40,9 @@ class TickBudget(ErrorControl):
         self._left = count - tail
         self._even_gap = self._end / max(self._left, 1)
 
+    def distrusts(self, measured: float) -> bool:
+        return False
+
     def may_compute(self, step: Step) -> bool:
         return self._left > 0
 
@@ -76,6 +79,9 @@ class GivenTicks(ErrorControl):
     def __init__(self, ticks: Iterable[int], order: int, axis: Axis = "sigma") -> None:
         super().__init__(HALF, order, axis)
         self._ticks = frozenset(ticks)
+
+    def distrusts(self, measured: float) -> bool:
+        return False
 
     def may_compute(self, step: Step) -> bool:
         return step.tick in self._ticks

@@ -27,7 +27,7 @@ from diffcache.hooks.class_swap import Override, swap_in, swapped
 from diffcache.hooks.watcher import unit_members
 from diffcache.host.compiled import each_uncompiled, uncompiled
 from diffcache.host.components import denoisers_of, noise_schedulers_of, refuse_foreign_cache
-from diffcache.noise_schedulers.quirks import sigmas_of
+from diffcache.noise_schedulers.levels import levels_of_loop
 from diffcache.schedulers.errors import TargetError
 
 
@@ -104,9 +104,10 @@ def denoising_run(
         module: the denoiser.
         num_steps: how many model evaluations the loop has (one tick each).
         sigmas: noise level at each tick, `num_steps` numbers or a 1-D tensor; needed by predictors and schedules
-            that live on the noise axis, which otherwise use the tick.
-        noise_scheduler: Diffusers' that the loop steps with, after `set_timesteps`: hindsight needs it, and it tells the
-            sigmas where none are given.
+            that live on the noise axis, which otherwise use the tick. Without a noise scheduler, levels of at most 1 are
+            taken to be those of flow matching.
+        noise_scheduler: Diffusers' that the loop steps with, after `set_timesteps`. Hindsight needs it, it tells the sigmas
+            where none are given, and it tells what the denoiser predicts: a predicted noise is extrapolated as a velocity.
 
     Raises:
         ValueError: fewer `sigmas` than steps, no step at all, or another number of timesteps.
@@ -116,12 +117,11 @@ def denoising_run(
             f"the noise scheduler has {len(noise_scheduler.timesteps)} timesteps, and num_steps is {num_steps}: call its "
             "set_timesteps first, and count model evaluations."
         )
-    if noise_scheduler is not None and sigmas is None:
-        sigmas = sigmas_of(noise_scheduler)
     if num_steps < 1 or (sigmas is not None and len(sigmas) < num_steps):
         raise TargetError(
             f"denoising_run needs at least one step and a sigma for each; got {num_steps} steps."
         )
+    levels = levels_of_loop(noise_scheduler, sigmas)
     attachment = diffusion_attachment_of(module)
     plain = uncompiled(module)
     if attachment is None and len(users_of(plain)) > 1:
@@ -133,11 +133,11 @@ def denoising_run(
             "max_cache_bytes= bounds pipeline calls only: leave it out, and choose cache_dtype= with plan()."
         )
     if attachment is None or is_paused(module, plain):
-        with entered(LoopScope(None, {}, num_steps, sigmas)) as scope:
+        with entered(LoopScope(None, {}, num_steps)) as scope:
             yield scope
         return
     attachment.swapped.update(_swap_in({"denoiser": module}, attachment.config))
-    scope = LoopScope(attachment.config, {"denoiser": plain}, num_steps, sigmas, noise_scheduler)
+    scope = LoopScope(attachment.config, {"denoiser": plain}, num_steps, levels, noise_scheduler)
     with attachment.recording(scope), entered(scope):
         yield scope
 

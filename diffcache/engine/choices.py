@@ -10,6 +10,7 @@ from diffcache.prediction.predictors import Predictor
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.guards import Guards
 from diffcache.store.formats import Format
+from diffcache.store.streams import Basis
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,7 @@ class Choices:
         facts: what is known of the run.
         sites: where: names or kinds of sites (see `diffcache.discovery.site_names`).
         tap: what signals are measured on; None for the denoiser's latents.
-        residual: what is stored: what a site adds to its latent, or its output as it is.
+        basis: what is stored of an output.
         scheduler: when: makes a fresh cache scheduler.
         guards: what may turn a reuse into a compute.
         watch: bound of the watch over the predictor; None for none.
@@ -37,7 +38,7 @@ class Choices:
     facts: RunFacts
     sites: tuple[str, ...]
     tap: Tap | None
-    residual: bool
+    basis: Basis
     scheduler: Callable[[], CacheScheduler]
     guards: Guards
     watch: float | None
@@ -58,7 +59,7 @@ def choices_of(config: CacheConfig, facts: RunFacts) -> Choices:
         facts=facts,
         sites=config.sites(facts),
         tap=config.tap(facts),
-        residual=config.residual,
+        basis=config.stored_basis,
         scheduler=lambda: config.scheduler(facts),
         guards=config.guards(facts),
         watch=config.watch,

@@ -28,14 +28,14 @@ class Comparison:
         Args:
             lane, index: the lane, and which of the store's it is.
             tensors: the call's.
-            computed: the outputs that evolve latents.
+            computed: the outputs that evolve latents; their velocities, where these are stored.
         """
         last, asked = store.last_computed(index), lane.scheduler.compares
         longer = last is not None and step.tick - last > 1  # a step of one tick says little about longer ones
         if last is None or not (longer or asked):
             return
         kinds = asked or COMPARED
-        guesses = [store.value(kind, step, index, tensors, corrected=False) for kind in kinds]
+        guesses = [store.guess(kind, step, index, tensors) for kind in kinds]
         errors = errors_of(map(store.learned.evolved, guesses), computed)
         if asked:
             lane.scheduler.compared(store.moments(index), step.moment, errors)

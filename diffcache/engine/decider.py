@@ -223,6 +223,8 @@ class Decider:
             return Verdict(Decision.COMPUTE, NAN)
         if signal is None and lane.scheduler.adaptive and decision.computes:
             return Verdict(Decision.COMPUTE, NO_SIGNAL)
+        if decision.computes:
+            return Verdict(decision, lane.scheduler.reason)
         if lane.watch is None or decision is not Decision.PREDICT:
             return Verdict(decision)
         if not lane.watch.trusts_any:

@@ -135,7 +135,7 @@ class Engine:
         choices = self.choices
         return {
             **choices.predictor.describe(),
-            "basis": "residual" if choices.residual else "output",
+            "basis": choices.basis,
             **({} if choices.cache_dtype is None else {"cache_dtype": choices.cache_dtype}),
             **({"hindsight": True} if choices.hindsight else {}),
             **({} if choices.guidance is None else {"guidance": choices.guidance.describe()}),

@@ -17,7 +17,7 @@ from diffcache.host.call import Call
 from diffcache.reports.records import Done
 from diffcache.schedulers.steps import Decision, Step, Verdict
 from diffcache.store.rings import Store, Tensors
-from diffcache.store.streams import Layout
+from diffcache.store.streams import Basis, Layout
 
 Forward = Callable[..., Any]
 Arguments = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
@@ -39,7 +39,7 @@ class InnerSites:
     def __init__(self, parts: Parts) -> None:
         self.name = parts.choices.facts.denoiser
         self.sites = parts.choices.sites
-        self.residual = parts.choices.residual
+        self.basis = parts.choices.basis
         self.tap = parts.choices.tap
         self.decider = parts.decider
         self.record = parts.record
@@ -82,8 +82,9 @@ class InnerSites:
         Returns its tensors.
         """
         store = branch.store(step.site)
-        residual = self.residual and step.kind in STREAMS
-        layout = store.learn(first, output, residual=residual, continues=continues)
+        is_stream = self.basis == "residual" and step.kind in STREAMS
+        basis: Basis = "residual" if is_stream else "output"  # what flows inside has no velocity
+        layout = store.learn(first, output, basis=basis, continues=continues)
         outputs = layout.split(output)
         store.push(step.tick, 0, layout.pairs(first.tensors, outputs))
         self.decider.observe(step, store, 0, outputs)
@@ -106,7 +107,7 @@ class InnerSites:
         output, cuts, tapped = compute_first_call(
             asked.module, asked.forward, call, self.sites, self.tap, keep
         )
-        branch.cuts, branch.sources = cuts, Layout(call, output, residual=True).sources()
+        branch.cuts, branch.sources = cuts, Layout(call, output, basis="residual").sources()
         branch.drop_all_but({site.name for site in cuts.sites})
         seen = call.latents if self.tap is None else tapped or []
         self.decider.leads(branch, step.tick, 1)

@@ -16,7 +16,9 @@ from diffcache.engine.execution import Invocation
 from diffcache.engine.runs import MakeEngine, Run, served_by_identity
 from diffcache.host.call import Call
 from diffcache.host.compiled import uncompiled
+from diffcache.host.components import guidance_of
 from diffcache.noise_schedulers.influence import Influence
+from diffcache.noise_schedulers.levels import Level, levels_of
 from diffcache.noise_schedulers.quirks import adds_noise, index_in_list, sigmas_of
 from diffcache.noise_schedulers.respacing import respace
 from diffcache.noise_schedulers.timetable import Timetable, timetable_of
@@ -152,7 +154,8 @@ class Scope:
     def _measure_influence(self, noise_scheduler: Any) -> None:
         """A loop is about to begin over this noise scheduler's timesteps; None where it is unknown."""
         if noise_scheduler is not None and self.config is not None and self.config.hindsight:
-            self.influence = Influence(noise_scheduler, sigmas_of(noise_scheduler))
+            outputs = [level.output for level in levels_of(noise_scheduler)]
+            self.influence = Influence(noise_scheduler, outputs)
 
 
 class PipelineScope(Scope):
@@ -178,6 +181,7 @@ class PipelineScope(Scope):
         self.noise_schedulers = list(noise_schedulers)
         self.active = self.noise_schedulers[0] if noise_schedulers else None
         self._last_index: int | None = None
+        self._guidance: dict[str, float] = {}
 
     def observes(self, noise_scheduler: object) -> bool:
         """Whether it is one of the pipeline's own, and not a copy that the pipeline has made of it."""
@@ -217,6 +221,8 @@ class PipelineScope(Scope):
     def run_of(self, call: Call) -> Run:
         """Most pipelines hand the denoiser their timestep as it is, a view into the noise scheduler's list."""
         run = self.run if self.run is not None and not self.run.progress.over else self._begin()
+        if not run.progress.called:
+            self._look_at_guidance(run)
         index = index_in_list(call.tensors.values(), self.active)
         if index is None:
             return run
@@ -233,6 +239,15 @@ class PipelineScope(Scope):
         super().close()
         self.pipeline, self.active, self.noise_schedulers = None, None, []
 
+    def _look_at_guidance(self, run: Run) -> None:
+        """What hindsight corrects later presumes that guidance weighs outputs as it did, and that it is linear in them."""
+        guidance = guidance_of(self.pipeline)
+        if any(value for name, value in guidance.items() if "rescale" in name):
+            run.timetable.obstruct("guidance is rescaled, which is not linear in the outputs")
+        elif guidance != self._guidance:
+            run.timetable.guidance_changes(run.tick)
+        self._guidance = guidance
+
     def _begin(self) -> Run:
         self._last_index = None
         ticks = getattr(self.pipeline, "num_timesteps", None)
@@ -245,7 +260,7 @@ class LoopScope(Scope):
     Args:
         config, denoisers, make_engine: as for `Scope`.
         num_steps: how many ticks it has.
-        sigmas: noise level of each; None where unknown.
+        levels: what is known of each; empty where nothing is.
         noise_scheduler: that the loop steps with; None where unknown.
     """
 
@@ -256,7 +271,7 @@ class LoopScope(Scope):
         config: CacheConfig | None,
         denoisers: Mapping[str, nn.Module],
         num_steps: int,
-        sigmas: Sequence[float] | None,
+        levels: Sequence[Level] = (),
         noise_scheduler: Any = None,
         *,
         make_engine: MakeEngine = Engine,
@@ -264,7 +279,7 @@ class LoopScope(Scope):
         super().__init__(config, denoisers, make_engine=make_engine)
         self._measure_influence(noise_scheduler)
         self.num_steps = num_steps
-        self.sigmas = None if sigmas is None else [float(sigma) for sigma in sigmas]
+        self.levels = levels
         self._called_before_begin = False
 
     def begin_step(self, i: int) -> None:
@@ -280,7 +295,7 @@ class LoopScope(Scope):
         begun = self.run is not None and self.run.tick < i
         run = self.run if begun else None
         if run is None:
-            timetable = Timetable(self.num_steps, self.sigmas, influence=self.influence)
+            timetable = Timetable(self.num_steps, self.levels, influence=self.influence)
             run = self.begin_run(timetable, by_order=True)
         if self in _scopes.get():  # loops that take turns in one thread: this one goes on now
             _scopes.set((*_without(self), self))

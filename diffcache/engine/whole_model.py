@@ -45,7 +45,7 @@ class WholeModel:
 
     def __init__(self, parts: Parts, comparison: Comparison | None = None) -> None:
         self.name = parts.choices.facts.denoiser
-        self.residual = parts.choices.residual
+        self.basis = parts.choices.basis
         self.decider = parts.decider
         self.record = parts.record
         self.comparison = comparison or Comparison()
@@ -82,7 +82,7 @@ class WholeModel:
         before = call.state()
         self.decider.observer.computing(self.name, here.step)
         output = asked.forward(*call.args, **call.kwargs)
-        layout = store.learn(call, output, residual=self.residual)
+        layout = store.learn(call, output, basis=self.basis)
         written = call.state() != before  # a K/V cache, a list of outputs: skipping would skip the write
         if written or not layout.complete:
             branch.empty()
@@ -130,7 +130,7 @@ class WholeModel:
         observer, layout, call = self.decider.observer, here.store.learned, here.call
         observer.computing(self.name, here.step)
         outputs = layout.split(asked.forward(*call.args, **call.kwargs))
-        features = layout.features(call.tensors, outputs)
+        features = layout.features(call.tensors, outputs, here.store.parametrisation(here.step.tick))
         goes_on = observer.predicted(self.name, here.step, layout.split(predicted), outputs, features)
         observer.computed(self.name, here.step, features, outputs)
         return layout.join(goes_on, call.tensors)
@@ -141,9 +141,11 @@ class WholeModel:
         tensors = here.tensors(lane)
         seen, evolved = store.learned.latents(tensors), store.learned.evolved(outputs)
         decider.arrived(here.branch, lane, seen)
+        pairs = store.pairs(step, tensors, outputs)
         if here.branch is decider.leader:
-            self.comparison.compare(decider.lanes[lane], lane, step, store, tensors, evolved)
-        corrected = store.keep(step, lane, tensors, outputs)
+            comparable = store.learned.evolved([own for own, _ in pairs])
+            self.comparison.compare(decider.lanes[lane], lane, step, store, tensors, comparable)
+        corrected = store.keep(step, lane, outputs, pairs)
         decider.observe(step, store, lane, outputs)
         decider.computed(here.branch, lane, step, seen, evolved)
         return corrected

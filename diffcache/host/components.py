@@ -111,3 +111,12 @@ def _has_foreign_hook(module: nn.Module) -> bool:
     return registry is not None and any(
         type(hook).__module__ in FOREIGN_HOOKS for hook in registry.hooks.values()
     )
+
+
+def guidance_of(pipeline: Any) -> dict[str, float]:
+    """The scales of guidance that a pipeline keeps during a call, by attribute; a callback may change them between steps."""
+    return {
+        name: float(value)
+        for name, value in vars(pipeline).items()
+        if ("guidance" in name or "cfg" in name) and isinstance(value, (bool, int, float))
+    }

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffcache.noise_schedulers.quirks import best_response, model_input, next_sample
+from diffcache.noise_schedulers.levels import VELOCITY, Parametrisation
+from diffcache.noise_schedulers.quirks import limits_samples, model_input, next_sample
 
 IMPULSE = 1e-3
-"""Small enough that no predicted sample is clipped."""
+"""In the output of a tick. Steps are linear; it is small all the same, so that nothing of a noise scheduler that clips is clipped."""
 
 LOG_AMPLIFICATION = 3.2
 """Natural log of the factor by which a denoiser amplifies an error of the run's first tick until its end.
@@ -27,38 +28,38 @@ class Influence:
     A noise scheduler's step is linear in the output and in the sample, whatever its solver, parametrisation and order
     (except where it clips). So a copy of it goes through the loop once, with an impulse in the output of each timestep,
     each in a channel of its own. The influence of a timestep is what its channel holds at the end, over the impulse. When
-    the sample changes, the denoiser's next outputs change too; they are taken to do so as those of the best denoiser for
-    data of variance one (`best_response`).
+    the sample changes, the denoiser's next outputs change too: the velocities are taken to stay as they are, as those of
+    the best denoiser for data of variance one do.
 
     All methods take indices in the noise scheduler's list of timesteps.
 
     Args:
         noise_scheduler: right after `set_timesteps`; it is not changed.
-        sigmas: the noise level at each of its timesteps. None where unknown: then the denoiser is taken not to respond.
+        outputs: what the denoiser's output is at each of its timesteps; None: the velocity.
 
     Attributes:
         obstacle: why the influence is unknown; None where it is known.
     """
 
-    def __init__(self, noise_scheduler: Any, sigmas: Sequence[float] | None = None) -> None:
+    def __init__(self, noise_scheduler: Any, outputs: Sequence[Parametrisation] | None = None) -> None:
         self.obstacle: str | None = None
-        self._influences = self._measured(noise_scheduler, sigmas)
-        self._amplified = _amplified(self._influences)
+        self._influences = self._measured(noise_scheduler, outputs)
+        self._amplified = _amplified(self._influences, outputs)
         self._sums = [0.0, *accumulate(self._amplified)]
 
     def ratio(self, index: int, other: int) -> float | None:
-        """The influence of the output at `index`, over that of the output at `other`; None where it is unknown."""
+        """The influence of the output at `index`, over that of the output at `other`; None where there is an obstacle."""
         known = self._influences
-        if not (0 <= index < len(known) and 0 <= other < len(known)):
+        if self.obstacle is not None or not (0 <= index < len(known) and 0 <= other < len(known)):
             return None
         ratio = known[index] / known[other] if known[other] else math.inf
         return ratio if math.isfinite(ratio) else None
 
     def weight(self, index: int, run: range) -> float:
-        """How much an error of the output at `index` changes the result, over the mean of a run's; 1 where it is unknown.
+        """How much an error of the velocity at `index` changes the result, over the mean of a run's; 1 where it is unknown.
 
-        It is the influence, times how much the denoiser amplifies the error until the end. Real denoisers respond more than
-        `best_response`: an error grows by about the same factor at each tick, `LOG_AMPLIFICATION` in total.
+        It is the influence, times how much the denoiser amplifies the error until the end. Velocities of real denoisers
+        respond to the sample: an error grows by about the same factor at each tick, `LOG_AMPLIFICATION` in total.
 
         Args:
             index: of the output.
@@ -72,38 +73,43 @@ class Influence:
         """Makes everything unknown, because the noise scheduler does something else than what was measured."""
         self.obstacle, self._influences, self._amplified = why, [], []
 
-    def _measured(self, noise_scheduler: Any, sigmas: Sequence[float] | None) -> list[float]:
+    def _measured(self, noise_scheduler: Any, outputs: Sequence[Parametrisation] | None) -> list[float]:
         """The influence at each timestep; empty if a copy cannot be stepped, or if its steps add noise."""
         name = type(noise_scheduler).__name__
         before = torch.get_rng_state()
         found: list[float] = []
         try:
-            found = _impulse_responses(_copied(noise_scheduler), sigmas)
+            found = _impulse_responses(_copied(noise_scheduler), outputs)
         except Exception as error:  # noqa: BLE001 - somebody else's step may ask for anything; the report says so
             self.obstacle = f"{name} cannot be tried out ({type(error).__name__}: {error})"
         if torch.equal(before, torch.get_rng_state()):
+            limit = limits_samples(noise_scheduler)
+            if self.obstacle is None and limit is not None:
+                self.obstacle = f"{name} {limit}"
             return found
         torch.set_rng_state(before)  # only if it has changed: other threads use this generator too
         self.obstacle = self.obstacle or f"{name} adds noise at its steps"
         return []
 
 
-def _impulse_responses(noise_scheduler: Any, sigmas: Sequence[float] | None) -> list[float]:
+def _impulse_responses(noise_scheduler: Any, outputs: Sequence[Parametrisation] | None) -> list[float]:
     """What the loop makes of a unit impulse in the output of each timestep."""
-    ticks = len(noise_scheduler.timesteps)
-    responses = [0.0] * ticks if sigmas is None else [best_response(noise_scheduler, s) for s in sigmas]
-    sample = torch.zeros(1, ticks, 1, 1, dtype=torch.float64, device="cpu")
-    for tick, time in enumerate(noise_scheduler.timesteps):
-        output = responses[tick] * model_input(noise_scheduler, sample, time)
+    times = noise_scheduler.timesteps
+    outputs = outputs or [VELOCITY] * len(times)
+    sample = torch.zeros(1, len(times), 1, 1, dtype=torch.float64, device="cpu")
+    for tick, (time, at) in enumerate(zip(times, outputs, strict=True)):
+        output = at.of_input * model_input(noise_scheduler, sample, time)
         output[0, tick] += IMPULSE
         sample = next_sample(noise_scheduler, output, time, sample)
     return [float(value) / IMPULSE for value in sample.flatten()]
 
 
-def _amplified(influences: Sequence[float]) -> list[float]:
-    """Magnitudes of the influences, times what the denoiser amplifies, up to one common factor."""
+def _amplified(influences: Sequence[float], outputs: Sequence[Parametrisation] | None) -> list[float]:
+    """Magnitudes of the velocities' influences, times what the denoiser amplifies, up to one common factor."""
+    scales = [1.0] * len(influences) if outputs is None else [at.of_velocity for at in outputs]
     return [
-        abs(value) * math.exp(-LOG_AMPLIFICATION * i / len(influences)) for i, value in enumerate(influences)
+        abs(value * scale) * math.exp(-LOG_AMPLIFICATION * i / len(influences))
+        for i, (value, scale) in enumerate(zip(influences, scales, strict=False))
     ]
 
 

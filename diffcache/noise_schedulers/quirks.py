@@ -19,6 +19,13 @@ def adds_noise(step_options: Mapping[str, Any]) -> bool:
     return any(step_options.get(option) for option in NOISE_OPTIONS)
 
 
+def limits_samples(noise_scheduler: Any) -> str | None:
+    """How its steps limit the predicted clean sample, after which a step is not linear in the output; None: not at all."""
+    if _option(noise_scheduler, "thresholding"):
+        return "limits predicted samples (thresholding=True)"
+    return "clips predicted samples (clip_sample=True)" if _option(noise_scheduler, "clip_sample") else None
+
+
 def timesteps_of(noise_scheduler: Any) -> Tensor | None:
     """Its list of timesteps, [n]; None where it has none."""
     timesteps = getattr(noise_scheduler, "timesteps", None)
@@ -82,16 +89,49 @@ def next_sample(noise_scheduler: Any, output: Tensor, time: Tensor, sample: Tens
     return stepped.double()
 
 
-def best_response(noise_scheduler: Any, sigma: float) -> float:
-    """The derivative of the best denoiser's output by its input, for data of variance one, at noise level `sigma`.
+def is_flow(noise_scheduler: Any) -> bool:
+    """Whether it mixes signal and noise as flow matching does: x = (1 - sigma) * clean + sigma * noise."""
+    if (
+        _option(noise_scheduler, "use_flow_sigmas")
+        or _option(noise_scheduler, "prediction_type") == "flow_prediction"
+    ):
+        return True
+    if hasattr(noise_scheduler, "alphas_cumprod") or _option(noise_scheduler, "sigma_data") is not None:
+        return False
+    sigmas = sigmas_of(noise_scheduler)
+    return sigmas is not None and max(sigmas) <= 1
 
-    It is sigma / sqrt(1 + sigma^2) for a predicted noise, 1 / sqrt(1 + sigma^2) for a predicted sample, and 0 for a
-    velocity. It is also 0 for the "epsilon" of EDM, which means the network's output before EDM's preconditioning.
+
+def prediction_type_of(noise_scheduler: Any) -> str:
+    """What the denoiser predicts: "epsilon" (the noise), "sample" (the clean sample) or "velocity".
+
+    The network inside EDM's preconditioning counts as "velocity", whatever its noise scheduler's configuration calls it: so
+    does every output whose scale is the same at all noise levels.
     """
-    if not hasattr(noise_scheduler, "alphas_cumprod"):  # flow matching, EDM
-        return 0.0
-    slope = {"epsilon": sigma, "sample": 1.0}.get(noise_scheduler.config.get("prediction_type"), 0.0)
-    return slope / math.hypot(1, sigma)
+    if not hasattr(noise_scheduler, "alphas_cumprod"):
+        return "velocity"
+    names = {"epsilon": "epsilon", "sample": "sample", "original_sample": "sample"}
+    return names.get(_option(noise_scheduler, "prediction_type") or "", "velocity")
+
+
+def signal_and_noise_of(noise_scheduler: Any) -> list[tuple[float, float]] | None:
+    """How much signal and how much noise the denoiser's input holds at each timestep. Reads the device.
+
+    Their squares sum to one, but for flow matching, where they sum to one themselves. None where this is not known.
+    """
+    alphas = getattr(noise_scheduler, "alphas_cumprod", None)
+    timesteps, sigmas = timesteps_of(noise_scheduler), sigmas_of(noise_scheduler)
+    if sigmas is None:  # the first level of zero terminal SNR is infinite
+        if timesteps is None or not isinstance(alphas, Tensor) or timesteps.is_floating_point():
+            return None
+        signals = _at_timesteps(alphas, timesteps).tolist()
+        return [(math.sqrt(signal), math.sqrt(1 - signal)) for signal in signals]
+    if is_flow(noise_scheduler):
+        return [(1 - sigma, sigma) for sigma in sigmas]
+    unit = _option(noise_scheduler, "sigma_data") or (1.0 if isinstance(alphas, Tensor) else None)
+    if unit is None:
+        return None
+    return [(unit / math.hypot(unit, sigma), sigma / math.hypot(unit, sigma)) for sigma in sigmas]
 
 
 def timesteps_at(noise_scheduler: Any, sigmas: Sequence[float]) -> Tensor:
@@ -140,6 +180,16 @@ def _levels_of_alphas(noise_scheduler: Any, timesteps: Tensor) -> list[float] | 
     alphas = getattr(noise_scheduler, "alphas_cumprod", None)
     if not isinstance(alphas, Tensor) or timesteps.is_floating_point():
         return None
-    alpha = alphas.double().cpu()[timesteps.cpu().clamp(0, len(alphas) - 1)]
+    alpha = _at_timesteps(alphas, timesteps)
     levels: list[float] = torch.sqrt((1 - alpha) / alpha).tolist()
     return levels
+
+
+def _at_timesteps(alphas: Tensor, timesteps: Tensor) -> Tensor:
+    """The training's alphas at timesteps that are whole numbers, fp64 on the CPU."""
+    return alphas.double().cpu()[timesteps.cpu().clamp(0, len(alphas) - 1)]
+
+
+def _option(noise_scheduler: Any, name: str) -> Any:
+    """An entry of its configuration; None where it has none."""
+    return getattr(getattr(noise_scheduler, "config", None), name, None)

@@ -1,14 +1,11 @@
 """The timetable of a run: how many ticks it has, and the noise level of each, as the noise scheduler tells."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from diffcache.noise_schedulers.influence import Influence
-from diffcache.noise_schedulers.quirks import (
-    first_index_of,
-    sigmas_of,
-    timesteps_of,
-    training_times_of,
-)
+from diffcache.noise_schedulers.levels import UNKNOWN, Level, Parametrisation, levels_of
+from diffcache.noise_schedulers.quirks import first_index_of, timesteps_of
 from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import Step
 
@@ -18,8 +15,7 @@ class Timetable:
 
     Args:
         num_ticks: how many ticks there will be; None where nothing tells.
-        sigmas: noise level at each of the noise scheduler's timesteps; None where unknown.
-        training_times: its timesteps as fractions of its training steps; None where unknown.
+        levels: what is known of each of the noise scheduler's timesteps; empty where nothing is.
         influence: of the outputs at its timesteps; None where the method does not need it, or no noise scheduler is known.
         first: index in the list of timesteps at which the run begins (above 0 for image-to-image).
         noise_scheduler: its class name; None in a hand-written loop.
@@ -32,8 +28,7 @@ class Timetable:
     def __init__(
         self,
         num_ticks: int | None = None,
-        sigmas: list[float] | None = None,
-        training_times: list[float] | None = None,
+        levels: Sequence[Level] = (),
         *,
         influence: Influence | None = None,
         first: int = 0,
@@ -42,48 +37,51 @@ class Timetable:
         self.num_ticks = num_ticks
         self.noise_scheduler = noise_scheduler
         self.influence = influence
-        self._sigmas = sigmas
-        self._training_times = training_times
+        self._levels = levels
         self.first = first
         self.steps: list[Step] = []
         self.moments: list[Moment] = []
+        self._comparable_from = 0
         self._tabulate()
 
     def moment(self, tick: int) -> Moment:
         """The moment of a tick, which may lie beyond the expected end of the run."""
-        return self.moments[tick] if tick < len(self.moments) else Moment(tick, self.sigma(tick))
+        return self.moments[tick] if tick < len(self.moments) else self.step(tick).moment
 
-    def sigma(self, tick: int) -> float | None:
-        """The noise level of a tick; None where unknown."""
-        return self._at(tick, self._sigmas)
+    def output(self, tick: int) -> Parametrisation:
+        """What the denoiser's output at a tick is; the velocity where nothing says otherwise."""
+        return self._level(tick).output
 
     def step(self, tick: int) -> Step:
         """The step of a tick, which may lie beyond the expected end of the run."""
         if tick < len(self.steps):
             return self.steps[tick]
-        sigma = self.sigma(tick)
-        repeats = tick > 0 and sigma is not None and sigma == self.sigma(tick - 1)
+        level = self._level(tick)
+        repeats = tick > 0 and level.sigma is not None and level.sigma == self._level(tick - 1).sigma
         return Step(
             tick,
             self.num_ticks,
             branch="",
-            sigma=sigma,
+            sigma=level.sigma,
+            angle=level.angle,
             repeats_sigma=repeats,
-            training_time=self._at(tick, self._training_times),
+            training_time=level.time,
             weight=self._weight(tick),
         )
 
     def ratio(self, tick: int, other: int) -> float | None:
-        """The influence of a tick's output, over that of another tick's; None where it is unknown."""
-        return None if self.influence is None else self.influence.ratio(self.first + tick, self.first + other)
+        """The influence of a tick's output, over that of a later tick's; None where it is unknown, or guidance has changed."""
+        if self.influence is None or tick < self._comparable_from <= other:
+            return None
+        return self.influence.ratio(self.first + tick, self.first + other)
 
     def begins_at(self, first: int) -> None:
         """Corrects the index at which the run begins, once a call has shown it."""
         if first == self.first:
             return
         self.first = first
-        if self._sigmas is not None and self.num_ticks is not None:
-            self.num_ticks = min(self.num_ticks, len(self._sigmas) - first)
+        if self._levels and self.num_ticks is not None:
+            self.num_ticks = min(self.num_ticks, len(self._levels) - first)
         self._tabulate()
 
     def forget_influence(self, why: str) -> None:
@@ -92,11 +90,22 @@ class Timetable:
             self.influence.forget(why)
             self._tabulate()
 
+    def obstruct(self, why: str) -> None:
+        """Errors of earlier ticks cannot be corrected in this run, although the influence is known."""
+        if self.influence is not None and self.influence.obstacle is None:
+            self.influence.obstacle = why
+
+    def guidance_changes(self, tick: int) -> None:
+        """From this tick on guidance weighs outputs differently, so those of earlier ticks cannot be compared with them."""
+        self._comparable_from = tick
+
     def run_sigmas(self) -> list[float] | None:
         """The noise level of each tick of the run; None where unknown."""
-        if self._sigmas is None or self.num_ticks is None:
+        if self.num_ticks is None:
             return None
-        return self._sigmas[self.first : self.first + self.num_ticks]
+        sigmas = [level.sigma for level in self._levels[self.first : self.first + self.num_ticks]]
+        known = [sigma for sigma in sigmas if sigma is not None]
+        return known if known and len(known) == len(sigmas) else None
 
     def _tabulate(self) -> None:
         self.steps = []
@@ -110,10 +119,9 @@ class Timetable:
         run = range(self.first, self.first + self.num_ticks)
         return self.influence.weight(self.first + tick, run)
 
-    def _at(self, tick: int, levels: list[float] | None) -> float | None:
-        """The entry for a tick in a list that has one for each timestep."""
+    def _level(self, tick: int) -> Level:
         index = self.first + tick
-        return levels[index] if levels is not None and 0 <= index < len(levels) else None
+        return self._levels[index] if 0 <= index < len(self._levels) else UNKNOWN
 
 
 def timetable_of(noise_scheduler: Any, num_timesteps: object, influence: Influence | None) -> Timetable:
@@ -132,8 +140,7 @@ def timetable_of(noise_scheduler: Any, num_timesteps: object, influence: Influen
     left = len(timesteps) - first
     return Timetable(
         num_timesteps if isinstance(num_timesteps, int) and 0 < num_timesteps <= left else left,
-        sigmas_of(noise_scheduler),
-        training_times_of(noise_scheduler),
+        levels_of(noise_scheduler),
         influence=influence,
         first=first,
         noise_scheduler=type(noise_scheduler).__name__,

@@ -14,6 +14,7 @@ from diffcache.prediction.predictors import Predictor
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.guards import Guards
 from diffcache.store.formats import Format
+from diffcache.store.streams import Basis
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +52,8 @@ class DerivedConfig(CacheConfig):
         return self.base.tap(run)
 
     @property
-    def residual(self) -> bool:
-        return self.base.residual
+    def stored_basis(self) -> Basis:
+        return self.base.stored_basis
 
     def format(self, run: RunFacts) -> Format:
         return self.base.format(run)

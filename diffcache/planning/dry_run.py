@@ -20,6 +20,7 @@ from diffcache.hooks.class_swap import base_class, swapped
 from diffcache.hooks.watcher import unit_members
 from diffcache.host.compiled import each_uncompiled
 from diffcache.host.components import denoisers_of, noise_schedulers_of, refuse_foreign_cache
+from diffcache.noise_schedulers.levels import levels_of_loop
 from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.planning.footprint import Footprint, held_by
 from diffcache.planning.meta_engine import MetaEngine
@@ -132,9 +133,9 @@ def _loop(net: nn.Module, config: CacheConfig, call: dict[str, Any]) -> DryRun:
         raise TargetError(
             "a denoiser's loop is yours: pass num_steps= and the arguments of one forward call."
         )
-    num_steps, sigmas = call.pop("num_steps"), call.pop("sigmas", None)
+    num_steps, levels = call.pop("num_steps"), levels_of_loop(None, call.pop("sigmas", None))
     shown = DryRun()
-    scope = LoopScope(config, {"denoiser": net}, num_steps, sigmas, make_engine=shown.make_engine)
+    scope = LoopScope(config, {"denoiser": net}, num_steps, levels, make_engine=shown.make_engine)
     with shown.inside(scope), torch.no_grad():
         for i in range(num_steps):
             scope.begin_step(i)

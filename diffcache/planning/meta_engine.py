@@ -153,7 +153,7 @@ class _DryInnerSites:
         found = self._recorded.inside(sites.name, branch.name, asked, sites.sites, sites.tap)
         assert found.cuts is not None
         branch.cuts, done = found.cuts, list[Done]()
-        branch.sources = Layout(found.call, found.output, residual=True).sources()
+        branch.sources = Layout(found.call, found.output, basis="residual").sources()
         decided = decider.site_verdicts(step, branch, found.cuts.sites, lambda lane: [])
         for site, (at, verdicts) in zip(found.cuts.sites, decided, strict=True):
             done.append(Done(at, verdicts, site.share))

@@ -3,14 +3,28 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import torch
+from torch import Tensor
+
 from diffcache.prediction.predictors import Polynomial, Predictor
 from diffcache.schedulers.moments import Axis, Moment
 
 DEGREE = 2
 """Degree of the curve through computed features. Degree 1 corrects less, and degree 3 follows noise."""
 
-LARGEST_RATIO = 100.0
-"""A reused tick is not corrected if its influence is more than this many times the computed tick's."""
+LARGEST_RATIO = 3.0
+"""A reused tick is not corrected if its influence is more than this many times the computed tick's.
+
+The last step of many schedules is many times shorter than the one before it, and so are single evaluations of singlestep
+solvers. There a correction would have to be multiplied by as much, and any error of it too.
+"""
+
+DOUBTED = 0.4
+"""A correction larger than this, as a fraction of what it corrects, is made smaller, and vanishes as it grows.
+
+So large a surprise says that the curve through the computed ticks is not to be trusted. Chosen on the testbeds' calibration
+seeds (docs/regimes.md).
+"""
 
 
 class ReusedTick(NamedTuple):
@@ -45,7 +59,7 @@ def hindsight_weights(
         now: the tick that has been computed.
         past: moments of the stored features, newest first.
         ratio: the ratio of two ticks' influence; None where it is unknown.
-        axis: what the curve is a function of: the noise level or the tick.
+        axis: what the curve is a function of.
 
     Returns:
         A weight for the feature of `now`, and one for each of `past`.
@@ -62,3 +76,16 @@ def hindsight_weights(
         for j, weight in enumerate(predictor.weights(past[: predictor.depth], moment), start=1):
             total[j] -= scale * weight
     return total
+
+
+def trusted(change: Tensor, value: Tensor) -> Tensor:
+    """A correction, made smaller where its size is surprising: change * min(1, (DOUBTED / size)^4).
+
+    Reads nothing from the device.
+
+    Args:
+        change: the correction, any shape.
+        value: what was computed, same shape; size = mean |change| / mean |value|.
+    """
+    size = change.abs().mean() / value.abs().mean().clamp_min(torch.finfo(torch.float32).tiny)
+    return change * (DOUBTED / size).pow(4).clamp_max(1)

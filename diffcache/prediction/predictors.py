@@ -15,7 +15,7 @@ class Predictor(ABC):
 
     Attributes:
         depth: the largest number of past features that it uses.
-        axis: what lines and curves are functions of: "sigma" (the noise level) or "tick".
+        axis: what lines and curves are functions of (see `Axis`).
     """
 
     depth: int
@@ -62,8 +62,7 @@ class Polynomial(Predictor):
 
     Args:
         order: its degree: 0 holds the newest feature, 1 extrapolates linearly, 2 quadratically.
-        axis: "sigma": a polynomial in the noise level, or in the tick where noise levels are unknown or repeat. "tick": in
-            the tick.
+        axis: what it is a polynomial in; the tick where noise levels are unknown or repeat.
     """
 
     def __init__(self, order: int, axis: Axis = "sigma") -> None:
@@ -169,7 +168,9 @@ def predictor_from(description: Mapping[str, Any]) -> Predictor:
     match description:
         case {"name": "hold"}:
             return Hold()
-        case {"name": "polynomial", "order": int(order), "axis": "sigma" | "tick" as axis} if order >= 0:
+        case {"name": "polynomial", "order": int(order), "axis": "angle" | "sigma" | "tick" as axis} if (
+            order >= 0
+        ):
             return Polynomial(order, axis)
         case {"name": "taylor", "order": int(order), "first": int(first)} if order >= 0:
             return Taylor(order, first)

@@ -11,6 +11,7 @@ from diffcache.schedulers.guards import Guards
 from diffcache.schedulers.moments import Axis
 from diffcache.schedulers.tick_budget import GivenTicks, TickBudget, threshold_for_speedup
 from diffcache.schedulers.ticks import spread
+from diffcache.store.streams import Basis
 
 
 @method
@@ -25,7 +26,7 @@ class BudgetConfig(CacheConfig):
     Attributes:
         speedup: ticks of the run over computed ticks, at least; 1 computes everything.
         order: the highest order of extrapolation, 0 to 2; 0 holds.
-        axis: what curves are drawn over: "sigma" (the noise level) or "tick".
+        axis: what curves are drawn over: "angle" (atan2(noise, signal)), "sigma" (the noise scheduler's own level) or "tick".
         warmup_steps: None: 2; an eighth of the computed ticks where these are fewer than 16; 3 where the length of the run is
             unknown. These ticks, and those that `max_consecutive_reuses` asks for, are computed even if the speed-up is
             then missed.
@@ -35,17 +36,17 @@ class BudgetConfig(CacheConfig):
 
     speedup: float = 2.0
     order: int = 2
-    axis: Axis = "sigma"
+    axis: Axis = "angle"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check("speedup", 1)
         self._choose("order", 0, 1, 2)
-        self._choose("axis", "sigma", "tick")
+        self._choose("axis", "angle", "sigma", "tick")
 
     @property
-    def residual(self) -> bool:
-        return False
+    def stored_basis(self) -> Basis:
+        return "velocity"
 
     @property
     def own_hindsight(self) -> bool:

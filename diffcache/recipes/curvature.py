@@ -8,6 +8,7 @@ from diffcache.method_config import method
 from diffcache.prediction.predictors import Polynomial
 from diffcache.schedulers.error_control import ErrorControl
 from diffcache.schedulers.moments import Axis
+from diffcache.store.streams import Basis
 
 
 @method
@@ -23,7 +24,7 @@ class CurvatureConfig(CacheConfig):
         threshold: bound on the error expected since the last computed tick, summed over the ticks, as a fraction of the
             output (0.05 is 5 %); 0 computes everything.
         order: the highest order of extrapolation: 1 or 2.
-        axis: what curves are drawn over: "sigma" (the noise level) or "tick".
+        axis: what curves are drawn over: "angle" (atan2(noise, signal)), "sigma" (the noise scheduler's own level) or "tick".
         warmup_steps: None: 3, the fewest ticks that show a curvature.
     """
 
@@ -31,17 +32,17 @@ class CurvatureConfig(CacheConfig):
 
     threshold: float = 0.05
     order: int = 2
-    axis: Axis = "sigma"
+    axis: Axis = "angle"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check("threshold", 0)
         self._choose("order", 1, 2)
-        self._choose("axis", "sigma", "tick")
+        self._choose("axis", "angle", "sigma", "tick")
 
     @property
-    def residual(self) -> bool:
-        return False
+    def stored_basis(self) -> Basis:
+        return "velocity"
 
     @property
     def own_hindsight(self) -> bool:

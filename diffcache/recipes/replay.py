@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, get_args
 
 from torch import Tensor, nn
 
@@ -19,6 +19,7 @@ from diffcache.schedulers.schedule import Schedule
 from diffcache.schedulers.steps import MODEL
 from diffcache.schedulers.table import Table
 from diffcache.store.formats import DTYPES
+from diffcache.store.streams import Basis
 
 SIGMA_TOLERANCE = 1e-3
 
@@ -52,8 +53,9 @@ class ReplayConfig(CacheConfig):
             object.__setattr__(self, "cache_dtype", self.schedule.predictor.get("cache_dtype"))
 
     @property
-    def residual(self) -> bool:
-        return bool(self.schedule.predictor.get("basis", "residual") == "residual")
+    def stored_basis(self) -> Basis:
+        basis: Basis = self.schedule.predictor.get("basis", "residual")
+        return basis
 
     @property
     def own_hindsight(self) -> bool:
@@ -96,8 +98,8 @@ class ReplayConfig(CacheConfig):
         if rebuilt and not _is_boosts(self.schedule.predictor.get("guidance")):
             raise ScheduleError("predictor.guidance: must hold three numbers each for low and high.")
         basis = self.schedule.predictor.get("basis", "residual")
-        if basis not in ("residual", "output"):
-            raise ScheduleError(f"predictor.basis: must be residual or output, not {basis!r}.")
+        if basis not in get_args(Basis):
+            raise ScheduleError(f"predictor.basis: must be {', '.join(get_args(Basis))}, not {basis!r}.")
         if not isinstance(self.schedule.predictor.get("hindsight", False), bool):
             raise ScheduleError("predictor.hindsight: must be true or false.")
         if self.cache_dtype not in (None, *DTYPES):

@@ -7,6 +7,7 @@ from diffcache.config import CacheConfig, RunFacts
 from diffcache.method_config import method
 from diffcache.prediction.predictors import Predictor, Taylor
 from diffcache.schedulers.interval import Interval
+from diffcache.store.streams import Basis
 
 PUBLISHED = {
     "FluxTransformer2DModel": (6, 3, 1),
@@ -53,8 +54,8 @@ class TaylorSeerConfig(CacheConfig):
         return (self.site,)
 
     @property
-    def residual(self) -> bool:
-        return False
+    def stored_basis(self) -> Basis:
+        return "output"
 
     def scheduler(self, run: RunFacts) -> Interval:
         interval, _, _ = PUBLISHED.get(run.denoiser_class, GENERAL)

@@ -9,6 +9,8 @@ from diffcache.prediction.predictors import Hold, Polynomial, Predictor
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.interval import Interval
 from diffcache.schedulers.moments import Axis
+from diffcache.schedulers.steps import MODEL
+from diffcache.store.streams import Basis
 
 
 @method
@@ -20,8 +22,10 @@ class UniformConfig(CacheConfig):
         interval: distance between computed ticks, counted from the last warm-up tick; 1 computes everything.
         predictor: "polynomial" through the last `order + 1` computed ticks, or "hold".
         order: degree of the polynomial, 0 to 2; 0 holds.
-        axis: what it is a polynomial in: "sigma" (the noise level) or "tick".
-        basis: what is held or extrapolated: "residual" (v - x) or "output" (v).
+        axis: what it is a polynomial in: "angle" (atan2(noise, signal)), "sigma" (the noise scheduler's own level) or "tick".
+        basis: what is held or extrapolated: what the denoiser adds to its input ("residual"), its "output", or the
+            "velocity", whatever the denoiser predicts. None: the velocity of a whole denoiser is extrapolated, and
+            residuals are held.
         site: where: "model", or inside the denoiser "stack" (all blocks), "block" (each), "attention",
             "feed-forward", "sub-layer", a UNet's "depth 1", a range ("stack[3..7]", "blocks.3..blocks.7"), or the name
             of a site that `discover` lists. Sub-layers and depths always hold or extrapolate their output.
@@ -36,8 +40,8 @@ class UniformConfig(CacheConfig):
     interval: int = 2
     predictor: Literal["hold", "polynomial"] = "polynomial"
     order: int = 0
-    axis: Axis = "sigma"
-    basis: Literal["residual", "output"] = "residual"
+    axis: Axis = "angle"
+    basis: Basis | None = None
     site: str = "model"
     watch_bound: float | None = None
 
@@ -51,15 +55,18 @@ class UniformConfig(CacheConfig):
         if self.order > 2:
             raise ConfigError(f"uniform: order must be 0, 1 or 2, not {self.order!r}.")
         self._choose("predictor", "hold", "polynomial")
-        self._choose("axis", "sigma", "tick")
-        self._choose("basis", "residual", "output")
+        self._choose("axis", "angle", "sigma", "tick")
+        self._choose("basis", None, "residual", "output", "velocity")
 
     def sites(self, run: RunFacts) -> tuple[str, ...]:
         return (self.site,)
 
     @property
-    def residual(self) -> bool:
-        return self.basis == "residual"
+    def stored_basis(self) -> Basis:
+        if self.basis is not None:
+            return self.basis
+        extrapolates = self.order > 0 and self.predictor == "polynomial"
+        return "velocity" if extrapolates and self.site == MODEL else "residual"
 
     @property
     def watch(self) -> float | None:

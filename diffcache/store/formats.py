@@ -56,7 +56,7 @@ class Format:
         feature = Feature(tick, tuple(starmap(self._keep, pairs)))
         ring.appendleft(self.memory.put(feature) if self.memory.on_host else feature)  # saves a call
 
-    def read(self, ring: Ring, weights: Sequence[float]) -> tuple[list[tuple[Kept, ...]], list[float]]:
+    def read(self, ring: Ring, weights: Sequence[float]) -> tuple[list[Sequence[Kept]], list[float]]:
         """Reads what predicts sum_j weights[j] * feature[j] over the ring's newest features.
 
         Returns:
@@ -64,6 +64,10 @@ class Format:
         """
         features = self.memory.get(ring, len(weights))
         return [feature.tensors for feature in features], list(weights)
+
+    def reading(self, weights: Sequence[float]) -> list[float]:
+        """The weights of what `read` gives for these weights, one for each feature that it gives."""
+        return list(weights)
 
 
 class EightBits(Format):
@@ -95,10 +99,13 @@ class EightBits(Format):
         for feature in zip(ticks, zip(*streams, strict=True), strict=True):
             ring.append(self.memory.put(Feature(*feature)))
 
-    def read(self, ring: Ring, weights: Sequence[float]) -> tuple[list[tuple[Kept, ...]], list[float]]:
+    def read(self, ring: Ring, weights: Sequence[float]) -> tuple[list[Sequence[Kept]], list[float]]:
         padded = [*weights, *[0.0] * (len(ring) - len(weights))]
         features, _ = super().read(ring, padded)
-        return [tuple(_by_row(kept) for kept in feature) for feature in features], list(accumulate(padded))
+        return [tuple(_by_row(kept) for kept in feature) for feature in features], self.reading(padded)
+
+    def reading(self, weights: Sequence[float]) -> list[float]:
+        return list(accumulate(weights))
 
     def _coded(self, pair: Pair, past: Sequence[Kept], depth: int) -> list[Kept]:
         """What the ring then holds of one stream, newest first."""

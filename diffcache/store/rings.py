@@ -9,6 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from diffcache.host.call import Call
+from diffcache.kernels.extrapolate import Correction
+from diffcache.noise_schedulers.levels import VELOCITY, Parametrisation
 from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.prediction.correctors import Corrector
 from diffcache.prediction.hindsight import DEGREE, ReusedTick, hindsight_weights
@@ -24,7 +26,8 @@ from diffcache.store.formats import (
     values_of,
     weighted_sum,
 )
-from diffcache.store.streams import Layout
+from diffcache.store.placement import Kept
+from diffcache.store.streams import Basis, Layout, Past
 
 Tensors = dict[str, Tensor]
 
@@ -124,7 +127,7 @@ class Store:
         return self.rings[lane][0].tick if self.rings[lane] else None
 
     def learn(
-        self, call: Call, output: Any, *, residual: bool, continues: Mapping[int, str] | None = None
+        self, call: Call, output: Any, *, basis: Basis, continues: Mapping[int, str] | None = None
     ) -> Layout:
         """The layout of a computed call, learned anew if it looks different from the calls before.
 
@@ -132,7 +135,7 @@ class Store:
         """
         if self.layout is None or not self.layout.fits(call, output):
             self.empty(len(self.rings))
-            self.layout = Layout(call, output, residual=residual, continues=continues)
+            self.layout = Layout(call, output, basis=basis, continues=continues)
         return self.layout
 
     def push(self, tick: int, lane: int, pairs: Sequence[Pair]) -> None:
@@ -143,16 +146,25 @@ class Store:
         if len(ring) != before:  # a feature that replaces another of the same layout takes as many bytes
             self.nbytes = sum(map(bytes_in_ring, self.rings))
 
-    def keep(self, step: Step, lane: int, tensors: Tensors, outputs: list[Tensor]) -> list[Tensor]:
-        """Stores computed outputs, and returns them; with hindsight they correct the lane's reused ticks."""
+    def pairs(self, step: Step, tensors: Tensors, outputs: Sequence[Tensor]) -> list[Pair]:
+        """What to store of a call that was computed at a step (see `Layout.pairs`)."""
+        return self.learned.pairs(tensors, outputs, self.parametrisation(step.tick))
+
+    def keep(self, step: Step, lane: int, outputs: list[Tensor], pairs: list[Pair]) -> list[Tensor]:
+        """Stores what was computed, and returns the outputs; with hindsight they correct the lane's reused ticks.
+
+        Args:
+            step: the computed one.
+            lane: index of the lane.
+            outputs: what was computed.
+            pairs: what is stored of them (`pairs`).
+        """
         reused, self.reused[lane] = self.reused[lane], []
-        corrected = self._corrected(step, lane, tensors, outputs, reused) if reused else outputs
-        self.push(step.tick, lane, self.learned.pairs(tensors, outputs))
+        corrected = self._corrected(step, lane, outputs, pairs, reused) if reused else outputs
+        self.push(step.tick, lane, pairs)
         return corrected
 
-    def value(
-        self, decision: Decision, step: Step, lane: int, tensors: Tensors, *, corrected: bool = True
-    ) -> list[Tensor]:
+    def value(self, decision: Decision, step: Step, lane: int, tensors: Tensors) -> list[Tensor]:
         """Predicts the outputs of a call.
 
         Args:
@@ -160,26 +172,25 @@ class Store:
             step: tick and site.
             lane: index of the lane.
             tensors: the lane's part of the call's arguments.
-            corrected: repair the prediction with the corrector.
         """
-        setup, ring, layout = self.setup, self.rings[lane], self.layout
-        assert layout is not None
-        weights = setup.weights(decision, ring, step)
-        if setup.format.as_is:
-            past = [feature.tensors for feature in islice(ring, len(weights))]
-        else:
-            past, weights = setup.format.read(ring, weights)
-        corrections = None
-        if corrected and setup.corrector is not None:
+        past, corrector, corrections = self._past(decision, step, lane), self.setup.corrector, None
+        if corrector is not None:
             corrections = [
-                setup.corrector.correction(step, stream, values_of(kept))
-                for stream, kept in enumerate(past[0])
+                corrector.correction(step, stream, values_of(kept))
+                for stream, kept in enumerate(past.features[0])
             ]
-        try:
-            return layout.predict(tensors, past, weights, corrections)
-        except BaseException as error:
-            forget_on_error(past, error)
-            raise
+        return self._predicted(tensors, past, corrections, self.parametrisation(step.tick))
+
+    def guess(self, decision: Decision, step: Step, lane: int, tensors: Tensors) -> list[Tensor]:
+        """What a decision to reuse would have given at a computed step, to be compared with the first halves of `pairs`.
+
+        These are velocities where velocities are stored, else outputs. Nothing is repaired.
+        """
+        return self._predicted(tensors, self._past(decision, step, lane), None, VELOCITY)
+
+    def parametrisation(self, tick: int) -> Parametrisation:
+        """What the site's outputs at a tick are, if velocities are stored."""
+        return self.setup.times.output(tick) if self.learned.basis == "velocity" else VELOCITY
 
     def moments(self, lane: int) -> list[Moment]:
         """The moments of a lane's features, newest first."""
@@ -196,17 +207,51 @@ class Store:
         assert self.layout is not None
         return self.layout
 
+    def _past(self, decision: Decision, step: Step, lane: int) -> Past:
+        """What a decision to reuse adds up."""
+        setup, ring = self.setup, self.rings[lane]
+        weights = setup.weights(decision, ring, step)
+        if setup.format.as_is:
+            features: list[Sequence[Kept]] = [feature.tensors for feature in islice(ring, len(weights))]
+        else:
+            features, weights = setup.format.read(ring, weights)
+        if not self.learned.learns_variance:
+            return Past(features, weights)
+        return Past(features, weights, setup.format.reading([1.0, *[0.0] * (len(features) - 1)]))
+
+    def _predicted(
+        self,
+        tensors: Tensors,
+        past: Past,
+        corrections: Sequence[Correction] | None,
+        at: Parametrisation,
+    ) -> list[Tensor]:
+        try:
+            return self.learned.predict(tensors, past, corrections, at)
+        except BaseException as error:
+            forget_on_error(past.features, error)
+            raise
+
     def _corrected(
-        self, step: Step, lane: int, tensors: Tensors, outputs: list[Tensor], reused: list[ReusedTick]
+        self,
+        step: Step,
+        lane: int,
+        outputs: list[Tensor],
+        pairs: list[Pair],
+        reused: list[ReusedTick],
     ) -> list[Tensor]:
         """Computed outputs that correct the `reused` ticks before them (see `hindsight`)."""
-        setup = self.setup
-        own, *others = hindsight_weights(
-            reused, step.moment, self.moments(lane), setup.times.ratio, setup.predictor.axis
-        )
-        past, weights = setup.format.read(self.rings[lane], others)
+        setup, now = self.setup, self.parametrisation(step.tick).of_velocity
+
+        def ratio(tick: int, other: int) -> float | None:
+            """Of features: an output changes with its feature by `of_velocity`."""
+            found = setup.times.ratio(tick, other)
+            return None if found is None else found * self.parametrisation(tick).of_velocity / now
+
+        own, *others = hindsight_weights(reused, step.moment, self.moments(lane), ratio, setup.predictor.axis)
+        past = Past(*setup.format.read(self.rings[lane], [now * weight for weight in others]))
         try:
-            return self.learned.corrected(tensors, outputs, own, past, weights)
+            return self.learned.corrected(outputs, pairs, now * own, past, now)
         except BaseException as error:
-            forget_on_error(past, error)
+            forget_on_error(past.features, error)
             raise

@@ -1,9 +1,9 @@
-"""Streams: the tensors in a module's output, each with the input that it changes and is stored as a residual to."""
+"""Streams: the tensors in a module's output, each with the input that it changes, and the form in which they are stored."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -12,8 +12,13 @@ from torch.utils import _pytree as pytree
 from diffcache.host.call import Call
 from diffcache.kernels.extrapolate import NO_CORRECTION, Correction, extrapolate
 from diffcache.kernels.residual import store_residual
+from diffcache.noise_schedulers.levels import VELOCITY, Parametrisation
+from diffcache.prediction.hindsight import trusted
 from diffcache.store.formats import Pair, values_of
 from diffcache.store.placement import Kept
+
+Basis = Literal["output", "residual", "velocity"]
+"""What is stored of an output: the output itself, what it adds to its input, or the velocity that follows from both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +31,23 @@ class Stream:
             channels than it returns, one with learned sigma returns more than it takes.
         size: the smaller of the two sizes in `dim`.
         dtype: of the output.
+        learns_variance: the output has channels that the input does not have.
     """
 
     source: str | None
     dim: int | None
     size: int
     dtype: torch.dtype
+    learns_variance: bool = False
 
     def cut(self, tensor: Tensor) -> Tensor:
         """The part of an input or output that both have: the first `size` entries in `dim`."""
         return tensor if self.dim is None else tensor.narrow(self.dim, 0, self.size)
+
+    def beyond(self, tensor: Tensor) -> Tensor:
+        """The part of an output that the input does not have: a learned variance."""
+        assert self.dim is not None
+        return tensor.narrow(self.dim, self.size, tensor.shape[self.dim] - self.size)
 
     def base(self, tensors: Mapping[str, Tensor], like: Tensor) -> Tensor | None:
         """The input among a call's tensors, cut or padded with zeros to the shape of `like`; None if there is none."""
@@ -52,6 +64,21 @@ class Stream:
         return padded
 
 
+@dataclass(frozen=True, slots=True)
+class Past:
+    """Past features as a format reads them, and the weights of their weighted sum.
+
+    Attributes:
+        features: newest first, a tensor for each stream.
+        weights: one for each feature.
+        newest: the weights that give the newest feature, held.
+    """
+
+    features: list[Sequence[Kept]]
+    weights: Sequence[float]
+    newest: Sequence[float] = ()
+
+
 PLAIN = (type(None), bool, int, float, str)
 
 _form = attrgetter("shape", "dtype")
@@ -63,18 +90,19 @@ class Layout:
     Args:
         call: the computed call.
         output: what the module returned: a tensor, or tensors in tuples, lists, dicts or output classes.
-        residual: store what the module adds to its input (True), or its output as it is.
+        basis: what is stored.
         continues: path of the argument that an output is known to continue, by index of the output (see `Site`).
 
     Attributes:
         streams: one for each tensor in the output, except arguments that the module returns unchanged.
-        residual: as given.
+        basis: as given.
         complete: there are streams, and no other part of the output can hold a tensor.
+        learns_variance: some stream does, and holds it.
         given: takes the arguments that `pairs`, `predict` and `join` need out of a call's arguments.
     """
 
     def __init__(
-        self, call: Call, output: Any, *, residual: bool, continues: Mapping[int, str] | None = None
+        self, call: Call, output: Any, *, basis: Basis, continues: Mapping[int, str] | None = None
     ) -> None:
         leaves, self._spec = pytree.tree_flatten(output)
         self._type = type(output)
@@ -86,14 +114,17 @@ class Layout:
             i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and i not in self._passed
         ]
         outputs = [leaves[i] for i in self._indices]
-        self.residual = residual
+        self.basis: Basis = basis
         self.complete = len(outputs) > 0 and all(isinstance(leaf, PLAIN) for leaf in self._constants)
         known = {self._indices.index(i): path for i, path in (continues or {}).items() if i in self._indices}
         self.streams = _match(call, outputs, known)
+        residual = basis == "residual"
+        self.learns_variance = basis == "velocity" and any(s.learns_variance for s in self.streams)
         uncut = not residual or all(stream.dim is None for stream in self.streams)
         self._bases = [stream.source or "" if residual else "" for stream in self.streams] if uncut else None
         self._first_latent = next((path for path in call.tensors if call.is_latent(path)), None)
-        self.given = call.signature.picker([*(self.sources() if residual else ()), *self._passed.values()])
+        needed = () if basis == "output" else self.sources()
+        self.given = call.signature.picker([*needed, *self._passed.values()])
         given = self.given(call.args, call.kwargs).values()
         self._forms = _forms((*leaves, *given)) if self.complete else None
 
@@ -151,8 +182,21 @@ class Layout:
             leaves[index] = output
         return tuple(leaves) if self._is_flat else pytree.tree_unflatten(leaves, self._spec)
 
-    def pairs(self, tensors: Mapping[str, Tensor], outputs: Iterable[Tensor]) -> list[Pair]:
-        """What to store of a computed call: each stream's output, and the input that it is stored as a residual to."""
+    def pairs(
+        self, tensors: Mapping[str, Tensor], outputs: Iterable[Tensor], at: Parametrisation = VELOCITY
+    ) -> list[Pair]:
+        """What to store of a computed call: each stream's output, and the input that it is stored as a residual to.
+
+        Where velocities are stored these stand in place of the outputs.
+
+        Args:
+            tensors: the call's.
+            outputs: what was computed, one tensor for each stream.
+            at: what the outputs are, for velocities.
+        """
+        if self.basis == "velocity" and at != VELOCITY:
+            both = zip(self.streams, outputs, strict=True)
+            return [(_velocity(stream, output, tensors, at), None) for stream, output in both]
         if self._bases is not None:
             return [*zip(outputs, map(tensors.get, self._bases), strict=True)]
         return [
@@ -160,69 +204,74 @@ class Layout:
             for stream, output in zip(self.streams, outputs, strict=True)
         ]
 
-    def features(self, tensors: Mapping[str, Tensor], outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def features(
+        self, tensors: Mapping[str, Tensor], outputs: Sequence[Tensor], at: Parametrisation = VELOCITY
+    ) -> tuple[Tensor, ...]:
         """The features of a computed call, before a format rounds them."""
-        return tuple(store_residual(output, base) for output, base in self.pairs(tensors, outputs))
+        return tuple(store_residual(output, base) for output, base in self.pairs(tensors, outputs, at))
 
     def predict(
         self,
         tensors: Mapping[str, Tensor],
-        features: Sequence[Sequence[Kept]],
-        weights: Sequence[float],
+        past: Past,
         corrections: Sequence[Correction] | None = None,
+        at: Parametrisation = VELOCITY,
     ) -> list[Tensor]:
         """The outputs of a reused call.
 
         Args:
             tensors: the call's; residuals are added to them.
-            features: of past calls, newest first.
-            weights: one for each feature.
+            past: what is stored, and its weights.
             corrections: one for each stream; None: nothing is corrected.
+            at: what the outputs are, where velocities are stored; `VELOCITY` gives the velocities.
         """
         outputs = []
         for i, stream in enumerate(self.streams):
-            past = [feature[i] for feature in features]
+            kept = [feature[i] for feature in past.features]
             if not stream.dtype.is_floating_point:
-                outputs.append(values_of(past[0]).clone())
+                outputs.append(values_of(kept[0]).clone())
                 continue
-            base = None
-            if self.residual and stream.source is not None:
+            base, scale = None, 1.0
+            if stream.source is not None and self.basis == "residual":
                 base = tensors[stream.source]
                 if stream.dim is not None:
-                    base = stream.base(tensors, values_of(past[0]))
+                    base = stream.base(tensors, values_of(kept[0]))
+            elif stream.source is not None and self.basis == "velocity" and at != VELOCITY:
+                scale = at.of_velocity
+                base = _scaled(stream.base(tensors, values_of(kept[0])), at.of_input)
             correction = NO_CORRECTION if corrections is None else corrections[i]
-            outputs.append(extrapolate(past, weights, base, stream.dtype, correction))
+            weights = past.weights if scale == 1.0 else [scale * weight for weight in past.weights]
+            output = extrapolate(kept, weights, base, stream.dtype, correction)
+            if self.learns_variance and stream.learns_variance:
+                held = extrapolate(kept, past.newest, None, stream.dtype)
+                stream.beyond(output).copy_(stream.beyond(held))
+            outputs.append(output)
         return outputs
 
     def corrected(
-        self,
-        tensors: Mapping[str, Tensor],
-        outputs: Sequence[Tensor],
-        own: float,
-        features: Sequence[Sequence[Kept]],
-        weights: Sequence[float],
+        self, outputs: Sequence[Tensor], pairs: Sequence[Pair], own: float, past: Past, scale: float = 1.0
     ) -> list[Tensor]:
-        """Computed outputs, plus `own` times their features, plus the weighted sum of past features.
+        """Computed outputs, plus `own` times what is stored of them, plus the weighted sum of past features.
 
         Only the parts that `evolved` gives are changed, so a learned variance is not.
 
         Args:
-            tensors: the call's.
             outputs: the computed ones.
-            own: weight of the call's own features.
-            features: of past calls, newest first.
-            weights: one for each of `features`.
+            pairs: what is stored of them.
+            own: its weight.
+            past: earlier features, and their weights.
+            scale: how much an output changes with what is stored of it.
         """
         corrected, changes = [output.clone() for output in outputs], []
-        for output, feature, past in zip(
-            outputs, self.features(tensors, outputs), zip(*features, strict=True), strict=True
-        ):
+        for output, pair, kept in zip(outputs, pairs, zip(*past.features, strict=True), strict=True):
             if output.is_floating_point():
-                output = extrapolate(past, weights, None, torch.float32).add_(feature, alpha=own)
+                feature = store_residual(*pair)
+                output = extrapolate(kept, past.weights, None, torch.float32).add_(feature, alpha=own)
             changes.append(output)
-        for value, change in zip(self.evolved(corrected), self.evolved(changes), strict=True):
+        own_parts = self.evolved([output for output, _ in pairs])
+        for value, change, of in zip(self.evolved(corrected), self.evolved(changes), own_parts, strict=True):
             if value.is_floating_point():
-                value.add_(change)
+                value.add_(trusted(change, scale * of.float()))
         return corrected
 
     def latents(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
@@ -241,11 +290,30 @@ class Layout:
 
     def kinds(self) -> list[tuple[torch.dtype, bool]]:
         """For each stream its dtype, and whether it is stored as a residual."""
-        return [(s.dtype, self.residual and s.source is not None) for s in self.streams]
+        return [(s.dtype, self.basis == "residual" and s.source is not None) for s in self.streams]
 
     def sources(self) -> set[str]:
         """Paths of the inputs that streams are residuals to."""
         return {stream.source for stream in self.streams if stream.source is not None}
+
+
+def _velocity(stream: Stream, output: Tensor, tensors: Mapping[str, Tensor], at: Parametrisation) -> Tensor:
+    """The velocity of a computed output, in the output's dtype; a learned variance is left as it is."""
+    if stream.source is None or not output.is_floating_point():
+        return output
+    own, given = stream.cut(output), stream.cut(tensors[stream.source])
+    wide = own.to(torch.promote_types(own.dtype, torch.float32), copy=True)
+    velocity = wide.sub_(given, alpha=at.of_input).div_(at.of_velocity).to(output.dtype)
+    if not stream.learns_variance:
+        return velocity
+    whole = output.clone()
+    stream.cut(whole).copy_(velocity)
+    return whole
+
+
+def _scaled(base: Tensor | None, factor: float) -> Tensor | None:
+    """fp32, so that it is rounded only once, as part of the sum."""
+    return None if base is None or factor == 0 else base.float() * factor
 
 
 def _forms(values: Sequence[Any]) -> list[Any]:
@@ -279,7 +347,8 @@ def _match(call: Call, outputs: Sequence[Tensor], known: Mapping[int, str]) -> l
                 if tensor.shape == output.shape:
                     found[i] = Stream(path, None, 0, output.dtype)
                 elif not exact and call.is_latent(path) and (dim := _differs_in(tensor, output)) is not None:
-                    found[i] = Stream(path, dim, min(tensor.shape[dim], output.shape[dim]), output.dtype)
+                    given, made = tensor.shape[dim], output.shape[dim]
+                    found[i] = Stream(path, dim, min(given, made), output.dtype, made > given)
                 else:
                     continue
                 del free[path]

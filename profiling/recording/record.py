@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from tqdm import tqdm
 
@@ -20,6 +20,7 @@ from diffcache.recipes.uniform import UniformConfig
 from diffcache.reports.records import RunRecord
 from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.schedulers.schedule import Schedule
+from diffcache.store.streams import Basis
 
 
 def record(
@@ -27,7 +28,7 @@ def record(
     calls: Sequence[Call],
     *,
     sites: str = "model",
-    basis: Literal["residual", "output"] = "residual",
+    basis: Basis = "residual",
     lag: int | None = None,
     folder: str | Path | None = None,
 ) -> Recording:
@@ -37,7 +38,7 @@ def record(
         pipe: a pipeline or a `Loop`; it is plain afterwards.
         calls: keyword arguments of each call, all with the same number of steps.
         sites: what to record, as `UniformConfig.site`.
-        basis: what to record of the whole model: "residual" (v - x) or "output" (v).
+        basis: what to record of the whole model: its "residual", its "output" or the "velocity".
         lag: how many ticks back features are compared; None: to the start of the run.
         folder: where the recording is written after each call. A recording that was interrupted there is continued, and is the
             same in the end.

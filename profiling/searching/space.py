@@ -17,7 +17,7 @@ from diffcache.schedulers.steps import MODEL
 HOLD: Mapping[str, Any] = {"name": "hold", "basis": "residual"}
 """The predictor that holds the residual v - x."""
 
-EXTRAPOLATE: Mapping[str, Any] = {"name": "polynomial", "order": 1, "axis": "sigma", "basis": "output"}
+EXTRAPOLATE: Mapping[str, Any] = {"name": "polynomial", "order": 1, "axis": "angle", "basis": "velocity"}
 """The predictor that extrapolates the output linearly."""
 
 

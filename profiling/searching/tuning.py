@@ -235,7 +235,7 @@ def even_schedule(full: Schedule, count: int, order: int) -> Schedule:
     computed = set(spread(full.num_ticks, count))
     marks = marks_of(tick in computed for tick in range(full.num_ticks))
     predictor = {
-        "name": "polynomial", "order": order, "axis": "sigma", "basis": "output", "hindsight": True,
+        "name": "polynomial", "order": order, "axis": "angle", "basis": "velocity", "hindsight": True,
     }  # fmt: skip
     return replace(full, table={site: {ALL: marks} for site in full.models}, predictor=predictor)
 

@@ -14,7 +14,7 @@ from diffcache.evals.harness.rendering import render
 from diffcache.evals.metrics.fidelity import psnr
 from diffcache.evals.testbeds import zoo
 from diffcache.noise_schedulers.influence import Influence
-from diffcache.noise_schedulers.quirks import sigmas_of
+from diffcache.noise_schedulers.levels import levels_of
 from diffcache.profiling.searching.tuning import PlacedConfig
 
 STEPS = 50
@@ -33,7 +33,7 @@ def measured(testbed: str, args: Namespace) -> dict[str, Any]:
     pipe, call = zoo.load(testbed), zoo.sample_call(testbed, 0, STEPS, args.samples)
     full = render(pipe, call).pictures
     pipe.scheduler.set_timesteps(STEPS)
-    influence = Influence(pipe.scheduler, sigmas_of(pipe.scheduler))
+    influence = Influence(pipe.scheduler, [level.output for level in levels_of(pipe.scheduler)])
     found = []
     for before in TICKS:
         after = before + GAP

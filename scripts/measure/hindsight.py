@@ -12,7 +12,7 @@ from diffcache.evals.harness.command_line import measure_testbeds, parser_for_te
 from diffcache.evals.harness.rendering import render
 from diffcache.evals.metrics.fidelity import psnr
 from diffcache.evals.testbeds import zoo
-from diffcache.evals.testbeds.noise_predicting import noise_predicting_sd
+from diffcache.evals.testbeds.repredicting import sd_predicting
 from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.builtin import DEFAULT
 from diffcache.recipes.easycache import EasyCacheConfig
@@ -36,7 +36,7 @@ def measured(testbed: str, args: Namespace) -> dict[str, Any]:
     """PSNR in dB to the full run, medians over held-out samples."""
     found = {"steps": STEPS, "rows": compared(zoo.load(testbed), testbed, args.samples)}
     if testbed == "sd":
-        found["rows_of_noise_prediction"] = compared(noise_predicting_sd(), testbed, args.samples)
+        found["rows_of_noise_prediction"] = compared(sd_predicting("epsilon"), testbed, args.samples)
     return found
 
 

@@ -15,7 +15,7 @@ from zoo.pipelines import CASES
 from diffcache import ConfigError, TargetError, accelerate, denoising_run, report, restore
 from diffcache.host.call import Call
 from diffcache.recipes.replay import ReplayConfig
-from diffcache.store.streams import Layout
+from diffcache.store.streams import Layout, Past
 
 STEPS = 13
 TOLERANCE = 1e-4
@@ -23,13 +23,13 @@ TOLERANCE = 1e-4
 
 
 class Curved(ToyDenoiser):
-    """v = (mean of the embedding) * (a quadratic in the noise level), whatever the latent is."""
+    """v = (mean of the embedding) * (a quadratic in the noise level, without surprises), whatever the latent is."""
 
     def forward(
         self, hidden_states: Tensor, timestep: Tensor, encoder_hidden_states: Tensor
     ) -> tuple[Tensor]:  # type: ignore[override]
         sigma = timestep / 1024
-        v = encoder_hidden_states.mean(dim=(1, 2)) * (8 * sigma**2 - 3 * sigma + 1)
+        v = encoder_hidden_states.mean(dim=(1, 2)) * (8 * sigma**2 - 3 * sigma + 20)
         return (v[:, None, None].expand_as(hidden_states),)
 
 
@@ -47,11 +47,11 @@ def curved_pipeline() -> ToyPipeline:
 
 
 def picture(pipe: ToyPipeline, **options: Any) -> Tensor:
-    return pipe(by_embeds(), num_inference_steps=STEPS, **options)
+    return pipe(by_embeds(), **{"num_inference_steps": STEPS, **options})
 
 
 def held(pipe: ToyPipeline, hindsight: bool, **options: Any) -> Tensor:
-    options = {"interval": 3, "basis": "output", **options}
+    options = {"interval": 3, "basis": "output", "axis": "sigma", **options}
     return picture(accelerate(pipe, "uniform", hindsight=hindsight, **options))
 
 
@@ -62,7 +62,8 @@ def test_a_parabola_is_made_good_to_the_last(batched: bool, interval: int) -> No
     full = picture(pipe, batched=batched)
     pictures = []
     for hindsight in (True, False):
-        accelerate(pipe, "uniform", interval=interval, basis="output", hindsight=hindsight, warmup_steps=2)
+        options = {"interval": interval, "basis": "output", "axis": "sigma", "warmup_steps": 2}
+        accelerate(pipe, "uniform", hindsight=hindsight, **options)
         pictures.append(picture(pipe, batched=batched))
     assert len(report(pipe).computed_ticks) < STEPS
     repaired, left = ((each - full).abs().max() for each in pictures)
@@ -126,9 +127,10 @@ def test_a_learned_variance_is_left_as_it_is() -> None:
     net, latent = ToyDenoiser(), torch.ones(1, 2, 4)
     call = Call.of(net, (latent, torch.tensor([1.0])), {})
     output = torch.full((1, 4, 4), 3.0)
-    layout = Layout(call, output, residual=False)
-    (corrected,) = layout.corrected(call.tensors, [output], 1.0, [(torch.full((1, 4, 4), 5.0),)], [-1.0])
-    assert torch.equal(corrected[:, :2], torch.full((1, 2, 4), 3.0 + 3.0 - 5.0))
+    layout = Layout(call, output, basis="output")
+    past = Past([(torch.full((1, 4, 4), 4.0),)], [-1.0])
+    (corrected,) = layout.corrected([output], layout.pairs(call.tensors, [output]), 1.0, past)
+    assert torch.equal(corrected[:, :2], torch.full((1, 2, 4), 3.0 + 3.0 - 4.0))
     assert torch.equal(corrected[:, 2:], output[:, 2:])
 
 
@@ -136,8 +138,9 @@ def test_whole_numbers_are_left_as_they_are() -> None:
     net, latent = ToyDenoiser(), torch.ones(1, 2, 4)
     call = Call.of(net, (latent, torch.tensor([1.0])), {})
     outputs = [torch.tensor([[5, 7]]), torch.ones(1, 3, 9)]
-    layout = Layout(call, tuple(outputs), residual=False)
-    corrected = layout.corrected(call.tensors, outputs, 1.0, [tuple(outputs)], [-1.0])
+    layout = Layout(call, tuple(outputs), basis="output")
+    pairs = layout.pairs(call.tensors, outputs)
+    corrected = layout.corrected(outputs, pairs, 1.0, Past([tuple(outputs)], [-1.0]))
     assert torch.equal(corrected[0], outputs[0])
 
 
@@ -166,7 +169,7 @@ def test_a_loop_of_ones_own_names_its_noise_scheduler() -> None:
         return x
 
     full = looped()
-    accelerate(net, "uniform", interval=3, basis="output", warmup_steps=2, hindsight=True)
+    accelerate(net, "uniform", interval=3, basis="output", axis="sigma", warmup_steps=2, hindsight=True)
     assert (looped(noise_scheduler=noise_scheduler) - full).abs().max() < TOLERANCE
     assert (looped(sigmas=noise_scheduler.sigmas) - full).abs().max() > 0.1
     run = denoising_run(net, 5, noise_scheduler=noise_scheduler)
@@ -186,6 +189,7 @@ def test_a_loop_that_names_none_is_told_so() -> None:
 def test_noise_that_a_pipeline_asks_for_at_each_step_ends_it() -> None:
     name = "StableDiffusionPipeline"
     case, pipe = CASES[name], dressed(CASES[name].build(), "DDIM")
+    pipe.scheduler = type(pipe.scheduler).from_config(pipe.scheduler.config, clip_sample=False)
     pictures = [
         case.render(accelerate(pipe, "uniform", interval=2, hindsight=hindsight), steps=6, eta=eta)
         for eta in (0.0, 1.0)
@@ -212,3 +216,38 @@ def test_places_inside_are_refused() -> None:
     with pytest.raises(ConfigError, match="hindsight= is for whole denoisers"):
         accelerate(pipe, "uniform", site="stack", hindsight=True)
     restore(pipe)
+
+
+@pytest.mark.parametrize(("changed", "corrects"), [(None, True), (7.0, False)], ids=["steady", "changed"])
+def test_no_error_is_corrected_after_guidance_has_changed(changed: float | None, corrects: bool) -> None:
+    pipe = curved_pipeline()
+    pipe._guidance_scale = 3.0
+    plain_step = ToyScheduler.step
+
+    class Calling(ToyScheduler):
+        """Changes the guidance at the end of a gap of reused ticks, as a callback may."""
+
+        def step(self, model_output: Tensor, timestep: Tensor, sample: Tensor) -> tuple[Tensor]:
+            if changed is not None and timestep == self.timesteps[2]:
+                pipe._guidance_scale = changed
+            return plain_step(self, model_output, timestep, sample)
+
+    pipe.register_modules(scheduler=Calling())
+    pictures = []
+    for hindsight in (True, False):
+        pipe._guidance_scale = 3.0
+        pictures.append(
+            picture(
+                accelerate(pipe, "uniform", interval=3, max_consecutive_reuses=2, hindsight=hindsight),
+                num_inference_steps=4,
+            )
+        )
+    assert torch.equal(*pictures) is not corrects
+
+
+def test_rescaled_guidance_has_no_hindsight_and_says_so() -> None:
+    pipe = curved_pipeline()
+    without = held(pipe, False)
+    pipe._guidance_rescale = 0.7
+    assert torch.equal(held(pipe, True), without)
+    assert any("no hindsight: guidance is rescaled" in note for note in report(pipe).notes)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from diffcache.noise_schedulers.influence import LOG_AMPLIFICATION, Influence
+from diffcache.noise_schedulers.levels import Parametrisation, levels_of
 from diffcache.noise_schedulers.quirks import sigmas_of
 
 STEPS = 12
@@ -50,8 +51,12 @@ def answer(noise_scheduler: Any, seen: Tensor, sigma: float) -> Tensor:
     ) * seen
 
 
+def outputs_of(noise_scheduler: Any) -> list[Parametrisation]:
+    return [level.output for level in levels_of(noise_scheduler)]
+
+
 def influence_of(name: str) -> Influence:
-    return Influence(made(name), sigmas_of(made(name)))
+    return Influence(made(name), outputs_of(made(name)))
 
 
 def result(name: str, changed: int | None = None) -> Tensor:
@@ -86,7 +91,7 @@ def test_ratios_are_those_of_the_noise_scheduler_itself(name: str) -> None:
 def test_the_noise_scheduler_and_the_generator_are_left_alone(name: str) -> None:
     noise_scheduler = made(name)
     before, state = {key: repr(value) for key, value in vars(noise_scheduler).items()}, torch.get_rng_state()
-    assert Influence(noise_scheduler, sigmas_of(noise_scheduler)).ratio(2, 3) is not None
+    assert Influence(noise_scheduler, outputs_of(noise_scheduler)).ratio(2, 3) is not None
     assert {key: repr(value) for key, value in vars(noise_scheduler).items()} == before
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -98,13 +103,23 @@ def test_a_wrapped_step_is_not_called() -> None:
     assert not calls
 
 
-def test_clipping_does_not_set_in() -> None:
-    clipping, plain = diffusers.DDIMScheduler(clip_sample=True), diffusers.DDIMScheduler(clip_sample=False)
-    ratios = []
-    for noise_scheduler in (clipping, plain):
+@pytest.mark.parametrize(
+    ("limit", "why"),
+    [({"clip_sample": True}, "clips"), ({"clip_sample": False, "thresholding": True}, "limits")],
+)
+def test_limited_samples_are_an_obstacle_to_hindsight_and_leave_the_weights(
+    limit: dict[str, bool], why: str
+) -> None:
+    limited, plain = diffusers.DDIMScheduler(**limit), diffusers.DDIMScheduler(clip_sample=False)
+    found = []
+    for noise_scheduler in (limited, plain):
         noise_scheduler.set_timesteps(STEPS)
-        ratios.append([Influence(noise_scheduler).ratio(tick, tick + 1) for tick in range(STEPS - 1)])
-    assert ratios[0] == pytest.approx(ratios[1])
+        found.append(Influence(noise_scheduler, outputs_of(noise_scheduler)))
+    assert str(found[0].obstacle).startswith(f"DDIMScheduler {why} predicted samples")
+    assert found[0].ratio(2, 3) is None
+    assert found[1].ratio(2, 3) is not None
+    run = range(STEPS)
+    assert [found[0].weight(i, run) for i in run] == pytest.approx([found[1].weight(i, run) for i in run])
 
 
 def test_indices_outside_the_list_have_no_ratio() -> None:
@@ -118,9 +133,11 @@ def test_weights_are_what_an_error_moves_and_the_denoiser_amplifies(name: str) -
     influence, ticks = influence_of(name), len(made(name).timesteps)
     weights = [influence.weight(tick, range(ticks)) for tick in range(ticks)]
     assert sum(weights) == pytest.approx(ticks)
+    of_velocity = [abs(output.of_velocity) for output in outputs_of(made(name))]
     for tick in range(2, ticks - 1):
         moved, later = influence.ratio(tick, tick + 1), math.exp(-LOG_AMPLIFICATION / ticks)
         if moved is not None:
+            moved *= of_velocity[tick] / of_velocity[tick + 1]
             assert weights[tick] == pytest.approx(abs(moved) / later * weights[tick + 1])
     influence.forget("")
     assert influence.weight(2, range(ticks)) == Influence(None).weight(2, range(ticks)) == 1

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from diffcache.prediction.hindsight import LARGEST_RATIO, ReusedTick, hindsight_weights
+from diffcache.prediction.hindsight import DOUBTED, LARGEST_RATIO, ReusedTick, hindsight_weights, trusted
 from diffcache.prediction.predictors import Hold, Polynomial
 from diffcache.schedulers.moments import Moment
 
@@ -63,3 +64,11 @@ def test_a_tick_without_a_ratio_or_with_a_huge_one_is_let_be(ratio: float | None
         [ReusedTick(moment(1), Hold())], moment(2), [moment(0)], lambda tick, to: ratio, "sigma"
     )
     assert weights == [0, 0]
+
+
+@pytest.mark.parametrize(("size", "kept"), [(0.1, 1), (DOUBTED, 1), (2 * DOUBTED, 1 / 16), (100, 0)])
+def test_a_correction_of_surprising_size_is_doubted(size: float, kept: float) -> None:
+    value = torch.tensor([2.0, -2.0])
+    change = size * torch.tensor([-2.0, 2.0])
+    torch.testing.assert_close(trusted(change, value), kept * change, rtol=1e-4, atol=1e-5)
+    assert torch.equal(trusted(0 * change, value), 0 * change)

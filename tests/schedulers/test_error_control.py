@@ -13,7 +13,7 @@ from diffcache.evals.metrics.fidelity import psnr
 from diffcache.evals.testbeds import zoo
 from diffcache.recipes.curvature import CurvatureConfig
 from diffcache.recipes.uniform import UniformConfig
-from diffcache.schedulers.error_control import ErrorControl
+from diffcache.schedulers.error_control import OFF, ErrorControl
 from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import Decision, Step
 
@@ -72,6 +72,18 @@ def test_it_computes_without_history_and_at_the_threshold_and_then_starts_at_zer
     assert control.error == 0
 
 
+def test_an_error_of_several_thresholds_is_followed_by_computing_and_noted() -> None:
+    control = ErrorControl(threshold=0.1)
+    control.compared([at(5), at(0)], at(10), torch.tensor([0.5, 0.4]))
+    assert control.decide(Step(11, 20, "0"), [0.29, 0.29]) is not Decision.COMPUTE
+    assert control.reason is None
+    control.computed([], [])
+    control.compared([at(5), at(0)], at(10), torch.tensor([0.5, 0.4]))
+    assert control.decide(Step(11, 20, "0"), [0.5, 0.4]) is Decision.COMPUTE
+    assert control.error < 0.1
+    assert control.reason == OFF
+
+
 def test_one_stored_feature_can_only_be_held() -> None:
     control = ErrorControl(threshold=1.0)
     control.compared([at(0)], at(1), torch.tensor([0.0, 0.1]))
@@ -119,7 +131,7 @@ def run(net: Bent) -> list[Tensor]:
 
 
 def timeline(function: Callable[[float], float], threshold: float, order: int = 2) -> str:
-    net = accelerate(Bent(function).eval(), "curvature", threshold=threshold, order=order)
+    net = accelerate(Bent(function).eval(), "curvature", threshold=threshold, order=order, axis="sigma")
     run(net)
     return "".join(call.mark for call in report(net).calls)
 
@@ -139,7 +151,7 @@ def test_each_output_is_reused_by_the_order_that_fits_it() -> None:
 
 
 def test_a_run_of_several_orders_is_frozen_and_replayed_exactly(tmp_path: Path) -> None:
-    net = accelerate(Bent(lambda t: 2 + 3 * t**4).eval(), "curvature", threshold=0.01)
+    net = accelerate(Bent(lambda t: 2 + 3 * t**4).eval(), "curvature", threshold=0.01, axis="sigma")
     outputs = run(net)
     schedule = report(net).to_schedule()
     assert {mark for rows in schedule.table.values() for row in rows.values() for mark in row} == set("#-/=")
@@ -150,7 +162,7 @@ def test_a_run_of_several_orders_is_frozen_and_replayed_exactly(tmp_path: Path) 
 
 def test_the_estimated_error_is_that_of_what_was_done() -> None:
     """A line at first, which a parabola is not; parabolas then."""
-    net = accelerate(Bent(lambda t: 2 + 3 * t * t).eval(), "curvature", threshold=0.01)
+    net = accelerate(Bent(lambda t: 2 + 3 * t * t).eval(), "curvature", threshold=0.01, axis="sigma")
     run(net)
     (end, last, errors), *later = report(net).records[0].errors
     assert (last, end) == (2, 4)

@@ -1,0 +1,98 @@
+"""Levels: signal and noise at each timestep, and how the denoiser's output there follows from the velocity."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from diffcache.noise_schedulers.quirks import (
+    is_flow,
+    prediction_type_of,
+    sigmas_of,
+    signal_and_noise_of,
+    training_times_of,
+)
+
+SMALLEST = 1e-3
+"""The smallest factor of the velocity, because its inverse multiplies rounding errors. A map with another factor is still exact."""
+
+
+class Parametrisation(NamedTuple):
+    """A denoiser's output at one noise level: output = of_velocity * v + of_input * x.
+
+    x is the denoiser's input, and v the velocity, which is well scaled at every noise level. An error of a predicted noise
+    becomes sigma / alpha times as large in the predicted sample; an error of the velocity never grows.
+    """
+
+    of_velocity: float = 1.0
+    of_input: float = 0.0
+
+
+VELOCITY = Parametrisation()
+"""The output is the velocity itself."""
+
+
+class Level(NamedTuple):
+    """What is known of one timestep.
+
+    Attributes:
+        sigma: noise level on the noise scheduler's own axis; None where unknown.
+        angle: atan2(noise, signal), from 0 for clean samples to pi / 2 for pure noise; None where unknown.
+        time: the timestep as a fraction of the training steps; None where unknown.
+        output: what the denoiser's output is there.
+    """
+
+    sigma: float | None = None
+    angle: float | None = None
+    time: float | None = None
+    output: Parametrisation = VELOCITY
+
+
+UNKNOWN = Level()
+
+
+def levels_of(noise_scheduler: Any) -> list[Level]:
+    """One level for each of a noise scheduler's timesteps. Reads the device.
+
+    The velocity is v = alpha * noise - sigma * clean (Salimans & Ho, arXiv 2202.00512) where x = alpha * clean + sigma * noise
+    with alpha^2 + sigma^2 = 1, and v = noise - clean in flow matching. There a predicted noise is alpha * v + sigma * x, and
+    a predicted sample is alpha * x - sigma * v; in flow matching, noise = alpha * v + x and sample = x - sigma * v.
+    """
+    timesteps = noise_scheduler.timesteps
+    sigmas: list[float] | list[None] = sigmas_of(noise_scheduler) or [None] * len(timesteps)
+    times: list[float] | list[None] = training_times_of(noise_scheduler) or [None] * len(timesteps)
+    mixed = signal_and_noise_of(noise_scheduler)
+    if mixed is None:
+        return [Level(sigma, None, time) for sigma, time in zip(sigmas, times, strict=True)]
+    output = _parametrisation(prediction_type_of(noise_scheduler), is_flow(noise_scheduler))
+    return [
+        Level(sigma, math.atan2(noise, signal), time, output(signal, noise))
+        for sigma, time, (signal, noise) in zip(sigmas, times, mixed, strict=True)
+    ]
+
+
+def levels_of_loop(noise_scheduler: Any, sigmas: Iterable[float] | None) -> list[Level]:
+    """The levels of a hand-written loop; empty where neither its noise scheduler nor its noise levels are known.
+
+    Args:
+        noise_scheduler: after `set_timesteps`; None where it is not known.
+        sigmas: instead of the noise scheduler's. Without it, levels of at most 1 are taken to be those of flow matching.
+    """
+    known = [] if noise_scheduler is None else levels_of(noise_scheduler)
+    if sigmas is None:
+        return known
+    given = [float(sigma) for sigma in sigmas]
+    if known:
+        return [level._replace(sigma=sigma) for level, sigma in zip(known, given, strict=False)]
+    is_flow = max(given, default=0.0) <= 1
+    return [Level(sigma, math.atan2(sigma, 1 - sigma if is_flow else 1)) for sigma in given]
+
+
+def _parametrisation(prediction: str, flow: bool) -> Callable[[float, float], Parametrisation]:
+    """The parametrisation at (signal, noise)."""
+    match prediction:
+        case "epsilon":
+            return lambda alpha, sigma: Parametrisation(max(alpha, SMALLEST), 1.0 if flow else sigma)
+        case "sample":
+            return lambda alpha, sigma: Parametrisation(-max(sigma, SMALLEST), 1.0 if flow else alpha)
+        case _:
+            return lambda alpha, sigma: VELOCITY

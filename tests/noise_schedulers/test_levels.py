@@ -1,0 +1,101 @@
+"""Levels: against what the noise schedulers themselves make of signal, noise and predictions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import diffusers
+import pytest
+import torch
+from torch import Tensor
+
+from diffcache.noise_schedulers.levels import SMALLEST, VELOCITY, Level, levels_of, levels_of_loop
+
+STEPS = 9
+SCHEDULERS: dict[str, dict[str, Any]] = {
+    "DDIMScheduler": {},
+    "PNDMScheduler": {"skip_prk_steps": True},
+    "EulerDiscreteScheduler": {"timestep_spacing": "leading"},
+    "DPMSolverMultistepScheduler": {"timestep_spacing": "trailing"},
+    "UniPCMultistepScheduler": {},
+    "UniPCMultistepScheduler ": {"use_flow_sigmas": True, "prediction_type": "flow_prediction"},
+    "FlowMatchEulerDiscreteScheduler": {"shift": 3.0},
+    "HeunDiscreteScheduler": {},
+    "EDMEulerScheduler": {"sigma_data": 0.7},
+}
+"""Those with `add_noise`, at timesteps that it knows."""
+
+
+def made(name: str, **options: Any) -> Any:
+    noise_scheduler = getattr(diffusers, name.strip())(**{**SCHEDULERS.get(name, {}), **options})
+    noise_scheduler.set_timesteps(STEPS)
+    return noise_scheduler
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_the_angle_is_that_of_the_noise_schedulers_own_mixture(name: str) -> None:
+    noise_scheduler = made(name)
+    if hasattr(noise_scheduler, "set_begin_index"):
+        noise_scheduler.set_begin_index(0)
+    clean, noise = torch.ones(1, 1, 1, 1), torch.zeros(1, 1, 1, 1)
+    level, time = levels_of(noise_scheduler)[0], noise_scheduler.timesteps[:1]
+    if "FlowMatch" in name:
+        signal = noise_scheduler.scale_noise(clean, time, noise)
+        given = noise_scheduler.scale_noise(noise, time, clean)
+    else:
+        signal = noise_scheduler.add_noise(clean, noise, time)
+        given = noise_scheduler.add_noise(noise, clean, time)
+    if name == "EDMEulerScheduler":  # its unit of signal is sigma_data
+        signal = 0.7 * signal
+    assert level.angle == pytest.approx(math.atan2(float(given), float(signal)), abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["DDIMScheduler", "DPMSolverMultistepScheduler", "UniPCMultistepScheduler"])
+@pytest.mark.parametrize("prediction", ["epsilon", "sample", "v_prediction"])
+def test_outputs_that_follow_from_one_velocity_lead_to_one_result(name: str, prediction: str) -> None:
+    def result(prediction: str) -> Tensor:
+        noise_scheduler = made(
+            name, prediction_type=prediction, **({"clip_sample": False} if name[1] == "D" else {})
+        )
+        sample = torch.full((1, 1, 2, 2), 0.3, dtype=torch.float64)
+        for level, time in zip(levels_of(noise_scheduler), noise_scheduler.timesteps, strict=True):
+            output = level.output.of_velocity * torch.full_like(sample, 0.2) + level.output.of_input * sample
+            sample = noise_scheduler.step(output, time, sample)[0]
+        return sample
+
+    torch.testing.assert_close(result(prediction), result("v_prediction"), rtol=1e-4, atol=1e-4)
+
+
+def test_with_zero_terminal_snr_the_run_begins_at_a_right_angle() -> None:
+    noise_scheduler = made(
+        "DDIMScheduler",
+        rescale_betas_zero_snr=True,
+        timestep_spacing="trailing",
+        prediction_type="v_prediction",
+    )
+    first, *others = levels_of(noise_scheduler)
+    assert first.sigma is None
+    assert first.angle == pytest.approx(math.pi / 2)
+    assert all(0 < (level.angle or 0) < math.pi / 2 for level in others)
+
+
+def test_no_output_is_divided_by_nothing() -> None:
+    noise_scheduler = made("DDIMScheduler", rescale_betas_zero_snr=True, timestep_spacing="trailing")
+    assert levels_of(noise_scheduler)[0].output.of_velocity == SMALLEST
+
+
+def test_a_loop_without_noise_scheduler_has_the_levels_that_it_is_given() -> None:
+    assert levels_of_loop(None, None) == []
+    flow, diffusion = levels_of_loop(None, torch.tensor([0.5])), levels_of_loop(None, [1.5, 1.0])
+    assert flow == [Level(0.5, math.pi / 4)]
+    assert diffusion == [Level(1.5, math.atan(1.5)), Level(1.0, math.pi / 4)]
+    assert all(level.output == VELOCITY for level in flow + diffusion)
+
+
+def test_a_loops_own_noise_levels_stand_in_for_the_noise_schedulers() -> None:
+    noise_scheduler = made("EulerDiscreteScheduler")
+    known, given = levels_of(noise_scheduler), [float(9 - i) for i in range(STEPS)]
+    levels = levels_of_loop(noise_scheduler, given)
+    assert [level.sigma for level in levels] == given
+    assert [level.output for level in levels] == [level.output for level in known]
