@@ -50,8 +50,8 @@ def accelerate(
     """Attaches a cache to a diffusion pipeline or denoiser, in place; on an accelerated one, replaces it.
 
     Args:
-        target: a Diffusers pipeline (modular or not), a denoiser (`torch.nn.Module`) whose loop you write
-            yourself with `denoising_run`, or a masked-diffusion language model, which `generate` samples from.
+        target: a Diffusers pipeline (modular or not), a denoiser (any `torch.nn.Module` whose forward takes the noisy
+            sample and the time) whose loop you write yourself with `denoising_run`, or a masked-diffusion language model, which `generate` samples from.
         config: None for the default method, a method's name ("easycache"; see `methods()`), a config object, a
             `Schedule`, or the folder or hub id of whatever was saved: a config, a schedule, a calibration.
         speedup: instead of an interval or a threshold: ticks of a run over computed ticks, at least (2.0 computes half).
@@ -76,7 +76,7 @@ def accelerate(
         The target itself.
 
     Raises:
-        TargetError: there is nothing to attach to, or Diffusers' own cache or cache-dit is active on it.
+        TargetError: there is nothing to attach to (a VAE, a text encoder), or Diffusers' own cache or cache-dit is active on it.
         ConfigError: an unknown method or option, or a value out of range.
         ScheduleError: nothing is saved there, or both a config and a schedule; a schedule that cannot be read, or was made
             for another model.

@@ -26,7 +26,13 @@ from diffcache.hooks.callbacks import arguments_of, hidden_from_callbacks
 from diffcache.hooks.class_swap import Override, swap_in, swapped
 from diffcache.hooks.watcher import unit_members
 from diffcache.host.compiled import each_uncompiled, uncompiled
-from diffcache.host.components import denoisers_of, noise_schedulers_of, refuse_foreign_cache
+from diffcache.host.components import (
+    denoisers_of,
+    is_pipeline,
+    noise_schedulers_of,
+    refuse_foreign_cache,
+    refuse_no_denoiser,
+)
 from diffcache.noise_schedulers.quirks import sigmas_of
 from diffcache.schedulers.errors import TargetError
 
@@ -90,7 +96,7 @@ def detach(target: Any) -> None:
 def denoising_run(
     module: nn.Module, num_steps: int, sigmas: Any = None, noise_scheduler: Any = None
 ) -> Iterator[LoopScope]:
-    """A hand-written denoising loop over an accelerated denoiser; over a plain one it does nothing.
+    """A hand-written denoising loop over an accelerated denoiser; over a plain denoiser it does nothing.
 
     Call `begin_step(i)` on what it yields before the denoiser calls of step i; each call after it is the next
     guidance branch of that step, in the same order at every step.
@@ -101,7 +107,7 @@ def denoising_run(
                 v = net(x, t)
 
     Args:
-        module: the denoiser.
+        module: the denoiser; of a pipeline pass its denoiser (`pipe.transformer`, `pipe.unet`).
         num_steps: how many model evaluations the loop has (one tick each).
         sigmas: noise level at each tick, `num_steps` numbers or a 1-D tensor; needed by predictors and schedules
             that live on the noise axis, which otherwise use the tick.
@@ -109,8 +115,10 @@ def denoising_run(
             sigmas where none are given.
 
     Raises:
-        ValueError: fewer `sigmas` than steps, no step at all, or another number of timesteps.
+        TargetError: (a ValueError) `module` is no denoiser; fewer `sigmas` than steps, no step at all, or another number
+            of timesteps.
     """
+    _check_denoiser(module)
     if noise_scheduler is not None and len(noise_scheduler.timesteps) != num_steps:
         raise TargetError(
             f"the noise scheduler has {len(noise_scheduler.timesteps)} timesteps, and num_steps is {num_steps}: call its "
@@ -140,6 +148,16 @@ def denoising_run(
     scope = LoopScope(attachment.config, {"denoiser": plain}, num_steps, sigmas, noise_scheduler)
     with attachment.recording(scope), entered(scope):
         yield scope
+
+
+def _check_denoiser(module: Any) -> None:
+    """Refuses what a loop cannot run over."""
+    if is_pipeline(module):
+        parts = " or ".join(f"pipe.{name}" for name in denoisers_of(module))
+        raise TargetError(f"denoising_run takes the denoiser, not the pipeline around it: pass {parts}.")
+    if not isinstance(module, nn.Module):
+        raise TargetError(f"denoising_run takes a denoiser (torch.nn.Module), not a {type(module).__name__}.")
+    refuse_no_denoiser(module, "the network that your loop denoises with")
 
 
 def _pipeline_members(base: type) -> dict[str, Any]:
