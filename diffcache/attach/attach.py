@@ -146,7 +146,7 @@ def denoising_run(
         return
     attachment.swapped.update(_swap_in({"denoiser": module}, attachment.config))
     scope = LoopScope(attachment.config, {"denoiser": plain}, num_steps, sigmas, noise_scheduler)
-    with attachment.recording(scope), entered(scope):
+    with attachment.recording(module, scope), entered(scope):
         yield scope
 
 
@@ -174,7 +174,8 @@ def _pipeline_members(base: type) -> dict[str, Any]:
         scope = PipelineScope(chosen.config, denoisers, self, noise_schedulers)
         scope.notes = chosen.notes
         args, kwargs = hidden_from_callbacks(forward, args, kwargs, _no_scope)
-        with swapped(noise_schedulers, noise_scheduler_members), attachment.recording(scope), entered(scope):
+        recording = attachment.recording(self, scope)
+        with swapped(noise_schedulers, noise_scheduler_members), recording, entered(scope):
             return forward(*args, **kwargs)
 
     return {"__call__": __call__}

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch import nn
@@ -11,7 +11,6 @@ from diffcache.config import CacheConfig
 from diffcache.engine.scopes import Scope
 from diffcache.hooks.attachments import Attachment, attachment_of
 from diffcache.host.compiled import uncompiled
-from diffcache.reports.records import RunRecord
 from diffcache.reports.run_report import RunReport
 
 
@@ -45,30 +44,40 @@ class DiffusionAttachment(Attachment):
 
     Attributes:
         config: its method.
-        records: of its last call.
+        last: the report of the target's last call, which names the method that ran; None before the first.
         chooser: chooses the config for each call, such as one within a bound on memory; None: `config` for all of them.
         components: the pipeline's denoisers that it is attached to; None for all.
     """
 
     config: CacheConfig
-    records: list[RunRecord] = field(default_factory=list)
+    last: RunReport | None = None
     chooser: Chooser | None = None
     components: Collection[str] | None = None
 
     def report(self) -> RunReport:
-        return RunReport(self.config.name, self.config.options(), self.records)
+        return self.last or RunReport(self.config.name, self.config.options(), [])
 
     def config_for(self, pipeline: Any, call: Mapping[str, Any]) -> CallConfig:
         """The config for a call of the pipeline with these arguments."""
         return CallConfig(self.config) if self.chooser is None else self.chooser.config_for(pipeline, call)
 
     @contextmanager
-    def recording(self, scope: Scope) -> Iterator[None]:
-        """The scope's records become the attachment's when it is left, however that happens."""
+    def recording(self, target: object, scope: Scope) -> Iterator[None]:
+        """A call of the target: when it is left, however that happens, its report is the target's last one.
+
+        It names this attachment's method, also where a callback has attached another method meanwhile.
+        """
         try:
             yield
         finally:
-            self.records = scope.records
+            self.last = RunReport(self.config.name, self.config.options(), scope.records)
+            now = diffusion_attachment_of(target)
+            if now is not None and now is not self:
+                for record in scope.records[-1:]:
+                    record.notes.append(
+                        f"{now.config.name} was attached during this call: it runs from the next one on"
+                    )
+                now.last = self.last
 
 
 def key_of(target: object) -> object:
