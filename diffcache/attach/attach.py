@@ -12,7 +12,8 @@ from diffcache.attach.attachment import Chooser, DiffusionAttachment, diffusion_
 from diffcache.attach.overrides import denoiser_members, noise_scheduler_members
 from diffcache.attach.requirements import units_of
 from diffcache.config import CacheConfig
-from diffcache.engine.scopes import LoopScope, PipelineScope, entered
+from diffcache.engine.loop_scope import LoopScope
+from diffcache.engine.scopes import PipelineScope, entered
 from diffcache.hooks.attachments import (
     attachment_of,
     forget,
@@ -98,8 +99,9 @@ def denoising_run(
 ) -> Iterator[LoopScope]:
     """A hand-written denoising loop over an accelerated denoiser; over a plain denoiser it does nothing.
 
-    Call `begin_step(i)` on what it yields before the denoiser calls of step i; each call after it is the next
-    guidance branch of that step, in the same order at every step.
+    Call `begin_step(i)` on what it yields once for each step, before the denoiser calls of step i; each call after it is
+    the next guidance branch of that step, in the same order at every step. Samples that are denoised one after another
+    within a step count as branches, too: up to eight calls in a step can be reused.
 
         with torch.no_grad(), denoising_run(net, 50) as run:
             for i, t in enumerate(timesteps):

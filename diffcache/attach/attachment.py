@@ -55,7 +55,8 @@ class DiffusionAttachment(Attachment):
     components: Collection[str] | None = None
 
     def report(self) -> RunReport:
-        return self.last or RunReport(self.config.name, self.config.options(), [])
+        last = self.last or RunReport(self.config.name, self.config.options(), [])
+        return RunReport(last.method, last.options, last.records)
 
     def config_for(self, pipeline: Any, call: Mapping[str, Any]) -> CallConfig:
         """The config for a call of the pipeline with these arguments."""

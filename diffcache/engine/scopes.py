@@ -1,4 +1,4 @@
-"""Scopes: what is between the start and the end of a pipeline call, or of a hand-written loop.
+"""Scopes: what is between the start and the end of a pipeline call, or of a hand-written loop (`LoopScope`).
 
 A context-local variable holds the innermost scope, so threads and nested calls do not see each other's.
 """
@@ -21,7 +21,6 @@ from diffcache.noise_schedulers.quirks import adds_noise, index_in_list, sigmas_
 from diffcache.noise_schedulers.respacing import respace
 from diffcache.noise_schedulers.timetable import Timetable, timetable_of
 from diffcache.reports.records import RunRecord
-from diffcache.schedulers.errors import DiffcacheError
 
 Forward = Callable[..., Any]
 
@@ -56,6 +55,12 @@ def entered(scope: ScopeT) -> Iterator[ScopeT]:
         if scope is not None:
             scope.close()
         _scopes.set(_without(scope))
+
+
+def bring_to_front(scope: "Scope") -> None:
+    """Makes a scope the innermost one, if it was entered: of loops that take turns in one thread, this one goes on."""
+    if scope in _scopes.get():
+        _scopes.set((*_without(scope), scope))
 
 
 def _without(scope: "Scope | None") -> tuple["Scope | None", ...]:
@@ -237,61 +242,3 @@ class PipelineScope(Scope):
         self._last_index = None
         ticks = getattr(self.pipeline, "num_timesteps", None)
         return self.begin_run(timetable_of(self.active, ticks, self.influence), by_order=False)
-
-
-class LoopScope(Scope):
-    """One hand-written loop (`denoising_run`): each call after `begin_step` is the next branch of that tick.
-
-    Args:
-        config, denoisers, make_engine: as for `Scope`.
-        num_steps: how many ticks it has.
-        sigmas: noise level of each; None where unknown.
-        noise_scheduler: that the loop steps with; None where unknown.
-    """
-
-    hides = False
-
-    def __init__(
-        self,
-        config: CacheConfig | None,
-        denoisers: Mapping[str, nn.Module],
-        num_steps: int,
-        sigmas: Sequence[float] | None,
-        noise_scheduler: Any = None,
-        *,
-        make_engine: MakeEngine = Engine,
-    ) -> None:
-        super().__init__(config, denoisers, make_engine=make_engine)
-        self._measure_influence(noise_scheduler)
-        self.num_steps = num_steps
-        self.sigmas = None if sigmas is None else [float(sigma) for sigma in sigmas]
-        self._called_before_begin = False
-
-    def begin_step(self, i: int) -> None:
-        """Step `i` (0 to num_steps - 1) begins; going back begins another run.
-
-        Raises:
-            ValueError: `i` is not a step of this loop.
-        """
-        if not 0 <= i < self.num_steps:
-            raise DiffcacheError(
-                f"begin_step({i}): this run has steps 0 to {self.num_steps - 1}; set num_steps."
-            )
-        begun = self.run is not None and self.run.tick < i
-        run = self.run if begun else None
-        if run is None:
-            timetable = Timetable(self.num_steps, self.sigmas, influence=self.influence)
-            run = self.begin_run(timetable, by_order=True)
-        if self in _scopes.get():  # loops that take turns in one thread: this one goes on now
-            _scopes.set((*_without(self), self))
-        run.begin_tick(i)
-
-    def run_of(self, call: Call) -> Run | None:
-        if self.run is None:
-            self._called_before_begin = True
-        return self.run
-
-    def close(self) -> None:
-        if self._called_before_begin and not self.records:
-            self.records.append(RunRecord())
-        super().close()

@@ -1,0 +1,78 @@
+"""The scope of a hand-written loop, which says itself when each step begins."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from diffcache.config import CacheConfig
+from diffcache.engine.engine import Engine
+from diffcache.engine.runs import MakeEngine, Run
+from diffcache.engine.scopes import Scope, bring_to_front
+from diffcache.host.call import Call
+from diffcache.noise_schedulers.timetable import Timetable
+from diffcache.reports.records import RunRecord
+from diffcache.schedulers.errors import DiffcacheError
+
+
+class LoopScope(Scope):
+    """One hand-written loop (`denoising_run`): each call after `begin_step` is the next branch of that tick.
+
+    Args:
+        config, denoisers, make_engine: as for `Scope`.
+        num_steps: how many ticks it has.
+        sigmas: noise level of each; None where unknown.
+        noise_scheduler: that the loop steps with; None where unknown.
+    """
+
+    hides = False
+
+    def __init__(
+        self,
+        config: CacheConfig | None,
+        denoisers: Mapping[str, nn.Module],
+        num_steps: int,
+        sigmas: Sequence[float] | None,
+        noise_scheduler: Any = None,
+        *,
+        make_engine: MakeEngine = Engine,
+    ) -> None:
+        super().__init__(config, denoisers, make_engine=make_engine)
+        self._measure_influence(noise_scheduler)
+        self.num_steps = num_steps
+        self.sigmas = None if sigmas is None else [float(sigma) for sigma in sigmas]
+        self._called_before_begin = False
+
+    def begin_step(self, i: int) -> None:
+        """Step `i` (0 to num_steps - 1) begins. Call it once for each step, before all denoiser calls of the step.
+
+        Going back begins another run. If the step has begun already and the denoiser was called in it, that may be another
+        sample or the same loop once more: nothing tells which, so everything is computed from then on.
+
+        Raises:
+            ValueError: `i` is not a step of this loop.
+        """
+        if not 0 <= i < self.num_steps:
+            raise DiffcacheError(
+                f"begin_step({i}): this run has steps 0 to {self.num_steps - 1}; set num_steps."
+            )
+        bring_to_front(self)
+        run = self.run
+        again = run is not None and run.tick == i
+        if again and run is not None and not run.progress.called:
+            return
+        if run is None or run.tick >= i:
+            timetable = Timetable(self.num_steps, self.sigmas, influence=self.influence)
+            run = self.begin_run(timetable, by_order=True)
+            run.progress.lost = again and self.num_steps > 1
+        run.begin_tick(i)
+
+    def run_of(self, call: Call) -> Run | None:
+        if self.run is None:
+            self._called_before_begin = True
+        return self.run
+
+    def close(self) -> None:
+        if self._called_before_begin and not self.records:
+            self.records.append(RunRecord())
+        super().close()
