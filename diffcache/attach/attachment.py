@@ -1,5 +1,6 @@
 """What is attached to a pipeline or a denoiser: its method, and the records of its last call."""
 
+import logging
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from diffcache.engine.scopes import Scope
 from diffcache.hooks.attachments import Attachment, attachment_of
 from diffcache.host.compiled import uncompiled
 from diffcache.reports.run_report import RunReport
+
+logger = logging.getLogger("diffcache")
 
 
 @dataclass(frozen=True)
@@ -47,12 +50,14 @@ class DiffusionAttachment(Attachment):
         last: the report of the target's last call, which names the method that ran; None before the first.
         chooser: chooses the config for each call, such as one within a bound on memory; None: `config` for all of them.
         components: the pipeline's denoisers that it is attached to; None for all.
+        warned: it was logged what reuse costs where the noise scheduler adds fresh noise.
     """
 
     config: CacheConfig
     last: RunReport | None = None
     chooser: Chooser | None = None
     components: Collection[str] | None = None
+    warned: bool = False
 
     def report(self) -> RunReport:
         last = self.last or RunReport(self.config.name, self.config.options(), [])
@@ -72,6 +77,9 @@ class DiffusionAttachment(Attachment):
             yield
         finally:
             self.last = RunReport(self.config.name, self.config.options(), scope.records)
+            if self.last.cost_of_noise is not None and not self.warned:
+                self.warned = True
+                logger.warning("%s.", self.last.cost_of_noise)
             now = diffusion_attachment_of(target)
             if now is not None and now is not self:
                 for record in scope.records[-1:]:

@@ -10,6 +10,7 @@ from diffcache.engine.engine import Engine
 from diffcache.engine.runs import MakeEngine, Run
 from diffcache.engine.scopes import Scope, bring_to_front
 from diffcache.host.call import Call
+from diffcache.noise_schedulers.quirks import noise_option
 from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.reports.records import RunRecord
 from diffcache.schedulers.errors import DiffcacheError
@@ -38,7 +39,12 @@ class LoopScope(Scope):
         make_engine: MakeEngine = Engine,
     ) -> None:
         super().__init__(config, denoisers, make_engine=make_engine)
-        self._measure_influence(noise_scheduler)
+        self._look_at(noise_scheduler)
+        if self.influence is not None and (option := noise_option(noise_scheduler, {})) is not None:
+            name = type(noise_scheduler).__name__
+            self.influence.forget(
+                f"{name} adds noise at its steps unless {option}=0, which this loop does not tell"
+            )
         self.num_steps = num_steps
         self.sigmas = None if sigmas is None else [float(sigma) for sigma in sigmas]
         self._called_before_begin = False

@@ -16,10 +16,12 @@ from diffcache.engine.execution import Invocation
 from diffcache.engine.runs import MakeEngine, Run, served_by_identity
 from diffcache.host.call import Call
 from diffcache.host.compiled import uncompiled
+from diffcache.noise_schedulers.fresh_noise import adds_fresh_noise
 from diffcache.noise_schedulers.influence import Influence
-from diffcache.noise_schedulers.quirks import adds_noise, index_in_list, sigmas_of
+from diffcache.noise_schedulers.quirks import index_in_list, noise_option, sigmas_of, without_noise
 from diffcache.noise_schedulers.respacing import respace
 from diffcache.noise_schedulers.timetable import Timetable, timetable_of
+from diffcache.reports.fresh_noise import FreshNoise
 from diffcache.reports.records import RunRecord
 
 Forward = Callable[..., Any]
@@ -104,6 +106,7 @@ class Scope:
         self.make_engine = make_engine
         self.context: str | None = None
         self.influence: Influence | None = None
+        self.fresh_noise: FreshNoise | None = None
         self.run: Run | None = None
         self.records: list[RunRecord] = []
         self.notes: Sequence[str] = ()
@@ -151,13 +154,19 @@ class Scope:
         """Another loop begins."""
         self.end_run()
         self.run = Run(timetable, self.make_engine, by_order=by_order, notes=self.notes)
+        self.run.record.fresh_noise = self.fresh_noise
         self.records.append(self.run.record)
         return self.run
 
-    def _measure_influence(self, noise_scheduler: Any) -> None:
+    def _look_at(self, noise_scheduler: Any) -> None:
         """A loop is about to begin over this noise scheduler's timesteps; None where it is unknown."""
-        if noise_scheduler is not None and self.config is not None and self.config.hindsight:
+        if noise_scheduler is None or self.config is None:
+            return
+        if self.config.hindsight:
             self.influence = Influence(noise_scheduler, sigmas_of(noise_scheduler))
+        noisy = adds_fresh_noise(noise_scheduler)
+        name = type(noise_scheduler).__name__
+        self.fresh_noise = FreshNoise(name, without_noise(noise_scheduler)) if noisy else None
 
 
 class PipelineScope(Scope):
@@ -199,17 +208,17 @@ class PipelineScope(Scope):
         levels = self.config.respaced(nominal) if self.config is not None and nominal is not None else None
         if levels is not None:
             respace(noise_scheduler, levels)
-        self._measure_influence(noise_scheduler)
+        self._look_at(noise_scheduler)
         if self.run is not None and (self.run.tick or self.run.progress.called):
             self.end_run()
 
     def stepped(self, noise_scheduler: object, timestep: object, options: Mapping[str, Any]) -> None:
         """A noise scheduler has stepped, and was given these options."""
-        if adds_noise(options) and self.influence is not None:
-            why = f"{type(noise_scheduler).__name__} was told to add noise at its steps"
-            self.influence.forget(why)
-            if self.run is not None:
-                self.run.timetable.forget_influence(why)
+        option = noise_option(noise_scheduler, options)
+        if option is not None:
+            self._noise_was_asked_for(
+                f"{type(noise_scheduler).__name__} with {option} above 0", f"{option}=0"
+            )
         if self.run is None:
             return
         if noise_scheduler is self.active and self.run.progress.called:
@@ -233,6 +242,14 @@ class PipelineScope(Scope):
         if not run.progress.called:
             run.progress.timetable.begins_at(index - run.progress.tick)
         return run
+
+    def _noise_was_asked_for(self, source: str, instead: str) -> None:
+        """An option of its `step` makes the noise scheduler add noise."""
+        if self.influence is not None and self.influence.obstacle is None:
+            self.influence.forget(f"{source} adds noise at its steps")
+        if self.run is not None and self.run.record.fresh_noise is None:
+            self.run.timetable.forget_influence(f"{source} adds noise at its steps")
+            self.run.record.fresh_noise = FreshNoise(source, instead)
 
     def close(self) -> None:
         super().close()
