@@ -108,6 +108,15 @@ class MethodConfig(ABC):
             number = f"a whole number >= {least}" if whole else f"a number >= {least} and finite"
             raise ConfigError(f"{self.name}: {option} must be {number}, not {value!r}.")
 
+    def _check_window(self, option: str) -> None:
+        """Refuses what is no pair of finite numbers that rise."""
+        self._check_numbers(option, 2)
+        window = getattr(self, option)
+        if window is None or window[0] >= window[1]:
+            raise ConfigError(
+                f"{self.name}: {option} must be a tuple of two numbers that rise, not {window!r}."
+            )
+
     def _check_numbers(self, option: str, count: int | None = None) -> None:
         """Refuses what is no sequence of (so many) finite numbers. None is an option left open."""
         value = getattr(self, option)

@@ -9,6 +9,7 @@ from weakref import WeakSet
 from torch import nn
 
 from diffcache.attach.attachment import Chooser, DiffusionAttachment, diffusion_attachment_of, key_of
+from diffcache.attach.loop_checks import check_denoiser, noise_levels, number_of_steps
 from diffcache.attach.overrides import denoiser_members, noise_scheduler_members
 from diffcache.attach.requirements import units_of
 from diffcache.config import CacheConfig
@@ -27,14 +28,7 @@ from diffcache.hooks.callbacks import arguments_of, hidden_from_callbacks
 from diffcache.hooks.class_swap import Override, swap_in, swapped
 from diffcache.hooks.watcher import unit_members
 from diffcache.host.compiled import each_uncompiled, uncompiled
-from diffcache.host.components import (
-    denoisers_of,
-    is_pipeline,
-    noise_schedulers_of,
-    refuse_foreign_cache,
-    refuse_no_denoiser,
-)
-from diffcache.noise_schedulers.quirks import sigmas_of
+from diffcache.host.components import denoisers_of, noise_schedulers_of, refuse_foreign_cache
 from diffcache.schedulers.errors import TargetError
 
 
@@ -117,21 +111,12 @@ def denoising_run(
             sigmas where none are given.
 
     Raises:
-        TargetError: (a ValueError) `module` is no denoiser; fewer `sigmas` than steps, no step at all, or another number
-            of timesteps.
+        TargetError: (a ValueError) `module` is no denoiser, `num_steps` no whole number above 0 or not the number of
+            timesteps, or `sigmas` are not finite or fewer than steps.
     """
-    _check_denoiser(module)
-    if noise_scheduler is not None and len(noise_scheduler.timesteps) != num_steps:
-        raise TargetError(
-            f"the noise scheduler has {len(noise_scheduler.timesteps)} timesteps, and num_steps is {num_steps}: call its "
-            "set_timesteps first, and count model evaluations."
-        )
-    if noise_scheduler is not None and sigmas is None:
-        sigmas = sigmas_of(noise_scheduler)
-    if num_steps < 1 or (sigmas is not None and len(sigmas) < num_steps):
-        raise TargetError(
-            f"denoising_run needs at least one step and a sigma for each; got {num_steps} steps."
-        )
+    check_denoiser(module)
+    num_steps = number_of_steps(num_steps, noise_scheduler)
+    levels = noise_levels(sigmas, num_steps, noise_scheduler)
     attachment = diffusion_attachment_of(module)
     plain = uncompiled(module)
     if attachment is None and len(users_of(plain)) > 1:
@@ -143,23 +128,13 @@ def denoising_run(
             "max_cache_bytes= bounds pipeline calls only: leave it out, and choose cache_dtype= with plan()."
         )
     if attachment is None or is_paused(module, plain):
-        with entered(LoopScope(None, {}, num_steps, sigmas)) as scope:
+        with entered(LoopScope(None, {}, num_steps, levels)) as scope:
             yield scope
         return
     attachment.swapped.update(_swap_in({"denoiser": module}, attachment.config))
-    scope = LoopScope(attachment.config, {"denoiser": plain}, num_steps, sigmas, noise_scheduler)
+    scope = LoopScope(attachment.config, {"denoiser": plain}, num_steps, levels, noise_scheduler)
     with attachment.recording(module, scope), entered(scope):
         yield scope
-
-
-def _check_denoiser(module: Any) -> None:
-    """Refuses what a loop cannot run over."""
-    if is_pipeline(module):
-        parts = " or ".join(f"pipe.{name}" for name in denoisers_of(module))
-        raise TargetError(f"denoising_run takes the denoiser, not the pipeline around it: pass {parts}.")
-    if not isinstance(module, nn.Module):
-        raise TargetError(f"denoising_run takes a denoiser (torch.nn.Module), not a {type(module).__name__}.")
-    refuse_no_denoiser(module, "the network that your loop denoises with")
 
 
 def _pipeline_members(base: type) -> dict[str, Any]:

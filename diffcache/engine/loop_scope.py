@@ -1,5 +1,6 @@
 """The scope of a hand-written loop, which says itself when each step begins."""
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -48,6 +49,7 @@ class LoopScope(Scope):
         self.num_steps = num_steps
         self.sigmas = None if sigmas is None else [float(sigma) for sigma in sigmas]
         self._called_before_begin = False
+        self._closed = False
 
     def begin_step(self, i: int) -> None:
         """Step `i` (0 to num_steps - 1) begins. Call it once for each step, before all denoiser calls of the step.
@@ -56,12 +58,9 @@ class LoopScope(Scope):
         sample or the same loop once more: nothing tells which, so everything is computed from then on.
 
         Raises:
-            ValueError: `i` is not a step of this loop.
+            ValueError: `i` is not a step of this loop, or the loop's `with` block is over.
         """
-        if not 0 <= i < self.num_steps:
-            raise DiffcacheError(
-                f"begin_step({i}): this run has steps 0 to {self.num_steps - 1}; set num_steps."
-            )
+        i = self._checked(i)
         bring_to_front(self)
         run = self.run
         again = run is not None and run.tick == i
@@ -73,6 +72,21 @@ class LoopScope(Scope):
             run.progress.lost = again and self.num_steps > 1
         run.begin_tick(i)
 
+    def _checked(self, i: Any) -> int:
+        if self._closed:
+            raise DiffcacheError(
+                f"begin_step({i}): this denoising_run is over: call it inside the with block."
+            )
+        try:
+            step = operator.index(i)
+        except TypeError:
+            step = -1
+        if not 0 <= step < self.num_steps:
+            raise DiffcacheError(
+                f"begin_step({i!r}): this run has steps 0 to {self.num_steps - 1}; set num_steps."
+            )
+        return step
+
     def run_of(self, call: Call) -> Run | None:
         if self.run is None:
             self._called_before_begin = True
@@ -81,4 +95,5 @@ class LoopScope(Scope):
     def close(self) -> None:
         if self._called_before_begin and not self.records:
             self.records.append(RunRecord())
+        self._closed = True
         super().close()

@@ -48,8 +48,9 @@ def denoisers_of(target: Any, components: Collection[str] | None = None) -> dict
         refuse_no_denoiser(target, "a Diffusers pipeline, a denoiser or a masked-diffusion language model")
         return {"denoiser": target}
     if not is_pipeline(target):
+        what = f"the class {target.__name__}" if isinstance(target, type) else f"a {type(target).__name__}"
         raise TargetError(
-            f"cannot accelerate a {type(target).__name__}: pass a Diffusers pipeline, or a denoiser (torch.nn.Module)."
+            f"cannot accelerate {what}: pass a Diffusers pipeline, or a denoiser (torch.nn.Module)."
         )
     parts = components_of(target)
     if components is not None:
@@ -100,7 +101,8 @@ def is_control_network(network: nn.Module) -> bool:
 
 def _named(pipeline: Any, usable: dict[str, nn.Module], components: Collection[str]) -> dict[str, nn.Module]:
     """The components of these names, among those that run at each step (`usable`)."""
-    unknown = [name for name in components if name not in usable]
+    known = isinstance(components, Collection) and not isinstance(components, str)
+    unknown = not known or [name for name in components if name not in usable]
     if unknown or not components:
         raise TargetError(
             f"components={components!r} of {type(pipeline).__name__}: pass a tuple of names among {sorted(usable)}."
