@@ -50,8 +50,8 @@ def accelerate(
     """Attaches a cache to a diffusion pipeline or denoiser, in place; on an accelerated one, replaces it.
 
     Args:
-        target: a Diffusers pipeline (modular or not), a denoiser (`torch.nn.Module`) whose loop you write
-            yourself with `denoising_run`, or a masked-diffusion language model, which `generate` samples from.
+        target: a Diffusers pipeline (modular or not), a denoiser (any `torch.nn.Module` whose forward takes the noisy
+            sample and the time) whose loop you write yourself with `denoising_run`, or a masked-diffusion language model, which `generate` samples from.
         config: None for the default method, a method's name ("easycache"; see `methods()`), a config object, a
             `Schedule`, or the folder or hub id of whatever was saved: a config, a schedule, a calibration.
         speedup: instead of an interval or a threshold: ticks of a run over computed ticks, at least (2.0 computes half).
@@ -76,23 +76,21 @@ def accelerate(
         The target itself.
 
     Raises:
-        TargetError: there is nothing to attach to, or Diffusers' own cache or cache-dit is active on it.
+        TargetError: there is nothing to attach to (a VAE, a text encoder), or Diffusers' own cache or cache-dit is active on it.
         ConfigError: an unknown method or option, or a value out of range.
         ScheduleError: nothing is saved there, or both a config and a schedule; a schedule that cannot be read, or was made
             for another model.
 
     Either everything is attached or nothing: after an error the target is as it was.
     """
-    if max_cache_bytes is not None:
-        _check_bound(target, max_cache_bytes)
     if keep_original and quantize is None:
         raise ConfigError(
             "keep_original=True keeps the weights that quantize= replaces: pass quantize= as well."
         )
     if language.is_language(target):
-        if any(option is not None for option in (speedup, quality, quantize, components)):
+        if any(option is not None for option in (speedup, quality, quantize, max_cache_bytes, components)):
             raise ConfigError(
-                "speedup=, quality=, quantize= and components= are for diffusion pipelines: "
+                "speedup=, quality=, quantize=, max_cache_bytes= and components= are for diffusion pipelines: "
                 "choose a language method instead."
             )
         chosen = _for_language(_chosen(config, options, LANGUAGE_DEFAULT))
@@ -100,6 +98,8 @@ def accelerate(
         if verbose:
             print(f"diffcache: {chosen} attached to {type(target).__name__}")
         return target
+    if max_cache_bytes is not None:
+        _check_bound(target, max_cache_bytes)
     if quality is not None and components is not None:
         raise ConfigError(
             "quality= is measured with every denoiser cached: pass it without components=, or a method with them."
@@ -209,15 +209,16 @@ def _chosen(
         return _method(config).of(**options)
     chosen = default if config is None else config
     if not isinstance(chosen, MethodConfig):
-        raise ConfigError(
-            f"config must be a method's name, a CacheConfig or a Schedule, not a {type(config).__name__}."
-        )
+        what = f"the class {config.__name__}" if isinstance(config, type) else f"a {type(config).__name__}"
+        raise ConfigError(f"config must be a method's name, a CacheConfig or a Schedule, not {what}.")
     return chosen.replace(**options)
 
 
 def _is_saved(name: str | Path) -> bool:
     """Whether this stands for a folder or a hub repository, and not for a method's name."""
-    return isinstance(name, Path) or (name not in methods() and ("/" in name or Path(name).is_dir()))
+    return isinstance(name, Path) or (
+        name not in methods() and name != "" and ("/" in name or Path(name).is_dir())
+    )
 
 
 def _loaded(name: str | Path) -> MethodConfig | Schedule:

@@ -126,7 +126,7 @@ class CacheConfig(MethodConfig):
             object.__setattr__(self, "hindsight", self.own_hindsight)
 
     def check(self, denoisers: Mapping[str, nn.Module]) -> None:
-        """Raises ScheduleError where the method was made for other denoisers than these."""
+        """Raises ScheduleError or TargetError where the method is for other denoisers than these."""
 
     def sites(self, run: RunFacts) -> tuple[str, ...]:
         """Where: "model" for the whole denoiser, or sites inside it (see `diffcache.discovery.site_names`)."""

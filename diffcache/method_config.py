@@ -100,14 +100,22 @@ class MethodConfig(ABC):
                 raise ConfigError(f"{cls.name} has no option {option!r}; its options are {', '.join(known)}.")
 
     def _check(self, option: str, least: int, *, whole: bool = False) -> None:
-        """Refuses a value that is no number, or too small. None is an option left open."""
+        """Refuses a value that is no finite number, or too small. None is an option left open."""
         value = getattr(self, option)
         kind = int if whole else (int, float)
-        if value is not None and (
-            isinstance(value, bool) or not isinstance(value, kind) or not value >= least
-        ):
-            number = "a whole number" if whole else "a number"
-            raise ConfigError(f"{self.name}: {option} must be {number} >= {least}, not {value!r}.")
+        is_number = isinstance(value, kind) and not isinstance(value, bool) and math.isfinite(value)
+        if value is not None and not (is_number and value >= least):
+            number = f"a whole number >= {least}" if whole else f"a number >= {least} and finite"
+            raise ConfigError(f"{self.name}: {option} must be {number}, not {value!r}.")
+
+    def _check_window(self, option: str) -> None:
+        """Refuses what is no pair of finite numbers that rise."""
+        self._check_numbers(option, 2)
+        window = getattr(self, option)
+        if window is None or window[0] >= window[1]:
+            raise ConfigError(
+                f"{self.name}: {option} must be a tuple of two numbers that rise, not {window!r}."
+            )
 
     def _check_numbers(self, option: str, count: int | None = None) -> None:
         """Refuses what is no sequence of (so many) finite numbers. None is an option left open."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -162,6 +164,26 @@ def test_an_unknown_option_is_refused_in_a_sentence_that_names_the_options(cls: 
         with pytest.raises(ConfigError) as error:
             refused()
         assert str(error.value) == f"{cls.name} has no option 'colour'; its options are {known}."
+
+
+def numeric_options(cls: type[MethodConfig]) -> list[str]:
+    kinds = {"int", "float", "int | None", "float | None"}
+    return [
+        field.name
+        for field in dataclasses.fields(cls)
+        if getattr(field.type, "__name__", str(field.type)) in kinds
+    ]
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("cls", methods().values(), ids=methods())
+def test_a_number_that_is_not_finite_is_refused(cls: type[MethodConfig], value: float) -> None:
+    assert numeric_options(cls)
+    for option in numeric_options(cls):
+        with pytest.raises(ConfigError) as error:
+            cls.of(**{option: value})
+        assert str(error.value).startswith(f"{cls.name}: {option} must be ")
+        assert str(error.value).endswith(f", not {value!r}.")
 
 
 @pytest.mark.parametrize("cls", methods().values(), ids=methods())

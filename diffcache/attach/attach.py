@@ -9,10 +9,12 @@ from weakref import WeakSet
 from torch import nn
 
 from diffcache.attach.attachment import Chooser, DiffusionAttachment, diffusion_attachment_of, key_of
+from diffcache.attach.loop_checks import check_denoiser, noise_levels, number_of_steps
 from diffcache.attach.overrides import denoiser_members, noise_scheduler_members
 from diffcache.attach.requirements import units_of
 from diffcache.config import CacheConfig
-from diffcache.engine.scopes import LoopScope, PipelineScope, entered
+from diffcache.engine.loop_scope import LoopScope
+from diffcache.engine.scopes import PipelineScope, entered
 from diffcache.hooks.attachments import (
     attachment_of,
     forget,
@@ -27,7 +29,6 @@ from diffcache.hooks.class_swap import Override, swap_in, swapped
 from diffcache.hooks.watcher import unit_members
 from diffcache.host.compiled import each_uncompiled, uncompiled
 from diffcache.host.components import denoisers_of, noise_schedulers_of, refuse_foreign_cache
-from diffcache.noise_schedulers.levels import levels_of_loop
 from diffcache.schedulers.errors import TargetError
 
 
@@ -90,10 +91,11 @@ def detach(target: Any) -> None:
 def denoising_run(
     module: nn.Module, num_steps: int, sigmas: Any = None, noise_scheduler: Any = None
 ) -> Iterator[LoopScope]:
-    """A hand-written denoising loop over an accelerated denoiser; over a plain one it does nothing.
+    """A hand-written denoising loop over an accelerated denoiser; over a plain denoiser it does nothing.
 
-    Call `begin_step(i)` on what it yields before the denoiser calls of step i; each call after it is the next
-    guidance branch of that step, in the same order at every step.
+    Call `begin_step(i)` on what it yields once for each step, before the denoiser calls of step i; each call after it is
+    the next guidance branch of that step, in the same order at every step. Samples that are denoised one after another
+    within a step count as branches, too: up to eight calls in a step can be reused.
 
         with torch.no_grad(), denoising_run(net, 50) as run:
             for i, t in enumerate(timesteps):
@@ -101,7 +103,7 @@ def denoising_run(
                 v = net(x, t)
 
     Args:
-        module: the denoiser.
+        module: the denoiser; of a pipeline pass its denoiser (`pipe.transformer`, `pipe.unet`).
         num_steps: how many model evaluations the loop has (one tick each).
         sigmas: noise level at each tick, `num_steps` numbers or a 1-D tensor; needed by predictors and schedules
             that live on the noise axis, which otherwise use the tick. Without a noise scheduler, levels of at most 1 are
@@ -110,18 +112,12 @@ def denoising_run(
             where none are given, and it tells what the denoiser predicts: a predicted noise is extrapolated as a velocity.
 
     Raises:
-        ValueError: fewer `sigmas` than steps, no step at all, or another number of timesteps.
+        TargetError: (a ValueError) `module` is no denoiser, `num_steps` no whole number above 0 or not the number of
+            timesteps, or `sigmas` are not finite or fewer than steps.
     """
-    if noise_scheduler is not None and len(noise_scheduler.timesteps) != num_steps:
-        raise TargetError(
-            f"the noise scheduler has {len(noise_scheduler.timesteps)} timesteps, and num_steps is {num_steps}: call its "
-            "set_timesteps first, and count model evaluations."
-        )
-    if num_steps < 1 or (sigmas is not None and len(sigmas) < num_steps):
-        raise TargetError(
-            f"denoising_run needs at least one step and a sigma for each; got {num_steps} steps."
-        )
-    levels = levels_of_loop(noise_scheduler, sigmas)
+    check_denoiser(module)
+    num_steps = number_of_steps(num_steps, noise_scheduler)
+    levels = noise_levels(sigmas, num_steps, noise_scheduler)
     attachment = diffusion_attachment_of(module)
     plain = uncompiled(module)
     if attachment is None and len(users_of(plain)) > 1:
@@ -133,12 +129,12 @@ def denoising_run(
             "max_cache_bytes= bounds pipeline calls only: leave it out, and choose cache_dtype= with plan()."
         )
     if attachment is None or is_paused(module, plain):
-        with entered(LoopScope(None, {}, num_steps)) as scope:
+        with entered(LoopScope(None, {}, num_steps, levels)) as scope:
             yield scope
         return
     attachment.swapped.update(_swap_in({"denoiser": module}, attachment.config))
     scope = LoopScope(attachment.config, {"denoiser": plain}, num_steps, levels, noise_scheduler)
-    with attachment.recording(scope), entered(scope):
+    with attachment.recording(module, scope), entered(scope):
         yield scope
 
 
@@ -156,7 +152,8 @@ def _pipeline_members(base: type) -> dict[str, Any]:
         scope = PipelineScope(chosen.config, denoisers, self, noise_schedulers)
         scope.notes = chosen.notes
         args, kwargs = hidden_from_callbacks(forward, args, kwargs, _no_scope)
-        with swapped(noise_schedulers, noise_scheduler_members), attachment.recording(scope), entered(scope):
+        recording = attachment.recording(self, scope)
+        with swapped(noise_schedulers, noise_scheduler_members), recording, entered(scope):
             return forward(*args, **kwargs)
 
     return {"__call__": __call__}

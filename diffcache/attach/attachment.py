@@ -1,8 +1,9 @@
 """What is attached to a pipeline or a denoiser: its method, and the records of its last call."""
 
+import logging
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch import nn
@@ -11,8 +12,9 @@ from diffcache.config import CacheConfig
 from diffcache.engine.scopes import Scope
 from diffcache.hooks.attachments import Attachment, attachment_of
 from diffcache.host.compiled import uncompiled
-from diffcache.reports.records import RunRecord
 from diffcache.reports.run_report import RunReport
+
+logger = logging.getLogger("diffcache")
 
 
 @dataclass(frozen=True)
@@ -45,30 +47,46 @@ class DiffusionAttachment(Attachment):
 
     Attributes:
         config: its method.
-        records: of its last call.
+        last: the report of the target's last call, which names the method that ran; None before the first.
         chooser: chooses the config for each call, such as one within a bound on memory; None: `config` for all of them.
         components: the pipeline's denoisers that it is attached to; None for all.
+        warned: it was logged what reuse costs where the noise scheduler adds fresh noise.
     """
 
     config: CacheConfig
-    records: list[RunRecord] = field(default_factory=list)
+    last: RunReport | None = None
     chooser: Chooser | None = None
     components: Collection[str] | None = None
+    warned: bool = False
 
     def report(self) -> RunReport:
-        return RunReport(self.config.name, self.config.options(), self.records)
+        last = self.last or RunReport(self.config.name, self.config.options(), [])
+        return RunReport(last.method, last.options, last.records)
 
     def config_for(self, pipeline: Any, call: Mapping[str, Any]) -> CallConfig:
         """The config for a call of the pipeline with these arguments."""
         return CallConfig(self.config) if self.chooser is None else self.chooser.config_for(pipeline, call)
 
     @contextmanager
-    def recording(self, scope: Scope) -> Iterator[None]:
-        """The scope's records become the attachment's when it is left, however that happens."""
+    def recording(self, target: object, scope: Scope) -> Iterator[None]:
+        """A call of the target: when it is left, however that happens, its report is the target's last one.
+
+        It names this attachment's method, also where a callback has attached another method meanwhile.
+        """
         try:
             yield
         finally:
-            self.records = scope.records
+            self.last = RunReport(self.config.name, self.config.options(), scope.records)
+            if self.last.cost_of_noise is not None and not self.warned:
+                self.warned = True
+                logger.warning("%s.", self.last.cost_of_noise)
+            now = diffusion_attachment_of(target)
+            if now is not None and now is not self:
+                for record in scope.records[-1:]:
+                    record.notes.append(
+                        f"{now.config.name} was attached during this call: it runs from the next one on"
+                    )
+                now.last = self.last
 
 
 def key_of(target: object) -> object:

@@ -76,11 +76,15 @@ def noise_scheduler_members(base: type) -> dict[str, Any]:
 
 
 def _outside(module: nn.Module, scope: Scope | None) -> None:
-    """Says once of a denoiser that belongs to an accelerated target that nothing can be reused here."""
+    """Says once of a denoiser that belongs to an accelerated target that nothing is reused here.
+
+    It may be meant so: a plain pipeline that shares the denoiser runs as it is.
+    """
     plain = uncompiled(module)
     if scope is None and plain not in _strangers and not PAUSED.get() and users_of(plain):
         _strangers.add(plain)
         logger.warning(
-            "%s was called outside an accelerated pipeline's call and outside denoising_run: it computes in full.",
+            "%s computes in full outside accelerated pipelines and denoising_run: to reuse there as well, accelerate the "
+            "pipeline that calls it, or put your own loop into denoising_run.",
             type(module).__name__,
         )

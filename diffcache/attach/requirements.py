@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from torch import nn
 
 from diffcache.config import CacheConfig, RunFacts
+from diffcache.discovery.missing_sites import missing_site, names_of_sites
 from diffcache.discovery.site_names import is_inside, units_for
 from diffcache.discovery.units import block_counts
 from diffcache.host.compiled import compiled_above, is_compiled, uncompiled
@@ -26,7 +27,8 @@ def units_of(denoisers: Mapping[str, nn.Module], config: CacheConfig) -> list[nn
 
     Raises:
         ConfigError: hindsight is asked for, and the method has sites inside a denoiser.
-        TargetError: it has sites inside a denoiser that is compiled or fully sharded, or inside a part that is compiled.
+        TargetError: it has sites that a denoiser does not have, or sites inside a denoiser that is compiled or fully
+            sharded, or inside a part that is compiled.
     """
     found: list[nn.Module] = []
     for name, module in denoisers.items():
@@ -52,6 +54,9 @@ def _visible(kind: str, module: nn.Module, sites: tuple[str, ...]) -> dict[str, 
         raise TargetError(
             f"{kind} is fully sharded (FSDP), so that {named} inside it cannot be cached: cache the whole model."
         )
+    missing = missing_site(plain, sites)
+    if missing is not None:
+        raise TargetError(f"{kind} has no site {missing!r}: choose among {names_of_sites(plain)}.")
     units = units_for(plain, sites)
     hiding = compiled_above(plain, units)
     if hiding is not None:

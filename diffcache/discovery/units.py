@@ -25,6 +25,17 @@ def block_counts(denoiser: nn.Module) -> dict[str, int]:
     return dict(Counter(path.rpartition(".")[0] for path in blocks_of(denoiser) if is_list_member(path)))
 
 
+def is_flat(denoiser: nn.Module) -> bool:
+    """Whether the blocks of each list are alike, but for one at most, and hold no lists of layers: no UNet is like that."""
+    lists: dict[str, list[nn.Module]] = {}
+    for path, block in blocks_of(denoiser).items():
+        if is_list_member(path):
+            lists.setdefault(path.rpartition(".")[0], []).append(block)
+    blocks = [block for members in lists.values() for block in members]
+    layered = any(_is_block_list(child) for block in blocks for child in block.children())
+    return not layered and all(map(_are_alike, lists.values()))
+
+
 def layers_of_blocks(denoiser: nn.Module) -> dict[str, nn.Module]:
     """The members of lists inside blocks, by path: the resnets, attentions and samplers of a UNet's blocks."""
     return {
@@ -87,6 +98,16 @@ def is_attention_or_projection(module: nn.Module) -> bool:
 def is_list_member(path: str) -> bool:
     """Whether the module at `path` is a member of a list."""
     return path.rsplit(".", 1)[-1].isdigit()
+
+
+def _are_alike(blocks: list[nn.Module]) -> bool:
+    """Whether the blocks have parameters of the same names and shapes; one of three or more may differ (SD3's last)."""
+    shapes = Counter(
+        (type(block), tuple((name, tuple(p.shape)) for name, p in block.named_parameters()))
+        for block in blocks
+    )
+    most = max(shapes.values())
+    return most == len(blocks) or most == len(blocks) - 1 >= 2
 
 
 def _sub_layers_of(block: nn.Module) -> dict[str, nn.Module]:

@@ -32,6 +32,7 @@ GRADIENTS = "gradients enabled: run the loop under torch.no_grad()"
 TRAINING = "training mode: call .eval() on the denoiser"
 TOO_MANY_CALLS = "steps not observed: the noise scheduler was not stepped between calls"
 SEVERAL_SAMPLES = "steps not observed: several samples are stepped one after another at the same timestep"
+BEGUN_AGAIN = "a step was begun again after a call in it: call begin_step once for each step, before the calls of all passes and samples"
 NO_LATENT = "no floating tensor among the denoiser's arguments"
 OTHER_BATCH = "per_sample: not the leading branch's batch size"
 
@@ -45,7 +46,8 @@ class Progress:
         tick: the current tick.
         called: a denoiser has been called in this tick.
         over: all ticks are done: a further call belongs to another run.
-        lost: several samples are stepped one after another at each step (panoramas): ticks cannot be told apart.
+        lost: several samples are stepped one after another at each step (panoramas), or a step of a hand-written loop was
+            begun again: ticks cannot be told apart, and everything is computed.
         by_order: guidance passes are told apart by their order inside the tick (hand-written loops).
     """
 
@@ -212,7 +214,7 @@ class Engine:
         if self.branches.calls >= MAX_BRANCHES:
             return TOO_MANY_CALLS
         if self.progress.lost:
-            return SEVERAL_SAMPLES
+            return BEGUN_AGAIN if self.progress.by_order else SEVERAL_SAMPLES
         if not asked.call.latents:
             return NO_LATENT
         if self.choices.per_sample and self.decider.follows(self.progress.tick):

@@ -110,6 +110,7 @@ class Run:
     def begin_tick(self, tick: int) -> None:
         """A hand-written loop says that this tick begins."""
         self.progress.tick = tick
+        self.progress.called = False
         self.record.observed = True
 
     def end_tick(self) -> None:

@@ -1,4 +1,4 @@
-"""Scopes: what is between the start and the end of a pipeline call, or of a hand-written loop.
+"""Scopes: what is between the start and the end of a pipeline call, or of a hand-written loop (`LoopScope`).
 
 A context-local variable holds the innermost scope, so threads and nested calls do not see each other's.
 """
@@ -17,13 +17,14 @@ from diffcache.engine.runs import MakeEngine, Run, served_by_identity
 from diffcache.host.call import Call
 from diffcache.host.compiled import uncompiled
 from diffcache.host.components import guidance_of
+from diffcache.noise_schedulers.fresh_noise import adds_fresh_noise
 from diffcache.noise_schedulers.influence import Influence
-from diffcache.noise_schedulers.levels import Level, levels_of
-from diffcache.noise_schedulers.quirks import adds_noise, index_in_list, sigmas_of
+from diffcache.noise_schedulers.levels import levels_of
+from diffcache.noise_schedulers.quirks import index_in_list, noise_option, sigmas_of, without_noise
 from diffcache.noise_schedulers.respacing import respace
 from diffcache.noise_schedulers.timetable import Timetable, timetable_of
+from diffcache.reports.fresh_noise import FreshNoise
 from diffcache.reports.records import RunRecord
-from diffcache.schedulers.errors import DiffcacheError
 
 Forward = Callable[..., Any]
 
@@ -58,6 +59,12 @@ def entered(scope: ScopeT) -> Iterator[ScopeT]:
         if scope is not None:
             scope.close()
         _scopes.set(_without(scope))
+
+
+def bring_to_front(scope: "Scope") -> None:
+    """Makes a scope the innermost one, if it was entered: of loops that take turns in one thread, this one goes on."""
+    if scope in _scopes.get():
+        _scopes.set((*_without(scope), scope))
 
 
 def _without(scope: "Scope | None") -> tuple["Scope | None", ...]:
@@ -101,6 +108,7 @@ class Scope:
         self.make_engine = make_engine
         self.context: str | None = None
         self.influence: Influence | None = None
+        self.fresh_noise: FreshNoise | None = None
         self.run: Run | None = None
         self.records: list[RunRecord] = []
         self.notes: Sequence[str] = ()
@@ -148,14 +156,21 @@ class Scope:
         """Another loop begins."""
         self.end_run()
         self.run = Run(timetable, self.make_engine, by_order=by_order, notes=self.notes)
+        self.run.record.fresh_noise = self.fresh_noise
         self.records.append(self.run.record)
         return self.run
 
-    def _measure_influence(self, noise_scheduler: Any) -> None:
+    def _look_at(self, noise_scheduler: Any) -> None:
         """A loop is about to begin over this noise scheduler's timesteps; None where it is unknown."""
-        if noise_scheduler is not None and self.config is not None and self.config.hindsight:
-            outputs = [level.output for level in levels_of(noise_scheduler)]
-            self.influence = Influence(noise_scheduler, outputs)
+        if noise_scheduler is None or self.config is None:
+            return
+        if self.config.hindsight:
+            self.influence = Influence(
+                noise_scheduler, [level.output for level in levels_of(noise_scheduler)]
+            )
+        noisy = adds_fresh_noise(noise_scheduler)
+        name = type(noise_scheduler).__name__
+        self.fresh_noise = FreshNoise(name, without_noise(noise_scheduler)) if noisy else None
 
 
 class PipelineScope(Scope):
@@ -198,17 +213,17 @@ class PipelineScope(Scope):
         levels = self.config.respaced(nominal) if self.config is not None and nominal is not None else None
         if levels is not None:
             respace(noise_scheduler, levels)
-        self._measure_influence(noise_scheduler)
+        self._look_at(noise_scheduler)
         if self.run is not None and (self.run.tick or self.run.progress.called):
             self.end_run()
 
     def stepped(self, noise_scheduler: object, timestep: object, options: Mapping[str, Any]) -> None:
         """A noise scheduler has stepped, and was given these options."""
-        if adds_noise(options) and self.influence is not None:
-            why = f"{type(noise_scheduler).__name__} was told to add noise at its steps"
-            self.influence.forget(why)
-            if self.run is not None:
-                self.run.timetable.forget_influence(why)
+        option = noise_option(noise_scheduler, options)
+        if option is not None:
+            self._noise_was_asked_for(
+                f"{type(noise_scheduler).__name__} with {option} above 0", f"{option}=0"
+            )
         if self.run is None:
             return
         if noise_scheduler is self.active and self.run.progress.called:
@@ -235,6 +250,14 @@ class PipelineScope(Scope):
             run.progress.timetable.begins_at(index - run.progress.tick)
         return run
 
+    def _noise_was_asked_for(self, source: str, instead: str) -> None:
+        """An option of its `step` makes the noise scheduler add noise."""
+        if self.influence is not None and self.influence.obstacle is None:
+            self.influence.forget(f"{source} adds noise at its steps")
+        if self.run is not None and self.run.record.fresh_noise is None:
+            self.run.timetable.forget_influence(f"{source} adds noise at its steps")
+            self.run.record.fresh_noise = FreshNoise(source, instead)
+
     def close(self) -> None:
         super().close()
         self.pipeline, self.active, self.noise_schedulers = None, None, []
@@ -252,61 +275,3 @@ class PipelineScope(Scope):
         self._last_index = None
         ticks = getattr(self.pipeline, "num_timesteps", None)
         return self.begin_run(timetable_of(self.active, ticks, self.influence), by_order=False)
-
-
-class LoopScope(Scope):
-    """One hand-written loop (`denoising_run`): each call after `begin_step` is the next branch of that tick.
-
-    Args:
-        config, denoisers, make_engine: as for `Scope`.
-        num_steps: how many ticks it has.
-        levels: what is known of each; empty where nothing is.
-        noise_scheduler: that the loop steps with; None where unknown.
-    """
-
-    hides = False
-
-    def __init__(
-        self,
-        config: CacheConfig | None,
-        denoisers: Mapping[str, nn.Module],
-        num_steps: int,
-        levels: Sequence[Level] = (),
-        noise_scheduler: Any = None,
-        *,
-        make_engine: MakeEngine = Engine,
-    ) -> None:
-        super().__init__(config, denoisers, make_engine=make_engine)
-        self._measure_influence(noise_scheduler)
-        self.num_steps = num_steps
-        self.levels = levels
-        self._called_before_begin = False
-
-    def begin_step(self, i: int) -> None:
-        """Step `i` (0 to num_steps - 1) begins; going back begins another run.
-
-        Raises:
-            ValueError: `i` is not a step of this loop.
-        """
-        if not 0 <= i < self.num_steps:
-            raise DiffcacheError(
-                f"begin_step({i}): this run has steps 0 to {self.num_steps - 1}; set num_steps."
-            )
-        begun = self.run is not None and self.run.tick < i
-        run = self.run if begun else None
-        if run is None:
-            timetable = Timetable(self.num_steps, self.levels, influence=self.influence)
-            run = self.begin_run(timetable, by_order=True)
-        if self in _scopes.get():  # loops that take turns in one thread: this one goes on now
-            _scopes.set((*_without(self), self))
-        run.begin_tick(i)
-
-    def run_of(self, call: Call) -> Run | None:
-        if self.run is None:
-            self._called_before_begin = True
-        return self.run
-
-    def close(self) -> None:
-        if self._called_before_begin and not self.records:
-            self.records.append(RunRecord())
-        super().close()

@@ -1,7 +1,7 @@
 """Which parts of the target of `accelerate` are denoisers, and which are noise schedulers."""
 
 import inspect
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any, TypeGuard
 
 from torch import nn
@@ -39,16 +39,18 @@ def denoisers_of(target: Any, components: Collection[str] | None = None) -> dict
             named here. None: all denoisers.
 
     Raises:
-        TargetError: the target is neither a pipeline nor a module, or a pipeline that has no denoiser, or none of that
+        TargetError: the target is neither a pipeline nor a denoiser, or a pipeline that has no denoiser, or none of that
             name.
     """
     if isinstance(target, nn.Module):
         if components is not None:
             raise TargetError("components= names parts of a pipeline: leave it out for a single denoiser.")
+        refuse_no_denoiser(target, "a Diffusers pipeline, a denoiser or a masked-diffusion language model")
         return {"denoiser": target}
     if not is_pipeline(target):
+        what = f"the class {target.__name__}" if isinstance(target, type) else f"a {type(target).__name__}"
         raise TargetError(
-            f"cannot accelerate a {type(target).__name__}: pass a Diffusers pipeline, or a denoiser (torch.nn.Module)."
+            f"cannot accelerate {what}: pass a Diffusers pipeline, or a denoiser (torch.nn.Module)."
         )
     parts = components_of(target)
     if components is not None:
@@ -60,6 +62,16 @@ def denoisers_of(target: Any, components: Collection[str] | None = None) -> dict
             "load its components first, or pass the denoiser itself."
         )
     return found
+
+
+def refuse_no_denoiser(module: nn.Module, instead: str) -> None:
+    """Raises TargetError where a module cannot be a denoiser, and says what to pass `instead`; in doubt it is a denoiser."""
+    why = _why_no_denoiser(uncompiled(module))
+    if why is not None:
+        raise TargetError(
+            f"{type(uncompiled(module)).__name__} is no denoiser, whose forward takes the noisy sample and the time "
+            f"({why}): pass {instead}."
+        )
 
 
 def noise_schedulers_of(pipeline: Any) -> list[Any]:
@@ -89,7 +101,8 @@ def is_control_network(network: nn.Module) -> bool:
 
 def _named(pipeline: Any, usable: dict[str, nn.Module], components: Collection[str]) -> dict[str, nn.Module]:
     """The components of these names, among those that run at each step (`usable`)."""
-    unknown = [name for name in components if name not in usable]
+    known = isinstance(components, Collection) and not isinstance(components, str)
+    unknown = not known or [name for name in components if name not in usable]
     if unknown or not components:
         raise TargetError(
             f"components={components!r} of {type(pipeline).__name__}: pass a tuple of names among {sorted(usable)}."
@@ -102,8 +115,30 @@ def _takes_time(part: Any) -> TypeGuard[nn.Module]:
     if not isinstance(part, nn.Module) or hasattr(part, "decode"):
         return False
     cls = type(uncompiled(part))
-    names = inspect.signature(cls.forward).parameters
-    return "Autoencoder" not in cls.__name__ and any("timestep" in name or name in TIMES for name in names)
+    return "Autoencoder" not in cls.__name__ and _names_time(inspect.signature(cls.forward).parameters)
+
+
+def _names_time(names: Iterable[str]) -> bool:
+    """Whether an argument has the name of a time."""
+    return any("timestep" in name or name in TIMES for name in names)
+
+
+def _why_no_denoiser(module: nn.Module) -> str | None:
+    """Why a module is certainly no denoiser; None where it may be one."""
+    forward = module.__dict__.get("forward", type(module).forward)
+    if forward is nn.Module.forward:
+        return "it has no forward"
+    parameters = inspect.signature(type(module).forward).parameters
+    if _names_time(parameters):
+        return None
+    if hasattr(module, "decode"):
+        return "it is an autoencoder: it has decode()"
+    main = getattr(module, "main_input_name", None)  # every model of Transformers has one
+    if main in parameters:
+        return f"its forward takes {main}, and no time"
+    takes_any = any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters.values())
+    inputs = [p for p in list(parameters.values())[1:] if not isinstance(p.default, bool)]
+    return None if takes_any or len(inputs) > 1 else "its forward takes one input, and no time"
 
 
 def _has_foreign_hook(module: nn.Module) -> bool:

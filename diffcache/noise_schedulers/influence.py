@@ -79,7 +79,7 @@ class Influence:
         before = torch.get_rng_state()
         found: list[float] = []
         try:
-            found = _impulse_responses(_copied(noise_scheduler), outputs)
+            found = _impulse_responses(copied_to_cpu(noise_scheduler), outputs)
         except Exception as error:  # noqa: BLE001 - somebody else's step may ask for anything; the report says so
             self.obstacle = f"{name} cannot be tried out ({type(error).__name__}: {error})"
         if torch.equal(before, torch.get_rng_state()):
@@ -113,7 +113,7 @@ def _amplified(influences: Sequence[float], outputs: Sequence[Parametrisation] |
     ]
 
 
-def _copied(noise_scheduler: Any) -> Any:
+def copied_to_cpu(noise_scheduler: Any) -> Any:
     """A copy whose tensors are on the CPU, so that no step waits for a device."""
     copied = copy.deepcopy(noise_scheduler)
     for name, value in vars(copied).items():

@@ -1,7 +1,9 @@
 """What we know of particular noise schedulers. One that needs a special case gets it here, and nowhere else."""
 
+import inspect
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,10 +15,47 @@ from diffcache.schedulers.errors import ScheduleError
 NOISE_OPTIONS = ("eta", "s_churn")
 """Options of `step` that make a noise scheduler add noise, unless they are 0."""
 
+WITHOUT_NOISE = {
+    "CosineDPMSolverMultistepScheduler": "EDMDPMSolverMultistepScheduler",
+    "DDPMParallelScheduler": "DDIMParallelScheduler",
+    "DDPMScheduler": "DDIMScheduler",
+    "DPMSolverSDEScheduler": "DPMSolverMultistepScheduler",
+    "EulerAncestralDiscreteScheduler": "EulerDiscreteScheduler",
+    "FlowMatchLCMScheduler": "FlowMatchEulerDiscreteScheduler",
+    "KDPM2AncestralDiscreteScheduler": "KDPM2DiscreteScheduler",
+    "LCMScheduler": "TCDScheduler with eta=0",
+    "LTXEulerAncestralRFScheduler": "FlowMatchEulerDiscreteScheduler",
+    "SASolverScheduler": "UniPCMultistepScheduler",
+}
+"""Noise schedulers that add fresh noise at their steps, and a deterministic one of the same family."""
 
-def adds_noise(step_options: Mapping[str, Any]) -> bool:
-    """Whether a `step` with these keyword arguments adds noise because of them."""
-    return any(step_options.get(option) for option in NOISE_OPTIONS)
+
+def noise_option(noise_scheduler: Any, step_options: Mapping[str, Any]) -> str | None:
+    """The option because of which a `step` with these keyword arguments adds noise; None where it adds none."""
+    values = {**_noise_by_default(type(noise_scheduler).step), **step_options}
+    return next((option for option in NOISE_OPTIONS if values.get(option)), None)
+
+
+def without_noise(noise_scheduler: Any) -> str:
+    """What to use instead of a noise scheduler that adds fresh noise at its steps."""
+    config = getattr(noise_scheduler, "config", {})
+    algorithm = str(config.get("algorithm_type"))
+    if algorithm.startswith("sde-"):
+        return f'algorithm_type="{algorithm.removeprefix("sde-")}"'
+    if config.get("stochastic_sampling"):
+        return "stochastic_sampling=False"
+    return WITHOUT_NOISE.get(type(noise_scheduler).__name__, "a deterministic one, such as DDIMScheduler")
+
+
+@cache
+def _noise_by_default(step: Callable[..., Any]) -> dict[str, float]:
+    """The options that make a `step` add noise where they are not given, and their defaults (TCD: eta 0.3)."""
+    parameters = inspect.signature(step).parameters
+    return {name: parameters[name].default for name in NOISE_OPTIONS if _is_on(parameters.get(name))}
+
+
+def _is_on(parameter: inspect.Parameter | None) -> bool:
+    return parameter is not None and isinstance(parameter.default, (int, float)) and parameter.default > 0
 
 
 def limits_samples(noise_scheduler: Any) -> str | None:
@@ -84,8 +123,14 @@ def model_input(noise_scheduler: Any, sample: Tensor, time: Tensor) -> Tensor:
 
 
 def next_sample(noise_scheduler: Any, output: Tensor, time: Tensor, sample: Tensor) -> Tensor:
-    """The sample after one step, fp64. The class's `step` is called, because the instance's may be wrapped by somebody."""
-    stepped: Tensor = type(noise_scheduler).step(noise_scheduler, output, time, sample)[0]
+    """The sample after one step, fp64, without the noise that options ask for.
+
+    The class's `step` is called, because the instance's may be wrapped by somebody.
+    """
+    cls = type(noise_scheduler)
+    stepped: Tensor = cls.step(
+        noise_scheduler, output, time, sample, **dict.fromkeys(_noise_by_default(cls.step), 0.0)
+    )[0]
     return stepped.double()
 
 

@@ -13,9 +13,10 @@ from diffcache.attach.requirements import units_of
 from diffcache.config import CacheConfig
 from diffcache.engine.choices import Choices
 from diffcache.engine.engine import Progress
+from diffcache.engine.loop_scope import LoopScope
 from diffcache.engine.observers import NOBODY, observed
 from diffcache.engine.runs import Run
-from diffcache.engine.scopes import LoopScope, PipelineScope, Scope, entered
+from diffcache.engine.scopes import PipelineScope, Scope, entered
 from diffcache.hooks.class_swap import base_class, swapped
 from diffcache.hooks.watcher import unit_members
 from diffcache.host.compiled import each_uncompiled

@@ -1,12 +1,17 @@
 """DeepCache (arXiv 2312.00858): run a UNet's outer layers, and reuse what comes from below."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from torch import nn
+
 from diffcache.config import CacheConfig, RunFacts
+from diffcache.discovery.units import is_flat
 from diffcache.method_config import method
 from diffcache.schedulers.base import CacheScheduler
+from diffcache.schedulers.errors import TargetError
 from diffcache.schedulers.interval import Interval
 from diffcache.schedulers.ticks import Ticks
 
@@ -42,6 +47,14 @@ class DeepCacheConfig(CacheConfig):
         self._check("center", 0, whole=True)
         self._check("power", 1)
         self._choose("spacing", "uniform", "power")
+
+    def check(self, denoisers: Mapping[str, nn.Module]) -> None:
+        flat = next((type(module).__name__ for module in denoisers.values() if is_flat(module)), None)
+        if flat is not None:
+            raise TargetError(
+                f"{flat} cannot be cached at 'depth {self.depth}': deepcache is for UNets, whose blocks differ; "
+                'choose another method, or uniform with site="depth 1" if skip connections join its blocks.'
+            )
 
     def sites(self, run: RunFacts) -> tuple[str, ...]:
         return (f"depth {self.depth}",)

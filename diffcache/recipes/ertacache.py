@@ -1,11 +1,14 @@
 """ERTACache (arXiv 2508.21091): an offline schedule, respaced noise levels, and an affine repair of what is reused."""
 
 from dataclasses import dataclass
+from pathlib import Path
+from types import NoneType
 from typing import ClassVar
 
 from diffcache.config import CacheConfig, RunFacts
 from diffcache.method_config import method
 from diffcache.recipes.replay import ReplayConfig
+from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.interval import Interval
 from diffcache.schedulers.schedule import Schedule
 
@@ -28,7 +31,7 @@ class ERTACacheConfig(CacheConfig):
 
     name: ClassVar[str] = "ertacache"
 
-    calibration: str | None = None
+    calibration: str | Path | None = None
     rectify: bool = True
     respace: bool = True
     interval: int = 2
@@ -36,6 +39,12 @@ class ERTACacheConfig(CacheConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check("interval", 1, whole=True)
+        if isinstance(self.calibration, Path):
+            object.__setattr__(self, "calibration", str(self.calibration))
+        if not isinstance(self.calibration, (str, NoneType)):
+            raise ConfigError(
+                f"ertacache: calibration must be the folder or hub id of a schedule, not {self.calibration!r}."
+            )
         self._choose("rectify", True, False)
         self._choose("respace", True, False)
 

@@ -47,7 +47,7 @@ class FasterCacheConfig(CacheConfig):
         for option in ("weight", "low_boost", "high_boost"):
             self._check(option, 0)
         for option in ("window", "guidance_window"):
-            self._check_numbers(option, 2)
+            self._check_window(option)
 
     def sites(self, run: RunFacts) -> tuple[str, ...]:
         return ("attention",)

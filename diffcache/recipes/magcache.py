@@ -6,6 +6,7 @@ from typing import ClassVar, Literal, NamedTuple
 from diffcache.config import CacheConfig, RunFacts
 from diffcache.method_config import method
 from diffcache.prediction.predictors import Hold, Predictor, Scaled
+from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.magnitude import Magnitude, resampled
 
 
@@ -68,6 +69,8 @@ class MagCacheConfig(CacheConfig):
         super().__post_init__()
         self._check("threshold", 0)
         self._check_numbers("ratios")
+        if self.ratios is not None and min(self.ratios) <= 0:
+            raise ConfigError(f"magcache: ratios must be a tuple of numbers above 0, not {self.ratios!r}.")
         self._choose("predictor", "hold", "scaled")
 
     def sites(self, run: RunFacts) -> tuple[str, ...]:

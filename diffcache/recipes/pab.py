@@ -38,7 +38,7 @@ class PABConfig(CacheConfig):
         super().__post_init__()
         for option in ("interval", "temporal_interval", "cross_interval"):
             self._check(option, 1, whole=True)
-        self._check_numbers("window", 2)
+        self._check_window("window")
 
     def sites(self, run: RunFacts) -> tuple[str, ...]:
         return ("attention",)

@@ -56,6 +56,9 @@ class ProfilingDiTConfig(CacheConfig):
         super().__post_init__()
         self._check("interval", 1, whole=True)
         self._check("shrink_to", 1, whole=True)
+        named = isinstance(self.blocks, (list, tuple)) and all(isinstance(site, str) for site in self.blocks)
+        if self.blocks is not None and not (named and self.blocks):
+            raise ConfigError(f"profilingdit: blocks must be a tuple of sites' names, not {self.blocks!r}.")
         if self.shrink_to is not None and (self.interval or 6) < self.shrink_to:
             raise ConfigError(f"profilingdit: shrink_to must be at most interval, not {self.shrink_to!r}.")
 

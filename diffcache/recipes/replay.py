@@ -9,7 +9,8 @@ from typing import Any, ClassVar, NoReturn, get_args
 from torch import Tensor, nn
 
 from diffcache.config import GUIDANCE, Boost, CacheConfig, GuidanceRule, RunFacts
-from diffcache.discovery.site_names import is_inside, units_for
+from diffcache.discovery.missing_sites import missing_site
+from diffcache.discovery.site_names import is_inside
 from diffcache.host.identity import model_of
 from diffcache.prediction.correctors import GAIN, SHIFT, WEIGHTS, Affine, Corrector, Repair, coefficient_name
 from diffcache.prediction.predictors import Predictor, predictor_from
@@ -189,12 +190,9 @@ class ReplayConfig(CacheConfig):
         """Refuses sites that a denoiser, of this name, does not have."""
         facts = RunFacts(type(denoiser).__name__, denoiser=name)
         sites = self.sites(facts)
-        known = units_for(denoiser, sites)
-        for site in sites if is_inside(sites) else ():
-            for unit in site.split(".."):
-                is_missing = "." in unit and unit.split("#")[0] not in known
-                if is_missing or ("." not in unit and unit != "stack" and not unit.startswith("depth ")):
-                    raise ScheduleError(f"table.{name}.{site}: {facts.denoiser_class} has no such site.")
+        missing = missing_site(denoiser, sites) if is_inside(sites) else None
+        if missing is not None:
+            raise ScheduleError(f"table.{name}.{missing}: {facts.denoiser_class} has no such site.")
 
     def _for_run(self, run: RunFacts) -> Schedule:
         """The schedule, resampled for the run where that is needed and was asked for."""

@@ -7,6 +7,7 @@ from diffcache.config import CacheConfig, RunFacts
 from diffcache.method_config import method
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.by_site import BySite
+from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.interval import Interval
 from diffcache.schedulers.steps import Step
 from diffcache.schedulers.ticks import Ticks
@@ -36,6 +37,8 @@ class TGATEConfig(CacheConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check("gate", 0)
+        if self.gate > 1:
+            raise ConfigError(f"tgate: gate must be a share of the run between 0 and 1, not {self.gate!r}.")
         self._check("interval", 1, whole=True)
 
     def sites(self, run: RunFacts) -> tuple[str, ...]:

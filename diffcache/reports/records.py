@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from diffcache.reports.fresh_noise import FreshNoise
 from diffcache.schedulers.schedule import Model
 from diffcache.schedulers.steps import Decision, Step, Verdict
 
@@ -68,6 +69,7 @@ class RunRecord:
         models: class and configuration hash of each denoiser.
         quantization: the weight formats of each quantised denoiser.
         noise_scheduler: its class name; None in a hand-written loop.
+        fresh_noise: the noise scheduler added noise at its steps; None where it did not.
         predictor: description of the predictor.
         notes: what the user should know: what was done to keep to `max_cache_bytes`, why there is no hindsight.
         errors: (tick, last computed tick before it, errors) for computed ticks of the leading branch, where the whole
@@ -84,6 +86,7 @@ class RunRecord:
     models: dict[str, Model] = field(default_factory=dict)
     quantization: dict[str, str] = field(default_factory=dict)
     noise_scheduler: str | None = None
+    fresh_noise: FreshNoise | None = None
     predictor: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     errors: list[tuple[int, int, dict[str, float]]] = field(default_factory=list)
@@ -119,7 +122,13 @@ class RunRecord:
         """The public attributes and the calls, as JSON can hold them."""
         public = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
         models = {name: asdict(model) for name, model in self.models.items()}
-        return {**public, "models": models, "calls": [asdict(call) for call in self.calls]}
+        noise = None if self.fresh_noise is None else asdict(self.fresh_noise)
+        return {
+            **public,
+            "models": models,
+            "fresh_noise": noise,
+            "calls": [asdict(call) for call in self.calls],
+        }
 
     def hold(self, denoiser: str, tensors: Iterable[Tensor], stored: int, *, on_host: bool) -> None:
         """Records how many bytes are held for a denoiser now.

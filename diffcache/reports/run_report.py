@@ -125,8 +125,8 @@ class RunReport:
     def notes(self) -> list[str]:
         """What the user should know.
 
-        It tells that nothing was reused, and why; that steps could not be observed; why there was no hindsight; what was
-        done to keep to `max_cache_bytes`.
+        It tells that nothing was reused, and why; that steps could not be observed; why there was no hindsight; what
+        reuse costs where the noise scheduler adds fresh noise; what was done to keep to `max_cache_bytes`.
         """
         if not self.records:
             return ["no run yet"]
@@ -136,7 +136,19 @@ class RunReport:
             return [f"nothing was reused: {NOT_OBSERVED}"]
         unused = all(call.computed == 1 for call in self.calls)
         noted = dict.fromkeys(note for record in self.records for note in record.notes)
-        return [*([f"nothing was reused: {self._why_nothing_was_reused()}"] if unused else []), *noted]
+        if unused:
+            return [f"nothing was reused: {self._why_nothing_was_reused()}", *noted]
+        return [*([] if self.cost_of_noise is None else [self.cost_of_noise]), *noted]
+
+    @property
+    def cost_of_noise(self) -> str | None:
+        """What reuse costs where the noise scheduler adds fresh noise at its steps; None where nothing was reused so."""
+        costs = (
+            record.fresh_noise.cost
+            for record in self.records
+            if record.fresh_noise is not None and any(call.computed < 1 for call in record.calls)
+        )
+        return next(costs, None)
 
     def summary(self) -> str:
         """A few lines to read."""
@@ -245,12 +257,16 @@ class RunReport:
 
     def _why_nothing_was_reused(self) -> str:
         threshold = self.options.get("threshold")
-        asked = (
-            "the method asked for it"
-            if threshold is None
-            else f"threshold={threshold} allows no reuse here: raise it"
-        )
+        noise = next((record.fresh_noise for record in self.records if record.fresh_noise is not None), None)
+        if noise is not None and "threshold" in self.options:
+            asked = noise.advice
+        elif threshold is None:
+            asked = "the method asked for it"
+        else:
+            asked = f"threshold={threshold} allows no reuse here: raise it"
         reasons = Counter(call.reason or asked for call in self.calls)
+        if noise is not None and noise.advice in reasons:
+            return noise.advice
         if set(reasons) <= {WARM_UP, TAIL, NOTHING_STORED, NO_SIGNAL}:
             return (
                 f"too few steps to skip any ({self.num_ticks} ticks: warm-up, history and tail take them all)"

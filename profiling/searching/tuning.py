@@ -87,14 +87,14 @@ def tune(
 
     Raises:
         ConfigError: neither or both of quality and speed-up are given, there are fewer than two prompts, the speed-up is below
-            1, or no reuse keeps the quality.
+            1, the quality is not above 0 and finite, or no reuse keeps it.
         TargetError: the target is a denoiser without its pipeline.
     """
     if (quality is None) == (speedup is None) or isinstance(prompts, str) or len(prompts) < 2:
         raise ConfigError("tune() needs a list of at least two prompts, and either quality= or speedup=.")
     if isinstance(pipe, torch.nn.Module):
         raise TargetError("tune() renders pictures: give it the pipeline, or a Loop around the denoiser.")
-    if quality is not None and not isinstance(quality, (int, float)):
+    if quality is not None and not (isinstance(quality, (int, float)) and 0 < quality < math.inf):
         raise ConfigError(f"quality={quality!r}: give a PSNR in dB, such as 35.0.")
     if speedup is not None:
         BudgetConfig(speedup=speedup)  # raises before anything is rendered

@@ -20,11 +20,21 @@ from diffusers import (
 )
 from diffusers.hooks import apply_first_block_cache
 from support.harness import STEPS, accelerated, counted, plain, reference, render, reused, reweighted
-from support.toys import by_embeds, toy_pipeline
+from support.toys import ToyDenoiser, by_embeds, toy_pipeline
 from torch import nn
 from zoo.pipelines import CASES
 
-from diffcache import ConfigError, TargetError, UniformConfig, accelerate, paused, plan, report, restore
+from diffcache import (
+    ConfigError,
+    TargetError,
+    UniformConfig,
+    accelerate,
+    denoising_run,
+    paused,
+    plan,
+    report,
+    restore,
+)
 
 NAMES = ["WanPipeline-two-experts", "StableDiffusionPipeline", "FluxModularPipeline", "LTX2Pipeline"]
 
@@ -310,6 +320,36 @@ def test_changing_the_cache_in_a_callback(change: Callable[[Any], Any]) -> None:
     assert type(restore(pipe)) is type(toy_pipeline())
     assert type(pipe.transformer) is type(toy_pipeline().transformer)
     assert type(pipe.scheduler) is type(toy_pipeline().scheduler)
+
+
+def test_the_report_names_the_method_that_ran() -> None:
+    """Another one was attached by a callback in the middle of the call."""
+
+    def callback(pipe: Any, step: int, timestep: Any, kwargs: Any) -> None:
+        if step == 2:
+            accelerate(pipe, "easycache", threshold=0.5)
+
+    pipe = accelerate(toy_pipeline(), "uniform", interval=4)
+    pipe(by_embeds(), callback_on_step_end=callback)
+    told = report(pipe)
+    assert (told.method, told.options["interval"]) == ("uniform", 4)
+    assert told.computed_ticks == [0, 4, 7]
+    assert told.notes == ["easycache was attached during this call: it runs from the next one on"]
+    pipe(by_embeds())
+    assert (report(pipe).method, report(pipe).notes) == ("easycache", [])
+    assert report(accelerate(pipe, "uniform")).notes == ["no run yet"]
+
+
+def test_the_report_of_a_loop_names_the_method_that_ran() -> None:
+    net = accelerate(ToyDenoiser().eval(), "uniform", interval=4)
+    with torch.no_grad(), denoising_run(net, 8) as run:
+        for i in range(8):
+            run.begin_step(i)
+            net(torch.ones(1, 2, 4), torch.ones(1))
+            if i == 5:
+                accelerate(net, "easycache")
+    assert report(net).method == "uniform"
+    assert report(net).computed_ticks == [0, 4, 7]
 
 
 def test_an_accelerated_pipeline_can_be_collected() -> None:

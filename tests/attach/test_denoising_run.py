@@ -82,6 +82,49 @@ def test_going_back_begins_another_run() -> None:
     assert [run.computed_ticks for run in report(net).runs] == [[0, 4, 7], [0, 4, 7], [7], [7]]
 
 
+def test_a_step_may_be_begun_twice_before_its_calls() -> None:
+    net = toy(interval=2)
+    with torch.no_grad(), denoising_run(net, STEPS) as run:
+        for i in range(STEPS):
+            run.begin_step(i)
+            run.begin_step(i)
+            net(start(), torch.ones(1), embed(1.0))
+    assert report(net).computed_ticks == [0, 2, 4, 6, 7]
+    assert len(report(net).runs) == 1
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["samples", "a loop that begins anew"])
+def test_a_step_that_is_begun_again_after_a_call_computes_and_says_why(restarts: bool) -> None:
+    """Another sample in the same step, or the loop from its first step on: neither may get the other's features."""
+    net = toy(interval=4)
+    with torch.no_grad(), denoising_run(net, STEPS) as run:
+        for i in range(STEPS):
+            for mark in (3.0, -5.0) if i == 0 or not restarts else (-5.0,):
+                run.begin_step(i)
+                assert torch.equal(net(start(), torch.ones(1), embed(mark))[0], start() + mark)
+    assert report(net).compute_fraction == 1
+    assert (
+        "a step was begun again after a call in it: call begin_step once for each step"
+        in report(net).notes[0]
+    )
+
+
+def test_samples_within_a_step_are_passes_of_it() -> None:
+    net = toy(interval=2)
+    assert torch.equal(cached(net, (1.0, 2.0, 3.0)), loop(toy(None), (1.0, 2.0, 3.0)))
+    assert report(net).compute_fraction == 5 / 8
+
+
+def test_a_loop_of_one_step_may_be_run_again() -> None:
+    net = toy(interval=2)
+    with torch.no_grad(), denoising_run(net, 1) as run:
+        for mark in (1.0, 2.0):
+            run.begin_step(0)
+            assert torch.equal(net(start(), torch.ones(1), embed(mark))[0], start() + mark)
+    assert len(report(net).runs) == 2
+    assert "begun again" not in report(net).notes[0]
+
+
 @pytest.mark.parametrize("i", [-1, STEPS, STEPS + 1])
 @pytest.mark.parametrize("method", ["uniform", None])
 def test_a_step_that_is_not_of_the_loop_is_refused(i: int, method: str | None) -> None:

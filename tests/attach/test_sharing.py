@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -60,6 +61,21 @@ def test_an_unaccelerated_sibling_is_plain(name: str) -> None:
     with pytest.raises(TargetError):
         report(other)
     assert torch.equal(render(pipe, name), image)
+
+
+def test_what_is_logged_of_a_plain_sibling_does_not_read_as_a_mistake(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pipe = accelerate(toy_pipeline(), "uniform", interval=2)
+    sibling = toy_pipeline(pipe.transformer)
+    with caplog.at_level(logging.WARNING, logger="diffcache"):
+        for _ in range(2):
+            sibling(by_embeds())
+    (record,) = caplog.records
+    assert record.message == (
+        "ToyDenoiser computes in full outside accelerated pipelines and denoising_run: to reuse there as well, accelerate "
+        "the pipeline that calls it, or put your own loop into denoising_run."
+    )
 
 
 def previews(preview: Callable[[], Tensor], into: list[Tensor]) -> Callable[..., Any]:

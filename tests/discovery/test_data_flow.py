@@ -127,8 +127,9 @@ def test_sites_that_overlap_or_do_not_exist_are_refused() -> None:
     for site, reason in {
         "stack[3..7]": "has none",
         "blocks.2..blocks.1": "has none",
-        "attention": "has none: model, stack, block",
     }.items():
         accelerate(net, "uniform", site=site)
         with pytest.raises(TargetError, match=reason), denoising_run(net, 2) as run:
             flows.two_ticks(net, run.begin_step)
+    with pytest.raises(TargetError, match="no site 'attention': choose among model, stack, block"):
+        accelerate(net, "uniform", site="attention")

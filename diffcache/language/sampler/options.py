@@ -1,5 +1,6 @@
 """What a user asks of `generate`: checked, and made into what the sampler works with."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ class DecodeOptions:
     """How `generate` writes: its options by the same names, with the same meaning.
 
     Raises:
-        ConfigError: a size below 1, a negative temperature, more than one decode rule, or an order that the rule cannot
+        ConfigError: a size that is no whole number above 0, a negative temperature, an option that is no finite number, more than one decode rule, or an order that the rule cannot
             follow.
     """
 
@@ -40,10 +41,18 @@ class DecodeOptions:
     def __post_init__(self) -> None:
         for name in ("gen_length", "block_length", "steps", "window"):
             size = getattr(self, name)
-            if size is not None and size < 1:
-                raise ConfigError(f"{name} must be at least 1, not {size!r}.")
+            if size is not None and not (_is_whole(size) and size >= 1):
+                raise ConfigError(f"{name} must be at least 1 and a whole number, not {size!r}.")
+        for name in ("threshold", "factor", "temperature"):
+            number = getattr(self, name)
+            if not (_is_finite(number) or (number is None and name != "temperature")):
+                raise ConfigError(f"{name} must be a finite number, not {number!r}.")
         if self.temperature < 0:
             raise ConfigError(f"temperature must be at least 0, not {self.temperature!r}.")
+        for name in ("seed", "mask_token_id", "eos_token_id"):
+            given = getattr(self, name)
+            if given is not None and not _is_whole(given):
+                raise ConfigError(f"{name} must be a whole number, not {given!r}.")
         given = [name for name in ("steps", "threshold", "factor") if getattr(self, name) is not None]
         if len(given) > 1:
             raise ConfigError(f"{' and '.join(given)} are different decode rules: give one of them.")
@@ -69,12 +78,27 @@ class DecodeOptions:
         return Quota(-(-self.gen_length // self.calls))
 
 
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
 def check_prompts(net: Backbone, input_ids: Tensor, attention_mask: Tensor | None) -> None:
     """Checks that the prompts are a batch of tokens that the model can continue.
 
     Raises:
         ConfigError: they are no tokens [b, P], or too few; the mask has another shape, or leaves a gap before the answer.
     """
+    for name, tensor in (("input_ids", input_ids), ("attention_mask", attention_mask)):
+        is_left_out = tensor is None and name == "attention_mask"
+        if not isinstance(tensor, Tensor) and not is_left_out:
+            raise ConfigError(
+                f"{name} must be a tensor, not a {type(tensor).__name__}: pass the tokenizer's, made with "
+                'return_tensors="pt".'
+            )
     if input_ids.ndim != 2 or input_ids.is_floating_point():
         raise ConfigError(
             f"input_ids must be tokens [b, P], not {input_ids.dtype} {list(input_ids.shape)}: pass the tokenizer's "

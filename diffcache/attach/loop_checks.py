@@ -1,0 +1,68 @@
+"""What a hand-written loop is given: checked, and said in one sentence where it cannot be."""
+
+import math
+import operator
+from typing import Any
+
+from torch import nn
+
+from diffcache.host.components import denoisers_of, is_pipeline, refuse_no_denoiser
+from diffcache.noise_schedulers.levels import Level, levels_of_loop
+from diffcache.noise_schedulers.quirks import timesteps_of
+from diffcache.schedulers.errors import TargetError
+
+
+def check_denoiser(module: Any) -> None:
+    """Refuses what a loop cannot run over, with TargetError."""
+    if is_pipeline(module):
+        parts = " or ".join(f"pipe.{name}" for name in denoisers_of(module))
+        raise TargetError(f"denoising_run takes the denoiser, not the pipeline around it: pass {parts}.")
+    if not isinstance(module, nn.Module):
+        raise TargetError(f"denoising_run takes a denoiser (torch.nn.Module), not a {type(module).__name__}.")
+    refuse_no_denoiser(module, "the network that your loop denoises with")
+
+
+def number_of_steps(num_steps: Any, noise_scheduler: Any) -> int:
+    """The number of steps of a loop.
+
+    Raises:
+        TargetError: it is no whole number above 0, or not the number of the noise scheduler's timesteps.
+    """
+    try:
+        count = operator.index(num_steps)
+    except TypeError:
+        count = 0
+    if count < 1:
+        raise TargetError(f"denoising_run needs a whole number of steps, one at least, not {num_steps!r}.")
+    if noise_scheduler is None:
+        return count
+    timesteps = timesteps_of(noise_scheduler)
+    if timesteps is None:
+        raise TargetError(
+            f"noise_scheduler= takes a noise scheduler of Diffusers' after set_timesteps, not a {type(noise_scheduler).__name__}."
+        )
+    if len(timesteps) != count:
+        raise TargetError(
+            f"the noise scheduler has {len(timesteps)} timesteps, and num_steps is {count}: call its set_timesteps first, and "
+            "count model evaluations."
+        )
+    return count
+
+
+def noise_levels(sigmas: Any, num_steps: int, noise_scheduler: Any) -> list[Level]:
+    """What is known of each step of a loop (see `levels_of_loop`).
+
+    Raises:
+        TargetError: these are no finite numbers, or fewer than steps.
+    """
+    if sigmas is None:
+        return levels_of_loop(noise_scheduler, None)
+    try:
+        given = [float(sigma) for sigma in sigmas]
+    except (TypeError, ValueError):
+        given = []
+    if len(given) < num_steps or not all(map(math.isfinite, given)):
+        raise TargetError(
+            f"sigmas= takes one finite number for each of the {num_steps} steps: pass them all, or leave it out."
+        )
+    return levels_of_loop(noise_scheduler, given)

@@ -1,0 +1,41 @@
+"""Whether a noise scheduler adds fresh noise at its steps: found by trying them on a copy."""
+
+from typing import Any
+
+import torch
+
+from diffcache.noise_schedulers.influence import copied_to_cpu
+from diffcache.noise_schedulers.quirks import model_input, next_sample, timesteps_of
+
+
+def adds_fresh_noise(noise_scheduler: Any) -> bool:
+    """Whether its steps draw random numbers though no option asks for it (ancestral, SDE, LCM).
+
+    Two steps in the middle of the run are tried: some add noise in the middle only, some at every second evaluation.
+
+    Args:
+        noise_scheduler: right after `set_timesteps`; it is not changed. False where its steps cannot be tried.
+    """
+    timesteps = timesteps_of(noise_scheduler)
+    if timesteps is None:
+        return False
+    first = max(min(len(timesteps) // 2, len(timesteps) - 2), 0)
+    before = torch.get_rng_state()
+    try:
+        _step_twice(copied_to_cpu(noise_scheduler), first)
+    except Exception:  # noqa: BLE001 - somebody else's step may ask for anything
+        return False
+    finally:
+        draws = not torch.equal(before, torch.get_rng_state())
+        if draws:
+            torch.set_rng_state(before)  # only if it has changed: other threads use this generator too
+    return draws
+
+
+def _step_twice(noise_scheduler: Any, first: int) -> None:
+    if hasattr(noise_scheduler, "set_begin_index"):
+        noise_scheduler.set_begin_index(first)
+    sample = torch.zeros(1, 1, 1, 1, device="cpu")
+    for time in noise_scheduler.timesteps[first : first + 2]:
+        output = model_input(noise_scheduler, sample, time)
+        sample = next_sample(noise_scheduler, output, time, sample)
