@@ -30,7 +30,7 @@ class DeepDenoiser:
         sites: as `UniformConfig.site` names them.
     """
 
-    build: Callable[[], nn.Module]
+    build: Callable[[], Any]
     arguments: Callable[[], Arguments]
     sites: tuple[str, ...]
 
@@ -100,7 +100,7 @@ def as_rows(found: list[FirstCall]) -> list[dict[str, Any]]:
     return [asdict(one) for one in found]
 
 
-def _flux() -> nn.Module:
+def _flux() -> Any:
     return diffusers.FluxTransformer2DModel(
         in_channels=16, num_layers=2, num_single_layers=16, attention_head_dim=32, num_attention_heads=4,
         joint_attention_dim=64, pooled_projection_dim=32, guidance_embeds=False, axes_dims_rope=(8, 12, 12),
@@ -115,7 +115,7 @@ def _flux_arguments() -> Arguments:
     }  # fmt: skip
 
 
-def _dit() -> nn.Module:
+def _dit() -> Any:
     return diffusers.DiTTransformer2DModel(
         num_attention_heads=4, attention_head_dim=32, in_channels=4, num_layers=16, sample_size=32
     )
@@ -128,7 +128,7 @@ def _dit_arguments() -> Arguments:
     }  # fmt: skip
 
 
-def _sd() -> nn.Module:
+def _sd() -> Any:
     return diffusers.UNet2DConditionModel(
         sample_size=32, block_out_channels=(32, 64, 64, 64), layers_per_block=2, cross_attention_dim=64,
         attention_head_dim=4, norm_num_groups=8,
@@ -142,7 +142,7 @@ def _sd_arguments() -> Arguments:
     }  # fmt: skip
 
 
-def _wan() -> nn.Module:
+def _wan() -> Any:
     return diffusers.WanTransformer3DModel(
         num_attention_heads=4, attention_head_dim=32, ffn_dim=256, num_layers=16, text_dim=64, freq_dim=64
     )
