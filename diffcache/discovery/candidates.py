@@ -203,6 +203,13 @@ def shapes_tell(call: Call, output: Any) -> bool:
     return all(given[shape] == 0 or given[shape] == count == 1 for shape, count in made.items())
 
 
+def without_arguments(call: Call, output: Any) -> tuple[Call, Any]:
+    """A unit's call with arguments on the meta device, and its output. What was one tensor in both still is."""
+    blank = {id(tensor): tensor.detach().to("meta") for tensor in call.tensors.values()}
+    emptied = call.mapped(lambda tensor: blank.get(id(tensor), tensor))
+    return emptied, pytree.tree_map_only(Tensor, lambda leaf: blank.get(id(leaf), leaf), output)
+
+
 def _bases(call: Call) -> list[Tensor]:
     """The arguments that a residual may be taken to."""
     return [tensor for tensor in call.tensors.values() if tensor.is_floating_point() and tensor.ndim >= 2]

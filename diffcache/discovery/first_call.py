@@ -5,7 +5,7 @@ needs no more memory than a plain call, what is stored in the end, and the tenso
 
 - A sub-layer is stored without its input: it is kept when it returns.
 - Attention and bare feed-forward side by side, or a bare feed-forward alone, end with their block's last attention or
-  projection: each is kept until the next one is called, and the block's end tells what the last one was. If the attention
+  projection. Each is held until the next one is called, and the last one is kept when the block returns. If the attention
   belongs to such a site, what was kept of the attention alone is dropped then.
 - A UNet's depth ends where the next layer is given a long skip: a layer is kept until the next one has returned. Of the
   ends only the newest ones are kept, because depths are counted from the last one back.
@@ -17,36 +17,30 @@ needs no more memory than a plain call, what is stored in the end, and the tenso
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic
 
 from torch import Tensor, nn
 
-from diffcache.discovery.candidates import Depths, GivenCall, Keeper, KeptT, Range, Span, shapes_tell
+from diffcache.discovery.candidates import (
+    Depths,
+    GivenCall,
+    Keeper,
+    KeptT,
+    Range,
+    Span,
+    shapes_tell,
+    without_arguments,
+)
 from diffcache.discovery.cuts import Cuts, Placeholder
 from diffcache.discovery.site_finder import SiteFinder
 from diffcache.discovery.site_names import FIRST_BLOCK, sites_named, units_for
 from diffcache.discovery.sites import Site
-from diffcache.discovery.taps import Tap
 from diffcache.discovery.unit_recorder import UnitCall, UnitRecorder
 from diffcache.discovery.units import bare_parts_of_blocks, is_list_member
-from diffcache.discovery.wanted import Wanted
+from diffcache.discovery.wanted import Request, Wanted
 from diffcache.hooks.class_swap import base_class
 from diffcache.host.call import Call
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is looked for in a first call.
-
-    Attributes:
-        names: of the sites to cache (see `site_names`).
-        tap: what signals are measured on; None for the denoiser's latents.
-        reuses_memory: a later call may write to what a unit returned (see `holds_compiled`).
-    """
-
-    names: Sequence[str]
-    tap: Tap | None
-    reuses_memory: bool = False
 
 
 @dataclass(frozen=True)
@@ -129,9 +123,9 @@ class _KeepingRecorder(UnitRecorder, Generic[KeptT]):
         self._spans: dict[tuple[str, str], KeptT] = {}  # blocks and ranges, by first and last unit
         self._sub_layers: dict[str, KeptT] = {}
         self._depths: Depths[KeptT] = Depths(wanted.depth, self.trace)
-        self._newest_part: tuple[UnitCall, KeptT] | None = (
-            None  # with which a site with a bare feed-forward may end
-        )
+        # with which a site with a bare feed-forward may end, and what keeps it
+        self._newest_part: tuple[UnitCall, Callable[[], KeptT | None]] | None = None
+        self._overwritten_parts: set[str] = set()  # whose output their block writes to: they are kept at once
         self._parts: dict[str, KeptT] = {}  # sites of several parts of a block, by the last one
 
     def forget(self) -> None:
@@ -242,11 +236,24 @@ class _KeepingRecorder(UnitRecorder, Generic[KeptT]):
         if wanted.depth and unit.depth == 1 and unit.is_in_list:
             self._depths.layer_returned(unit, self.calls[self._begin], keep)
         if wanted.end_of_bare(unit):
-            self._newest_part = unit, keep()
+            self._newest_part = self._part(unit, call, output)
         if unit.name in wanted.last_parts:
             self._parts[unit.name] = keep()
         if wanted.sub_layer(unit):
             self._sub_layers[unit.name] = keep()
+
+    def _part(self, unit: UnitCall, call: Call, output: Any) -> tuple[UnitCall, Callable[[], KeptT | None]]:
+        """A part with which its block may end, and what keeps it when the block has returned."""
+        keep = partial(self._keeper.keep, unit.kind, *without_arguments(call, output), {})
+        part = unit.name.removeprefix(self.calls[self._begin].path)
+        if self._request.reuses_memory or part in self._overwritten_parts:
+            kept = keep()
+            return unit, lambda: kept
+        return unit, lambda: None if self._is_overwritten(unit) else keep()
+
+    def _is_overwritten(self, unit: UnitCall) -> bool:
+        """Whether what a unit returned has been written to since."""
+        return any(self.trace.writes(storage, unit.end, self.trace.now) for storage, _ in unit.made)
 
     def _keep_site_of_parts(self, calls: Collection[UnitCall]) -> None:
         """A block has returned whose feed-forward is bare: what was kept of its newest part is a site or is dropped.
@@ -255,12 +262,16 @@ class _KeepingRecorder(UnitRecorder, Generic[KeptT]):
             calls: of the block, and of the units inside it.
         """
         assert self._newest_part is not None
-        (last, kept), self._newest_part = self._newest_part, None
+        (last, keep), self._newest_part = self._newest_part, None
         block, *_ = calls
         finder = SiteFinder(block.module, list(calls), self.trace, None, self._wanted.bare)
         for site in finder.bare_feed_forwards():
             if site.reason is None and site.units[-1] == last.name and self._wanted.site(site):
-                self._parts[last.name] = kept
+                kept = keep()
+                if kept is not None:
+                    self._parts[last.name] = kept
+                else:
+                    self._overwritten_parts.add(last.name.removeprefix(block.path))
                 for name in site.units if site.kind == "parallel" else ():
                     self._sub_layers.pop(name, None)
 

@@ -1,11 +1,28 @@
-"""Tells which recorded calls may belong to the sites that a method names."""
+"""What a first call is to find, and which recorded calls may belong to that."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from diffcache.discovery.site_names import GROUPS, may_be_bare, range_of_stack
 from diffcache.discovery.sites import Site
+from diffcache.discovery.taps import Tap
 from diffcache.discovery.unit_recorder import UnitCall
 from diffcache.discovery.units import is_attention_or_projection, is_sub_layer
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is looked for in a first call.
+
+    Attributes:
+        names: of the sites to cache (see `site_names`).
+        tap: what signals are measured on; None for the denoiser's latents.
+        reuses_memory: a later call may write to what a unit returned (see `holds_compiled`).
+    """
+
+    names: Sequence[str]
+    tap: Tap | None
+    reuses_memory: bool = False
 
 
 class Wanted:

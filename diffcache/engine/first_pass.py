@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from diffcache.discovery.first_call import Request, compute_first_call
+from diffcache.discovery.first_call import compute_first_call
+from diffcache.discovery.wanted import Request
 from diffcache.engine.branches import Branch
 from diffcache.engine.execution import Invocation, Parts
 from diffcache.host.call import Call

@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from diffcache.discovery.cuts import Cuts
-from diffcache.discovery.first_call import FirstCall, Request, compute_first_call
+from diffcache.discovery.first_call import FirstCall, compute_first_call
+from diffcache.discovery.wanted import Request
 from diffcache.engine.branches import Branch
 from diffcache.engine.execution import Invocation, Parts
 from diffcache.host.call import Call

@@ -60,15 +60,15 @@ class FirstCall:
 
 
 @torch.no_grad()
-def first_calls(denoiser: DeepDenoiser) -> list[FirstCall]:
-    """Measures a denoiser's first call at each of its sites."""
+def first_calls(denoiser: DeepDenoiser, **options: Any) -> list[FirstCall]:
+    """Measures a denoiser's first call at each of its sites, with these options of `UniformConfig`."""
     torch.manual_seed(0)
     net, arguments = denoiser.build().eval(), denoiser.arguments()
     net(**arguments)  # makes the tables that are made once
     plain, block = allocated_by(lambda: net(**arguments)), largest_block(net, arguments)
     found = []
     for site in denoiser.sites:
-        accelerate(net, "uniform", site=site)
+        accelerate(net, "uniform", site=site, **options)
         with denoising_run(net, 8) as run:
             run.begin_step(0)
             learning = allocated_by(lambda: net(**arguments))
