@@ -34,12 +34,16 @@ class CacheScheduler(ABC):
     looks_on = False
     """It wants to be told of every tick (`arrived`). Set for every subclass that overrides that."""
 
+    looks_at_outputs = False
+    """It wants to be told of every computed tick (`computed`). Set for every subclass that overrides that."""
+
     keeps_tensors = False
     """It keeps tensors (`held`). Set for every subclass that overrides that."""
 
     def __init_subclass__(cls) -> None:
         cls.by_site = cls.__dict__.get("by_site", True)
         cls.looks_on = cls.arrived is not CacheScheduler.arrived
+        cls.looks_at_outputs = cls.computed is not CacheScheduler.computed
         cls.keeps_tensors = cls.held is not CacheScheduler.held
 
     def measure(self, latents: Sequence[Tensor]) -> Tensor | None:

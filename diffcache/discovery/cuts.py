@@ -68,12 +68,14 @@ class Cuts:
         placeholders: for every unit of a site but its last, by the unit's name.
         paths: path of each unit that is watched, by the module's identity.
         tap: name of the unit on which signals are measured; "" if they are measured on the denoiser's latents.
+        reuses_memory: what a unit was given or returned may be overwritten as soon as another module is called.
     """
 
     sites: tuple[Site, ...]
     placeholders: dict[str, Placeholder]
     paths: dict[int, str]
     tap: str
+    reuses_memory: bool = False
 
     @cached_property
     def starts(self) -> dict[str, Site]:

@@ -1,172 +1,102 @@
-"""The first call of a guidance pass: it is computed in full, recorded to find the sites, and stored like any other.
+"""The first call of a guidance pass: it is computed in full, recorded to find the sites, and kept like any other.
 
-Which units are sites is known only when the forward is over. Until then, the tensors that sites may need are kept: of a
-site of several units the arguments of its first unit and the newest output of its last one, and of each block its call
-until the next block shows which of its outputs continue which arguments.
+Which units are sites is known only when the forward is over, but most of what a site needs is known earlier. The call
+needs no more memory than a plain call, what is stored in the end, and the tensors of one block:
+
+- A sub-layer is stored without its input: it is kept when it returns.
+- Attention and bare feed-forward side by side, or a bare feed-forward alone, end with their block's last attention or
+  projection. Each is held until the next one is called, and the last one is kept when the block returns. If the attention
+  belongs to such a site, what was kept of the attention alone is dropped then.
+- A UNet's depth ends where the next layer is given a long skip: a layer is kept until the next one has returned. Of the
+  ends only the newest ones are kept, because depths are counted from the last one back.
+- A block is stored with its input. It is kept when it returns, if shapes or an earlier block of its class tell which
+  output continues which argument. Else its input and a copy of its output wait for the next block.
+- A range of blocks needs the input of its first block and a copy of its last block's output. For the stack, whose end is
+  not known, the copy is replaced at each block.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Generic
 
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
+from diffcache.discovery.candidates import (
+    Depths,
+    GivenCall,
+    Keeper,
+    KeptT,
+    Range,
+    Span,
+    shapes_tell,
+    without_arguments,
+)
 from diffcache.discovery.cuts import Cuts, Placeholder
 from diffcache.discovery.site_finder import SiteFinder
-from diffcache.discovery.site_names import (
-    FIRST_BLOCK,
-    GROUPS,
-    may_be_bare,
-    range_of_stack,
-    sites_named,
-    units_for,
-)
+from diffcache.discovery.site_names import FIRST_BLOCK, sites_named, units_for
 from diffcache.discovery.sites import Site
-from diffcache.discovery.taps import Tap
 from diffcache.discovery.unit_recorder import UnitCall, UnitRecorder
-from diffcache.discovery.units import (
-    bare_parts_of_blocks,
-    is_attention_or_projection,
-    is_list_member,
-    is_sub_layer,
-)
+from diffcache.discovery.units import bare_parts_of_blocks, is_list_member
+from diffcache.discovery.wanted import Request, Wanted
 from diffcache.hooks.class_swap import base_class
 from diffcache.host.call import Call
 
-Forward = Callable[..., Any]
 
+@dataclass(frozen=True)
+class FirstCall(Generic[KeptT]):
+    """What a first call gave.
 
-class StoreSite(Protocol):
-    """Stores what a computed site returned.
-
-    Args:
-        site: name of the site.
-        kind: `Site.kind`.
-        first: the call of the site's first unit.
-        output: what the site's last unit returned.
-        continues: `Site.continues`.
+    Attributes:
+        output: the denoiser's.
+        cuts: where it can be cut.
+        seen: what the tap measured; None without a tap.
+        kept: what was kept of each site. A site is missing if its arguments were overwritten before it was known.
     """
 
-    def __call__(self, site: str, kind: str, first: Call, output: Any, continues: Any) -> None: ...
+    output: Any
+    cuts: Cuts
+    seen: list[Tensor] | None
+    kept: Mapping[str, KeptT]
 
 
 def compute_first_call(
-    denoiser: nn.Module, forward: Forward, call: Call, names: Sequence[str], tap: Tap | None, store: StoreSite
-) -> tuple[Any, Cuts, list[Tensor] | None]:
-    """Computes a denoiser call in full, finds its sites, and stores what they returned.
+    denoiser: nn.Module, forward: Callable[..., Any], call: Call, request: Request, keeper: Keeper[KeptT]
+) -> FirstCall[KeptT]:
+    """Computes a denoiser call in full, finds its sites, and keeps what they returned.
 
     Args:
         denoiser: the denoiser, whose units' classes are swapped.
         forward: its plain forward.
         call: the arguments.
-        names: the names of the sites to cache (see `site_names`).
-        tap: what signals are measured on; None for the denoiser's latents.
-        store: is called once for each computed site, during the forward or after it.
-
-    Returns:
-        The output, the cuts, and what the tap measured (None without a tap).
+        request: what is looked for.
+        keeper: keeps what may be a site.
 
     Raises:
         TargetError: the denoiser cannot be cached at one of these sites.
     """
-    units, bare = units_for(denoiser, names), bare_parts_of_blocks(denoiser)
-    recorder = _StoringRecorder(units, call, _Wanted(names, bare), tap, store)
-    output = recorder.record(lambda: forward(*call.args, **call.kwargs))
-    finder = SiteFinder(denoiser, recorder.calls, recorder.trace, output, bare)
-    sites = sites_named(names, finder)
-    recorder.store_sites_of_several_units(sites)
-    tapped = "" if tap is None else finder.stack[0].name if tap.unit == FIRST_BLOCK else tap.unit
-    watched = {name.split("#")[0] for name in (tapped, *(name for site in sites for name in site.units))}
-    paths = {id(module): path for path, module in units.items() if path in watched}
+    units, bare = units_for(denoiser, request.names), bare_parts_of_blocks(denoiser)
+    recorder = _KeepingRecorder(units, call, request, Wanted(request.names, bare), keeper)
+    try:
+        output = recorder.record(lambda: forward(*call.args, **call.kwargs))
+        finder = SiteFinder(denoiser, recorder.calls, recorder.trace, output, bare)
+        sites = sites_named(request.names, finder)
+        kept = recorder.kept_of(sites)
+        keeper.waiting(0)
+    finally:
+        recorder.forget()  # a traceback that somebody keeps would keep this object alive
+    tap, tapped = request.tap, ""
+    if tap is not None:
+        tapped = finder.stack[0].name if tap.unit == FIRST_BLOCK else tap.unit
+    named = {name.split("#")[0] for name in (tapped, *(name for site in sites for name in site.units))}
+    paths = {id(module): path for path, module in units.items() if path in named}
     placeholders = {name: recorder.placeholders[name] for site in sites for name in site.units[:-1]}
-    return output, Cuts(sites, placeholders, paths, tapped), recorder.tapped
+    cuts = Cuts(sites, placeholders, paths, tapped, request.reuses_memory)
+    return FirstCall(output, cuts, recorder.tapped, kept)
 
 
-class _Wanted:
-    """Tells which recorded calls may belong to the sites that a method names.
-
-    Args:
-        names: the names of the sites.
-        bare: paths of the parts of blocks that have a bare feed-forward.
-    """
-
-    def __init__(self, names: Sequence[str], bare: Collection[str]) -> None:
-        self._names = names
-        self._bare = bare if may_be_bare(names) else ()
-        self._depths = any(name.startswith("depth ") for name in names)
-
-    def block(self, unit: UnitCall) -> bool:
-        """Whether the unit is a block that is a site."""
-        is_block = unit.depth == 0 and unit.is_in_list
-        return is_block and ("block" in self._names or unit.name in self._names)
-
-    def sub_layer(self, unit: UnitCall) -> bool:
-        """Whether the unit is a sub-layer that is a site."""
-        if unit.depth == 0 or not is_sub_layer(unit.module):
-            return False
-        return any(unit.kind in GROUPS.get(name, (name,)) or name == unit.name for name in self._names)
-
-    def end_of_depth(self, unit: UnitCall) -> bool:
-        """Whether a depth may end with the unit."""
-        return self._depths and unit.depth <= 1 and unit.is_in_list
-
-    def end_of_bare(self, unit: UnitCall) -> bool:
-        """Whether a site with a bare feed-forward may end with the unit."""
-        return unit.depth == 1 and unit.path in self._bare and is_attention_or_projection(unit.module)
-
-    def ranges(self) -> "list[_Range]":
-        """The ranges of blocks that are sites."""
-        return [found for name in self._names if (found := _range(name)) is not None]
-
-
-@dataclass
-class _Kept:
-    """A unit's call that is kept because a site may begin with it.
-
-    Attributes:
-        unit: its record.
-        call: its arguments.
-        state: of the arguments when the unit was called (`Call.state`).
-        output: a copy of what the site's last unit returned.
-        last: name of that last unit.
-    """
-
-    unit: UnitCall
-    call: Call
-    state: Any
-    output: Any = None
-    last: str = ""
-
-    @property
-    def is_overwritten(self) -> bool:
-        """The arguments have been written to since the call."""
-        return bool(self.call.state() != self.state)
-
-
-class _Range:
-    """A range of blocks, and what is kept of it.
-
-    Args:
-        first, last: names of the units, or their indices in the stack. `last` None: to the end of the stack.
-    """
-
-    def __init__(self, first: str | int, last: str | int | None) -> None:
-        self.first, self.last = first, last
-        self.kept: _Kept | None = None
-
-    def called(self, kept: _Kept, index: int, output: Any) -> None:
-        """Keeps a top-level unit's call if the range begins with it, and its output if the range may end with it."""
-        unit = kept.unit
-        if self.kept is None and self.first in (unit.name, index):
-            self.kept = kept
-        may_end = self.last is None and unit.evolves and unit.is_in_list and bool(unit.made)
-        if self.kept is not None and (may_end or self.last in (unit.name, index)):
-            self.kept.output, self.kept.last = _copy(output), unit.name
-
-
-class _StoringRecorder(UnitRecorder):
-    """Records the first call, and stores each site as soon as it is known to be one.
+class _KeepingRecorder(UnitRecorder, Generic[KeptT]):
+    """Records the first call, and keeps what may be a site.
 
     Attributes:
         placeholders: for each unit, by name.
@@ -174,111 +104,183 @@ class _StoringRecorder(UnitRecorder):
     """
 
     def __init__(
-        self, units: dict[str, nn.Module], call: Call, wanted: _Wanted, tap: Tap | None, store: StoreSite
+        self,
+        units: dict[str, nn.Module],
+        call: Call,
+        request: Request,
+        wanted: Wanted,
+        keeper: Keeper[KeptT],
     ) -> None:
         super().__init__(units, call.latents)
         self.placeholders: dict[str, Placeholder] = {}
         self.tapped: list[Tensor] | None = None
-        self._wanted, self._tap, self._store = wanted, tap, store
-        self._ranges = wanted.ranges()
+        self._request, self._wanted, self._keeper = request, wanted, keeper
         self._index = -1  # in the stack, of the newest top-level unit
-        self._blocks: list[_Kept] = []
-        self._ends: dict[str, tuple[Call, Any]] = {}
-        self._newest_end: dict[str, str] = {}
+        self._given: GivenCall | None = None  # of the newest top-level unit, if a site may begin with it
+        self._begin = 0  # its index among `calls`
+        self._ranges: list[Range[KeptT]] = [Range(name) for name in wanted.ranges]
+        self._waiting: list[Span[KeptT]] = []
+        self._spans: dict[tuple[str, str], KeptT] = {}  # blocks and ranges, by first and last unit
+        self._sub_layers: dict[str, KeptT] = {}
+        self._depths: Depths[KeptT] = Depths(wanted.depth, self.trace)
+        # with which a site with a bare feed-forward may end, and what keeps it
+        self._newest_part: tuple[UnitCall, Callable[[], KeptT | None]] | None = None
+        self._overwritten_parts: set[str] = set()  # whose output their block writes to: they are kept at once
+        self._parts: dict[str, KeptT] = {}  # sites of several parts of a block, by the last one
 
-    def record(self, forward: Callable[[], Any]) -> Any:
-        output = super().record(forward)
-        self._store_blocks(is_over=True)
-        return output
+    def forget(self) -> None:
+        """Drops everything that was kept for sites."""
+        for kept in (self._spans, self._sub_layers, self._parts):
+            kept.clear()
+        self._waiting, self._ranges, self._depths = [], [], Depths(0, self.trace)
+        self._newest_part = self._given = None
 
-    def unit(self, module: nn.Module, forward: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        path, index, is_top_level = self.watches[id(module)], len(self.calls), not self._open
-        call = Call.of(module, args, kwargs)
-        state = call.state()
-        if is_top_level:
-            self._count(path, call)
-        tap = self._tap if is_top_level and self._is_tapped(path) else None
-        if tap is not None and tap.is_ahead:
-            self.tapped = tap.ahead(module, args, kwargs)
-        output = super().unit(module, forward, args, kwargs)
-        unit = self.calls[index]
+    def kept_of(self, sites: Sequence[Site]) -> dict[str, KeptT]:
+        """What was kept of these sites. What still waits is kept now: the forward is over."""
+        found = {site.name: self._kept_of(site) for site in sites}
+        return {name: kept for name, kept in found.items() if kept is not None}
+
+    def _kept_of(self, site: Site) -> KeptT | None:
+        first, last = site.units[0], site.units[-1]
+        if site.kind == "depth":
+            return self._depths.ends.get(last)
+        if site.kind not in ("stack", "range", "block"):
+            return self._parts.get(last) if ".." in site.name else self._sub_layers.get(last)
+        for span in (*self._waiting, *(each.newest for each in self._ranges)):
+            if span is not None and (span.begin, span.last.name) == (first, last):
+                return span.kept_by(self._keeper, site.continues)
+        return self._spans.get((first, last))
+
+    def begins(self, unit: UnitCall, call: Call) -> None:
+        with self.trace.untraced():
+            if self._wanted.end_of_bare(unit):
+                self._newest_part = None  # it is not the block's last one
+            if unit.depth > 0:
+                return
+            self._keep_waiting()
+            if self._index >= 0 or (is_list_member(unit.path) and unit.evolves):
+                self._index += 1
+            beginning = [each for each in self._ranges if each.begins_with(unit, self._index)]
+            self._begin = len(self.calls)
+            if beginning or self._wanted.block(unit):
+                self._given = GivenCall(call, copies=self._request.reuses_memory)
+            for each in beginning:
+                each.given, each.begin = self._given, unit.name
+            tap = self._request.tap
+            if tap is not None and tap.is_ahead and self._is_tapped(unit):
+                self._tapped(tap.ahead(unit.module, call.args, call.kwargs))
+
+    def returned(self, unit: UnitCall, call: Call, output: Any) -> None:
         self.placeholders[unit.name] = Placeholder(call.tensors, output)
         with self.trace.untraced():
-            if tap is not None and not tap.is_ahead:
-                self.tapped = tap.after(call, output)
-            if is_top_level:
-                for each in self._ranges:
-                    each.called(_Kept(unit, call, state), self._index, output)
-            self._keep_or_store(unit, call, state, output)
-        return output
+            if unit.depth == 0:
+                self._block_returned(unit, call, output)
+            else:
+                self._part_returned(unit, call, output)
+            waiting = [*(span.nbytes for span in self._waiting), *(each.nbytes for each in self._ranges)]
+            self._keeper.waiting(sum(waiting))
 
-    def store_sites_of_several_units(self, sites: Sequence[Site]) -> None:
-        """Stores the sites that span several units, once it is known which they are."""
-        ranges = {
-            (kept.unit.name, kept.last): kept for each in self._ranges if (kept := each.kept) is not None
-        }
-        for site in sites:
-            kept = ranges.get((site.units[0], site.units[-1]))
-            is_bare = site.kind in ("parallel", "feed-forward") and len(site.units) > 1
-            if site.kind == "depth" or is_bare:
-                call, output = self._ends[site.units[-1]]
-                self._store(site.name, site.kind, call, output, {})
-            elif kept is not None and not kept.is_overwritten:
-                self._store(site.name, site.kind, kept.call, kept.output, site.continues)
+    def _block_returned(self, unit: UnitCall, call: Call, output: Any) -> None:
+        tap = self._request.tap
+        if tap is not None and not tap.is_ahead and self._is_tapped(unit):
+            self._tapped(tap.after(call, output))
+        parts = self.calls[self._begin + 1 :]
+        if self._wanted.depth and not any(part.depth == 1 and part.is_in_list for part in parts):
+            self._depths.layer_returned(unit, unit, lambda: self._keeper.keep(unit.kind, call, output, {}))
+        if self._newest_part is not None:
+            self._keep_site_of_parts([unit, *parts])
+        if self._given is not None and self._wanted.block(unit):
+            self._keep_span("block", unit.name, self._given, unit, output)
+        self._given = None
+        for each in self._ranges:
+            if each.given is not None and each.may_end_with(unit):
+                each.newest = None  # before its successor is copied
+                copy = each.given.adapted(output, copied=True)
+                each.newest = Span("range", each.begin, each.given, unit, copy)
+            elif each.given is not None and each.ends_with(unit, self._index):
+                self._keep_span("range", each.begin, each.given, unit, output)
+                each.given = None
 
-    def _follow_streams(self, unit: UnitCall) -> None:
-        super()._follow_streams(unit)
-        if unit.depth == 0:
-            self._store_blocks(is_over=False)
+    def _keep_span(self, kind: str, begin: str, given: GivenCall, last: UnitCall, output: Any) -> None:
+        """Keeps a block or a range now, or lets it wait for the next block."""
+        if given.is_overwritten:
+            return
+        continues, adapted = self._continues(last), given.adapted(output, copied=False)
+        if continues is not None or shapes_tell(given.call, adapted):
+            kept = self._keeper.keep(kind, given.call, adapted, continues or {})
+            self._spans[begin, last.name] = kept
+        else:
+            self._waiting.append(Span(kind, begin, given, last, given.adapted(output, copied=True)))
 
-    def _keep_or_store(self, unit: UnitCall, call: Call, state: Any, output: Any) -> None:
-        """Stores a sub-layer that is a site, and keeps what may turn out to be one, or to end one."""
-        wanted = self._wanted
-        if wanted.block(unit):
-            self._blocks.append(_Kept(unit, call, state, _copy(output)))
-        elif wanted.sub_layer(unit):
-            self._store(unit.name, unit.kind, call, output, {})
-        if wanted.end_of_depth(unit):
-            self._ends[unit.name] = call, _copy(output)
+    def _continues(self, unit: UnitCall) -> Mapping[int, str] | None:
+        """`Site.continues` of a unit; None if no two units of its class have been called one after the other yet."""
+        return self.streams.get(base_class(type(unit.module)))
+
+    def _keep_waiting(self) -> None:
+        """Keeps what waits, if the unit that is called now has told which arguments it continues."""
+        for span in [span for span in self._waiting if self._continues(span.last) is not None]:
+            self._waiting.remove(span)
+            kept = span.kept_by(self._keeper, self._continues(span.last) or {})
+            if kept is not None:
+                self._spans[span.begin, span.last.name] = kept
+
+    def _part_returned(self, unit: UnitCall, call: Call, output: Any) -> None:
+        """A unit inside a block has returned: it may be a sub-layer, a layer of a UNet, or end a site of several parts."""
+        wanted, made = self._wanted, list[KeptT]()
+
+        def keep() -> KeptT:
+            if not made:
+                made.append(self._keeper.keep(unit.kind, call, output, {}))
+            return made[0]
+
+        if wanted.depth and unit.depth == 1 and unit.is_in_list:
+            self._depths.layer_returned(unit, self.calls[self._begin], keep)
         if wanted.end_of_bare(unit):
-            block = unit.path.rpartition(".")[0]
-            self._ends.pop(self._newest_end.get(block, ""), None)  # only a block's last part can end its site
-            self._ends[unit.name], self._newest_end[block] = (call, _copy(output)), unit.name
+            self._newest_part = self._part(unit, call, output)
+        if unit.name in wanted.last_parts:
+            self._parts[unit.name] = keep()
+        if wanted.sub_layer(unit):
+            self._sub_layers[unit.name] = keep()
 
-    def _store_blocks(self, *, is_over: bool) -> None:
-        """Stores the blocks whose outputs are known to continue arguments; all of them when the forward is over."""
-        waiting = []
-        with self.trace.untraced():
-            for kept in self._blocks:
-                continues = self.streams.get(base_class(type(kept.unit.module)))
-                if continues is None and not is_over:
-                    waiting.append(kept)
-                elif not kept.is_overwritten:
-                    self._store(kept.unit.name, "block", kept.call, kept.output, continues or {})
-        self._blocks = waiting
+    def _part(self, unit: UnitCall, call: Call, output: Any) -> tuple[UnitCall, Callable[[], KeptT | None]]:
+        """A part with which its block may end, and what keeps it when the block has returned."""
+        keep = partial(self._keeper.keep, unit.kind, *without_arguments(call, output), {})
+        part = unit.name.removeprefix(self.calls[self._begin].path)
+        if self._request.reuses_memory or part in self._overwritten_parts:
+            kept = keep()
+            return unit, lambda: kept
+        return unit, lambda: None if self._is_overwritten(unit) else keep()
 
-    def _count(self, path: str, call: Call) -> None:
-        """Counts top-level units from the stack's first block on: the first list member that evolves."""
-        if self._index >= 0 or (is_list_member(path) and self.trace.evolves(call.tensors.values())):
-            self._index += 1
+    def _is_overwritten(self, unit: UnitCall) -> bool:
+        """Whether what a unit returned has been written to since."""
+        return any(self.trace.writes(storage, unit.end, self.trace.now) for storage, _ in unit.made)
 
-    def _is_tapped(self, path: str) -> bool:
-        """Whether the tap measures on the top-level unit that is called now."""
-        if self._tap is None or self.tapped is not None:
+    def _keep_site_of_parts(self, calls: Collection[UnitCall]) -> None:
+        """A block has returned whose feed-forward is bare: what was kept of its newest part is a site or is dropped.
+
+        Args:
+            calls: of the block, and of the units inside it.
+        """
+        assert self._newest_part is not None
+        (last, keep), self._newest_part = self._newest_part, None
+        block, *_ = calls
+        finder = SiteFinder(block.module, list(calls), self.trace, None, self._wanted.bare)
+        for site in finder.bare_feed_forwards():
+            if site.reason is None and site.units[-1] == last.name and self._wanted.site(site):
+                kept = keep()
+                if kept is not None:
+                    self._parts[last.name] = kept
+                else:
+                    self._overwritten_parts.add(last.name.removeprefix(block.path))
+                for name in site.units if site.kind == "parallel" else ():
+                    self._sub_layers.pop(name, None)
+
+    def _is_tapped(self, unit: UnitCall) -> bool:
+        """Whether the tap measures on this top-level unit."""
+        tap = self._request.tap
+        if tap is None or self.tapped is not None:
             return False
-        return self._index == 0 if self._tap.unit == FIRST_BLOCK else self._tap.unit == path
+        return self._index == 0 if tap.unit == FIRST_BLOCK else tap.unit == unit.path
 
-
-def _range(name: str) -> _Range | None:
-    """The range of blocks that a site's name means, if any."""
-    indices = range_of_stack(name)
-    if indices is not None:
-        return _Range(*indices)
-    if name == "stack":
-        return _Range(0, None)
-    return _Range(*name.split("..", 1)) if ".." in name else None
-
-
-def _copy(output: Any) -> Any:
-    """A copy, because later units may write into what this one returned."""
-    return pytree.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, output)
+    def _tapped(self, seen: list[Tensor]) -> None:
+        self.tapped = [tensor.clone() for tensor in seen] if self._request.reuses_memory else seen

@@ -61,7 +61,7 @@ class SiteFinder:
         if self.stack:
             sites.append(self._site("stack", "stack", self.stack))
         sites += self._depths()
-        sites += self._bare_feed_forwards()
+        sites += self.bare_feed_forwards()
         for call in self.calls:
             if call.depth == 0 and call.is_in_list:
                 sites.append(self._site(call.name, "block", [call]))
@@ -100,27 +100,7 @@ class SiteFinder:
         span = self.stack[first : last + 1]
         return self._site(f"{span[0].name}..{span[-1].name}", "range", span)
 
-    def _depths(self) -> list[Site]:
-        """A UNet's depths, outermost first.
-
-        A layer that is given a long skip needs two things: what was computed before the skip begins, and what the layer
-        before it returns. All layers between the two are the deeper part, and are one site.
-        """
-        layers = [layer for unit in self.stack for layer in self._layers(unit)]
-        found: list[Site] = []
-        inner = 0
-        for last in range(len(layers) - 2, -1, -1):
-            here = layers[last]
-            if not self.trace.reads_old(here.begin, here.end, layers[last + 1].end):
-                continue  # the next layer is given no skip
-            spans = (layers[first : last + 1] for first in range(inner, last + 1))
-            span = next((span for span in spans if _reason(span, self.trace) is None), None)
-            if span is not None:
-                found.append(self._site(f"depth {len(found) + 1}", "depth", span))
-                inner = layers.index(span[0]) + 1
-        return found
-
-    def _bare_feed_forwards(self) -> list[Site]:
+    def bare_feed_forwards(self) -> list[Site]:
         """The sites with bare feed-forwards.
 
         A feed-forward that comes after its block's attentions is a site alone. One that runs beside the attention is one
@@ -135,6 +115,26 @@ class SiteFinder:
                 span = _between(parts, (after or work)[0], work[-1])
                 kind = "feed-forward" if after else "parallel"
                 found.append(self._site(f"{span[0].name}..{span[-1].name}", kind, span))
+        return found
+
+    def _depths(self) -> list[Site]:
+        """A UNet's depths, outermost first.
+
+        A layer that is given a long skip needs two things: what was computed before the skip begins, and what the layer
+        before it returns. All layers between the two are the deeper part, and are one site.
+        """
+        layers = [layer for unit in self.stack for layer in self._layers(unit)]
+        found: list[Site] = []
+        inner = 0
+        for last in range(len(layers) - 2, -1, -1):
+            here = layers[last]
+            if not self.trace.reads_old(here.begin, here.end, layers[last + 1].end):
+                continue  # the next layer is given no skip
+            spans = (layers[first : last + 1] for first in range(inner, last + 1))
+            span = next((span for span in spans if reason_against(span, self.trace) is None), None)
+            if span is not None:
+                found.append(self._site(f"depth {len(found) + 1}", "depth", span))
+                inner = layers.index(span[0]) + 1
         return found
 
     def _after_attention(self, work: list[UnitCall]) -> list[UnitCall]:
@@ -167,7 +167,7 @@ class SiteFinder:
             streams=tuple(output[1] for output in span[-1].outputs if output is not None),
             parameters=_parameters_of([call.module for call in span]),
             share=sum(call.flops for call in span) / self._total_flops,
-            reason=_reason(span, self.trace),
+            reason=reason_against(span, self.trace),
             continues=span[-1].continues,
         )
 
@@ -176,7 +176,7 @@ def _between(calls: list[UnitCall], first: UnitCall, last: UnitCall) -> list[Uni
     return calls[calls.index(first) : calls.index(last) + 1]
 
 
-def _reason(span: list[UnitCall], trace: Trace) -> str | None:
+def reason_against(span: Sequence[UnitCall], trace: Trace) -> str | None:
     """Why a span of units must not be skipped, or None."""
     replaced = {output[0] for output in span[-1].outputs if output is not None}
     begin, end = span[0].begin, span[-1].end

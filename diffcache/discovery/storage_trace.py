@@ -101,8 +101,8 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return any(
             storage in self._evolving
             and (storage not in self._writes or self._writes[storage][-1] <= written)
-            and any(begin < n <= end for n in reads)
-            for storage, reads in self._reads.items()
+            for n in range(begin + 1, end + 1)
+            for storage in self._operations.get(n, (set(), set()))[0]
         )
 
     def leaks(self, skipped: Sequence[tuple[int, int]], replaced: set[Storage]) -> bool:

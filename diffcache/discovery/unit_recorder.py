@@ -116,8 +116,9 @@ class UnitRecorder:
             evolves=self.trace.evolves(call.tensors.values()),
             inputs=[(name, self.trace.storage(t), tuple(t.shape)) for name, t in call.tensors.items()],
         )
-        flops = self.trace.flops
         self._follow_streams(unit)
+        self.begins(unit, call)
+        flops = self.trace.flops
         self.calls.append(unit)
         self._open.append(unit)
         try:
@@ -128,7 +129,14 @@ class UnitRecorder:
         self.trace.unit_returned(call.tensors.values(), _tensors(output))
         unit.end, unit.flops = self.trace.now, self.trace.flops - flops
         self._record_outputs(unit, call, output)
+        self.returned(unit, call, output)
         return output
+
+    def begins(self, unit: UnitCall, call: Call) -> None:
+        """A unit is about to run. It is the newest of `calls` from then on."""
+
+    def returned(self, unit: UnitCall, call: Call, output: Any) -> None:
+        """A unit has run, and its record is complete."""
 
     def _record_outputs(self, unit: UnitCall, call: Call, output: Any) -> None:
         given = {id(tensor) for tensor in call.tensors.values()}

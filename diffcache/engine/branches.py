@@ -61,10 +61,6 @@ class Branch:
             store.empty(lanes)
         return store
 
-    def drop_all_but(self, sites: set[str]) -> None:
-        """Forgets what turned out to be no site."""
-        self.stores = {site: store for site, store in self.stores.items() if site in sites}
-
     def recognise(self, fingerprint: tuple[Any, ...]) -> None:
         """Drops what is stored if the newest call looks otherwise than those before."""
         if self.fingerprint != fingerprint:

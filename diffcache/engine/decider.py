@@ -143,6 +143,11 @@ class Decider:
             self.lanes[lane].refreshed[step.site] = step.tick
             self.lanes[lane].scheduler.computed(seen, outputs)
 
+    @property
+    def looks_at_outputs(self) -> bool:
+        """Whether an observer or the cache scheduler looks at what computed sites returned."""
+        return self.observer is not NOBODY or any(lane.scheduler.looks_at_outputs for lane in self.lanes)
+
     def observe(self, step: Step, store: Store, lane: int, outputs: Sequence[Tensor]) -> None:
         """Lets an observer, if there is one, see what has been stored of a computed site."""
         if self.observer is not NOBODY:

@@ -186,7 +186,7 @@ class Engine:
             output = self.guidance.follow(step, branch, call, compute)
         else:
             output = self.execution.run(asked, step, branch, lanes)
-            self.guidance.lead(tick, branch, output)
+            self.guidance.lead(tick, branch, _lasting(output, asked))
         if self.setup.format.memory.on_host:
             self.setup.format.memory.end_call()
         self.account()
@@ -200,7 +200,7 @@ class Engine:
         for context, second in (("cond", not conditional_first), ("uncond", conditional_first)):
             args, kwargs = call.rows(list(range(half, call.batch) if second else range(half)))
             part = replace(asked, call=Call(call.signature, args, kwargs), context=context)
-            outputs[second] = self._call(part)
+            outputs[second] = _lasting(self._call(part), asked)
         return pytree.tree_map(
             lambda a, b: torch.cat([a, b]) if isinstance(a, Tensor) else a, outputs[False], outputs[True]
         )
@@ -236,3 +236,8 @@ class Engine:
             )
         doubled = self.batched_guidance.found_in(asked.call, self.progress.tick, asked.context)
         return asked.call.batch // 2 if doubled else asked.call.batch
+
+
+def _lasting(output: Any, asked: Invocation) -> Any:
+    """An output that is still the same when the denoiser has been called again: a copy, where that may overwrite it."""
+    return pytree.tree_map_only(Tensor, torch.clone, output) if asked.reuses_memory else output

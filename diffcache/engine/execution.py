@@ -23,12 +23,14 @@ class Invocation:
         forward: computes it.
         call: its arguments.
         context: the guidance pass's name, where the pipeline gives one.
+        reuses_memory: it is compiled or holds a compiled module, whose next call may overwrite what the last one returned.
     """
 
     module: nn.Module
     forward: Callable[..., Any]
     call: Call
     context: str | None = None
+    reuses_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,30 +1,27 @@
 """Sites inside a denoiser: its forward runs, and the units that a site spans are computed and stored, or skipped."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
 from diffcache.discovery.cuts import Cuts
-from diffcache.discovery.first_call import compute_first_call
 from diffcache.discovery.sites import Site
 from diffcache.engine.branches import Branch
 from diffcache.engine.execution import Invocation, Parts
+from diffcache.engine.first_pass import compute_first_pass, store_site
 from diffcache.engine.observers import NOBODY
 from diffcache.hooks.watcher import watched
 from diffcache.host.call import Call
 from diffcache.reports.records import Done
 from diffcache.schedulers.steps import Decision, Step, Verdict
 from diffcache.store.rings import Store, Tensors
-from diffcache.store.streams import Basis, Layout
+from diffcache.store.streams import Layout
 
 Forward = Callable[..., Any]
 Arguments = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 """A module, and what it is called with."""
-
-STREAMS = ("stack", "range", "block")
-"""Kinds of sites through which the hidden streams pass: only these can be stored as a residual."""
 
 STRAYED = "the denoiser called its blocks in another order than before"
 
@@ -37,10 +34,8 @@ class InnerSites:
     """
 
     def __init__(self, parts: Parts) -> None:
+        self.parts = parts
         self.name = parts.choices.facts.denoiser
-        self.sites = parts.choices.sites
-        self.basis = parts.choices.basis
-        self.tap = parts.choices.tap
         self.decider = parts.decider
         self.record = parts.record
 
@@ -54,7 +49,7 @@ class InnerSites:
     def run(self, asked: Invocation, step: Step, branch: Branch, lanes: int) -> Any:
         """One denoiser call: decides at each site that the forward reaches."""
         if branch.cuts is None:
-            output, done = self._learn(asked, step, branch)
+            output, done = compute_first_pass(self.parts, asked, step, branch)
         else:
             this = _Pass(self, asked.call, step, branch, branch.cuts)
             with watched(this):
@@ -62,7 +57,7 @@ class InnerSites:
             done = [Done(visit.step, visit.verdicts, visit.site.share) for visit in this.reached]
             if this.strayed or (this.here is not None and this.here.skips):
                 branch.empty()
-                output, done = self._learn(asked, step, branch)
+                output, done = compute_first_pass(self.parts, asked, step, branch)
                 done = [each._replace(verdicts=[Verdict(Decision.COMPUTE, STRAYED)]) for each in done]
         branch.changed = False
         self.write_down(asked.call, step, branch, done)
@@ -73,51 +68,6 @@ class InnerSites:
         assert branch.cuts is not None
         beside = Done(step, [Verdict(Decision.COMPUTE)], 1 - branch.cuts.share, cached=False)
         self.record.add(self.name, call.batch, [beside, *done])
-
-    def keep(
-        self, branch: Branch, step: Step, first: Call, output: Any, continues: Mapping[int, str]
-    ) -> list[Tensor]:
-        """Learns how what a site's last unit returned splits, against what its first was given, and stores it.
-
-        Returns its tensors.
-        """
-        store = branch.store(step.site)
-        is_stream = self.basis == "residual" and step.kind in STREAMS
-        basis: Basis = "residual" if is_stream else "output"  # what flows inside has no velocity
-        layout = store.learn(first, output, basis=basis, continues=continues)
-        outputs = layout.split(output)
-        store.push(step.tick, 0, layout.pairs(first.tensors, outputs))
-        self.decider.observe(step, store, 0, outputs)
-        return outputs
-
-    def _learn(self, asked: Invocation, step: Step, branch: Branch) -> tuple[Any, list[Done]]:
-        """The branch's first call: computed, and watched to find its sites. Whatever is asked of it is forced."""
-        verdicts: dict[str, tuple[Step, list[Verdict]]] = {}
-        kept: dict[str, list[Tensor]] = {}
-
-        def ask(site: str, kind: str) -> Step:
-            at = step._replace(site=site, kind=kind)
-            verdicts[site] = at, self.decider.verdicts(at, branch, lambda lane: [])
-            return at
-
-        def keep(site: str, kind: str, first: Call, output: Any, continues: Mapping[int, str]) -> None:
-            kept[site] = self.keep(branch, ask(site, kind), first, output, continues)
-
-        call = asked.call
-        output, cuts, tapped = compute_first_call(
-            asked.module, asked.forward, call, self.sites, self.tap, keep
-        )
-        branch.cuts, branch.sources = cuts, Layout(call, output, basis="residual").sources()
-        branch.drop_all_but({site.name for site in cuts.sites})
-        seen = call.latents if self.tap is None else tapped or []
-        self.decider.leads(branch, step.tick, 1)
-        self.decider.arrived(branch, 0, seen)
-        for site in cuts.sites:
-            if site.name not in verdicts:
-                ask(site.name, site.kind)
-            if site.name in kept:
-                self.decider.computed(branch, 0, verdicts[site.name][0], seen, kept[site.name])
-        return output, [Done(*verdicts[site.name], site.share) for site in cuts.sites]
 
 
 @dataclass(slots=True)
@@ -153,16 +103,18 @@ class _Pass:
         self.watches = cuts.paths
         self.reached: list[_Visit] = []
         self.here: _Visit | None = None
-        self.seen = call.latents if owner.tap is None else []
+        self._tap, self._tapped = owner.parts.choices.tap, cuts.tap
+        self.seen = call.latents if self._tap is None else []
         self.strayed = False
         self._starts = cuts.starts
-        self._tap, self._tapped = owner.tap, cuts.tap
         self._is_observed = owner.decider.observer is not NOBODY
+        self._reuses_memory = cuts.reuses_memory
         self._visits: dict[str, _Visit] = {}
         self._straight: dict[str, _Visit] = {}
         self._counts: dict[str, int] = {}
         self._first: Arguments
         self._given: Tensors
+        self._bases: Tensors
 
     def unit(self, module: nn.Module, forward: Forward, args: Any, kwargs: dict[str, Any]) -> Any:
         """A unit is called: runs it, or stands in for it."""
@@ -175,7 +127,7 @@ class _Pass:
             return self._unit_of_its_own(here, module, forward, args, kwargs)
         tap = self._tap if name == self._tapped else None
         if tap is not None and tap.is_ahead:
-            self.seen = tap.ahead(module, args, kwargs)
+            self._see(tap.ahead(module, args, kwargs))
         if name in self._starts:
             self._begin(name, module, args, kwargs)
         here = self.here
@@ -187,10 +139,14 @@ class _Pass:
             output = forward(*args, **kwargs)
             if name == here.last:
                 self.here = None
-                self._computed(here, self._first, self._given, output)
+                self._computed(here, self._first, output)
         if tap is not None and not tap.is_ahead:
-            self.seen = tap.after(Call.of(module, args, kwargs), output)
+            self._see(tap.after(Call.of(module, args, kwargs), output))
         return output
+
+    def _see(self, seen: list[Tensor]) -> None:
+        """The tap has measured this. Schedulers look at it again when a site has been computed."""
+        self.seen = [tensor.clone() for tensor in seen] if self._reuses_memory else seen
 
     def _unit_of_its_own(
         self, here: _Visit, module: nn.Module, forward: Forward, args: Any, kwargs: dict[str, Any]
@@ -203,8 +159,9 @@ class _Pass:
         if here.skips:
             value = here.store.value(here.verdicts[0].decision, here.step, 0, given)
             return layout.join(value, given)
+        self._given, self._bases = given, _copied_bases(layout, given) if self._reuses_memory else given
         output = forward(*args, **kwargs)
-        self._computed(here, (module, args, kwargs), given, output)
+        self._computed(here, (module, args, kwargs), output)
         return output
 
     def _begin(self, name: str, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
@@ -217,9 +174,12 @@ class _Pass:
         self.reached.append(here)
         layout, self._first = here.store.layout, (module, args, kwargs)
         self._given = Call.of(*self._first).tensors if layout is None else layout.given(args, kwargs)
-        if self._is_observed:
-            observer = self.decider.observer
-            if observer.shadow or not here.skips:
+        self._bases = self._given
+        observer = self.decider.observer
+        if not here.skips or observer.shadow:
+            if self._reuses_memory and layout is not None:
+                self._bases = _copied_bases(layout, self._given)
+            if self._is_observed:
                 observer.computing(self.owner.name, here.step)
 
     def _decide(self) -> dict[str, _Visit]:
@@ -262,28 +222,37 @@ class _Pass:
             return self._reused(here)
         return self.cuts.placeholders[name].make(Call.of(module, args, kwargs).tensors)
 
-    def _computed(self, here: _Visit, first: Arguments, given: Tensors, output: Any) -> None:
+    def _computed(self, here: _Visit, first: Arguments, output: Any) -> None:
         """Stores what a site has computed."""
-        owner, store = self.owner, here.store
-        pairs = None if store.layout is None else store.layout.pairs_if_fits(output, given)
+        store, layout = here.store, here.store.layout
+        pairs = None if layout is None else layout.pairs_if_fits(output, self._given, self._bases)
         if pairs is None:
-            outputs = owner.keep(self.branch, here.step, Call.of(*first), output, here.site.continues)
+            continues = here.site.continues
+            outputs = store_site(self.owner.parts, store, here.step, Call.of(*first), output, continues)
+            if self._reuses_memory:
+                store.empty(1)  # the arguments may have been overwritten; the next computed call is stored
         else:
             store.push(here.step.tick, 0, pairs)
             outputs = [own for own, _ in pairs]
-            if self._is_observed:
-                self.decider.observe(here.step, store, 0, outputs)
+        if self._is_observed and len(store):
+            self.decider.observe(here.step, store, 0, outputs)
         self.decider.computed(self.branch, 0, here.step, self.seen, outputs)
 
     def _reused(self, here: _Visit) -> Any:
-        value = here.store.value(here.verdicts[0].decision, here.step, 0, self._given)
+        value = here.store.value(here.verdicts[0].decision, here.step, 0, self._bases)
         return here.store.learned.join(value, self._given)
 
     def _shadow(self, here: _Visit, truth: Any) -> Any:
         """Predicts what has been computed, for an observer to compare, and goes on with what it says."""
         observer, layout = self.decider.observer, here.store.learned
         guess, outputs = layout.split(self._reused(here)), layout.split(truth)
-        features = layout.features(self._given, outputs)
+        features = layout.features(self._bases, outputs)
         goes_on = observer.predicted(self.owner.name, here.step, guess, outputs, features)
         observer.computed(self.owner.name, here.step, features, outputs)
         return layout.join(goes_on, self._given)
+
+
+def _copied_bases(layout: Layout, given: Tensors) -> Tensors:
+    """Copies of the arguments to which a site's streams are residuals, because its units may overwrite them."""
+    paths = layout.sources() if layout.basis == "residual" else ()
+    return {path: given[path].clone() for path in paths if given[path] is not None}

@@ -12,7 +12,7 @@ from diffcache.engine.branches import FORGET_AFTER
 from diffcache.engine.choices import choices_of
 from diffcache.engine.engine import Engine, Progress
 from diffcache.host.call import Call, Signature, signature_of
-from diffcache.host.compiled import uncompiled
+from diffcache.host.compiled import holds_compiled, uncompiled
 from diffcache.host.components import is_control_network
 from diffcache.host.identity import model_of
 from diffcache.host.parallel import agreement_of
@@ -35,12 +35,14 @@ class Served:
         name: in the report.
         experts: how many denoisers of its class the target has.
         signature: of its forward.
+        holds_compiled: the denoiser or a module inside it is compiled.
     """
 
     module: nn.Module
     name: str
     experts: int
     signature: Signature
+    holds_compiled: bool
 
 
 def served_by_identity(denoisers: Mapping[str, nn.Module]) -> dict[int, Served]:
@@ -49,7 +51,8 @@ def served_by_identity(denoisers: Mapping[str, nn.Module]) -> dict[int, Served]:
     experts = Counter(type(module).__name__ for module in plain.values())
     served = {}
     for name, module in plain.items():
-        one = Served(module, name, experts[type(module).__name__], signature_of(module))
+        kind = experts[type(module).__name__]
+        one = Served(module, name, kind, signature_of(module), holds_compiled(module))
         served[id(module)] = served[id(denoisers[name])] = one
     return served
 

@@ -126,7 +126,8 @@ class Scope:
             return forward(*args, **kwargs)
         engine = run.engines.get(id(served.module)) or run.engine(served, self.config, call)
         run.progress.called = True
-        return engine.call(Invocation(served.module, forward, call, self.context))
+        compiled = served.holds_compiled or module is not served.module
+        return engine.call(Invocation(served.module, forward, call, self.context, compiled))
 
     def run_of(self, call: Call) -> Run | None:
         """The run that a call belongs to, which may begin here; None where nothing says where the loop stands."""

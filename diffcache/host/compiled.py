@@ -21,6 +21,14 @@ def is_compiled(module: nn.Module) -> bool:
     return uncompiled(module) is not module or module.__dict__.get("_compiled_call_impl") is not None
 
 
+def holds_compiled(module: nn.Module) -> bool:
+    """Whether it or a module inside it is compiled.
+
+    Compiled code may write what it returns to the same memory at every call (CUDA graphs, `mode="reduce-overhead"`).
+    """
+    return any(map(is_compiled, module.modules()))
+
+
 def compiled_above(denoiser: nn.Module, paths: Iterable[str]) -> str | None:
     """Path of a compiled module that contains one of those at `paths` and so hides its calls; None if none does."""
     compiled = {path for path, module in denoiser.named_modules() if path and is_compiled(module)}

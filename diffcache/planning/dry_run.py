@@ -23,7 +23,8 @@ from diffcache.host.compiled import each_uncompiled
 from diffcache.host.components import denoisers_of, noise_schedulers_of, refuse_foreign_cache
 from diffcache.noise_schedulers.levels import levels_of_loop
 from diffcache.noise_schedulers.timetable import Timetable
-from diffcache.planning.footprint import Footprint, held_by
+from diffcache.planning.first_call_bytes import FirstCallBytes
+from diffcache.planning.footprint import FirstCallNeed, Footprint, held_by
 from diffcache.planning.meta_engine import MetaEngine
 from diffcache.planning.recorded_calls import RecordedCalls
 from diffcache.reports.records import RunRecord
@@ -42,6 +43,7 @@ class DryRun:
         engines: closed, all of them.
         fullest: what was held when most was held.
         others: most bytes that were held outside stores.
+        first_calls: what the first calls of guidance passes need, with sites inside a denoiser.
         contexts: names that the loop gave to guidance passes.
     """
 
@@ -50,6 +52,7 @@ class DryRun:
         self.engines: list[MetaEngine] = []
         self.fullest = Footprint()
         self.others = 0
+        self.first_calls: list[FirstCallNeed] = []
         self.contexts: set[str] = set()
         self._recorded = RecordedCalls()
         self._scope: Scope | None = None
@@ -70,10 +73,12 @@ class DryRun:
         finally:
             self.records, self._scope = scope.records, None
 
-    def _note(self) -> None:
+    def _note(self, first: FirstCallBytes | None = None) -> None:
         assert self._scope is not None
         assert self._scope.run is not None
         held = held_by(self._scope.run.engines.values())
+        if first is not None:
+            self.first_calls.append(FirstCallNeed(held, first.most, first.most_waiting))
         self.others = max(self.others, held.others)
         self.fullest = max(self.fullest, held, key=lambda one: one.bytes_in(None))
         if self._scope.context is not None:

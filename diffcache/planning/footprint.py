@@ -1,7 +1,7 @@
 """The footprint of a run: which features it holds when it holds most, and how many bytes that is in any format."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -55,6 +55,30 @@ class Footprint:
         return self.others + sum(ring.bytes_in(cache_dtype) for ring in self.features)
 
 
+@dataclass(frozen=True)
+class FirstCallNeed:
+    """What the first call of a guidance pass needs beyond a plain call, at most.
+
+    Attributes:
+        before: what is held when it begins.
+        most: most bytes of its own at once, by format; part of them may be dropped before the call is over.
+        waiting: most of these that are in no format yet, and on the device that computes.
+    """
+
+    before: Footprint
+    most: Mapping[str | None, int]
+    waiting: int
+
+    def bytes_in(self, cache_dtype: str | None) -> int:
+        """In a format by name, on the device that computes."""
+        return self.before.bytes_in(cache_dtype) + self.most[cache_dtype]
+
+    @property
+    def beside_host(self) -> int:
+        """Bytes on the device that computes, where features are in host memory."""
+        return self.before.others + self.waiting
+
+
 def held_by(engines: Iterable[Engine]) -> Footprint:
     """By engines now."""
     engines = list(engines)
@@ -63,12 +87,13 @@ def held_by(engines: Iterable[Engine]) -> Footprint:
         for engine in engines
         for branch in engine.branches.known
         for site, store in branch.stores.items()
-        for ring in _rings(engine.name, site, branch.name, store)
+        for ring in rings_of(store, engine.name, site, branch.name)
     ]
     return Footprint(tuple(features), sum(bytes_of(engine.tensors()) for engine in engines))
 
 
-def _rings(denoiser: str, site: str, branch: str, store: Store) -> list[HeldRing]:
+def rings_of(store: Store, denoiser: str, site: str, branch: str) -> list[HeldRing]:
+    """What a store holds of a site in a branch of a denoiser."""
     return [
         HeldRing(
             denoiser,

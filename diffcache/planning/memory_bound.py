@@ -65,7 +65,7 @@ class AtSites(DerivedConfig):
 
 
 def _config_within(config: CacheConfig, plan: Plan, bound: int) -> CallConfig:
-    smallest = plan.cache_bytes
+    smallest = plan.most_bytes(plan.cache_dtype, on_host=plan.on_host)
     for chosen, size in _candidates(config, plan, bound):
         if size <= bound:
             return chosen
@@ -78,18 +78,18 @@ def _config_within(config: CacheConfig, plan: Plan, bound: int) -> CallConfig:
 
 def _candidates(config: CacheConfig, plan: Plan, bound: int) -> Iterator[tuple[CallConfig, int]]:
     """The method with ever more changed for the bound, each form with the bytes that it would hold."""
-    yield CallConfig(config), plan.cache_bytes
+    yield CallConfig(config), plan.most_bytes(plan.cache_dtype, on_host=plan.on_host)
     narrowest, notes = config, tuple[str, ...]()
     for storage in (
         NARROWER[NARROWER.index(config.cache_dtype) + 1 :] if config.cache_dtype in NARROWER else ()
     ):
         narrowest, notes = config.replace(cache_dtype=storage), (f"features are kept in {storage}",)
         if not plan.on_host:
-            yield CallConfig(narrowest, notes), plan.footprint.bytes_in(storage)
+            yield CallConfig(narrowest, notes), plan.most_bytes(storage, on_host=False)
     if not plan.on_host and not plan.on_cpu:
         yield (
             CallConfig(config.replace(cache_device="cpu"), ("features are kept in host memory",)),
-            plan.others,
+            plan.most_bytes(config.cache_dtype, on_host=True),
         )
     sizes = _sizes(plan, narrowest.cache_dtype)
     inside = [site for site in sizes if site[1] != MODEL]

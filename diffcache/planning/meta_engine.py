@@ -19,6 +19,7 @@ from diffcache.engine.comparison import Comparison
 from diffcache.engine.decider import Lane
 from diffcache.engine.engine import Engine, Progress
 from diffcache.engine.execution import Execution, Invocation, Parts
+from diffcache.engine.first_pass import store_site
 from diffcache.engine.inner_sites import InnerSites
 from diffcache.engine.watch import COMPARED
 from diffcache.engine.whole_model import WholeModel
@@ -37,7 +38,7 @@ class MetaEngine(Engine):
     Args:
         choices, record, progress: as for `Engine`.
         recorded: real calls, which stand in for those of the same form.
-        note: called whenever more may be held than before.
+        note: called whenever more may be held than before; with what a first call keeps, before that is held.
 
     Attributes:
         is_doubled: its calls hold two equal halves: both guidance passes.
@@ -52,7 +53,7 @@ class MetaEngine(Engine):
         record: RunRecord,
         progress: Progress,
         recorded: RecordedCalls,
-        note: Callable[[], None],
+        note: Callable[..., None],
     ) -> None:
         self.note = note
         self.is_doubled = self.is_adaptive = False
@@ -66,7 +67,7 @@ class MetaEngine(Engine):
 
         def execution(parts: Parts) -> Execution:
             inside = is_inside(parts.choices.sites)
-            return _DryInnerSites(parts, recorded) if inside else _DryWholeModel(parts, recorded)
+            return _DryInnerSites(parts, recorded, note) if inside else _DryWholeModel(parts, recorded)
 
         dry = replace(choices, scheduler=scheduler, watch=None, format=Format())
         super().__init__(dry, record, progress, execution=execution)
@@ -142,16 +143,20 @@ class _DryWholeModel:
 class _DryInnerSites:
     """Executes verdicts at sites inside a denoiser, on recorded calls."""
 
-    def __init__(self, parts: Parts, recorded: RecordedCalls) -> None:
+    def __init__(self, parts: Parts, recorded: RecordedCalls, note: Callable[..., None]) -> None:
         self._sites = InnerSites(parts)
+        self._parts = parts
         self._decider = parts.decider
         self._recorded = recorded
+        self._note = note
         self.tensors, self.close = self._sites.tensors, self._sites.close
 
     def run(self, asked: Invocation, step: Step, branch: Branch, lanes: int) -> Any:
         sites, decider = self._sites, self._decider
-        found = self._recorded.inside(sites.name, branch.name, asked, sites.sites, sites.tap)
+        found = self._recorded.inside(self._parts, branch, asked)
         assert found.cuts is not None
+        if branch.cuts is None:
+            self._note(found.kept)
         branch.cuts, done = found.cuts, list[Done]()
         branch.sources = Layout(found.call, found.output, basis="residual").sources()
         decided = decider.site_verdicts(step, branch, found.cuts.sites, lambda lane: [])
@@ -159,8 +164,10 @@ class _DryInnerSites:
             done.append(Done(at, verdicts, site.share))
             if len(done) == 1:
                 decider.arrived(branch, 0, [*found.seen])
-            if verdicts[0].decision.computes and site.name in found.parts:
-                outputs = sites.keep(branch, at, *found.parts[site.name], site.continues)
+            kept = found.sites.get(site.name)
+            if verdicts[0].decision.computes and kept is not None:
+                store = branch.store(site.name)
+                outputs = store_site(self._parts, store, at, kept.first, kept.output, site.continues)
                 decider.computed(branch, 0, at, [*found.seen], outputs)
         branch.changed = False
         sites.write_down(found.call, step, branch, done)

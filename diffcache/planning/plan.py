@@ -10,7 +10,7 @@ from diffcache.attach.requirements import facts_of
 from diffcache.config import CacheConfig
 from diffcache.discovery.sites import Site
 from diffcache.planning.dry_run import DryRun, dry_run
-from diffcache.planning.footprint import Footprint
+from diffcache.planning.footprint import FirstCallNeed, Footprint
 from diffcache.planning.meta_engine import MetaEngine
 from diffcache.reports.run_report import RunReport
 from diffcache.schedulers.steps import MODEL
@@ -50,6 +50,7 @@ class Plan:
         most: ticks that are computed at most, where the method bounds them.
         footprint: what is held at the run's fullest.
         others: most bytes that are held beside what is stored.
+        first_calls: what the first calls of guidance passes need, with sites inside a denoiser.
         notes: what was done to keep to `max_cache_bytes`.
     """
 
@@ -65,6 +66,7 @@ class Plan:
     most: int | None
     footprint: Footprint
     others: int
+    first_calls: tuple[FirstCallNeed, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -79,9 +81,26 @@ class Plan:
         return self.others if self.on_host else self.footprint.bytes_in(self.cache_dtype)
 
     @property
+    def first_call_bytes(self) -> int:
+        """Most bytes that a guidance pass's first call needs beyond a plain call, on the device that computes.
+
+        It includes what is stored by then. It is 0 for whole denoisers, which store when their plain call is over.
+        """
+        return self._first_call_bytes(self.cache_dtype, on_host=self.on_host)
+
+    def most_bytes(self, cache_dtype: str | None, *, on_host: bool) -> int:
+        """Most bytes on the device that computes, if features were stored so: between calls and in first calls."""
+        between = self.others if on_host else self.footprint.bytes_in(cache_dtype)
+        return max(between, self._first_call_bytes(cache_dtype, on_host=on_host))
+
+    @property
     def host_bytes(self) -> int:
         """Most bytes that are held at once in host memory instead."""
         return sum(held.bytes_in(self.cache_dtype) for held in self.footprint.features) if self.on_host else 0
+
+    def _first_call_bytes(self, cache_dtype: str | None, *, on_host: bool) -> int:
+        needs = (need.beside_host if on_host else need.bytes_in(cache_dtype) for need in self.first_calls)
+        return max(needs, default=0)
 
     def __str__(self) -> str:
         ticks, computed = self.foreseen.num_ticks, len(self.foreseen.computed_ticks)
@@ -96,7 +115,10 @@ class Plan:
         lines += [f"  passes    {name}: {rule}" for name, rule in self.passes.items()]
         lines.append(f"  computes  {work}")
         size = self.host_bytes if self.on_host else self.cache_bytes
-        lines.append(f"  holds     {size / 2**20:.2f} MiB, {self.cache_dtype or 'as computed'}, in {memory}")
+        held = f"{size / 2**20:.2f} MiB, {self.cache_dtype or 'as computed'}, in {memory}"
+        if self.first_calls:
+            held += f"; first call: {self.first_call_bytes / 2**20:.2f} MiB more than a plain one at most"
+        lines.append(f"  holds     {held}")
         lines += [f"  note      {note}" for note in self.notes]
         return "\n".join(lines)
 
@@ -135,6 +157,7 @@ def plan_of(
         most=max((most for most in map(config.most_ticks, facts) if most is not None), default=None),
         footprint=shown.fullest,
         others=shown.others,
+        first_calls=tuple(shown.first_calls),
         notes=notes,
     )
 

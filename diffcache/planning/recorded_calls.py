@@ -1,6 +1,6 @@
 """Real calls of a denoiser, recorded without their content, to stand in for others of the same form."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,10 +9,12 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from diffcache.discovery.cuts import Cuts
-from diffcache.discovery.first_call import compute_first_call
-from diffcache.discovery.taps import Tap
-from diffcache.engine.execution import Invocation
+from diffcache.discovery.first_call import FirstCall, compute_first_call
+from diffcache.discovery.wanted import Request
+from diffcache.engine.branches import Branch
+from diffcache.engine.execution import Invocation, Parts
 from diffcache.host.call import Call
+from diffcache.planning.first_call_bytes import CountedSite, FirstCallBytes, without_content
 
 
 @dataclass(frozen=True)
@@ -25,8 +27,9 @@ class RecordedCall:
         devices: of the output's tensors, in order.
         writes: it wrote into its arguments.
         cuts: where the denoiser can be cut; None where nobody asked.
-        parts: of each site, the call of its first unit and what its last one returned.
+        sites: of each site, what it was given and what it returned.
         seen: what the method's tap gave.
+        kept: counts what was kept in it, where sites inside were looked for.
     """
 
     call: Call
@@ -34,8 +37,9 @@ class RecordedCall:
     devices: tuple[torch.device, ...]
     writes: bool
     cuts: Cuts | None
-    parts: Mapping[str, tuple[Call, Any]]
+    sites: Mapping[str, CountedSite]
     seen: Sequence[Tensor]
+    kept: FirstCallBytes | None
 
     def again(self, *args: Any, **kwargs: Any) -> Any:
         """Stands in for the denoiser's forward, without content."""
@@ -59,49 +63,40 @@ class RecordedCalls:
         """That of a whole denoiser of this name; it is computed if there was none of its form."""
         key = (name, asked.call.fingerprint(asked.module))
         if key not in self._known:
-            self._known[key] = _recorded(
-                asked.call, lambda keep: (asked.forward(*asked.call.args, **asked.call.kwargs), None, None)
-            )
+            state = asked.call.state()
+            output = asked.forward(*asked.call.args, **asked.call.kwargs)
+            self._known[key] = _recorded(asked.call, state, output)
         return self._known[key]
 
-    def inside(
-        self, name: str, branch: str, asked: Invocation, sites: Sequence[str], tap: Tap | None
-    ) -> RecordedCall:
-        """That of a denoiser that is cut at these sites. Lengths inside may depend on what a guidance pass masks out."""
-        key = (name, branch, asked.call.fingerprint(asked.module))
+    def inside(self, parts: Parts, branch: Branch, asked: Invocation) -> RecordedCall:
+        """That of a denoiser that is cut at a method's sites. Lengths inside may depend on what a guidance pass masks out."""
+        choices = parts.choices
+        key = (choices.facts.denoiser, branch.name, asked.call.fingerprint(asked.module))
         if key not in self._known:
-            self._known[key] = _recorded(
-                asked.call,
-                lambda keep: compute_first_call(asked.module, asked.forward, asked.call, sites, tap, keep),
-            )
+            state, kept = asked.call.state(), FirstCallBytes(parts, branch)
+            request = Request(choices.sites, choices.tap)
+            first = compute_first_call(asked.module, asked.forward, asked.call, request, kept)
+            self._known[key] = _recorded(asked.call, state, first.output, first, kept)
         return self._known[key]
 
 
-def _recorded(call: Call, run: Callable[[Any], tuple[Any, Cuts | None, list[Tensor] | None]]) -> RecordedCall:
-    parts: dict[str, tuple[Call, Any]] = {}
-
-    def keep(site: str, kind: str, first: Call, output: Any, continues: Mapping[int, str]) -> None:
-        parts[site] = _without_content(first, output)
-
-    before = call.state()
-    output, cuts, seen = run(keep)
-    blank_call, blank_output = _without_content(call, output)
+def _recorded(
+    call: Call,
+    state: Mapping[str, Any],
+    output: Any,
+    first: FirstCall[CountedSite] | None = None,
+    kept: FirstCallBytes | None = None,
+) -> RecordedCall:
+    """A call that has been computed; `state` is what `Call.state` was before it."""
+    blank_call, blank_output = without_content(call, output)
+    seen = None if first is None else first.seen
     return RecordedCall(
         call=blank_call,
         output=blank_output,
         devices=tuple(leaf.device for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)),
-        writes=call.state() != before,
-        cuts=cuts,
-        parts=parts,
+        writes=call.state() != state,
+        cuts=None if first is None else first.cuts,
+        sites={} if first is None else first.kept,
         seen=blank_call.latents if seen is None else [tensor.to("meta") for tensor in seen],
+        kept=kept,
     )
-
-
-def _without_content(call: Call, output: Any) -> tuple[Call, Any]:
-    """A call and its output on the meta device; what was one tensor in both still is."""
-    known: dict[int, Tensor] = {}
-
-    def meta(tensor: Tensor) -> Tensor:
-        return known.setdefault(id(tensor), tensor.detach().to("meta"))
-
-    return call.mapped(meta), pytree.tree_map_only(Tensor, meta, output)

@@ -137,15 +137,18 @@ class Layout:
         """Whether a computed call looks like the one that the layout was learned from."""
         return self._alike(output, self.given(call.args, call.kwargs)) is not None
 
-    def pairs_if_fits(self, output: Any, given: Mapping[str, Any]) -> list[Pair] | None:
+    def pairs_if_fits(
+        self, output: Any, given: Mapping[str, Any], bases: Mapping[str, Tensor] | None = None
+    ) -> list[Pair] | None:
         """`pairs` of a call that the layout fits; None if it does not fit.
 
         Args:
             output: what the module returned.
             given: the call's tensors, as the attribute `given` takes them.
+            bases: copies of what streams are residuals to, where the module may have overwritten it; None: `given`.
         """
-        leaves = self._alike(output, given)
-        return None if leaves is None else self.pairs(given, map(leaves.__getitem__, self._indices))
+        leaves, bases = self._alike(output, given), given if bases is None else bases
+        return None if leaves is None else self.pairs(bases, map(leaves.__getitem__, self._indices))
 
     def _alike(self, output: Any, given: Mapping[str, Any]) -> Sequence[Any] | None:
         """The leaves of a call's output, if the layout fits the call; else None."""

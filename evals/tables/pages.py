@@ -6,6 +6,7 @@ from diffcache.evals.harness.markdown import with_tables
 from diffcache.evals.harness.results import result_path
 from diffcache.evals.race.result import EXPERIMENT, RaceResult
 from diffcache.evals.tables.calibration import calibration_tables
+from diffcache.evals.tables.first_call import first_call_table
 from diffcache.evals.tables.formats import formats_table
 from diffcache.evals.tables.methods import methods_page
 from diffcache.evals.tables.quantization import quantization_tables
@@ -34,6 +35,7 @@ def pages(root: Path) -> dict[str, str]:
     tables = {
         "race": summary_table(results),
         "formats": formats_table(),
+        "first_call": first_call_table(),
         "quantization": quantization_tables(),
         **calibration_tables(),
     }

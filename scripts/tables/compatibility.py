@@ -26,6 +26,10 @@ The columns are the sites that a method caches: the whole model (the default, Ea
 feed-forward (TaylorSeer, FORA, PAB). "works" means two things: if everything is computed, and after `restore`, the output is
 bit-identical to the plain pipeline's; and reuse gives the same output whether the cache or the feature was attached first.
 "no" is followed by the reason. An empty cell has no test.
+
+With `mode="reduce-overhead"`, compiled code returns memory that later calls overwrite (CUDA graphs). If any part of a denoiser is
+compiled, diffcache therefore copies the inputs of its cached sites before they run, and what signals look at; nothing that is
+kept is such memory. `tests/engine/test_overwritten_outputs.py` simulates this on a CPU, `tests/gpu` has the mode itself.
 """
 FAULTS = """
 ## Faults of others

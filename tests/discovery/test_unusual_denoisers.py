@@ -237,7 +237,7 @@ def test_a_block_that_returns_the_same_form_is_learned_once(monkeypatch: pytest.
         learned.append(args)
         return Layout(*args, **kwargs)
 
-    monkeypatch.setattr("diffcache.engine.inner_sites.Layout", learn)
+    monkeypatch.setattr("diffcache.store.rings.Layout", learn)
     outputs(flows.Plain(), "block", (1.0, 1.0))
     once = len(learned)
     learned.clear()

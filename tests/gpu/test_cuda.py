@@ -1,6 +1,7 @@
 """What holds on a CPU holds on a CUDA device too."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -47,6 +48,30 @@ def test_host_memory_changes_nothing_but_where_the_cache_is(
     assert told[1].cache_bytes < 0.1 * told[0].cache_bytes
     planned = plan(pipe, **case.call(0, 8))
     assert (planned.cache_bytes, planned.host_bytes) == (told[1].cache_bytes, told[1].host_bytes)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("uniform", {"interval": 2, "site": "block"}),
+        ("uniform", {"interval": 2, "order": 1, "site": "stack"}),
+        ("fbcache", {"threshold": 0.3}),
+    ],
+    ids=str,
+)
+def test_blocks_in_cuda_graphs_overwrite_nothing_that_is_cached(method: str, options: dict[str, Any]) -> None:
+    """`mode="reduce-overhead"`: blocks return memory that the next call of a block writes to."""
+    case = PIPELINES["FluxPipeline"]
+
+    def picture(mode: str) -> Tensor:
+        torch._dynamo.reset()
+        pipe = case.build().to("cuda")
+        pipe.transformer.compile_repeated_blocks(mode=mode)
+        accelerate(pipe, method, **options)
+        return case.render(pipe, 0, 8)
+
+    usual = picture("default")
+    torch.testing.assert_close(picture("reduce-overhead"), usual, rtol=1e-3, atol=1e-3)
 
 
 def test_a_bound_is_kept_by_host_memory_in_the_end() -> None:

@@ -133,3 +133,19 @@ def test_targets_whose_loop_cannot_be_rehearsed_are_refused() -> None:
     accelerate(pipe, max_cache_bytes=2**20)
     with pytest.raises(TargetError, match="max_cache_bytes"), denoising_run(pipe.transformer, 4):
         pass
+
+
+def test_a_bound_holds_in_the_first_call_too() -> None:
+    """A UNet's depth needs two candidates before it is known, which is more than what is stored in the end."""
+    name = "StableDiffusionPipeline"
+    pipe = accelerate(CASES[name].build(), "uniform", site="depth 1")
+    foretold = plan(pipe, **CASES[name].call(0, STEPS))
+    assert foretold.first_call_bytes > foretold.cache_bytes
+    accelerate(pipe, "uniform", site="depth 1", max_cache_bytes=foretold.cache_bytes)
+    render(pipe, name)
+    assert report(pipe).notes == ["features are kept in int8"]
+    kept = plan(pipe, **CASES[name].call(0, STEPS))
+    assert kept.first_call_bytes <= foretold.cache_bytes
+    accelerate(pipe, "uniform", site="depth 1", max_cache_bytes=foretold.first_call_bytes)
+    render(pipe, name)
+    assert report(pipe).notes == []

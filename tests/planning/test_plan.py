@@ -14,6 +14,7 @@ from zoo.pipelines import CASES
 
 from diffcache import TargetError, accelerate, methods, plan, report
 from diffcache.config import CacheConfig
+from diffcache.evals.experiments.first_call import DEEP_DENOISERS, first_calls
 from diffcache.hooks.class_swap import is_swapped
 from diffcache.recipes.budget import BudgetConfig
 
@@ -197,3 +198,24 @@ def test_accelerate_says_what_is_known_before_any_call(capsys: pytest.CaptureFix
 def test_a_language_model_has_no_plan() -> None:
     with pytest.raises(TargetError, match="report"):
         plan(tiny_llama())
+
+
+@pytest.mark.parametrize("cache_dtype", [None, "int8"])
+@pytest.mark.parametrize("name", DEEP_DENOISERS)
+def test_a_plan_counts_what_a_first_call_needs(name: str, cache_dtype: str | None) -> None:
+    """At least what a first call takes beyond a plain one, and at most twice that."""
+    denoiser = DEEP_DENOISERS[name]
+    net, arguments = denoiser.build().eval(), denoiser.arguments()
+    for one in first_calls(denoiser, cache_dtype=cache_dtype):
+        config = config_of("uniform", {"site": one.site, "cache_dtype": cache_dtype})
+        planned = plan(net, config, num_steps=4, **arguments).first_call_bytes
+        measured = one.learning - one.plain
+        assert measured <= planned <= 2 * measured, one
+    assert "first call" in str(plan(net, config, num_steps=4, **arguments))
+
+
+def test_the_second_pass_begins_beside_what_the_first_has_stored() -> None:
+    case = CASES["FluxPipeline-true-cfg"]
+    config = config_of("uniform", {"site": "block"})
+    both = plan(case.build(), config, **case.call(0, STEPS))
+    assert both.first_call_bytes == both.cache_bytes > 0
