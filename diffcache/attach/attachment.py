@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
+from weakref import WeakSet
 
 from torch import nn
 
@@ -15,6 +16,9 @@ from diffcache.host.compiled import uncompiled
 from diffcache.reports.run_report import RunReport
 
 logger = logging.getLogger("diffcache")
+
+_warned: "WeakSet[Any]" = WeakSet()
+"""Targets of which it was logged what reuse costs where the noise scheduler adds fresh noise."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +54,12 @@ class DiffusionAttachment(Attachment):
         last: the report of the target's last call, which names the method that ran; None before the first.
         chooser: chooses the config for each call, such as one within a bound on memory; None: `config` for all of them.
         components: the pipeline's denoisers that it is attached to; None for all.
-        warned: it was logged what reuse costs where the noise scheduler adds fresh noise.
     """
 
     config: CacheConfig
     last: RunReport | None = None
     chooser: Chooser | None = None
     components: Collection[str] | None = None
-    warned: bool = False
 
     def report(self) -> RunReport:
         last = self.last or RunReport(self.config.name, self.config.options(), [])
@@ -77,8 +79,8 @@ class DiffusionAttachment(Attachment):
             yield
         finally:
             self.last = RunReport(self.config.name, self.config.options(), scope.records)
-            if self.last.cost_of_noise is not None and not self.warned:
-                self.warned = True
+            if self.last.cost_of_noise is not None and key_of(target) not in _warned:
+                _warned.add(key_of(target))
                 logger.warning("%s.", self.last.cost_of_noise)
             now = diffusion_attachment_of(target)
             if now is not None and now is not self:

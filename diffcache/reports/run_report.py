@@ -142,11 +142,13 @@ class RunReport:
 
     @property
     def cost_of_noise(self) -> str | None:
-        """What reuse costs where the noise scheduler adds fresh noise at its steps; None where nothing was reused so."""
+        """What reuse costs where the noise scheduler adds fresh noise, and the method wanted hindsight; None elsewhere."""
         costs = (
             record.fresh_noise.cost
             for record in self.records
-            if record.fresh_noise is not None and any(call.computed < 1 for call in record.calls)
+            if record.fresh_noise is not None
+            and record.predictor.get("hindsight")
+            and any(call.computed < 1 for call in record.calls)
         )
         return next(costs, None)
 

@@ -232,9 +232,16 @@ def test_copies_are_quantised_and_know_nothing_of_the_originals(duplicate: Any) 
     assert other.transformer not in quantised
 
 
+class TwoLayers(nn.Sequential):
+    """A denoiser whose layers are children 0 and 1."""
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(x) + t
+
+
 @pytest.mark.parametrize("kind", ["GGUF", "bitsandbytes", "torchao"])
 def test_what_is_quantised_already_is_left_alone(kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    net = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32))
+    net = TwoLayers(nn.Linear(32, 32), nn.Linear(32, 32))
     weight = net[0].weight.data
     if kind == "GGUF":
         net[0].weight = GGUFParameter(weight, quant_type=gguf.GGMLQuantizationType.F16)
