@@ -36,7 +36,7 @@ def spread(
     """
     first = list(range(min(warmup, count)))
     left = count - len(first)
-    gaps = left if compute_last else left + 1
+    gaps = left if compute_last or left == num_ticks - len(first) else left + 1
     begin, end = len(first) - 1, num_ticks - 1
     ticks = [begin + round((end - begin) * (i / gaps) ** skew) for i in range(1, left + 1)]
     for i in reversed(range(left)):  # two may be rounded to the same tick: the tick before is free

@@ -1,4 +1,4 @@
-"""Budget: computes as many ticks as a speed-up allows, where errors of the output matter most."""
+"""Budget: computes as many ticks as a speed-up allows, evenly spaced."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -7,9 +7,9 @@ from diffcache.config import CacheConfig, RunFacts
 from diffcache.method_config import method
 from diffcache.prediction.predictors import Polynomial, Predictor
 from diffcache.schedulers.error_control import ErrorControl
+from diffcache.schedulers.given_ticks import GivenTicks, threshold_for_speedup
 from diffcache.schedulers.guards import Guards
 from diffcache.schedulers.moments import Axis
-from diffcache.schedulers.tick_budget import GivenTicks, TickBudget, threshold_for_speedup
 from diffcache.schedulers.ticks import spread
 from diffcache.store.streams import Basis
 
@@ -17,25 +17,23 @@ from diffcache.store.streams import Basis
 @method
 @dataclass(frozen=True, kw_only=True)
 class BudgetConfig(CacheConfig):
-    """Where: the whole denoiser. When: error control, weighted by each tick's influence on the result; the threshold is adjusted
-    during the run until the number of computed ticks fits. How: extrapolate the output quadratically or linearly, or hold it.
+    """Where: the whole denoiser. When: at evenly spaced ticks, as many as the speed-up allows. How: extrapolate the output linearly, or
+    hold it where that has the smaller expected error.
 
-    Where two denoisers share a run (Wan 2.2), computed ticks are spaced evenly instead, because neither knows how many the
-    other will compute. Where the length of the run is unknown, the threshold is fixed: it gave this speed-up on other runs.
+    Where the length of the run is unknown, error control has a fixed threshold: it gave this speed-up on other runs.
 
     Attributes:
         speedup: ticks of the run over computed ticks, at least; 1 computes everything.
         order: the highest order of extrapolation, 0 to 2; 0 holds.
         axis: what curves are drawn over: "angle" (atan2(noise, signal)), "sigma" (the noise scheduler's own level) or "tick".
-        warmup_steps: None: 2; an eighth of the computed ticks where these are fewer than 16; 3 where the length of the run is
-            unknown. These ticks, and those that `max_consecutive_reuses` asks for, are computed even if the speed-up is
-            then missed.
+        warmup_steps: None: 1; 3 where the length of the run is unknown. These ticks, and those that
+            `max_consecutive_reuses` asks for, are computed even if the speed-up is then missed.
     """
 
     name: ClassVar[str] = "budget"
 
     speedup: float = 2.0
-    order: int = 2
+    order: int = 1
     axis: Axis = "angle"
 
     def __post_init__(self) -> None:
@@ -62,14 +60,18 @@ class BudgetConfig(CacheConfig):
         most = self.most_ticks(run)
         if run.num_ticks is None or most is None:
             return ErrorControl(threshold_for_speedup(self.speedup), self.order, self.axis)
-        if run.experts > 1:
-            placed = spread(run.num_ticks, _planned(most, run), self.warmup(run))
-            return GivenTicks(placed, self.order, self.axis)
-        return TickBudget(run.num_ticks, most, self.guards(run).tail_steps, self.order, self.axis)
+        return GivenTicks(
+            self._ticks(run.num_ticks, _planned(most, run), self.guards(run)), self.order, self.axis
+        )
 
     def warmup(self, run: RunFacts) -> int:
-        most = self.most_ticks(run)
-        return 3 if most is None else max(min(2, _planned(most, run) // 8), 1)
+        return 3 if self.most_ticks(run) is None else 1
+
+    def _ticks(self, num_ticks: int, count: int, guards: Guards) -> list[int]:
+        """`count` ticks of a run; those before the last one that guards force at its end are computed as well."""
+        tail = max(guards.tail_steps - 1, 0)
+        even = spread(num_ticks - tail, count - tail, guards.warmup_steps, compute_last=guards.tail_steps > 0)
+        return [*even, *range(num_ticks - tail, num_ticks)]
 
     def guards(self, run: RunFacts) -> Guards:
         """A tail is computed as far as the budget goes."""

@@ -99,15 +99,19 @@ class Regime:
     steps: int
 
 
-def regimes(*, quick: bool = False) -> Iterator[Regime]:
+WHOLE = (*FLOWS, "DPM++ 2M trailing", "DPM++ 2M Karras", "DDIM leading", "Euler leading", "EDM Euler")
+"""Noise schedulers with which every guidance and every number of steps is tried."""
+
+
+def regimes() -> Iterator[Regime]:
     """All of them: each guidance in 25 steps, each number of steps at guidance 5.
 
-    Args:
-        quick: only guidance 5 in 12 and 25 steps.
+    With other noise schedulers than `WHOLE`, and where one network is rewritten to predict something else once more, fewer.
     """
-    guidances = ("5",) if quick else ("1", "3", "5", "7.5", "interval", "rescale")
-    lengths = (12, 25) if quick else (8, 12, 20, 25, 50)
     for prediction, name in _models():
+        whole = name in WHOLE and (prediction in ("flow", "epsilon") or name in VELOCITY_ONLY)
+        guidances = ("1", "3", "5", "7.5", "interval", "rescale") if whole else ("5", "7.5")
+        lengths = (8, 12, 20, 25, 50) if whole else (12, 25)
         known = [g for g in guidances if prediction != "flow" or _has_guidance(name, g)]
         cells = [(guidance, 25) for guidance in known] + [("5", steps) for steps in lengths]
         for guidance, steps in dict.fromkeys(cells):

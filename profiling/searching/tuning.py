@@ -16,10 +16,10 @@ from diffcache.recipes.budget import BudgetConfig, allowed
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.schedulers.error_control import ErrorControl
 from diffcache.schedulers.errors import ConfigError, TargetError
+from diffcache.schedulers.given_ticks import GivenTicks
 from diffcache.schedulers.schedule import ALL, Schedule, marks_of
 from diffcache.schedulers.search.local import TickList, local_search
 from diffcache.schedulers.steps import Decision
-from diffcache.schedulers.tick_budget import GivenTicks
 from diffcache.schedulers.ticks import spread
 
 MARGIN = 1.0

@@ -142,7 +142,7 @@ def test_a_loop_that_cannot_be_is_refused(num_steps: int, sigmas: Any, method: s
 
 @pytest.mark.parametrize("as_sigmas", [list, tuple, torch.tensor])
 def test_sigmas_may_be_numbers_or_a_tensor(as_sigmas: Any) -> None:
-    net = toy(interval=2, order=1)
+    net = toy(interval=2, order=1, basis="residual")
     with torch.no_grad(), denoising_run(net, 4, as_sigmas([1.0, 0.75, 0.5, 0.25, 0.0])) as run:
         assert torch.equal(loop(net, steps=4, run=run), loop(toy(None), steps=4))
     assert report(net).records[0].sigmas == [1.0, 0.75, 0.5, 0.25]

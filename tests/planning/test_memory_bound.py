@@ -14,7 +14,7 @@ from diffcache import ConfigError, TargetError, accelerate, denoising_run, plan,
 from diffcache.planning.memory_bound import worth_most
 from diffcache.planning.plan import PlannedSite
 
-METHOD: dict[str, Any] = {"interval": 3, "order": 1}
+METHOD: dict[str, Any] = {"interval": 3, "order": 1, "basis": "residual"}
 PLACES = [
     ("WanPipeline", {}, 1),
     ("DiTPipeline", {}, 1),

@@ -7,9 +7,10 @@ import torch
 
 from diffcache.config import RunFacts
 from diffcache.recipes.budget import BudgetConfig, allowed
+from diffcache.schedulers.given_ticks import threshold_for_speedup
+from diffcache.schedulers.guards import History
 from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import Step
-from diffcache.schedulers.tick_budget import threshold_for_speedup
 from diffcache.schedulers.ticks import spread
 
 
@@ -26,6 +27,22 @@ def test_in_a_run_of_unknown_length_the_threshold_is_constant() -> None:
 def test_denoisers_that_share_a_run_spread_their_ticks_evenly() -> None:
     assert spread(50, 12, 3) == [0, 1, 2, 7, 12, 18, 23, 28, 33, 39, 44, 49]
     scheduler = BudgetConfig(speedup=50 / 12).scheduler(RunFacts("Net", experts=2, num_ticks=50))
-    scheduler.compared([Moment(0)], Moment(1), torch.zeros(3))
-    due = [tick for tick in range(3, 50) if scheduler.decide(Step(tick, 50, "0"), [0.0] * 3).computes]
+    scheduler.compared([Moment(0)], Moment(1), torch.zeros(2))
+    due = [tick for tick in range(3, 50) if scheduler.decide(Step(tick, 50, "0"), [0.0] * 2).computes]
     assert due == [tick for tick in spread(50, 11, 1) if tick >= 3]
+
+
+@pytest.mark.parametrize("speedup", [1, 1.5, 2, 3, 4, 7])
+@pytest.mark.parametrize("options", [{}, {"tail_steps": 0}, {"tail_steps": 3}, {"warmup_steps": 3}], ids=str)
+def test_as_many_ticks_are_computed_as_the_speed_up_allows(speedup: float, options: dict[str, int]) -> None:
+    config = BudgetConfig(speedup=speedup, **options)
+    facts = RunFacts("Net", num_ticks=50)
+    scheduler, guards = config.scheduler(facts), config.guards(facts)
+    scheduler.compared([Moment(0)], Moment(1), torch.zeros(2))
+    computed = [
+        tick
+        for tick in range(50)
+        if guards.forces_compute(Step(tick, 50, "0"), History(0, None)) is not None
+        or scheduler.decide(Step(tick, 50, "0"), [1.0, 1.0]).computes
+    ]
+    assert len(computed) == allowed(50, speedup)
