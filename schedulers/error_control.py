@@ -65,17 +65,13 @@ class ErrorControl(CacheScheduler):
         self.reason, expected = None, self._expected_errors(signal, step.moment)
         best = min(expected, key=expected.__getitem__)
         if not step.repeats_sigma:
-            self.error += expected[best] * self.weight(step)
+            self.error += expected[best]
         if self.must_compute(step):
             return Decision.COMPUTE
         if self.distrusts(min(signal)):
             self.reason = OFF
             return Decision.COMPUTE
         return best
-
-    def weight(self, step: Step) -> float:
-        """How much an error at this tick matters."""
-        return 1.0
 
     def distrusts(self, measured: float) -> bool:
         """Whether the least error that was measured at the last computed tick forbids to reuse the next one."""

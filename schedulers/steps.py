@@ -21,8 +21,6 @@ class Step(NamedTuple):
         site: name of the site that is decided: "model" for the whole denoiser, else as `discover` lists it.
         kind: its kind: "model", "stack", "range", "block", "self-attention", ...
         training_time: the noise scheduler's timestep as a fraction of its training steps; None where unknown.
-        weight: how much an error of the velocity at this tick matters to the result, over the mean of the run's ticks; 1
-            where unknown.
         angle: atan2(noise, signal) of this tick, 0 to pi / 2; None where unknown.
     """
 
@@ -34,7 +32,6 @@ class Step(NamedTuple):
     site: str = MODEL
     kind: str = MODEL
     training_time: float | None = None
-    weight: float = 1.0
     angle: float | None = None
 
     def full_name(self, denoiser: str) -> str:

@@ -3,7 +3,6 @@
 import copy
 import math
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -14,12 +13,6 @@ from diffcache.noise_schedulers.quirks import limits_samples, model_input, next_
 
 IMPULSE = 1e-3
 """In the output of a tick. Steps are linear; it is small all the same, so that nothing of a noise scheduler that clips is clipped."""
-
-LOG_AMPLIFICATION = 3.2
-"""Natural log of the factor by which a denoiser amplifies an error of the run's first tick until its end.
-
-On the testbeds 3.4 to 4.7 were measured (scripts/measure/amplification.py); this is just below them.
-"""
 
 
 class Influence:
@@ -44,8 +37,6 @@ class Influence:
     def __init__(self, noise_scheduler: Any, outputs: Sequence[Parametrisation] | None = None) -> None:
         self.obstacle: str | None = None
         self._influences = self._measured(noise_scheduler, outputs)
-        self._amplified = _amplified(self._influences, outputs)
-        self._sums = [0.0, *accumulate(self._amplified)]
 
     def ratio(self, index: int, other: int) -> float | None:
         """The influence of the output at `index`, over that of the output at `other`; None where there is an obstacle."""
@@ -55,23 +46,9 @@ class Influence:
         ratio = known[index] / known[other] if known[other] else math.inf
         return ratio if math.isfinite(ratio) else None
 
-    def weight(self, index: int, run: range) -> float:
-        """How much an error of the velocity at `index` changes the result, over the mean of a run's; 1 where it is unknown.
-
-        It is the influence, times how much the denoiser amplifies the error until the end. Velocities of real denoisers
-        respond to the sample: an error grows by about the same factor at each tick, `LOG_AMPLIFICATION` in total.
-
-        Args:
-            index: of the output.
-            run: the indices of the run's ticks.
-        """
-        known = run[: max(len(self._amplified) - run.start, 0)]
-        total = self._sums[known.stop] - self._sums[known.start] if known else 0.0
-        return self._amplified[index] * len(known) / total if index in known and 0 < total < math.inf else 1.0
-
     def forget(self, why: str) -> None:
         """Makes everything unknown, because the noise scheduler does something else than what was measured."""
-        self.obstacle, self._influences, self._amplified = why, [], []
+        self.obstacle, self._influences = why, []
 
     def _measured(self, noise_scheduler: Any, outputs: Sequence[Parametrisation] | None) -> list[float]:
         """The influence at each timestep; empty if a copy cannot be stepped, or if its steps add noise."""
@@ -102,15 +79,6 @@ def _impulse_responses(noise_scheduler: Any, outputs: Sequence[Parametrisation] 
         output[0, tick] += IMPULSE
         sample = next_sample(noise_scheduler, output, time, sample)
     return [float(value) / IMPULSE for value in sample.flatten()]
-
-
-def _amplified(influences: Sequence[float], outputs: Sequence[Parametrisation] | None) -> list[float]:
-    """Magnitudes of the velocities' influences, times what the denoiser amplifies, up to one common factor."""
-    scales = [1.0] * len(influences) if outputs is None else [at.of_velocity for at in outputs]
-    return [
-        abs(value * scale) * math.exp(-LOG_AMPLIFICATION * i / len(influences))
-        for i, (value, scale) in enumerate(zip(influences, scales, strict=False))
-    ]
 
 
 def copied_to_cpu(noise_scheduler: Any) -> Any:

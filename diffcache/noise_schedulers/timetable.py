@@ -66,7 +66,6 @@ class Timetable:
             angle=level.angle,
             repeats_sigma=repeats,
             training_time=level.time,
-            weight=self._weight(tick),
         )
 
     def ratio(self, tick: int, other: int) -> float | None:
@@ -111,13 +110,6 @@ class Timetable:
         self.steps = []
         self.steps = [self.step(tick) for tick in range(self.num_ticks or 0)]
         self.moments = [step.moment for step in self.steps]
-
-    def _weight(self, tick: int) -> float:
-        """How much an error at a tick changes the result, over the mean of the run's ticks; 1 where it is unknown."""
-        if self.influence is None or self.num_ticks is None:
-            return 1.0
-        run = range(self.first, self.first + self.num_ticks)
-        return self.influence.weight(self.first + tick, run)
 
     def _level(self, tick: int) -> Level:
         index = self.first + tick

@@ -19,7 +19,6 @@ def calibration_tables() -> dict[str, str]:
     return {
         "ablation": f"{_ablation(ertacache)}\n\n{_source(ertacache)}",
         "quality": f"{_quality(targets)}\n\n{_source(targets)}",
-        "speedup": _speedup(targets),
         "profilingdit": f"{_profilingdit(blocks)}\n\n{_source(blocks)}",
         "drift": _drift(stored("drift")),
         "hindsight": f"{_hindsight(hindsight)}\n\n{_source(hindsight)}",
@@ -69,21 +68,6 @@ def _quality(found: Results) -> str:
         for row in result["quality"]
     )
     return markdown_table(["testbed", "target", "compute", "kept apart", "unseen"], rows)
-
-
-def _speedup(found: Results) -> str:
-    """A row for each speed-up, with the number of ticks, and for each testbed PSNR of it / and of even ticks."""
-
-    def rows() -> Iterator[list[str]]:
-        for of_testbeds in zip(*(result["speedup"] for result in found.values()), strict=True):
-            first = of_testbeds[0]
-            cells = [
-                " / ".join(f"{psnr:.1f}" for psnr in (row["psnr"], *row["psnr_even"].values()))
-                for row in of_testbeds
-            ]
-            yield [str(first["speedup"]), str(first["ticks"]), *cells]
-
-    return markdown_table(["speedup", "ticks", *found], rows())
 
 
 def _profilingdit(found: Results) -> str:

@@ -11,11 +11,13 @@ from diffcache.evals.tables.formats import formats_table
 from diffcache.evals.tables.methods import methods_page
 from diffcache.evals.tables.quantization import quantization_tables
 from diffcache.evals.tables.race import race_page, summary_table
+from diffcache.evals.tables.regimes import regimes_tables
 from diffcache.evals.tables.searched import searched_page
 from diffcache.evals.testbeds import zoo
 
 PAGES_WITH_TABLES = (
     "README.md", "docs/calibration.md", "docs/hindsight.md", "docs/memory.md", "docs/quantization.md",
+    "docs/regimes.md",
 )  # fmt: skip
 """Written by hand, with places for tables."""
 
@@ -38,6 +40,7 @@ def pages(root: Path) -> dict[str, str]:
         "first_call": first_call_table(),
         "quantization": quantization_tables(),
         **calibration_tables(),
+        **regimes_tables(),
     }
     by_hand = {path: with_tables((root / path).read_text(), tables) for path in PAGES_WITH_TABLES}
     generated = {

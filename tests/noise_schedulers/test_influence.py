@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from diffcache.noise_schedulers.influence import LOG_AMPLIFICATION, Influence
+from diffcache.noise_schedulers.influence import Influence
 from diffcache.noise_schedulers.levels import Parametrisation, levels_of
 from diffcache.noise_schedulers.quirks import sigmas_of
 
@@ -107,9 +107,7 @@ def test_a_wrapped_step_is_not_called() -> None:
     ("limit", "why"),
     [({"clip_sample": True}, "clips"), ({"clip_sample": False, "thresholding": True}, "limits")],
 )
-def test_limited_samples_are_an_obstacle_to_hindsight_and_leave_the_weights(
-    limit: dict[str, bool], why: str
-) -> None:
+def test_limited_samples_are_an_obstacle(limit: dict[str, bool], why: str) -> None:
     limited, plain = diffusers.DDIMScheduler(**limit), diffusers.DDIMScheduler(clip_sample=False)
     found = []
     for noise_scheduler in (limited, plain):
@@ -118,41 +116,12 @@ def test_limited_samples_are_an_obstacle_to_hindsight_and_leave_the_weights(
     assert str(found[0].obstacle).startswith(f"DDIMScheduler {why} predicted samples")
     assert found[0].ratio(2, 3) is None
     assert found[1].ratio(2, 3) is not None
-    run = range(STEPS)
-    assert [found[0].weight(i, run) for i in run] == pytest.approx([found[1].weight(i, run) for i in run])
 
 
 def test_indices_outside_the_list_have_no_ratio() -> None:
     influence = Influence(made("DDIMScheduler"))
     assert influence.ratio(STEPS, 1) is None
     assert influence.ratio(1, -1) is None
-
-
-@each_scheduler
-def test_weights_are_what_an_error_moves_and_the_denoiser_amplifies(name: str) -> None:
-    influence, ticks = influence_of(name), len(made(name).timesteps)
-    weights = [influence.weight(tick, range(ticks)) for tick in range(ticks)]
-    assert sum(weights) == pytest.approx(ticks)
-    of_velocity = [abs(output.of_velocity) for output in outputs_of(made(name))]
-    for tick in range(2, ticks - 1):
-        moved, later = influence.ratio(tick, tick + 1), math.exp(-LOG_AMPLIFICATION / ticks)
-        if moved is not None:
-            moved *= of_velocity[tick] / of_velocity[tick + 1]
-            assert weights[tick] == pytest.approx(abs(moved) / later * weights[tick + 1])
-    influence.forget("")
-    assert influence.weight(2, range(ticks)) == Influence(None).weight(2, range(ticks)) == 1
-
-
-@pytest.mark.parametrize("run", [range(5, STEPS), range(8), range(5, STEPS + 3)], ids=str)
-def test_weights_are_over_the_mean_of_the_run(run: range) -> None:
-    influence, whole = influence_of("DDIMScheduler"), range(STEPS)
-    known = [index for index in run if index in whole]
-    weights = [influence.weight(index, run) for index in known]
-    assert sum(weights) == pytest.approx(len(known))
-    assert weights[2] / weights[0] == pytest.approx(
-        influence.weight(known[2], whole) / influence.weight(known[0], whole)
-    )
-    assert all(influence.weight(index, run) == 1 for index in run if index not in whole)
 
 
 @pytest.mark.parametrize("name", ["EulerAncestralDiscreteScheduler", "LCMScheduler", "DDPMScheduler"])
