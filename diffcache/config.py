@@ -185,6 +185,10 @@ class CacheConfig(MethodConfig):
         """How many ticks are computed at most in any run; None where nothing bounds them."""
         return None
 
+    def remark(self, run: RunFacts) -> str | None:
+        """What the report should say of this method in this run; None for nothing."""
+        return None
+
     def predictor_for(self, run: RunFacts) -> Predictor:
         """How: the predictor of a reused tick."""
         return Hold()

@@ -98,6 +98,7 @@ class Run:
         """Makes the engine of a denoiser, at its first call."""
         facts = self._facts(served, call)
         agreement = agreement_of(served.module)
+        remark = config.remark(facts)
         engine = self._make_engine(choices_of(config, facts), self.record, self.progress, agreement)
         record, name = self.record, served.name
         record.parameters[name] = sum(p.numel() for p in served.module.parameters())
@@ -105,6 +106,8 @@ class Run:
         if facts.quantization is not None:
             record.quantization[name] = facts.quantization
         record.predictor = engine.describe()
+        if remark is not None:
+            record.notes.append(remark)
         if engine.setup.hindsight and self.timetable.influence is None:
             record.notes.append(f"no hindsight: {UNNAMED}")
         self.engines[id(served.module)] = engine

@@ -86,6 +86,9 @@ class DerivedConfig(CacheConfig):
     def most_ticks(self, run: RunFacts) -> int | None:
         return self.base.most_ticks(run)
 
+    def remark(self, run: RunFacts) -> str | None:
+        return self.base.remark(run)
+
     def predictor_for(self, run: RunFacts) -> Predictor:
         return self.base.predictor_for(run)
 

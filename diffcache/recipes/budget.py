@@ -13,6 +13,9 @@ from diffcache.schedulers.moments import Axis
 from diffcache.schedulers.ticks import spread
 from diffcache.store.streams import Basis
 
+FEW = 8
+"""With fewer computed ticks than this, as many plain steps were nearer to the full run in many regimes (docs/regimes.md)."""
+
 
 @method
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +55,15 @@ class BudgetConfig(CacheConfig):
 
     def most_ticks(self, run: RunFacts) -> int | None:
         return None if run.num_ticks is None else allowed(run.num_ticks, self.speedup)
+
+    def remark(self, run: RunFacts) -> str | None:
+        most = self.most_ticks(run)
+        if most is None or most >= FEW or most == run.num_ticks:
+            return None
+        return (
+            f"speedup={self.speedup} leaves {most} computed ticks, which are few for a curve: num_inference_steps={most} may be as "
+            "good, compare it"
+        )
 
     def predictor_for(self, run: RunFacts) -> Predictor:
         return Polynomial(self.order, self.axis)

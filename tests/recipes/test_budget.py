@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.toys import by_embeds, toy_pipeline
 
+from diffcache import accelerate, report
 from diffcache.config import RunFacts
 from diffcache.recipes.budget import BudgetConfig, allowed
 from diffcache.schedulers.given_ticks import threshold_for_speedup
@@ -46,3 +48,19 @@ def test_as_many_ticks_are_computed_as_the_speed_up_allows(speedup: float, optio
         or scheduler.decide(Step(tick, 50, "0"), [1.0, 1.0]).computes
     ]
     assert len(computed) == allowed(50, speedup)
+
+
+@pytest.mark.parametrize(
+    ("ticks", "remarks"), [(8, True), (14, True), (16, False), (50, False), (None, False)]
+)
+def test_a_speed_up_that_leaves_few_ticks_is_remarked_on(ticks: int | None, remarks: bool) -> None:
+    remark = BudgetConfig(speedup=2).remark(RunFacts("Net", num_ticks=ticks))
+    assert (remark is not None) is remarks
+    assert ticks is None or remark is None or f"num_inference_steps={ticks // 2}" in remark
+    assert BudgetConfig(speedup=1).remark(RunFacts("Net", num_ticks=ticks)) is None
+
+
+def test_the_report_says_so() -> None:
+    pipe = accelerate(toy_pipeline(), speedup=2)
+    pipe(by_embeds(), num_inference_steps=8)
+    assert any("num_inference_steps=4 may be as good" in note for note in report(pipe).notes)
