@@ -1,6 +1,7 @@
 """Emoji with their names as prompts: which drawings, on which grounds, and what the captions say.
 
-The names are Unicode's, in lower case; `emoji.txt` lists them with the code points that name their pictures.
+The names are Unicode's, in lower case; `emoji.txt` lists them with the code points that name their pictures. Those after a
+dash are no prompts, only the autoencoder is trained on them: so small models learn 200 drawings in half an hour, but not 700.
 The pictures themselves are needed for training only (`diffcache.evals.training.emoji`).
 """
 
@@ -24,10 +25,16 @@ GROUNDS: dict[str, tuple[float, float, float]] = {
 
 
 @cache
+def every_code() -> tuple[str, ...]:
+    """Code points of all drawings that training uses."""
+    return tuple(line.removeprefix("- ").split()[0] for line in _FILE.read_text().splitlines())
+
+
+@cache
 def codes() -> dict[str, str]:
-    """Code points by name, for example '1f34e' of 'red apple'."""
-    lines = (line.split(maxsplit=1) for line in _FILE.read_text().splitlines())
-    return {name: code for code, name in lines}
+    """Code points of the drawings that prompts name, by name: for example '1f34e' of 'red apple'."""
+    lines = (line for line in _FILE.read_text().splitlines() if not line.startswith("- "))
+    return {name: code for code, name in (line.split(maxsplit=1) for line in lines)}
 
 
 def caption(name: str, ground: str) -> str:

@@ -8,6 +8,7 @@ The package is unpacked into the work folder, not into this repository:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ from diffcache.evals.training.text import Vocabulary
 
 SIDE = 64
 LENGTH = 8  # tokens per prompt, padding included; the longest caption has six words
-_VIEWS = 18  # pictures of each drawing
+_VIEWS = 48  # pictures of each drawing
 _SEED = 60_000
 
 
@@ -34,8 +35,8 @@ def vocabulary() -> Vocabulary:
     return Vocabulary(words(), LENGTH)
 
 
-def drawings(work: Path) -> Tensor:
-    """The drawings in the order of `emoji.txt`, with transparency: [n, 4, 64, 64] in [0, 1].
+def drawings(work: Path, codes: Iterable[str]) -> Tensor:
+    """The drawings of these code points, with transparency: [n, 4, 64, 64] in [0, 1].
 
     Raises:
         EvaluationError: the package is not in the work folder.
@@ -45,7 +46,7 @@ def drawings(work: Path) -> Tensor:
         raise EvaluationError(
             f"no drawings in {folder}: unpack `npm pack emoji-datasource-google@16.0.0` into {folder.parents[3]}."
         )
-    pictures = [np.array(Image.open(folder / f"{code}.png").convert("RGBA")) for code in codes().values()]
+    pictures = [np.array(Image.open(folder / f"{code}.png").convert("RGBA")) for code in codes]
     return torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).float() / 255
 
 
@@ -65,22 +66,25 @@ def views(cutouts: Tensor, grounds: Tensor, generator: torch.Generator) -> Tenso
     return (moved[:, :3] + (1 - moved[:, 3:]) * grounds[:, :, None, None]).clamp(0, 1)
 
 
-def pictures(work: Path, per_drawing: int, seed: int) -> tuple[Tensor, list[str]]:
-    """Pictures [n * per_drawing, 3, 64, 64] as uint8, each on a random ground, and their captions."""
-    cutouts, names, grounds = drawings(work), list(codes()), list(GROUNDS)
+def pictures(cutouts: Tensor, per_drawing: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Views of n drawings, each on a random ground.
+
+    Returns:
+        pictures [per_drawing * n, 3, 64, 64] as uint8, all drawings in turn, and their grounds [per_drawing * n], indices
+        into `GROUNDS`.
+    """
     colours, generator = torch.tensor(list(GROUNDS.values())), torch.Generator().manual_seed(seed)
-    pixels, texts = [], []
-    for _ in range(per_drawing):
-        chosen = torch.randint(len(grounds), (len(names),), generator=generator)
-        pixels.append(views(cutouts, colours[chosen], generator).mul(255).round().to(torch.uint8))
-        texts += [caption(name, grounds[i]) for name, i in zip(names, chosen.tolist(), strict=True)]
-    return torch.cat(pixels), texts
+    grounds = torch.randint(len(colours), (per_drawing, len(cutouts)), generator=generator)
+    pixels = [views(cutouts, colours[row], generator).mul(255).round().to(torch.uint8) for row in grounds]
+    return torch.cat(pixels), grounds.flatten()
 
 
 @torch.no_grad()
 def latents(vae: AutoencoderKL, training: Training) -> Latents:
     """Encodes the training pictures, or reads their latents from the work folder if they are there."""
-    pixels, texts = pictures(training.work, _VIEWS, _SEED)
+    pixels, chosen = pictures(drawings(training.work, codes().values()), _VIEWS, _SEED)
+    names, grounds = list(codes()) * _VIEWS, list(GROUNDS)
+    texts = [caption(name, grounds[i]) for name, i in zip(names, chosen.tolist(), strict=True)]
     path = training.work / "emoji.pt"
     if path.exists():
         encoded = torch.load(path, weights_only=True)
