@@ -27,7 +27,7 @@ _FASHION = (
 
 @torch.no_grad()
 def accept(name: str, folder: Path, facts: dict[str, Any]) -> None:
-    """Writes `samples.png` and `README.md` of a testbed in `zoo.JUDGING`, and updates the table of hashes."""
+    """Writes `samples.png` and `README.md` of a testbed to judge on, and updates the table of hashes."""
     pipe = zoo.load(name)
     asked = shown_prompts(name)
     started = time.perf_counter()

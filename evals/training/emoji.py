@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from diffcache.evals.errors import EvaluationError
 from diffcache.evals.testbeds.emoji import GROUNDS, caption, codes, words
-from diffcache.evals.training.common import Latents, encode
+from diffcache.evals.training.common import Latents, encode, made_once
 from diffcache.evals.training.loop import Training
 from diffcache.evals.training.text import Vocabulary
 
@@ -85,11 +85,5 @@ def latents(vae: AutoencoderKL, training: Training) -> Latents:
     pixels, chosen = pictures(drawings(training.work, codes().values()), _VIEWS, _SEED)
     names, grounds = list(codes()) * _VIEWS, list(GROUNDS)
     texts = [caption(name, grounds[i]) for name, i in zip(names, chosen.tolist(), strict=True)]
-    path = training.work / "emoji.pt"
-    if path.exists():
-        encoded = torch.load(path, weights_only=True)
-    else:
-        parts = torch.split(pixels, 1024)
-        encoded = torch.cat([encode(vae, part.float() / 255, training.device) for part in parts])
-        torch.save(encoded, path)
+    encoded = made_once(training.work / "emoji.pt", lambda: encode(vae, pixels, training.device))
     return Latents(encoded, torch.zeros(len(texts), dtype=torch.long), texts)

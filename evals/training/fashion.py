@@ -15,6 +15,7 @@ from diffcache.evals.training.common import (
     encode,
     informative_timesteps,
     is_block_matrix,
+    made_once,
     save_pipeline,
     zero_modulation,
 )
@@ -54,7 +55,7 @@ def train(training: Training) -> Progress:
     vae = AutoencoderKL.from_pretrained(training.work / "fashion_vae" / "vae")
     pipe = build(vae).to(device)
     pixels, labels = fashion_pictures.pictures(training.work)
-    latents = torch.cat([encode(vae, part.float() / 255, device) for part in torch.split(pixels, 2000)])
+    latents = made_once(training.work / "fashion.pt", lambda: encode(vae, pixels, device))
     compiled: Any = torch.compile(pipe.transformer)
     alphas = pipe.scheduler.alphas_cumprod.to(device)
 
