@@ -35,7 +35,9 @@ AUTOENCODER_OF = {
 
 def arguments() -> argparse.Namespace:
     options = parser(__doc__)
-    options.add_argument("name", choices=[*AUTOENCODERS, *zoo.ALL, "classifier", "policy", "language"])
+    options.add_argument(
+        "name", choices=[*AUTOENCODERS, *zoo.ALL, *zoo.UNTRAINED, "classifier", "policy", "language"]
+    )
     options.add_argument(
         "--minutes", type=float, default=30.0, help="budget in CPU minutes (wall minutes on CUDA)"
     )
@@ -91,7 +93,7 @@ def main() -> None:
         progress = module.train(training)
         keep_facts(args, progress)
         print(f"{args.name}: {progress}")
-    if args.name in zoo.JUDGING:
+    if args.name in zoo.JUDGING + zoo.UNTRAINED:
         accept_judging.accept(args.name, args.out / args.name, facts_of(args.name, args.work))
     elif args.name in zoo.NAMES:
         accept(args.name, args.out / args.name, facts_of(args.name, args.work))

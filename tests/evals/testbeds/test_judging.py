@@ -61,7 +61,7 @@ def test_is_small_and_shown(name: str) -> None:
     assert "Debian" in (text := (folder / "README.md").read_text()) or "Noto" in text
 
 
-@pytest.mark.parametrize("name", zoo.JUDGING)
+@pytest.mark.parametrize("name", zoo.JUDGING + zoo.UNTRAINED)
 def test_splits_share_no_prompt_and_grow_at_the_end(name: str) -> None:
     calibration, heldout = zoo.prompts(name, 12, "calibration"), zoo.prompts(name, 12, "heldout")
     assert len(calibration) == len(heldout) == 12
@@ -69,10 +69,10 @@ def test_splits_share_no_prompt_and_grow_at_the_end(name: str) -> None:
     assert zoo.prompts(name, 18, "heldout")[:12] == heldout
 
 
-def test_the_ground_is_the_one_that_was_asked_for() -> None:
-    for name in ("pixart", "sd3", "sdxl"):
-        asked = [f"red heart on {ground}" for ground in GROUNDS]
-        pictures = zoo.load(name)(**zoo.call_for(name, asked, range(len(asked)), 12))[0]
-        corners = pictures[:, :, [1, 1, -2, -2], [1, -2, 1, -2]].median(dim=2).values
-        distance = torch.cdist(corners, torch.tensor(list(GROUNDS.values())))
-        assert (distance.argmin(1) == torch.arange(len(asked))).float().mean() >= 0.8, name
+@pytest.mark.parametrize("name", sorted(set(zoo.JUDGING) - {"fashion"}))
+def test_the_ground_is_the_one_that_was_asked_for(name: str) -> None:
+    asked = [f"red heart on {ground}" for ground in GROUNDS]
+    pictures = zoo.load(name)(**zoo.call_for(name, asked, range(len(asked)), 12))[0]
+    corners = pictures[:, :, [1, 1, -2, -2], [1, -2, 1, -2]].median(dim=2).values
+    distance = torch.cdist(corners, torch.tensor(list(GROUNDS.values())))
+    assert (distance.argmin(1) == torch.arange(len(asked))).float().mean() >= 0.8
