@@ -1,6 +1,8 @@
 """Trains the testbeds in evals/testbeds on procedural data: `python scripts/train_testbeds.py dit --minutes 30`.
 
-The picture testbeds (dit, flux, sd) read the autoencoder that `train_testbeds.py vae` leaves in the work folder.
+The pipelines read their autoencoder from the work folder: `train_testbeds.py vae` leaves the one of dit, flux and sd there,
+`emoji_vae` that of pixart, sd3 and sdxl, `fashion_vae` that of fashion. Emoji and Fashion-MNIST are read from `data` in the
+work folder; `evals/training/emoji.py` and `evals/training/fashion_pictures.py` say how they get there.
 """
 
 from __future__ import annotations
@@ -14,19 +16,28 @@ from typing import Any
 import torch
 
 from diffcache.evals.harness.command_line import parser
+from diffcache.evals.testbeds import zoo
+from diffcache.evals.training import accept_judging
 from diffcache.evals.training.accept import accept, write_hashes
 from diffcache.evals.training.loop import Progress, Training
 from diffcache.evals.training.policy import accept_policy
 
 ROOT = Path(__file__).resolve().parents[1]
-PIPELINES = ("dit", "flux", "wan", "sd")
-AUTOENCODERS = ("vae", "wan_vae", "wan_decoder")
-AUTOENCODER_OF = {"dit": "vae", "flux": "vae", "sd": "vae", "wan": "wan_vae"}
+AUTOENCODERS = ("vae", "wan_vae", "wan_decoder", "emoji_vae", "fashion_vae")
+AUTOENCODER_OF = {
+    "dit": "vae",
+    "flux": "vae",
+    "sd": "vae",
+    "wan": "wan_vae",
+    "fashion": "fashion_vae",
+} | dict.fromkeys(("pixart", "sd3", "sdxl"), "emoji_vae")
 
 
 def arguments() -> argparse.Namespace:
     options = parser(__doc__)
-    options.add_argument("name", choices=[*AUTOENCODERS, *PIPELINES, "classifier", "policy", "language"])
+    options.add_argument(
+        "name", choices=[*AUTOENCODERS, *zoo.ALL, *zoo.UNTRAINED, "classifier", "policy", "language"]
+    )
     options.add_argument(
         "--minutes", type=float, default=30.0, help="budget in CPU minutes (wall minutes on CUDA)"
     )
@@ -82,7 +93,9 @@ def main() -> None:
         progress = module.train(training)
         keep_facts(args, progress)
         print(f"{args.name}: {progress}")
-    if args.name in PIPELINES:
+    if args.name in zoo.JUDGING + zoo.UNTRAINED:
+        accept_judging.accept(args.name, args.out / args.name, facts_of(args.name, args.work))
+    elif args.name in zoo.NAMES:
         accept(args.name, args.out / args.name, facts_of(args.name, args.work))
     elif args.name == "policy":
         accept_policy(args.out / args.name, json.loads((args.work / args.name / "facts.json").read_text()))

@@ -22,14 +22,14 @@ def load_pipeline(model: str, device: torch.device | None = None) -> Any:
         EvaluationError: there is no such pipeline.
     """
     try:
-        if model in zoo.NAMES:
+        if model in zoo.ALL:
             return zoo.load(model).to(device or "cpu")
         device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
         dtype = None if device.type == "cpu" else torch.bfloat16
         pipe = DiffusionPipeline.from_pretrained(model, torch_dtype=dtype).to(device)
     except (OSError, ValueError) as error:
         raise EvaluationError(
-            f"no pipeline {model!r} ({str(error).splitlines()[0]}): name a testbed ({', '.join(zoo.NAMES)}), "
+            f"no pipeline {model!r} ({str(error).splitlines()[0]}): name a testbed ({', '.join(zoo.ALL)}), "
             "a folder or a hub id."
         ) from error
     pipe.set_progress_bar_config(disable=True)
@@ -37,12 +37,12 @@ def load_pipeline(model: str, device: torch.device | None = None) -> Any:
 
 
 def call_for(model: str, prompts: Sequence[Any], seeds: Iterable[int], steps: int) -> Call:
-    """Keyword arguments that render a sample for each prompt (class labels for dit), each from its own seed.
+    """Keyword arguments that render a sample for each prompt (class labels for testbeds in `zoo.CLASSES`), each from its own seed.
 
     Raises:
-        EvaluationError: a prompt for dit is no class label.
+        EvaluationError: a prompt of a testbed in `zoo.CLASSES` is no class label.
     """
-    if model in zoo.NAMES:
+    if model in zoo.ALL:
         return zoo.call_for(model, list(prompts), seeds, steps)
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     common = {"num_inference_steps": steps, "generator": generators, "output_type": "pt"}

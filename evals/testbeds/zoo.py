@@ -1,4 +1,4 @@
-"""The testbeds: four tiny trained pipelines, their prompts, and the arguments to call them with."""
+"""The testbeds: tiny trained pipelines, their prompts, and the arguments to call them with."""
 
 from __future__ import annotations
 
@@ -12,27 +12,47 @@ import torch
 from diffusers import DiffusionPipeline
 
 from diffcache.evals.errors import EvaluationError
-from diffcache.evals.testbeds import procedural
+from diffcache.evals.testbeds import emoji, fashion, procedural
 
 FOLDER = Path(__file__).resolve().parent
 NAMES = ("dit", "flux", "wan", "sd")
+"""Testbeds of coloured shapes. Constants were chosen on them."""
+JUDGING = ("pixart", "sd3")
+"""Testbeds of emoji. Nothing is tuned on them."""
+ALL = NAMES + JUDGING
+UNTRAINED = ("sdxl", "fashion")
+"""To judge on too, but their weights are not here yet; once they are, the name moves to `JUDGING`."""
+STEPS = {"pixart": 20, "sd3": 28, "sdxl": 50, "fashion": 50}
+"""How many steps their pipelines take unless they are told."""
+CLASSES = {"dit": procedural.NUM_CLASSES, "fashion": len(fashion.NAMES)}
+"""Number of classes of testbeds whose prompts are class labels."""
 PromptSplit = Literal["calibration", "heldout"]
 
 _SPLITS = ("calibration", "heldout")
 _TEXT_LENGTH = 20
+_EMOJI = ("pixart", "sd3", "sdxl")
 _GUIDED = {"guidance_scale": 3.0}
 _CALLS: dict[str, dict[str, Any]] = {
     "dit": _GUIDED,
     "flux": {"height": 64, "width": 64, "max_sequence_length": _TEXT_LENGTH, "true_cfg_scale": 3.0},
     "wan": {"height": 32, "width": 32, "num_frames": 9, "max_sequence_length": _TEXT_LENGTH, **_GUIDED},
     "sd": {"height": 64, "width": 64, **_GUIDED},
+    "pixart": {
+        "guidance_scale": 4.5,
+        "max_sequence_length": 8,
+        "use_resolution_binning": False,
+        "clean_caption": False,
+    },
+    "sd3": {"height": 64, "width": 64, "max_sequence_length": 8, "guidance_scale": 4.5},
+    "sdxl": {"height": 64, "width": 64, "guidance_scale": 5.0},
+    "fashion": {"guidance_scale": 2.0},
 }
 
 
 def load(name: str, torch_dtype: torch.dtype = torch.float32) -> Any:
     """Loads a testbed's pipeline, without progress bars."""
-    if name not in NAMES:
-        raise ValueError(f"no testbed is called {name!r}; there are {', '.join(NAMES)}")
+    if name not in ALL + UNTRAINED:
+        raise ValueError(f"no testbed is called {name!r}; there are {', '.join(ALL)}")
     # The default is float32 already; naming it would only print a deprecation warning.
     dtype = {} if torch_dtype == torch.float32 else {"torch_dtype": torch_dtype}
     pipe = DiffusionPipeline.from_pretrained(str(FOLDER / name), local_files_only=True, **dtype)
@@ -43,7 +63,9 @@ def load(name: str, torch_dtype: torch.dtype = torch.float32) -> Any:
 def sample_call(
     name: str, seed: int, num_inference_steps: int = 50, n: int = 4, split: PromptSplit = "heldout"
 ) -> dict[str, Any]:
-    """Arguments for `pipe(**call)[0]`: n pictures [n, 3, 64, 64], or for wan clips [n, 9, 3, 32, 32], in [0, 1].
+    """Arguments for `pipe(**call)[0]`: n pictures [n, 3, 64, 64] in [0, 1].
+
+    For wan they are clips [n, 9, 3, 32, 32], for fashion pictures [n, 3, 32, 32].
 
     Each sample has its own generator (seed, seed + 1, ...), so a sample does not depend on how many are drawn.
     A call uses its generators up: ask again before the next one.
@@ -52,13 +74,13 @@ def sample_call(
 
 
 def call_for(name: str, asked: list[Any], seeds: Iterable[int], num_inference_steps: int) -> dict[str, Any]:
-    """Arguments for `pipe(**call)[0]` with your own prompts (class labels for dit), and a seed for each.
+    """Arguments for `pipe(**call)[0]` with your own prompts, and a seed for each.
 
     Raises:
-        EvaluationError: a prompt for dit is no class label.
+        EvaluationError: a prompt of a testbed in `CLASSES` is no class label.
     """
     call: dict[str, Any] = (
-        {"class_labels": [_label(label) for label in asked]} if name == "dit" else {"prompt": asked}
+        {"class_labels": [_label(name, label) for label in asked]} if name in CLASSES else {"prompt": asked}
     )
     if name == "flux":
         call["negative_prompt"] = [""] * len(asked)
@@ -68,7 +90,7 @@ def call_for(name: str, asked: list[Any], seeds: Iterable[int], num_inference_st
 
 
 def prompts(name: str, n: int, split: PromptSplit = "calibration") -> list[Any]:
-    """The first n prompts of a split: captions, or class labels for dit (which repeat after 18).
+    """The first n prompts of a split: captions, or class labels (which repeat).
 
     The two splits share no prompt.
     """
@@ -79,12 +101,11 @@ def prompts(name: str, n: int, split: PromptSplit = "calibration") -> list[Any]:
         labels = [(7 * i) % procedural.NUM_CLASSES for i in range(procedural.NUM_CLASSES)]
         chosen = [i for i in labels if sum(divmod(i, len(procedural.COLOURS))) % 2 == part]
         return [chosen[i % len(chosen)] for i in range(n)]
-    texts = [
-        caption
-        for caption in _captions(name == "wan", 4 * n + 64)
-        if zlib.crc32(caption.encode()) % 2 == part
-    ]
-    return texts[:n]
+    if name == "fashion":
+        chosen = [i for i in range(CLASSES[name]) if i % 2 == part]
+        return [chosen[i % len(chosen)] for i in range(n)]
+    captions = emoji.captions() if name in _EMOJI else _captions(name == "wan", 4 * n + 64)
+    return [caption for caption in captions if zlib.crc32(caption.encode()) % 2 == part][:n]
 
 
 def label_of(name: str, prompt: Any) -> int:
@@ -92,12 +113,10 @@ def label_of(name: str, prompt: Any) -> int:
     return int(prompt) if name == "dit" else procedural.label_of(prompt)
 
 
-def _label(asked: Any) -> int:
-    if str(asked).isdecimal() and int(asked) < procedural.NUM_CLASSES:
+def _label(name: str, asked: Any) -> int:
+    if str(asked).isdecimal() and int(asked) < CLASSES[name]:
         return int(asked)
-    raise EvaluationError(
-        f"dit draws classes, not {asked!r}: give numbers from 0 to {procedural.NUM_CLASSES - 1}."
-    )
+    raise EvaluationError(f"{name} draws classes, not {asked!r}: give numbers from 0 to {CLASSES[name] - 1}.")
 
 
 @lru_cache(maxsize=8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,18 +30,25 @@ class Latents:
 def picture_latents(vae: AutoencoderKL, cache: Path, device: torch.device, n: int = POOL) -> Latents:
     """Encodes n procedural pictures, or reads their latents from `cache` if they are there."""
     batch = procedural.pictures(n, seed=POOL_SEED)
-    if cache.exists():
-        latents = torch.load(cache, weights_only=True)
-    else:
-        latents = encode(vae, batch.pixels, device)
-        torch.save(latents, cache)
+    latents = made_once(cache, lambda: encode(vae, batch.pixels, device))
     return Latents(latents, batch.labels, batch.captions)
+
+
+def made_once(path: Path, make: Callable[[], Tensor]) -> Tensor:
+    """The tensor in the file `path`, which is made if it is not there."""
+    if not path.exists():
+        torch.save(make(), path)
+    tensor: Tensor = torch.load(path, weights_only=True)
+    return tensor
 
 
 @torch.no_grad()
 def encode(vae: AutoencoderKL, pixels: Tensor, device: torch.device) -> Tensor:
-    """Latents [n, 8, 16, 16] in float16 of pictures [n, 3, 64, 64] in [0, 1]."""
-    chunks = [vae.encode((part * 2 - 1).to(device)).latent_dist.mode() for part in torch.split(pixels, 128)]
+    """Latents [n, c, h, w] in float16 of pictures [n, 3, s, s] in uint8, or in floats in [0, 1]."""
+    scale = 255 if pixels.dtype == torch.uint8 else 1
+    chunks = [
+        vae.encode((part / scale * 2 - 1).to(device)).latent_dist.mode() for part in torch.split(pixels, 128)
+    ]
     return torch.cat([chunk.half().cpu() for chunk in chunks]).contiguous()
 
 

@@ -109,7 +109,7 @@ def train(training: Training) -> Progress:
         training,
         preview,
     )
-    _clear_unused_labels(model)
+    clear_unused_labels(model, procedural.NUM_CLASSES)
     save_pipeline(_pipeline(model, vae), training.out)
     return progress
 
@@ -133,6 +133,7 @@ def _call(n: int, steps: int, device: torch.device) -> dict[str, object]:
 
 
 @torch.no_grad()
-def _clear_unused_labels(model: DiTTransformer2DModel) -> None:
+def clear_unused_labels(model: DiTTransformer2DModel, classes: int) -> None:
+    """Sets the embeddings of labels from `classes` to zero; the null label keeps its own."""
     for block in model.transformer_blocks:
-        block.norm1.emb.class_embedder.embedding_table.weight[procedural.NUM_CLASSES : NULL_LABEL] = 0
+        block.norm1.emb.class_embedder.embedding_table.weight[classes:NULL_LABEL] = 0

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from transformers import (
     CLIPTextConfig,
     CLIPTextModel,
+    CLIPTextModelWithProjection,
     CLIPTokenizer,
     T5Config,
     T5EncoderModel,
@@ -21,8 +24,16 @@ from diffcache.evals.testbeds import procedural
 LENGTH = 20  # tokens per prompt, padding included; the longest caption has 19
 
 
-def words() -> list[str]:
-    """Every word that can be in a caption, sorted."""
+@dataclass(frozen=True)
+class Vocabulary:
+    """The words that captions are made of, each one token, and the tokens per prompt, padding included."""
+
+    words: Sequence[str]
+    length: int
+
+
+def shape_words() -> list[str]:
+    """Every word that can be in a caption of shapes, sorted."""
     lists = (
         procedural.SHAPES,
         procedural.COLOURS,
@@ -36,73 +47,85 @@ def words() -> list[str]:
     return sorted({word for phrases in lists for phrase in phrases for word in phrase.split()})
 
 
-def clip_tokenizer() -> CLIPTokenizer:
+SHAPES = Vocabulary(shape_words(), LENGTH)
+
+
+def clip_tokenizer(vocabulary: Vocabulary = SHAPES) -> CLIPTokenizer:
     """A byte-pair tokenizer: each word of the captions is one token, and any other word is spelt in letters."""
     letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
-    vocabulary = dict.fromkeys([*letters, *(f"{letter}</w>" for letter in letters)])
+    pieces_of_words = dict.fromkeys([*letters, *(f"{letter}</w>" for letter in letters)])
     merges: dict[tuple[str, str], None] = {}
-    for word in words():
+    for word in vocabulary.words:
         pieces = [*word[:-1], f"{word[-1]}</w>"]
         while len(pieces) > 1:
             # Merged from the end: each pair then holds the word's last letters, so that words do not share merges.
             pair = (pieces[-2], pieces[-1])
             pieces[-2:] = ["".join(pair)]
             merges[pair] = None
-            vocabulary["".join(pair)] = None
-    tokens = ["<|startoftext|>", "<|endoftext|>", *vocabulary]
+            pieces_of_words["".join(pair)] = None
+    tokens = ["<|startoftext|>", "<|endoftext|>", *pieces_of_words]
     ids = {token: i for i, token in enumerate(tokens)}
-    return CLIPTokenizer(vocab=ids, merges=list(merges), model_max_length=LENGTH, pad_token="<|endoftext|>")
+    return CLIPTokenizer(
+        vocab=ids, merges=list(merges), model_max_length=vocabulary.length, pad_token="<|endoftext|>"
+    )
 
 
-def t5_tokenizer() -> T5Tokenizer:
+def t5_tokenizer(vocabulary: Vocabulary = SHAPES) -> T5Tokenizer:
     """A unigram tokenizer with one token for each word of the captions."""
-    vocabulary: list[tuple[str, float]] = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", -10.0), ("▁", -8.0)]
-    vocabulary += [(f"▁{word}", -2.0) for word in words()]
-    return T5Tokenizer(vocab=vocabulary, extra_ids=0, model_max_length=LENGTH)
+    pieces: list[tuple[str, float]] = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", -10.0), ("▁", -8.0)]
+    pieces += [(f"▁{word}", -2.0) for word in vocabulary.words]
+    return T5Tokenizer(vocab=pieces, extra_ids=0, model_max_length=vocabulary.length)
 
 
-def clip_encoder(width: int, layers: int = 2, heads: int = 4) -> CLIPTextModel:
-    """A CLIP text model over `clip_tokenizer`."""
-    tokenizer = clip_tokenizer()
-    return CLIPTextModel(
-        CLIPTextConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=width,
-            intermediate_size=2 * width,
-            num_hidden_layers=layers,
-            num_attention_heads=heads,
-            projection_dim=width,
-            max_position_embeddings=LENGTH,
-            bos_token_id=tokenizer.bos_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-        )
-    ).eval()
+def _clip_config(width: int, vocabulary: Vocabulary) -> CLIPTextConfig:
+    tokenizer = clip_tokenizer(vocabulary)
+    return CLIPTextConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        projection_dim=width,
+        max_position_embeddings=vocabulary.length,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
 
 
-def _t5_sizes(width: int, layers: int, heads: int) -> dict[str, Any]:
+def clip_encoder(width: int) -> CLIPTextModel:
+    """A CLIP text model over the `clip_tokenizer` of shapes."""
+    return CLIPTextModel(_clip_config(width, SHAPES)).eval()
+
+
+def clip_encoder_with_projection(width: int, vocabulary: Vocabulary) -> CLIPTextModelWithProjection:
+    """A CLIP text model whose pooled output is projected, as SD3 and SDXL use."""
+    return CLIPTextModelWithProjection(_clip_config(width, vocabulary)).eval()
+
+
+def _t5_sizes(width: int, vocabulary: Vocabulary) -> dict[str, Any]:
     return {
-        "vocab_size": len(t5_tokenizer()),
+        "vocab_size": len(t5_tokenizer(vocabulary)),
         "d_model": width,
-        "d_kv": width // heads,
+        "d_kv": width // 4,
         "d_ff": 2 * width,
-        "num_layers": layers,
-        "num_heads": heads,
+        "num_layers": 2,
+        "num_heads": 4,
         "relative_attention_num_buckets": 16,
-        "relative_attention_max_distance": LENGTH,
+        "relative_attention_max_distance": vocabulary.length,
         "dropout_rate": 0.0,
         "feed_forward_proj": "gated-gelu",
     }
 
 
-def t5_encoder(width: int, layers: int = 2, heads: int = 4) -> T5EncoderModel:
+def t5_encoder(width: int, vocabulary: Vocabulary = SHAPES) -> T5EncoderModel:
     """A T5 encoder over `t5_tokenizer`."""
-    return T5EncoderModel(T5Config(**_t5_sizes(width, layers, heads))).eval()
+    return T5EncoderModel(T5Config(**_t5_sizes(width, vocabulary))).eval()
 
 
-def umt5_encoder(width: int, layers: int = 2, heads: int = 4) -> UMT5EncoderModel:
-    """A UMT5 encoder over `t5_tokenizer`, as Wan uses."""
-    return UMT5EncoderModel(UMT5Config(**_t5_sizes(width, layers, heads))).eval()
+def umt5_encoder(width: int) -> UMT5EncoderModel:
+    """A UMT5 encoder over the `t5_tokenizer` of shapes, as Wan uses."""
+    return UMT5EncoderModel(UMT5Config(**_t5_sizes(width, SHAPES))).eval()
 
 
 def token_ids(tokenizer: Any, texts: list[str]) -> tuple[torch.Tensor, torch.Tensor]:

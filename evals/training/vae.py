@@ -1,4 +1,4 @@
-"""The picture autoencoder that the three picture testbeds share: 64 x 64 RGB to 16 x 16 x 8 latents."""
+"""The picture autoencoder that the three testbeds of shapes share: 64 x 64 RGB to 16 x 16 x 8 latents."""
 
 from __future__ import annotations
 
@@ -17,17 +17,25 @@ LATENT_CHANNELS = 8
 _WIDTHS = (16, 32, 48)
 
 
-def build() -> AutoencoderKL:
-    """A new autoencoder. Latents are 4x smaller on each side, and have mean 0 and deviation 1 after `normalise`."""
+def build(
+    widths: tuple[int, ...] = _WIDTHS, channels: int = LATENT_CHANNELS, side: int = 64
+) -> AutoencoderKL:
+    """A new autoencoder. Latents have mean 0 and deviation 1 after `normalise`.
+
+    Args:
+        widths: of each level; from one to the next the sides halve.
+        channels: of the latents.
+        side: of the pictures, in pixels.
+    """
     return AutoencoderKL(
-        down_block_types=("DownEncoderBlock2D",) * len(_WIDTHS),
-        up_block_types=("UpDecoderBlock2D",) * len(_WIDTHS),
-        block_out_channels=_WIDTHS,
+        down_block_types=("DownEncoderBlock2D",) * len(widths),
+        up_block_types=("UpDecoderBlock2D",) * len(widths),
+        block_out_channels=widths,
         layers_per_block=1,
-        latent_channels=LATENT_CHANNELS,
+        latent_channels=channels,
         norm_num_groups=4,
         mid_block_add_attention=False,
-        sample_size=64,
+        sample_size=side,
         scaling_factor=1.0,
         shift_factor=0.0,
     )
@@ -41,11 +49,17 @@ def reconstruction_loss(output: Tensor, target: Tensor) -> Tensor:
 
 
 def train(training: Training) -> Progress:
-    """Trains the autoencoder and saves it to `training.folder`/vae."""
+    """Trains the autoencoder of shapes and saves it to `training.folder`/vae."""
     torch.manual_seed(training.seed)
-    folder, device = training.folder, training.device
-    vae = build().to(device, memory_format=torch.channels_last)
+    vae = build()
     pool = procedural.pictures(20_000, seed=1000 + training.seed).pixels.mul(255).round().to(torch.uint8)
+    return fit_autoencoder(vae, pool, training)
+
+
+def fit_autoencoder(vae: AutoencoderKL, pool: Tensor, training: Training) -> Progress:
+    """Trains `vae` on pictures [n, 3, s, s] in uint8 and saves it to `training.folder`/vae."""
+    folder, device = training.folder, training.device
+    vae = vae.to(device, memory_format=torch.channels_last)
 
     def loss(generator: torch.Generator) -> Tensor:
         rows = torch.randint(len(pool), (16,), generator=generator, device=device).cpu()

@@ -93,7 +93,7 @@ def test_a_sample_does_not_depend_on_how_many_are_drawn() -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(ValueError, match="no testbed is called 'sdxl'"):
-        zoo.load("sdxl")
+    with pytest.raises(ValueError, match="no testbed is called 'svd'"):
+        zoo.load("svd")
     with pytest.raises(ValueError, match="no split is called 'test'"):
         zoo.prompts("dit", 1, "test")  # type: ignore[arg-type]

@@ -1,0 +1,89 @@
+"""Training pictures of emoji: Noto's drawings from `emoji-datasource-google`, on plain grounds.
+
+The package is unpacked into the work folder, not into this repository:
+
+    npm pack emoji-datasource-google@16.0.0
+    mkdir -p outputs/testbeds/data/emoji && tar xzf emoji-datasource-google-16.0.0.tgz -C outputs/testbeds/data/emoji
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import torch
+from diffusers import AutoencoderKL
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional
+
+from diffcache.evals.errors import EvaluationError
+from diffcache.evals.testbeds.emoji import GROUNDS, caption, codes, words
+from diffcache.evals.training.common import Latents, encode, made_once
+from diffcache.evals.training.loop import Training
+from diffcache.evals.training.text import Vocabulary
+
+SIDE = 64
+LENGTH = 8  # tokens per prompt, padding included; the longest caption has six words
+_VIEWS = 48  # pictures of each drawing
+_SEED = 60_000
+
+
+def vocabulary() -> Vocabulary:
+    """The words of the captions."""
+    return Vocabulary(words(), LENGTH)
+
+
+def drawings(work: Path, codes: Iterable[str]) -> Tensor:
+    """The drawings of these code points, with transparency: [n, 4, 64, 64] in [0, 1].
+
+    Raises:
+        EvaluationError: the package is not in the work folder.
+    """
+    folder = work / "data" / "emoji" / "package" / "img" / "google" / "64"
+    if not folder.exists():
+        raise EvaluationError(
+            f"no drawings in {folder}: unpack `npm pack emoji-datasource-google@16.0.0` into {folder.parents[3]}."
+        )
+    pictures = [np.array(Image.open(folder / f"{code}.png").convert("RGBA")) for code in codes]
+    return torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).float() / 255
+
+
+def views(cutouts: Tensor, grounds: Tensor, generator: torch.Generator) -> Tensor:
+    """Each drawing [n, 4, s, s] a little smaller and moved, on its ground [n, 3]: pictures [n, 3, s, s] in [0, 1]."""
+    n = len(cutouts)
+    zoom = 1 + 0.2 * torch.rand(n, generator=generator)
+    shift = (torch.rand(n, 2, generator=generator) * 2 - 1) * (zoom - 1)[:, None]
+    grid = torch.zeros(n, 2, 3)
+    grid[:, 0, 0] = grid[:, 1, 1] = zoom
+    grid[:, :, 2] = shift
+    size = [n, 4, *cutouts.shape[-2:]]
+    premultiplied = torch.cat([cutouts[:, :3] * cutouts[:, 3:], cutouts[:, 3:]], 1)
+    moved = functional.grid_sample(
+        premultiplied, functional.affine_grid(grid, size, align_corners=False), align_corners=False
+    )
+    return (moved[:, :3] + (1 - moved[:, 3:]) * grounds[:, :, None, None]).clamp(0, 1)
+
+
+def pictures(cutouts: Tensor, per_drawing: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Views of n drawings, each on a random ground.
+
+    Returns:
+        pictures [per_drawing * n, 3, 64, 64] as uint8, all drawings in turn, and their grounds [per_drawing * n], indices
+        into `GROUNDS`.
+    """
+    colours, generator = torch.tensor(list(GROUNDS.values())), torch.Generator().manual_seed(seed)
+    grounds = torch.randint(len(colours), (per_drawing, len(cutouts)), generator=generator)
+    pixels = [views(cutouts, colours[row], generator).mul(255).round().to(torch.uint8) for row in grounds]
+    return torch.cat(pixels), grounds.flatten()
+
+
+@torch.no_grad()
+def latents(vae: AutoencoderKL, training: Training) -> Latents:
+    """Encodes the training pictures, or reads their latents from the work folder if they are there."""
+    pixels, chosen = pictures(drawings(training.work, codes().values()), _VIEWS, _SEED)
+    names, grounds = list(codes()) * _VIEWS, list(GROUNDS)
+    texts = [caption(name, grounds[i]) for name, i in zip(names, chosen.tolist(), strict=True)]
+    encoded = made_once(training.work / "emoji.pt", lambda: encode(vae, pixels, training.device))
+    return Latents(encoded, torch.zeros(len(texts), dtype=torch.long), texts)

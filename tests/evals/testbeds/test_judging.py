@@ -1,0 +1,78 @@
+"""The testbeds to judge on: they load plainly, draw what their pipelines draw, and differ as they should."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from diffusers import DiffusionPipeline
+
+from diffcache.evals.testbeds import zoo
+from diffcache.evals.testbeds.emoji import GROUNDS
+
+MEGABYTE = 1_000_000
+SHIPPED = {
+    "pixart": ("DPMSolverMultistepScheduler", "epsilon", 2),
+    "sd3": ("FlowMatchEulerDiscreteScheduler", None, 1),
+    "sdxl": ("EulerDiscreteScheduler", "epsilon", 1),
+    "fashion": ("DDIMScheduler", "epsilon", 2),
+}
+"""Noise scheduler, what it takes the output for, and how often the latents' channels are in the output."""
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Small models are fastest on one thread, and by far so on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def denoiser(pipe: Any) -> Any:
+    return getattr(pipe, "transformer", None) or pipe.unet
+
+
+@pytest.mark.parametrize("name", zoo.JUDGING)
+def test_loads_plainly_and_renders_finite_pictures(name: str) -> None:
+    pipe = DiffusionPipeline.from_pretrained(zoo.FOLDER / name)
+    pipe.set_progress_bar_config(disable=True)
+    pictures = pipe(**zoo.sample_call(name, seed=0, num_inference_steps=3, n=2))[0]
+    assert pictures.shape == ((2, 3, 32, 32) if name == "fashion" else (2, 3, 64, 64))
+    assert pictures.isfinite().all()
+    assert pictures.std() > 0.02
+
+
+@pytest.mark.parametrize("name", zoo.JUDGING)
+def test_predicts_and_is_sampled_as_the_pipeline_ships(name: str) -> None:
+    pipe = zoo.load(name)
+    config = denoiser(pipe).config
+    found = (type(pipe.scheduler).__name__, pipe.scheduler.config.get("prediction_type"))
+    assert (*found, config.out_channels // config.in_channels) == SHIPPED[name]
+
+
+@pytest.mark.parametrize("name", zoo.JUDGING)
+def test_is_small_and_shown(name: str) -> None:
+    folder = zoo.FOLDER / name
+    assert 0 < sum(path.stat().st_size for path in folder.rglob("*.safetensors")) <= 10 * MEGABYTE
+    assert (folder / "samples.png").stat().st_size < 200_000
+    assert "Debian" in (text := (folder / "README.md").read_text()) or "Noto" in text
+
+
+@pytest.mark.parametrize("name", zoo.JUDGING + zoo.UNTRAINED)
+def test_splits_share_no_prompt_and_grow_at_the_end(name: str) -> None:
+    calibration, heldout = zoo.prompts(name, 12, "calibration"), zoo.prompts(name, 12, "heldout")
+    assert len(calibration) == len(heldout) == 12
+    assert not set(calibration) & set(heldout)
+    assert zoo.prompts(name, 18, "heldout")[:12] == heldout
+
+
+@pytest.mark.parametrize("name", sorted(set(zoo.JUDGING) - {"fashion"}))
+def test_the_ground_is_the_one_that_was_asked_for(name: str) -> None:
+    asked = [f"red heart on {ground}" for ground in GROUNDS]
+    pictures = zoo.load(name)(**zoo.call_for(name, asked, range(len(asked)), 12))[0]
+    corners = pictures[:, :, [1, 1, -2, -2], [1, -2, 1, -2]].median(dim=2).values
+    distance = torch.cdist(corners, torch.tensor(list(GROUNDS.values())))
+    assert (distance.argmin(1) == torch.arange(len(asked))).float().mean() >= 0.8
