@@ -75,7 +75,7 @@ FLOWS: Mapping[str, Callable[[], Any]] = {
     ),
 }
 
-NO_SAMPLE = ("PNDM", "EDM Euler", "EDM DPM++ 2M")
+NO_SAMPLE = ("PNDM", "KDPM2", "EDM Euler", "EDM DPM++ 2M")
 """Noise schedulers that take no predicted sample."""
 
 VELOCITY_ONLY = ("DDIM zero SNR", "EDM Euler", "EDM DPM++ 2M")

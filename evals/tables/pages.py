@@ -8,6 +8,7 @@ from diffcache.evals.race.result import EXPERIMENT, RaceResult
 from diffcache.evals.tables.calibration import calibration_tables
 from diffcache.evals.tables.first_call import first_call_table
 from diffcache.evals.tables.formats import formats_table
+from diffcache.evals.tables.judging import judging_table
 from diffcache.evals.tables.methods import methods_page
 from diffcache.evals.tables.quantization import quantization_tables
 from diffcache.evals.tables.race import race_page, summary_table
@@ -39,6 +40,7 @@ def pages(root: Path) -> dict[str, str]:
         "formats": formats_table(),
         "first_call": first_call_table(),
         "quantization": quantization_tables(),
+        "judging": judging_table(),
         **calibration_tables(),
         **regimes_tables(),
     }
