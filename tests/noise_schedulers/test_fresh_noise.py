@@ -18,7 +18,7 @@ from diffcache.noise_schedulers.influence import Influence
 from diffcache.noise_schedulers.quirks import WITHOUT_NOISE, sigmas_of, without_noise
 from diffcache.reports.run_report import RunReport
 
-SD, STEPS = "StableDiffusionPipeline", 12
+SD, STEPS = "StableDiffusionPipeline", 18
 NOISY: list[tuple[str, dict[str, Any], str]] = [
     ("EulerAncestralDiscreteScheduler", {}, "EulerDiscreteScheduler"),
     ("KDPM2AncestralDiscreteScheduler", {}, "KDPM2DiscreteScheduler"),
