@@ -51,7 +51,8 @@ def accelerate(
 
     Args:
         target: a Diffusers pipeline (modular or not), a denoiser (any `torch.nn.Module` whose forward takes the noisy
-            sample and the time) whose loop you write yourself with `denoising_run`, or a masked-diffusion language model, which `generate` samples from.
+            sample and the time) whose loop you write yourself with `denoising_run`, or a masked-diffusion language
+            model, which `generate` samples from.
         config: None for the default method, a method's name ("easycache"; see `methods()`), a config object, a
             `Schedule`, or the folder or hub id of whatever was saved: a config, a schedule, a calibration.
         speedup: instead of an interval or a threshold: ticks of a run over computed ticks, at least (2.0 computes half).

@@ -49,7 +49,6 @@ class ErrorControl(CacheScheduler):
         self._orders = {Decision.PREDICT: order} | lower
         self.compares = tuple(self._orders)
         self._errors: Tensor | None = None
-        self.reason: str | None = None
         self._points: list[Moment] = []
 
     def compared(self, past: Sequence[Moment], at: Moment, errors: Tensor) -> None:

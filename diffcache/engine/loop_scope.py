@@ -44,7 +44,7 @@ class LoopScope(Scope):
         self._look_at(noise_scheduler)
         if self.influence is not None and (option := noise_option(noise_scheduler, {})) is not None:
             name = type(noise_scheduler).__name__
-            self.influence.forget(
+            self.influence.obstacle = (
                 f"{name} adds noise at its steps unless {option}=0, which this loop does not tell"
             )
         self.num_steps = num_steps

@@ -253,10 +253,10 @@ class PipelineScope(Scope):
 
     def _noise_was_asked_for(self, source: str, instead: str) -> None:
         """An option of its `step` makes the noise scheduler add noise."""
-        if self.influence is not None and self.influence.obstacle is None:
-            self.influence.forget(f"{source} adds noise at its steps")
-        if self.run is not None and self.run.record.fresh_noise is None:
-            self.run.timetable.forget_influence(f"{source} adds noise at its steps")
+        is_new = self.run is not None and self.run.record.fresh_noise is None
+        if self.influence is not None and (is_new or self.influence.obstacle is None):
+            self.influence.obstacle = f"{source} adds noise at its steps"
+        if self.run is not None and is_new:
             self.run.record.fresh_noise = FreshNoise(source, instead)
 
     def close(self) -> None:
@@ -265,9 +265,13 @@ class PipelineScope(Scope):
 
     def _look_at_guidance(self, run: Run) -> None:
         """What hindsight corrects later presumes that guidance weighs outputs as it did, and that it is linear in them."""
+        if self.influence is None:
+            return
         guidance = guidance_of(self.pipeline)
         if any(value for name, value in guidance.items() if "rescale" in name):
-            run.timetable.obstruct("guidance is rescaled, which is not linear in the outputs")
+            self.influence.obstacle = self.influence.obstacle or (
+                "guidance is rescaled, which is not linear in the outputs"
+            )
         elif guidance != self._guidance:
             run.timetable.guidance_changes(run.tick)
         self._guidance = guidance

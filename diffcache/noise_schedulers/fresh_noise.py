@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from diffcache.noise_schedulers.generator import generator_put_back
 from diffcache.noise_schedulers.influence import copied_to_cpu
 from diffcache.noise_schedulers.quirks import model_input, next_sample, timesteps_of
 
@@ -20,16 +21,12 @@ def adds_fresh_noise(noise_scheduler: Any) -> bool:
     if timesteps is None:
         return False
     first = max(min(len(timesteps) // 2, len(timesteps) - 2), 0)
-    before = torch.get_rng_state()
     try:
-        _step_twice(copied_to_cpu(noise_scheduler), first)
+        with generator_put_back() as generator:
+            _step_twice(copied_to_cpu(noise_scheduler), first)
     except Exception:  # noqa: BLE001 - somebody else's step may ask for anything
         return False
-    finally:
-        draws = not torch.equal(before, torch.get_rng_state())
-        if draws:
-            torch.set_rng_state(before)  # only if it has changed: other threads use this generator too
-    return draws
+    return generator.was_used
 
 
 def _step_twice(noise_scheduler: Any, first: int) -> None:

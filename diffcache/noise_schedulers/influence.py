@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from diffcache.noise_schedulers.generator import generator_put_back
 from diffcache.noise_schedulers.levels import VELOCITY, Parametrisation
 from diffcache.noise_schedulers.quirks import limits_samples, model_input, next_sample
 
@@ -31,7 +32,8 @@ class Influence:
         outputs: what the denoiser's output is at each of its timesteps; None: the velocity.
 
     Attributes:
-        obstacle: why the influence is unknown; None where it is known.
+        obstacle: why errors of earlier ticks cannot be corrected: the influence is unknown, or the run turned out to do
+            something else than what was measured. None where they can be.
     """
 
     def __init__(self, noise_scheduler: Any, outputs: Sequence[Parametrisation] | None = None) -> None:
@@ -46,27 +48,22 @@ class Influence:
         ratio = known[index] / known[other] if known[other] else math.inf
         return ratio if math.isfinite(ratio) else None
 
-    def forget(self, why: str) -> None:
-        """Makes everything unknown, because the noise scheduler does something else than what was measured."""
-        self.obstacle, self._influences = why, []
-
     def _measured(self, noise_scheduler: Any, outputs: Sequence[Parametrisation] | None) -> list[float]:
         """The influence at each timestep; empty if a copy cannot be stepped, or if its steps add noise."""
         name = type(noise_scheduler).__name__
-        before = torch.get_rng_state()
         found: list[float] = []
-        try:
-            found = _impulse_responses(copied_to_cpu(noise_scheduler), outputs)
-        except Exception as error:  # noqa: BLE001 - somebody else's step may ask for anything; the report says so
-            self.obstacle = f"{name} cannot be tried out ({type(error).__name__}: {error})"
-        if torch.equal(before, torch.get_rng_state()):
-            limit = limits_samples(noise_scheduler)
-            if self.obstacle is None and limit is not None:
-                self.obstacle = f"{name} {limit}"
-            return found
-        torch.set_rng_state(before)  # only if it has changed: other threads use this generator too
-        self.obstacle = self.obstacle or f"{name} adds noise at its steps"
-        return []
+        with generator_put_back() as generator:
+            try:
+                found = _impulse_responses(copied_to_cpu(noise_scheduler), outputs)
+            except Exception as error:  # noqa: BLE001 - somebody else's step may ask for anything; the report says so
+                self.obstacle = f"{name} cannot be tried out ({type(error).__name__}: {error})"
+        if generator.was_used:
+            self.obstacle = self.obstacle or f"{name} adds noise at its steps"
+            return []
+        limit = limits_samples(noise_scheduler)
+        if self.obstacle is None and limit is not None:
+            self.obstacle = f"{name} {limit}"
+        return found
 
 
 def _impulse_responses(noise_scheduler: Any, outputs: Sequence[Parametrisation] | None) -> list[float]:

@@ -58,12 +58,13 @@ def levels_of(noise_scheduler: Any) -> list[Level]:
     a predicted sample is alpha * x - sigma * v; in flow matching, noise = alpha * v + x and sample = x - sigma * v.
     """
     timesteps = noise_scheduler.timesteps
-    sigmas: list[float] | list[None] = sigmas_of(noise_scheduler) or [None] * len(timesteps)
+    known = sigmas_of(noise_scheduler)
+    sigmas: list[float] | list[None] = known or [None] * len(timesteps)
     times: list[float] | list[None] = training_times_of(noise_scheduler) or [None] * len(timesteps)
-    mixed = signal_and_noise_of(noise_scheduler)
+    mixed = signal_and_noise_of(noise_scheduler, known)
     if mixed is None:
         return [Level(sigma, None, time) for sigma, time in zip(sigmas, times, strict=True)]
-    output = _parametrisation(prediction_type_of(noise_scheduler), is_flow(noise_scheduler))
+    output = _parametrisation(prediction_type_of(noise_scheduler), is_flow(noise_scheduler, known))
     return [
         Level(sigma, math.atan2(noise, signal), time, output(signal, noise))
         for sigma, time, (signal, noise) in zip(sigmas, times, mixed, strict=True)

@@ -134,8 +134,12 @@ def next_sample(noise_scheduler: Any, output: Tensor, time: Tensor, sample: Tens
     return stepped.double()
 
 
-def is_flow(noise_scheduler: Any) -> bool:
-    """Whether it mixes signal and noise as flow matching does: x = (1 - sigma) * clean + sigma * noise."""
+def is_flow(noise_scheduler: Any, sigmas: Sequence[float] | None) -> bool:
+    """Whether it mixes signal and noise as flow matching does: x = (1 - sigma) * clean + sigma * noise.
+
+    Args:
+        sigmas: its noise levels (`sigmas_of`).
+    """
     if (
         _option(noise_scheduler, "use_flow_sigmas")
         or _option(noise_scheduler, "prediction_type") == "flow_prediction"
@@ -143,7 +147,6 @@ def is_flow(noise_scheduler: Any) -> bool:
         return True
     if hasattr(noise_scheduler, "alphas_cumprod") or _option(noise_scheduler, "sigma_data") is not None:
         return False
-    sigmas = sigmas_of(noise_scheduler)
     return sigmas is not None and max(sigmas) <= 1
 
 
@@ -159,19 +162,24 @@ def prediction_type_of(noise_scheduler: Any) -> str:
     return names.get(_option(noise_scheduler, "prediction_type") or "", "velocity")
 
 
-def signal_and_noise_of(noise_scheduler: Any) -> list[tuple[float, float]] | None:
+def signal_and_noise_of(
+    noise_scheduler: Any, sigmas: Sequence[float] | None
+) -> list[tuple[float, float]] | None:
     """How much signal and how much noise the denoiser's input holds at each timestep. Reads the device.
 
     Their squares sum to one, but for flow matching, where they sum to one themselves. None where this is not known.
+
+    Args:
+        sigmas: its noise levels (`sigmas_of`).
     """
     alphas = getattr(noise_scheduler, "alphas_cumprod", None)
-    timesteps, sigmas = timesteps_of(noise_scheduler), sigmas_of(noise_scheduler)
+    timesteps = timesteps_of(noise_scheduler)
     if sigmas is None:  # the first level of zero terminal SNR is infinite
         if timesteps is None or not isinstance(alphas, Tensor) or timesteps.is_floating_point():
             return None
         signals = _at_timesteps(alphas, timesteps).tolist()
         return [(math.sqrt(signal), math.sqrt(1 - signal)) for signal in signals]
-    if is_flow(noise_scheduler):
+    if is_flow(noise_scheduler, sigmas):
         return [(1 - sigma, sigma) for sigma in sigmas]
     unit = _option(noise_scheduler, "sigma_data") or (1.0 if isinstance(alphas, Tensor) else None)
     if unit is None:

@@ -83,17 +83,6 @@ class Timetable:
             self.num_ticks = min(self.num_ticks, len(self._levels) - first)
         self._tabulate()
 
-    def forget_influence(self, why: str) -> None:
-        """Makes the influence unknown, because the noise scheduler does something else than what was measured."""
-        if self.influence is not None:
-            self.influence.forget(why)
-            self._tabulate()
-
-    def obstruct(self, why: str) -> None:
-        """Errors of earlier ticks cannot be corrected in this run, although the influence is known."""
-        if self.influence is not None and self.influence.obstacle is None:
-            self.influence.obstacle = why
-
     def guidance_changes(self, tick: int) -> None:
         """From this tick on guidance weighs outputs differently, so those of earlier ticks cannot be compared with them."""
         self._comparable_from = tick

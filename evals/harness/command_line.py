@@ -1,7 +1,7 @@
 """What the command lines in scripts/ share: how they read their options, and a measurement of one testbed after another."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,12 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     )
 
 
-def parser_for_testbeds(description: str | None, samples: int = 16) -> argparse.ArgumentParser:
-    """A parser with `--testbeds`, `--samples` (and their default) and `--out`."""
+def parser_for_testbeds(
+    description: str | None, samples: int = 16, names: Sequence[str] = zoo.NAMES
+) -> argparse.ArgumentParser:
+    """A parser with `--testbeds` (among `names`), `--samples` (and their default) and `--out`."""
     made = parser(description)
-    made.add_argument("--testbeds", nargs="+", default=zoo.NAMES, choices=zoo.NAMES)
+    made.add_argument("--testbeds", nargs="+", default=names, choices=names)
     made.add_argument("--samples", type=int, default=samples, help="measured on each testbed")
     made.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
     return made

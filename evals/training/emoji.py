@@ -8,8 +8,9 @@ The package is unpacked into the work folder, not into this repository:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -87,3 +88,20 @@ def latents(vae: AutoencoderKL, training: Training) -> Latents:
     texts = [caption(name, grounds[i]) for name, i in zip(names, chosen.tolist(), strict=True)]
     encoded = made_once(training.work / "emoji.pt", lambda: encode(vae, pixels, training.device))
     return Latents(encoded, torch.zeros(len(texts), dtype=torch.long), texts)
+
+
+def begun(build: Callable[[AutoencoderKL], Any], training: Training) -> tuple[Any, Latents, list[str]]:
+    """What every training on emoji begins with.
+
+    Args:
+        build: makes the pipeline around the autoencoder that `train_testbeds.py emoji_vae` has left.
+        training: its seed is set.
+
+    Returns:
+        The pipeline on its device, the latents, and their captions with the empty prompt as the last one.
+    """
+    torch.manual_seed(training.seed)
+    vae = AutoencoderKL.from_pretrained(training.work / "emoji_vae" / "vae")
+    pipe = build(vae).to(training.device)
+    data = latents(vae, training)
+    return pipe, data, [*data.captions, ""]

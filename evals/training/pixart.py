@@ -53,12 +53,8 @@ def build(vae: AutoencoderKL) -> PixArtAlphaPipeline:
 
 def train(training: Training) -> Progress:
     """Trains denoiser and text encoder together and saves the pipeline to `training.out`."""
-    torch.manual_seed(training.seed)
     device = training.device
-    vae = AutoencoderKL.from_pretrained(training.work / "emoji_vae" / "vae")
-    pipe = build(vae).to(device)
-    data = emoji.latents(vae, training)
-    texts = [*data.captions, ""]
+    pipe, data, texts = emoji.begun(build, training)
     compiled: Any = torch.compile(pipe.transformer)
     alphas = pipe.scheduler.alphas_cumprod.to(device)
 

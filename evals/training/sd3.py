@@ -69,12 +69,8 @@ def build(vae: AutoencoderKL) -> StableDiffusion3Pipeline:
 
 def train(training: Training) -> Progress:
     """Trains denoiser and text encoders together and saves the pipeline to `training.out`."""
-    torch.manual_seed(training.seed)
     device = training.device
-    vae = AutoencoderKL.from_pretrained(training.work / "emoji_vae" / "vae")
-    pipe = build(vae).to(device)
-    data = emoji.latents(vae, training)
-    texts = [*data.captions, ""]
+    pipe, data, texts = emoji.begun(build, training)
     compiled: Any = torch.compile(pipe.transformer)
 
     def loss(generator: torch.Generator) -> Tensor:

@@ -73,12 +73,8 @@ def build(vae: AutoencoderKL) -> StableDiffusionXLPipeline:
 
 def train(training: Training) -> Progress:
     """Trains denoiser and text encoder together and saves the pipeline to `training.out`."""
-    torch.manual_seed(training.seed)
     device = training.device
-    vae = AutoencoderKL.from_pretrained(training.work / "emoji_vae" / "vae")
-    pipe = build(vae).to(device)
-    data = emoji.latents(vae, training)
-    texts = [*data.captions, ""]
+    pipe, data, texts = emoji.begun(build, training)
     alphas = pipe.scheduler.alphas_cumprod.to(device)
     side = float(emoji.SIDE)
     sizes = torch.tensor([side, side, 0.0, 0.0, side, side], device=device).repeat(_BATCH, 1)

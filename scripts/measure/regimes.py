@@ -3,6 +3,8 @@
 `python scripts/measure/regimes.py` writes evals/results/regimes/<prediction>.json, in about half an hour for all.
 """
 
+from pathlib import Path
+
 import torch
 
 from diffcache.evals.experiments.regimes import measure, regimes
@@ -17,7 +19,7 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--predictions", nargs="+", default=PREDICTIONS, choices=PREDICTIONS)
     options.add_argument("--samples", type=int, default=8, help="measured in each regime")
-    options.add_argument("--out", type=type(RESULTS), default=RESULTS, help="folder of the results")
+    options.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
     args = options.parse_args()
     torch.set_num_threads(1)  # networks as small as these are slower with more
     for prediction in args.predictions:

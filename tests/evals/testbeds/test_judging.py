@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,15 +19,6 @@ SHIPPED = {
     "fashion": ("DDIMScheduler", "epsilon", 2),
 }
 """Noise scheduler, what it takes the output for, and how often the latents' channels are in the output."""
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small models are fastest on one thread, and by far so on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def denoiser(pipe: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -16,15 +15,6 @@ from diffcache.evals.testbeds.shape_classifier import ShapeColourClassifier
 MEGABYTE = 1_000_000
 # Class accuracy that 16 samples at 12 steps must reach; the fact sheets state what was measured at 50.
 FLOOR = 0.8
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small models are fastest on one thread, and by far so on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("name", zoo.NAMES)
