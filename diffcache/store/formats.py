@@ -96,8 +96,8 @@ class EightBits(Format):
             forget_on_error(past, error)
             raise
         ring.clear()
-        for feature in zip(ticks, zip(*streams, strict=True), strict=True):
-            ring.append(self.memory.put(Feature(*feature)))
+        for i, computed in enumerate(ticks):
+            ring.append(self.memory.put(Feature(computed, tuple(stream[i] for stream in streams))))
 
     def read(self, ring: Ring, weights: Sequence[float]) -> tuple[list[Sequence[Kept]], list[float]]:
         padded = [*weights, *[0.0] * (len(ring) - len(weights))]

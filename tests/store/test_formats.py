@@ -12,6 +12,7 @@ from torch import Tensor
 
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.schedulers.errors import ConfigError
+from diffcache.store import formats
 from diffcache.store.formats import DTYPES, EightBits, Format, Ring, weighted_sum
 from diffcache.store.placement import Feature, HostMemory, Kept
 
@@ -108,6 +109,15 @@ def test_a_stream_without_rows_goes_along_with_one_that_has_them() -> None:
     _, flat, numbers = (weighted_sum(past, weights) for past in zip(*features, strict=True))
     torch.testing.assert_close(flat, 2 * values[2][1] - values[1][1])
     assert torch.equal(numbers, values[2][2])
+
+
+@pytest.mark.parametrize("name", [None, *DTYPES])
+def test_a_feature_without_tensors_is_one_too(name: str | None) -> None:
+    """A block that returns its input leaves nothing to store."""
+    format, ring = formats.format_of(name), deque[Feature](maxlen=2)
+    for tick in range(3):
+        format.push(ring, tick, [])
+    assert [(feature.tick, feature.tensors) for feature in ring] == [(2, ()), (1, ())]
 
 
 @pytest.mark.parametrize(
