@@ -24,13 +24,13 @@ from diffcache.evals.training.policy import accept_policy
 
 ROOT = Path(__file__).resolve().parents[1]
 AUTOENCODERS = ("vae", "wan_vae", "wan_decoder", "emoji_vae", "fashion_vae")
-AUTOENCODER_OF = {
-    "dit": "vae",
-    "flux": "vae",
-    "sd": "vae",
-    "wan": "wan_vae",
-    "fashion": "fashion_vae",
-} | dict.fromkeys(("pixart", "sd3", "sdxl"), "emoji_vae")
+BEFORE: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("dit", "flux", "sd"), ("vae",)),
+    **dict.fromkeys(("pixart", "sd3", "sdxl"), ("emoji_vae",)),
+    "wan": ("wan_vae",),
+    "fashion": ("fashion_vae",),
+}
+"""The trainings that must have been run before one's own."""
 
 
 def arguments() -> argparse.Namespace:
@@ -73,11 +73,13 @@ def keep_facts(args: argparse.Namespace, progress: Progress) -> None:
 
 
 def facts_of(name: str, work: Path) -> dict[str, Any]:
-    """The facts of a pipeline's training, with those of its autoencoder's."""
-    parts = [json.loads((work / part / "facts.json").read_text()) for part in (AUTOENCODER_OF[name], name)]
-    coder = parts[0]
-    took = f"{coder['iterations']} iterations, {coder['seconds']} CPU seconds"
-    return {**parts[1], "vae": took, "commands": coder["commands"] + parts[1]["commands"]}
+    """The facts of a pipeline's training, with those of the trainings before it."""
+    names = (*BEFORE.get(name, ()), name)
+    parts = [json.loads((work / part / "facts.json").read_text()) for part in names]
+    took = [f"{part['iterations']} iterations, {part['seconds']} CPU seconds" for part in parts]
+    earlier = "; ".join(f"{part}: {cost}" for part, cost in zip(names[:-1], took, strict=False))
+    commands = [command for part in parts for command in part["commands"]]
+    return {**parts[-1], "earlier": earlier, "commands": commands}
 
 
 def main() -> None:

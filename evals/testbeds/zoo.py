@@ -12,25 +12,30 @@ import torch
 from diffusers import DiffusionPipeline
 
 from diffcache.evals.errors import EvaluationError
-from diffcache.evals.testbeds import emoji, fashion, procedural
+from diffcache.evals.testbeds import emoji, fashion_mnist, procedural
 
 FOLDER = Path(__file__).resolve().parent
 NAMES = ("dit", "flux", "wan", "sd")
 """Testbeds of coloured shapes. Constants were chosen on them."""
-JUDGING = ("pixart", "sd3")
-"""Testbeds of emoji. Nothing is tuned on them."""
+JUDGING = ("pixart", "sd3", "sdxl", "fashion")
+"""Testbeds of emoji and of Fashion-MNIST. Nothing is tuned on them."""
 ALL = NAMES + JUDGING
-UNTRAINED = ("sdxl", "fashion")
+UNTRAINED = ("ddpm",)
 """To judge on too, but their weights are not here yet; once they are, the name moves to `JUDGING`."""
-STEPS = {"pixart": 20, "sd3": 28, "sdxl": 50, "fashion": 50}
+STEPS = {"pixart": 20, "sd3": 28, "sdxl": 50, "fashion": 50, "ddpm": 50}
 """How many steps their pipelines take unless they are told."""
-CLASSES = {"dit": procedural.NUM_CLASSES, "fashion": len(fashion.NAMES)}
+CLASSES = {"dit": procedural.NUM_CLASSES, "fashion": len(fashion_mnist.NAMES)}
 """Number of classes of testbeds whose prompts are class labels."""
+UNCONDITIONAL = ("ddpm",)
+"""Testbeds that take no prompts: theirs are empty, and samples differ by their seeds only."""
+OF_EMOJI = ("pixart", "sd3", "sdxl")
+"""Testbeds whose prompts are captions of emoji."""
+OF_FASHION = ("fashion", "ddpm")
+"""Testbeds of Fashion-MNIST, whose pictures have 32 x 32 pixels."""
 PromptSplit = Literal["calibration", "heldout"]
 
 _SPLITS = ("calibration", "heldout")
 _TEXT_LENGTH = 20
-_EMOJI = ("pixart", "sd3", "sdxl")
 _GUIDED = {"guidance_scale": 3.0}
 _CALLS: dict[str, dict[str, Any]] = {
     "dit": _GUIDED,
@@ -46,6 +51,7 @@ _CALLS: dict[str, dict[str, Any]] = {
     "sd3": {"height": 64, "width": 64, "max_sequence_length": 8, "guidance_scale": 4.5},
     "sdxl": {"height": 64, "width": 64, "guidance_scale": 5.0},
     "fashion": {"guidance_scale": 2.0},
+    "ddpm": {},
 }
 
 
@@ -65,7 +71,7 @@ def sample_call(
 ) -> dict[str, Any]:
     """Arguments for `pipe(**call)[0]`: n pictures [n, 3, 64, 64] in [0, 1].
 
-    For wan they are clips [n, 9, 3, 32, 32], for fashion pictures [n, 3, 32, 32].
+    For wan they are clips [n, 9, 3, 32, 32], for testbeds in `OF_FASHION` pictures [n, 3, 32, 32].
 
     Each sample has its own generator (seed, seed + 1, ...), so a sample does not depend on how many are drawn.
     A call uses its generators up: ask again before the next one.
@@ -79,9 +85,11 @@ def call_for(name: str, asked: list[Any], seeds: Iterable[int], num_inference_st
     Raises:
         EvaluationError: a prompt of a testbed in `CLASSES` is no class label.
     """
-    call: dict[str, Any] = (
-        {"class_labels": [_label(name, label) for label in asked]} if name in CLASSES else {"prompt": asked}
-    )
+    call: dict[str, Any] = {"prompt": asked}
+    if name in CLASSES:
+        call = {"class_labels": [_label(name, label) for label in asked]}
+    if name in UNCONDITIONAL:
+        call = {"batch_size": len(asked)}
     if name == "flux":
         call["negative_prompt"] = [""] * len(asked)
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
@@ -104,7 +112,9 @@ def prompts(name: str, n: int, split: PromptSplit = "calibration") -> list[Any]:
     if name == "fashion":
         chosen = [i for i in range(CLASSES[name]) if i % 2 == part]
         return [chosen[i % len(chosen)] for i in range(n)]
-    captions = emoji.captions() if name in _EMOJI else _captions(name == "wan", 4 * n + 64)
+    if name in UNCONDITIONAL:
+        return [""] * n
+    captions = emoji.captions() if name in OF_EMOJI else _captions(name == "wan", 4 * n + 64)
     return [caption for caption in captions if zlib.crc32(caption.encode()) % 2 == part][:n]
 
 

@@ -90,7 +90,7 @@ def _sheet(name: str, folder: Path, facts: dict[str, Any], scores: dict[str, flo
         f"| parameters | {sizes} |",
         f"| weight files | {megabytes:.1f} MB |",
         f"| noise scheduler | {type(pipe.scheduler).__name__} |",
-        f"| trained | {facts['iterations']} iterations, {facts['seconds']} CPU seconds (autoencoder: {facts['vae']}) |",
+        f"| trained | {facts['iterations']} iterations, {facts['seconds']} CPU seconds ({facts['earlier']}) |",
         f"| seed | {facts['seed']} |",
         f"| commands | {commands} |",
         f"| versions | {versions} |",

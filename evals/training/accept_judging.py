@@ -11,7 +11,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from diffcache.evals.testbeds import fashion, zoo
+from diffcache.evals.testbeds import fashion_mnist, zoo
 from diffcache.evals.training.accept import write_hashes
 from diffcache.evals.training.grids import save_grid
 
@@ -39,7 +39,7 @@ def accept(name: str, folder: Path, facts: dict[str, Any]) -> None:
 
 
 def shown_prompts(name: str) -> list[Any]:
-    """The prompts of `samples.png`: the first held-out ones, or every class in turn."""
+    """The prompts of `samples.png`: the first held-out ones, or every class in turn; empty ones of a testbed without prompts."""
     if name in zoo.CLASSES:
         return [i % zoo.CLASSES[name] for i in range(_SAMPLES)]
     return zoo.prompts(name, _SAMPLES, "heldout")
@@ -51,8 +51,8 @@ def _sheet(name: str, pipe: Any, folder: Path, facts: dict[str, Any], rate: floa
     megabytes = sum(path.stat().st_size for path in folder.rglob("*.safetensors")) / 1e6
     versions = f"torch {torch.__version__}, diffusers {diffusers.__version__}, transformers {transformers.__version__}"
     asked = shown_prompts(name)
-    shown = [fashion.NAMES[i] for i in asked] if name == "fashion" else asked
-    guidance = zoo.sample_call(name, 0, n=1)["guidance_scale"]
+    guidance = zoo.sample_call(name, 0, n=1).get("guidance_scale", 1.0)
+    earlier = f" ({facts['earlier']})" * bool(facts["earlier"])
     lines = [
         f"# Testbed {name}",
         "",
@@ -61,24 +61,30 @@ def _sheet(name: str, pipe: Any, folder: Path, facts: dict[str, Any], rate: floa
         "",
         "| fact | value |",
         "|---|---|",
-        f"| data | {_FASHION if name == 'fashion' else _EMOJI} |",
+        f"| data | {_FASHION if name in zoo.OF_FASHION else _EMOJI} |",
         f"| parameters | {sizes} |",
         f"| weight files | {megabytes:.1f} MB |",
         f"| noise scheduler | {type(pipe.scheduler).__name__}, as its pipeline ships it |",
         f"| predicts | {_prediction(pipe)} |",
         f"| steps, guidance | {zoo.STEPS[name]}, {guidance:g} |",
-        f"| trained | {facts['iterations']} iterations, {facts['seconds']} CPU seconds (autoencoder: {facts['vae']}) |",
+        f"| trained | {facts['iterations']} iterations, {facts['seconds']} CPU seconds{earlier} |",
         f"| seed | {facts['seed']} |",
         f"| commands | {' ; '.join(f'`{command}`' for command in facts['commands'])} |",
         f"| versions | {versions} |",
         f"| speed at batch {len(asked)}, one CPU thread | {rate:.1f} denoising steps per second |",
         "",
-        "`samples.png` shows these prompts from seeds 0, 1, ..., none of them chosen, row by row:",
-        "",
-        *(f"{i + 1}. {text}" for i, text in enumerate(shown)),
+        *_caption(name, asked),
         "",
     ]
     return "\n".join(lines)
+
+
+def _caption(name: str, asked: list[Any]) -> list[str]:
+    if name in zoo.UNCONDITIONAL:
+        return [f"`samples.png` shows seeds 0 to {len(asked) - 1}, none of them chosen."]
+    shown = [fashion_mnist.NAMES[i] for i in asked] if name in zoo.CLASSES else asked
+    first = "`samples.png` shows these prompts from seeds 0, 1, ..., none of them chosen, row by row:"
+    return [first, "", *(f"{i + 1}. {text}" for i, text in enumerate(shown))]
 
 
 def _prediction(pipe: Any) -> str:

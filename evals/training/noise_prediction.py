@@ -1,4 +1,4 @@
-"""The loss of denoisers that predict the noise and, beside it, the variance of a step (Nichol and Dhariwal 2021)."""
+"""Losses of denoisers that predict the sample, or the noise, or beside it the variance of a step (Nichol and Dhariwal 2021)."""
 
 from __future__ import annotations
 
@@ -22,6 +22,17 @@ def noise_loss(predicted: Tensor, noise: Tensor, alphas_cumprod: Tensor, t: Tens
     """
     weight = (1 / _at(alphas_cumprod, t, noise)).clamp_max(_LARGEST_WEIGHT)
     return (weight * (predicted - noise).square()).mean()
+
+
+def sample_loss(predicted: Tensor, clean: Tensor, alphas_cumprod: Tensor, t: Tensor) -> Tensor:
+    """Squared error of the predicted clean sample, weighed by the signal-to-noise ratio a / (1 - a) between 1 and 10.
+
+    Without the weight little is learnt where there is little noise, and fine detail is lost. The lower bound is that of
+    Salimans and Ho 2022.
+    """
+    alpha = _at(alphas_cumprod, t, clean)
+    weight = (alpha / (1 - alpha)).clamp(1.0, _LARGEST_WEIGHT)
+    return (weight * (predicted - clean).square()).mean()
 
 
 def noise_and_variance_loss(output: Tensor, noise: Tensor, alphas_cumprod: Tensor, t: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from diffcache.evals.training.noise_prediction import (
     noise_and_variance_loss,
     noise_loss,
     noisy,
+    sample_loss,
     step_divergence,
 )
 
@@ -51,6 +52,14 @@ def test_the_weight_is_that_of_the_sample_up_to_ten() -> None:
     error = torch.ones(3, 2, 4)
     weights = [1 / float(ALPHAS[0]), 1 / float(ALPHAS[300]), 10.0]
     assert float(noise_loss(error, error * 0, ALPHAS, t)) == pytest.approx(sum(weights) / 3, rel=1e-5)
+
+
+def test_the_weight_of_a_predicted_sample_is_its_signal_to_noise_ratio_from_one_to_ten() -> None:
+    t = torch.tensor([0, 150, 999])
+    error = torch.ones(3, 2, 4)
+    ratio = float(ALPHAS[150] / (1 - ALPHAS[150]))
+    assert 1 < ratio < 10
+    assert float(sample_loss(error, error * 0, ALPHAS, t)) == pytest.approx((10 + ratio + 1) / 3, rel=1e-5)
 
 
 def test_the_variance_does_not_train_the_noise() -> None:

@@ -1,0 +1,67 @@
+"""The DDPM testbed: Fashion-MNIST without classes, by a UNet over pixels that predicts the clean picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from diffusers import DDIMPipeline, DDIMScheduler, UNet2DModel
+from torch import Tensor, nn
+
+from diffcache.evals.testbeds import zoo
+from diffcache.evals.training import fashion_pictures
+from diffcache.evals.training.common import informative_timesteps, save_pipeline
+from diffcache.evals.training.grids import save_grid
+from diffcache.evals.training.loop import Pace, Progress, Training, fit
+from diffcache.evals.training.noise_prediction import noisy, sample_loss
+from diffcache.evals.training.optim import Optimiser
+from diffcache.evals.training.sd import is_matrix
+
+_BATCH = 32
+
+
+def build() -> DDIMPipeline:
+    """A UNet with attention at 8 x 8 and below, and the noise scheduler of DDPM checkpoints, set to predicted samples."""
+    unet = UNet2DModel(
+        sample_size=fashion_pictures.SIDE,
+        in_channels=3,
+        out_channels=3,
+        down_block_types=("DownBlock2D", "DownBlock2D", "AttnDownBlock2D"),
+        up_block_types=("AttnUpBlock2D", "UpBlock2D", "UpBlock2D"),
+        block_out_channels=(32, 64, 128),
+        layers_per_block=1,
+        attention_head_dim=32,
+        norm_num_groups=8,
+    )
+    nn.init.zeros_(unet.conv_out.weight)
+    scheduler = DDIMScheduler(beta_start=1e-4, beta_end=0.02, prediction_type="sample")
+    pipe = DDIMPipeline(unet.eval(), scheduler)
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def train(training: Training) -> Progress:
+    """Trains the denoiser and saves the pipeline to `training.out`."""
+    torch.manual_seed(training.seed)
+    device = training.device
+    pipe = build().to(device)
+    pipe.unet.to(memory_format=torch.channels_last)
+    pixels, _ = fashion_pictures.pictures(training.work)
+    alphas = pipe.scheduler.alphas_cumprod.to(device)
+
+    def loss(generator: torch.Generator) -> Tensor:
+        rows = torch.randint(len(pixels), (_BATCH,), generator=generator, device=device).cpu()
+        clean = pixels[rows].to(device).float() / 127.5 - 1
+        t = informative_timesteps(_BATCH, alphas, generator)
+        noise = torch.randn(clean.shape, generator=generator, device=device)
+        sample = noisy(clean, noise, alphas, t).contiguous(memory_format=torch.channels_last)
+        output = pipe.unet(sample, t, return_dict=False)[0]
+        return sample_loss(output, clean, alphas, t)
+
+    def preview(path: Path) -> None:
+        save_grid(pipe(**zoo.sample_call("ddpm", 0, 50, n=20))[0], path, columns=10, zoom=3)
+
+    optimiser = Optimiser(pipe.unet, is_matrix)
+    progress = fit(pipe.unet, loss, optimiser, Pace(lr=2e-3), training, preview)
+    save_pipeline(pipe, training.out)
+    return progress
