@@ -47,7 +47,9 @@ def arguments() -> tuple[Evaluation, Path]:
     options.add_argument("--batch-size", type=int, default=4)
     options.add_argument("--reference", type=Path, help="folder of real pictures; default: the full run's")
     options.add_argument(
-        "--extractor", default="classifier", help="classifier, inception, or the path of Inception's weights"
+        "--extractor",
+        default="classifier",
+        help="classifier, fashion_classifier, inception, or the path of Inception's weights",
     )
     options.add_argument("--clip", help="open-clip model, for the CLIP score")
     options.add_argument("--clip-weights", help="open-clip tag or checkpoint")

@@ -24,9 +24,11 @@ from diffcache.evals.training.policy import accept_policy
 
 ROOT = Path(__file__).resolve().parents[1]
 AUTOENCODERS = ("vae", "wan_vae", "wan_decoder", "emoji_vae", "fashion_vae")
+CLASSIFIERS = ("classifier", "fashion_classifier")
 BEFORE: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("dit", "flux", "sd"), ("vae",)),
-    **dict.fromkeys(("pixart", "sd3", "sdxl"), ("emoji_vae",)),
+    **dict.fromkeys(("pixart", "sd3", "sdxl", "kontext"), ("emoji_vae",)),
+    "turbo": ("emoji_vae", "sd3"),
     "wan": ("wan_vae",),
     "fashion": ("fashion_vae",),
 }
@@ -36,7 +38,7 @@ BEFORE: dict[str, tuple[str, ...]] = {
 def arguments() -> argparse.Namespace:
     options = parser(__doc__)
     options.add_argument(
-        "name", choices=[*AUTOENCODERS, *zoo.ALL, *zoo.UNTRAINED, "classifier", "policy", "language"]
+        "name", choices=[*AUTOENCODERS, *zoo.ALL, *zoo.UNTRAINED, *CLASSIFIERS, "policy", "language"]
     )
     options.add_argument(
         "--minutes", type=float, default=30.0, help="budget in CPU minutes (wall minutes on CUDA)"

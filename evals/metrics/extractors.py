@@ -14,9 +14,16 @@ from torchmetrics.image.fid import NoTrainInceptionV3
 
 from diffcache.evals.errors import EvaluationError
 from diffcache.evals.metrics.media import eight_bit, load_sample
+from diffcache.evals.testbeds.fashion_mnist import FashionClassifier
+from diffcache.evals.testbeds.picture_classifier import PictureClassifier
 from diffcache.evals.testbeds.shape_classifier import ShapeColourClassifier
 
-CLASSIFIER, INCEPTION = "classifier", "inception"
+CLASSIFIER, FASHION, INCEPTION = "classifier", "fashion_classifier", "inception"
+CLASSIFIERS: dict[str, type[PictureClassifier]] = {
+    CLASSIFIER: ShapeColourClassifier,
+    FASHION: FashionClassifier,
+}
+_LABELS = {CLASSIFIER: "testbed classifier", FASHION: "Fashion-MNIST classifier"}
 PICTURE_FILES = (".png", ".jpg", ".jpeg", ".webp")
 
 
@@ -32,8 +39,8 @@ class Extractor:
     """Extracts features of pictures.
 
     Args:
-        name: "classifier" for the testbeds' own, which knows shapes and colours only; "inception" for Inception v3,
-            whose weights are downloaded; or the path of these weights (weights-inception-2015-12-05-6726825d.pth of
+        name: "classifier" for the testbeds' own, which knows shapes and colours only; "fashion_classifier" for that of
+            Fashion-MNIST; "inception" for Inception v3, whose weights are downloaded; or the path of these weights (weights-inception-2015-12-05-6726825d.pth of
             the torch-fidelity project).
 
     Raises:
@@ -42,18 +49,18 @@ class Extractor:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.net: Any = ShapeColourClassifier.load() if name == CLASSIFIER else _inception(name)
+        self.net: Any = CLASSIFIERS[name].load() if name in CLASSIFIERS else _inception(name)
 
     @property
     def label(self) -> str:
         """The name that figures must carry: distances of different extractors are not comparable."""
-        return "testbed classifier" if self.name == CLASSIFIER else "Inception v3"
+        return _LABELS.get(self.name, "Inception v3")
 
     @torch.no_grad()
     def __call__(self, pictures: Tensor) -> Features:
         """Features of pictures [N, 3, H, W] in 0..1, or of all frames of videos [N, F, 3, H, W]."""
         frames = eight_bit(pictures.flatten(0, -4))
-        if isinstance(self.net, ShapeColourClassifier):
+        if isinstance(self.net, PictureClassifier):
             features = self.net(frames)
             return Features(features, self.net.head(features))
         features = self.net(frames)

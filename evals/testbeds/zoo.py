@@ -12,23 +12,23 @@ import torch
 from diffusers import DiffusionPipeline
 
 from diffcache.evals.errors import EvaluationError
-from diffcache.evals.testbeds import emoji, fashion_mnist, procedural
+from diffcache.evals.testbeds import edits, emoji, fashion_mnist, procedural
 
 FOLDER = Path(__file__).resolve().parent
 NAMES = ("dit", "flux", "wan", "sd")
 """Testbeds of coloured shapes. Constants were chosen on them."""
-JUDGING = ("pixart", "sd3", "sdxl", "fashion")
+JUDGING = ("pixart", "sd3", "sdxl", "fashion", "ddpm")
 """Testbeds of emoji and of Fashion-MNIST. Nothing is tuned on them."""
 ALL = NAMES + JUDGING
-UNTRAINED = ("ddpm",)
+UNTRAINED = ("kontext", "turbo")
 """To judge on too, but their weights are not here yet; once they are, the name moves to `JUDGING`."""
-STEPS = {"pixart": 20, "sd3": 28, "sdxl": 50, "fashion": 50, "ddpm": 50}
+STEPS = {"pixart": 20, "sd3": 28, "sdxl": 50, "fashion": 50, "ddpm": 50, "kontext": 28, "turbo": 4}
 """How many steps their pipelines take unless they are told."""
 CLASSES = {"dit": procedural.NUM_CLASSES, "fashion": len(fashion_mnist.NAMES)}
 """Number of classes of testbeds whose prompts are class labels."""
 UNCONDITIONAL = ("ddpm",)
 """Testbeds that take no prompts: theirs are empty, and samples differ by their seeds only."""
-OF_EMOJI = ("pixart", "sd3", "sdxl")
+OF_EMOJI = ("pixart", "sd3", "sdxl", "turbo")
 """Testbeds whose prompts are captions of emoji."""
 OF_FASHION = ("fashion", "ddpm")
 """Testbeds of Fashion-MNIST, whose pictures have 32 x 32 pixels."""
@@ -49,9 +49,17 @@ _CALLS: dict[str, dict[str, Any]] = {
         "clean_caption": False,
     },
     "sd3": {"height": 64, "width": 64, "max_sequence_length": 8, "guidance_scale": 4.5},
+    "turbo": {"height": 64, "width": 64, "max_sequence_length": 8, "guidance_scale": 1.0},
     "sdxl": {"height": 64, "width": 64, "guidance_scale": 5.0},
     "fashion": {"guidance_scale": 2.0},
     "ddpm": {},
+    "kontext": {
+        "height": 64,
+        "width": 64,
+        "max_area": 64**2,
+        "max_sequence_length": 9,
+        "_auto_resize": False,
+    },
 }
 
 
@@ -92,6 +100,8 @@ def call_for(name: str, asked: list[Any], seeds: Iterable[int], num_inference_st
         call = {"batch_size": len(asked)}
     if name == "flux":
         call["negative_prompt"] = [""] * len(asked)
+    if name == "kontext":
+        call["image"] = edits.references([edits.edited(prompt) for prompt in asked])
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     common = {"num_inference_steps": num_inference_steps, "generator": generators, "output_type": "pt"}
     return {**call, **common, **_CALLS[name]}
@@ -114,13 +124,20 @@ def prompts(name: str, n: int, split: PromptSplit = "calibration") -> list[Any]:
         return [chosen[i % len(chosen)] for i in range(n)]
     if name in UNCONDITIONAL:
         return [""] * n
+    if name == "kontext":
+        return [text for text in edits.prompts() if _part(edits.edited(text)) == part][:n]
     captions = emoji.captions() if name in OF_EMOJI else _captions(name == "wan", 4 * n + 64)
-    return [caption for caption in captions if zlib.crc32(caption.encode()) % 2 == part][:n]
+    return [caption for caption in captions if _part(caption) == part][:n]
 
 
 def label_of(name: str, prompt: Any) -> int:
     """The class that the classifier should see in the picture of a prompt."""
     return int(prompt) if name == "dit" else procedural.label_of(prompt)
+
+
+def _part(text: str) -> int:
+    """To which split a text belongs, 0 or 1."""
+    return zlib.crc32(text.encode()) % len(_SPLITS)
 
 
 def _label(name: str, asked: Any) -> int:

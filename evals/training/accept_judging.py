@@ -15,7 +15,7 @@ from diffcache.evals.testbeds import fashion_mnist, zoo
 from diffcache.evals.training.accept import write_hashes
 from diffcache.evals.training.grids import save_grid
 
-_SAMPLES = 16
+_SAMPLES, _COLUMNS = 16, 8
 _EMOJI = (
     "drawings of Noto Emoji (SIL Open Font License 1.1, its tools Apache 2.0), 64 pixels, as the npm package "
     "`emoji-datasource-google` 16.0.0 (MIT) has them; `evals/testbeds/emoji.txt` lists which and their names"
@@ -31,9 +31,12 @@ def accept(name: str, folder: Path, facts: dict[str, Any]) -> None:
     pipe = zoo.load(name)
     asked = shown_prompts(name)
     started = time.perf_counter()
-    pictures: Tensor = pipe(**zoo.call_for(name, asked, range(len(asked)), zoo.STEPS[name]))[0]
+    call = zoo.call_for(name, asked, range(len(asked)), zoo.STEPS[name])
+    pictures: Tensor = pipe(**call)[0]
     rate = zoo.STEPS[name] / (time.perf_counter() - started)
-    save_grid(pictures, folder / "samples.png", zoom=128 // pictures.shape[-1])
+    if "image" in call:
+        pictures = _below(call["image"], pictures)
+    save_grid(pictures, folder / "samples.png", _COLUMNS, zoom=128 // pictures.shape[-1])
     (folder / "README.md").write_text(_sheet(name, pipe, folder, facts, rate))
     write_hashes(folder.parent)
 
@@ -45,6 +48,12 @@ def shown_prompts(name: str) -> list[Any]:
     return zoo.prompts(name, _SAMPLES, "heldout")
 
 
+def _below(references: Tensor, pictures: Tensor) -> Tensor:
+    """Each row of references, and the row of their pictures below it."""
+    rows = zip(torch.split(references, _COLUMNS), torch.split(pictures, _COLUMNS), strict=True)
+    return torch.cat([part for row in rows for part in row])
+
+
 def _sheet(name: str, pipe: Any, folder: Path, facts: dict[str, Any], rate: float) -> str:
     modules = {key: part for key, part in pipe.components.items() if isinstance(part, torch.nn.Module)}
     sizes = ", ".join(f"{key} {sum(p.numel() for p in part.parameters()):,}" for key, part in modules.items())
@@ -52,11 +61,13 @@ def _sheet(name: str, pipe: Any, folder: Path, facts: dict[str, Any], rate: floa
     versions = f"torch {torch.__version__}, diffusers {diffusers.__version__}, transformers {transformers.__version__}"
     asked = shown_prompts(name)
     guidance = zoo.sample_call(name, 0, n=1).get("guidance_scale", 1.0)
+    guided = f"{guidance:g}" if guidance > 1 else "none"
     earlier = f" ({facts['earlier']})" * bool(facts["earlier"])
+    origin = "distilled from the testbed sd3" if name == "turbo" else "trained from nothing"
     lines = [
         f"# Testbed {name}",
         "",
-        f"A `{type(pipe).__name__}` trained from nothing. Nothing is tuned on it: it is there to judge.",
+        f"A `{type(pipe).__name__}` {origin}. Nothing is tuned on it: it is there to judge.",
         "Its weights are in float16 (text encoders: float32); load it with `diffcache.evals.testbeds.zoo.load` or `DiffusionPipeline.from_pretrained`.",
         "",
         "| fact | value |",
@@ -66,7 +77,7 @@ def _sheet(name: str, pipe: Any, folder: Path, facts: dict[str, Any], rate: floa
         f"| weight files | {megabytes:.1f} MB |",
         f"| noise scheduler | {type(pipe.scheduler).__name__}, as its pipeline ships it |",
         f"| predicts | {_prediction(pipe)} |",
-        f"| steps, guidance | {zoo.STEPS[name]}, {guidance:g} |",
+        f"| steps, guidance | {zoo.STEPS[name]}, {guided} |",
         f"| trained | {facts['iterations']} iterations, {facts['seconds']} CPU seconds{earlier} |",
         f"| seed | {facts['seed']} |",
         f"| commands | {' ; '.join(f'`{command}`' for command in facts['commands'])} |",
@@ -83,7 +94,8 @@ def _caption(name: str, asked: list[Any]) -> list[str]:
     if name in zoo.UNCONDITIONAL:
         return [f"`samples.png` shows seeds 0 to {len(asked) - 1}, none of them chosen."]
     shown = [fashion_mnist.NAMES[i] for i in asked] if name in zoo.CLASSES else asked
-    first = "`samples.png` shows these prompts from seeds 0, 1, ..., none of them chosen, row by row:"
+    below = ", each row below that of its references" * (name == "kontext")
+    first = f"`samples.png` shows these prompts from seeds 0, 1, ..., none of them chosen, row by row{below}:"
     return [first, "", *(f"{i + 1}. {text}" for i, text in enumerate(shown))]
 
 

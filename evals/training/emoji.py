@@ -51,8 +51,8 @@ def drawings(work: Path, codes: Iterable[str]) -> Tensor:
     return torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).float() / 255
 
 
-def views(cutouts: Tensor, grounds: Tensor, generator: torch.Generator) -> Tensor:
-    """Each drawing [n, 4, s, s] a little smaller and moved, on its ground [n, 3]: pictures [n, 3, s, s] in [0, 1]."""
+def moved(cutouts: Tensor, generator: torch.Generator) -> Tensor:
+    """Each drawing [n, 4, s, s] a little smaller and moved, its colours multiplied by its opacity."""
     n = len(cutouts)
     zoom = 1 + 0.2 * torch.rand(n, generator=generator)
     shift = (torch.rand(n, 2, generator=generator) * 2 - 1) * (zoom - 1)[:, None]
@@ -61,10 +61,14 @@ def views(cutouts: Tensor, grounds: Tensor, generator: torch.Generator) -> Tenso
     grid[:, :, 2] = shift
     size = [n, 4, *cutouts.shape[-2:]]
     premultiplied = torch.cat([cutouts[:, :3] * cutouts[:, 3:], cutouts[:, 3:]], 1)
-    moved = functional.grid_sample(
+    return functional.grid_sample(
         premultiplied, functional.affine_grid(grid, size, align_corners=False), align_corners=False
     )
-    return (moved[:, :3] + (1 - moved[:, 3:]) * grounds[:, :, None, None]).clamp(0, 1)
+
+
+def on_grounds(premultiplied: Tensor, grounds: Tensor) -> Tensor:
+    """Each of `moved`'s drawings [n, 4, s, s] on its ground [n, 3]: pictures [n, 3, s, s] in [0, 1]."""
+    return (premultiplied[:, :3] + (1 - premultiplied[:, 3:]) * grounds[:, :, None, None]).clamp(0, 1)
 
 
 def pictures(cutouts: Tensor, per_drawing: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -76,7 +80,8 @@ def pictures(cutouts: Tensor, per_drawing: int, seed: int) -> tuple[Tensor, Tens
     """
     colours, generator = torch.tensor(list(GROUNDS.values())), torch.Generator().manual_seed(seed)
     grounds = torch.randint(len(colours), (per_drawing, len(cutouts)), generator=generator)
-    pixels = [views(cutouts, colours[row], generator).mul(255).round().to(torch.uint8) for row in grounds]
+    views = (on_grounds(moved(cutouts, generator), colours[row]) for row in grounds)
+    pixels = [view.mul(255).round().to(torch.uint8) for view in views]
     return torch.cat(pixels), grounds.flatten()
 
 

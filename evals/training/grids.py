@@ -9,6 +9,15 @@ from PIL import Image
 from torch import Tensor
 
 
+def save_sheet(pictures: Tensor, path: Path, columns: int) -> None:
+    """Writes pictures [n, 3, h, w] in [0, 1] as one PNG with `columns` pictures a row and nothing between them."""
+    n, _, height, width = pictures.shape
+    rows = pictures.view(n // columns, columns, 3, height, width).permute(0, 3, 1, 4, 2)
+    pixels = rows.reshape(n // columns * height, columns * width, 3).mul(255).round().byte().numpy()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path, optimize=True)
+
+
 def save_grid(pictures: Tensor, path: Path, columns: int = 8, zoom: int = 2) -> None:
     """Writes pictures [n, 3, h, w] in [0, 1] as one PNG with `columns` pictures a row, enlarged `zoom` times."""
     n, _, height, width = pictures.shape

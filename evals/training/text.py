@@ -93,9 +93,9 @@ def _clip_config(width: int, vocabulary: Vocabulary) -> CLIPTextConfig:
     )
 
 
-def clip_encoder(width: int) -> CLIPTextModel:
-    """A CLIP text model over the `clip_tokenizer` of shapes."""
-    return CLIPTextModel(_clip_config(width, SHAPES)).eval()
+def clip_encoder(width: int, vocabulary: Vocabulary = SHAPES) -> CLIPTextModel:
+    """A CLIP text model over `clip_tokenizer`."""
+    return CLIPTextModel(_clip_config(width, vocabulary)).eval()
 
 
 def clip_encoder_with_projection(width: int, vocabulary: Vocabulary) -> CLIPTextModelWithProjection:

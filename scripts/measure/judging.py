@@ -10,10 +10,14 @@ from diffcache.evals.experiments.judging import judged
 from diffcache.evals.harness.command_line import measure_testbeds, parser_for_testbeds
 from diffcache.evals.testbeds import zoo
 
+FEW = 10
+"""With fewer steps of its own a pipeline was distilled to them, and more would tell nothing."""
+
 
 def measured(testbed: str, args: Namespace) -> dict[str, Any]:
-    """The rows at the pipeline's own number of steps, and at 50."""
-    lengths = sorted({zoo.STEPS[testbed], 50})
+    """The rows at the pipeline's own number of steps, and at 50 unless it was distilled to few."""
+    own = zoo.STEPS[testbed]
+    lengths = [own] if own < FEW else sorted({own, 50})
     return {"rows": [row for steps in lengths for row in judged(testbed, steps, args.samples)]}
 
 

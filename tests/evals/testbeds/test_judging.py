@@ -17,6 +17,8 @@ SHIPPED = {
     "sd3": ("FlowMatchEulerDiscreteScheduler", None, 1),
     "sdxl": ("EulerDiscreteScheduler", "epsilon", 1),
     "fashion": ("DDIMScheduler", "epsilon", 2),
+    "turbo": ("FlowMatchEulerDiscreteScheduler", None, 1),
+    "kontext": ("FlowMatchEulerDiscreteScheduler", None, 1),
     "ddpm": ("DDIMScheduler", "sample", 1),
 }
 """Noise scheduler, what it takes the output for, and how often the latents' channels are in the output."""
@@ -41,7 +43,7 @@ def test_predicts_and_is_sampled_as_the_pipeline_ships(name: str) -> None:
     pipe = zoo.load(name)
     config = denoiser(pipe).config
     found = (type(pipe.scheduler).__name__, pipe.scheduler.config.get("prediction_type"))
-    assert (*found, config.out_channels // config.in_channels) == SHIPPED[name]
+    assert (*found, (config.out_channels or config.in_channels) // config.in_channels) == SHIPPED[name]
 
 
 @pytest.mark.parametrize("name", zoo.JUDGING)
@@ -60,10 +62,10 @@ def test_splits_share_no_prompt_and_grow_at_the_end(name: str) -> None:
     assert zoo.prompts(name, 18, "heldout")[:12] == heldout
 
 
-@pytest.mark.parametrize("name", zoo.OF_EMOJI)
+@pytest.mark.parametrize("name", [name for name in zoo.OF_EMOJI if name in zoo.JUDGING])
 def test_the_ground_is_the_one_that_was_asked_for(name: str) -> None:
     asked = [f"red heart on {ground}" for ground in GROUNDS]
-    pictures = zoo.load(name)(**zoo.call_for(name, asked, range(len(asked)), 12))[0]
+    pictures = zoo.load(name)(**zoo.call_for(name, asked, range(len(asked)), min(12, zoo.STEPS[name])))[0]
     corners = pictures[:, :, [1, 1, -2, -2], [1, -2, 1, -2]].median(dim=2).values
     distance = torch.cdist(corners, torch.tensor(list(GROUNDS.values())))
     assert (distance.argmin(1) == torch.arange(len(asked))).float().mean() >= 0.8
