@@ -25,6 +25,7 @@ from diffcache.quantization.weights import put_back, quantised, quantising, repa
 from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.builtin import DEFAULT
 from diffcache.recipes.replay import ReplayConfig
+from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.artifact import CONFIG_NAME, saved_in
 from diffcache.schedulers.errors import ConfigError, TargetError
 from diffcache.schedulers.schedule import Schedule
@@ -32,6 +33,9 @@ from diffcache.schedulers.schedule import Schedule
 logger = logging.getLogger("diffcache")
 
 Target = TypeVar("Target")
+
+WITH_SPEEDUP: Mapping[str, type[CacheConfig]] = {kind.name: kind for kind in (BudgetConfig, TrajectoryConfig)}
+"""Methods that `speedup=` is an option of; the first is the one that it means by itself."""
 
 
 def accelerate(
@@ -255,10 +259,10 @@ def _aimed(
     target: Any, config: Any, speedup: float | None, quality: float | None, options: dict[str, Any]
 ) -> MethodConfig | Schedule:
     """The method for a speed-up or a quality that was asked for."""
-    if config not in (None, "budget") or (speedup is not None and quality is not None):
+    if config not in (None, *WITH_SPEEDUP) or (speedup is not None and quality is not None):
         raise ConfigError("speedup= and quality= choose the method themselves: pass one of them alone.")
     if speedup is not None:
-        return BudgetConfig.of(speedup=speedup, **options)
+        return WITH_SPEEDUP[config or BudgetConfig.name].of(speedup=speedup, **options)
     if "prompts" not in options:
         raise ConfigError(
             "quality= is measured on your prompts: pass prompts=[...] as well, or a schedule from diffcache.tune()."

@@ -15,6 +15,7 @@ from diffcache.prediction.predictors import Hold, Predictor
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.guards import Guards
 from diffcache.schedulers.interval import Window
+from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import MODEL
 from diffcache.store.formats import DTYPES, Format, format_of
 from diffcache.store.placement import HostMemory
@@ -33,6 +34,8 @@ class RunFacts:
         num_ticks: length of the run; None where it is unknown.
         denoiser: the denoiser's name in the target.
         sigmas: noise level of each tick; None where unknown.
+        moments: when each tick is; empty where the length of the run is unknown.
+        influence: how much the result changes with the velocity at each tick; None where unknown, or noise is added or clipped.
         noise_scheduler: its class name; None in a hand-written loop.
         latents: shapes of the denoiser's latents, without the batch dimension.
         device: where they are.
@@ -47,6 +50,8 @@ class RunFacts:
     num_ticks: int | None = None
     denoiser: str = "denoiser"
     sigmas: tuple[float, ...] | None = None
+    moments: tuple[Moment, ...] = ()
+    influence: tuple[float, ...] | None = None
     noise_scheduler: str | None = None
     latents: tuple[tuple[int, ...], ...] = ()
     device: torch.device = CPU

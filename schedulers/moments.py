@@ -14,11 +14,19 @@ scheduler stands. "sigma": the noise level on the noise scheduler's own axis. "t
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When a feature was computed or is predicted: the tick, its noise level and its angle where these are known."""
+    """When a feature was computed or is predicted.
+
+    Attributes:
+        tick: its number.
+        sigma: its noise level on the noise scheduler's own axis; None where unknown.
+        angle: atan2(noise, signal); None where unknown.
+        scale: the factor of the velocity in what the denoiser returns there.
+    """
 
     tick: int
     sigma: float | None = None
     angle: float | None = None
+    scale: float = 1.0
 
 
 def positions(points: Sequence[Moment], target: Moment, axis: Axis) -> tuple[list[float], float]:

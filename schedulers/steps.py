@@ -22,6 +22,7 @@ class Step(NamedTuple):
         kind: its kind: "model", "stack", "range", "block", "self-attention", ...
         training_time: the noise scheduler's timestep as a fraction of its training steps; None where unknown.
         angle: atan2(noise, signal) of this tick, 0 to pi / 2; None where unknown.
+        scale: the factor of the velocity in what the denoiser returns.
     """
 
     tick: int
@@ -33,6 +34,7 @@ class Step(NamedTuple):
     kind: str = MODEL
     training_time: float | None = None
     angle: float | None = None
+    scale: float = 1.0
 
     def full_name(self, denoiser: str) -> str:
         """The site's name in reports and schedules: the denoiser's, followed by that of a site inside it."""
@@ -40,7 +42,7 @@ class Step(NamedTuple):
 
     @property
     def moment(self) -> Moment:
-        return Moment(self.tick, self.sigma, self.angle)
+        return Moment(self.tick, self.sigma, self.angle, self.scale)
 
     @property
     def time(self) -> float:

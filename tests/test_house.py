@@ -17,14 +17,24 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "hooks": ("schedulers",),
     "host": ("schedulers", "hooks"),
     "noise_schedulers": ("schedulers",),
-    "prediction": BASE,
+    "trajectory": ("schedulers",),
+    "prediction": (*BASE, "trajectory"),
     "reports": ("schedulers",),
     "store": (*BASE, "host", "noise_schedulers", "prediction"),
     "discovery": (*BASE, "hooks", "host"),
     "method_config": ("schedulers",),
     "config": ("schedulers", "method_config", "prediction", "store", "discovery"),
     "quantization": ("schedulers", "host", "prediction", "discovery", "config"),
-    "recipes": ("schedulers", "host", "prediction", "store", "discovery", "method_config", "config"),
+    "recipes": (
+        *BASE[1:],
+        "trajectory",
+        "host",
+        "prediction",
+        "store",
+        "discovery",
+        "method_config",
+        "config",
+    ),
     "language": (*BASE, "hooks", "host", "method_config"),
 }
 ROOMS["engine"] = (
@@ -32,7 +42,14 @@ ROOMS["engine"] = (
 )  # fmt: skip
 ROOMS["attach"] = (*ROOMS["engine"], "engine")
 ROOMS["planning"] = (*ROOMS["attach"], "attach")
-ROOMS["profiling"] = (*ROOMS["planning"], "planning", "method_config", "quantization", "recipes")
+ROOMS["profiling"] = (
+    *ROOMS["planning"],
+    "planning",
+    "method_config",
+    "quantization",
+    "recipes",
+    "trajectory",
+)
 ROOMS["api"] = (*ROOMS["profiling"], "profiling", "language")
 ROOMS["__init__"] = (*ROOMS["api"], "api")
 ROOMS["evals"] = (*ROOMS["__init__"], "__init__")

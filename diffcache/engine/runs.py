@@ -149,6 +149,8 @@ class Run:
             num_ticks=times.num_ticks,
             denoiser=served.name,
             sigmas=None if sigmas is None else tuple(sigmas),
+            moments=tuple(times.moments),
+            influence=times.run_influence(),
             noise_scheduler=times.noise_scheduler,
             blocks=block_counts(module),
             latents=tuple(tuple(x.shape[1:] if call.batched else x.shape) for x in call.latents),

@@ -40,6 +40,11 @@ class Influence:
         self.obstacle: str | None = None
         self._influences = self._measured(noise_scheduler, outputs)
 
+    def run(self, first: int, count: int) -> list[float]:
+        """The influence of so many outputs from `first` on; empty where there is an obstacle, or one of them is unknown."""
+        found = [] if self.obstacle is not None else self._influences[first : first + count]
+        return found if len(found) == count else []
+
     def ratio(self, index: int, other: int) -> float | None:
         """The influence of the output at `index`, over that of the output at `other`; None where there is an obstacle."""
         known = self._influences

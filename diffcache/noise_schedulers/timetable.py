@@ -66,6 +66,7 @@ class Timetable:
             angle=level.angle,
             repeats_sigma=repeats,
             training_time=level.time,
+            scale=level.output.of_velocity,
         )
 
     def ratio(self, tick: int, other: int) -> float | None:
@@ -73,6 +74,13 @@ class Timetable:
         if self.influence is None or tick < self._comparable_from <= other:
             return None
         return self.influence.ratio(self.first + tick, self.first + other)
+
+    def run_influence(self) -> tuple[float, ...] | None:
+        """How much the result changes with the velocity at each tick of the run; None where that is unknown."""
+        if self.influence is None or self.num_ticks is None:
+            return None
+        known = self.influence.run(self.first, self.num_ticks)
+        return tuple(value * self.output(tick).of_velocity for tick, value in enumerate(known)) or None
 
     def begins_at(self, first: int) -> None:
         """Corrects the index at which the run begins, once a call has shown it."""

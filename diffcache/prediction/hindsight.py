@@ -6,11 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from diffcache.prediction.predictors import Polynomial, Predictor
-from diffcache.schedulers.moments import Axis, Moment
-
-DEGREE = 2
-"""Degree of the curve through computed features. Degree 1 corrects less, and degree 3 follows noise."""
+from diffcache.prediction.predictors import Predictor
+from diffcache.schedulers.moments import Moment
 
 LARGEST_RATIO = 3.0
 """A reused tick is not corrected if its influence is more than this many times the computed tick's.
@@ -39,7 +36,7 @@ def hindsight_weights(
     now: Moment,
     past: Sequence[Moment],
     ratio: Callable[[int, int], float | None],
-    axis: Axis,
+    curve: Predictor,
 ) -> list[float]:
     """Weights of features: their weighted sum, added to the output at `now`, corrects the reused ticks before it.
 
@@ -59,13 +56,12 @@ def hindsight_weights(
         now: the tick that has been computed.
         past: moments of the stored features, newest first.
         ratio: the ratio of two ticks' influence; None where it is unknown.
-        axis: what the curve is a function of.
+        curve: what is drawn through the computed ticks (see `Predictor.curve`).
 
     Returns:
         A weight for the feature of `now`, and one for each of `past`.
     """
     known = [now, *past]
-    curve = Polynomial(DEGREE, axis)
     total = [0.0] * len(known)
     for moment, predictor in reused:
         scale = ratio(moment.tick, now.tick)

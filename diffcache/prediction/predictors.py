@@ -5,9 +5,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.moments import Axis, Moment, positions
 from diffcache.schedulers.steps import Decision
+from diffcache.trajectory.gaussian import conditional_weights
+from diffcache.trajectory.kernel import Array
+from diffcache.trajectory.result_error import WINDOW
+
+DEGREE = 2
+"""Degree of hindsight's curve through computed features. Degree 1 corrects less, and degree 3 follows noise."""
 
 
 class Predictor(ABC):
@@ -16,10 +24,18 @@ class Predictor(ABC):
     Attributes:
         depth: the largest number of past features that it uses.
         axis: what lines and curves are functions of (see `Axis`).
+        doubted: corrections by this curve shrink where they are surprisingly large. Where noise is part of the model its weights
+            are small already.
     """
 
     depth: int
     axis: Axis = "tick"
+    doubted: bool = True
+
+    @property
+    def curve(self) -> "Predictor":
+        """What hindsight draws through computed ticks, the newest of which comes after the wanted one."""
+        return Polynomial(DEGREE, self.axis)
 
     def serving(self, decision: Decision) -> "Predictor":
         """The predictor for a decision to reuse: this one, or one of lower order (see `Decision`)."""
@@ -121,6 +137,38 @@ class Taylor(Predictor):
         return total
 
 
+class Conditional(Predictor):
+    """The conditional mean of a Gaussian process (`diffcache.trajectory`), given the newest features.
+
+    Args:
+        covariance: of the outputs at all ticks of the run, [ticks, ticks].
+        noise: see `conditional_weights`.
+        window: how many features it uses.
+    """
+
+    doubted = False
+
+    def __init__(self, covariance: Array, noise: float, window: int = WINDOW) -> None:
+        self.covariance = covariance
+        self.noise = noise
+        self.depth = window
+
+    @property
+    def curve(self) -> "Predictor":
+        return Conditional(self.covariance, self.noise, self.depth + 1)
+
+    def describe(self) -> dict[str, Any]:
+        covariance = self.covariance.tolist()
+        return {"name": "conditional", "covariance": covariance, "noise": self.noise, "window": self.depth}
+
+    def weights(self, past: Sequence[Moment], target: Moment) -> list[float]:
+        known = [moment.tick for moment in past]
+        if max(target.tick, *known) >= len(self.covariance):  # the run is longer than was expected
+            return [1.0] + [0.0] * (len(past) - 1)
+        weights = conditional_weights(self.covariance, known, [target.tick], self.noise)
+        return [float(weight) for weight in weights[:, 0]]
+
+
 class Lerp(Predictor):
     """FasterCache's rule for attentions (arXiv 2410.19355): F + weight * (F - G), where G is the feature before F.
 
@@ -174,8 +222,19 @@ def predictor_from(description: Mapping[str, Any]) -> Predictor:
             return Polynomial(order, axis)
         case {"name": "taylor", "order": int(order), "first": int(first)} if order >= 0:
             return Taylor(order, first)
+        case {
+            "name": "conditional", "covariance": list(rows), "noise": float(noise), "window": int(window),
+        } if window > 0 and _is_square(rows):  # fmt: skip
+            return Conditional(np.array(rows, dtype=float), noise, window)
         case {"name": "lerp", "weight": int() | float() as weight}:
             return Lerp(weight)
         case {"name": "scaled", "ratios": list(ratios)} if all(isinstance(r, (int, float)) for r in ratios):
             return Scaled(ratios)
     raise ScheduleError(f"predictor: {dict(description)} is not a predictor that this version knows.")
+
+
+def _is_square(rows: Sequence[Any]) -> bool:
+    return bool(rows) and all(
+        isinstance(row, list) and len(row) == len(rows) and all(isinstance(x, (int, float)) for x in row)
+        for row in rows
+    )

@@ -203,6 +203,10 @@ class ReplayConfig(CacheConfig):
             raise ScheduleError(
                 f"the schedule has {difference}: pass resample=True, or record one for this run."
             )
+        if self.schedule.predictor["name"] == "conditional":
+            raise ScheduleError(
+                f"the schedule predicts by covariances of its own {self.schedule.num_ticks} ticks: tune one for this run."
+            )
         return self.schedule.resampled(run.num_ticks, run.sigmas)
 
     def _difference(self, run: RunFacts) -> str | None:

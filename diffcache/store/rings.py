@@ -13,7 +13,7 @@ from diffcache.kernels.extrapolate import Correction
 from diffcache.noise_schedulers.levels import VELOCITY, Parametrisation
 from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.prediction.correctors import Corrector
-from diffcache.prediction.hindsight import DEGREE, ReusedTick, hindsight_weights
+from diffcache.prediction.hindsight import ReusedTick, hindsight_weights
 from diffcache.prediction.predictors import Predictor
 from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import Decision, Step
@@ -64,7 +64,8 @@ class Setup:
         self.times = times
         self.corrector = corrector
         self.hindsight = hindsight
-        self.depth = max(predictor.depth, DEGREE) if hindsight else predictor.depth
+        self.curve = predictor.curve
+        self.depth = max(predictor.depth, self.curve.depth - 1) if hindsight else predictor.depth
         self._last: tuple[tuple[Any, ...], list[float]] = ((), [])
 
     def weights(self, decision: Decision, ring: Ring, step: Step) -> list[float]:
@@ -248,10 +249,10 @@ class Store:
             found = setup.times.ratio(tick, other)
             return None if found is None else found * self.parametrisation(tick).of_velocity / now
 
-        own, *others = hindsight_weights(reused, step.moment, self.moments(lane), ratio, setup.predictor.axis)
+        own, *others = hindsight_weights(reused, step.moment, self.moments(lane), ratio, setup.curve)
         past = Past(*setup.format.read(self.rings[lane], [now * weight for weight in others]))
         try:
-            return self.learned.corrected(outputs, pairs, now * own, past, now)
+            return self.learned.corrected(outputs, pairs, now * own, past, now, doubted=setup.curve.doubted)
         except BaseException as error:
             forget_on_error(past.features, error)
             raise

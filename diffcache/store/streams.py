@@ -210,7 +210,14 @@ class Layout:
         return outputs
 
     def corrected(
-        self, outputs: Sequence[Tensor], pairs: Sequence[Pair], own: float, past: Past, scale: float = 1.0
+        self,
+        outputs: Sequence[Tensor],
+        pairs: Sequence[Pair],
+        own: float,
+        past: Past,
+        scale: float = 1.0,
+        *,
+        doubted: bool = True,
     ) -> list[Tensor]:
         """Computed outputs, plus `own` times what is stored of them, plus the weighted sum of past features.
 
@@ -222,6 +229,7 @@ class Layout:
             own: its weight.
             past: earlier features, and their weights.
             scale: how much an output changes with what is stored of it.
+            doubted: what is added shrinks where it is surprisingly large (see `trusted`).
         """
         corrected, changes = [output.clone() for output in outputs], []
         for output, pair, kept in zip(outputs, pairs, zip(*past.features, strict=True), strict=True):
@@ -232,7 +240,7 @@ class Layout:
         own_parts = self.evolved([output for output, _ in pairs])
         for value, change, of in zip(self.evolved(corrected), self.evolved(changes), own_parts, strict=True):
             if value.is_floating_point():
-                value.add_(trusted(change, scale * of.float()))
+                value.add_(trusted(change, scale * of.float()) if doubted else change)
         return corrected
 
     def latents(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:

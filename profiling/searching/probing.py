@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from diffcache.prediction.hindsight import DEGREE
+from diffcache.prediction.predictors import DEGREE
 from diffcache.profiling.recording.calling import Call
 from diffcache.profiling.searching.scoring import Scorer, mean_square
 from diffcache.profiling.searching.space import Space

@@ -2,18 +2,20 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from diffcache.config import CacheConfig, RunFacts
 from diffcache.profiling.recording.calling import Call, calls_hash, calls_of, frozen, hold_out
+from diffcache.profiling.recording.covariance import covariance_of
 from diffcache.profiling.recording.full_runs import FullRuns
 from diffcache.recipes.budget import BudgetConfig, allowed
 from diffcache.recipes.replay import ReplayConfig
+from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.error_control import ErrorControl
 from diffcache.schedulers.errors import ConfigError, TargetError
 from diffcache.schedulers.given_ticks import GivenTicks
@@ -33,6 +35,12 @@ MOVES = 12
 
 TRIALS = 32
 """Trials of the local search for a speed-up. Our choice."""
+
+RENDERS = 4
+"""Full runs on which the covariance is measured, at most. More gave no better plans."""
+
+RESPONSES = (2.0, 4.0, 8.0)
+"""How carefully reused ticks are predicted (see `TrajectoryConfig`): denoisers differ in it, so each is rendered."""
 
 SKEWS = (1.0, 0.8, 0.65)
 """Skews (see `spread`) of the ticks that the search for a speed-up starts with: even, and denser towards the end. Our choice."""
@@ -62,6 +70,7 @@ def tune(
     *,
     quality: float | None = None,
     speedup: float | None = None,
+    engine: Literal["trajectory", "search"] = "trajectory",
     **call: Any,
 ) -> Schedule:
     """Finds a schedule on some prompts, and checks it on others.
@@ -72,14 +81,16 @@ def tune(
     less, moves single ticks until the quality is kept again, and repeats this as long as it succeeds. If the PSNR is then more
     than a decibel above the target, single guidance passes are left out.
 
-    For a speed-up, a local search starts with the ticks that `accelerate(speedup=)` chooses and with regular ones, and moves
-    single ticks. Its result must be better than these on the held-out prompts, too.
+    For a speed-up, the covariance of the velocities is measured on full runs (`diffcache.recipes.trajectory`), and schedules are
+    planned with it. They are rendered on the prompts that are searched on, beside evenly spaced ones, and the best is taken. The
+    engine "search" moves single ticks of it then, for as long as a render shows that this helps; that takes ten times as long.
 
     Args:
         pipe: a pipeline; it is plain afterwards.
         prompts: at least two: texts, or whole calls as keyword arguments (for pipelines without a prompt).
         quality: the median PSNR in dB to the full run that must be kept on the held-out prompts.
         speedup: instead of a quality: all ticks over computed ticks.
+        engine: for a speed-up: "trajectory" or "search".
         **call: what every call gets as well (`num_inference_steps`, `height`, ...). Prompt i is drawn with seed i.
 
     Returns:
@@ -87,7 +98,7 @@ def tune(
 
     Raises:
         ConfigError: neither or both of quality and speed-up are given, there are fewer than two prompts, the speed-up is below
-            1, the quality is not above 0 and finite, or no reuse keeps it.
+            1, the quality is not above 0 and finite, no reuse keeps it, or there is no such engine.
         TargetError: the target is a denoiser without its pipeline.
     """
     if (quality is None) == (speedup is None) or isinstance(prompts, str) or len(prompts) < 2:
@@ -96,11 +107,13 @@ def tune(
         raise TargetError("tune() renders pictures: give it the pipeline, or a Loop around the denoiser.")
     if quality is not None and not (isinstance(quality, (int, float)) and 0 < quality < math.inf):
         raise ConfigError(f"quality={quality!r}: give a PSNR in dB, such as 35.0.")
+    if engine not in ("trajectory", "search"):
+        raise ConfigError(f"tune: engine must be one of trajectory, search, not {engine!r}.")
     if speedup is not None:
         BudgetConfig(speedup=speedup)  # raises before anything is rendered
     tuner = Tuner(pipe, calls_of(prompts, **call))
     if speedup is not None:
-        return tuner.for_speedup(speedup)
+        return tuner.for_speedup(speedup, search=engine == "search")
     assert quality is not None
     return tuner.for_quality(quality)
 
@@ -126,17 +139,35 @@ class Tuner:
         self.ticks = self.full.num_ticks
         self._decided: dict[CacheConfig, tuple[Schedule, Tensor]] = {}
         self._reached: dict[tuple[bool, str], float] = {}
+        self._covariance: Any = None
 
-    def for_speedup(self, speedup: float) -> Schedule:
-        """The best schedule with as many ticks as a speed-up allows, on the held-out calls."""
+    def for_speedup(self, speedup: float, *, search: bool = False) -> Schedule:
+        """The best schedule with as many ticks as a speed-up allows, on the searched calls.
+
+        Args:
+            speedup: all ticks over computed ticks.
+            search: single ticks are moved as well.
+        """
         count = allowed(self.ticks, speedup)
-        online = self.online(count)
-        starts = [online.computed_ticks, *(spread(self.ticks, count, skew=skew) for skew in SKEWS)]
-        found = local_search(starts, self.ticks, self._loss, TRIALS)
         regular = max(count - len(self.full.models) + 1, 1)  # each further denoiser computes its first call
-        schedules = [online, self._placed(found.ticks), *(self.even(regular, order) for order in (1, 2, 0))]
-        best = max(schedules, key=lambda schedule: self.psnr(schedule, held_out=True))
+        found = [self.online(count), *(self.even(regular, order) for order in (1, 2, 0))]
+        found += [self._decide(config)[0] for config in self._trajectories(self.ticks / count)]
+        best = max(found, key=self.psnr)
+        if search:
+            starts = [best.computed_ticks, *(spread(self.ticks, count, skew=skew) for skew in SKEWS)]
+            moved = self._placed(local_search(starts, self.ticks, self._loss, TRIALS).ticks)
+            best = max(best, moved, key=self.psnr)
         return self._measured(best, {"speedup": speedup})
+
+    def _trajectories(self, speedup: float) -> Iterator[CacheConfig]:
+        """Plans with the universal covariance and with the pipeline's own, from bold to careful."""
+        if self._covariance is None and len(self.full.models) == 1:
+            searched = self.searched
+            self._covariance = covariance_of(searched.pipe, searched.calls[:RENDERS]).matrix.tolist()
+        yield TrajectoryConfig(speedup=speedup)
+        if self._covariance is not None:
+            for response in RESPONSES:
+                yield TrajectoryConfig(speedup=speedup, covariance=self._covariance, response=response)
 
     def for_quality(self, quality: float) -> Schedule:
         """The fewest ticks that keep a quality on the held-out calls.

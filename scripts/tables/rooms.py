@@ -18,6 +18,7 @@ PURPOSES = {
     "hooks": "how our code comes to be called",
     "host": "facts about other people's objects",
     "noise_schedulers": "all we know of them",
+    "trajectory": "a run's outputs as a Gaussian process",
     "prediction": "the value of a reused tick",
     "reports": "what happened",
     "store": "what is kept",

@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from diffcache.prediction.hindsight import DOUBTED, LARGEST_RATIO, ReusedTick, hindsight_weights, trusted
-from diffcache.prediction.predictors import Hold, Polynomial
+from diffcache.prediction.predictors import DEGREE, Hold, Polynomial
 from diffcache.schedulers.moments import Moment
+
+CURVE = Polynomial(DEGREE, "sigma")
 
 
 def moment(tick: int) -> Moment:
@@ -30,7 +32,7 @@ def added(weights: list[float], *ticks: int) -> float:
 
 def test_what_was_held_is_replaced_by_the_curve() -> None:
     reused = [ReusedTick(moment(tick), Hold()) for tick in (3, 4)]
-    weights = hindsight_weights(reused, moment(5), [moment(2), moment(1)], even, "sigma")
+    weights = hindsight_weights(reused, moment(5), [moment(2), moment(1)], even, CURVE)
     lacked = curved(3) + curved(4) - 2 * curved(2)
     assert added(weights, 5, 2, 1) == pytest.approx(lacked)
 
@@ -39,7 +41,7 @@ def test_each_tick_counts_as_far_as_it_reaches() -> None:
     reused = [ReusedTick(moment(3), Hold()), ReusedTick(moment(4), Polynomial(1))]
     reach = {3: 2.0, 4: 0.5}
     weights = hindsight_weights(
-        reused, moment(6), [moment(2), moment(0)], lambda tick, to: reach[tick] / to, "sigma"
+        reused, moment(6), [moment(2), moment(0)], lambda tick, to: reach[tick] / to, CURVE
     )
     line = curved(2) + (curved(2) - curved(0)) * 1.0
     lacked = 2 / 6 * (curved(3) - curved(2)) + 0.5 / 6 * (curved(4) - line)
@@ -48,20 +50,20 @@ def test_each_tick_counts_as_far_as_it_reaches() -> None:
 
 def test_older_features_than_the_curve_needs_are_used_up_to_what_the_predictor_used() -> None:
     reused = [ReusedTick(moment(5), Polynomial(2))]
-    weights = hindsight_weights(reused, moment(6), [moment(4), moment(2), moment(1)], even, "sigma")
+    weights = hindsight_weights(reused, moment(6), [moment(4), moment(2), moment(1)], even, CURVE)
     assert len(weights) == 4
     assert added(weights, 6, 4, 2, 1) == pytest.approx(0)  # a parabola had nothing to make good
 
 
 def test_one_feature_gives_a_line() -> None:
-    weights = hindsight_weights([ReusedTick(moment(1), Hold())], moment(2), [moment(0)], even, "sigma")
+    weights = hindsight_weights([ReusedTick(moment(1), Hold())], moment(2), [moment(0)], even, CURVE)
     assert weights == pytest.approx([0.5, -0.5])
 
 
 @pytest.mark.parametrize("ratio", [None, 2 * LARGEST_RATIO, -2 * LARGEST_RATIO])
 def test_a_tick_without_a_ratio_or_with_a_huge_one_is_let_be(ratio: float | None) -> None:
     weights = hindsight_weights(
-        [ReusedTick(moment(1), Hold())], moment(2), [moment(0)], lambda tick, to: ratio, "sigma"
+        [ReusedTick(moment(1), Hold())], moment(2), [moment(0)], lambda tick, to: ratio, CURVE
     )
     assert weights == [0, 0]
 

@@ -11,7 +11,7 @@ from searches.recordings import drift_by_distance
 from searches.spaces import STEPS, made_up_space, recorded_space
 
 from diffcache import accelerate, report
-from diffcache.prediction.hindsight import DEGREE
+from diffcache.prediction.predictors import DEGREE
 from diffcache.profiling.searching.dynamic_programming import VARIANTS, dynamic_programming
 from diffcache.profiling.searching.evolving import seeds
 from diffcache.profiling.searching.space import EXTRAPOLATE, HOLD

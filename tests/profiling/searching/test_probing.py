@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from searches.spaces import calls, recorded_space
 
-from diffcache.prediction.hindsight import DEGREE
+from diffcache.prediction.predictors import DEGREE
 from diffcache.profiling.recording.full_runs import FullRuns
 from diffcache.profiling.searching.probing import factors, probed
 from diffcache.profiling.searching.scoring import Scorer

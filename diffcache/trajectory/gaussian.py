@@ -1,0 +1,25 @@
+"""Gaussian conditioning: what computed ticks tell of a tick between or after them (Rasmussen and Williams 2006, section 2.2)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from diffcache.trajectory.kernel import Array
+
+
+def conditional_weights(
+    covariance: Array, known: Sequence[int], wanted: Sequence[int], noise: float
+) -> Array:
+    """Weights of the conditional mean: E[F_t | F_c] = sum_j weights[j] F_j.
+
+    Args:
+        covariance: G of all ticks, [ticks, ticks].
+        known: the computed ticks, c of them.
+        wanted: the ticks to predict, t of them.
+        noise: variance of the error with which ticks are known, as a fraction of each one's own. It keeps weights small.
+
+    Returns:
+        (G_cc + noise D)^-1 G_ct with D the diagonal of G_cc: [c, t].
+    """
+    among, towards = covariance[np.ix_(known, known)], covariance[np.ix_(known, wanted)]
+    return np.linalg.solve(among + noise * np.diag(among.diagonal()), towards).astype(np.float64)

@@ -1,0 +1,81 @@
+"""The universal prior: the covariance of a denoiser's velocities at two noise levels, with a few hyperparameters."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+RIGHT_ANGLE = np.pi / 2
+
+PRIOR = Path(__file__).with_name("prior.json")
+"""The hyperparameters that are shipped, and how they were fitted."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A Matérn covariance (Rasmussen and Williams 2006, section 4.2) on an axis over which velocities change at an even pace.
+
+    The axis is a function of the angle theta = atan2(noise, signal), which runs from pi / 2 (noise) to 0 (data):
+
+        u(theta) = middle * theta + data * log(theta + data_end) - noise * log(pi / 2 - theta + noise_end)
+
+    Far from its ends this is the logarithm of the signal-to-noise ratio, stretched differently on both sides. The
+    correlation of two velocities u apart is
+
+        constant + (1 - constant) * ((1 - fine) * m(u) + fine * m(finer * u)),  m(u) = (1 + s + s^2 / 3) exp(-s),  s = sqrt(5) u
+
+    Attributes:
+        floor: part of the variance at a tick that no other tick foretells.
+        output_noise: the same for what the denoiser returns, as a standard deviation. It matters where a velocity is
+            computed from a predicted noise or sample, which multiplies errors.
+    """
+
+    middle: float
+    data: float
+    noise: float
+    data_end: float
+    noise_end: float
+    constant: float
+    fine: float
+    finer: float
+    floor: float
+    output_noise: float
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Kernel":
+        """The kernel with these hyperparameters."""
+        return cls(**{field.name: float(data[field.name]) for field in fields(cls)})
+
+    def position(self, angles: Array) -> Array:
+        """u of angles in radians, any shape."""
+        position: Array = (
+            self.middle * angles
+            + self.data * np.log(angles + self.data_end)
+            - self.noise * np.log(RIGHT_ANGLE - angles + self.noise_end)
+        )
+        return position
+
+    def correlation(self, distance: Array) -> Array:
+        """Of two velocities so far apart on the axis, any shape."""
+        varying = (1 - self.fine) * _matern(distance) + self.fine * _matern(self.finer * distance)
+        correlation: Array = self.constant + (1 - self.constant) * varying
+        return correlation
+
+
+@cache
+def universal() -> Kernel:
+    """The kernel that is shipped."""
+    return Kernel.from_dict(json.loads(PRIOR.read_text())["kernel"])
+
+
+def _matern(distance: Array) -> Array:
+    scaled = np.sqrt(5.0) * distance
+    result: Array = (1 + scaled + scaled * scaled / 3) * np.exp(-scaled)
+    return result

@@ -1,0 +1,61 @@
+"""Processes: what is known of a trajectory before it is run, as covariances of the denoiser's velocities at a run's ticks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from diffcache.schedulers.moments import Moment
+from diffcache.trajectory.kernel import Array, Kernel
+
+PACE = 0.1
+"""Distance on the kernel's axis between two ticks of unknown noise levels: about that of 50 steps."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """The velocities of one run as a Gaussian process over its ticks, each element a draw of its own.
+
+    Attributes:
+        covariance: E<F_i, F_j> per element, up to a common factor, [ticks, ticks].
+        positions: of the ticks, on an axis over which velocities change at an even pace, [ticks].
+    """
+
+    covariance: Array
+    positions: Array
+
+    def believed(self, roughness: float) -> Array:
+        """The covariance, plus that of a random walk that begins at the first tick: [ticks, ticks].
+
+        The rougher, the closer is prediction to holding the newest output, and interpolation to a straight line.
+
+        Args:
+            roughness: variance of the random walk over the whole run, as a fraction of the outputs' mean square.
+        """
+        length = max(float(np.ptp(self.positions)), np.finfo(float).tiny)
+        walked = np.abs(self.positions - self.positions[0]) / length
+        scale = roughness * self.covariance.diagonal().mean()
+        believed: Array = self.covariance + scale * (1 + np.minimum.outer(walked, walked))
+        return believed
+
+
+def prior_process(kernel: Kernel, moments: Sequence[Moment]) -> Process:
+    """What velocities of many denoisers have in common.
+
+    Args:
+        kernel: the universal one.
+        moments: of a run's ticks.
+    """
+    positions = positions_of(kernel, moments)
+    distance = np.abs(np.subtract.outer(positions, positions))
+    scales = np.array([moment.scale for moment in moments])
+    noise = kernel.floor + kernel.output_noise**2 * np.maximum(scales**-2.0 - 1, 0)
+    return Process(kernel.correlation(distance) + np.diag(noise), positions)
+
+
+def positions_of(kernel: Kernel, moments: Sequence[Moment]) -> Array:
+    """Of ticks, on the kernel's axis; evenly spaced where an angle is unknown."""
+    angles = [moment.angle for moment in moments]
+    if None in angles:
+        return PACE * np.array([moment.tick for moment in moments], dtype=float)
+    return kernel.position(np.array(angles, dtype=float))

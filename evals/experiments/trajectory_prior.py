@@ -1,0 +1,126 @@
+"""The universal prior of the method `trajectory`: measured covariances of the testbeds, and the kernel that fits them best."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass, fields
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from diffcache.evals.experiments.regimes import CALIBRATION
+from diffcache.evals.testbeds import zoo
+from diffcache.profiling.recording.covariance import covariance_of
+from diffcache.schedulers.moments import Moment
+from diffcache.trajectory.kernel import Array, Kernel
+from diffcache.trajectory.process import prior_process
+
+SAMPLES = 4
+STRIDES = (1, 2, 3, 4)
+"""A kernel has to foretell a tick from its neighbours and from ticks far away: so runs are thinned by these, too."""
+
+START = Kernel(0.003, 0.1, 0.26, 0.002, 0.001, 0.43, 0.1, 3.2, 3e-5, 3e-3)
+"""Where the fit begins; all hyperparameters are positive, and `constant` and `fine` are below 1."""
+
+SHARES = ("constant", "fine")
+ITERATIONS = 60
+STEP = 1e-3
+"""Of the differences that stand for derivatives, in the fit's own coordinates."""
+
+
+class Setting(NamedTuple):
+    """A run to measure: a testbed, the number of steps, and the guidance scale (None: the testbed's own)."""
+
+    testbed: str
+    steps: int
+    guidance: float | None = None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A run's covariance, normalised to a diagonal of one.
+
+    Attributes:
+        testbed: its name.
+        correlation: [ticks, ticks].
+        moments: of the ticks.
+    """
+
+    testbed: str
+    correlation: Array
+    moments: tuple[Moment, ...]
+
+    def every(self, stride: int) -> "Measured":
+        """Of every so many ticks."""
+        return Measured(self.testbed, self.correlation[::stride, ::stride], self.moments[::stride])
+
+
+def settings() -> Iterator[Setting]:
+    """Each testbed as its pipeline ships it, in 50 and in 20 steps, and nearly without guidance."""
+    for name in zoo.ALL:
+        yield Setting(name, 50)
+        yield Setting(name, 20)
+        if name != "ddpm":
+            yield Setting(name, 28, 1.5)
+
+
+def measured(setting: Setting) -> Measured:
+    """A setting's covariance, on calibration prompts and seeds."""
+    name, steps, guidance = setting
+    pipe = zoo.load(name)
+    call = zoo.sample_call(name, CALIBRATION, steps, SAMPLES, split="calibration")
+    if guidance is not None:
+        call["true_cfg_scale" if name == "flux" else "guidance_scale"] = guidance
+    found = covariance_of(pipe, [call])
+    size = np.sqrt(found.matrix.diagonal())
+    return Measured(name, found.matrix / np.outer(size, size), found.moments)
+
+
+def fitted(runs: Sequence[Measured]) -> tuple[Kernel, float]:
+    """The kernel of greatest likelihood, each run counting alike, and its loss: minus the mean log likelihood per tick.
+
+    The scale of each run is free, so only correlations are fitted (Rasmussen and Williams 2006, section 5.4.1).
+    """
+    thinned = [run.every(stride) for run in runs for stride in STRIDES if len(run.moments) // stride > 4]
+    place = torch.tensor(_coordinates(START), dtype=torch.float64)
+    place.requires_grad_()
+    optimiser = torch.optim.LBFGS([place], max_iter=ITERATIONS, line_search_fn="strong_wolfe")
+
+    def loss(at: Array) -> float:
+        kernel = _kernel(at)
+        return float(np.mean([_loss(run, kernel) for run in thinned]))
+
+    def closure() -> float:
+        at = place.detach().numpy().copy()
+        steps = STEP * np.eye(len(at))
+        slopes = [(loss(at + step) - loss(at - step)) / (2 * STEP) for step in steps]
+        place.grad = torch.tensor(slopes, dtype=torch.float64)
+        return loss(at)
+
+    optimiser.step(closure)  # type: ignore[no-untyped-call]
+    at = place.detach().numpy()
+    return _kernel(at), loss(at)
+
+
+def _loss(run: Measured, kernel: Kernel) -> float:
+    covariance = prior_process(kernel, run.moments).covariance
+    size = np.sqrt(covariance.diagonal())
+    factor = np.linalg.cholesky(covariance / np.outer(size, size))
+    half = np.linalg.solve(factor, run.correlation)
+    scale = np.trace(np.linalg.solve(factor.T, half)) / len(size)
+    return float(0.5 * np.log(max(scale, 1e-12)) + np.log(factor.diagonal()).mean())
+
+
+def _coordinates(kernel: Kernel) -> list[float]:
+    """Logarithms of hyperparameters, and log odds of shares."""
+    return [
+        float(np.log(value / (1 - value)) if field.name in SHARES else np.log(value))
+        for field, value in zip(fields(kernel), astuple(kernel), strict=True)
+    ]
+
+
+def _kernel(coordinates: Any) -> Kernel:
+    values = {
+        field.name: float(1 / (1 + np.exp(-x)) if field.name in SHARES else np.exp(x))
+        for field, x in zip(fields(Kernel), coordinates, strict=True)
+    }
+    return Kernel(**values)

@@ -1,0 +1,22 @@
+"""The method `trajectory` against evenly spaced ticks and fewer steps: with a prior that has not seen the testbed, and with its own covariance.
+
+`python scripts/measure/trajectory.py` writes evals/results/trajectory/<testbed>.json, in about twenty minutes.
+"""
+
+from argparse import Namespace
+from typing import Any
+
+from diffcache.evals.experiments.trajectory import compared
+from diffcache.evals.harness.command_line import measure_testbeds, parser_for_testbeds
+from diffcache.evals.testbeds import zoo
+
+
+def measured(testbed: str, args: Namespace) -> dict[str, Any]:
+    """The rows at 50 steps and at 20."""
+    return {"rows": [row for steps in args.steps for row in compared(testbed, steps, args.samples)]}
+
+
+if __name__ == "__main__":
+    options = parser_for_testbeds(__doc__, names=zoo.ALL)
+    options.add_argument("--steps", type=int, nargs="+", default=[50, 20])
+    measure_testbeds(options, "trajectory", measured)

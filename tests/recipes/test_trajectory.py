@@ -1,0 +1,109 @@
+"""The method `trajectory`: counts that are kept, whatever is known of a run, and schedules that replay it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from zoo.pipelines import CASES
+
+from diffcache import CacheConfig, Schedule, accelerate, report
+from diffcache.config import RunFacts
+from diffcache.profiling.recording.covariance import covariance_of
+from diffcache.recipes.budget import allowed
+from diffcache.recipes.trajectory import TrajectoryConfig
+from diffcache.schedulers.errors import ConfigError, DiffcacheError, ScheduleError
+from diffcache.schedulers.guards import History
+from diffcache.schedulers.moments import Moment
+from diffcache.schedulers.steps import Step
+
+FLUX = CASES["FluxPipeline"]
+STEPS = 8
+KNOWN = RunFacts(
+    "Net",
+    num_ticks=20,
+    moments=tuple(Moment(i, None, float(np.arctan2(1 - i / 20, i / 20))) for i in range(20)),
+    influence=(-0.05,) * 20,
+)
+UNKNOWN = RunFacts("Net", num_ticks=20)
+
+
+@pytest.mark.parametrize("facts", [KNOWN, UNKNOWN], ids=["known", "unknown"])
+@pytest.mark.parametrize("speedup", [1, 1.3, 2, 3, 20])
+@pytest.mark.parametrize(
+    "options", [{}, {"tail_steps": 2}, {"warmup_steps": 3}, {"hindsight": False}], ids=str
+)
+def test_as_many_ticks_are_computed_as_the_speed_up_allows(
+    facts: RunFacts, speedup: float, options: dict[str, Any]
+) -> None:
+    config = TrajectoryConfig(speedup=speedup, **options)
+    scheduler, guards = config.scheduler(facts), config.guards(facts)
+    computed = [
+        tick
+        for tick in range(20)
+        if guards.forces_compute(Step(tick, 20, "0"), History(0, None)) is not None
+        or scheduler.decide(Step(tick, 20, "0"), None).computes
+    ]
+    assert len(computed) == max(allowed(20, speedup), options.get("warmup_steps", 1))
+    assert config.predictor_for(facts).depth == 4
+
+
+def test_in_a_run_of_unknown_length_ticks_are_evenly_spaced() -> None:
+    config, facts = TrajectoryConfig(speedup=2.5), RunFacts("Net")
+    scheduler = config.scheduler(facts)
+    assert [t for t in range(9) if scheduler.decide(Step(t, None, "0"), None).computes] == [0, 3, 6]
+    assert config.predictor_for(facts).depth == 2
+
+
+def test_runs_that_are_alike_are_planned_once() -> None:
+    config = TrajectoryConfig(speedup=3)
+    assert config.plan(KNOWN) is TrajectoryConfig(speedup=3).plan(KNOWN)
+    assert config.plan(KNOWN) is not config.plan(UNKNOWN)
+
+
+def test_a_pipeline_computes_the_same_ticks_with_every_seed() -> None:
+    pipe, computed = accelerate(FLUX.build(), "trajectory"), []
+    for seed in (0, 1):
+        FLUX.render(pipe, seed, STEPS)
+        computed.append(report(pipe).computed_ticks)
+    assert len(computed[0]) == STEPS // 2
+    assert computed[0] == computed[1]
+
+
+@pytest.mark.parametrize("covariance", [((1.0, 0.0),), (), ((float("nan"),),)])
+def test_a_covariance_is_a_square_of_finite_numbers(covariance: Any) -> None:
+    with pytest.raises(ConfigError, match="square of finite numbers"):
+        TrajectoryConfig(covariance=covariance)
+
+
+def test_a_covariance_of_another_length_is_refused() -> None:
+    pipe = accelerate(FLUX.build(), TrajectoryConfig(covariance=np.eye(STEPS + 1).tolist()))
+    with pytest.raises(ScheduleError, match=f"measured in {STEPS + 1} ticks and this run has {STEPS}"):
+        FLUX.render(pipe, 0, STEPS)
+
+
+def test_its_own_covariance_is_that_of_the_outputs_and_is_saved_with_it(tmp_path: Path) -> None:
+    pipe = FLUX.build()
+    outputs: list[torch.Tensor] = []
+    hook = pipe.transformer.register_forward_hook(lambda m, args, output: outputs.append(output[0].flatten()))
+    found = covariance_of(pipe, [FLUX.call(0, STEPS)])
+    hook.remove()
+    rows = torch.stack(outputs).double()  # a flow model returns velocities
+    np.testing.assert_allclose(found.matrix, (rows @ rows.T / rows.shape[1]).numpy(), rtol=1e-4)
+    assert [moment.tick for moment in found.moments] == list(range(STEPS))
+    config = TrajectoryConfig(speedup=2, covariance=found.matrix.tolist())
+    assert CacheConfig.from_pretrained(config.save_pretrained(tmp_path)) == config
+
+
+def test_a_schedule_replays_it_to_the_bit_and_on_no_other_length(tmp_path: Path) -> None:
+    pipe = accelerate(FLUX.build(), "trajectory")
+    picture = FLUX.render(pipe, 0, STEPS)
+    schedule = Schedule.from_pretrained(report(pipe).to_schedule().save_pretrained(tmp_path))
+    accelerate(pipe, schedule)
+    assert torch.equal(FLUX.render(pipe, 0, STEPS), picture)
+    accelerate(pipe, schedule, resample=True)
+    with pytest.raises(DiffcacheError, match="covariances of its own 8 ticks"):
+        FLUX.render(pipe, 0, STEPS + 2)

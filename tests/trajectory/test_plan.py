@@ -1,0 +1,49 @@
+"""Plans: as good as every plan that there is, where all can be tried."""
+
+from functools import partial
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from diffcache.schedulers.ticks import spread
+from diffcache.trajectory.plan import TRUSTS, moved, planned
+from diffcache.trajectory.process import Process
+from diffcache.trajectory.result_error import ResultError, Trust
+
+TICKS = 12
+LATE = np.linspace(0, 1, TICKS) ** 3
+"""Most of the way lies at the end."""
+
+
+def errors(trust: Trust, positions: np.ndarray = LATE) -> ResultError:
+    distance = np.abs(np.subtract.outer(positions, positions))
+    return ResultError(Process(np.exp(-distance), positions), np.full(TICKS, -0.1), 3.0, trust, 2.0)
+
+
+def test_no_plan_is_better_where_all_are_tried() -> None:
+    found = planned(errors, spread(TICKS, 5), forced=())
+    error = errors(found.trust)
+    best = min(error((0, *others)) for others in combinations(range(1, TICKS), 4))
+    assert error(found.ticks) <= 1.02 * best
+    assert error(found.ticks) < error(spread(TICKS, 5))
+
+
+def test_ticks_are_computed_where_the_outputs_change() -> None:
+    late = planned(errors, spread(TICKS, 6), forced=()).ticks
+    early = planned(partial(errors, positions=1 - LATE[::-1]), spread(TICKS, 6), forced=()).ticks
+    assert np.mean(late) > np.mean(early) + 0.5
+
+
+def test_the_trust_is_the_best_for_the_plan() -> None:
+    found = planned(errors, spread(TICKS, 5), forced=())
+    assert errors(found.trust)(found.ticks) == min(errors(trust)(found.ticks) for trust in TRUSTS)
+
+
+@pytest.mark.parametrize("forced", [(0, 1, 2), (0, 10, 11)])
+def test_forced_ticks_stay_and_the_count_is_kept(forced: tuple[int, ...]) -> None:
+    start = sorted({*forced, 5, 8})
+    ticks = moved(errors(TRUSTS[0]), start, forced)
+    assert {*forced} <= {*ticks}
+    assert len(ticks) == len(set(ticks)) == len(start)
+    assert ticks == sorted(ticks)
