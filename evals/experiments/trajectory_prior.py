@@ -14,6 +14,9 @@ from diffcache.schedulers.moments import Moment
 from diffcache.trajectory.kernel import Array, Kernel
 from diffcache.trajectory.process import prior_process
 
+MANY_STEPS = tuple(name for name in zoo.ALL if zoo.STEPS.get(name, 50) >= 10)
+"""Testbeds that were not distilled to few steps."""
+
 SAMPLES = 4
 STRIDES = (1, 2, 3, 4)
 """A kernel has to foretell a tick from its neighbours and from ticks far away: so runs are thinned by these, too."""
@@ -56,7 +59,7 @@ class Measured:
 
 def settings() -> Iterator[Setting]:
     """Each testbed as its pipeline ships it, in 50 and in 20 steps, and nearly without guidance."""
-    for name in zoo.ALL:
+    for name in MANY_STEPS:
         yield Setting(name, 50)
         yield Setting(name, 20)
         if name != "ddpm":

@@ -7,16 +7,16 @@ from argparse import Namespace
 from typing import Any
 
 from diffcache.evals.experiments.trajectory import compared
+from diffcache.evals.experiments.trajectory_prior import MANY_STEPS
 from diffcache.evals.harness.command_line import measure_testbeds, parser_for_testbeds
-from diffcache.evals.testbeds import zoo
 
 
 def measured(testbed: str, args: Namespace) -> dict[str, Any]:
-    """The rows at 50 steps and at 20."""
+    """The rows at each number of steps."""
     return {"rows": [row for steps in args.steps for row in compared(testbed, steps, args.samples)]}
 
 
 if __name__ == "__main__":
-    options = parser_for_testbeds(__doc__, names=zoo.ALL)
-    options.add_argument("--steps", type=int, nargs="+", default=[50, 20])
+    options = parser_for_testbeds(__doc__, names=MANY_STEPS)
+    options.add_argument("--steps", type=int, nargs="+", default=[50])
     measure_testbeds(options, "trajectory", measured)

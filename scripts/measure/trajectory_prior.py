@@ -9,11 +9,10 @@ from dataclasses import asdict
 
 from tqdm import tqdm
 
-from diffcache.evals.experiments.trajectory_prior import fitted, measured, settings
+from diffcache.evals.experiments.trajectory_prior import MANY_STEPS, fitted, measured, settings
 from diffcache.evals.harness.command_line import parser
 from diffcache.evals.harness.provenance import header
 from diffcache.evals.harness.results import result_path, write_result
-from diffcache.evals.testbeds import zoo
 from diffcache.trajectory.kernel import PRIOR
 
 
@@ -21,10 +20,10 @@ def main() -> None:
     parser(__doc__).parse_args()
     runs = [measured(setting) for setting in tqdm(list(settings()), desc="runs")]
     kernel, loss = fitted(runs)
-    facts = {**header(), "fitted_on": list(zoo.ALL), "loss": round(loss, 4), "kernel": asdict(kernel)}
+    facts = {**header(), "fitted_on": list(MANY_STEPS), "loss": round(loss, 4), "kernel": asdict(kernel)}
     PRIOR.write_text(json.dumps(facts, indent=2) + "\n")
     print(f"all: {loss:.3f}")
-    for name in zoo.ALL:
+    for name in MANY_STEPS:
         kept = [run for run in runs if run.testbed != name]
         kernel, loss = fitted(kept)
         figures = {"fitted_on": sorted({run.testbed for run in kept}), "kernel": asdict(kernel)}
