@@ -9,6 +9,7 @@ import torch
 from diffusers import DiffusionPipeline
 
 from diffcache.evals.metrics.distribution import kid
+from diffcache.evals.metrics.fidelity import psnr
 from diffcache.evals.testbeds import fashion_mnist, zoo
 from diffcache.evals.testbeds.emoji import GROUNDS
 from diffcache.evals.testbeds.fashion_mnist import FashionClassifier
@@ -96,3 +97,11 @@ def test_an_edit_changes_what_it_names_and_keeps_the_rest() -> None:
     inside = change[:, 34:62, 34:62].mean((1, 2))
     outside = change[:, :32].mean((1, 2))
     assert (inside > 3 * outside).float().mean() >= 0.8
+
+
+def test_four_steps_of_turbo_are_nearer_to_the_teacher_than_four_of_its_own() -> None:
+    teacher, turbo = zoo.load("sd3"), zoo.load("turbo")
+    full = teacher(**zoo.sample_call("sd3", 5000, zoo.STEPS["sd3"], n=8))[0]
+    own = teacher(**zoo.sample_call("sd3", 5000, 4, n=8))[0]
+    distilled = turbo(**zoo.sample_call("turbo", 5000, 4, n=8))[0]
+    assert psnr(distilled, full).mean() > psnr(own, full).mean() + 5
