@@ -1,7 +1,8 @@
 """Trains the testbeds in evals/testbeds on procedural data: `python scripts/train_testbeds.py dit --minutes 30`.
 
 The pipelines read their autoencoder from the work folder: `train_testbeds.py vae` leaves the one of dit, flux and sd there,
-`emoji_vae` that of pixart, sd3 and sdxl, `fashion_vae` that of fashion. Emoji and Fashion-MNIST are read from `data` in the
+`emoji_vae` that of testbeds of emoji (sana needs `emoji_dc` too), `fashion_vae` that of fashion. turbo is distilled from the
+finished sd3. Emoji and Fashion-MNIST are read from `data` in the
 work folder; `evals/training/emoji.py` and `evals/training/fashion_pictures.py` say how they get there.
 """
 
@@ -23,11 +24,12 @@ from diffcache.evals.training.loop import Progress, Training
 from diffcache.evals.training.policy import accept_policy
 
 ROOT = Path(__file__).resolve().parents[1]
-AUTOENCODERS = ("vae", "wan_vae", "wan_decoder", "emoji_vae", "fashion_vae")
+AUTOENCODERS = ("vae", "wan_vae", "wan_decoder", "emoji_vae", "emoji_dc", "fashion_vae")
 CLASSIFIERS = ("classifier", "fashion_classifier")
 BEFORE: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("dit", "flux", "sd"), ("vae",)),
     **dict.fromkeys(("pixart", "sd3", "sdxl", "kontext"), ("emoji_vae",)),
+    "sana": ("emoji_vae", "emoji_dc"),
     "turbo": ("emoji_vae", "sd3"),
     "wan": ("wan_vae",),
     "fashion": ("fashion_vae",),

@@ -17,18 +17,27 @@ from diffcache.evals.testbeds import edits, emoji, fashion_mnist, procedural
 FOLDER = Path(__file__).resolve().parent
 NAMES = ("dit", "flux", "wan", "sd")
 """Testbeds of coloured shapes. Constants were chosen on them."""
-JUDGING = ("pixart", "sd3", "sdxl", "fashion", "ddpm")
+JUDGING = ("pixart", "sd3", "sdxl", "fashion", "ddpm", "kontext", "turbo")
 """Testbeds of emoji and of Fashion-MNIST. Nothing is tuned on them."""
 ALL = NAMES + JUDGING
-UNTRAINED = ("kontext", "turbo")
+UNTRAINED = ("sana",)
 """To judge on too, but their weights are not here yet; once they are, the name moves to `JUDGING`."""
-STEPS = {"pixart": 20, "sd3": 28, "sdxl": 50, "fashion": 50, "ddpm": 50, "kontext": 28, "turbo": 4}
+STEPS = {
+    "pixart": 20,
+    "sd3": 28,
+    "sdxl": 50,
+    "fashion": 50,
+    "ddpm": 50,
+    "kontext": 28,
+    "turbo": 4,
+    "sana": 20,
+}
 """How many steps their pipelines take unless they are told."""
 CLASSES = {"dit": procedural.NUM_CLASSES, "fashion": len(fashion_mnist.NAMES)}
 """Number of classes of testbeds whose prompts are class labels."""
 UNCONDITIONAL = ("ddpm",)
 """Testbeds that take no prompts: theirs are empty, and samples differ by their seeds only."""
-OF_EMOJI = ("pixart", "sd3", "sdxl", "turbo")
+OF_EMOJI = ("pixart", "sd3", "sdxl", "turbo", "sana")
 """Testbeds whose prompts are captions of emoji."""
 OF_FASHION = ("fashion", "ddpm")
 """Testbeds of Fashion-MNIST, whose pictures have 32 x 32 pixels."""
@@ -50,6 +59,14 @@ _CALLS: dict[str, dict[str, Any]] = {
     },
     "sd3": {"height": 64, "width": 64, "max_sequence_length": 8, "guidance_scale": 4.5},
     "turbo": {"height": 64, "width": 64, "max_sequence_length": 8, "guidance_scale": 1.0},
+    "sana": {
+        "height": 64,
+        "width": 64,
+        "guidance_scale": 4.5,
+        "max_sequence_length": 8,
+        "use_resolution_binning": False,
+        "complex_human_instruction": None,
+    },
     "sdxl": {"height": 64, "width": 64, "guidance_scale": 5.0},
     "fashion": {"guidance_scale": 2.0},
     "ddpm": {},

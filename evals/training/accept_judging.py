@@ -94,7 +94,7 @@ def _caption(name: str, asked: list[Any]) -> list[str]:
     if name in zoo.UNCONDITIONAL:
         return [f"`samples.png` shows seeds 0 to {len(asked) - 1}, none of them chosen."]
     shown = [fashion_mnist.NAMES[i] for i in asked] if name in zoo.CLASSES else asked
-    below = ", each row below that of its references" * (name == "kontext")
+    below = ", and each row below that of its references" * (name == "kontext")
     first = f"`samples.png` shows these prompts from seeds 0, 1, ..., none of them chosen, row by row{below}:"
     return [first, "", *(f"{i + 1}. {text}" for i, text in enumerate(shown))]
 

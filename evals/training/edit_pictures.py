@@ -55,10 +55,10 @@ def pairs(work: Path) -> Pairs:
 
 def pasted(pictures: Tensor, stickers: Tensor) -> Tensor:
     """Pictures [n, 3, 64, 64] with stickers [n, 4, 28, 28], premultiplied by their opacity, in the lower right corner."""
-    place = slice(-_STICKER_SIDE - _MARGIN, -_MARGIN)
+    corner = slice(-_STICKER_SIDE - _MARGIN, -_MARGIN)
     result = pictures.clone()
-    corner = pictures[:, :, place, place]
-    result[:, :, place, place] = stickers[:, :3] + (1 - stickers[:, 3:]) * corner
+    below = pictures[:, :, corner, corner]
+    result[:, :, corner, corner] = stickers[:, :3] + (1 - stickers[:, 3:]) * below
     return result
 
 

@@ -85,10 +85,15 @@ def pictures(cutouts: Tensor, per_drawing: int, seed: int) -> tuple[Tensor, Tens
     return torch.cat(pixels), grounds.flatten()
 
 
+def training_pictures(work: Path) -> tuple[Tensor, Tensor]:
+    """The `pictures` that denoisers are trained on: 48 views of each drawing that prompts name."""
+    return pictures(drawings(work, codes().values()), _VIEWS, _SEED)
+
+
 @torch.no_grad()
 def latents(vae: AutoencoderKL, training: Training) -> Latents:
     """Encodes the training pictures, or reads their latents from the work folder if they are there."""
-    pixels, chosen = pictures(drawings(training.work, codes().values()), _VIEWS, _SEED)
+    pixels, chosen = training_pictures(training.work)
     names, grounds = list(codes()) * _VIEWS, list(GROUNDS)
     texts = [caption(name, grounds[i]) for name, i in zip(names, chosen.tolist(), strict=True)]
     encoded = made_once(training.work / "emoji.pt", lambda: encode(vae, pixels, training.device))

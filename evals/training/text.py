@@ -12,6 +12,8 @@ from transformers import (
     CLIPTextModel,
     CLIPTextModelWithProjection,
     CLIPTokenizer,
+    Gemma2Config,
+    Gemma2Model,
     T5Config,
     T5EncoderModel,
     T5Tokenizer,
@@ -121,6 +123,24 @@ def _t5_sizes(width: int, vocabulary: Vocabulary) -> dict[str, Any]:
 def t5_encoder(width: int, vocabulary: Vocabulary = SHAPES) -> T5EncoderModel:
     """A T5 encoder over `t5_tokenizer`."""
     return T5EncoderModel(T5Config(**_t5_sizes(width, vocabulary))).eval()
+
+
+def gemma_encoder(width: int, vocabulary: Vocabulary) -> Gemma2Model:
+    """A Gemma 2 language model over `t5_tokenizer`, as Sana reads prompts with."""
+    config = Gemma2Config(
+        vocab_size=len(t5_tokenizer(vocabulary)),
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        head_dim=width // 4,
+        query_pre_attn_scalar=width // 4,
+        max_position_embeddings=vocabulary.length,
+        sliding_window=vocabulary.length,
+        use_cache=False,
+    )
+    return Gemma2Model(config).eval()
 
 
 def umt5_encoder(width: int) -> UMT5EncoderModel:

@@ -43,6 +43,14 @@ def test_reference_pictures_may_differ_in_size(tmp_path: Path, monkeypatch: pyte
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
 
 
+def test_fashion_pictures_are_read_by_their_own_classifier() -> None:
+    extractor = Extractor("fashion_classifier")
+    features = extractor(torch.rand(3, 3, 32, 32))
+    assert features.features.shape == (3, 64)
+    assert features.logits.shape == (3, 10)
+    assert extractor.label == "Fashion-MNIST classifier"
+
+
 def test_missing_weights_are_named(tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match=r"no Inception weights at .*weights.pth"):
         Extractor(str(tmp_path / "weights.pth"))

@@ -36,5 +36,5 @@ def test_every_word_is_one_token_and_every_caption_fits() -> None:
 
 
 def test_pipelines_pad_prompts_as_their_trainings_did() -> None:
-    for name in ("pixart", "sd3"):
+    for name in ("pixart", "sd3", "turbo", "sana"):
         assert zoo.sample_call(name, 0)["max_sequence_length"] == training.LENGTH
