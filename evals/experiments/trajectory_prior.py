@@ -62,7 +62,7 @@ def settings() -> Iterator[Setting]:
     for name in MANY_STEPS:
         yield Setting(name, 50)
         yield Setting(name, 20)
-        if name != "ddpm":
+        if name not in zoo.UNCONDITIONAL:
             yield Setting(name, 28, 1.5)
 
 
