@@ -73,7 +73,7 @@ class BudgetConfig(CacheConfig):
         if run.num_ticks is None or most is None:
             return ErrorControl(threshold_for_speedup(self.speedup), self.order, self.axis)
         return GivenTicks(
-            self._ticks(run.num_ticks, _planned(most, run), self.guards(run)), self.order, self.axis
+            self._ticks(run.num_ticks, choosable(most, run), self.guards(run)), self.order, self.axis
         )
 
     def warmup(self, run: RunFacts) -> int:
@@ -90,7 +90,7 @@ class BudgetConfig(CacheConfig):
         guards, most = super().guards(run), self.most_ticks(run)
         if most is None:
             return guards
-        left = _planned(most, run) - guards.warmup_steps
+        left = choosable(most, run) - guards.warmup_steps
         return replace(guards, tail_steps=max(min(guards.tail_steps, left), 0))
 
 
@@ -99,6 +99,6 @@ def allowed(num_ticks: int, speedup: float) -> int:
     return max(int(num_ticks / speedup + 1e-9), 1)
 
 
-def _planned(most: int, run: RunFacts) -> int:
+def choosable(most: int, run: RunFacts) -> int:
     """How many computed ticks can be chosen: every further denoiser must compute its first call, whenever that comes."""
     return max(most - run.experts + 1, 1)

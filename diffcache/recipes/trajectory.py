@@ -1,5 +1,6 @@
 """Trajectory: the outputs of a run as one Gaussian process, which predicts, corrects, and says where to compute. Our own method."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -11,7 +12,7 @@ from diffcache.config import CacheConfig, RunFacts
 from diffcache.method_config import method
 from diffcache.prediction.hindsight import LARGEST_RATIO
 from diffcache.prediction.predictors import Conditional, Polynomial, Predictor
-from diffcache.recipes.budget import allowed
+from diffcache.recipes.budget import allowed, choosable
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.schedulers.guards import Guards
@@ -93,7 +94,7 @@ class TrajectoryConfig(CacheConfig):
 
     def scheduler(self, run: RunFacts) -> CacheScheduler:
         if run.num_ticks is None:
-            return Interval(round(self.speedup + 0.49))
+            return Interval(math.ceil(self.speedup))
         return Ticks(self.plan(run).ticks)
 
     def predictor_for(self, run: RunFacts) -> Predictor:
@@ -112,8 +113,8 @@ class TrajectoryConfig(CacheConfig):
         return _plan(self, _moments(run), run.influence, self._count(run), guards)
 
     def _count(self, run: RunFacts) -> int:
-        """How many computed ticks can be chosen: every further denoiser must compute its first call, whenever that comes."""
-        return max(allowed(run.num_ticks or 1, self.speedup) - run.experts + 1, 1)
+        """How many computed ticks can be chosen."""
+        return choosable(allowed(run.num_ticks or 1, self.speedup), run)
 
     def _process(self, moments: Sequence[Moment]) -> Process:
         if self.covariance is None:

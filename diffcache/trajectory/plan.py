@@ -10,6 +10,10 @@ TRUSTS = tuple(
 )
 """These are tried."""
 
+FOR_LONG_RUNS = Trust(1e-3, 1e-2)
+MOST_TICKS = 100
+"""With more computed ticks a search takes seconds, and neighbours are so alike that it hardly matters."""
+
 STRIDES = (4, 2, 1)
 """By how many ticks computed ticks are moved in search of a better plan, one after the other."""
 
@@ -35,11 +39,15 @@ def planned(
 ) -> TrajectoryPlan:
     """The best plan with as many computed ticks as `start` has, as far as moves of single ticks find it.
 
+    More than `MOST_TICKS` ticks stay where they are.
+
     Args:
         errors: of the result, by how far the covariance is trusted.
         start: the computed ticks to start with, by rising number from 0.
         forced: ticks among them that are not moved.
     """
+    if len(start) > MOST_TICKS:
+        return TrajectoryPlan(tuple(start), FOR_LONG_RUNS)
     tried = [errors(trust) for trust in TRUSTS]
     ticks = moved(min(tried, key=lambda error: error(start)), start, {0, *forced})
     best = min(tried, key=lambda error: error(ticks))

@@ -102,7 +102,7 @@ class ResultError:
         system = np.eye(n) - np.eye(n, k=-1)
         system[:, :-1] += GROWTH * entering[:, 1:]
         response = np.linalg.inv(system)  # x_{i+1} to what is added
-        added = np.einsum("ij,jk,ik->i", response, sources, response)
+        added = ((response @ sources) * response).sum(axis=1)
         squares = (response @ entering[:, 1:]) ** 2  # x_{i+1} to the noise of computed ticks 1 to n - 1
         noise = np.linalg.solve(
             np.eye(n - 1) - self.response**2 * squares[:-1], self.response**2 * added[:-1]

@@ -14,11 +14,12 @@ from diffcache.evals.tables.quantization import quantization_tables
 from diffcache.evals.tables.race import race_page, summary_table
 from diffcache.evals.tables.regimes import regimes_tables
 from diffcache.evals.tables.searched import searched_page
+from diffcache.evals.tables.trajectory import trajectory_table
 from diffcache.evals.testbeds import zoo
 
 PAGES_WITH_TABLES = (
     "README.md", "docs/calibration.md", "docs/hindsight.md", "docs/memory.md", "docs/quantization.md",
-    "docs/regimes.md",
+    "docs/regimes.md", "docs/trajectory.md",
 )  # fmt: skip
 """Written by hand, with places for tables."""
 
@@ -41,6 +42,7 @@ def pages(root: Path) -> dict[str, str]:
         "first_call": first_call_table(),
         "quantization": quantization_tables(),
         "judging": judging_table(),
+        "trajectory": trajectory_table(),
         **calibration_tables(),
         **regimes_tables(),
     }

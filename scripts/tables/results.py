@@ -1,7 +1,7 @@
 """Writes every page and table of the documentation that is made of evals/results, and the plots of the race.
 
 `python scripts/tables/results.py` writes docs/race.md, docs/results.md and docs/searched.md, and the tables in README.md,
-docs/calibration.md, docs/hindsight.md, docs/memory.md, docs/quantization.md and docs/regimes.md.
+docs/calibration.md, docs/hindsight.md, docs/memory.md, docs/quantization.md, docs/regimes.md and docs/trajectory.md.
 """
 
 from pathlib import Path

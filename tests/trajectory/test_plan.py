@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from diffcache.schedulers.ticks import spread
-from diffcache.trajectory.plan import TRUSTS, moved, planned
+from diffcache.trajectory.plan import MOST_TICKS, TRUSTS, moved, planned
 from diffcache.trajectory.process import Process
 from diffcache.trajectory.result_error import ResultError, Trust
 
@@ -38,6 +38,11 @@ def test_ticks_are_computed_where_the_outputs_change() -> None:
 def test_the_trust_is_the_best_for_the_plan() -> None:
     found = planned(errors, spread(TICKS, 5), forced=())
     assert errors(found.trust)(found.ticks) == min(errors(trust)(found.ticks) for trust in TRUSTS)
+
+
+def test_very_many_ticks_stay_where_they_are() -> None:
+    start = list(range(0, 2 * MOST_TICKS + 2, 2))
+    assert planned(errors, start, forced=()).ticks == tuple(start)
 
 
 @pytest.mark.parametrize("forced", [(0, 1, 2), (0, 10, 11)])

@@ -1,0 +1,43 @@
+"""The table of docs/trajectory.md: the method on each testbed, with a prior that has never seen it, and after one render."""
+
+from statistics import median
+from typing import Any
+
+from diffcache.evals.harness.markdown import markdown_table
+from diffcache.evals.harness.results import stored
+
+EVEN = ("even", "even, order 2")
+SHOWN = {"prior": "universal covariance", "own covariance, response 4": "own covariance", "tuned": "`tune`"}
+
+
+def trajectory_table() -> str:
+    """A row for each testbed, length and speed-up; and the medians of the differences to even ticks."""
+    found = stored("trajectory")
+    rows = [(testbed, row) for testbed, result in found.items() for row in result["rows"]]
+    head = ["testbed", "steps", "ticks", "evenly spaced", *SHOWN.values(), "as many plain steps"]
+    lines = ([testbed, str(row["steps"]), str(row["ticks"]), *_figures(row)] for testbed, row in rows)
+    result = next(iter(found.values()))
+    header = result["header"]
+    return (
+        f"{markdown_table(head, lines)}\n\n{_differences([row for _, row in rows])}\n\n"
+        f"{result['samples']} samples, {header['device']}, {header['date']}."
+    )
+
+
+def _figures(row: dict[str, Any]) -> list[str]:
+    even = max(row[name] for name in EVEN)
+    shown = [f"{row[name]:.1f} ({row[name] - even:+.1f})" for name in SHOWN]
+    return [f"{even:.1f}", *shown, f"{row['fewer_steps']:.1f}"]
+
+
+def _differences(rows: list[dict[str, Any]]) -> str:
+    """What each contender gains on even ticks, in words."""
+    lines = []
+    for name, title in SHOWN.items():
+        gains = [row[name] - max(row[even] for even in EVEN) for row in rows]
+        below = sum(gain < -0.5 for gain in gains)
+        lines.append(
+            f"- {title}: median {median(gains):+.1f} dB, from {min(gains):+.1f} to {max(gains):+.1f}; more than 0.5 dB below in "
+            f"{below} of {len(gains)} rows"
+        )
+    return "\n".join(lines)
