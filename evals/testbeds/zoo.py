@@ -18,7 +18,8 @@ FOLDER = Path(__file__).resolve().parent
 NAMES = ("dit", "flux", "wan", "sd")
 """Testbeds of coloured shapes. Constants were chosen on them."""
 JUDGING = ("pixart", "sd3", "sdxl", "fashion", "ddpm", "kontext", "turbo")
-"""Testbeds of emoji and of Fashion-MNIST. Nothing is tuned on them."""
+"""Testbeds of emoji and of Fashion-MNIST. No constant is chosen on them, but the kernel of `trajectory` is fitted on all testbeds:
+a testbed is judged with the kernel that was fitted without it."""
 ALL = NAMES + JUDGING
 UNTRAINED = ("sana",)
 """To judge on too, but their weights are not here yet; once they are, the name moves to `JUDGING`."""
