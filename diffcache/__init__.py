@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from diffcache.reports.run_report import RunReport
     from diffcache.schedulers.errors import ConfigError, DiffcacheError, ScheduleError, TargetError
     from diffcache.schedulers.schedule import Schedule
+    from diffcache.server.serving import serving
 
 __version__ = "0.1.0"
 
@@ -50,6 +51,7 @@ _HOME = {
     "DiffcacheError": "diffcache.schedulers.errors",
     "Schedule": "diffcache.schedulers.schedule",
     "ScheduleError": "diffcache.schedulers.errors",
+    "serving": "diffcache.server.serving",
     "TargetError": "diffcache.schedulers.errors",
 }
 
@@ -78,6 +80,7 @@ __all__ = [
     "plan",
     "report",
     "restore",
+    "serving",
     "tune",
 ]
 

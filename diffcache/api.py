@@ -21,9 +21,10 @@ from diffcache.language.recipes.builtin import LANGUAGE_DEFAULT
 from diffcache.method_config import MethodConfig
 from diffcache.planning.memory_bound import MemoryBound
 from diffcache.planning.plan import Plan, outline, plan_of
+from diffcache.planning.with_rows import WithRows, source_of
 from diffcache.quantization.weights import put_back, quantised, quantising, repaired
-from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.builtin import DEFAULT
+from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.artifact import CONFIG_NAME, saved_in
@@ -34,7 +35,7 @@ logger = logging.getLogger("diffcache")
 
 Target = TypeVar("Target")
 
-WITH_SPEEDUP: Mapping[str, type[CacheConfig]] = {kind.name: kind for kind in (BudgetConfig, TrajectoryConfig)}
+WITH_SPEEDUP: Mapping[str, type[CacheConfig]] = {kind.name: kind for kind in (TrajectoryConfig, EvenConfig)}
 """Methods that `speedup=` is an option of; the first is the one that it means by itself."""
 
 
@@ -47,6 +48,7 @@ def accelerate(
     quantize: Any = None,
     keep_original: bool = False,
     max_cache_bytes: int | None = None,
+    rows: Any = None,
     components: Collection[str] | None = None,
     verbose: bool = False,
     **options: Any,
@@ -72,6 +74,10 @@ def accelerate(
             features are kept in fewer bits, then in host memory, then at fewer sites; the report's notes say so. A call
             that differs from the last one in more than its seed is planned first (see `plan`), and refused (ConfigError)
             if even the smallest cache is larger.
+        rows: compute some of the picture's tokens only, in most of the calls that the method computes: a bool mask [H, W] or
+            [batch, H, W] at the picture's resolution (True is computed), "mask" for an inpainting pipeline's own `mask_image`,
+            "context" for all but tokens that stand still between ticks (reference pictures, history), or "region" for what an
+            edit changes (RegionE). Other tokens are carried on from the last call of all tokens. See docs/rows.md.
         components: names of the pipeline's components to cache, ("unet", "controlnet") or ("controlnet",), all by this
             method; None: every denoiser. A control network is cached only if it is named here.
         verbose: print what was attached.
@@ -93,9 +99,11 @@ def accelerate(
             "keep_original=True keeps the weights that quantize= replaces: pass quantize= as well."
         )
     if language.is_language(target):
-        if any(option is not None for option in (speedup, quality, quantize, max_cache_bytes, components)):
+        if any(
+            option is not None for option in (speedup, quality, quantize, max_cache_bytes, rows, components)
+        ):
             raise ConfigError(
-                "speedup=, quality=, quantize=, max_cache_bytes= and components= are for diffusion pipelines: "
+                "speedup=, quality=, quantize=, max_cache_bytes=, rows= and components= are for diffusion pipelines: "
                 "choose a language method instead."
             )
         chosen = _for_language(_chosen(config, options, LANGUAGE_DEFAULT))
@@ -117,6 +125,8 @@ def accelerate(
         if speedup is not None or quality is not None:
             config, options = _aimed(target, config, speedup, quality, options), {}
         resolved = _for_denoisers(_chosen(config, options, DEFAULT), denoisers)
+        if rows is not None:
+            resolved = WithRows(base=resolved, source=source_of(rows))
         if quantize is not None:
             undone_on_error.enter_context(repaired(denoisers, resolved))
         bound = None if max_cache_bytes is None else MemoryBound(resolved, max_cache_bytes, components)
@@ -127,6 +137,23 @@ def accelerate(
             if module in quantised:
                 print(f"diffcache: {name} quantised: {quantised[module]}")
     return target
+
+
+def method_for(
+    denoiser: nn.Module,
+    config: MethodConfig | Schedule | str | Path | None = None,
+    *,
+    speedup: float | None = None,
+    **options: Any,
+) -> CacheConfig:
+    """The method that `accelerate` would attach to a denoiser for these arguments; nothing is attached.
+
+    Raises:
+        ConfigError, ScheduleError, TargetError: as `accelerate`.
+    """
+    if speedup is not None:
+        config, options = _aimed(denoiser, config, speedup, None, options), {}
+    return _for_denoisers(_chosen(config, options, DEFAULT), each_uncompiled({"denoiser": denoiser}))
 
 
 def restore(target: Target) -> Target:
@@ -262,7 +289,7 @@ def _aimed(
     if config not in (None, *WITH_SPEEDUP) or (speedup is not None and quality is not None):
         raise ConfigError("speedup= and quality= choose the method themselves: pass one of them alone.")
     if speedup is not None:
-        return WITH_SPEEDUP[config or BudgetConfig.name].of(speedup=speedup, **options)
+        return WITH_SPEEDUP[config or TrajectoryConfig.name].of(speedup=speedup, **options)
     if "prompts" not in options:
         raise ConfigError(
             "quality= is measured on your prompts: pass prompts=[...] as well, or a schedule from diffcache.tune()."

@@ -20,6 +20,7 @@ from diffcache.schedulers.steps import MODEL
 from diffcache.store.formats import DTYPES, Format, format_of
 from diffcache.store.placement import HostMemory
 from diffcache.store.streams import Basis
+from diffcache.tokens.row_rule import RowRule
 
 CPU = torch.device("cpu")
 
@@ -152,7 +153,7 @@ class CacheConfig(MethodConfig):
     def format(self, run: RunFacts) -> Format:
         """How a run's stores keep what they are given."""
         away = self.cache_device is not None and run.device.type != self.cache_device
-        return format_of(self.cache_dtype, HostMemory(run.device) if away else None)
+        return format_of(self.cache_dtype, HostMemory() if away else None)
 
     @property
     def own_hindsight(self) -> bool | None:
@@ -197,6 +198,14 @@ class CacheConfig(MethodConfig):
     def predictor_for(self, run: RunFacts) -> Predictor:
         """How: the predictor of a reused tick."""
         return Hold()
+
+    def token_rows(self, run: RunFacts) -> RowRule | None:
+        """Which tokens the computed calls compute; None for all of them. For whole denoisers."""
+        return None
+
+    def for_call(self, call: Mapping[str, Any]) -> "CacheConfig":
+        """The method as a pipeline's call with these arguments needs it."""
+        return self
 
     def corrector(self, run: RunFacts) -> Corrector | None:
         """What corrects a predicted value; None for nothing."""

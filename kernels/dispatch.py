@@ -4,6 +4,8 @@ import functools
 import importlib
 import importlib.util
 import os
+import subprocess
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -16,6 +18,9 @@ R = TypeVar("R")
 
 SWITCH = "DIFFCACHE_KERNELS"
 FP8 = torch.float8_e4m3fn
+SMALL = 1 << 14
+"""Below so many elements a launch by Triton takes longer on the host than PyTorch's few launches take in all."""
+
 FP8_CAPABILITY = (8, 9)  # the lowest compute capability with which Triton converts to and from e4m3
 
 
@@ -59,10 +64,16 @@ class Op(Generic[P, R]):
     def _run(self, *args: P.args, **kwargs: P.kwargs) -> R:
         arguments: tuple[Any, ...] = (*args, *kwargs.values())
         first: Tensor = arguments[0] if isinstance(arguments[0], Tensor) else arguments[0][0]
-        if not uses_triton(first.device) or not _suits_triton(arguments, first.device):
+        if (
+            not uses_triton(first.device)
+            or _suits_pytorch(arguments, first)
+            or not _suits_triton(arguments, first.device)
+        ):
             return self.reference(*args, **kwargs)
         module, name = self._triton
         function: Callable[P, R] = getattr(importlib.import_module(module), name)
+        if first.device.type != "cuda" or first.get_device() == torch.cuda.current_device():
+            return function(*args, **kwargs)
         with torch.cuda.device(first.get_device()):
             return function(*args, **kwargs)
 
@@ -79,7 +90,7 @@ def op(mutates: Iterable[str] = (), fake: Any = None) -> Callable[[Callable[P, R
 
 @functools.cache
 def uses_triton(device: torch.device) -> bool:
-    """Whether ops on tensors of a device run as Triton kernels. By default they do on CUDA where Triton is installed.
+    """Whether ops on tensors of a device run as Triton kernels. By default they do on CUDA where Triton can build kernels.
 
     `DIFFCACHE_KERNELS=reference` or `=triton` forces one of them. It is read once in a process.
 
@@ -87,9 +98,9 @@ def uses_triton(device: torch.device) -> bool:
         ValueError: the switch has another value.
         RuntimeError: Triton is forced where it cannot run.
     """
-    choice = os.environ.get(SWITCH, "auto")
+    choice = _choice()
     if choice == "auto":
-        return device.type == "cuda" and _installed()
+        return device.type == "cuda" and _installed() and _builds()
     if choice == "reference":
         return False
     if choice != "triton":
@@ -111,6 +122,17 @@ def _suits_triton(arguments: Iterable[Any], device: torch.device) -> bool:
     return not fp8 or device.type != "cuda" or _capability(device) >= FP8_CAPABILITY
 
 
+def _suits_pytorch(arguments: Iterable[Any], first: Tensor) -> bool:
+    """Whether tensors lie on several devices, which PyTorch refuses in a sentence, or are not worth a launch by Triton."""
+    if any(tensor.device != first.device for tensor in _tensors(arguments)):
+        return True
+    return first.numel() < SMALL and _choice() == "auto"
+
+
+def _choice() -> str:
+    return os.environ.get(SWITCH, "auto")
+
+
 def _tensors(arguments: Iterable[Any]) -> Iterator[Tensor]:
     for argument in arguments:
         if isinstance(argument, Tensor):
@@ -122,6 +144,22 @@ def _tensors(arguments: Iterable[Any]) -> Iterator[Tensor]:
 @functools.cache
 def _installed() -> bool:
     return importlib.util.find_spec("triton") is not None
+
+
+@functools.cache
+def _builds() -> bool:
+    """Whether Triton can build and run a kernel here: it needs a C compiler and Python's headers. Tried once."""
+    try:
+        importlib.import_module("diffcache.kernels.probe_triton").run()
+    except (RuntimeError, OSError, ImportError, AssertionError, subprocess.SubprocessError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[-1]
+        warnings.warn(
+            f"Triton cannot build kernels here ({reason}): everything runs as plain PyTorch, which is slower. Install a C "
+            f"compiler and Python's headers, or set {SWITCH}=reference to say that this is meant.",
+            stacklevel=2,
+        )
+        return False
+    return True
 
 
 @functools.cache

@@ -119,9 +119,13 @@ def weighted_sum(
     """
     if scales:
         features = [values.float() * scale for values, scale in zip(features, scales, strict=True)]
-    total = features[0].to(precision or torch.promote_types(features[0].dtype, torch.float32), copy=True)
-    if weights[0] != 1.0:
-        total.mul_(weights[0])
+    first, kind = features[0], precision or torch.promote_types(features[0].dtype, torch.float32)
+    if first.dtype == kind and weights[0] != 1.0:
+        total = first * weights[0]  # the same as copying and then multiplying, in one pass over memory
+    else:
+        total = first.to(kind, copy=True)
+        if weights[0] != 1.0:
+            total.mul_(weights[0])
     for feature, weight in zip(features[1:], weights[1:], strict=True):
         total.add_(feature, alpha=weight)
     corrects = gain is not None or shift is not None

@@ -9,8 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from diffcache.kernels.strided import as_matrix, check_shapes, with_result
-from diffcache.kernels.tiles_triton import columns, size_class, store, tile, tile_count, tuned
+from diffcache.kernels.strided import Grid, as_matrix, check_shapes, with_result
+from diffcache.kernels.tiles_triton import columns, launch_of, store, tile, tile_count
 
 
 @triton.jit
@@ -20,7 +20,6 @@ def coefficient(start, outer, column, stride_outer, stride_inner, inside, ACC: t
     return tl.load(start + offset, mask=inside, other=0.0).to(ACC)
 
 
-@tuned(key=["SIZE", "DEPTH", "QUANTIZED"])
 @triton.jit
 def weighted_sum_kernel(
     features,  # DEPTH x [rows, inner]
@@ -53,7 +52,6 @@ def weighted_sum_kernel(
     HAS_GATE: tl.constexpr,
     OF_VALUE: tl.constexpr,
     COLUMNS: tl.constexpr,
-    SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     row, column = tile(tl.program_id(0), inner, BLOCK, COLUMNS)
@@ -102,13 +100,14 @@ def weighted_sum(
     if by_row:
         check_shapes(sources)
         value = torch.empty(like.shape, dtype=dtype, device=like.device)
-        matrices = [as_matrix(tensor, like.shape[-1]) for tensor in (*sources, value)]
+        grid = Grid.of([as_matrix(tensor, like.shape[-1]) for tensor in (*sources, value)])
     else:
-        matrices, value = with_result(sources, dtype)
+        grid, value = with_result(sources, dtype)
+    matrices, rows, inner, strides = grid
     depth, target = len(features), matrices[-1]
-    rows, inner = target.shape
+    launch = {"COLUMNS": columns(inner), **launch_of(value.numel())}
     weights_high = [_in_fp32(weight) for weight in weights]
-    weighted_sum_kernel[lambda meta: (tile_count(rows, inner, meta),)](
+    weighted_sum_kernel[(tile_count(rows, inner, launch),)](
         tuple(matrices[:depth]),
         tuple(scale.contiguous() for scale in scales) or tuple(matrices[:depth]),
         tuple(weights_high),
@@ -119,9 +118,9 @@ def weighted_sum(
         rows,
         inner,
         _rows_each(like.shape, channel_dim),
-        tuple(matrix.stride(0) for matrix in matrices[:depth]),
-        matrices[depth].stride(0),
-        target.stride(0),
+        strides[:depth],
+        strides[depth],
+        strides[-1],
         *(stride for coefficient in coefficients for stride in _strides(coefficient)),
         ACC=tl.float64 if torch.float64 in (like.dtype, precision) else tl.float32,
         DEPTH=depth,
@@ -131,8 +130,7 @@ def weighted_sum(
         HAS_SHIFT=shift is not None,
         HAS_GATE=gate is not None,
         OF_VALUE=of_value,
-        COLUMNS=columns(inner),
-        SIZE=size_class(target),
+        **launch,
     )
     return value if like.is_contiguous() or not by_row else torch.empty_like(like, dtype=dtype).copy_(value)
 

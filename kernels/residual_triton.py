@@ -7,10 +7,9 @@ from torch import Tensor
 
 from diffcache.kernels.residual import wide
 from diffcache.kernels.strided import with_result
-from diffcache.kernels.tiles_triton import columns, size_class, store, tile, tile_count, tuned
+from diffcache.kernels.tiles_triton import columns, launch_of, store, tile, tile_count
 
 
-@tuned(key=["SIZE"])
 @triton.jit
 def subtract_kernel(
     output,  # [rows, inner], like base and residual
@@ -23,7 +22,6 @@ def subtract_kernel(
     stride_r,
     ACC: tl.constexpr,
     COLUMNS: tl.constexpr,
-    SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     row, column = tile(tl.program_id(0), inner, BLOCK, COLUMNS)
@@ -34,15 +32,14 @@ def subtract_kernel(
 
 
 def subtract(output: Tensor, base: Tensor, dtype: torch.dtype) -> Tensor:
-    matrices, residual = with_result([output, base], dtype)
-    rows, inner = matrices[0].shape
-    subtract_kernel[lambda meta: (tile_count(rows, inner, meta),)](
-        *matrices,
-        rows,
-        inner,
-        *(matrix.stride(0) for matrix in matrices),
+    grid, residual = with_result([output, base], dtype)
+    launch = {"COLUMNS": columns(grid.inner), **launch_of(residual.numel())}
+    subtract_kernel[(tile_count(grid.rows, grid.inner, launch),)](
+        *grid.tensors,
+        grid.rows,
+        grid.inner,
+        *grid.strides,
         ACC=tl.float64 if wide(output) == torch.float64 else tl.float32,
-        COLUMNS=columns(inner),
-        SIZE=size_class(output),
+        **launch,
     )
     return residual

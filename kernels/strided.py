@@ -1,12 +1,33 @@
 """Views of strided tensors as matrices with contiguous rows, so that elementwise kernels need no copy."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 SHORT_RUN = 16
 """Tensors are copied if their contiguous runs are shorter than this many elements."""
+
+
+class Grid(NamedTuple):
+    """Tensors of one shape as matrices with contiguous rows.
+
+    Attributes:
+        tensors: the matrices, or the tensors themselves where these are one row without gaps.
+        rows, inner: of each matrix.
+        strides: row stride of each.
+    """
+
+    tensors: list[Tensor]
+    rows: int
+    inner: int
+    strides: tuple[int, ...]
+
+    @classmethod
+    def of(cls, matrices: list[Tensor]) -> "Grid":
+        rows, inner = matrices[0].shape
+        return cls(matrices, rows, inner, tuple(matrix.stride(0) for matrix in matrices))
 
 
 def check_shapes(tensors: Sequence[Tensor]) -> None:
@@ -45,12 +66,21 @@ def as_matrices(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [as_matrix(tensor, inner) for tensor in ordered]
 
 
-def with_result(tensors: Sequence[Tensor], dtype: torch.dtype) -> tuple[list[Tensor], Tensor]:
-    """Makes a dense tensor with the first one's order of dimensions in memory; returns `as_matrices` with it, and itself."""
-    order = _memory_order(tensors[0])
-    dense = torch.empty([tensors[0].shape[dim] for dim in order], dtype=dtype, device=tensors[0].device)
+def with_result(tensors: Sequence[Tensor], dtype: torch.dtype) -> tuple[Grid, Tensor]:
+    """Makes a dense tensor with the first one's order of dimensions in memory; returns the grid with it as last, and itself.
+
+    Raises:
+        ValueError: the shapes differ.
+    """
+    first = tensors[0]
+    shape = first.shape
+    if all(tensor.is_contiguous() and tensor.shape == shape for tensor in tensors):  # nearly always
+        result = torch.empty(shape, dtype=dtype, device=first.device)
+        return Grid([*tensors, result], 1, first.numel(), (0,) * (len(tensors) + 1)), result
+    order = _memory_order(first)
+    dense = torch.empty([shape[dim] for dim in order], dtype=dtype, device=first.device)
     result = dense.permute([order.index(dim) for dim in range(len(order))])
-    return as_matrices([*tensors, result]), result
+    return Grid.of(as_matrices([*tensors, result])), result
 
 
 def _memory_order(tensor: Tensor) -> list[int]:

@@ -1,28 +1,22 @@
-"""Shared by the elementwise kernels: how a matrix is cut into tiles, and how launch configurations are tuned."""
+"""Shared by the elementwise kernels: how a matrix is cut into tiles."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import triton
 import triton.language as tl
-from torch import Tensor
 
 MAX_COLUMNS = 4096
 
-CONFIGS = [
-    triton.Config({"BLOCK": block}, num_warps=warps)
-    for block, warps in ((1024, 4), (2048, 4), (2048, 8), (4096, 8))
-]
+LARGE = 1 << 22
+"""Elements from which on a GPU is full with tiles of 2048."""
 
 
-def tuned(key: Sequence[str]) -> Any:
-    """Decorates an elementwise kernel: it runs with the fastest of `CONFIGS` for each value of `key`.
+def launch_of(elements: int) -> dict[str, int]:
+    """How an elementwise kernel is launched: small tiles while these are few, so that they reach all multiprocessors.
 
-    The choice is kept on disk. The interpreter always uses the first configuration. Reductions are not tuned, because the
-    last bits of their results would depend on the choice.
+    Nothing is tuned: the first call would take seconds, and CUDA graphs could not capture it.
     """
-    configs = CONFIGS[:1] if triton.knobs.runtime.interpret else CONFIGS
-    return triton.autotune(configs, key=list(key), cache_results=True)
+    return {"BLOCK": 2048 if elements >= LARGE else 1024, "num_warps": 4}
 
 
 def columns(inner: int) -> int:
@@ -42,20 +36,18 @@ def tile_count(rows: int, inner: int, meta: Mapping[str, int]) -> int:
     return int(triton.cdiv(rows, meta["BLOCK"] // width) * triton.cdiv(inner, width))
 
 
-def size_class(matrix: Tensor) -> int:
-    """The constexpr `SIZE`, for the tuner only: sizes within a factor of about 16 share a configuration."""
-    return matrix.numel().bit_length() // 4
-
-
 @triton.jit
 def tile(index, inner, BLOCK: tl.constexpr, COLUMNS: tl.constexpr):
-    """Row indices [BLOCK_R, 1] and column indices [1, BLOCK_C] of a tile; int64, since videos exceed 2^31 elements."""
+    """Row indices [BLOCK_R, 1] and column indices [1, BLOCK_C] of a tile.
+
+    They are int64, since videos exceed 2^31 elements. The division is done before that, in 32 bits where `inner` has as many.
+    """
     BLOCK_C: tl.constexpr = tile_width(BLOCK, COLUMNS)
     BLOCK_R: tl.constexpr = BLOCK // BLOCK_C
     across = tl.cdiv(inner, BLOCK_C)
-    index = tl.cast(index, tl.int64)
-    row = (index // across) * BLOCK_R + tl.arange(0, BLOCK_R)[:, None]
-    column = (index % across) * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
+    down = index // across
+    row = tl.cast(down, tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)[:, None]
+    column = tl.cast(index - down * across, tl.int64) * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
     return row, column
 
 

@@ -31,6 +31,11 @@ class CacheScheduler(ABC):
     reason: str | None = None
     """Why the newest decision computes, where the report is to say so."""
 
+    @property
+    def expected_error(self) -> float | None:
+        """Of the run's result, root mean square, as a fraction of the denoiser's velocities; None: it expects nothing."""
+        return None
+
     looks_on = False
     """It wants to be told of every tick (`arrived`). Set for every subclass that overrides that."""
 

@@ -20,7 +20,7 @@ ALL = "all"
 NOT_CALLED = "."
 """Mark of a tick at which the site was not called."""
 
-MARKS = {decision.value for decision in Decision} | {NOT_CALLED}
+MARKS = {decision.value for decision in Decision if decision is not Decision.ROWS} | {NOT_CALLED}
 """The characters that a row of the table may have."""
 
 

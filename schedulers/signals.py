@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from diffcache.kernels.relative_l1 import mean_abs, secant_means
+from diffcache.kernels.relative_l1 import mean_abs, relative_l1, secant_means
 
 EPS = 1e-8
 """Added to divisors, so that a relative change of zeros is not a division by zero."""
@@ -97,7 +97,7 @@ class Drift(Signal):
         if not self.reference:
             return None
         pairs = zip(latents, self.reference, strict=True)
-        drift = torch.stack([mean_abs(x, y) / (mean_abs(y) + EPS) for x, y in pairs])
+        drift = torch.stack([relative_l1(x, y) for x, y in pairs])
         return self._rescaled(drift) if self.rescale else drift
 
     def arrived(self, latents: Sequence[Tensor]) -> None:

@@ -56,10 +56,11 @@ class Decision(Enum):
     """What is done at a call; the value is its mark in timelines and schedules.
 
     PREDICT is by the method's predictor. LINE goes straight on through the newest two features, and HOLD keeps the newest,
-    whatever the predictor is.
+    whatever the predictor is. ROWS computes some tokens of the picture; no cache scheduler decides so, but a rule beside it.
     """
 
     COMPUTE = "#"
+    ROWS = "%"
     PREDICT = "-"
     LINE = "/"
     HOLD = "="

@@ -9,14 +9,14 @@ from typing import Any
 
 from diffcache.evals.experiments import quantization
 from diffcache.evals.experiments.calibration import METHODS, Calibration, compared, configs_of
+from diffcache.evals.harness.calls import calibration_calls, calls_of_testbed, of_prompts
 from diffcache.evals.harness.command_line import MODEL, parser
 from diffcache.evals.harness.comparison import Comparison, table
 from diffcache.evals.harness.prompts import read_prompts
 from diffcache.evals.harness.provenance import header
 from diffcache.evals.harness.quality import kid_to_real
 from diffcache.evals.harness.results import write_result
-from diffcache.evals.harness.splits import calibration_calls, calls_of_testbed, of_prompts
-from diffcache.evals.testbeds import zoo
+from diffcache.evals.testbeds import splits, zoo
 from diffcache.profiling.recording.calling import Call
 from diffcache.profiling.recording.drawing import draw
 from diffcache.profiling.recording.record import record
@@ -57,14 +57,14 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--json", type=Path, help="with --quantize: file for the rows")
     options.add_argument("--out", type=Path, required=True, help="folder for what the calibration makes")
     args = options.parse_args()
-    if args.kid and args.model not in zoo.NAMES:
+    if args.kid and args.model not in splits.FITTING:
         options.error("--kid is for testbeds")
     return args
 
 
 def calls_of(args: argparse.Namespace) -> tuple[Any, list[Call], list[Call]]:
     """The pipeline, the calibration calls, and the held-out ones."""
-    if args.model not in zoo.NAMES:
+    if args.model not in splits.FITTING:
         prompts = read_prompts(args.prompts) if args.prompts else []
         least = 4 if args.method == "tune" else 2  # tune splits its half again
         if len(prompts) < least:

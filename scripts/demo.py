@@ -24,9 +24,9 @@ from diffcache.evals.harness.pipelines import call_for, load_pipeline
 from diffcache.evals.harness.quality import References
 from diffcache.evals.harness.rendering import Rendered, render
 from diffcache.evals.harness.side_by_side import draw_pairs
-from diffcache.evals.testbeds import zoo
-from diffcache.recipes.budget import BudgetConfig
+from diffcache.evals.testbeds import splits, zoo
 from diffcache.recipes.easycache import EasyCacheConfig
+from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.errors import DiffcacheError
 
 Run = Callable[[], Rendered]
@@ -60,7 +60,7 @@ def arguments() -> argparse.Namespace:
 def chosen(args: argparse.Namespace) -> CacheConfig:
     """The method to show."""
     if args.method is None:
-        return DEFAULT if args.speedup is None else BudgetConfig(speedup=args.speedup)
+        return DEFAULT if args.speedup is None else TrajectoryConfig(speedup=args.speedup)
     config = methods()[args.method]()
     return config if args.speedup is None else config.replace(interval=max(1, round(args.speedup)))
 
@@ -91,7 +91,7 @@ def row(
 
 def main() -> None:
     args = arguments()
-    testbed = args.model in zoo.NAMES
+    testbed = args.model in splits.FITTING
     prompts = zoo.prompts(args.model, args.samples, "heldout") if testbed else [args.prompt] * args.samples
     pipe = load_pipeline(args.model)
     call = call_for(args.model, prompts, range(args.samples), args.steps)

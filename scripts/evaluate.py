@@ -17,7 +17,7 @@ import torch
 
 from diffcache.evals.evaluation.evaluate import RESULT, Evaluation, evaluate
 from diffcache.evals.harness.command_line import MODEL, parser
-from diffcache.evals.testbeds import zoo
+from diffcache.evals.testbeds import splits
 from diffcache.evals.webpage.page import write_page
 from diffcache.schedulers.errors import DiffcacheError
 
@@ -71,7 +71,7 @@ def arguments() -> tuple[Evaluation, Path]:
 def main() -> None:
     try:
         evaluation, folder = arguments()
-        if evaluation.model in zoo.NAMES:
+        if evaluation.model in splits.FITTING:
             torch.set_num_threads(1)  # networks as small as these are slower with more
         result = evaluate(evaluation, folder)
         if result is not None:

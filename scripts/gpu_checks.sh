@@ -1,22 +1,93 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in one command: `bash scripts/gpu_checks.sh [folder of the results]`. A step that fails does not
-# stop the others; the exit status is 1 if one failed.
+# What waits for a GPU, in commands of less than eight minutes each, the most valuable first:
+#
+#   bash scripts/gpu_checks.sh real-size [folder]      FLUX 12B: ours, Diffusers' hooks, cache-dit; eager, then compiled blocks
+#   bash scripts/gpu_checks.sh tests [folder]          tests/gpu, then tests/kernels
+#   bash scripts/gpu_checks.sh kernels [folder]        each kernel's device time, beside a copy of as many bytes
+#   bash scripts/gpu_checks.sh models [folder]         SDXL, SD3.5, Wan 1.3B and 14B, Qwen-Image
+#   bash scripts/gpu_checks.sh quantisation [folder]   int8 and float8 weights, with and without a cache
+#   bash scripts/gpu_checks.sh language [folder]       language models of LLaDA-8B's shape
+#   bash scripts/gpu_checks.sh offload [folder]        features and weights in host memory
+#
+# Each writes JSON into the folder (gpu_results by default) row by row, so that what is cut off has left something. With --dry-run
+# it takes tiny models on the CPU. It needs torch, triton, transformers and pytest; other packages may lie as wheels in
+# `wheels/` (python scripts/benchmark/wheels.py gathers them), and are installed into the folder's `site` at first.
 set -uo pipefail
-cd "$(dirname "$0")/.." || exit
-out=${1:-evals/results}
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+what=${1:-}
+shift || true
+out=gpu_results dry=()
+for argument in "$@"; do
+    case $argument in
+        --dry-run) dry=(--dry-run) ;;
+        *) out=$argument ;;
+    esac
+done
 mkdir -p "$out"
-export HF_HUB_OFFLINE=1 PYTHONUNBUFFERED=1
+out="$(cd "$out" && pwd)"
+python=${PYTHON:-$(command -v python3 || command -v python)}
+[ -x "$root/.venv/bin/python" ] && python=${PYTHON:-$root/.venv/bin/python}
+export HF_HUB_OFFLINE=1 PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false
+export PYTHONPATH="$root:$out/site${PYTHONPATH:+:$PYTHONPATH}"
+if compgen -G "$root/wheels/*.whl" > /dev/null && [ ! -d "$out/site" ]; then
+    "$python" -m pip install -q --no-index --no-deps --target "$out/site" "$root"/wheels/*.whl
+fi
+cd "$root" || exit 2
+[ ${#dry[@]} -gt 0 ] && export OMP_NUM_THREADS=1
 failed=0
+dry() { [ ${#dry[@]} -gt 0 ]; }
 step() {
+    local limit=$1
+    shift
     echo "== $*"
-    "$@" || failed=1
+    timeout "$limit" "$python" "$@" || { echo "== failed ($?): $*"; failed=1; }
 }
-step python -m pytest -q tests/kernels
-step python -m pytest -q -m gpu tests
-step python scripts/benchmark/gpu_kernels.py --json "$out/kernels/gpu.json"
-step python scripts/benchmark/engine.py --device cuda --json "$out/engine/gpu.json"
-step python scripts/measure/methods.py --device cuda --samples 16 --out "$out"
-step python scripts/benchmark/quantization.py --device cuda --json "$out/quantization_speed/gpu.json"
-step python scripts/measure/language.py speed --model llada-8b --device cuda --rules quota --batches 1 8 \
-    --only dkv-decode "dkv-decode, interval 64, not ahead" fast-dllm-dual elastic-cache --json "$out/language_speed/gpu.json"
+real() { # seconds for the rounds, then the script's arguments
+    local seconds=$1
+    shift
+    if dry; then
+        step 300 scripts/benchmark/real_size.py "$@" --out "$out" --ticks 6 --rounds 1 --dry-run
+    else
+        step $((seconds + 90)) scripts/benchmark/real_size.py "$@" --out "$out" --seconds "$seconds"
+    fi
+}
+case $what in
+    real-size)
+        real 180 flux
+        real 90 flux --compiled
+        step 60 scripts/benchmark/real_size.py page --out "$out"
+        ;;
+    tests)
+        step 280 -m pytest -q -p no:cacheprovider --junit-xml "$out/tests_gpu.xml" tests/gpu
+        dry || step 180 -m pytest -q -p no:cacheprovider --junit-xml "$out/tests_kernels.xml" tests/kernels
+        ;;
+    kernels) step 450 scripts/benchmark/gpu_kernels.py --json "$out/kernels/gpu.json" "${dry[@]}" ;;
+    models)
+        real 40 sdxl --rounds 2
+        dry || real 30 sd35 --rounds 1
+        dry || real 30 wan1.3 --rounds 1 --ticks 12
+        dry || real 30 qwen --rounds 1 --ticks 12
+        dry || real 20 wan14 --rounds 1 --ticks 8 --only uniform
+        step 60 scripts/benchmark/real_size.py page --out "$out"
+        ;;
+    quantisation)
+        size=(--device cuda)
+        dry && size=(--device cpu --heads 1 --blocks 1 --tokens 16 --ticks 4 --rounds 1 --weights plain int8)
+        step 450 scripts/benchmark/quantization.py "${size[@]}" --json "$out/quantization_speed/gpu.json"
+        ;;
+    language)
+        size=(--model llada-8b --device cuda --batches 1 8)
+        dry && size=(--model tiny --device cpu --batches 1 --repeats 1)
+        step 450 scripts/measure/language.py speed "${size[@]}" --rules quota --json "$out/language_speed/gpu.json" \
+            --only dkv-decode "dkv-decode, interval 64, not ahead" fast-dllm-dual elastic-cache
+        ;;
+    offload)
+        real 200 flux --offload
+        step 60 scripts/benchmark/real_size.py page --out "$out"
+        ;;
+    *)
+        sed -n '2,15s/^# \{0,1\}//p' "$root/scripts/gpu_checks.sh"
+        exit 2
+        ;;
+esac
 exit "$failed"

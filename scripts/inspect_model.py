@@ -7,7 +7,7 @@ from torch import nn
 from diffcache import discover
 from diffcache.evals.harness.command_line import MODEL, parser
 from diffcache.evals.harness.pipelines import call_for, load_pipeline
-from diffcache.evals.testbeds import zoo
+from diffcache.evals.testbeds import splits, zoo
 from diffcache.host.components import denoisers_of
 
 
@@ -40,7 +40,7 @@ def main() -> None:
     options.add_argument("model", help=MODEL)
     options.add_argument("--prompt", default="a fox in the snow", help="for pipelines other than testbeds")
     args = options.parse_args()
-    prompts = zoo.prompts(args.model, 1) if args.model in zoo.NAMES else [args.prompt]
+    prompts = zoo.prompts(args.model, 1) if args.model in splits.FITTING else [args.prompt]
     pipe, call = load_pipeline(args.model), call_for(args.model, prompts, [0], 2)
     for name, denoiser in denoisers_of(pipe).items():
         positional, named = first_call(pipe, denoiser, call)

@@ -2,7 +2,7 @@
 
 The pipelines read their autoencoder from the work folder: `train_testbeds.py vae` leaves the one of dit, flux and sd there,
 `emoji_vae` that of testbeds of emoji (sana needs `emoji_dc` too), `fashion_vae` that of fashion. turbo is distilled from the
-finished sd3. Emoji and Fashion-MNIST are read from `data` in the
+finished sd3, kontext_turbo from the finished kontext. Emoji and Fashion-MNIST are read from `data` in the
 work folder; `evals/training/emoji.py` and `evals/training/fashion_pictures.py` say how they get there.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from diffcache.evals.harness.command_line import parser
-from diffcache.evals.testbeds import zoo
+from diffcache.evals.testbeds import splits, zoo
 from diffcache.evals.training import accept_judging
 from diffcache.evals.training.accept import accept, write_hashes
 from diffcache.evals.training.loop import Progress, Training
@@ -31,6 +31,7 @@ BEFORE: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("pixart", "sd3", "sdxl", "kontext"), ("emoji_vae",)),
     "sana": ("emoji_vae", "emoji_dc"),
     "turbo": ("emoji_vae", "sd3"),
+    "kontext_turbo": ("emoji_vae", "kontext"),
     "wan": ("wan_vae",),
     "fashion": ("fashion_vae",),
 }
@@ -99,9 +100,9 @@ def main() -> None:
         progress = module.train(training)
         keep_facts(args, progress)
         print(f"{args.name}: {progress}")
-    if args.name in zoo.JUDGING + zoo.UNTRAINED:
+    if args.name in splits.JUDGING + zoo.UNTRAINED:
         accept_judging.accept(args.name, args.out / args.name, facts_of(args.name, args.work))
-    elif args.name in zoo.NAMES:
+    elif args.name in splits.FITTING:
         accept(args.name, args.out / args.name, facts_of(args.name, args.work))
     elif args.name == "policy":
         accept_policy(args.out / args.name, json.loads((args.work / args.name / "facts.json").read_text()))

@@ -22,8 +22,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "reports": ("schedulers",),
     "store": (*BASE, "host", "noise_schedulers", "prediction"),
     "discovery": (*BASE, "hooks", "host"),
+    "tokens": ("schedulers", "hooks", "host", "store", "discovery"),
     "method_config": ("schedulers",),
-    "config": ("schedulers", "method_config", "prediction", "store", "discovery"),
+    "config": ("schedulers", "method_config", "prediction", "store", "discovery", "tokens"),
     "quantization": ("schedulers", "host", "prediction", "discovery", "config"),
     "recipes": (
         *BASE[1:],
@@ -32,13 +33,14 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "prediction",
         "store",
         "discovery",
+        "tokens",
         "method_config",
         "config",
     ),
     "language": (*BASE, "hooks", "host", "method_config"),
 }
 ROOMS["engine"] = (
-    *BASE, "hooks", "host", "noise_schedulers", "prediction", "reports", "store", "discovery", "config",
+    *BASE, "hooks", "host", "noise_schedulers", "prediction", "reports", "store", "discovery", "tokens", "config",
 )  # fmt: skip
 ROOMS["attach"] = (*ROOMS["engine"], "engine")
 ROOMS["planning"] = (*ROOMS["attach"], "attach")
@@ -51,7 +53,8 @@ ROOMS["profiling"] = (
     "trajectory",
 )
 ROOMS["api"] = (*ROOMS["profiling"], "profiling", "language")
-ROOMS["__init__"] = (*ROOMS["api"], "api")
+ROOMS["server"] = (*ROOMS["api"], "api")
+ROOMS["__init__"] = (*ROOMS["server"], "server")
 ROOMS["evals"] = (*ROOMS["__init__"], "__init__")
 ROOMS["scripts"] = (*ROOMS["evals"], "evals")
 """Each room, and the rooms that its modules may import, lazily and for types too. Inside a room any module may import any

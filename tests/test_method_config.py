@@ -109,7 +109,7 @@ def test_all_methods_of_the_package_are_registered_by_importing(public: str) -> 
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     built_in = {name for name, cls in methods().items() if cls.__module__.startswith("diffcache.")}
     assert set(found.stdout.split()) == built_in
-    assert {"curvature", "easycache", "dkv-decode", "none"} < built_in
+    assert {"trajectory", "easycache", "dkv-decode", "none"} < built_in
 
 
 def test_methods_are_listed_by_kind() -> None:

@@ -52,7 +52,7 @@ def attach(
     """
     denoisers = denoisers_of(target, components)
     config.check(each_uncompiled(denoisers))
-    swapped_in = _swap_in(denoisers, config, None if isinstance(target, nn.Module) else target)
+    swapped_in = swap_in_all(denoisers, config, None if isinstance(target, nn.Module) else target)
     attachment = DiffusionAttachment(config, WeakSet(swapped_in), chooser=chooser, components=components)
     register(key_of(target), attachment)
 
@@ -132,7 +132,7 @@ def denoising_run(
         with entered(LoopScope(None, {}, num_steps, levels)) as scope:
             yield scope
         return
-    attachment.swapped.update(_swap_in({"denoiser": module}, attachment.config))
+    attachment.swapped.update(swap_in_all({"denoiser": module}, attachment.config))
     scope = LoopScope(attachment.config, {"denoiser": plain}, num_steps, levels, noise_scheduler)
     with attachment.recording(module, scope), entered(scope):
         yield scope
@@ -146,7 +146,7 @@ def _pipeline_members(base: type) -> dict[str, Any]:
         if attachment is None:
             with _no_scope():
                 return forward(*args, **kwargs)
-        attachment.swapped.update(_swap_in(denoisers, attachment.config))
+        attachment.swapped.update(swap_in_all(denoisers, attachment.config))
         chosen = attachment.config_for(self, arguments_of(forward, args, kwargs))
         noise_schedulers = noise_schedulers_of(self)
         scope = PipelineScope(chosen.config, denoisers, self, noise_schedulers)
@@ -172,7 +172,9 @@ def _active(pipeline: Any) -> tuple[DiffusionAttachment | None, dict[str, nn.Mod
     return None if is_paused(pipeline, *each_uncompiled(denoisers).values()) else attachment, denoisers
 
 
-def _swap_in(denoisers: dict[str, nn.Module], config: CacheConfig, pipeline: Any = None) -> list[Any]:
+def swap_in_all(
+    denoisers: dict[str, nn.Module], config: CacheConfig | None, pipeline: Any = None
+) -> list[Any]:
     """Swaps in the denoisers, compiled or not, and the pipeline that they belong to: all of them or none.
 
     Returns the objects whose swap the method needs.
@@ -181,7 +183,8 @@ def _swap_in(denoisers: dict[str, nn.Module], config: CacheConfig, pipeline: Any
     for module in parts.values():
         refuse_foreign_cache(module)
     wanted: list[tuple[Any, Override]] = [(part, denoiser_members) for part in parts.values()]
-    wanted += [(unit, unit_members) for unit in units_of(denoisers, config)]
+    units = [] if config is None else units_of(denoisers, config)
+    wanted += [(unit, unit_members) for unit in units]
     wanted += [] if pipeline is None else [(pipeline, _pipeline_members)]
     done: list[Any] = []
     for part, override in wanted:

@@ -67,7 +67,9 @@ class DiffusionAttachment(Attachment):
 
     def config_for(self, pipeline: Any, call: Mapping[str, Any]) -> CallConfig:
         """The config for a call of the pipeline with these arguments."""
-        return CallConfig(self.config) if self.chooser is None else self.chooser.config_for(pipeline, call)
+        if self.chooser is None:
+            return CallConfig(self.config.for_call(call))
+        return self.chooser.config_for(pipeline, call)
 
     @contextmanager
     def recording(self, target: object, scope: Scope) -> Iterator[None]:

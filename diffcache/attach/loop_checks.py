@@ -12,18 +12,18 @@ from diffcache.noise_schedulers.quirks import timesteps_of
 from diffcache.schedulers.errors import TargetError
 
 
-def check_denoiser(module: Any) -> None:
-    """Refuses what a loop cannot run over, with TargetError."""
+def check_denoiser(module: Any, by: str = "denoising_run") -> None:
+    """Refuses what a loop cannot run over, with TargetError; `by` is the function that was given it."""
     if is_pipeline(module):
         parts = " or ".join(f"pipe.{name}" for name in denoisers_of(module))
-        raise TargetError(f"denoising_run takes the denoiser, not the pipeline around it: pass {parts}.")
+        raise TargetError(f"{by} takes the denoiser, not the pipeline around it: pass {parts}.")
     if not isinstance(module, nn.Module):
-        raise TargetError(f"denoising_run takes a denoiser (torch.nn.Module), not a {type(module).__name__}.")
+        raise TargetError(f"{by} takes a denoiser (torch.nn.Module), not a {type(module).__name__}.")
     refuse_no_denoiser(module, "the network that your loop denoises with")
 
 
-def number_of_steps(num_steps: Any, noise_scheduler: Any) -> int:
-    """The number of steps of a loop.
+def number_of_steps(num_steps: Any, noise_scheduler: Any, by: str = "denoising_run") -> int:
+    """The number of steps of a loop; `by` is the function that was given it.
 
     Raises:
         TargetError: it is no whole number above 0, or not the number of the noise scheduler's timesteps.
@@ -33,7 +33,7 @@ def number_of_steps(num_steps: Any, noise_scheduler: Any) -> int:
     except TypeError:
         count = 0
     if count < 1:
-        raise TargetError(f"denoising_run needs a whole number of steps, one at least, not {num_steps!r}.")
+        raise TargetError(f"{by} needs a whole number of steps, one at least, not {num_steps!r}.")
     if noise_scheduler is None:
         return count
     timesteps = timesteps_of(noise_scheduler)

@@ -2,15 +2,19 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from weakref import ReferenceType, ref
 
 from torch import nn
 
 from diffcache.config import CacheConfig, RunFacts
 from diffcache.discovery.missing_sites import missing_site, names_of_sites
 from diffcache.discovery.site_names import is_inside, units_for
-from diffcache.discovery.units import block_counts
+from diffcache.discovery.taps import Tap
+from diffcache.discovery.units import block_counts, blocks_of
 from diffcache.host.compiled import compiled_above, is_compiled, uncompiled
+from diffcache.host.kept_with import KeptWith
 from diffcache.host.parallel import gathers_weights
+from diffcache.host.structure import structure_of
 from diffcache.schedulers.errors import ConfigError, TargetError
 
 
@@ -37,9 +41,51 @@ def units_of(denoisers: Mapping[str, nn.Module], config: CacheConfig) -> list[nn
         if is_inside(sites):
             if config.hindsight:
                 raise ConfigError(f"hindsight= is for whole denoisers: leave it out for {', '.join(sites)}.")
-            units, tap = _visible(facts.denoiser_class, module, sites), config.tap(facts)
-            found += [*units.values(), *(tap.modules(units) if tap else ())]
+            found += _watched(facts.denoiser_class, module, sites, config.tap(facts))
+        if config.token_rows(facts) is not None:
+            found += blocks_with_rows(facts.denoiser_class, module, config)
     return list({id(module): module for module in found}.values())
+
+
+_units: KeptWith[list[ReferenceType[nn.Module]]] = KeptWith(16)
+
+
+def _watched(kind: str, module: nn.Module, sites: tuple[str, ...], tap: Tap | None) -> list[nn.Module]:
+    """The units of sites inside a denoiser, and the modules that a tap watches: looked up once, and kept with it."""
+    plain = uncompiled(module)
+    key = structure_of(plain), module is plain, sites, tap
+    known = _units.get(plain, key)
+    if known is None:
+        units = _visible(kind, module, sites)
+        found = [*units.values(), *(tap.modules(units) if tap else ())]
+        _units.put(plain, key, [ref(unit) for unit in found])
+        return found
+    return [unit for reference in known if (unit := reference()) is not None]
+
+
+def blocks_with_rows(kind: str, module: nn.Module, config: CacheConfig) -> list[nn.Module]:
+    """The blocks of a denoiser of this kind, of which some tokens are computed.
+
+    Raises:
+        ConfigError: the method caches sites inside, decides for each sample, or rebuilds a guidance pass.
+        TargetError: the denoiser's blocks cannot be seen.
+    """
+    facts = RunFacts(kind)
+    if is_inside(config.sites(facts)) or config.per_sample:
+        what = "decides for each sample" if config.per_sample else "caches sites inside the denoiser"
+        raise ConfigError(
+            f"rows= goes with methods that cache whole calls, and {config.name} {what}: choose another, such as speedup=."
+        )
+    plain = uncompiled(module)
+    if is_compiled(module) or compiled_above(plain, blocks_of(plain)) is not None:
+        raise TargetError(
+            f"{kind} is compiled, so that rows= cannot gather its tokens: leave its blocks uncompiled."
+        )
+    if gathers_weights(plain):
+        raise TargetError(
+            f"{kind} is fully sharded (FSDP), so that rows= cannot gather its tokens: leave rows= out."
+        )
+    return list(blocks_of(plain).values())
 
 
 def _visible(kind: str, module: nn.Module, sites: tuple[str, ...]) -> dict[str, nn.Module]:

@@ -1,7 +1,7 @@
 """Cuts: the sites of one denoiser in one guidance pass, and what later calls need in order to skip them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from diffcache.discovery.sites import Site
+from diffcache.host.structure import PLAIN
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,11 @@ class Placeholder:
         self._passed = {i: paths[id(leaf)] for i, leaf in enumerate(leaves) if id(leaf) in paths}
         self._leaves = [_form(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it holds nothing but forms and plain values: no object of the forward that may hold a tensor."""
+        return all(isinstance(leaf, (_TensorForm, *PLAIN)) for leaf in self._leaves)
+
     def make(self, given: Mapping[str, Tensor]) -> Any:
         """An output for a call with these tensor arguments."""
         leaves = [
@@ -69,6 +75,8 @@ class Cuts:
         paths: path of each unit that is watched, by the module's identity.
         tap: name of the unit on which signals are measured; "" if they are measured on the denoiser's latents.
         reuses_memory: what a unit was given or returned may be overwritten as soon as another module is called.
+        looked_at: path of each unit that was watched to find the sites, by the module's identity.
+        calls: the names of these units' calls, in order.
     """
 
     sites: tuple[Site, ...]
@@ -76,6 +84,8 @@ class Cuts:
     paths: dict[int, str]
     tap: str
     reuses_memory: bool = False
+    looked_at: Mapping[int, str] = field(default_factory=dict)
+    calls: tuple[str, ...] = ()
 
     @cached_property
     def starts(self) -> dict[str, Site]:

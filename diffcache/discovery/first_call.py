@@ -91,7 +91,8 @@ def compute_first_call(
     named = {name.split("#")[0] for name in (tapped, *(name for site in sites for name in site.units))}
     paths = {id(module): path for path, module in units.items() if path in named}
     placeholders = {name: recorder.placeholders[name] for site in sites for name in site.units[:-1]}
-    cuts = Cuts(sites, placeholders, paths, tapped, request.reuses_memory)
+    calls = tuple(call.name for call in recorder.calls)
+    cuts = Cuts(sites, placeholders, paths, tapped, request.reuses_memory, recorder.watches, calls)
     return FirstCall(output, cuts, recorder.tapped, kept)
 
 
@@ -152,33 +153,31 @@ class _KeepingRecorder(UnitRecorder, Generic[KeptT]):
         return self._spans.get((first, last))
 
     def begins(self, unit: UnitCall, call: Call) -> None:
-        with self.trace.untraced():
-            if self._wanted.end_of_bare(unit):
-                self._newest_part = None  # it is not the block's last one
-            if unit.depth > 0:
-                return
-            self._keep_waiting()
-            if self._index >= 0 or (is_list_member(unit.path) and unit.evolves):
-                self._index += 1
-            beginning = [each for each in self._ranges if each.begins_with(unit, self._index)]
-            self._begin = len(self.calls)
-            if beginning or self._wanted.block(unit):
-                self._given = GivenCall(call, copies=self._request.reuses_memory)
-            for each in beginning:
-                each.given, each.begin = self._given, unit.name
-            tap = self._request.tap
-            if tap is not None and tap.is_ahead and self._is_tapped(unit):
-                self._tapped(tap.ahead(unit.module, call.args, call.kwargs))
+        if self._wanted.end_of_bare(unit):
+            self._newest_part = None  # it is not the block's last one
+        if unit.depth > 0:
+            return
+        self._keep_waiting()
+        if self._index >= 0 or (is_list_member(unit.path) and unit.evolves):
+            self._index += 1
+        beginning = [each for each in self._ranges if each.begins_with(unit, self._index)]
+        self._begin = len(self.calls)
+        if beginning or self._wanted.block(unit):
+            self._given = GivenCall(call, copies=self._request.reuses_memory)
+        for each in beginning:
+            each.given, each.begin = self._given, unit.name
+        tap = self._request.tap
+        if tap is not None and tap.is_ahead and self._is_tapped(unit):
+            self._tapped(tap.ahead(unit.module, call.args, call.kwargs))
 
     def returned(self, unit: UnitCall, call: Call, output: Any) -> None:
         self.placeholders[unit.name] = Placeholder(call.tensors, output)
-        with self.trace.untraced():
-            if unit.depth == 0:
-                self._block_returned(unit, call, output)
-            else:
-                self._part_returned(unit, call, output)
-            waiting = [*(span.nbytes for span in self._waiting), *(each.nbytes for each in self._ranges)]
-            self._keeper.waiting(sum(waiting))
+        if unit.depth == 0:
+            self._block_returned(unit, call, output)
+        else:
+            self._part_returned(unit, call, output)
+        waiting = [*(span.nbytes for span in self._waiting), *(each.nbytes for each in self._ranges)]
+        self._keeper.waiting(sum(waiting))
 
     def _block_returned(self, unit: UnitCall, call: Call, output: Any) -> None:
         tap = self._request.tap

@@ -44,6 +44,13 @@ def flops_of(func: Any, args: Any, kwargs: Mapping[str, Any], output: Any) -> in
     return 0 if count is None else int(count(*args, **kwargs, out_val=output))
 
 
+def may_have_flops(func: OpOverload) -> bool:
+    """Whether `flops_of` a call of this operator may be more than zero."""
+    name = func._schema.name
+    fused = name in _FUSED or name.startswith("aten::_scaled_dot_product")
+    return fused or func._overloadpacket in flop_registry
+
+
 def _attention_flops(query: Tensor, key: Tensor, *_: Any) -> int:
     """torch's fused `nn.MultiheadAttention` on [n, tokens, width]: four projections, two products with the keys."""
     tokens, width = query.numel() // query.shape[-1], query.shape[-1]

@@ -5,17 +5,26 @@ Memory is identified by storage, so a view counts as the tensor that it views. T
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from diffcache.discovery.flops import flops_of
+from diffcache.discovery.flops import flops_of, may_have_flops
 
 Storage = int
+
+NOTHING: tuple[list[Storage], list[Storage]] = [], []
+"""What an operation reads and writes that touches no memory."""
+
+
+_dynamo = torch._C._dynamo.eval_frame
+_IS_SKIPPED_BY_DYNAMO = hasattr(_dynamo, "_FrameExecStrategy")
 
 
 class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -40,8 +49,8 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._known: dict[Storage, StorageWeakRef] = {}
         self._made: set[Storage] = set()
         self._writes: dict[Storage, list[int]] = {}
-        self._reads: dict[Storage, list[int]] = {}
-        self._operations: dict[int, tuple[set[Storage], set[Storage]]] = {}
+        self._last_read: dict[Storage, int] = {}
+        self._operations: dict[int, tuple[list[Storage], list[Storage]]] = {}
         self._is_untraced = False
         self._evolving: set[Storage] = {self.storage(latent) for latent in latents}
 
@@ -50,21 +59,28 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Compiled regions run compiled; `unit_returned` tells the trace what they returned."""
         return True
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Whether torch is to hide `__torch_dispatch__` from Dynamo by a wrapper, which takes as long as the rest."""
+        return not _IS_SKIPPED_BY_DYNAMO
+
     @contextmanager
     def untraced(self) -> Iterator[None]:
         """Inside, operations are not traced, because they are ours and not the forward's."""
-        self._is_untraced = True
+        before, self._is_untraced = self._is_untraced, True
         try:
             yield
         finally:
-            self._is_untraced = False
+            self._is_untraced = before
 
     def unit_returned(self, given: Iterable[Tensor], outputs: Iterable[Tensor]) -> None:
         """Notes as written what a unit returned and no traced operation has touched: compiled code made it."""
         self.now += 1
         evolves = self.evolves(given)
-        unseen = {self.storage(tensor) for tensor in outputs} - self._writes.keys() - self._reads.keys()
-        self._operations[self.now] = set(), unseen
+        new = {tensor.untyped_storage()._cdata: tensor for tensor in outputs}
+        seen = self._writes, self._last_read
+        unseen = [self.storage(x) for key, x in new.items() if not any(key in each for each in seen)]
+        self._operations[self.now] = [], unseen
         for storage in unseen:
             self._made.add(storage)
             self._writes[storage] = [self.now]
@@ -75,13 +91,14 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Notes as read what the forward returned."""
         self.now += 1
         for tensor in outputs:
-            self._reads.setdefault(self.storage(tensor), []).append(self.now)
+            self._last_read[self.storage(tensor)] = self.now
 
     def storage(self, tensor: Tensor) -> Storage:
         """A key for a tensor's memory: no other memory of this forward has the same, even after this one is freed."""
-        reference = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
-        key: Storage = reference.cdata
-        self._known.setdefault(key, reference)  # the address is not reused while this reference exists
+        storage = tensor.untyped_storage()
+        key: Storage = storage._cdata
+        if key not in self._known:  # the address is not used again while this reference exists
+            self._known[key] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
         return key
 
     def evolves(self, tensors: Iterable[Tensor]) -> bool:
@@ -94,7 +111,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def reads(self, memory: set[Storage], after: int) -> bool:
         """Whether operations n > after read any of this memory."""
-        return any(n > after for storage in memory for n in self._reads.get(storage, ()))
+        return any(self._last_read.get(storage, 0) > after for storage in memory)
 
     def reads_old(self, written: int, begin: int, end: int) -> bool:
         """Whether operations begin < n <= end read evolving memory that was last written at or before `written`."""
@@ -102,7 +119,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             storage in self._evolving
             and (storage not in self._writes or self._writes[storage][-1] <= written)
             for n in range(begin + 1, end + 1)
-            for storage in self._operations.get(n, (set(), set()))[0]
+            for storage in self._operations.get(n, NOTHING)[0]
         )
 
     def leaks(self, skipped: Sequence[tuple[int, int]], replaced: set[Storage]) -> bool:
@@ -115,62 +132,127 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         begin, end = skipped[0][0], skipped[-1][1]
         if not any(
-            storage not in replaced
-            and any(begin < n <= end for n in writes)
-            and any(n > end for n in self._reads.get(storage, ()))
-            for storage, writes in self._writes.items()
+            storage not in replaced and self._last_read.get(storage, 0) > end
+            for n in range(begin + 1, end + 1)
+            for storage in self._written_by(n)
         ):
             return False
         missing: set[Storage] = set()
         for n in range(begin + 1, end + 1):
-            reads, writes = self._operations.get(n, (set(), set()))
-            if any(first < n <= last for first, last in skipped) or reads & missing:
-                missing |= writes
+            reads, writes = self._operations.get(n, NOTHING)
+            if any(first < n <= last for first, last in skipped) or not missing.isdisjoint(reads):
+                missing.update(writes)
         return self.reads(missing - replaced, end)
 
     def writes_outside(self, begin: int, end: int) -> bool:
         """Whether operations begin < n <= end write to memory that existed before them."""
         return any(
-            (storage not in self._made or writes[0] <= begin) and any(begin < n <= end for n in writes)
-            for storage, writes in self._writes.items()
+            storage not in self._made or self._writes[storage][0] <= begin
+            for n in range(begin + 1, end + 1)
+            for storage in self._written_by(n)
         )
+
+    def _written_by(self, n: int) -> list[Storage]:
+        return self._operations.get(n, NOTHING)[1]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         output = func(*args, **kwargs)
         if self._is_untraced:
             return output
-        self.now += 1
-        given = [self.storage(tensor) for tensor in _tensors((args, kwargs))]
-        evolves = any(storage in self._evolving for storage in given)
-        for storage in given:
-            self._reads.setdefault(storage, []).append(self.now)
-        changed = {self.storage(tensor) for tensor in _written(func, args, kwargs)}
-        for tensor in _tensors(output):
-            storage = self.storage(tensor)
-            if storage not in given:
-                changed.add(storage)
-                self._made.add(storage)
-            if evolves:
-                self._evolving.add(storage)
-        self._operations[self.now] = set(given), changed
-        for storage in changed:
-            self._writes.setdefault(storage, []).append(self.now)
-            if evolves:
-                self._evolving.add(storage)
-        self.flops += flops_of(func, args, kwargs, output)
+        effect = effect_of(func)
+        if effect.is_view:
+            self._last_read[self.storage(args[0])] = self.now
+            return output
+        written = [
+            value
+            for i, name in effect.writes
+            for value in _tensors(args[i] if i < len(args) else kwargs.get(name))
+        ]
+        flops = flops_of(func, args, kwargs, output) if effect.has_flops else 0
+        self._note(tensors_in(args, kwargs), written, output, flops)
         return output
+
+    def _note(self, given: list[Tensor], written: Iterable[Tensor], output: Any, flops: int) -> None:
+        """Notes an operation.
+
+        Args:
+            given: the tensors that it was given.
+            written: those of them that it wrote to.
+            output: what it returned.
+            flops: its floating-point operations.
+        """
+        self.now = now = self.now + 1
+        self.flops += flops
+        read = [self.storage(tensor) for tensor in given]
+        evolves = not self._evolving.isdisjoint(read)
+        for storage in read:
+            self._last_read[storage] = now
+        changed = [self.storage(tensor) for tensor in written]
+        for tensor in (output,) if isinstance(output, Tensor) else _tensors(output):
+            storage = self.storage(tensor)
+            if storage not in read:
+                if storage not in changed:
+                    changed.append(storage)
+                self._made.add(storage)
+            elif evolves:
+                self._evolving.add(storage)
+        self._operations[now] = read, changed
+        for storage in changed:
+            if storage in self._writes:
+                self._writes[storage].append(now)
+            else:
+                self._writes[storage] = [now]
+            if evolves:
+                self._evolving.add(storage)
+
+
+if _IS_SKIPPED_BY_DYNAMO:  # it, and all that it calls
+    _skip = _dynamo._FrameAction.SKIP
+    _dynamo.set_code_exec_strategy(
+        Trace.__torch_dispatch__.__code__, _dynamo._FrameExecStrategy(_skip, _skip)
+    )
+
+
+def tensors_in(args: Iterable[Any], kwargs: dict[str, Any]) -> list[Tensor]:
+    """All tensors among the arguments of an operation."""
+    found: list[Tensor] = []
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple, dict)):
+            found += _tensors(value)
+    return found
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
     return (leaf for leaf in tree_iter(value) if isinstance(leaf, Tensor))
 
 
-def _written(func: Any, args: Any, kwargs: dict[str, Any]) -> Iterator[Tensor]:
-    """The arguments that an operation writes to."""
+class Effect(NamedTuple):
+    """What is known of an operation before it runs.
+
+    Attributes:
+        is_view: it reads no memory and writes none: it returns views of its first argument.
+        writes: index and name of each argument that it writes to.
+        has_flops: it may have floating-point operations that count.
+    """
+
+    is_view: bool
+    writes: tuple[tuple[int, str], ...]
+    has_flops: bool
+
+
+@cache
+def effect_of(func: Any) -> Effect:
+    """Of an operator, by its schema."""
     if not isinstance(func, OpOverload):
-        return
-    for i, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            value = args[i] if i < len(args) else kwargs.get(argument.name)
-            yield from _tensors(value)
+        return Effect(False, (), False)
+    arguments, returns = func._schema.arguments, func._schema.returns
+    aliased = [argument.alias_info for argument in arguments]
+    writes = tuple(
+        (i, a.name) for i, a in enumerate(arguments) if a.alias_info is not None and a.alias_info.is_write
+    )
+    views = bool(arguments) and aliased[0] is not None and not any(aliased[1:])
+    is_view = views and not writes and all(one.alias_info is not None for one in returns)
+    return Effect(is_view, writes, may_have_flops(func))

@@ -1,5 +1,6 @@
 """Records the calls of units in one traced forward: what each was given, what it returned, and what it made of it."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -94,6 +95,7 @@ class UnitRecorder:
         self.calls: list[UnitCall] = []
         self.streams: dict[type, dict[int, str]] = {}
         self._open: list[UnitCall] = []
+        self._counts = Counter[str]()
 
     def record(self, forward: Callable[[], Any]) -> Any:
         """Runs `forward`, and returns its output."""
@@ -106,10 +108,31 @@ class UnitRecorder:
 
     def unit(self, module: nn.Module, forward: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Runs one call of a unit, and records it."""
+        with self.trace.untraced():
+            unit, call = self._opened(module, args, kwargs)
+            self.begins(unit, call)
+            flops = self.trace.flops
+            self.calls.append(unit)
+        self._open.append(unit)
+        try:
+            output = forward(*args, **kwargs)
+        finally:
+            self._open.pop()
+        with self.trace.untraced():
+            unit.refills = call.refilled()
+            self.trace.unit_returned(call.tensors.values(), _tensors(output))
+            unit.end, unit.flops = self.trace.now, self.trace.flops - flops
+            self._record_outputs(unit, call, output)
+            self.returned(unit, call, output)
+        return output
+
+    def _opened(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[UnitCall, Call]:
         path, call = self.watches[id(module)], Call.of(module, args, kwargs)
+        nth = self._counts[path]
+        self._counts[path] += 1
         unit = UnitCall(
             path=path,
-            nth=sum(other.path == path for other in self.calls),
+            nth=nth,
             module=module,
             begin=self.trace.now,
             depth=len(self._open),
@@ -117,20 +140,7 @@ class UnitRecorder:
             inputs=[(name, self.trace.storage(t), tuple(t.shape)) for name, t in call.tensors.items()],
         )
         self._follow_streams(unit)
-        self.begins(unit, call)
-        flops = self.trace.flops
-        self.calls.append(unit)
-        self._open.append(unit)
-        try:
-            output = forward(*args, **kwargs)
-        finally:
-            self._open.pop()
-        unit.refills = call.refilled()
-        self.trace.unit_returned(call.tensors.values(), _tensors(output))
-        unit.end, unit.flops = self.trace.now, self.trace.flops - flops
-        self._record_outputs(unit, call, output)
-        self.returned(unit, call, output)
-        return output
+        return unit, call
 
     def begins(self, unit: UnitCall, call: Call) -> None:
         """A unit is about to run. It is the newest of `calls` from then on."""

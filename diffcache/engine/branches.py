@@ -12,6 +12,7 @@ from torch import Tensor
 from diffcache.discovery.cuts import Cuts
 from diffcache.host.call import Argument, Conditioning
 from diffcache.store.rings import Setup, Store
+from diffcache.tokens.passes import TokenState
 
 MAX_BRANCHES = 8
 """More calls than this in one tick are no guidance passes: nothing of theirs is reused."""
@@ -37,6 +38,7 @@ class Branch:
         sources: paths of the denoiser's arguments that evolve with the latents, learned from its computed calls.
         cuts: where the denoiser can be cut, learned from its first computed call; None where nobody asked.
         tick: of its newest call.
+        tokens: what it keeps to compute some tokens only; None where nobody asked.
     """
 
     def __init__(self, name: str, context: str | None, setup: Setup) -> None:
@@ -50,6 +52,7 @@ class Branch:
         self.stores: dict[str, Store] = {}
         self.sources: set[str] = set()
         self.cuts: Cuts | None = None
+        self.tokens: TokenState | None = None
         self.tick = -1
 
     def store(self, site: str, lanes: int = 1) -> Store:
@@ -77,7 +80,7 @@ class Branch:
         """Drops what is stored."""
         for store in self.stores.values():
             store.clear()
-        self.stores, self.sources, self.cuts = {}, set(), None
+        self.stores, self.sources, self.cuts, self.tokens = {}, set(), None, None
 
     def clear(self) -> None:
         """Drops everything."""

@@ -11,6 +11,7 @@ from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.guards import Guards
 from diffcache.store.formats import Format
 from diffcache.store.streams import Basis
+from diffcache.tokens.row_rule import RowRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class Choices:
         guidance: when and how the unconditional pass is rebuilt; None to treat all passes alike.
         per_sample: every sample of a batch is decided by itself.
         each_branch: every branch is decided by itself.
+        rows: which tokens computed calls compute; None for all.
     """
 
     facts: RunFacts
@@ -50,6 +52,7 @@ class Choices:
     guidance: GuidanceRule | None
     per_sample: bool
     each_branch: bool
+    rows: RowRule | None = None
 
 
 def choices_of(config: CacheConfig, facts: RunFacts) -> Choices:
@@ -71,4 +74,5 @@ def choices_of(config: CacheConfig, facts: RunFacts) -> Choices:
         guidance=config.guidance(facts),
         per_sample=config.per_sample,
         each_branch=config.each_branch,
+        rows=config.token_rows(facts),
     )

@@ -1,6 +1,6 @@
 """The decider: here it is decided, once per tick, what is computed and what is reused."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -23,6 +23,23 @@ Seen = Callable[[int], list[Tensor]]
 CHANGED = "the call's shapes, dtypes, devices, adapters or optional inputs changed"
 FOLLOWER_FIRST = "arrived before the leading branch"
 OUTVOTED = "another process that computes the denoiser with this one decided so"
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """What this process would do with each lane, to be settled among the processes that compute the denoiser together.
+
+    Attributes:
+        agreement: among them.
+        decisions: this process's.
+    """
+
+    agreement: Agreement
+    decisions: list[Decision]
+
+    def settled(self) -> list[Decision]:
+        """What all processes do. Costs one collective."""
+        return self.agreement.settle(self.decisions)
 
 
 @dataclass(slots=True)
@@ -69,30 +86,48 @@ class Decider:
         self._sites_are_alike = False
         self._tick = -1
         self._asked_for: Branch | None = None
+        self._read: tuple[list[Tensor], list[list[float]]] = [], []
 
     def verdicts(self, step: Step, branch: Branch, seen: Seen, lanes: int = 1) -> list[Verdict]:
-        """One verdict for each lane, at the site of `step`.
+        """One verdict for each lane, at the site of `step`; a vote is settled at once.
 
         Args:
             seen: what signals are measured on.
             lanes: how many there are in this call.
         """
+        deciding = self.deciding(step, branch, seen, lanes)
+        try:
+            vote = next(deciding)
+            while True:
+                vote = deciding.send(vote.settled())
+        except StopIteration as end:
+            found: list[Verdict] = end.value
+            return found
+
+    def deciding(
+        self, step: Step, branch: Branch, seen: Seen, lanes: int = 1
+    ) -> Generator[Vote, list[Decision], list[Verdict]]:
+        """As `verdicts`; yields a vote where processes decide together, and is sent what all of them do."""
         leads = self.leads(branch, step.tick, lanes)
         store = branch.store(step.site, lanes)
         forced = [self._forced(step, branch, store, lane) for lane in range(lanes)]
         if self.choices.each_branch:
-            return self._decide(step, seen, forced)
+            return (yield from self._decide(step, seen, forced))
         site = "" if self.lanes[0].scheduler.adaptive else step.site
         decided = self._decided.get(site)
         if decided is None:
             if leads:
-                decided = self._decided[site] = self._decide(step, seen, forced)
+                decided = self._decided[site] = yield from self._decide(step, seen, forced)
                 return decided
-            return [Verdict(Decision.COMPUTE, reason or FOLLOWER_FIRST) for reason in forced]
-        return [
-            verdict if reason is None or verdict.decision.computes else Verdict(Decision.COMPUTE, reason)
-            for verdict, reason in zip(decided, forced, strict=True)
-        ]
+            verdicts = [Verdict(Decision.COMPUTE, reason or FOLLOWER_FIRST) for reason in forced]
+        else:
+            verdicts = [
+                verdict if reason is None or verdict.decision.computes else Verdict(Decision.COMPUTE, reason)
+                for verdict, reason in zip(decided, forced, strict=True)
+            ]
+        if self._agreement is not None and self._agreement.always:
+            return (yield from _settled(self._agreement, verdicts))
+        return verdicts
 
     def site_verdicts(
         self, step: Step, branch: Branch, sites: Sequence[Site], seen: Seen
@@ -139,6 +174,7 @@ class Decider:
         self, branch: Branch, lane: int, step: Step, seen: list[Tensor], outputs: list[Tensor]
     ) -> None:
         """And its site has been computed."""
+        self._read = [], []
         if branch is self.leader:
             self.lanes[lane].refreshed[step.site] = step.tick
             self.lanes[lane].scheduler.computed(seen, outputs)
@@ -157,9 +193,21 @@ class Decider:
         """Whether the leading branch has been called in this tick already."""
         return self.leader is not None and self.leader.tick == tick
 
+    @property
+    def expected_error(self) -> float | None:
+        """Of the result, in the worst lane; None where the cache scheduler expects nothing."""
+        expected = [lane.scheduler.expected_error for lane in self.lanes]
+        return max((error for error in expected if error is not None), default=None)
+
+    def forget(self) -> None:
+        """Starts anew with the same leader: what was measured so far is dropped. Decisions of this tick stand."""
+        if self.leader is not None:
+            self._elect(self.leader, len(self.lanes))
+
     def clear(self) -> None:
         """Drops everything."""
         self.lanes, self._decided, self.leader, self._asked_for = [], {}, None, None
+        self._read = [], []
 
     def _elect(self, branch: Branch, lanes: int) -> None:
         choices = self.choices
@@ -180,7 +228,9 @@ class Decider:
         reason = self.choices.guards.forces_compute(step, History(last, refreshed))
         return CHANGED if reason is not None and last is None and branch.changed else reason
 
-    def _decide(self, step: Step, seen: Seen, forced: Sequence[str | None]) -> list[Verdict]:
+    def _decide(
+        self, step: Step, seen: Seen, forced: Sequence[str | None]
+    ) -> Generator[Vote, list[Decision], list[Verdict]]:
         """Asks the cache scheduler of every lane that no guard has decided."""
         signals = self._signals(seen, forced) if self.lanes[0].scheduler.adaptive else {}
         for signal in signals.values():
@@ -193,21 +243,11 @@ class Decider:
                 verdicts.append(self._checked(lane, step, signals.get(i)))
             else:
                 verdicts.append(Verdict(lane.scheduler.decide(step, None)))
-        return verdicts if self._agreement is None else self._settled(step, verdicts, self._agreement)
-
-    def _settled(self, step: Step, verdicts: list[Verdict], agreement: Agreement) -> list[Verdict]:
-        """What all processes do; nothing is asked where all decide the same anyhow."""
-        lane = self.lanes[0]
+        lane, agreement = self.lanes[0], self._agreement
         measured = lane.scheduler.adaptive or (lane.watch is not None and step.site == MODEL)
-        if not measured:
-            return verdicts
-        settled = agreement.settle([verdict.decision for verdict in verdicts])
-        return [
-            verdict
-            if verdict.decision is decision
-            else Verdict(decision, OUTVOTED if decision.computes else None)
-            for verdict, decision in zip(verdicts, settled, strict=True)
-        ]
+        if agreement is None or not (measured or agreement.always):
+            return verdicts  # nothing is asked where all processes decide the same anyhow
+        return (yield from _settled(agreement, verdicts))
 
     def _signals(self, seen: Seen, forced: Sequence[str | None]) -> dict[int, list[float]]:
         """The signals of the lanes that are not forced, where they have one; all are read from the device at once."""
@@ -219,7 +259,12 @@ class Decider:
                 measured[i] = signal
         if not measured:
             return {}
-        return dict(zip(measured, torch.stack(list(measured.values())).tolist(), strict=True))
+        tensors, (known, values) = list(measured.values()), self._read
+        if [*map(id, tensors)] != [*map(id, known)]:
+            values = torch.stack(tensors).tolist()
+            # An error that was measured at a computed tick is read once: the cache scheduler keeps it until the next one.
+            self._read = (tensors, values) if self.lanes[0].scheduler.compares else ([], [])
+        return dict(zip(measured, values, strict=True))
 
     def _checked(self, lane: Lane, step: Step, signal: list[float] | None) -> Verdict:
         """The cache scheduler's decision, unless its signal or the watch speaks against it."""
@@ -236,3 +281,14 @@ class Decider:
             return Verdict(Decision.COMPUTE, OFF_BOUND)
         ahead = step.tick - lane.refreshed.get(step.site, step.tick)
         return Verdict(Decision.PREDICT if lane.watch.trusts_prediction(ahead) else Decision.HOLD)
+
+
+def _settled(agreement: Agreement, verdicts: list[Verdict]) -> Generator[Vote, list[Decision], list[Verdict]]:
+    """What all processes do."""
+    settled = yield Vote(agreement, [verdict.decision for verdict in verdicts])
+    return [
+        verdict
+        if verdict.decision is decision
+        else Verdict(decision, OUTVOTED if decision.computes else None)
+        for verdict, decision in zip(verdicts, settled, strict=True)
+    ]

@@ -13,9 +13,10 @@ from diffcache.discovery.site_names import is_inside
 from diffcache.engine.branches import MAX_BRANCHES, Branch, Branches
 from diffcache.engine.choices import Choices
 from diffcache.engine.decider import Decider
-from diffcache.engine.execution import Execution, Invocation, Parts
+from diffcache.engine.execution import Carried, Computation, Execution, Invocation, Parts, carried_out
 from diffcache.engine.guidance_pass import Guidance
 from diffcache.engine.inner_sites import InnerSites
+from diffcache.engine.some_tokens import SomeTokens
 from diffcache.engine.whole_model import WholeModel
 from diffcache.hooks.class_swap import base_class
 from diffcache.host.call import Call
@@ -26,6 +27,7 @@ from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.reports.records import Done, RunRecord
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.steps import Decision, Verdict
+from diffcache.store.formats import Format
 from diffcache.store.rings import Setup
 
 GRADIENTS = "gradients enabled: run the loop under torch.no_grad()"
@@ -61,7 +63,9 @@ class Progress:
 
 def execution_for(parts: Parts) -> Execution:
     """What executes a method: on the whole denoiser, or at sites inside it."""
-    return InnerSites(parts) if is_inside(parts.choices.sites) else WholeModel(parts)
+    if is_inside(parts.choices.sites):
+        return InnerSites(parts)
+    return WholeModel(parts) if parts.choices.rows is None else SomeTokens(parts)
 
 
 class Engine:
@@ -108,29 +112,56 @@ class Engine:
         self._is_busy = False
 
     def call(self, asked: Invocation) -> Any:
-        """One denoiser call: which guidance pass is it, and can it be reused at all? Then site by site."""
+        """One denoiser call."""
         if (
             self._is_busy
         ):  # an OptimizedModule that fell back to its eager original: the outer call has decided
             return asked.forward(*asked.call.args, **asked.call.kwargs)
+        return carried_out(self.carry_out(asked), asked.forward)
+
+    def carry_out(self, asked: Invocation) -> Carried:
+        """One denoiser call: which guidance pass is it, and can it be reused at all? Then site by site.
+
+        It computes nothing itself but what cannot be shared with other runs (a branch's first call with sites inside).
+        """
         self._is_busy = True
         try:
             if self.guidance is not None and self.batched_guidance.found_in(
                 asked.call, self.progress.tick, asked.context
             ):
-                return self._one_by_one(asked)
-            return self._call(asked)
+                return (yield from self._one_by_one(asked))
+            return (yield from self._call(asked))
         finally:
             self._is_busy = False
 
     def close(self) -> None:
         """Drops every tensor. Explicit: a traceback that somebody keeps would keep this object alive."""
         self.execution.close()
+        expected = self.decider.expected_error
+        if expected is not None:
+            self.record.expected_error = max(expected, self.record.expected_error or 0.0)
         self.setup.format.memory.end_call()
         self.branches.clear()
         self.decider.clear()
         if self.guidance is not None:
             self.guidance.clear()
+
+    def forget(self) -> None:
+        """Drops what is stored, between two calls: the next one is computed."""
+        for branch in self.branches.known:
+            branch.empty()
+        self.decider.forget()
+        if self.guidance is not None:
+            self.guidance.clear()
+        self.account()
+
+    def recode(self, format: Format) -> None:
+        """Between two calls: what is stored, and what will be, is kept in another format."""
+        for branch in self.branches.known:
+            for store in branch.stores.values():
+                store.recode(format)
+        self.setup.format = format
+        self.account()
 
     def describe(self) -> dict[str, Any]:
         """How the run predicts, as a schedule writes it down."""
@@ -167,32 +198,32 @@ class Engine:
         if self.guidance is not None:
             yield from self.guidance.tensors()
 
-    def _call(self, asked: Invocation) -> Any:
+    def _call(self, asked: Invocation) -> Carried:
         call, tick, times = asked.call, self.progress.tick, self.progress.timetable
         self.branches.begin_tick(tick)
         step = times.steps[tick] if tick < len(times.steps) else times.step(tick)
         obstacle = self._obstacle(asked)
         if obstacle is not None:
-            output = asked.forward(*call.args, **call.kwargs)
+            output = yield Computation(call.args, call.kwargs)
             step = step._replace(branch=str(self.branches.calls))
             self.record.add(self.name, call.batch, [Done(step, [Verdict(Decision.COMPUTE, obstacle)])])
             return output
         branch, lanes = self._branch(asked), self._lane_count(asked) if self.choices.per_sample else 1
         step = step._replace(branch=branch.name)
         if self.guidance is None:
-            output = self.execution.run(asked, step, branch, lanes)
+            output = yield from self.execution.run(asked, step, branch, lanes)
         elif not self.decider.leads(branch, tick, lanes) and self.guidance.leads(tick):
             compute = partial(self.execution.run, asked, step, branch, lanes)
-            output = self.guidance.follow(step, branch, call, compute)
+            output = yield from self.guidance.follow(step, branch, call, compute)
         else:
-            output = self.execution.run(asked, step, branch, lanes)
+            output = yield from self.execution.run(asked, step, branch, lanes)
             self.guidance.lead(tick, branch, _lasting(output, asked))
         if self.setup.format.memory.on_host:
             self.setup.format.memory.end_call()
         self.account()
         return output
 
-    def _one_by_one(self, asked: Invocation) -> Any:
+    def _one_by_one(self, asked: Invocation) -> Carried:
         """Takes a batch of both guidance passes apart, so that one can be left out; the conditional one runs first."""
         call, outputs = asked.call, {}
         half = call.batch // 2
@@ -200,7 +231,7 @@ class Engine:
         for context, second in (("cond", not conditional_first), ("uncond", conditional_first)):
             args, kwargs = call.rows(list(range(half, call.batch) if second else range(half)))
             part = replace(asked, call=Call(call.signature, args, kwargs), context=context)
-            outputs[second] = _lasting(self._call(part), asked)
+            outputs[second] = _lasting((yield from self._call(part)), asked)
         return pytree.tree_map(
             lambda a, b: torch.cat([a, b]) if isinstance(a, Tensor) else a, outputs[False], outputs[True]
         )

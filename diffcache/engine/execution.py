@@ -1,6 +1,10 @@
-"""What executes a decision: the contract that the whole denoiser and the sites inside it share."""
+"""What executes a decision: the contract that the whole denoiser and the sites inside it share.
 
-from collections.abc import Callable, Iterator
+An execution is a generator. It yields what it needs (`Need`) and is sent the answer, so that several runs can be served by
+one forward: `carried_out` serves one run by itself, `diffcache.serving` serves many at once.
+"""
+
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -8,7 +12,8 @@ from torch import Tensor, nn
 
 from diffcache.engine.branches import Branch
 from diffcache.engine.choices import Choices
-from diffcache.engine.decider import Decider
+from diffcache.engine.decider import Decider, Vote
+from diffcache.hooks.watcher import Watcher, watched
 from diffcache.host.call import Call
 from diffcache.reports.records import RunRecord
 from diffcache.schedulers.steps import Step
@@ -48,11 +53,66 @@ class Parts:
     record: RunRecord
 
 
+UnitCall = Generator[None, Any, Any]
+"""The call of a unit as one run sees it: yields if the unit is to be computed, and is sent what it returned."""
+
+
+class SiteWatcher(Watcher, Protocol):
+    """Watches units for one run, alone or beside others whose rows are in the same forward."""
+
+    def unit_call(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> UnitCall:
+        """The call of a unit; it returns what the unit gives, computed or not."""
+
+    def stray(self) -> None:
+        """What this forward returns is worth nothing: the run computes the call again by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Computation:
+    """A call of the denoiser that has to be computed.
+
+    Attributes:
+        args, kwargs: what it is called with: all rows of a run's call, or some of them.
+        watcher: sees the calls of units inside; None where nobody looks.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    watcher: SiteWatcher | None = None
+
+    def computed(self, forward: Callable[..., Any]) -> Any:
+        """What the denoiser returns, computed alone."""
+        if self.watcher is None:
+            return forward(*self.args, **self.kwargs)
+        with watched(self.watcher):
+            return forward(*self.args, **self.kwargs)
+
+
+Need = Computation | Vote
+"""A call to compute, or a vote to settle among processes."""
+
+Carried = Generator[Need, Any, Any]
+"""A denoiser call as it is carried out: yields what it needs, is sent the answers, returns the denoiser's output."""
+
+
+def carried_out(call: Carried, forward: Callable[..., Any]) -> Any:
+    """The output of a call of one run, whose needs are met one by one."""
+    try:
+        need = next(call)
+        while True:
+            answer = need.settled() if isinstance(need, Vote) else need.computed(forward)
+            need = call.send(answer)
+    except StopIteration as end:
+        return end.value
+    finally:
+        call.close()  # after an error: a traceback that somebody keeps would keep the call open
+
+
 class Execution(Protocol):
     """Executes the decider's verdicts on the calls of one denoiser in one run."""
 
-    def run(self, asked: Invocation, step: Step, branch: Branch, lanes: int) -> Any:
-        """One denoiser call of a branch: what the denoiser returns, computed or predicted.
+    def run(self, asked: Invocation, step: Step, branch: Branch, lanes: int) -> Carried:
+        """One denoiser call of a branch; it returns what the denoiser returns, computed or predicted.
 
         Args:
             step: of the whole denoiser.

@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from diffcache.config import GUIDANCE, GuidanceRule
 from diffcache.engine.branches import Branch
+from diffcache.engine.execution import Carried
 from diffcache.host.call import Call
 from diffcache.reports.records import Done, RunRecord
 from diffcache.schedulers.guards import NOTHING_STORED, Guards, History
@@ -54,7 +55,7 @@ class Guidance:
         """The leading pass, the conditional one, has given its output at this tick."""
         self._led = tick, branch, output
 
-    def follow(self, step: Step, branch: Branch, call: Call, compute: Callable[[], Any]) -> Any:
+    def follow(self, step: Step, branch: Branch, call: Call, compute: Callable[[], Carried]) -> Carried:
         """Another pass: its own output, or what it is expected to be."""
         assert self._led is not None
         _, leader, led = self._led
@@ -62,7 +63,7 @@ class Guidance:
         verdict = self._verdict(step, leader, branch)
         self._led = None
         if verdict.decision.computes:
-            output = compute()
+            output = yield from compute()
             own, others = _tensors(output), _tensors(led)
             if [tensor.shape for tensor in own] == [tensor.shape for tensor in others]:
                 tensors = [a.float() - b.float() for a, b in zip(own, others, strict=True)]

@@ -1,6 +1,6 @@
 """Sites inside a denoiser: its forward runs, and the units that a site spans are computed and stored, or skipped."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from diffcache.discovery.cuts import Cuts
 from diffcache.discovery.sites import Site
 from diffcache.engine.branches import Branch
-from diffcache.engine.execution import Invocation, Parts
+from diffcache.engine.execution import Carried, Computation, Invocation, Parts, UnitCall
 from diffcache.engine.first_pass import compute_first_pass, store_site
+from diffcache.engine.learned import form_of, recall, remember
 from diffcache.engine.observers import NOBODY
-from diffcache.hooks.watcher import watched
 from diffcache.host.call import Call
 from diffcache.reports.records import Done
 from diffcache.schedulers.steps import Decision, Step, Verdict
@@ -46,22 +46,35 @@ class InnerSites:
         """Keeps nothing outside stores."""
         return iter(())
 
-    def run(self, asked: Invocation, step: Step, branch: Branch, lanes: int) -> Any:
+    def run(self, asked: Invocation, step: Step, branch: Branch, lanes: int) -> Carried:
         """One denoiser call: decides at each site that the forward reaches."""
-        if branch.cuts is None:
-            output, done = compute_first_pass(self.parts, asked, step, branch)
+        is_first = branch.cuts is None
+        if branch.cuts is None and not self._recalls(asked, branch):
+            output, done = self._learn(asked, step, branch)
         else:
-            this = _Pass(self, asked.call, step, branch, branch.cuts)
-            with watched(this):
-                output = asked.forward(*asked.call.args, **asked.call.kwargs)
+            assert branch.cuts is not None
+            this = _Pass(self, asked.call, step, branch, branch.cuts, is_first=is_first)
+            output = yield Computation(asked.call.args, asked.call.kwargs, watcher=this)
             done = [Done(visit.step, visit.verdicts, visit.site.share) for visit in this.reached]
-            if this.strayed or (this.here is not None and this.here.skips):
+            if this.went_astray:
                 branch.empty()
-                output, done = compute_first_pass(self.parts, asked, step, branch)
+                output, done = self._learn(asked, step, branch)
                 done = [each._replace(verdicts=[Verdict(Decision.COMPUTE, STRAYED)]) for each in done]
         branch.changed = False
         self.write_down(asked.call, step, branch, done)
         return output
+
+    def _recalls(self, asked: Invocation, branch: Branch) -> bool:
+        """Whether an earlier call of this form has taught where the denoiser can be cut. Observers see every first call."""
+        unobserved = self.decider.observer is NOBODY
+        return unobserved and recall(asked, form_of(asked, self.parts.choices, branch), branch)
+
+    def _learn(self, asked: Invocation, step: Step, branch: Branch) -> tuple[Any, list[Done]]:
+        """Traces a call to find the sites, and keeps what it teaches with the denoiser."""
+        form = form_of(asked, self.parts.choices, branch)
+        output, done = compute_first_pass(self.parts, asked, step, branch)
+        remember(asked, form, branch)
+        return output, done
 
     def write_down(self, call: Call, step: Step, branch: Branch, done: list[Done]) -> None:
         """Records what was done at the sites, and that what lies beside them was computed."""
@@ -84,7 +97,11 @@ class _Visit:
 
 
 class _Pass:
-    """One forward after the first: its sites are known, and its units are told by path and number of calls.
+    """One forward whose sites are known. Its units are told by path and number of calls.
+
+    Args:
+        is_first: it is its branch's first one, and the sites are known from another branch or run. All is computed, and
+            all units are watched, to see that it goes the way that it went then.
 
     Attributes:
         watches: the units whose calls it has to see, by identity.
@@ -94,13 +111,15 @@ class _Pass:
         strayed: a span was skipped whose units this forward calls differently: what it returned is worth nothing.
     """
 
-    def __init__(self, owner: InnerSites, call: Call, step: Step, branch: Branch, cuts: Cuts) -> None:
+    def __init__(
+        self, owner: InnerSites, call: Call, step: Step, branch: Branch, cuts: Cuts, *, is_first: bool
+    ) -> None:
         self.owner = owner
         self.decider = owner.decider
         self.step = step
         self.branch = branch
         self.cuts = cuts
-        self.watches = cuts.paths
+        self.watches: Mapping[int, str] = cuts.looked_at if is_first else cuts.paths
         self.reached: list[_Visit] = []
         self.here: _Visit | None = None
         self._tap, self._tapped = owner.parts.choices.tap, cuts.tap
@@ -112,19 +131,38 @@ class _Pass:
         self._visits: dict[str, _Visit] = {}
         self._straight: dict[str, _Visit] = {}
         self._counts: dict[str, int] = {}
+        self._called: list[str] | None = [] if is_first else None
         self._first: Arguments
         self._given: Tensors
         self._bases: Tensors
 
+    @property
+    def went_astray(self) -> bool:
+        """The forward is over, and did not call its units as it did when the sites were found."""
+        if self._called is not None:
+            return tuple(self._called) != self.cuts.calls
+        return self.strayed or (self.here is not None and self.here.skips)
+
     def unit(self, module: nn.Module, forward: Forward, args: Any, kwargs: dict[str, Any]) -> Any:
         """A unit is called: runs it, or stands in for it."""
+        call = self.unit_call(module, args, kwargs)
+        try:
+            next(call)
+            call.send(forward(*args, **kwargs))
+        except StopIteration as end:
+            return end.value
+
+    def unit_call(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> UnitCall:
+        """A unit's call, which several runs may share: yields if it is to be computed, and returns what it gives."""
         path = self.watches[id(module)]
         nth = self._counts.get(path, 0)
         self._counts[path] = nth + 1
         name = path if nth == 0 else f"{path}#{nth}"  # as discovery named this call
+        if self._called is not None:
+            self._called.append(name)
         here = self._straight.get(name)
         if here is not None and self.here is None:
-            return self._unit_of_its_own(here, module, forward, args, kwargs)
+            return (yield from self._unit_of_its_own(here, module, args, kwargs))
         tap = self._tap if name == self._tapped else None
         if tap is not None and tap.is_ahead:
             self._see(tap.ahead(module, args, kwargs))
@@ -132,11 +170,11 @@ class _Pass:
             self._begin(name, module, args, kwargs)
         here = self.here
         if here is None or self.strayed:
-            output = forward(*args, **kwargs)
+            output = yield
         elif here.skips:
-            output = self._skipped(here, name, module, forward, args, kwargs)
+            output = yield from self._skipped(here, name, module, args, kwargs)
         else:
-            output = forward(*args, **kwargs)
+            output = yield
             if name == here.last:
                 self.here = None
                 self._computed(here, self._first, output)
@@ -149,8 +187,8 @@ class _Pass:
         self.seen = [tensor.clone() for tensor in seen] if self._reuses_memory else seen
 
     def _unit_of_its_own(
-        self, here: _Visit, module: nn.Module, forward: Forward, args: Any, kwargs: dict[str, Any]
-    ) -> Any:
+        self, here: _Visit, module: nn.Module, args: Any, kwargs: dict[str, Any]
+    ) -> UnitCall:
         """A site of one unit, which nobody observes: `unit` without what other sites need."""
         self.reached.append(here)
         layout = here.store.layout
@@ -160,14 +198,14 @@ class _Pass:
             value = here.store.value(here.verdicts[0].decision, here.step, 0, given)
             return layout.join(value, given)
         self._given, self._bases = given, _copied_bases(layout, given) if self._reuses_memory else given
-        output = forward(*args, **kwargs)
+        output = yield
         self._computed(here, (module, args, kwargs), output)
         return output
 
     def _begin(self, name: str, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
         """The site that begins with this unit is reached."""
         if self.here is not None and self.here.skips:
-            self._stray()
+            self.stray()
         if not self._visits:
             self._visits = self._decide()
         self.here = here = self._visits[name]
@@ -197,26 +235,27 @@ class _Pass:
                 self._straight[name] = visit
         if self.seen:
             self.decider.arrived(branch, 0, self.seen)
-        if not skips_any:
+        if not skips_any and self._called is None:
             self.watches = self.cuts.edges  # nothing is skipped: what lies between need not be seen
         return visits
 
-    def _stray(self) -> None:
+    def stray(self) -> None:
+        """What the forward returns is worth nothing: the call is computed again, as the branch's first."""
         self.strayed, self._straight = True, {}
 
     def _skipped(
-        self, here: _Visit, name: str, module: nn.Module, forward: Forward, args: Any, kwargs: dict[str, Any]
-    ) -> Any:
+        self, here: _Visit, name: str, module: nn.Module, args: Any, kwargs: dict[str, Any]
+    ) -> UnitCall:
         """What stands for a unit in a site that is reused."""
         if name != here.site.units[here.seen]:
-            self._stray()
-            return forward(*args, **kwargs)
+            self.stray()
+            return (yield)
         here.seen += 1
         ends = here.seen == len(here.site.units)
         if ends:
             self.here = None
         if self.decider.observer.shadow:
-            truth = forward(*args, **kwargs)
+            truth = yield
             return self._shadow(here, truth) if ends else truth
         if ends:
             return self._reused(here)

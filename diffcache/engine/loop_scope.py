@@ -61,7 +61,7 @@ class LoopScope(Scope):
         Raises:
             ValueError: `i` is not a step of this loop, or the loop's `with` block is over.
         """
-        i = self._checked(i)
+        i = self.checked(i)
         bring_to_front(self)
         run = self.run
         again = run is not None and run.tick == i
@@ -73,7 +73,12 @@ class LoopScope(Scope):
             run.progress.lost = again and self.num_steps > 1
         run.begin_tick(i)
 
-    def _checked(self, i: Any) -> int:
+    def checked(self, i: Any) -> int:
+        """A step of this loop as a number.
+
+        Raises:
+            ValueError: it is none, or the loop is over.
+        """
         if self._closed:
             raise DiffcacheError(
                 f"begin_step({i}): this denoising_run is over: call it inside the with block."

@@ -12,12 +12,12 @@ from diffcache.engine.branches import FORGET_AFTER
 from diffcache.engine.choices import choices_of
 from diffcache.engine.engine import Engine, Progress
 from diffcache.host.call import Call, Signature, signature_of
-from diffcache.host.compiled import holds_compiled, uncompiled
+from diffcache.host.compiled import uncompiled
 from diffcache.host.components import is_control_network
 from diffcache.host.identity import model_of
+from diffcache.host.network_facts import NetworkFacts, facts_of_network
 from diffcache.host.parallel import agreement_of
 from diffcache.host.rows import counts_rows
-from diffcache.host.weight_formats import quantization_of
 from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.reports.records import RunRecord
 
@@ -35,14 +35,14 @@ class Served:
         name: in the report.
         experts: how many denoisers of its class the target has.
         signature: of its forward.
-        holds_compiled: the denoiser or a module inside it is compiled.
+        facts: of its modules and parameters.
     """
 
     module: nn.Module
     name: str
     experts: int
     signature: Signature
-    holds_compiled: bool
+    facts: NetworkFacts
 
 
 def served_by_identity(denoisers: Mapping[str, nn.Module]) -> dict[int, Served]:
@@ -52,7 +52,7 @@ def served_by_identity(denoisers: Mapping[str, nn.Module]) -> dict[int, Served]:
     served = {}
     for name, module in plain.items():
         kind = experts[type(module).__name__]
-        one = Served(module, name, kind, signature_of(module), holds_compiled(module))
+        one = Served(module, name, kind, signature_of(module), facts_of_network(module))
         served[id(module)] = served[id(denoisers[name])] = one
     return served
 
@@ -101,7 +101,7 @@ class Run:
         remark = config.remark(facts)
         engine = self._make_engine(choices_of(config, facts), self.record, self.progress, agreement)
         record, name = self.record, served.name
-        record.parameters[name] = sum(p.numel() for p in served.module.parameters())
+        record.parameters[name] = served.facts.parameters
         record.models[name] = replace(model_of(served.module), latents=facts.latents)
         if facts.quantization is not None:
             record.quantization[name] = facts.quantization
@@ -155,7 +155,7 @@ class Run:
             blocks=block_counts(module),
             latents=tuple(tuple(x.shape[1:] if call.batched else x.shape) for x in call.latents),
             device=call.latents[0].device if call.latents else CPU,
-            quantization=quantization_of(module),
+            quantization=served.facts.quantization,
             evolves=not is_control_network(module),
             separable=not counts_rows(module),
         )

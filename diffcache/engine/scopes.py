@@ -13,7 +13,7 @@ from torch import nn
 from diffcache.config import CacheConfig
 from diffcache.engine.engine import Engine
 from diffcache.engine.execution import Invocation
-from diffcache.engine.runs import MakeEngine, Run, served_by_identity
+from diffcache.engine.runs import MakeEngine, Run, Served, served_by_identity
 from diffcache.host.call import Call
 from diffcache.host.compiled import uncompiled
 from diffcache.host.components import guidance_of
@@ -121,13 +121,19 @@ class Scope:
         """
         served = self.served.get(id(module)) or self.served[id(uncompiled(module))]
         call = Call(served.signature, args, kwargs)
+        engine = self.engine_for(served, call)
+        if engine is None:
+            return forward(*args, **kwargs)
+        compiled = served.facts.holds_compiled or module is not served.module
+        return engine.call(Invocation(served.module, forward, call, self.context, compiled))
+
+    def engine_for(self, served: Served, call: Call) -> Engine | None:
+        """The engine of the run that a call belongs to; None where nothing is cached."""
         run = self.run_of(call)
         if run is None or self.config is None:
-            return forward(*args, **kwargs)
-        engine = run.engines.get(id(served.module)) or run.engine(served, self.config, call)
+            return None
         run.progress.called = True
-        compiled = served.holds_compiled or module is not served.module
-        return engine.call(Invocation(served.module, forward, call, self.context, compiled))
+        return run.engines.get(id(served.module)) or run.engine(served, self.config, call)
 
     def run_of(self, call: Call) -> Run | None:
         """The run that a call belongs to, which may begin here; None where nothing says where the loop stands."""

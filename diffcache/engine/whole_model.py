@@ -1,6 +1,6 @@
 """The site that is the whole denoiser: a call is computed and stored, or predicted without calling it at all."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from diffcache.engine.branches import Branch
 from diffcache.engine.comparison import Comparison
-from diffcache.engine.execution import Invocation, Parts
+from diffcache.engine.execution import Carried, Computation, Invocation, Need, Parts
 from diffcache.host.call import Call
 from diffcache.host.rows import joined, lane_of, outputs_of, rows_of
 from diffcache.prediction.hindsight import ReusedTick
@@ -21,14 +21,19 @@ OPAQUE = "the denoiser's output is of a kind that cannot be taken apart: return 
 
 
 @dataclass(slots=True)
-class _Here:
-    """One call of the denoiser, where it stands, and where its branch keeps what it computed."""
+class Here:
+    """One call of the denoiser, where it stands, and where its branch keeps what it computed.
+
+    `verdict` and `work` are set where a computed call computes some tokens, or why it could not.
+    """
 
     call: Call
     step: Step
     branch: Branch
     store: Store
     lanes: int
+    verdict: Verdict | None = None
+    work: float = 1.0
 
     def tensors(self, lane: int) -> Tensors:
         """The arguments that belong to a lane."""
@@ -58,30 +63,41 @@ class WholeModel:
         """What was measured and has not been read yet."""
         return (errors for *_, errors in self.comparison.errors)
 
-    def run(self, asked: Invocation, step: Step, branch: Branch, lanes: int) -> Any:
+    def run(self, asked: Invocation, step: Step, branch: Branch, lanes: int) -> Carried:
         """One denoiser call."""
         store = branch.store(MODEL, lanes)
-        here = _Here(asked.call, step, branch, store, lanes)
-        verdicts = self.decider.verdicts(
+        here = Here(asked.call, step, branch, store, lanes)
+        verdicts = yield from self.decider.deciding(
             step, branch, lambda lane: store.learned.latents(here.tensors(lane)), lanes
         )
         if all(verdict.decision is Decision.COMPUTE for verdict in verdicts):
-            output, obstacle = self._compute(asked, here)
+            output, obstacle = yield from self._compute(asked, here)
             if obstacle is not None:
                 verdicts = [Verdict(verdict.decision, obstacle) for verdict in verdicts]
+            elif here.verdict is not None:
+                verdicts = [here.verdict]
         else:
-            output = self._reuse(asked, here, verdicts)
+            output = yield from self._reuse(here, verdicts)
             if self.decider.observer.shadow:
-                output = self._shadow(asked, here, output)
-        self.record.add(self.name, asked.call.batch, [Done(step, verdicts)])
+                output = yield from self._shadow(here, output)
+        self.record.add(self.name, asked.call.batch, [Done(step, verdicts, work=here.work)])
         return output
 
-    def _compute(self, asked: Invocation, here: _Here) -> tuple[Any, str | None]:
+    def forwarded(self, asked: Invocation, here: Here) -> Carried:
+        """What the denoiser returns where it is called."""
+        return (yield Computation(here.call.args, here.call.kwargs))
+
+    def predicted(self, here: Here, lane: int, decision: Decision) -> list[Tensor]:
+        """The outputs of a reused lane."""
+        tensors = here.call.tensors if here.lanes == 1 else here.tensors(lane)
+        return here.store.value(decision, here.step, lane, tensors)
+
+    def _compute(self, asked: Invocation, here: Here) -> Generator[Need, Any, tuple[Any, str | None]]:
         """What the denoiser returns, and why it can never be reused, if so."""
         call, branch, store = here.call, here.branch, here.store
         before = call.state()
         self.decider.observer.computing(self.name, here.step)
-        output = asked.forward(*call.args, **call.kwargs)
+        output = yield from self.forwarded(asked, here)
         layout = store.learn(call, output, basis=self.basis)
         written = call.state() != before  # a K/V cache, a list of outputs: skipping would skip the write
         if written or not layout.complete:
@@ -92,7 +108,7 @@ class WholeModel:
         kept = [self._keep(here, lane, outputs_of(outputs, lane, here.lanes)) for lane in range(here.lanes)]
         return layout.join(joined(kept), call.tensors) if corrects else output, None
 
-    def _reuse(self, asked: Invocation, here: _Here, verdicts: list[Verdict]) -> Any:
+    def _reuse(self, here: Here, verdicts: list[Verdict]) -> Carried:
         """Predicts the lanes that are reused; the others are computed as one smaller batch."""
         call, layout = here.call, here.store.learned
         if here.lanes == 1:
@@ -101,7 +117,7 @@ class WholeModel:
         computed: list[Tensor] = []
         if computing:
             args, kwargs = call.rows(rows_of(computing, here.lanes, call.batch))
-            computed = layout.split(asked.forward(*args, **kwargs))
+            computed = layout.split((yield Computation(args, kwargs)))
         parts = []
         for lane, verdict in enumerate(verdicts):
             if verdict.decision.computes:
@@ -111,13 +127,13 @@ class WholeModel:
                 parts.append(self._predict(here, lane, verdict.decision))
         return layout.join(joined(parts), call.tensors)
 
-    def _predict(self, here: _Here, lane: int, decision: Decision) -> list[Tensor]:
+    def _predict(self, here: Here, lane: int, decision: Decision) -> list[Tensor]:
         """The outputs of a reused lane; notes what the next computed tick is to correct."""
         store, step = here.store, here.step
         tensors = here.call.tensors if here.lanes == 1 else here.tensors(lane)
         if self.decider.lanes[lane].scheduler.looks_on:
             self.decider.arrived(here.branch, lane, store.learned.latents(tensors))
-        outputs = store.value(decision, step, lane, tensors)
+        outputs = self.predicted(here, lane, decision)
         corrects_later = (
             store.setup.hindsight and not self.decider.observer.shadow
         )  # which may go on with the truth
@@ -125,17 +141,17 @@ class WholeModel:
             store.reused[lane].append(ReusedTick(step.moment, store.setup.serving[decision]))
         return outputs
 
-    def _shadow(self, asked: Invocation, here: _Here, predicted: Any) -> Any:
+    def _shadow(self, here: Here, predicted: Any) -> Carried:
         """Computes what has been predicted, for an observer to compare, and goes on with what it says."""
         observer, layout, call = self.decider.observer, here.store.learned, here.call
         observer.computing(self.name, here.step)
-        outputs = layout.split(asked.forward(*call.args, **call.kwargs))
+        outputs = layout.split((yield Computation(call.args, call.kwargs)))
         features = layout.features(call.tensors, outputs, here.store.parametrisation(here.step.tick))
         goes_on = observer.predicted(self.name, here.step, layout.split(predicted), outputs, features)
         observer.computed(self.name, here.step, features, outputs)
         return layout.join(goes_on, call.tensors)
 
-    def _keep(self, here: _Here, lane: int, outputs: list[Tensor]) -> list[Tensor]:
+    def _keep(self, here: Here, lane: int, outputs: list[Tensor]) -> list[Tensor]:
         """Stores what a lane computed, and tells the decider. Returns it with what corrects the ticks before it."""
         decider, step, store = self.decider, here.step, here.store
         tensors = here.tensors(lane)

@@ -8,6 +8,7 @@ from torch import nn
 
 from diffcache.host.compiled import uncompiled
 from diffcache.host.conventions import FOREIGN_HOOKS, TIMES
+from diffcache.host.structure import modules_inside
 from diffcache.schedulers.errors import TargetError
 
 
@@ -84,7 +85,7 @@ def refuse_foreign_cache(module: nn.Module) -> None:
     """Raises TargetError where Diffusers' own caching or cache-dit is active on a denoiser."""
     name = type(module).__name__
     plain = uncompiled(module)
-    if getattr(plain, "is_cache_enabled", False) or any(_has_foreign_hook(part) for part in plain.modules()):
+    if getattr(plain, "is_cache_enabled", False) or any(map(_has_foreign_hook, modules_inside(plain))):
         raise TargetError(f"{name} already has a Diffusers cache: call its disable_cache() first.")
     if getattr(plain, "_is_cached", False):
         raise TargetError(f"{name} is cached by cache-dit: call cache_dit.disable_cache(pipe) first.")

@@ -32,7 +32,13 @@ class Agreement:
 
     Args:
         dimensions: the dimensions of device meshes along which these processes lie; at least one.
+
+    Attributes:
+        always: every decision is settled, static ones and those of all guidance passes, too: a bound on memory may make one
+            process compute.
     """
+
+    always = False
 
     def __init__(self, dimensions: Sequence[Dimension]) -> None:
         groups = [mesh.get_group(dimension) for mesh, dimension in dimensions]

@@ -15,6 +15,7 @@ from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.guards import Guards
 from diffcache.store.formats import Format
 from diffcache.store.streams import Basis
+from diffcache.tokens.row_rule import RowRule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +92,12 @@ class DerivedConfig(CacheConfig):
 
     def predictor_for(self, run: RunFacts) -> Predictor:
         return self.base.predictor_for(run)
+
+    def token_rows(self, run: RunFacts) -> RowRule | None:
+        return self.base.token_rows(run)
+
+    def for_call(self, call: Mapping[str, Any]) -> CacheConfig:
+        return replace(self, base=self.base.for_call(call))
 
     def corrector(self, run: RunFacts) -> Corrector | None:
         return self.base.corrector(run)

@@ -101,7 +101,7 @@ def rings_of(store: Store, denoiser: str, site: str, branch: str) -> list[HeldRi
             branch,
             tuple(
                 (tuple(values_of(kept).shape), *kind)
-                for kept, kind in zip(ring[0].tensors, store.learned.kinds(), strict=True)
+                for kept, kind in zip(ring[0].tensors, store.kinds(), strict=True)
             ),
             store.setup.depth,
             len(ring),

@@ -45,8 +45,9 @@ class MemoryBound:
         parts = [*denoisers_of(pipeline, self.components).values(), getattr(pipeline, "scheduler", None)]
         form = tuple(map(id, parts)), _form(call)
         if self._last is None or self._last[0] != form:
-            plan = plan_of(pipeline, self.config, call, components=self.components)
-            self._last = form, _config_within(self.config, plan, self.max_cache_bytes)
+            config = self.config.for_call(call)
+            plan = plan_of(pipeline, config, call, components=self.components)
+            self._last = form, _config_within(config, plan, self.max_cache_bytes)
         return self._last[1]
 
 
@@ -104,10 +105,11 @@ def _candidates(config: CacheConfig, plan: Plan, bound: int) -> Iterator[tuple[C
 
 
 def _sizes(plan: Plan, storage: str | None) -> dict[SiteKey, int]:
-    """Bytes that each site would hold in a format."""
-    sizes = {(site.denoiser, site.name): 0 for site in plan.sites}
+    """Bytes that each site would hold in a format; keys and values of tokens belong to none."""
+    sizes = {(site.denoiser, site.name): 0 for site in plan.sites if site.kind != "tokens"}
     for held in plan.footprint.features:
-        sizes[held.denoiser, held.site] += held.bytes_in(storage)
+        if (held.denoiser, held.site) in sizes:
+            sizes[held.denoiser, held.site] += held.bytes_in(storage)
     return sizes
 
 

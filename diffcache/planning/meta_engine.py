@@ -18,11 +18,12 @@ from diffcache.engine.choices import Choices
 from diffcache.engine.comparison import Comparison
 from diffcache.engine.decider import Lane
 from diffcache.engine.engine import Engine, Progress
-from diffcache.engine.execution import Execution, Invocation, Parts
+from diffcache.engine.execution import Carried, Execution, Invocation, Parts, carried_out
 from diffcache.engine.first_pass import store_site
 from diffcache.engine.inner_sites import InnerSites
 from diffcache.engine.watch import COMPARED
 from diffcache.engine.whole_model import WholeModel
+from diffcache.planning.meta_tokens import DrySomeTokens
 from diffcache.planning.recorded_calls import RecordedCalls
 from diffcache.reports.records import Done, RunRecord
 from diffcache.schedulers.base import CacheScheduler
@@ -30,6 +31,7 @@ from diffcache.schedulers.steps import Decision, Step
 from diffcache.store.formats import Format
 from diffcache.store.rings import Store, Tensors
 from diffcache.store.streams import Layout
+from diffcache.tokens.learning import TokenPlan
 
 
 class MetaEngine(Engine):
@@ -45,6 +47,7 @@ class MetaEngine(Engine):
         names: of its guidance passes, in order.
         sites: sites inside that are cached.
         is_adaptive: decisions depend on content.
+        tokens: how some tokens are computed, where that is asked for and possible.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class MetaEngine(Engine):
         self.is_doubled = self.is_adaptive = False
         self.names: list[str] = []
         self.sites: tuple[Site, ...] = ()
+        self.tokens: TokenPlan | None = None
 
         def scheduler() -> CacheScheduler:
             made = choices.scheduler()
@@ -66,8 +70,11 @@ class MetaEngine(Engine):
             return _Computing(made, note) if made.adaptive else made
 
         def execution(parts: Parts) -> Execution:
-            inside = is_inside(parts.choices.sites)
-            return _DryInnerSites(parts, recorded, note) if inside else _DryWholeModel(parts, recorded)
+            if is_inside(parts.choices.sites):
+                return _DryInnerSites(parts, recorded, note)
+            if parts.choices.rows is not None:
+                return DrySomeTokens(parts, _DryComparison(), recorded, self.plan_tokens)
+            return _DryWholeModel(parts, recorded)
 
         dry = replace(choices, scheduler=scheduler, watch=None, format=Format())
         super().__init__(dry, record, progress, execution=execution)
@@ -76,6 +83,10 @@ class MetaEngine(Engine):
         if self.branches.tick < 0 and asked.call.batched and asked.call.batch % 2 == 0:
             self.is_doubled = torch.equal(*asked.call.latents[0].chunk(2))
         return super().call(asked)
+
+    def plan_tokens(self, plan: TokenPlan) -> None:
+        """It is known how some tokens are computed."""
+        self.tokens = plan
 
     def account(self) -> None:
         super().account()
@@ -133,10 +144,11 @@ class _DryWholeModel:
         self._recorded = recorded
         self.tensors, self.close = self._whole.tensors, self._whole.close
 
-    def run(self, asked: Invocation, step: Step, branch: Branch, lanes: int) -> Any:
+    def run(self, asked: Invocation, step: Step, branch: Branch, lanes: int) -> Carried:
+        yield from ()  # it needs nothing
         found = self._recorded.whole(self._whole.name, asked)
         again = replace(asked, forward=found.again, call=found.call)
-        self._whole.run(again, step, branch, lanes)
+        carried_out(self._whole.run(again, step, branch, lanes), found.again)
         return found.blank()
 
 
@@ -151,7 +163,8 @@ class _DryInnerSites:
         self._note = note
         self.tensors, self.close = self._sites.tensors, self._sites.close
 
-    def run(self, asked: Invocation, step: Step, branch: Branch, lanes: int) -> Any:
+    def run(self, asked: Invocation, step: Step, branch: Branch, lanes: int) -> Carried:
+        yield from ()  # it needs nothing
         sites, decider = self._sites, self._decider
         found = self._recorded.inside(self._parts, branch, asked)
         assert found.cuts is not None

@@ -168,9 +168,13 @@ def _sites(engine: MetaEngine, shown: DryRun, cache_dtype: str | None) -> list[P
         if held.denoiser == engine.name:
             sizes[held.site] = sizes.get(held.site, 0) + held.bytes_in(cache_dtype)
     known = engine.sites or (Site(MODEL, MODEL, (), (), 0, 1.0),)
-    return [
-        PlannedSite(engine.name, site.name, site.kind, site.share, sizes.get(site.name, 0)) for site in known
+    found = [
+        PlannedSite(engine.name, site.name, site.kind, site.share, sizes.pop(site.name, 0)) for site in known
     ]
+    if engine.tokens is not None:  # whatever else is held: keys and values, and the last block's output
+        name = f"{engine.tokens.first}..{engine.tokens.last}"
+        found.append(PlannedSite(engine.name, name, "tokens", engine.tokens.share, sum(sizes.values())))
+    return found
 
 
 def _passes(engine: MetaEngine, shown: DryRun) -> str:

@@ -52,6 +52,16 @@ class RecordedCall:
         devices = iter(self.devices)
         return pytree.tree_map_only(Tensor, lambda t: torch.zeros_like(t, device=next(devices)), self.output)
 
+    def moved(self) -> Any:
+        """Noise, with which the loop goes on where it matters which latents change."""
+        devices = iter(self.devices)
+
+        def noise(tensor: Tensor) -> Tensor:
+            like = torch.randn_like if tensor.is_floating_point() else torch.zeros_like
+            return like(tensor, device=next(devices))
+
+        return pytree.tree_map_only(Tensor, noise, self.output)
+
 
 class RecordedCalls:
     """The real calls of one dry run: one for each form of call, and inside a denoiser for each guidance pass too."""

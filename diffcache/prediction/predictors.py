@@ -10,7 +10,7 @@ import numpy as np
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.moments import Axis, Moment, positions
 from diffcache.schedulers.steps import Decision
-from diffcache.trajectory.gaussian import conditional_weights
+from diffcache.trajectory.gaussian import BETWEEN, conditional_weights
 from diffcache.trajectory.kernel import Array
 from diffcache.trajectory.result_error import WINDOW
 
@@ -155,7 +155,7 @@ class Conditional(Predictor):
 
     @property
     def curve(self) -> "Predictor":
-        return Conditional(self.covariance, self.noise, self.depth + 1)
+        return Conditional(self.covariance, BETWEEN, self.depth + 1)
 
     def describe(self) -> dict[str, Any]:
         covariance = self.covariance.tolist()
@@ -167,6 +167,18 @@ class Conditional(Predictor):
             return [1.0] + [0.0] * (len(past) - 1)
         weights = conditional_weights(self.covariance, known, [target.tick], self.noise)
         return [float(weight) for weight in weights[:, 0]]
+
+    def expected_error(self, past: Sequence[int], target: int) -> float:
+        """Root mean square error of a prediction, as a fraction of the output's.
+
+        Args:
+            past: ticks of the features, newest first.
+            target: the tick to predict.
+        """
+        weights = conditional_weights(self.covariance, past, [target], self.noise)[:, 0]
+        ticks, signed = [*past, target], np.append(weights, -1.0)
+        variance = signed @ self.covariance[np.ix_(ticks, ticks)] @ signed
+        return math.sqrt(max(variance, 0.0) / self.covariance[target, target])
 
 
 class Lerp(Predictor):

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from diffcache.config import CacheConfig
 from diffcache.method_config import register_all_in
-from diffcache.recipes.curvature import CurvatureConfig
+from diffcache.recipes.trajectory import TrajectoryConfig
 
 register_all_in(__package__, Path(__file__).parent)
 
-DEFAULT: CacheConfig = CurvatureConfig()
+DEFAULT: CacheConfig = TrajectoryConfig()
 """What `accelerate(pipe)` uses."""

@@ -2,24 +2,23 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import ClassVar
 
 import numpy as np
 
-from diffcache.config import CacheConfig, RunFacts
+from diffcache.config import RunFacts
 from diffcache.method_config import method
 from diffcache.prediction.hindsight import LARGEST_RATIO
 from diffcache.prediction.predictors import Conditional, Polynomial, Predictor
-from diffcache.recipes.budget import allowed, choosable
+from diffcache.recipes.budgeted import BudgetedConfig, allowed, choosable, evenly
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.schedulers.guards import Guards
 from diffcache.schedulers.interval import Interval
 from diffcache.schedulers.moments import Moment
-from diffcache.schedulers.ticks import Ticks, spread
-from diffcache.store.streams import Basis
+from diffcache.trajectory.control import ExpectedErrorControl, PlannedTicks
 from diffcache.trajectory.kernel import Kernel, universal
 from diffcache.trajectory.plan import TrajectoryPlan, planned
 from diffcache.trajectory.process import Process, positions_of, prior_process
@@ -27,36 +26,51 @@ from diffcache.trajectory.result_error import ResultError
 
 Covariance = tuple[tuple[float, ...], ...]
 
+MEASURED_FIRST = 3
+"""With a threshold as many ticks are computed before one is reused: the third is the first that was predicted from two."""
+
+TYPICAL = 2.0
+"""The speed-up for whose plan reused ticks are predicted where a threshold decides how many are computed."""
+
 
 @method
 @dataclass(frozen=True, kw_only=True)
-class TrajectoryConfig(CacheConfig):
+class TrajectoryConfig(BudgetedConfig):
     """Where: the whole denoiser. When: at the ticks that make the expected error of the result small. How: the conditional mean.
 
     The velocities of a run are taken for a Gaussian process over its ticks (`diffcache.trajectory`). Its covariance is a
     universal one, or was measured on full runs of the pipeline (`diffcache.tune`). One formula predicts reused ticks, corrects
-    them at the next computed one, and says which ticks to compute. Where the length of a run is unknown, ticks are computed
-    at even distances and a straight line predicts the others.
+    them at the next computed one, and says which ticks to compute: as few as keep the expected error below a threshold, or as
+    many as a speed-up allows. Where the length of a run is unknown, it computes every nth tick, every second one without a
+    speed-up, and a straight line predicts the others. Our own method, and the default.
 
     Attributes:
-        speedup: ticks of the run over computed ticks, at least; 1 computes everything.
+        threshold: bound on the expected error of the result, root mean square, as a fraction of the velocities' (0.02 is 2 %);
+            0 computes everything. A run has no fewer computed ticks than a speed-up of 8 leaves.
+        speedup: instead of a threshold: ticks of the run over computed ticks, at least; 1 computes everything.
         covariance: E<v_i, v_j> of the velocities at each two ticks of a run, per element, [ticks][ticks]; None: the universal one.
         response: how large the error of a computed output is, over that of the sample which the denoiser was given. The larger
             it is, the more carefully reused ticks are predicted; guidance makes it larger.
-        warmup_steps: None: 1. These ticks are computed even if the speed-up is then missed.
+        evenness: 0 computes the ticks that make the expected error smallest, 1 evenly spaced ones, 0.5 those halfway. A covariance
+            that is not quite the pipeline's own makes the first ones worse than they seem.
+        warmup_steps: None: 1, and 3 with a threshold, the fewest that show how far this run is from the covariance. These ticks are
+            computed even if the speed-up is then missed.
     """
 
     name: ClassVar[str] = "trajectory"
 
-    speedup: float = 2.0
+    threshold: float = 0.02
     covariance: Covariance | None = None
     response: float = 4.0
-    tail_steps: int = 0
+    evenness: float = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check("speedup", 1)
+        self._check("threshold", 0)
         self._check("response", 0)
+        self._check("evenness", 0)
+        if self.evenness > 1:
+            raise ConfigError(f"trajectory: evenness must be between 0 and 1, not {self.evenness!r}.")
         if self.covariance is not None:
             rows = tuple(map(tuple, self.covariance))
             if not rows or any(len(row) != len(rows) for row in rows) or not np.isfinite(rows).all():
@@ -65,56 +79,40 @@ class TrajectoryConfig(CacheConfig):
                 )
             object.__setattr__(self, "covariance", rows)
 
-    @property
-    def stored_basis(self) -> Basis:
-        return "velocity"
-
-    @property
-    def own_hindsight(self) -> bool:
-        return True
+    def warmup(self, run: RunFacts) -> int:
+        return 1 if self.speedup is not None else MEASURED_FIRST
 
     @property
     def kernel(self) -> Kernel:
         """What is known of a pipeline whose covariance has not been measured."""
         return universal()
 
-    def most_ticks(self, run: RunFacts) -> int | None:
-        return None if run.num_ticks is None else allowed(run.num_ticks, self.speedup)
-
-    def warmup(self, run: RunFacts) -> int:
-        return 1
-
-    def guards(self, run: RunFacts) -> Guards:
-        """A tail is computed as far as the budget goes."""
-        guards, most = super().guards(run), self.most_ticks(run)
-        if most is None:
-            return guards
-        left = max(self._count(run) - guards.warmup_steps, 0)
-        return replace(guards, tail_steps=min(guards.tail_steps, left))
-
     def scheduler(self, run: RunFacts) -> CacheScheduler:
         if run.num_ticks is None:
-            return Interval(math.ceil(self.speedup))
-        return Ticks(self.plan(run).ticks)
+            return Interval(math.ceil(self.speedup or (2 if self.threshold else 1)))
+        if self.speedup is not None:
+            return PlannedTicks(self.plan(run, self.speedup).ticks)
+        return ExpectedErrorControl(
+            partial(self.plan, run), self._conditional(run).expected_error, self.threshold
+        )
 
     def predictor_for(self, run: RunFacts) -> Predictor:
         if run.num_ticks is None:
             return Polynomial(1, "angle")
-        plan = self.plan(run)
-        return Conditional(self._process(_moments(run)).believed(plan.trust.roughness), plan.trust.noise)
+        return self._conditional(run)
 
-    def plan(self, run: RunFacts) -> TrajectoryPlan:
-        """What is computed in a run of known length.
+    def _conditional(self, run: RunFacts) -> Conditional:
+        trust = self.plan(run, self.speedup or TYPICAL).trust
+        return Conditional(self._process(_moments(run)).believed(trust.roughness), trust.noise)
+
+    def plan(self, run: RunFacts, speedup: float) -> TrajectoryPlan:
+        """What is computed in a run of known length at a speed-up.
 
         Raises:
             ScheduleError: the covariance was measured on a run of another length.
         """
-        guards = self.guards(run)
-        return _plan(self, _moments(run), run.influence, self._count(run), guards)
-
-    def _count(self, run: RunFacts) -> int:
-        """How many computed ticks can be chosen."""
-        return choosable(allowed(run.num_ticks or 1, self.speedup), run)
+        count = choosable(allowed(run.num_ticks or 1, speedup), run)
+        return _plan(self, _moments(run), run.influence, count, self.guards(run))
 
     def _process(self, moments: Sequence[Moment]) -> Process:
         if self.covariance is None:
@@ -132,7 +130,7 @@ def _moments(run: RunFacts) -> tuple[Moment, ...]:
     return run.moments or tuple(map(Moment, range(run.num_ticks or 0)))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _plan(
     config: TrajectoryConfig,
     moments: tuple[Moment, ...],
@@ -141,14 +139,16 @@ def _plan(
     guards: Guards,
 ) -> TrajectoryPlan:
     """The plan of a run; runs that are alike share it."""
-    ticks, tail = len(moments), guards.tail_steps
-    begin = min(guards.warmup_steps, ticks)
-    forced = {*range(begin), *range(ticks - tail, ticks)}
-    chosen = max(count, len(forced))
-    even = spread(ticks - tail, chosen - tail, begin, compute_last=tail == 0)
-    start = [*even, *range(ticks - tail, ticks)]
+    ticks = len(moments)
+    forced = {*range(min(guards.warmup_steps, ticks)), *range(ticks - guards.tail_steps, ticks)}
+    even = evenly(ticks, max(count, len(forced)), guards)
     # Where the noise scheduler adds noise or clips, nothing is corrected and all ticks count alike.
     ratio = LARGEST_RATIO if config.hindsight and influence is not None else 0.0
     weighed = np.array(influence or [-1 / ticks] * ticks)
     process = config._process(moments)
-    return planned(lambda trust: ResultError(process, weighed, ratio, trust, config.response), start, forced)
+    return planned(
+        lambda trust: ResultError(process, weighed, ratio, trust, config.response),
+        even,
+        forced,
+        config.evenness,
+    )

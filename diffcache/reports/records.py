@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from diffcache.reports.fresh_noise import FreshNoise
-from diffcache.schedulers.schedule import Model
+from diffcache.schedulers.schedule import NOT_CALLED, Model
 from diffcache.schedulers.steps import Decision, Step, Verdict
 
 MIXED = "+"
@@ -21,8 +21,9 @@ class CallRecord:
     Attributes:
         tick, branch: when it was called.
         site: the denoiser's name ("transformer"), followed by the site's inside it ("transformer.blocks.3").
-        computed: the share of its samples that were computed: 0 or 1, with `per_sample` anything between.
-        mark: "#" computed, "-" predicted, "/" predicted by a straight line, "=" held, "+" not all samples alike.
+        computed: the share of its samples that were computed: 0 or 1, with `per_sample` anything between; where some tokens
+            were computed, their share of the work.
+        mark: "#" computed, "%" some tokens computed, "-" predicted, "/" predicted by a straight line, "=" held, "+" not all samples alike.
         reason: why a guard made it compute; None if the method decided.
         weight: its cost when computed: samples times parameters.
         cached: it can be reused. False for the part of a denoiser that lies outside its cached sites.
@@ -46,12 +47,14 @@ class Done(NamedTuple):
         verdicts: one for each lane.
         share: the site's share of the denoiser's work.
         cached: the site can be reused.
+        work: the share of the site's work that a computed call of some tokens took.
     """
 
     step: Step
     verdicts: Sequence[Verdict]
     share: float = 1.0
     cached: bool = True
+    work: float = 1.0
 
 
 @dataclass(slots=True)
@@ -72,6 +75,7 @@ class RunRecord:
         fresh_noise: the noise scheduler added noise at its steps; None where it did not.
         predictor: description of the predictor.
         notes: what the user should know: what was done to keep to `max_cache_bytes`, why there is no hindsight.
+        expected_error: of the result, root mean square, as a fraction of the velocities; None where nothing is expected.
         errors: (tick, last computed tick before it, errors) for computed ticks of the leading branch, where the whole
             denoiser is cached. The errors are those of reusing the tick instead, by mark, as fractions of the output.
     """
@@ -89,6 +93,7 @@ class RunRecord:
     fresh_noise: FreshNoise | None = None
     predictor: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    expected_error: float | None = None
     errors: list[tuple[int, int, dict[str, float]]] = field(default_factory=list)
     _noted: list[tuple[str, int, int, Sequence[Done]]] = field(default_factory=list, init=False, repr=False)
     _made: tuple[int, list[CallRecord]] = field(
@@ -117,6 +122,37 @@ class RunRecord:
             ]
             self._made = len(noted), made
         return self._made[1]
+
+    def marks(self) -> dict[str, dict[str, str]]:
+        """The marks as a schedule's table: one character for each tick, by site and branch."""
+        ticks = self.num_ticks or 1 + max(call.tick for call in self.calls)
+        marks: dict[str, dict[str, list[str]]] = {}
+        for call in (call for call in self.calls if call.cached):
+            row = marks.setdefault(call.site, {}).setdefault(call.branch, [NOT_CALLED] * ticks)
+            row[call.tick] = Decision.COMPUTE.value if call.mark == Decision.ROWS.value else call.mark
+        return {site: {branch: "".join(row) for branch, row in rows.items()} for site, rows in marks.items()}
+
+    @property
+    def reuse_error(self) -> float:
+        """The sum of the estimated errors of reused ticks; a tick whose samples differ counts as predicted."""
+        marks = {call.tick: call.mark for call in self.calls if call.cached and not call.computed}
+        predicted = Decision.PREDICT.value
+        return sum(
+            errors.get(marks.get(tick, predicted), errors[predicted]) / 2
+            for end, last, errors in self.errors
+            for tick in range(last + 1, end)
+        )
+
+    def __len__(self) -> int:
+        """How many calls of denoisers have been recorded."""
+        return len(self._noted)
+
+    def share_since(self, first: int) -> float:
+        """The share of the work that was computed in the calls from `first` on: 0 where all was reused, 1 without a call."""
+        noted = self._noted[first:]
+        calls = [_record(name, batch, size, each) for name, batch, size, done in noted for each in done]
+        total = sum(call.weight for call in calls)
+        return sum(call.weight * call.computed for call in calls) / total if total else 1.0
 
     def as_dict(self) -> dict[str, Any]:
         """The public attributes and the calls, as JSON can hold them."""
@@ -147,9 +183,9 @@ class RunRecord:
 
 
 def _record(denoiser: str, batch: int, parameters: int, done: Done) -> CallRecord:
-    step, verdicts, share, cached = done
+    step, verdicts, share, cached, work = done
     decisions = [verdict.decision for verdict in verdicts]
-    computed = decisions.count(Decision.COMPUTE) / len(decisions)
+    computed = (decisions.count(Decision.COMPUTE) + work * decisions.count(Decision.ROWS)) / len(decisions)
     mark = decisions[0].value if decisions.count(decisions[0]) == len(decisions) else MIXED
     reason = next((verdict.reason for verdict in verdicts if verdict.reason), None)
     site = step.full_name(denoiser)

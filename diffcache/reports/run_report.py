@@ -13,7 +13,7 @@ from diffcache.reports.records import MIXED, CallRecord, RunRecord
 from diffcache.reports.timeline import draw_timeline
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.guards import NO_SIGNAL, NOTHING_STORED, TAIL, WARM_UP
-from diffcache.schedulers.schedule import NOT_CALLED, Schedule
+from diffcache.schedulers.schedule import Schedule
 from diffcache.schedulers.steps import Decision
 
 NOT_SEEN = (
@@ -100,7 +100,16 @@ class RunReport:
         """
         if not any(record.errors for record in self.records):
             return None
-        return sum(map(_summed_errors, self.records)) / self.num_ticks
+        return sum(record.reuse_error for record in self.records) / self.num_ticks
+
+    @property
+    def expected_error(self) -> float | None:
+        """Expected error of the result, root mean square, as a fraction of the velocities; None if the method expects none.
+
+        The method `trajectory` keeps it below its threshold. docs/trajectory.md compares it with measured errors.
+        """
+        expected = [record.expected_error for record in self.records]
+        return max((error for error in expected if error is not None), default=None)
 
     @property
     def cache_bytes(self) -> int:
@@ -165,6 +174,8 @@ class RunReport:
             lines.append(f"  {branch:>8} {self._timeline(branch)}")
         for reason, calls in self.reasons.items():
             lines.append(f"  computed by guard: {reason} ({len(calls)} calls)")
+        if self.expected_error is not None:
+            lines.append(f"  expected error of the result: {self.expected_error:.2%}")
         if self.drift is not None:
             lines.append(f"  estimated error of the output: {self.drift:.2%} (mean over ticks)")
         lines += [f"  note: {note}" for note in self.notes]
@@ -184,7 +195,9 @@ class RunReport:
         for tick, call in self._numbered():
             if call.cached:
                 guarded = (tick, call.branch, call.site) in forced
-                done = "reused" if not call.computed else "by guard" if guarded else "computed"
+                some = call.mark == Decision.ROWS.value
+                computed = "some tokens" if some else "by guard" if guarded else "computed"
+                done = computed if call.computed else "reused"
                 rows.setdefault(f"{call.site} · {call.branch}", {})[tick] = done
         title = f"{self.method}: {self.compute_fraction:.0%} of the work computed"
         return draw_timeline(title, self.num_ticks, rows, Path(path))
@@ -220,7 +233,7 @@ class RunReport:
             raise ScheduleError("a per_sample run cannot be frozen: its samples were decided apart.")
         return Schedule(
             models=record.models,
-            table=_marks(record),
+            table=record.marks(),
             noise_scheduler=record.noise_scheduler,
             sigmas=None if record.sigmas is None else tuple(record.sigmas),
             predictor=record.predictor,
@@ -271,27 +284,7 @@ class RunReport:
             return noise.advice
         if set(reasons) <= {WARM_UP, TAIL, NOTHING_STORED, NO_SIGNAL}:
             return (
-                f"too few steps to skip any ({self.num_ticks} ticks: warm-up, history and tail take them all)"
+                f"too few steps to skip any ({self.num_ticks} ticks: warm-up, history and tail take them all); an edit or a mask "
+                "may compute some tokens only (rows=)"
             )
         return ", ".join(f"{reason} ({count} calls)" for reason, count in reasons.most_common())
-
-
-def _marks(record: RunRecord) -> dict[str, dict[str, str]]:
-    """A run's marks as a schedule's table: one character for each tick, by site and branch."""
-    ticks = record.num_ticks or 1 + max(call.tick for call in record.calls)
-    marks: dict[str, dict[str, list[str]]] = {}
-    for call in (call for call in record.calls if call.cached):
-        row = marks.setdefault(call.site, {}).setdefault(call.branch, [NOT_CALLED] * ticks)
-        row[call.tick] = call.mark
-    return {site: {branch: "".join(row) for branch, row in rows.items()} for site, rows in marks.items()}
-
-
-def _summed_errors(record: RunRecord) -> float:
-    """The sum of the estimated errors of a run's reused ticks; a tick whose samples differ counts as predicted."""
-    marks = {call.tick: call.mark for call in record.calls if call.cached and not call.computed}
-    predicted = Decision.PREDICT.value
-    return sum(
-        errors.get(marks.get(tick, predicted), errors[predicted]) / 2
-        for end, last, errors in record.errors
-        for tick in range(last + 1, end)
-    )

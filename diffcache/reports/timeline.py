@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-COLORS = {"computed": "#1f5fa8", "by guard": "#e8943a", "reused": "#cfe0f3"}
+COLORS = {"computed": "#1f5fa8", "some tokens": "#7a9e3f", "by guard": "#e8943a", "reused": "#cfe0f3"}
 """By what was done at a tick."""
 
 

@@ -6,6 +6,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from diffcache.host.call import Call
@@ -147,6 +148,15 @@ class Store:
         if len(ring) != before:  # a feature that replaces another of the same layout takes as many bytes
             self.nbytes = sum(map(bytes_in_ring, self.rings))
 
+    def recode(self, format: Format) -> None:
+        """Keeps all features in another format. What was a residual one precision wider is rounded to fp32 at most."""
+        for lane, ring in enumerate(self.rings):
+            kept = [(ring[i].tick, self._feature(lane, i)) for i in range(len(ring))]
+            ring.clear()
+            for tick, tensors in reversed(kept):
+                format.push(ring, tick, [(tensor, None) for tensor in tensors])
+        self.nbytes = sum(map(bytes_in_ring, self.rings))
+
     def pairs(self, step: Step, tensors: Tensors, outputs: Sequence[Tensor]) -> list[Pair]:
         """What to store of a call that was computed at a step (see `Layout.pairs`)."""
         return self.learned.pairs(tensors, outputs, self.parametrisation(step.tick))
@@ -199,14 +209,23 @@ class Store:
 
     def newest(self, lane: int) -> tuple[Tensor, ...]:
         """A lane's newest feature: one tensor for each stream, as it is read from the format."""
-        features, weights = self.setup.format.read(self.rings[lane], [1.0])
-        return tuple(weighted_sum(past, weights) for past in zip(*features, strict=True))
+        return self._feature(lane, 0)
+
+    def kinds(self) -> Sequence[tuple[torch.dtype, bool]]:
+        """For each stored tensor its dtype, and whether it is a residual."""
+        return self.learned.kinds()
 
     @property
     def learned(self) -> Layout:
         """The layout of a store that has one."""
         assert self.layout is not None
         return self.layout
+
+    def _feature(self, lane: int, index: int) -> tuple[Tensor, ...]:
+        """A feature of a lane as it is read from the format; 0 is the newest."""
+        features, weights = self.setup.format.read(self.rings[lane], [*[0.0] * index, 1.0])
+        streams = zip(*features[index:], strict=True)
+        return tuple(weighted_sum(past, weights[index:]) for past in streams)
 
     def _past(self, decision: Decision, step: Step, lane: int) -> Past:
         """What a decision to reuse adds up."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from diffcache.host.call import Call
+from diffcache.host.structure import PLAIN
 from diffcache.kernels.extrapolate import NO_CORRECTION, Correction, extrapolate
 from diffcache.kernels.residual import store_residual
 from diffcache.noise_schedulers.levels import VELOCITY, Parametrisation
@@ -36,8 +37,6 @@ class Past:
     weights: Sequence[float]
     newest: Sequence[float] = ()
 
-
-PLAIN = (type(None), bool, int, float, str)
 
 _form = attrgetter("shape", "dtype")
 

@@ -6,6 +6,9 @@ import numpy as np
 
 from diffcache.trajectory.kernel import Array
 
+BETWEEN = 1e-6
+"""The noise for ticks between known ones. Weights of interpolation are small by themselves, so it need not make them smaller."""
+
 
 def conditional_weights(
     covariance: Array, known: Sequence[int], wanted: Sequence[int], noise: float

@@ -1,14 +1,18 @@
 """Where to compute: the ticks that make the expected error of a run's result small, and how far to trust the covariance."""
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from diffcache.trajectory.result_error import ResultError, Trust
 
 TRUSTS = tuple(
-    Trust(noise, roughness) for noise in (1e-5, 1e-3, 1e-2) for roughness in (0.0, 1e-2, 1e-1, 1.0)
+    Trust(noise, roughness) for roughness in (0.0, 1e-2, 1e-1, 1.0) for noise in (1e-3, 1e-5, 1e-2)
 )
 """These are tried."""
+
+NEAR = 1.15
+"""Expected squared errors that differ by less than this factor count as equal; then the smoother process is taken."""
 
 FOR_LONG_RUNS = Trust(1e-3, 1e-2)
 MOST_TICKS = 100
@@ -28,30 +32,43 @@ class TrajectoryPlan:
     Attributes:
         ticks: that are computed, by rising number.
         trust: with which reused ticks are predicted and corrected.
+        expected: root mean square error of the result, as a fraction of the velocities'.
     """
 
     ticks: tuple[int, ...]
     trust: Trust
+    expected: float
 
 
 def planned(
-    errors: Callable[[Trust], ResultError], start: Sequence[int], forced: Collection[int]
+    errors: Callable[[Trust], ResultError],
+    even: Sequence[int],
+    forced: Collection[int],
+    evenness: float = 0.0,
 ) -> TrajectoryPlan:
-    """The best plan with as many computed ticks as `start` has, as far as moves of single ticks find it.
+    """A plan with as many computed ticks as `even` has, between these and the best ones that moves of single ticks find.
 
     More than `MOST_TICKS` ticks stay where they are.
 
     Args:
         errors: of the result, by how far the covariance is trusted.
-        start: the computed ticks to start with, by rising number from 0.
+        even: the computed ticks to start with, by rising number from 0.
         forced: ticks among them that are not moved.
+        evenness: 0 takes the best ticks, 1 leaves them as they are, 0.5 takes those halfway.
     """
-    if len(start) > MOST_TICKS:
-        return TrajectoryPlan(tuple(start), FOR_LONG_RUNS)
-    tried = [errors(trust) for trust in TRUSTS]
-    ticks = moved(min(tried, key=lambda error: error(start)), start, {0, *forced})
-    best = min(tried, key=lambda error: error(ticks))
-    return TrajectoryPlan(tuple(ticks), best.trust)
+    ticks, trusts = even, (FOR_LONG_RUNS,) if len(even) > MOST_TICKS else TRUSTS
+    tried = [errors(trust) for trust in trusts]
+    if evenness < 1 and len(even) <= MOST_TICKS:
+        best = moved(min(tried, key=lambda error: error(even)), even, {0, *forced})
+        ticks = [int(evenness * a + (1 - evenness) * b + 0.5) for a, b in zip(even, best, strict=True)]
+    error = _simplest(tried, ticks)
+    return TrajectoryPlan(tuple(ticks), error.trust, math.sqrt(max(error(ticks), 0.0)))
+
+
+def _simplest(tried: Sequence[ResultError], ticks: Sequence[int]) -> ResultError:
+    """The first one that is near the least."""
+    expected = [error(ticks) for error in tried]
+    return next(error for error, found in zip(tried, expected, strict=True) if found <= NEAR * min(expected))
 
 
 def moved(error: ResultError, start: Sequence[int], forced: Collection[int]) -> list[int]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from diffcache.trajectory.gaussian import conditional_weights
+from diffcache.trajectory.gaussian import BETWEEN, conditional_weights
 from diffcache.trajectory.kernel import Array
 from diffcache.trajectory.process import Process
 
@@ -23,7 +23,7 @@ class Trust(NamedTuple):
     """How far a covariance is to be trusted: the larger both are, the less weights extrapolate.
 
     Attributes:
-        noise: see `conditional_weights`.
+        noise: see `conditional_weights`; of predictions. Corrections have `BETWEEN`.
         roughness: see `Process.believed`.
     """
 
@@ -121,7 +121,7 @@ class ResultError:
         reused = np.arange(past[-1] + 1, end)
         if len(reused):
             influence = self.influence[reused]
-            used = self._weights(past, reused)
+            used = self._weights(past, reused, self.trust.noise)
             from_past = used @ influence
             predicted[past] = from_past
             predicted[reused] = -influence
@@ -129,10 +129,10 @@ class ResultError:
                 chosen = np.abs(influence) <= self.largest_ratio * abs(self.influence[end])
                 if chosen.any():
                     known = [*past, end]
-                    from_known = self._weights(known, reused[chosen]) @ influence[chosen]
+                    from_known = self._weights(known, reused[chosen], BETWEEN) @ influence[chosen]
                     from_known[:-1] -= used[:, chosen] @ influence[chosen]
                     corrected[known] = from_known
         return Gap(predicted, from_past, corrected, from_known)
 
-    def _weights(self, known: list[int], wanted: NDArray[np.intp]) -> Array:
-        return conditional_weights(self._believed, known, wanted.tolist(), self.trust.noise)
+    def _weights(self, known: list[int], wanted: NDArray[np.intp], noise: float) -> Array:
+        return conditional_weights(self._believed, known, wanted.tolist(), noise)

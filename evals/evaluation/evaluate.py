@@ -20,7 +20,7 @@ from diffcache.evals.harness.provenance import header
 from diffcache.evals.harness.rendering import Rendered, render
 from diffcache.evals.harness.results import write_json
 from diffcache.evals.metrics.extractors import CLASSIFIER
-from diffcache.evals.testbeds import zoo
+from diffcache.evals.testbeds import splits, zoo
 from diffcache.evals.vbench.naming import check_encoder, export, file_names
 from diffcache.evals.vbench.running import CUSTOM, FULL_INFO, STANDARD, check_vbench, vbench_scores
 from diffcache.recipes.builtin import DEFAULT
@@ -90,7 +90,7 @@ class Evaluation:
         """
         if self.prompts is not None:
             known = read_prompts(self.prompts)
-        elif self.model in zoo.NAMES:
+        elif self.model in splits.FITTING:
             known = zoo.prompts(self.model, -(-self.samples // self.samples_per_prompt), "heldout")
         else:
             raise EvaluationError(f"{self.model} is no testbed: name a file of prompts.")

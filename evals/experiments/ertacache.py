@@ -7,20 +7,20 @@ from dataclasses import dataclass
 import torch
 
 from diffcache.config import CacheConfig
+from diffcache.evals.harness.calls import calibration_calls
 from diffcache.evals.harness.fewer_steps import noise_schedulers, render_with_steps
 from diffcache.evals.harness.rendering import render
-from diffcache.evals.harness.splits import calibration_calls
 from diffcache.evals.metrics.fidelity import psnr
-from diffcache.evals.testbeds import zoo
+from diffcache.evals.testbeds import splits, zoo
 from diffcache.profiling.calibrating.corrections import Candidate, Corrections, candidates, chosen
 from diffcache.profiling.calibrating.ertacache import calibrate_ertacache, policy, static_schedule
 from diffcache.profiling.calibrating.threshold import calibrate_threshold
 from diffcache.profiling.recording.calling import frozen
 from diffcache.profiling.recording.full_runs import FullRuns
 from diffcache.profiling.recording.record import record
-from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.easycache import EasyCacheConfig
 from diffcache.recipes.replay import ReplayConfig
+from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.recipes.uniform import UniformConfig
 
 STEPS, TICKS = 50, 26
@@ -52,7 +52,7 @@ class Ablation:
     """The ablation on one testbed.
 
     Args:
-        testbed: of `zoo.NAMES`.
+        testbed: of `splits.FITTING`.
         samples: calibrated on, and as many held out.
 
     Attributes:
@@ -64,7 +64,7 @@ class Ablation:
         self.pipe = zoo.load(testbed)
         self.calls = calibration_calls(testbed, samples, STEPS)
         self.runs = FullRuns(self.pipe, self.calls)
-        self.held_out = zoo.sample_call(testbed, 0, STEPS, samples)
+        self.held_out = zoo.sample_call(testbed, splits.PARTS["choose"].seed, STEPS, samples)
         self.full = render(self.pipe, self.held_out).pictures
         begun = time.process_time()
         recording = record(self.pipe, self.calls)
@@ -83,8 +83,8 @@ class Ablation:
         extrapolated = frozen(self.pipe, self.calls[0], UniformConfig(interval=2, order=1, basis="output"))
         yield from self._compared("uniform hold", candidates(self.runs, held, Corrections(respace=False)))
         yield from self._compared("uniform order 1", candidates(self.runs, extrapolated))
-        yield self._row("speedup=", "hindsight", BudgetConfig(speedup=STEPS / TICKS))
-        few = [zoo.sample_call(self.testbed, 1000, STEPS, 4, "calibration")]
+        yield self._row("speedup=", "hindsight", TrajectoryConfig(speedup=STEPS / TICKS))
+        few = [zoo.sample_call(self.testbed, splits.PARTS["search"].seed, STEPS, 4, "calibration")]
         yield self._row(
             "EasyCache", "", calibrate_threshold(self.pipe, few, EasyCacheConfig(), TICKS / STEPS)
         )

@@ -15,7 +15,7 @@ ORDER_1 = {"order": 1, "basis": "output", "warmup_steps": 3}
 
 SWEEPS: dict[str, tuple[str, dict[str, Any], str, tuple[Any, ...]]] = {
     "hold": ("uniform", {"warmup_steps": 3}, "interval", (2, 3, 4)),
-    "curvature": ("curvature", {}, "threshold", (0.02, 0.05, 0.1)),
+    "trajectory": ("trajectory", {}, "threshold", (0.01, 0.02, 0.05)),
     "order 1, watched": ("uniform", {**ORDER_1, "watch_bound": 0.5}, "interval", (2,)),
     "order 1": ("uniform", ORDER_1, "interval", (2, 3, 4)),
     "order 2": ("uniform", {**ORDER_1, "order": 2}, "interval", (2, 3, 4)),
@@ -60,7 +60,11 @@ def all_rows(testbed: str, comparison: Comparison) -> list[Row]:
 
 
 def with_rows_of(
-    stored: Result, comparison: Comparison, names: Sequence[str], header: dict[str, Any]
+    stored: Result,
+    comparison: Comparison,
+    names: Sequence[str],
+    header: dict[str, Any],
+    gone: Sequence[str] = (),
 ) -> Result:
     """A stored result with these rows measured again.
 
@@ -69,9 +73,10 @@ def with_rows_of(
         comparison: with the same samples and steps.
         names: of the rows.
         header: of the new measurement; it goes into the notes "renewed".
+        gone: rows of methods that there are no more.
     """
     chosen = {name: config for name, config in settings() if name in names}
     renewed = [comparison.method(name, config) for name, config in chosen.items()]
-    first, *others = [row for row in stored["rows"] if row["name"] not in chosen]
+    first, *others = [row for row in stored["rows"] if row["name"] not in {*chosen, *gone}]
     notes = renewals(stored.get("renewed", []), header, list(chosen))
     return {**stored, "rows": [first, *as_json(renewed), *others], "renewed": notes}

@@ -10,20 +10,15 @@ from typing import Any
 
 import diffusers
 import torch
-from torch import Tensor
 
 from diffcache.config import CacheConfig
-from diffcache.evals.harness.rendering import render
-from diffcache.evals.metrics.fidelity import psnr
-from diffcache.evals.testbeds import zoo
+from diffcache.evals.harness.cell import Cell
+from diffcache.evals.testbeds import splits, zoo
 from diffcache.evals.testbeds.repredicting import sd_predicting
-from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.builtin import DEFAULT
+from diffcache.recipes.trajectory import TrajectoryConfig
 
-CALIBRATION, HELD_OUT = 5000, 0
-"""First seeds of the samples: settings are chosen on the one kind, and figures are of the other."""
-
-METHODS: Mapping[str, CacheConfig] = {"default": DEFAULT, "speedup=2": BudgetConfig(speedup=2)}
+METHODS: Mapping[str, CacheConfig] = {"default": DEFAULT, "speedup=2": TrajectoryConfig(speedup=2)}
 
 NOISE_SCHEDULERS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "DPM++ 2M trailing": ("DPMSolverMultistepScheduler", {"timestep_spacing": "trailing"}),
@@ -118,21 +113,22 @@ def regimes() -> Iterator[Regime]:
             yield Regime(prediction, name, guidance, steps)
 
 
-def measure(regime: Regime, samples: int, seed: int = HELD_OUT) -> dict[str, Any]:
+def measure(regime: Regime, samples: int, use: splits.Use = "choose") -> dict[str, Any]:
     """One regime's figures: for each method its ticks, and PSNR in dB of it and of as many plain ticks to the full run."""
     pipe = _pipeline(regime.prediction, regime.noise_scheduler)
-    full = _plain(pipe, regime, regime.steps, samples, seed)
+    seed = splits.PARTS[use].seed
+    cell = Cell(pipe, lambda steps: _call(pipe, regime, steps, samples, seed), regime.steps)
     found: dict[str, Any] = asdict(regime)
     for name, config in METHODS.items():
-        rendered = render(pipe, _call(pipe, regime, regime.steps, samples, seed), config)
-        ticks = len(rendered.run_report.computed_ticks)
+        run = cell.method(config)
+        ticks = len(run.report.computed_ticks)
         steps = _steps_with(pipe, regime, ticks)
         found[name] = {
             "ticks": ticks,
-            "of": rendered.run_report.num_ticks,
-            "psnr": _median(rendered.pictures, full),
-            "fewer_steps": _median(_plain(pipe, regime, steps, samples, seed), full),
-            "notes": rendered.run_report.notes,
+            "of": run.report.num_ticks,
+            "psnr": run.median,
+            "fewer_steps": cell.fewer_steps(steps).median,
+            "notes": run.report.notes,
         }
     return found
 
@@ -197,10 +193,6 @@ def _guided_between(first: int, last: int, scale: float) -> Callable[..., dict[s
     return callback
 
 
-def _plain(pipe: Any, regime: Regime, steps: int, samples: int, seed: int) -> Tensor:
-    return render(pipe, _call(pipe, regime, steps, samples, seed)).pictures
-
-
 def _steps_with(pipe: Any, regime: Regime, ticks: int) -> int:
     """The fewest steps in which the noise scheduler calls the denoiser at least so many times."""
     if regime.prediction == "flow" and "Heun" not in regime.noise_scheduler:
@@ -210,7 +202,3 @@ def _steps_with(pipe: Any, regime: Regime, ticks: int) -> int:
         if len(pipe.scheduler.timesteps) >= ticks:
             return steps
     return ticks
-
-
-def _median(pictures: Tensor, full: Tensor) -> float:
-    return round(float(psnr(pictures, full).median()), 1)

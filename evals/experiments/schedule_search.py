@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from diffcache.evals.experiments.baselines import baselines, uniform
+from diffcache.evals.harness.calls import Split
 from diffcache.evals.harness.comparison import Comparison, Row
-from diffcache.evals.harness.splits import Split
 from diffcache.profiling.recording.calling import Call
 from diffcache.profiling.recording.full_runs import FullRuns
 from diffcache.profiling.recording.record import record

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from diffcache.evals.experiments.regimes import CALIBRATION
-from diffcache.evals.testbeds import zoo
+from diffcache.evals.testbeds import splits, zoo
 from diffcache.profiling.recording.covariance import covariance_of
 from diffcache.schedulers.moments import Moment
 from diffcache.trajectory.kernel import Array, Kernel
@@ -70,7 +69,8 @@ def measured(setting: Setting) -> Measured:
     """A setting's covariance, on calibration prompts and seeds."""
     name, steps, guidance = setting
     pipe = zoo.load(name)
-    call = zoo.sample_call(name, CALIBRATION, steps, SAMPLES, split="calibration")
+    part = splits.PARTS["covariance"]
+    call = zoo.sample_call(name, part.seed, steps, SAMPLES, part.prompts)
     if guidance is not None:
         call["true_cfg_scale" if name == "flux" else "guidance_scale"] = guidance
     found = covariance_of(pipe, [call])

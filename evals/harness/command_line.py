@@ -9,7 +9,7 @@ import torch
 
 from diffcache.evals.harness.provenance import header
 from diffcache.evals.harness.results import RESULTS, result_path, write_result
-from diffcache.evals.testbeds import zoo
+from diffcache.evals.testbeds import splits
 
 MODEL = "a testbed, a folder, or a hub id"
 
@@ -22,7 +22,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def parser_for_testbeds(
-    description: str | None, samples: int = 16, names: Sequence[str] = zoo.NAMES
+    description: str | None, samples: int = 16, names: Sequence[str] = splits.FITTING
 ) -> argparse.ArgumentParser:
     """A parser with `--testbeds` (among `names`), `--samples` (and their default) and `--out`."""
     made = parser(description)

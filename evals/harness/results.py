@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from diffcache.evals.testbeds import zoo
+from diffcache.evals.testbeds import splits
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 
@@ -25,7 +25,7 @@ def result_path(experiment: str, name: str, folder: Path = RESULTS) -> Path:
 def stored(experiment: str, folder: Path = RESULTS) -> dict[str, Result]:
     """All results of an experiment by name: the testbeds' in their usual order, then the others' by alphabet."""
     found = {path.stem: read_result(path) for path in sorted((folder / experiment).glob("*.json"))}
-    testbeds = {name: found.pop(name) for name in zoo.NAMES if name in found}
+    testbeds = {name: found.pop(name) for name in splits.FITTING if name in found}
     return {**testbeds, **found}
 
 

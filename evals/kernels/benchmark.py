@@ -4,8 +4,10 @@ A kernel whose results differ from the reference's gets no figures.
 """
 
 import copy
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from statistics import median
 from typing import Any
 
 import torch
@@ -15,7 +17,10 @@ from diffcache.evals.kernels.cases import Case
 from diffcache.kernels.dispatch import FP8
 
 Clock = Callable[[Callable[[], Any]], float]
-"""From a call to the seconds that it takes on the device."""
+"""From a call to the seconds that it takes on the device (`graph_seconds`), or on the host (`host_seconds`)."""
+
+CALLS = 20
+"""In a graph."""
 
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
 """Relative, by dtype; eight-bit floats and integers must be equal."""
@@ -40,7 +45,8 @@ class Measurement:
         model: that has such tensors.
         kernel: name of the op and its variant.
         bytes: that have to be moved.
-        bytes_per_second: that the kernel moved.
+        bytes_per_second: that the kernel moved, in device time.
+        host_microseconds: that the host needs for a call.
         share_of_copy: its speed as a share of that of a device-to-device copy of as many bytes.
         over_eager: time of the eager reference over the kernel's.
         over_compiled: time of the compiled reference over the kernel's.
@@ -51,6 +57,7 @@ class Measurement:
     kernel: str
     bytes: int
     bytes_per_second: float
+    host_microseconds: float
     share_of_copy: float
     over_eager: float
     over_compiled: float
@@ -72,8 +79,14 @@ class Refusal:
     difference: str
 
 
-def measure(case: Case, clock: Clock) -> Measurement | Refusal:
-    """Compares the op of a case with its reference, then times it; tensors are made on the default device."""
+def measure(case: Case, clock: Clock, backend: str = "inductor") -> Measurement | Refusal:
+    """Compares the op of a case with its reference, then times it; tensors are made on the default device.
+
+    Args:
+        clock: for device time.
+        backend: what compiles the reference.
+    """
+    torch._dynamo.reset()  # else the limit of recompilations is reached, and what is measured is eager
     arguments = case.arguments()
     result, difference = _check(case, arguments)
     if difference is not None:
@@ -82,7 +95,7 @@ def measure(case: Case, clock: Clock) -> Measurement | Refusal:
     del result
     seconds = clock(lambda: case.op(*arguments))
     eager = clock(lambda: case.op.reference(*arguments))
-    compiled_reference = torch.compile(case.op.reference, dynamic=False)
+    compiled_reference = torch.compile(case.op.reference, dynamic=False, backend=backend)
     compiled = clock(lambda: compiled_reference(*arguments))
     source = torch.empty(traffic // 2, dtype=torch.uint8)
     target = torch.empty_like(source)
@@ -93,11 +106,56 @@ def measure(case: Case, clock: Clock) -> Measurement | Refusal:
         case.name,
         traffic,
         traffic / seconds,
+        1e6 * host_seconds(lambda: case.op(*arguments)),
         copied / seconds,
         eager / seconds,
         compiled / seconds,
         at_copy_speed and eager >= OVER_EAGER * seconds and compiled >= OVER_COMPILED * seconds,
     )
+
+
+def graph_seconds(call: Callable[[], Any]) -> float:
+    """Device seconds of a call: calls are captured in a CUDA graph, whose replay takes the host no time.
+
+    A call that cannot be captured is measured by events, which counts the host where that is slower.
+    """
+    for _ in range(3):  # compiles, and allocates
+        call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            for _ in range(CALLS):
+                call()
+    except RuntimeError:
+        torch.cuda.synchronize()
+        return _median_by_events(call)
+    return _median_by_events(graph.replay) / CALLS
+
+
+def host_seconds(call: Callable[[], Any]) -> float:
+    """Seconds until a call returns, while the device is kept from falling behind; median."""
+    found = []
+    for _ in range(CALLS):
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        call()
+        found.append(time.perf_counter() - start)
+    return median(found)
+
+
+def _median_by_events(call: Callable[[], Any], repeats: int = 15) -> float:
+    found: list[float] = []
+    for _ in range(repeats):
+        begin: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        end: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        begin.record()
+        call()
+        end.record()
+        end.synchronize()
+        found.append(1e-3 * begin.elapsed_time(end))
+    return median(found)
 
 
 def row(outcome: Measurement | Refusal) -> dict[str, Any]:

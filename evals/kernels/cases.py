@@ -1,6 +1,6 @@
 """The tensors that kernels are measured on: those of FLUX at 1024 x 1024, Wan 14B at 720p, and LLaDA 8B."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,10 +27,29 @@ FEATURES = {
 }
 """[batch, tokens, channels] of a block's output."""
 
-HEADS, HEAD, SLOTS, VOCABULARY = 32, 128, 1152, 126_464
-"""Of LLaDA 8B: heads (as many for keys), channels of a head, tokens of prompt and answer, and size of the vocabulary."""
 
-ANSWER, ACTIVE, TRACKED = 256, 32, 16
+@dataclass(frozen=True)
+class TextSizes:
+    """Sizes of a language model, LLaDA 8B's by default.
+
+    Attributes:
+        heads: as many for keys.
+        head: channels of a head.
+        slots: tokens of prompt and answer.
+        vocabulary: its size.
+        answer, active, tracked: tokens that are compared, computed, and followed.
+    """
+
+    heads: int = 32
+    head: int = 128
+    slots: int = 1152
+    vocabulary: int = 126_464
+    answer: int = 256
+    active: int = 32
+    tracked: int = 16
+
+
+LLADA = TextSizes()
 LINEAR = [2.0, -1.0]
 
 
@@ -65,11 +84,11 @@ def nbytes(value: Any) -> int:
     return sum(nbytes(item) for item in items.values())
 
 
-def cases() -> Iterator[Case]:
+def cases(features: Mapping[str, tuple[int, ...]] = FEATURES, text: TextSizes = LLADA) -> Iterator[Case]:
     """Every op at every size at which it is used."""
-    for model, shape in FEATURES.items():
+    for model, shape in features.items():
         yield from _feature_cases(model, shape)
-    yield from _language_cases("LLaDA-8B")
+    yield from _language_cases("LLaDA-8B", text)
 
 
 def _feature_cases(model: str, shape: tuple[int, ...]) -> Iterator[Case]:
@@ -99,25 +118,28 @@ def _feature_cases(model: str, shape: tuple[int, ...]) -> Iterator[Case]:
         yield Case(model, weighted_sum, f"linear {name} corrected", partial(corrected, dtype))
 
 
-def _language_cases(model: str) -> Iterator[Case]:
-    scale = HEAD**-0.5
+def _language_cases(model: str, size: TextSizes) -> Iterator[Case]:
+    scale = size.head**-0.5
 
     def heads(tokens: int) -> Tensor:
-        return torch.randn(1, HEADS, tokens, HEAD, dtype=BF16)
+        return torch.randn(1, size.heads, tokens, size.head, dtype=BF16)
 
     def written() -> tuple[Any, ...]:
-        rows, angles = torch.randperm(SLOTS)[None, :ACTIVE], torch.rand(1, ACTIVE, HEAD)
-        new = [heads(ACTIVE) for _ in range(3)]
-        return (*new, angles.cos(), angles.sin(), rows, heads(SLOTS), heads(SLOTS))
+        rows, angles = torch.randperm(size.slots)[None, : size.active], torch.rand(1, size.active, size.head)
+        new = [heads(size.active) for _ in range(3)]
+        return (*new, angles.cos(), angles.sin(), rows, heads(size.slots), heads(size.slots))
 
     def attended(tokens: int) -> tuple[Tensor, Tensor, Tensor]:
-        q, keys = heads(tokens), heads(SLOTS)
+        q, keys = heads(tokens), heads(size.slots)
         return q, keys, attention_lse(q, keys, None, scale)
 
     def compared(over_keys: bool) -> tuple[Any, ...]:
-        rows, share = torch.randperm(SLOTS)[None, :ACTIVE], torch.full((1, ACTIVE), 1 / ACTIVE)
-        written = heads(SLOTS), rows, heads(ACTIVE)
-        return heads(ACTIVE + TRACKED), share, heads(TRACKED), *written, None, scale, over_keys
+        rows, share = (
+            torch.randperm(size.slots)[None, : size.active],
+            torch.full((1, size.active), 1 / size.active),
+        )
+        written = heads(size.slots), rows, heads(size.active)
+        return heads(size.active + size.tracked), share, heads(size.tracked), *written, None, scale, over_keys
 
     def active_rows(arguments: Any, result: Any) -> int:
         return 2 * nbytes(arguments[:3]) + nbytes(arguments[3:6])
@@ -127,18 +149,24 @@ def _language_cases(model: str) -> Iterator[Case]:
         model,
         replace_and_compare,
         "",
-        lambda: (heads(ANSWER), heads(ANSWER)),
+        lambda: (heads(size.answer), heads(size.answer)),
         lambda arguments, result: nbytes(arguments) + nbytes(arguments[:1]) + nbytes(result),
     )
-    yield Case(model, attention_lse, "", lambda: (heads(ACTIVE), heads(SLOTS), None, scale))
-    yield Case(model, key_mass, "", lambda: (*attended(ACTIVE), None, scale))
+    yield Case(model, attention_lse, "", lambda: (heads(size.active), heads(size.slots), None, scale))
+    yield Case(model, key_mass, "", lambda: (*attended(size.active), None, scale))
     yield Case(
         model,
         attention_received,
         "",
-        lambda: (heads(ACTIVE), heads(SLOTS), torch.full((1, ACTIVE), 1 / ACTIVE), None, scale),
+        lambda: (
+            heads(size.active),
+            heads(size.slots),
+            torch.full((1, size.active), 1 / size.active),
+            None,
+            scale,
+        ),
     )
     for over_keys, name in ((False, "over heads"), (True, "over keys")):
         yield Case(model, attention_drift, name, partial(compared, over_keys))
-    yield Case(model, top_two, "", lambda: (torch.randn(ACTIVE, VOCABULARY, dtype=BF16), None))
-    yield Case(model, likeliest, "", lambda: (torch.randn(ACTIVE, VOCABULARY, dtype=BF16),))
+    yield Case(model, top_two, "", lambda: (torch.randn(size.active, size.vocabulary, dtype=BF16), None))
+    yield Case(model, likeliest, "", lambda: (torch.randn(size.active, size.vocabulary, dtype=BF16),))

@@ -63,6 +63,16 @@ SHAPES = {
         prompt_length=41,
         gen_length=256,
     ),
+    "tiny": Shape(
+        width=32,
+        inner=64,
+        layers=2,
+        heads=2,
+        vocabulary=28,
+        dtype=torch.float32,
+        prompt_length=41,
+        gen_length=64,
+    ),
     "llada-8b": Shape(
         width=4096,
         inner=12288,

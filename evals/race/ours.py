@@ -1,106 +1,138 @@
-"""Our own contenders in the race."""
+"""Our own contenders in the race, attached as a user types them, and the plain pipeline with fewer steps."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import replace
-from functools import lru_cache
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache, partial
 from typing import Any
 
-from diffcache.config import CacheConfig
-from diffcache.evals.harness.splits import calibration_calls
-from diffcache.evals.race.contender import OURS, WARM_UP, Contender, Setup, spread
-from diffcache.evals.testbeds import zoo
-from diffcache.profiling.recording.calling import accelerated, frozen
+from diffcache import accelerate, restore
+from diffcache.evals.harness.fewer_steps import OWN
+from diffcache.evals.race.budgets import budgets_for
+from diffcache.evals.race.contender import (
+    OURS,
+    Contender,
+    Options,
+    Setup,
+    Sweep,
+    typed,
+    whole_ticks,
+)
+from diffcache.evals.race.solvers import multistep, solvers
+from diffcache.evals.testbeds import splits, zoo
 from diffcache.profiling.searching.tuning import Tuner
-from diffcache.recipes.budget import BudgetConfig
-from diffcache.recipes.builtin import DEFAULT
-from diffcache.recipes.deepcache import DeepCacheConfig
-from diffcache.recipes.easycache import EasyCacheConfig
-from diffcache.recipes.fbcache import FBCacheConfig
-from diffcache.recipes.replay import ReplayConfig
-from diffcache.recipes.taylorseer import TaylorSeerConfig
-from diffcache.recipes.uniform import UniformConfig
 from diffcache.schedulers.schedule import Schedule
 
-INTERVALS = (12, 10, 8, 6, 5, 4, 3, 2)
-TICKS = (8, 10, 12, 14, 17, 20, 25, 29, 33)
-SPEEDUPS = (1.25, 1.5, 1.75, 2, 2.5, 3, 3.5, 4)
-DEFAULT_THRESHOLDS = (
-    0.2, 0.14, 0.12, 0.1, 0.08, 0.07, 0.06, 0.055, 0.05, 0.04, 0.035, 0.03, 0.025, 0.02, 0.015, 0.0125, 0.01,
-)  # fmt: skip
-TUNED_SPEEDUPS = (1.5, 2, 3)
-"""Only the race's own budgets: each is a search."""
-CALIBRATION = 32
-"""Samples that `tune` searches with."""
+THRESHOLDS = (0.3, 0.15, 0.08, 0.05, 0.03, 0.02, 0.01, 0.005)
+CHANGES = (0.4, 0.25, 0.16, 0.1, 0.07, 0.045, 0.03, 0.02)
+"""Thresholds of published methods that watch a change."""
+INTERVALS = (6, 5, 4, 3, 2)
+TUNED_ON = 8
+"""Samples that `tune` searches on and checks on, half each."""
 
-THRESHOLDS = (0.3, 0.2, 0.14, 0.1, 0.07, 0.05, 0.035, 0.025, 0.018)
-
-Make = Callable[[Any], CacheConfig]
+FEWER, CACHED_SOLVER = "fewer steps", "multistep solver, speedup="
+DEFAULT_NAME, TYPED = "accelerate(pipe, threshold=)", "accelerate(pipe)"
+SPEEDUP, EVEN, TUNED = "accelerate(pipe, speedup=)", "even ticks", "tune(speedup=)"
 
 
-def _contender(name: str, knob: str, settings: tuple[float, ...], make: Make) -> Contender:
-    return Contender(
-        name, OURS, knob, settings, lambda pipe, setting, setup: accelerated(pipe, make(setting))
-    )
+@contextmanager
+def _accelerated(pipe: Any, options: Options, setup: Setup, *, method: str | None = None) -> Iterator[None]:
+    own = {name: value for name, value in options.items() if name not in ("steps", "solver")}
+    accelerate(pipe, method, **own)
+    try:
+        yield
+    finally:
+        restore(pipe)
 
 
-def _evenly(name: str, **options: Any) -> Contender:
-    """Schedules whose computed ticks are spread evenly; unlike whole intervals they meet every budget."""
-
-    def attach(pipe: Any, setting: float, setup: Setup) -> AbstractContextManager[None]:
-        schedule = _schedule(setup, int(setting), tuple(options.items()))
-        return accelerated(pipe, ReplayConfig(schedule=schedule))
-
-    return Contender(name, OURS, "ticks", TICKS, attach)
+def _plain(pipe: Any, options: Options, setup: Setup) -> AbstractContextManager[None]:
+    return nullcontext()
 
 
-@lru_cache
-def _schedule(setup: Setup, ticks: int, options: tuple[tuple[str, Any], ...]) -> Schedule:
-    """A recorded run's schedule, with another table."""
-    call = zoo.sample_call(setup.testbed, 1000, setup.steps, 1, "calibration")
-    config = UniformConfig(interval=2, warmup_steps=WARM_UP, tail_steps=0, **dict(options))
-    recorded = frozen(zoo.load(setup.testbed), call, config)
-    row = "".join("#" if computed else "-" for computed in spread(ticks, setup.steps))
-    return replace(recorded, table={site: dict.fromkeys(rows, row) for site, rows in recorded.table.items()})
+def _tuned(pipe: Any, options: Options, setup: Setup) -> AbstractContextManager[None]:
+    schedule = _searched(setup, options["speedup"])
+    return _attached(pipe, schedule)
 
 
-def _tuned(pipe: Any, setting: float, setup: Setup) -> AbstractContextManager[None]:
-    return accelerated(pipe, ReplayConfig(schedule=_searched(setup, setting)))
+@contextmanager
+def _attached(pipe: Any, config: Any = None) -> Iterator[None]:
+    accelerate(pipe, config)
+    try:
+        yield
+    finally:
+        restore(pipe)
 
 
-@lru_cache
+@cache
+def _tuner(setup: Setup) -> Tuner:
+    part = splits.PARTS["search"]
+    prompts = zoo.prompts(setup.testbed, TUNED_ON, part.prompts)
+    halves = [range(0, TUNED_ON, 2), range(1, TUNED_ON, 2)]
+    calls = [
+        zoo.call_for(setup.testbed, [prompts[i] for i in half], [part.seed + i for i in half], setup.steps)
+        for half in halves
+    ]
+    return Tuner(zoo.load(setup.testbed), calls)
+
+
+@cache
 def _searched(setup: Setup, speedup: float) -> Schedule:
     """What `tune` finds on calibration prompts and seeds."""
-    calls = calibration_calls(setup.testbed, CALIBRATION, setup.steps)
-    return Tuner(zoo.load(setup.testbed), calls).for_speedup(speedup)
+    return _tuner(setup).for_speedup(speedup)
+
+
+def _speedups(setup: Setup) -> tuple[float, ...]:
+    """As many ticks as each budget allows; the largest speed-up first."""
+    ticks = whole_ticks(setup.steps, budgets_for(setup.steps))
+    return tuple(setup.steps / count for count in ticks)
+
+
+def _with_speedup(setup: Setup) -> tuple[Sweep, ...]:
+    return (Sweep("speedup", _speedups(setup)),)
+
+
+def _cached_solver(setup: Setup) -> tuple[Sweep, ...]:
+    """Nothing where the testbed's own noise scheduler is such a solver."""
+    solver = multistep(zoo.load(setup.testbed))
+    return () if solver == OWN else (Sweep("speedup", _speedups(setup), {"solver": solver}),)
+
+
+def _fewer_steps(setup: Setup) -> tuple[Sweep, ...]:
+    counts = whole_ticks(setup.steps, budgets_for(setup.steps))
+    return tuple(Sweep("steps", counts, {"solver": name}) for name in solvers(zoo.load(setup.testbed)))
+
+
+def _deep(setup: Setup) -> tuple[Sweep, ...]:
+    return tuple(Sweep("interval", INTERVALS, {"depth": depth}) for depth in (1, 2, 4))
+
+
+def _watching(setup: Setup) -> tuple[Sweep, ...]:
+    return (Sweep("threshold", CHANGES),)
+
+
+def _taylor(setup: Setup) -> tuple[Sweep, ...]:
+    kinds = (("sub-layer", 1), ("stack", 1), ("stack", 2))
+    return tuple(Sweep("interval", INTERVALS, {"site": site, "order": order}) for site, order in kinds)
+
+
+def _speedy(name: str, method: str | None = None, sweeps: Any = _with_speedup) -> Contender:
+    return Contender(name, OURS, sweeps, partial(_accelerated, method=method), "whole ticks")
+
+
+def _published(name: str, sweeps: Callable[[Setup], tuple[Sweep, ...]]) -> Contender:
+    return Contender(name, OURS, sweeps, partial(_accelerated, method=name), group="published")
 
 
 CONTENDERS = (
-    _contender("default", "threshold", DEFAULT_THRESHOLDS, lambda t: DEFAULT.replace(threshold=t)),
-    _contender("speedup=", "speedup", SPEEDUPS, lambda s: BudgetConfig(speedup=s)),
-    Contender("tuned, speedup=", OURS, "speedup", TUNED_SPEEDUPS, _tuned),
-    _contender(
-        "every nth, order 1",
-        "interval",
-        INTERVALS,
-        lambda n: UniformConfig(interval=n, order=1, basis="output", warmup_steps=WARM_UP, watch_bound=0.5),
-    ),
-    _evenly("even schedule, hold", order=0),
-    _evenly("even schedule, order 1", order=1, basis="output"),
-    _evenly("even schedule, order 2", order=2, basis="output"),
-    _evenly("even schedule, hold, hindsight", order=0, basis="output", hindsight=True),
-    _contender("easycache", "threshold", THRESHOLDS, lambda t: EasyCacheConfig(threshold=t)),
-    _contender(
-        "easycache, hindsight",
-        "threshold",
-        THRESHOLDS,
-        lambda t: EasyCacheConfig(threshold=t, hindsight=True),
-    ),
-    _contender("fbcache", "threshold", THRESHOLDS, lambda t: FBCacheConfig(threshold=t)),
-    _contender(
-        "taylorseer", "interval", INTERVALS, lambda n: TaylorSeerConfig(interval=n, order=1, warmup_steps=3)
-    ),
-    _contender("deepcache", "interval", INTERVALS, lambda n: DeepCacheConfig(interval=n)),
+    Contender(FEWER, "", _fewer_steps, _plain),
+    typed(TYPED, OURS, _attached),
+    _speedy(SPEEDUP),
+    _speedy(EVEN, "even"),
+    Contender(TUNED, OURS, _with_speedup, _tuned, "whole ticks"),
+    _speedy(CACHED_SOLVER, sweeps=_cached_solver),
+    Contender(DEFAULT_NAME, OURS, lambda setup: (Sweep("threshold", THRESHOLDS),), _accelerated),
+    _published("easycache", _watching),
+    _published("teacache", _watching),
+    _published("fbcache", _watching),
+    _published("taylorseer", _taylor),
+    _published("deepcache", _deep),
 )
-HOLDING = ("even schedule, hold", "easycache", "fbcache", "deepcache")
-"""Those of them that reuse features as they are."""

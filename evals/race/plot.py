@@ -1,18 +1,25 @@
-"""Draws a race: fidelity over compute, one line for each method."""
+"""Draws a race: fidelity over compute, one line for each contender."""
 
 import io
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from diffcache.evals.race.contender import OURS, full_name
-from diffcache.evals.race.margins import BUDGETS
-from diffcache.evals.race.raced_testbed import FEWER, Measurement
+from diffcache.evals.race import ours
+from diffcache.evals.race.budgets import budgets_for
 from diffcache.evals.race.result import RaceResult
+from diffcache.evals.race.row import ROUNDING, Row
+from diffcache.evals.race.standings import own
 
+COLOURS = {
+    ours.FEWER: "#777777",
+    own(ours.SPEEDUP): "#0b6e4f",
+    own(ours.EVEN): "#b7b64a",
+    own(ours.TUNED): "#12304a",
+}
+"""Of contenders that have one of their own."""
+PACKAGES = {"diffcache": "#b5d0a8", "cache-dit": "#c8553d", "diffusers": "#3d5a98", "DeepCache": "#8e5ea2"}
 MARKERS = "osD^vP*X<>"
-COLOURS = {"diffcache": "#0b6e4f", "cache-dit": "#c8553d", "diffusers": "#3d5a98", "DeepCache": "#8e5ea2"}
-"""Of the packages, in the order of the legend."""
-PLAIN = "#777777"
 
 
 def draw_race(result: RaceResult, path: Path) -> Path:
@@ -29,44 +36,38 @@ def race_svg(result: RaceResult) -> str:
     return text.getvalue()[text.getvalue().index("<svg") :]
 
 
-def lines(result: RaceResult) -> dict[tuple[str, str], list[Measurement]]:
-    """Measurements by (package, method), the cheapest first, methods as the legend has them: ours, the peers', the plain ones.
-
-    What computes everything is left out: its PSNR has no bound.
-    """
-    found: dict[tuple[str, str], list[Measurement]] = {}
-    for row in sorted((*result.rows, *result.fewer_steps), key=lambda row: row.compute):
-        if row.compute < 1:
-            found.setdefault((row.package, row.name), []).append(row)
-    order = [*COLOURS, ""]
-    return dict(sorted(found.items(), key=lambda line: (order.index(line[0][0]), line[0][1])))
+def lines(result: RaceResult) -> Iterator[tuple[str, list[Row]]]:
+    """The scored settings of each contender, the cheapest first; without what computes everything."""
+    scored = [row for row in result.rows if row.part == "score" and row.compute < 1]
+    for name in dict.fromkeys(row.contender for row in scored):
+        yield name, sorted((row for row in scored if row.contender == name), key=lambda row: row.compute)
 
 
 def _figure(result: RaceResult) -> Any:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8.5, 5.2), layout="constrained")
+    figure = Figure(figsize=(8.5, 4.6), layout="constrained")
     axes = figure.subplots()
-    for budget in BUDGETS:
+    for budget in budgets_for(result.steps):
         axes.axvline(1 / budget, color="#dddddd", linewidth=1, zorder=0)
         axes.annotate(
-            f" {budget:g}x", (1 / budget, 0.99), xycoords=("data", "axes fraction"), va="top", fontsize=8
+            f" {budget:.3g}x", (1 / budget, 0.99), xycoords=("data", "axes fraction"), va="top", fontsize=8
         )
-    for i, ((package, name), rows) in enumerate(lines(result).items()):
-        ours = package == OURS
+    axes.axhline(ROUNDING, color="#bbbbbb", linewidth=1, linestyle=":")
+    for i, (name, rows) in enumerate(lines(result)):
         axes.plot(
             [row.compute for row in rows],
-            [row.psnr_full for row in rows],
-            label=name if name.startswith(FEWER) else full_name(package, name),
-            color=COLOURS.get(package, PLAIN),
-            linewidth=2 if ours else 1,
-            linestyle="-" if ours else "--",
+            [row.mean_psnr for row in rows],
+            label=name,
+            color=COLOURS.get(name, PACKAGES.get(name.split(":")[0], "#777777")),
+            linewidth=2 if name in COLOURS else 1,
+            linestyle="-" if name in COLOURS else "--",
             marker=MARKERS[i % len(MARKERS)],
             markersize=4,
         )
     axes.set_xlabel("compute, share of the full run's")
-    axes.set_ylabel("PSNR to the full run, dB")
-    axes.set_title(f"{result.testbed}: {result.samples} samples, {result.steps} steps", fontsize=10)
+    axes.set_ylabel("PSNR of 8-bit pictures to the full run, dB")
+    axes.set_title(f"{result.testbed}: 16 scored samples, {result.steps} steps", fontsize=10)
     axes.grid(alpha=0.25)
     figure.legend(loc="outside right upper", fontsize=7)
     return figure

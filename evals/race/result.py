@@ -1,77 +1,60 @@
-"""The race on one testbed as a result: every measurement, and who did not attach."""
+"""The race on one testbed as a file: every measurement as it came, and who did not take part."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+import json
+import os
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from diffcache.evals.harness.results import Result, read_result, renewals, write_result
-from diffcache.evals.race.contender import OURS, full_name
-from diffcache.evals.race.raced_testbed import Measurement
+from diffcache.evals.harness.results import Result, read_result
+from diffcache.evals.race.row import Row
 
 EXPERIMENT = "race"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass
 class RaceResult:
     """The race on one testbed.
 
     Attributes:
         header: of the file, see `provenance.header`.
-        testbed, samples, steps: what was run.
-        full: the full run.
-        fewer_steps: the plain pipeline with fewer steps.
-        rows: every contender at every setting.
-        refused: full names of contenders that do not attach, or reuse nothing, and why, in a sentence.
-        renewed: notes on later races of some contenders, see `results.renewals`.
+        testbed, steps: what was run.
+        rows: every measurement.
+        refused: settings that do not attach to this testbed and why, in a sentence, by the contender's full name.
+        renewed: headers of later sessions that added rows, each with the "names" of the contenders in it.
     """
 
     header: dict[str, Any]
     testbed: str
-    samples: int
     steps: int
-    full: Measurement
-    fewer_steps: list[Measurement]
-    rows: list[Measurement]
-    refused: dict[str, str]
+    rows: list[Row] = field(default_factory=list)
+    refused: dict[str, dict[str, str]] = field(default_factory=dict)
     renewed: list[Result] = field(default_factory=list)
 
-    @property
-    def peers(self) -> list[str]:
-        """The packages of the peers that attached."""
-        return sorted({row.package for row in self.rows} - {OURS}, key=str.lower)
+    def find(self, contender: str, options: Any, part: str) -> Row | None:
+        """The measurement of a setting, where it is there already."""
+        asked = contender, _key(options), part
+        return next((row for row in self.rows if (row.contender, _key(row.options), row.part) == asked), None)
 
-    def with_rows_of(self, later: "RaceResult", names: Sequence[str]) -> "RaceResult":
-        """With the rows of a later race in place of those of these contenders.
-
-        Args:
-            later: the race of these contenders alone.
-            names: their full names.
-
-        Raises:
-            ValueError: the later race had other samples or steps.
-        """
-        if (later.samples, later.steps) != (self.samples, self.steps):
-            raise ValueError(
-                f"{self.testbed} was raced with {self.samples} samples and {self.steps} steps: race these alike."
-            )
-        kept = [row for row in self.rows if full_name(row.package, row.name) not in names]
-        refused = {name: why for name, why in self.refused.items() if name not in names}
-        return replace(
-            self,
-            rows=later.rows + kept,
-            refused=later.refused | refused,
-            renewed=renewals(self.renewed, later.header, names),
-        )
+    def of(self, contender: str, part: str) -> list[Row]:
+        """The rows of a contender on one part."""
+        return [row for row in self.rows if row.contender == contender and row.part == part]
 
     def save(self, path: Path) -> Path:
-        figures = asdict(self)
-        return write_result(path, figures.pop("header"), figures)
+        """Writes the whole file or leaves what was there; a line for each row."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figures = {name: value for name, value in vars(self).items() if name != "rows"}
+        rows = ",\n".join("  " + json.dumps(row.as_dict()) for row in self.rows)
+        text = json.dumps(figures, indent=1)
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        partial.write_text(f'{text[:-2]},\n "rows": [\n{rows}\n ]\n}}\n')
+        return partial.replace(path)
 
     @classmethod
     def load(cls, path: Path) -> "RaceResult":
         data = read_result(path)
-        data["full"] = Measurement(**data["full"])
-        for rows in ("fewer_steps", "rows"):
-            data[rows] = [Measurement(**row) for row in data[rows]]
-        return cls(**data)
+        return cls(**{**data, "rows": [Row(**row) for row in data["rows"]]})
+
+
+def _key(options: Any) -> str:
+    return json.dumps(options, sort_keys=True)

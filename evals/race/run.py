@@ -1,73 +1,178 @@
-"""Runs the race on one testbed."""
+"""Runs the race on one testbed: tries all settings on few samples, chooses on more, and scores what was chosen on others.
 
-from collections.abc import Sequence
+Every measurement is saved when it comes. A race that was interrupted goes on where it was.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from diffcache.evals.race.contender import Contender
-from diffcache.evals.race.margins import BUDGETS, best, steps_within
-from diffcache.evals.race.raced_testbed import Measurement, RacedTestbed
+from diffcache.evals.harness.unseen import judged_on
+from diffcache.evals.race import ours
+from diffcache.evals.race.budgets import budgets_for
+from diffcache.evals.race.contender import Contender, Options, Setup
+from diffcache.evals.race.frontier import Figure, Pair, nearest_below, pair_for, worth_choosing
 from diffcache.evals.race.result import RaceResult
+from diffcache.evals.race.row import Row
+from diffcache.evals.race.track import FULL, Track
+from diffcache.evals.testbeds import splits
 from diffcache.schedulers.errors import TargetError
 
-TIMED_AT = 2.0
-"""The budget at which each contender's best setting is timed."""
+MOST = 0.8
+"""A setting that computes more than this share of the full run is of no use for any budget."""
+NEAR = 3.0
+"""How far below the best of its group a contender may be on the first samples, in dB, to race on."""
 
 
-def run_race(
-    testbed: str,
-    contenders: Sequence[Contender],
-    *,
-    samples: int,
-    steps: int,
-    rounds: int,
-    header: dict[str, Any],
-) -> RaceResult:
-    """Measures all contenders on one testbed.
+def to_full(row: Row) -> Sequence[float]:
+    return row.psnr
+
+
+def to_truth(row: Row) -> Sequence[float]:
+    return row.truth
+
+
+class Race:
+    """The race on one testbed.
 
     Args:
-        testbed: of `zoo.NAMES`.
-        contenders: who takes part.
-        samples: seeds.
-        steps: of the full run.
-        rounds: pairs of renderings for each loop time; 0 for no times.
-        header: of the result.
+        setup: testbed and steps.
+        path: of the result; a race that lies there goes on.
+        header: of a new result.
+        kept: folder for pictures of 1000 steps; None: nothing is compared with these.
     """
-    raced = RacedTestbed(testbed, samples, steps)
-    rows, refused = [], {}
-    for contender in tqdm(contenders, desc=testbed):
-        found, why = _all_settings(raced, contender)
-        fastest = best(found, TIMED_AT) if rounds else None
-        rows += [raced.timed(row, contender, rounds) if row is fastest else row for row in found]
-        if why is not None:
-            refused[contender.full_name] = why
-    fewer_steps = [row for budget in BUDGETS for row in raced.fewer_steps(steps_within(budget, steps))]
-    return RaceResult(
-        header=header,
-        testbed=testbed,
-        samples=samples,
-        steps=steps,
-        full=raced.full(),
-        fewer_steps=fewer_steps,
-        rows=rows,
-        refused=refused,
-    )
 
+    def __init__(self, setup: Setup, path: Path, header: dict[str, Any], kept: Path | None) -> None:
+        self.setup, self.path = setup, path
+        self.track = Track(setup, kept)
+        self.header = header
+        fresh = RaceResult(header, setup.testbed, setup.steps)
+        self.result = RaceResult.load(path) if path.exists() else fresh
 
-def _all_settings(raced: RacedTestbed, contender: Contender) -> tuple[list[Measurement], str | None]:
-    """Measurements at all settings, or why there are none.
+    def run(self, contenders: Sequence[Contender]) -> RaceResult:
+        """Measures what is not measured yet."""
+        with judged_on(self.setup.testbed):
+            full = next(iter(self.result.of(FULL, "score")), None)
+            if full is None or (self.track.has_truth("score") and not full.truth):
+                self._add(self.track.full_row("score"), full)
+            for group in tqdm(_groups(contenders), desc=self.setup.testbed, mininterval=10):
+                self._race(group)
+        self.result.save(self.path)
+        return self.result
 
-    Whatever a peer raises is published as its reason; our own methods may only refuse the target.
-    """
-    rows: list[Measurement] = []
-    refusal = TargetError if contender.ours else Exception
-    for setting in contender.settings:
+    def _race(self, group: Sequence[Contender]) -> None:
+        """Contenders of one group: each is tried, the best are chosen from, and what was chosen is scored."""
+        for contender in group:
+            self._all(contender, "try" if contender.kind == "swept" else "score")
+        for contender in group:
+            for row in _distinct(self._candidates(contender, group)):
+                self._measured(contender, row.options, "choose")
+        for contender in group:
+            for row in _distinct(chosen_rows(self.result, contender.full_name)):
+                self._measured(contender, row.options, "score")
+
+    def _all(self, contender: Contender, part: splits.Use) -> None:
+        """All settings; each sweep up to what computes too much."""
+        for sweep in contender.sweeps(self.setup):
+            for options in sweep:
+                row = self._measured(contender, options, part)
+                if row is None or row.compute > MOST:
+                    break
+
+    def _candidates(self, contender: Contender, group: Sequence[Contender]) -> Iterator[Row]:
+        """Settings to choose from: of the best of a group, and of those near it."""
+        for budget in budgets_for(self.setup.steps):
+            reached = {one.full_name: self._tried(one, budget) for one in group}
+            if reached[contender.full_name] >= max(reached.values()) - NEAR:
+                rows = self.result.of(contender.full_name, "try")
+                yield from worth_choosing(rows, 1 / budget, to_full)
+
+    def _tried(self, contender: Contender, budget: float) -> float:
+        pair = pair_for(self.result.of(contender.full_name, "try"), 1 / budget, to_full)
+        return -math.inf if pair is None else pair.mean(1 / budget, to_full)
+
+    def _measured(self, contender: Contender, options: Options, part: splits.Use) -> Row | None:
+        """The row of a setting; None where the contender does not attach.
+
+        Whatever a peer raises is published as its reason; our own methods may only refuse the target.
+        """
+        name, written = contender.full_name, _written(options)
+        found = self.result.find(name, options, part)
+        if found is not None and (found.truth or not self.track.has_truth(part)):
+            return found
+        if self.result.refused.get(name, {}).get(written):
+            return None
+        refusal = TargetError if contender.ours else Exception
         try:
-            row = raced.measured(contender, setting)
+            row = self.track.measured(contender, options, part)
         except refusal as error:
-            return rows, f"{type(error).__name__}: {error}".splitlines()[0]
-        if not rows and row.compute == 1:
-            return [], "attaches, but reuses nothing at the setting that should compute least"
-        rows.append(row)
-    return rows, None
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            self.result.refused.setdefault(name, {})[written] = reason
+            return None
+        self._add(row, found)
+        return row
+
+    def _add(self, row: Row, old: Row | None = None) -> None:
+        """Saves a row, in the place of an old one that was measured without pictures of 1000 steps."""
+        self.result.rows = [other for other in self.result.rows if other is not old] + [row]
+        self._note_session(row.contender)
+        self.result.save(self.path)
+
+    def _note_session(self, name: str) -> None:
+        if self.header["commit"] == self.result.header["commit"]:
+            return
+        notes = self.result.renewed
+        if not notes or notes[-1]["commit"] != self.header["commit"]:
+            notes.append({"names": [], **self.header})
+        if name not in notes[-1]["names"]:
+            notes[-1]["names"].append(name)
+
+
+def pair_on(result: RaceResult, contender: str, budget: float, figure: Figure = to_full) -> Pair | None:
+    """The settings that were chosen for a budget, with their scores; None where there are none.
+
+    By the distance to the full run they are chosen on 16 samples, by the distance to 1000 steps on four. Who has one setting for
+    each budget has nothing to choose: then it is the one that comes nearest to the budget from below.
+    """
+    if not result.of(contender, "try"):
+        return nearest_below(result.of(contender, "score"), 1 / budget)
+    chosen = pair_for(result.of(contender, "choose" if figure is to_full else "try"), 1 / budget, figure)
+    if chosen is None:
+        return None
+    low, high = (result.find(contender, row.options, "score") for row in (chosen.low, chosen.high))
+    return None if low is None or high is None else Pair(low, high)
+
+
+def chosen_rows(result: RaceResult, contender: str) -> Iterator[Row]:
+    """The chosen settings of all budgets."""
+    rows = result.of(contender, "choose")
+    pairs = [pair_for(rows, 1 / budget, to_full) for budget in budgets_for(result.steps)]
+    if contender == ours.FEWER and any(row.truth for row in result.of(contender, "try")):
+        tried = result.of(contender, "try")
+        pairs += [pair_for(tried, 1 / budget, to_truth) for budget in budgets_for(result.steps)]
+    for pair in pairs:
+        if pair is not None:
+            yield from (pair.low, pair.high)
+
+
+def _groups(contenders: Sequence[Contender]) -> list[list[Contender]]:
+    """In the order of their first contenders; who has no group is alone."""
+    found: dict[str, list[Contender]] = {}
+    for contender in contenders:
+        found.setdefault(contender.group or contender.full_name, []).append(contender)
+    return list(found.values())
+
+
+def _distinct(rows: Iterator[Row]) -> list[Row]:
+    found: list[Row] = []
+    for row in rows:
+        if not any(row.options == other.options for other in found):
+            found.append(row)
+    return found
+
+
+def _written(options: Options) -> str:
+    return ", ".join(f"{name}={value}" for name, value in options.items())

@@ -99,7 +99,7 @@ def cache_dit(ticks: int, method: str, front: int, *, taylor: bool = False) -> I
 VARIANTS: dict[str, Callable[[int], Any]] = {
     "plain": plain,
     "plain again (A/A)": plain,
-    "diffcache, curvature (the default)": lambda ticks: ours(ticks, "curvature", threshold=0.0),
+    "diffcache, trajectory (the default)": lambda ticks: ours(ticks, "trajectory", threshold=0.0),
     "diffcache, easycache": lambda ticks: ours(ticks, "easycache", threshold=0.0),
     "diffcache, fbcache": lambda ticks: ours(ticks, "fbcache", threshold=0.0),
     "diffcache, uniform (every block)": lambda ticks: ours(ticks, "uniform", interval=1, site="block"),

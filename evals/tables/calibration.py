@@ -6,7 +6,7 @@ from typing import Any
 from diffcache.evals.experiments.ertacache import TICKS
 from diffcache.evals.harness.markdown import markdown_table
 from diffcache.evals.harness.results import Result, stored
-from diffcache.evals.testbeds import zoo
+from diffcache.evals.testbeds import splits
 
 Results = Mapping[str, Result]
 """By testbed."""
@@ -114,6 +114,6 @@ def _seconds(ertacache: Results, targets: Results) -> str:
             str(ertacache[testbed]["cpu_seconds_of_calibration"]) if testbed in ertacache else "-",
             str(targets[testbed]["cpu_seconds_of_a_tune"]) if testbed in targets else "-",
         ]
-        for testbed in zoo.NAMES
+        for testbed in splits.FITTING
     )
     return markdown_table(["testbed", "ERTACache", "a quality target"], rows)

@@ -11,21 +11,24 @@ from diffcache.evals.tables.formats import formats_table
 from diffcache.evals.tables.judging import judging_table
 from diffcache.evals.tables.methods import methods_page
 from diffcache.evals.tables.quantization import quantization_tables
-from diffcache.evals.tables.race import race_page, summary_table
+from diffcache.evals.tables.race import race_tables
 from diffcache.evals.tables.regimes import regimes_tables
+from diffcache.evals.tables.rows import rows_table
 from diffcache.evals.tables.searched import searched_page
-from diffcache.evals.tables.trajectory import trajectory_table
-from diffcache.evals.testbeds import zoo
+from diffcache.evals.tables.serving import serving_table
+from diffcache.evals.tables.trajectory import threshold_table, trajectory_table
+from diffcache.evals.testbeds import splits
 
 PAGES_WITH_TABLES = (
     "README.md", "docs/calibration.md", "docs/hindsight.md", "docs/memory.md", "docs/quantization.md",
-    "docs/regimes.md", "docs/trajectory.md",
+    "docs/race.md", "docs/regimes.md", "docs/rows.md", "docs/serving.md", "docs/trajectory.md",
 )  # fmt: skip
 """Written by hand, with places for tables."""
 
 
 def race_results() -> list[RaceResult]:
-    paths = (result_path(EXPERIMENT, testbed) for testbed in zoo.NAMES)
+    """Of all testbeds that were raced, those to judge on first."""
+    paths = (result_path(EXPERIMENT, testbed) for testbed in (*splits.JUDGING, *splits.FITTING))
     return [RaceResult.load(path) for path in paths if path.exists()]
 
 
@@ -35,20 +38,21 @@ def pages(root: Path) -> dict[str, str]:
     Args:
         root: of the checkout, for the pages that are written by hand.
     """
-    results = race_results()
     tables = {
-        "race": summary_table(results),
+        **race_tables(race_results()),
         "formats": formats_table(),
         "first_call": first_call_table(),
         "quantization": quantization_tables(),
         "judging": judging_table(),
+        "serving": serving_table(),
         "trajectory": trajectory_table(),
+        "rows": rows_table(),
+        "threshold": threshold_table(),
         **calibration_tables(),
         **regimes_tables(),
     }
     by_hand = {path: with_tables((root / path).read_text(), tables) for path in PAGES_WITH_TABLES}
     generated = {
-        "docs/race.md": race_page(results),
         "docs/results.md": methods_page(),
         "docs/searched.md": searched_page(),
     }

@@ -1,4 +1,4 @@
-"""The table of docs/trajectory.md: the method on each testbed, with a prior that has never seen it, and after one render."""
+"""The tables of docs/trajectory.md: the method on each testbed, with a prior that has never seen it, and after one render."""
 
 from statistics import median
 from typing import Any
@@ -7,7 +7,11 @@ from diffcache.evals.harness.markdown import markdown_table
 from diffcache.evals.harness.results import stored
 
 EVEN = ("even", "even, order 2")
-SHOWN = {"prior": "universal covariance", "own covariance, response 4": "own covariance", "tuned": "`tune`"}
+SHOWN = {
+    "prior": "universal covariance",
+    "own covariance, response 4, evenness 0.5": "own covariance",
+    "tuned": "`tune`",
+}
 
 
 def trajectory_table() -> str:
@@ -41,3 +45,34 @@ def _differences(rows: list[dict[str, Any]]) -> str:
             f"{below} of {len(gains)} rows"
         )
     return "\n".join(lines)
+
+
+def threshold_table() -> str:
+    """A row for each testbed and threshold; and how far expected errors are from measured ones."""
+    found = stored("threshold")
+    rows = [(testbed, row) for testbed, result in found.items() for row in result["rows"]]
+    head = [
+        "testbed", "threshold", "ticks of 50", "expected error", "measured error", "dB to the full run", "evenly spaced",
+        "as many plain steps",
+    ]  # fmt: skip
+    lines = (
+        [
+            testbed, f"{row['threshold']:g}", str(row["ticks"]), f"{row['expected']:.2%}", f"{row['measured']:.2%}",
+            *(f"{row[name]:.1f}" for name in ("psnr", "even", "fewer_steps")),
+        ]
+        for testbed, row in rows
+    )  # fmt: skip
+    gains = [row["psnr"] - row["even"] for _, row in rows if row["ticks"] < row["steps"]]
+    below = sum(gain < -0.5 for gain in gains)
+    ratios = [row["measured"] / row["expected"] for _, row in rows if row["expected"]]
+    near = sum(0.5 <= ratio <= 2 for ratio in ratios)
+    result = next(iter(found.values()))
+    header = result["header"]
+    return (
+        f"{markdown_table(head, lines)}\n\n"
+        f"- against even ticks: median {median(gains):+.1f} dB, from {min(gains):+.1f} to {max(gains):+.1f}; more than 0.5 dB below in "
+        f"{below} of {len(gains)} rows\n"
+        f"- measured over expected error: median {median(ratios):.2f}, from {min(ratios):.2f} to {max(ratios):.2f}; within a factor of two "
+        f"in {near} of {len(ratios)} rows\n\n"
+        f"{result['samples']} samples, {header['device']}, {header['date']}."
+    )

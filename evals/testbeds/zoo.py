@@ -6,23 +6,19 @@ import zlib
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from diffusers import DiffusionPipeline
 
 from diffcache.evals.errors import EvaluationError
-from diffcache.evals.testbeds import edits, emoji, fashion_mnist, procedural
+from diffcache.evals.testbeds import edits, emoji, fashion_mnist, procedural, splits
+from diffcache.evals.testbeds.splits import PromptSplit
 
 FOLDER = Path(__file__).resolve().parent
-NAMES = ("dit", "flux", "wan", "sd")
-"""Testbeds of coloured shapes. Constants were chosen on them."""
-JUDGING = ("pixart", "sd3", "sdxl", "fashion", "ddpm", "kontext", "turbo")
-"""Testbeds of emoji and of Fashion-MNIST. No constant is chosen on them, but the kernel of `trajectory` is fitted on all testbeds:
-a testbed is judged with the kernel that was fitted without it."""
-ALL = NAMES + JUDGING
-UNTRAINED = ("sana",)
-"""To judge on too, but their weights are not here yet; once they are, the name moves to `JUDGING`."""
+ALL = splits.FITTING + splits.JUDGING
+UNTRAINED = ("sana", "kontext_turbo")
+"""To judge on too, but their weights are not here yet; once they are, the name moves to `splits.JUDGING`."""
 STEPS = {
     "pixart": 20,
     "sd3": 28,
@@ -31,6 +27,7 @@ STEPS = {
     "ddpm": 50,
     "kontext": 28,
     "turbo": 4,
+    "kontext_turbo": 4,
     "sana": 20,
 }
 """How many steps their pipelines take unless they are told."""
@@ -38,15 +35,22 @@ CLASSES = {"dit": procedural.NUM_CLASSES, "fashion": len(fashion_mnist.NAMES)}
 """Number of classes of testbeds whose prompts are class labels."""
 UNCONDITIONAL = ("ddpm",)
 """Testbeds that take no prompts: theirs are empty, and samples differ by their seeds only."""
+OF_EDITS = ("kontext", "kontext_turbo")
+"""Testbeds that edit a reference; their prompts are edits."""
 OF_EMOJI = ("pixart", "sd3", "sdxl", "turbo", "sana")
 """Testbeds whose prompts are captions of emoji."""
 OF_FASHION = ("fashion", "ddpm")
 """Testbeds of Fashion-MNIST, whose pictures have 32 x 32 pixels."""
-PromptSplit = Literal["calibration", "heldout"]
-
 _SPLITS = ("calibration", "heldout")
 _TEXT_LENGTH = 20
 _GUIDED = {"guidance_scale": 3.0}
+_EDITED = {
+    "height": 64,
+    "width": 64,
+    "max_area": 64**2,
+    "max_sequence_length": 9,
+    "_auto_resize": False,
+}
 _CALLS: dict[str, dict[str, Any]] = {
     "dit": _GUIDED,
     "flux": {"height": 64, "width": 64, "max_sequence_length": _TEXT_LENGTH, "true_cfg_scale": 3.0},
@@ -71,13 +75,8 @@ _CALLS: dict[str, dict[str, Any]] = {
     "sdxl": {"height": 64, "width": 64, "guidance_scale": 5.0},
     "fashion": {"guidance_scale": 2.0},
     "ddpm": {},
-    "kontext": {
-        "height": 64,
-        "width": 64,
-        "max_area": 64**2,
-        "max_sequence_length": 9,
-        "_auto_resize": False,
-    },
+    "kontext": _EDITED,
+    "kontext_turbo": _EDITED,
 }
 
 
@@ -118,7 +117,7 @@ def call_for(name: str, asked: list[Any], seeds: Iterable[int], num_inference_st
         call = {"batch_size": len(asked)}
     if name == "flux":
         call["negative_prompt"] = [""] * len(asked)
-    if name == "kontext":
+    if name in OF_EDITS:
         call["image"] = edits.references([edits.edited(prompt) for prompt in asked])
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     common = {"num_inference_steps": num_inference_steps, "generator": generators, "output_type": "pt"}
@@ -142,7 +141,7 @@ def prompts(name: str, n: int, split: PromptSplit = "calibration") -> list[Any]:
         return [chosen[i % len(chosen)] for i in range(n)]
     if name in UNCONDITIONAL:
         return [""] * n
-    if name == "kontext":
+    if name in OF_EDITS:
         return [text for text in edits.prompts() if _part(edits.edited(text)) == part][:n]
     captions = emoji.captions() if name in OF_EMOJI else _captions(name == "wan", 4 * n + 64)
     return [caption for caption in captions if _part(caption) == part][:n]

@@ -16,6 +16,7 @@ from diffcache.evals.training.accept import write_hashes
 from diffcache.evals.training.grids import save_grid
 
 _SAMPLES, _COLUMNS = 16, 8
+_TEACHERS = {"turbo": "sd3", "kontext_turbo": "kontext"}
 _EMOJI = (
     "drawings of Noto Emoji (SIL Open Font License 1.1, its tools Apache 2.0), 64 pixels, as the npm package "
     "`emoji-datasource-google` 16.0.0 (MIT) has them; `evals/testbeds/emoji.txt` lists which and their names"
@@ -63,7 +64,7 @@ def _sheet(name: str, pipe: Any, folder: Path, facts: dict[str, Any], rate: floa
     guidance = zoo.sample_call(name, 0, n=1).get("guidance_scale", 1.0)
     guided = f"{guidance:g}" if guidance > 1 else "none"
     earlier = f" ({facts['earlier']})" * bool(facts["earlier"])
-    origin = "distilled from the testbed sd3" if name == "turbo" else "trained from nothing"
+    origin = f"distilled from the testbed {_TEACHERS[name]}" if name in _TEACHERS else "trained from nothing"
     lines = [
         f"# Testbed {name}",
         "",
@@ -94,7 +95,7 @@ def _caption(name: str, asked: list[Any]) -> list[str]:
     if name in zoo.UNCONDITIONAL:
         return [f"`samples.png` shows seeds 0 to {len(asked) - 1}, none of them chosen."]
     shown = [fashion_mnist.NAMES[i] for i in asked] if name in zoo.CLASSES else asked
-    below = ", and each row below that of its references" * (name == "kontext")
+    below = ", and each row below that of its references" * (name in zoo.OF_EDITS)
     first = f"`samples.png` shows these prompts from seeds 0, 1, ..., none of them chosen, row by row{below}:"
     return [first, "", *(f"{i + 1}. {text}" for i, text in enumerate(shown))]
 

@@ -74,4 +74,4 @@ def _pair(one: dict[str, Any], prompt: str, full: SampleFolder, cached: SampleFo
 def _race(model: str) -> str | None:
     """The plot of the race, if the model is a testbed on which it has been run."""
     path = result_path(EXPERIMENT, model)
-    return race_svg(RaceResult.load(path)) if model in zoo.NAMES and path.exists() else None
+    return race_svg(RaceResult.load(path)) if model in zoo.ALL and path.exists() else None

@@ -13,16 +13,15 @@ from diffcache.config import CacheConfig, RunFacts
 from diffcache.profiling.recording.calling import Call, calls_hash, calls_of, frozen, hold_out
 from diffcache.profiling.recording.covariance import covariance_of
 from diffcache.profiling.recording.full_runs import FullRuns
-from diffcache.recipes.budget import BudgetConfig, allowed
+from diffcache.recipes.budgeted import allowed
+from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.trajectory import TrajectoryConfig
-from diffcache.schedulers.error_control import ErrorControl
 from diffcache.schedulers.errors import ConfigError, TargetError
-from diffcache.schedulers.given_ticks import GivenTicks
-from diffcache.schedulers.schedule import ALL, Schedule, marks_of
+from diffcache.schedulers.schedule import Schedule
 from diffcache.schedulers.search.local import TickList, local_search
 from diffcache.schedulers.steps import Decision
-from diffcache.schedulers.ticks import spread
+from diffcache.schedulers.ticks import Ticks, spread
 
 MARGIN = 1.0
 """How far the PSNR may lie above the target, in dB, before guidance passes are left out. Our choice."""
@@ -37,18 +36,18 @@ TRIALS = 32
 """Trials of the local search for a speed-up. Our choice."""
 
 RENDERS = 4
-"""Full runs on which the covariance is measured, at most. More gave no better plans."""
+"""Full runs on which the covariance is measured, at most. Our choice."""
 
-RESPONSES = (2.0, 4.0, 8.0)
-"""How carefully reused ticks are predicted (see `TrajectoryConfig`): denoisers differ in it, so each is rendered."""
+OWN = ((2.0, 0.5), (4.0, 0.5), (8.0, 0.5), (4.0, 0.0))
+"""Response and evenness (see `TrajectoryConfig`) of plans with a pipeline's own covariance. Denoisers differ in which is best."""
 
 SKEWS = (1.0, 0.8, 0.65)
 """Skews (see `spread`) of the ticks that the search for a speed-up starts with: even, and denser towards the end. Our choice."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlacedConfig(BudgetConfig):
-    """Computes given ticks, and chooses how to reuse the others as error control does.
+class PlacedConfig(EvenConfig):
+    """Computes given ticks, and goes straight on from them.
 
     Attributes:
         ticks: that are computed.
@@ -57,11 +56,8 @@ class PlacedConfig(BudgetConfig):
     ticks: tuple[int, ...] = (0,)
     tail_steps: int = 0
 
-    def scheduler(self, run: RunFacts) -> ErrorControl:
-        return GivenTicks(self.ticks, self.order, self.axis)
-
-    def warmup(self, run: RunFacts) -> int:
-        return 1
+    def scheduler(self, run: RunFacts) -> Ticks:
+        return Ticks(self.ticks)
 
 
 def tune(
@@ -110,7 +106,7 @@ def tune(
     if engine not in ("trajectory", "search"):
         raise ConfigError(f"tune: engine must be one of trajectory, search, not {engine!r}.")
     if speedup is not None:
-        BudgetConfig(speedup=speedup)  # raises before anything is rendered
+        EvenConfig(speedup=speedup)  # raises before anything is rendered
     tuner = Tuner(pipe, calls_of(prompts, **call))
     if speedup is not None:
         return tuner.for_speedup(speedup, search=engine == "search")
@@ -135,10 +131,10 @@ class Tuner:
         self.calls = calls
         searched, held_out = hold_out(calls)
         self.searched, self.held_out = FullRuns(pipe, searched), FullRuns(pipe, held_out)
-        self.full = frozen(pipe, calls[0], BudgetConfig(speedup=1))
+        self.full = frozen(pipe, calls[0], EvenConfig(speedup=1))
         self.ticks = self.full.num_ticks
-        self._decided: dict[CacheConfig, tuple[Schedule, Tensor]] = {}
-        self._reached: dict[tuple[bool, str], float] = {}
+        self._decided: dict[CacheConfig, Schedule] = {}
+        self._reached: dict[tuple[bool, str], Tensor] = {}
         self._covariance: Any = None
 
     def for_speedup(self, speedup: float, *, search: bool = False) -> Schedule:
@@ -149,25 +145,25 @@ class Tuner:
             search: single ticks are moved as well.
         """
         count = allowed(self.ticks, speedup)
-        regular = max(count - len(self.full.models) + 1, 1)  # each further denoiser computes its first call
-        found = [self.online(count), *(self.even(regular, order) for order in (1, 2, 0))]
-        found += [self._decide(config)[0] for config in self._trajectories(self.ticks / count)]
-        best = max(found, key=self._mean_psnr)
+        evens = (self.even(count, order) for order in (1, 2, 0))
+        found = [self.online(count), *evens, *map(self._decide, self._own(self.ticks / count))]
+        best = max(found, key=self.mean_psnr)
         if search:
             starts = [best.computed_ticks, *(spread(self.ticks, count, skew=skew) for skew in SKEWS)]
             moved = self._placed(local_search(starts, self.ticks, self._loss, TRIALS).ticks)
-            best = max(best, moved, key=self._mean_psnr)
+            best = max(best, moved, key=self.mean_psnr)
         return self._measured(best, {"speedup": speedup})
 
-    def _trajectories(self, speedup: float) -> Iterator[CacheConfig]:
-        """Plans with the universal covariance and with the pipeline's own, from bold to careful."""
+    def _own(self, speedup: float) -> Iterator[CacheConfig]:
+        """Plans with the pipeline's own covariance, from bold to careful; none for several denoisers."""
         if self._covariance is None and len(self.full.models) == 1:
             searched = self.searched
             self._covariance = covariance_of(searched.pipe, searched.calls[:RENDERS]).matrix.tolist()
-        yield TrajectoryConfig(speedup=speedup)
         if self._covariance is not None:
-            for response in RESPONSES:
-                yield TrajectoryConfig(speedup=speedup, covariance=self._covariance, response=response)
+            for response, evenness in OWN:
+                yield TrajectoryConfig(
+                    speedup=speedup, covariance=self._covariance, response=response, evenness=evenness
+                )
 
     def for_quality(self, quality: float) -> Schedule:
         """The fewest ticks that keep a quality on the held-out calls.
@@ -186,23 +182,27 @@ class Tuner:
 
     def online(self, count: int) -> Schedule:
         """The schedule that `accelerate(speedup=)` decides on with so many ticks."""
-        return self._decide(BudgetConfig(speedup=self.ticks / count))[0]
+        return self._decide(TrajectoryConfig(speedup=self.ticks / count))
+
+    def even(self, count: int, order: int) -> Schedule:
+        """The schedule with `count` evenly spaced ticks, extrapolated with this order."""
+        return self._decide(EvenConfig(speedup=self.ticks / count, order=order))
 
     def psnr(self, schedule: Schedule, *, held_out: bool = False) -> float:
         """Median PSNR over the calls of one half, in dB."""
+        return float(self._psnrs(schedule, held_out).median())
+
+    def mean_psnr(self, schedule: Schedule) -> float:
+        """Over the searched calls, in dB: a plan that is bad for a few samples shows in the mean, and not in the median."""
+        return float(self._psnrs(schedule, held_out=False).mean())
+
+    def _psnrs(self, schedule: Schedule, held_out: bool) -> Tensor:
+        """Of each sample of one half, in dB; a schedule is rendered once."""
         key = held_out, f"{schedule.table} {schedule.predictor}"
         if key not in self._reached:
             runs = self.held_out if held_out else self.searched
-            self._reached[key] = runs.psnr(ReplayConfig(schedule=schedule))
+            self._reached[key] = runs.psnrs(ReplayConfig(schedule=schedule))
         return self._reached[key]
-
-    def _mean_psnr(self, schedule: Schedule) -> float:
-        """Over the searched calls, in dB: a plan that is bad for a few samples shows in the mean, and not in the median."""
-        return float(self.searched.psnrs(ReplayConfig(schedule=schedule)).mean())
-
-    def even(self, count: int, order: int) -> Schedule:
-        """The schedule with `count` evenly spread ticks, extrapolated with this order."""
-        return even_schedule(self.full, count, order)
 
     def keeps(self, schedule: Schedule, quality: float) -> bool:
         """Whether a schedule keeps a quality on the held-out calls."""
@@ -235,16 +235,18 @@ class Tuner:
 
         It is infinite if more must be computed than these ticks: the first call of a second denoiser.
         """
-        schedule, psnrs = self._decide(PlacedConfig(ticks=ticks))
-        return -float(psnrs.mean()) if len(schedule.computed_ticks) <= len(ticks) else math.inf
+        schedule = self._placed(ticks)
+        return -self.mean_psnr(schedule) if len(schedule.computed_ticks) <= len(ticks) else math.inf
 
     def _placed(self, ticks: TickList) -> Schedule:
-        return self._decide(PlacedConfig(ticks=ticks))[0]
+        return self._decide(PlacedConfig(ticks=ticks))
 
-    def _decide(self, config: CacheConfig) -> tuple[Schedule, Tensor]:
-        """What a method decides on the searched half, and the PSNR of each sample there, in dB."""
+    def _decide(self, config: CacheConfig) -> Schedule:
+        """What a method decides on the searched half. A replay gives the same pictures, so it is not rendered again."""
         if config not in self._decided:
-            self._decided[config] = self.searched.decided(config)
+            schedule, psnrs = self.searched.decided(config)
+            self._decided[config] = schedule
+            self._reached[False, f"{schedule.table} {schedule.predictor}"] = psnrs
         return self._decided[config]
 
     def _measured(self, schedule: Schedule, aim: dict[str, float]) -> Schedule:
@@ -257,22 +259,6 @@ class Tuner:
         }
         producer = {"method": "tune", **aim, "prompts": calls_hash(self.calls)}
         return replace(schedule, measured=measured, producer=producer)
-
-
-def even_schedule(full: Schedule, count: int, order: int) -> Schedule:
-    """A schedule that computes `count` evenly spread ticks, extrapolates the others, and has hindsight.
-
-    Args:
-        full: the schedule of a full run.
-        count: how many ticks.
-        order: of the polynomial; 0 holds.
-    """
-    computed = set(spread(full.num_ticks, count))
-    marks = marks_of(tick in computed for tick in range(full.num_ticks))
-    predictor = {
-        "name": "polynomial", "order": order, "axis": "angle", "basis": "velocity", "hindsight": True,
-    }  # fmt: skip
-    return replace(full, table={site: {ALL: marks} for site in full.models}, predictor=predictor)
 
 
 def _by_crowding(computed: Sequence[int]) -> list[int]:

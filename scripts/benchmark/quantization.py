@@ -29,11 +29,13 @@ def main() -> None:
     given = vars(options.parse_args())
     weights, path = given.pop("weights"), given.pop("json")
     load = Workload(**given)
-    rows = [row for name in weights for row in measured(name, load)]
-    for row in rows:
-        print("  ".join(f"{key} {value}" for key, value in row.items()))
-    if path:
-        write_result(path, header(load.device), {"rows": rows})
+    rows = []
+    for name in weights:
+        for row in measured(name, load):
+            rows.append(row)
+            print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
+        if path:
+            write_result(path, header(load.device), {"rows": rows})
 
 
 if __name__ == "__main__":

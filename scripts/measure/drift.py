@@ -14,7 +14,7 @@ from diffcache.evals.harness.command_line import measure_testbeds, parser_for_te
 from diffcache.evals.harness.rendering import render
 from diffcache.evals.metrics.fidelity import psnr
 from diffcache.evals.testbeds import zoo
-from diffcache.recipes.budget import BudgetConfig
+from diffcache.recipes.trajectory import TrajectoryConfig
 
 STEPS = 50
 SPEEDUPS = (1.3, 1.6, 2.0, 2.5, 3.0, 4.0)
@@ -35,7 +35,7 @@ def measured(testbed: str, args: Namespace) -> dict[str, Any]:
         call = zoo.sample_call(testbed, seed, STEPS, 1)
         full = render(pipe, call).pictures
         for b, speedup in enumerate(SPEEDUPS):
-            rendered = render(pipe, call, BudgetConfig(speedup=speedup))
+            rendered = render(pipe, call, TrajectoryConfig(speedup=speedup))
             estimates[seed, b] = rendered.run_report.drift or 0.0
             losses[seed, b] = -psnr(rendered.pictures, full).item()
     over_budgets = [spearman(estimates[seed], losses[seed]) for seed in seeds]

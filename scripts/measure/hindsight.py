@@ -13,9 +13,9 @@ from diffcache.evals.harness.rendering import render
 from diffcache.evals.metrics.fidelity import psnr
 from diffcache.evals.testbeds import zoo
 from diffcache.evals.testbeds.repredicting import sd_predicting
-from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.builtin import DEFAULT
 from diffcache.recipes.easycache import EasyCacheConfig
+from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.recipes.uniform import UniformConfig
 
 STEPS = 50
@@ -27,8 +27,8 @@ METHODS: dict[str, CacheConfig] = {
     "easycache, 0.1": EasyCacheConfig(threshold=0.1),
     "default": DEFAULT,
     "default, 0.02": DEFAULT.replace(threshold=0.02),
-    "speedup=2": BudgetConfig(speedup=2),
-    "speedup=3": BudgetConfig(speedup=3),
+    "speedup=2": TrajectoryConfig(speedup=2),
+    "speedup=3": TrajectoryConfig(speedup=3),
 }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from diffcache.evals.experiments.judging import judged
 from diffcache.evals.harness.command_line import measure_testbeds, parser_for_testbeds
-from diffcache.evals.testbeds import zoo
+from diffcache.evals.testbeds import splits, zoo
 
 FEW = 10
 """With fewer steps of its own a pipeline was distilled to them, and more would tell nothing."""
@@ -22,4 +22,4 @@ def measured(testbed: str, args: Namespace) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    measure_testbeds(parser_for_testbeds(__doc__, names=zoo.JUDGING), "judging", measured)
+    measure_testbeds(parser_for_testbeds(__doc__, names=splits.JUDGING), "judging", measured)

@@ -27,6 +27,13 @@ def arguments() -> Namespace:
         metavar="ROW",
         help="measure these rows again; the other rows stay as they are in --out",
     )
+    parser.add_argument(
+        "--drop",
+        nargs="+",
+        default=[],
+        metavar="ROW",
+        help="with --only: leave out these rows, of methods that are gone",
+    )
     args = parser.parse_args()
     unknown = {*(args.only or ())} - {name for name, _ in settings()}
     if unknown:
@@ -54,7 +61,7 @@ def main() -> None:
             continue
         stored = read_result(path)
         comparison = comparison_on(testbed, stored["samples"], stored["steps"], args.device)
-        renewed = with_rows_of(stored, comparison, args.only, header(args.device))
+        renewed = with_rows_of(stored, comparison, args.only, header(args.device), args.drop)
         write_result(path, renewed.pop("header"), renewed)
 
 

@@ -7,15 +7,13 @@ from argparse import Namespace
 from typing import Any
 
 from diffcache.config import CacheConfig
+from diffcache.evals.harness.calls import calibration_calls
 from diffcache.evals.harness.command_line import measure_testbeds, parser_for_testbeds
 from diffcache.evals.harness.rendering import render
-from diffcache.evals.harness.splits import calibration_calls
 from diffcache.evals.metrics.fidelity import psnr
 from diffcache.evals.testbeds import zoo
 from diffcache.profiling.calibrating.profilingdit import calibrate_profilingdit
-from diffcache.profiling.recording.calling import frozen
-from diffcache.profiling.searching.tuning import even_schedule
-from diffcache.recipes.budget import BudgetConfig
+from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.replay import ReplayConfig
 
 STEPS = 50
@@ -27,11 +25,10 @@ def measured(testbed: str, args: Namespace) -> dict[str, Any]:
     calls = calibration_calls(testbed, args.samples, STEPS)
     found = calibrate_profilingdit(pipe, calls)
     ticks = round(found.measured["compute_fraction"] * STEPS)
-    plain = frozen(pipe, calls[0], BudgetConfig(speedup=1))
     methods: dict[str, CacheConfig] = {
         "ProfilingDiT": ReplayConfig(schedule=found),
-        "even, held": ReplayConfig(schedule=even_schedule(plain, ticks, 0), hindsight=False),
-        "even, order 1": ReplayConfig(schedule=even_schedule(plain, ticks, 1), hindsight=False),
+        "even, held": EvenConfig(speedup=STEPS / ticks, order=0, hindsight=False),
+        "even, order 1": EvenConfig(speedup=STEPS / ticks, hindsight=False),
     }
     call, rows = zoo.sample_call(testbed, 0, STEPS, args.samples), []
     full = render(pipe, call).pictures

@@ -8,16 +8,16 @@ import time
 from argparse import Namespace
 from typing import Any
 
+from diffcache.evals.harness.calls import calls_of_testbed
 from diffcache.evals.harness.command_line import measure_testbeds, parser_for_testbeds
 from diffcache.evals.harness.rendering import render
-from diffcache.evals.harness.splits import calls_of_testbed
 from diffcache.evals.metrics.fidelity import psnr
 from diffcache.evals.testbeds import zoo
 from diffcache.profiling.recording.full_runs import FullRuns
-from diffcache.profiling.searching.tuning import PlacedConfig, Tuner
-from diffcache.recipes.budget import BudgetConfig
+from diffcache.profiling.searching.tuning import Tuner
+from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.replay import ReplayConfig
-from diffcache.schedulers.ticks import spread
+from diffcache.recipes.trajectory import TrajectoryConfig
 
 STEPS = 50
 SPEEDUPS = (1.3, 1.5, 2.0, 2.5, 3.0, 4.0)
@@ -60,14 +60,13 @@ def of_quality(tuner: Tuner, unseen: FullRuns) -> list[dict[str, Any]]:
 def of_speedup(tuner: Tuner, unseen: FullRuns) -> list[dict[str, Any]]:
     """A row for each `speedup=`, beside as many evenly spread ticks with hindsight.
 
-    These are extrapolated with order 1, with order 2, and at each tick as `speedup=` itself would do it ("own").
+    These are extrapolated with order 1 and with order 2.
     """
     rows = []
     for speedup in SPEEDUPS:
-        online = render(unseen.pipe, unseen.calls[0], BudgetConfig(speedup=speedup))
+        online = render(unseen.pipe, unseen.calls[0], TrajectoryConfig(speedup=speedup))
         ticks = len(online.run_report.computed_ticks)
-        even = {f"order {order}": ReplayConfig(schedule=tuner.even(ticks, order)) for order in (1, 2)}
-        methods = {**even, "own": PlacedConfig(ticks=tuple(spread(STEPS, ticks, 1)))}
+        methods = {f"order {order}": EvenConfig(speedup=STEPS / ticks, order=order) for order in (1, 2)}
         rows.append(
             {
                 "speedup": speedup,

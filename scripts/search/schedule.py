@@ -14,14 +14,14 @@ import torch
 
 from diffcache.evals.experiments.objectives import kid_to_full, minus_clip
 from diffcache.evals.experiments.schedule_search import Evolution, RouterTraining, Search, compared, searched
+from diffcache.evals.harness.calls import Split, of_prompts, of_testbed
 from diffcache.evals.harness.command_line import MODEL, parser
 from diffcache.evals.harness.comparison import Comparison, as_json, table
 from diffcache.evals.harness.prompts import read_prompts
 from diffcache.evals.harness.provenance import header
 from diffcache.evals.harness.quality import kid_to_real
 from diffcache.evals.harness.results import write_result
-from diffcache.evals.harness.splits import Split, of_prompts, of_testbed
-from diffcache.evals.testbeds import zoo
+from diffcache.evals.testbeds import splits
 from diffcache.profiling.searching.confirming import FEWEST
 from diffcache.profiling.searching.evolving import Budget
 from diffcache.profiling.searching.fronts import saved_schedules
@@ -104,13 +104,13 @@ def _conflicts(args: argparse.Namespace) -> Iterator[str]:
         yield "--method evolution needs --generations, --candidates or --minutes"
     if args.quality == "clip" and (args.clip is None or args.model == "dit"):
         yield "--quality clip needs --clip, and a model that is given words"
-    if args.kid and args.model not in zoo.NAMES:
+    if args.kid and args.model not in splits.FITTING:
         yield "--kid is for testbeds"
 
 
 def split_of(args: argparse.Namespace) -> tuple[Any, Split]:
     """The pipeline, and the calls that it is searched, confirmed and compared on."""
-    if args.model in zoo.NAMES:
+    if args.model in splits.FITTING:
         return of_testbed(args.model, args.steps, args.samples, args.confirm, args.held_out, args.batch)
     prompts = list(dict.fromkeys(read_prompts(args.prompts))) if args.prompts else []
     if len(prompts) // 2 <= args.confirm:

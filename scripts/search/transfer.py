@@ -11,14 +11,14 @@ from diffcache.evals.harness.command_line import parser
 from diffcache.evals.harness.comparison import Comparison, as_json, table
 from diffcache.evals.harness.provenance import header
 from diffcache.evals.harness.results import write_result
-from diffcache.evals.testbeds import zoo
+from diffcache.evals.testbeds import splits, zoo
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.uniform import UniformConfig
 
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("model", choices=zoo.NAMES)
+    options.add_argument("model", choices=splits.FITTING)
     options.add_argument("schedule", type=Path, help="folder of a saved one")
     options.add_argument("--steps", type=int, nargs="*", default=[], help="besides the schedule's own")
     options.add_argument("--sizes", type=int, nargs="*", default=[], help="heights and widths in pixels")

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from diffcache.kernels import dispatch, relative_l1_triton
-from diffcache.kernels.dispatch import FP8, SWITCH
+from diffcache.kernels import dispatch, probe_triton, relative_l1_triton
+from diffcache.kernels.dispatch import FP8, SMALL, SWITCH
 from diffcache.kernels.relative_l1 import mean_abs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +28,7 @@ def runs(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> Callable[[], 
 
     def runs() -> str:
         ran.clear()
-        mean_abs(torch.randn(4))
+        mean_abs(torch.randn(SMALL))
         return "triton" if ran else "reference"
 
     return runs
@@ -72,6 +73,40 @@ def test_a_gpu_without_triton_runs_the_references(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv(SWITCH, "triton")
     with pytest.raises(RuntimeError, match="needs Triton and CUDA tensors"):
         dispatch.uses_triton(torch.device("cuda"))
+
+
+def test_a_gpu_where_triton_cannot_build_runs_the_references_and_says_so_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails() -> None:
+        raise RuntimeError("first line\nFailed to find C compiler.")
+
+    dispatch._builds.cache_clear()
+    monkeypatch.setattr(probe_triton, "run", fails)
+    monkeypatch.delenv(SWITCH, raising=False)
+    with pytest.warns(UserWarning, match="C compiler"):
+        assert not dispatch.uses_triton(torch.device("cuda"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not dispatch.uses_triton(torch.device("cuda", 1))
+    dispatch._builds.cache_clear()
+
+
+def test_small_tensors_and_tensors_on_two_devices_take_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    small, large = torch.zeros(SMALL - 1), torch.zeros(SMALL)
+    monkeypatch.delenv(SWITCH, raising=False)
+    assert dispatch._suits_pytorch((small,), small)
+    assert not dispatch._suits_pytorch((large,), large)
+    assert dispatch._suits_pytorch((large, [large.to("meta")]), large)
+    monkeypatch.setenv(SWITCH, "triton")
+    assert not dispatch._suits_pytorch((small,), small)
+
+
+def test_the_probe_runs_a_kernel(device: torch.device) -> None:
+    value = torch.zeros(1, device=device)
+    probe_triton.probe_kernel[(1,)](value)
+    assert value.item() == 1.0
+    probe_triton.run()
 
 
 def test_triton_is_imported_when_a_kernel_first_runs() -> None:

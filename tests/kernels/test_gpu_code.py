@@ -14,11 +14,6 @@ KERNELS = {
     for path in (ROOT / "kernels").glob("*_triton.py")
     for name in re.findall(r"^def (\w+_kernel)\(", path.read_text(), re.MULTILINE)
 }
-TUNED = {
-    name
-    for path in (ROOT / "kernels").glob("*_triton.py")
-    for name in re.findall(r"^@tuned\(.*\)\n@triton.jit\ndef (\w+)\(", path.read_text(), re.MULTILINE)
-}
 AT_THE_MEMORY_LIMIT = {
     "l1_kernel",
     "subtract_kernel",
@@ -27,21 +22,34 @@ AT_THE_MEMORY_LIMIT = {
 }
 
 
-@pytest.fixture(scope="module")
-def accesses(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, int]]:
+def compiled_for(capability: int, cache: Path) -> dict[str, dict[str, int]]:
     """By kernel: its loads and stores, as PTX instructions with how often they stand in the code, and bytes of stack."""
     environment = {
         "PYTHONPATH": str(ROOT),
-        "TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton")),
+        "TRITON_CACHE_DIR": str(cache),
         "PATH": "/usr/bin:/bin",
     }
     run = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "support" / "kernel_compiler.py")],
+        [sys.executable, str(ROOT / "tests" / "support" / "kernel_compiler.py"), str(capability)],
         env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
     compiled: dict[str, dict[str, int]] = json.loads(run.stdout)
     return compiled
+
+
+@pytest.fixture(scope="module")
+def accesses(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, int]]:
+    """Of an H100 or H200."""
+    return compiled_for(90, tmp_path_factory.mktemp("triton"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", [80, 100])
+def test_every_kernel_compiles_for_other_gpus(capability: int, tmp_path: Path) -> None:
+    found = compiled_for(capability, tmp_path)
+    assert set(found) == KERNELS
+    assert not {name: each["stack"] for name, each in found.items() if each["stack"]}
 
 
 def test_every_kernel_compiles(accesses: dict[str, dict[str, int]]) -> None:
@@ -50,10 +58,6 @@ def test_every_kernel_compiles(accesses: dict[str, dict[str, int]]) -> None:
 
 def test_no_kernel_spills_registers(accesses: dict[str, dict[str, int]]) -> None:
     assert not {name: found["stack"] for name, found in accesses.items() if found["stack"]}
-
-
-def test_what_is_tuned_is_tuned_once(accesses: dict[str, dict[str, int]]) -> None:
-    assert {name for name, found in accesses.items() if found.get("kept on disk")} == TUNED
 
 
 def test_products_of_a_rotation_are_rounded_before_they_are_added(

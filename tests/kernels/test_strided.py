@@ -20,6 +20,7 @@ def test_slices_are_read_in_place(layout: str) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_what_is_written_to_the_last_matrix_is_the_result(layout: str) -> None:
     tensor = LAYOUTS[layout]()
-    (matrix, target), result = with_result([tensor], tensor.dtype)
-    target.copy_(matrix)
+    grid, result = with_result([tensor], tensor.dtype)
+    source, target = (one.view(grid.rows, grid.inner) for one in grid.tensors)
+    target.copy_(source)
     assert torch.equal(result, tensor)

@@ -77,13 +77,13 @@ def test_what_is_named_instead_exists_and_adds_none() -> None:
 
 def test_the_default_says_that_reuse_is_not_worth_it() -> None:
     """On noise: whatever the threshold, the denoiser of the zoo is reused nowhere."""
-    pipe = accelerated(SD, "curvature", "EulerAncestral", threshold=1e-6)
+    pipe = accelerated(SD, "trajectory", "EulerAncestral", threshold=1e-6)
     render(pipe, SD, steps=STEPS)
     assert report(pipe).notes[0] == (
         "nothing was reused: reuse is not worth it with EulerAncestralDiscreteScheduler, which adds fresh noise at each "
         "step: use EulerDiscreteScheduler"
     )
-    pipe = accelerated(SD, "curvature", "Euler", threshold=1e-6)
+    pipe = accelerated(SD, "trajectory", "Euler", threshold=1e-6)
     render(pipe, SD, steps=STEPS)
     assert "threshold=1e-06 allows no reuse here: raise it" in report(pipe).notes[0]
 

@@ -16,7 +16,7 @@ from diffcache import TargetError, accelerate, methods, plan, report
 from diffcache.config import CacheConfig
 from diffcache.evals.experiments.first_call import DEEP_DENOISERS, first_calls
 from diffcache.hooks.class_swap import is_swapped
-from diffcache.recipes.budget import BudgetConfig
+from diffcache.recipes.even import EvenConfig
 
 STATIC: list[tuple[str, str, dict[str, Any]]] = [
     ("DiTPipeline", "uniform", {"interval": 3}),
@@ -87,8 +87,8 @@ def test_an_adaptive_methods_plan_is_a_bound(name: str, method: str, options: di
 
 def test_a_budgets_plan_is_the_budget() -> None:
     case = CASES["FluxPipeline"]
-    foretold = plan(case.build(), BudgetConfig(speedup=2), **case.call(0, STEPS))
-    assert f"at most {STEPS // 2} of {STEPS} ticks" in str(foretold)
+    foretold = plan(case.build(), EvenConfig(speedup=2), **case.call(0, STEPS))
+    assert f"{STEPS // 2} of {STEPS} ticks, 50.0% of the work" in str(foretold)
     assert foretold.compute_fraction == 0.5
 
 

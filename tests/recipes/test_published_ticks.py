@@ -128,7 +128,7 @@ def test_every_method_has_a_setting_that_computes_everything(method: str) -> Non
     options = {name: value for name, value in static.items() if name in kind.__dataclass_fields__}
     config = kind(**options)
     if config.scheduler(RunFacts("X", num_ticks=12)).adaptive:
-        assert options in ({"threshold": 0.0}, {"speedup": 1.0})
+        assert {*options} <= {"threshold", "speedup"}
     else:
         for site, kind_of_site in (("a", "cross-attention"), ("a", "self-attention"), ("a", "stack")):
             assert computed(config, "X", 12, site, kind_of_site) == list(range(12))

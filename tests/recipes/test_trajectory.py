@@ -13,7 +13,7 @@ from zoo.pipelines import CASES
 from diffcache import CacheConfig, Schedule, accelerate, report
 from diffcache.config import RunFacts
 from diffcache.profiling.recording.covariance import covariance_of
-from diffcache.recipes.budget import allowed
+from diffcache.recipes.budgeted import allowed
 from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.errors import ConfigError, DiffcacheError, ScheduleError
 from diffcache.schedulers.guards import History
@@ -56,16 +56,34 @@ def test_in_a_run_of_unknown_length_ticks_are_evenly_spaced() -> None:
     scheduler = config.scheduler(facts)
     assert [t for t in range(9) if scheduler.decide(Step(t, None, "0"), None).computes] == [0, 3, 6]
     assert config.predictor_for(facts).depth == 2
+    of_threshold = TrajectoryConfig(threshold=0.1).scheduler(facts)
+    assert [t for t in range(5) if of_threshold.decide(Step(t, None, "0"), None).computes] == [0, 2, 4]
+    everything = TrajectoryConfig(threshold=0.0).scheduler(facts)
+    assert all(everything.decide(Step(t, None, "0"), None).computes for t in range(5))
+
+
+@pytest.mark.parametrize("evenness", [-0.1, 1.1, float("nan")])
+def test_evenness_is_a_share(evenness: float) -> None:
+    with pytest.raises(ConfigError, match="evenness must be"):
+        TrajectoryConfig(evenness=evenness)
+
+
+def test_ticks_lie_halfway_between_even_and_planned_ones() -> None:
+    even, halfway, planned = (
+        TrajectoryConfig(evenness=evenness).plan(KNOWN, 3).ticks for evenness in (1.0, 0.5, 0.0)
+    )
+    assert even != planned
+    assert halfway == tuple(int((a + b + 1) / 2) for a, b in zip(even, planned, strict=True))
 
 
 def test_runs_that_are_alike_are_planned_once() -> None:
     config = TrajectoryConfig(speedup=3)
-    assert config.plan(KNOWN) is TrajectoryConfig(speedup=3).plan(KNOWN)
-    assert config.plan(KNOWN) is not config.plan(UNKNOWN)
+    assert config.plan(KNOWN, 3) is TrajectoryConfig(speedup=3).plan(KNOWN, 3)
+    assert config.plan(KNOWN, 3) is not config.plan(UNKNOWN, 3)
 
 
 def test_a_pipeline_computes_the_same_ticks_with_every_seed() -> None:
-    pipe, computed = accelerate(FLUX.build(), "trajectory"), []
+    pipe, computed = accelerate(FLUX.build(), "trajectory", speedup=2), []
     for seed in (0, 1):
         FLUX.render(pipe, seed, STEPS)
         computed.append(report(pipe).computed_ticks)
@@ -80,7 +98,7 @@ def test_a_covariance_is_a_square_of_finite_numbers(covariance: Any) -> None:
 
 
 def test_a_covariance_of_another_length_is_refused() -> None:
-    pipe = accelerate(FLUX.build(), TrajectoryConfig(covariance=np.eye(STEPS + 1).tolist()))
+    pipe = accelerate(FLUX.build(), TrajectoryConfig(speedup=2, covariance=np.eye(STEPS + 1).tolist()))
     with pytest.raises(ScheduleError, match=f"measured in {STEPS + 1} ticks and this run has {STEPS}"):
         FLUX.render(pipe, 0, STEPS)
 
@@ -99,7 +117,7 @@ def test_its_own_covariance_is_that_of_the_outputs_and_is_saved_with_it(tmp_path
 
 
 def test_a_schedule_replays_it_to_the_bit_and_on_no_other_length(tmp_path: Path) -> None:
-    pipe = accelerate(FLUX.build(), "trajectory")
+    pipe = accelerate(FLUX.build(), "trajectory", speedup=2)
     picture = FLUX.render(pipe, 0, STEPS)
     schedule = Schedule.from_pretrained(report(pipe).to_schedule().save_pretrained(tmp_path))
     accelerate(pipe, schedule)

@@ -132,7 +132,7 @@ class Counting(HostMemory):
     """Notes which features are copied to the device."""
 
     def __init__(self) -> None:
-        super().__init__(torch.device("cpu"))
+        super().__init__()
         self.copied: list[int] = []
         self.copies: weakref.WeakSet[Feature] = weakref.WeakSet()
 
@@ -177,7 +177,7 @@ def test_between_calls_nothing_is_on_the_device() -> None:
 
 
 def test_a_feature_that_was_fetched_ahead_and_then_replaced_is_not_used() -> None:
-    memory = HostMemory(torch.device("cpu"))
+    memory = HostMemory()
     first, second = holding(1), holding(2)
     for _ in range(2):
         memory.get(first, 1), memory.get(second, 1)

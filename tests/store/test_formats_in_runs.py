@@ -65,7 +65,7 @@ def test_host_memory_changes_nothing_but_where_the_cache_is(
 ) -> None:
     """On a machine without another device features are carried from the host to the host, by the same path."""
     picture, size = held(name, cache_dtype="int8", **options)
-    memory = HostMemory(torch.device("cpu"))
+    memory = HostMemory()
     monkeypatch.setattr(CacheConfig, "format", lambda self, run: EightBits(torch.int8, memory))
     pipe = accelerated(name, "uniform", interval=3, **options)
     assert torch.equal(render(pipe, name), picture)

@@ -1,5 +1,6 @@
-"""Compiles every kernel for an H100 or H200, which needs no GPU, and prints what each does to memory, as JSON.
+"""Compiles every kernel for a GPU, which needs none, and prints what each does to memory, as JSON.
 
+`python kernel_compiler.py 90` compiles for an H100 or H200, 80 for an A100, 100 for a B200.
 Run by `tests/kernels/test_gpu_code.py` in a process of its own, since there Triton must not interpret.
 """
 
@@ -7,6 +8,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import tempfile
 from collections import Counter
 from typing import Any
@@ -24,22 +26,29 @@ from diffcache.kernels import (
     attention_probe_triton,
     confidence_triton,
     extrapolate_triton,
+    probe_triton,
     quantize_triton,
     relative_l1_triton,
     residual_triton,
     rope_scatter_triton,
     row_drift_triton,
-    tiles_triton,
 )
 
 MEMORY = re.compile(r"(?:ld|st)\.global[\w.:]*")
 
 
 class NoDevice:
-    """Stands for a GPU of compute capability 9.0 as far as compiling goes."""
+    """Stands for a GPU as far as compiling goes.
+
+    Args:
+        capability: compute capability, 90 for 9.0.
+    """
+
+    def __init__(self, capability: int) -> None:
+        self.capability = capability
 
     def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", 90, 32)
+        return GPUTarget("cuda", self.capability, 32)
 
     def get_current_device(self) -> int:
         return 0
@@ -58,9 +67,9 @@ def stack_bytes(cubin: bytes) -> int:
     return sum(int(found) for found in re.findall(r"(?:STACK|LOCAL):(\d+)", usage))
 
 
-def compile_only(found: dict[str, Counter[str]]) -> None:
+def compile_only(found: dict[str, Counter[str]], capability: int) -> None:
     """Makes launches compile, and note their memory accesses, instead of running."""
-    driver.set_active(NoDevice())
+    driver.set_active(NoDevice(capability))
     launch = JITFunction.run
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
@@ -74,16 +83,19 @@ def compile_only(found: dict[str, Counter[str]]) -> None:
     JITFunction.run = run
 
 
-def launch_all(dtype: torch.dtype) -> None:
+def launch_all(dtype: torch.dtype, eight_bits: list[torch.dtype]) -> None:
     """One launch of each kernel at least, on tensors whose contents nobody reads."""
     x = torch.zeros(2, 64, 3072, dtype=dtype)
+    probe_triton.run()
+    relative_l1_triton.mean_abs(x[:, :32])
+    residual_triton.subtract(x[:, :32], x[:, :32], dtype)
     relative_l1_triton.secant_means(x, x, x, x)
     residual_triton.subtract(x, x, torch.float32)
     extrapolate_triton.weighted_sum(
         [x.double()] * 3, [], [3.0, -3.0, 1.0], x, None, None, None, -1, False, dtype
     )
     scales, by_channel = torch.zeros(2, 64, 1), torch.zeros(2, 3072)
-    for stored in (torch.int8, torch.float8_e4m3fn):
+    for stored in eight_bits:
         quantize_triton.quantize_rows(x, x, stored)
         extrapolate_triton.weighted_sum(
             [x.to(stored)] * 2, [scales] * 2, [2.0, -1.0], x, by_channel[0], by_channel, by_channel, -1, True, dtype
@@ -108,9 +120,7 @@ def launch_all(dtype: torch.dtype) -> None:
 
 if __name__ == "__main__":
     accesses: dict[str, Counter[str]] = {}
-    tiles_triton.CONFIGS[:] = tiles_triton.CONFIGS[-1:]  # nothing can be timed
-    compile_only(accesses)
-    launch_all(torch.bfloat16)
-    for tuned in (extrapolate_triton.weighted_sum_kernel, residual_triton.subtract_kernel):
-        accesses[tuned.fn.__name__]["kept on disk"] = int(tuned.cache_results)
+    capability = int(sys.argv[1])
+    compile_only(accesses, capability)
+    launch_all(torch.bfloat16, [torch.int8, torch.float8_e4m3fn] if capability >= 89 else [torch.int8])
     print(json.dumps(accesses))

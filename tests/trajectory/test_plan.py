@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from diffcache.schedulers.ticks import spread
-from diffcache.trajectory.plan import MOST_TICKS, TRUSTS, moved, planned
+from diffcache.trajectory.plan import MOST_TICKS, NEAR, TRUSTS, moved, planned
 from diffcache.trajectory.process import Process
 from diffcache.trajectory.result_error import ResultError, Trust
 
@@ -35,14 +35,34 @@ def test_ticks_are_computed_where_the_outputs_change() -> None:
     assert np.mean(late) > np.mean(early) + 0.5
 
 
-def test_the_trust_is_the_best_for_the_plan() -> None:
+def test_the_trust_is_the_first_that_is_nearly_the_best_for_the_plan() -> None:
     found = planned(errors, spread(TICKS, 5), forced=())
-    assert errors(found.trust)(found.ticks) == min(errors(trust)(found.ticks) for trust in TRUSTS)
+    expected = [errors(trust)(found.ticks) for trust in TRUSTS]
+    assert found.expected == pytest.approx(errors(found.trust)(found.ticks) ** 0.5)
+    assert found.trust == next(
+        trust for trust, error in zip(TRUSTS, expected, strict=True) if error <= NEAR * min(expected)
+    )
+
+
+def test_evenness_leaves_ticks_where_they_are() -> None:
+    even = spread(TICKS, 5)
+    assert planned(errors, even, (), evenness=1.0).ticks == tuple(even)
+    best = planned(errors, even, (), evenness=0.0).ticks
+    halfway = planned(errors, even, (), evenness=0.5).ticks
+    assert all(min(a, b) <= tick <= max(a, b) for a, b, tick in zip(even, best, halfway, strict=True))
+    assert len(set(halfway)) == len(even)
 
 
 def test_very_many_ticks_stay_where_they_are() -> None:
     start = list(range(0, 2 * MOST_TICKS + 2, 2))
-    assert planned(errors, start, forced=()).ticks == tuple(start)
+    positions = np.linspace(0, 1, 2 * MOST_TICKS + 2)
+    distance = np.abs(np.subtract.outer(positions, positions))
+
+    def long(trust: Trust) -> ResultError:
+        process = Process(np.exp(-distance), positions)
+        return ResultError(process, np.full(len(positions), -1 / len(positions)), 3.0, trust, 2.0)
+
+    assert planned(long, start, forced=()).ticks == tuple(start)
 
 
 @pytest.mark.parametrize("forced", [(0, 1, 2), (0, 10, 11)])

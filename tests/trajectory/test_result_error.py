@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from diffcache.trajectory.gaussian import conditional_weights
+from diffcache.trajectory.gaussian import BETWEEN, conditional_weights
 from diffcache.trajectory.process import Process
 from diffcache.trajectory.result_error import GROWTH, WINDOW, ResultError, Trust
 
@@ -38,7 +38,7 @@ def simulated(computed: list[int], response: float, ratio: float, draws: int = 2
         added = outputs[tick] - truth[tick]
         for reused, used in waiting.items():
             if abs(INFLUENCE[reused]) <= ratio * abs(INFLUENCE[tick]):
-                weights = conditional_weights(believed, [*past, tick], [reused], TRUST.noise)[:, 0]
+                weights = conditional_weights(believed, [*past, tick], [reused], BETWEEN)[:, 0]
                 found = sum(w * outputs[j] for w, j in zip(weights, [*past, tick], strict=True))
                 added = added + INFLUENCE[reused] / INFLUENCE[tick] * (found - used)
         sample, waiting = sample + INFLUENCE[tick] * added, {}

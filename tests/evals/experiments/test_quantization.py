@@ -13,7 +13,7 @@ from torch.nn.functional import linear
 from diffcache import accelerate
 from diffcache.evals.experiments import quantization
 from diffcache.evals.harness.quality import kid_to_real
-from diffcache.evals.testbeds import procedural, zoo
+from diffcache.evals.testbeds import procedural, splits, zoo
 from diffcache.quantization.weights import quantised
 
 
@@ -40,7 +40,7 @@ def compare(layer: nn.Module, args: Any, output: Tensor, original: Tensor, into:
     into += [truth.square().sum(), (output - truth).square().sum()]
 
 
-@pytest.mark.parametrize("name", zoo.NAMES)
+@pytest.mark.parametrize("name", splits.FITTING)
 @pytest.mark.parametrize(
     ("way", "dtype"),
     [("int8", torch.float32), ("int8", torch.bfloat16), ("int8-weight-only", torch.float32)],

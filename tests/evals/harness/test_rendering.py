@@ -5,10 +5,10 @@ import torch
 
 from diffcache import EasyCacheConfig
 from diffcache.evals.harness.rendering import render
-from diffcache.evals.testbeds import zoo
+from diffcache.evals.testbeds import splits, zoo
 
 
-@pytest.mark.parametrize("name", zoo.NAMES)
+@pytest.mark.parametrize("name", splits.FITTING)
 def test_rendering_repeats_and_leaves_the_pipeline_plain(name: str) -> None:
     pipe, call = zoo.load(name), zoo.sample_call(name, 0, 4, 2)
     classes = {key: type(part) for key, part in pipe.components.items()}

@@ -1,4 +1,4 @@
-"""The race: compute and memory are measured alike for all, peers leave no trace, and margins are what they say."""
+"""The race: compute is measured alike for all, peers leave no trace, and what was measured is not measured again."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,54 +14,26 @@ from torch import Tensor
 from diffcache.api import DEFAULT
 from diffcache.discovery.flops import FlopCount
 from diffcache.evals.harness.rendering import render
-from diffcache.evals.race import raced_testbed
-from diffcache.evals.race.contender import Contender, Setup, spread
-from diffcache.evals.race.flops import counted_flops
-from diffcache.evals.race.live_memory import live_memory
-from diffcache.evals.race.margins import best, margins, steps_within
-from diffcache.evals.race.ours import CONTENDERS
-from diffcache.evals.race.peers import PEERS
-from diffcache.evals.race.raced_testbed import Measurement, RacedTestbed
+from diffcache.evals.race import ours, track
+from diffcache.evals.race.again import measured_again
+from diffcache.evals.race.contender import Contender, Setup, Sweep, spread
+from diffcache.evals.race.everybody import EVERYBODY
+from diffcache.evals.race.flops import counted_flops, counted_work, layer_costs
 from diffcache.evals.race.result import RaceResult
-from diffcache.evals.race.run import run_race
-from diffcache.evals.tables.race import margin_table, measurement_table, summary_table
-from diffcache.evals.testbeds import zoo
+from diffcache.evals.race.run import Race
+from diffcache.evals.testbeds import splits, zoo
+from tests.support.live_memory import live_memory
 
 STEPS = 8
 PACKAGES = {"cache-dit": "cache_dit", "DeepCache": "DeepCache"}
+SWEPT_PEERS = [one for one in EVERYBODY if not one.ours and one.kind == "swept"]
 
 
-def row(package: str, compute: float, psnr: float, name: str = "m") -> Measurement:
-    return Measurement(
-        name=name,
-        package=package,
-        knob="knob",
-        setting=1,
-        compute=compute,
-        psnr_full=psnr,
-        ssim_full=0.9,
-        psnr_reference=psnr - 1,
-        kid=0.1,
-        cache_bytes=1024,
-    )
+def named(name: str) -> Contender:
+    return next(one for one in EVERYBODY if one.name == name)
 
 
-def result(
-    fewer_steps: list[Measurement], rows: list[Measurement], samples: int = 1, date: str = "old"
-) -> RaceResult:
-    return RaceResult(
-        header={"date": date},
-        testbed="flux",
-        samples=samples,
-        steps=50,
-        full=row("", 1, 100),
-        fewer_steps=fewer_steps,
-        rows=rows,
-        refused={},
-    )
-
-
-@pytest.mark.parametrize("name", zoo.NAMES)
+@pytest.mark.parametrize("name", splits.FITTING)
 def test_compute_and_memory_are_what_our_report_says(name: str) -> None:
     found = []
     for config in (None, DEFAULT):
@@ -86,6 +58,26 @@ def test_attention_is_counted_on_a_cpu_too() -> None:
     assert count.total == 2 * (2 * 2 * 8 * 8 * 16)  # two products for each of two heads
 
 
+@pytest.mark.parametrize(
+    ("testbed", "name"), [("flux", "TaylorSeer"), ("sd", "DeepCache"), ("dit", "step masks")]
+)
+def test_counting_layers_gives_what_counting_operations_gives(testbed: str, name: str) -> None:
+    peer = named(name)
+    if peer.package in PACKAGES:
+        pytest.importorskip(PACKAGES[peer.package], reason="pip install diffcache[peers]")
+    costed = zoo.load(testbed)
+    costs = layer_costs(costed, lambda: render(costed, zoo.sample_call(testbed, 0, 2, 1)))
+    pipe, setup = zoo.load(testbed), Setup(testbed, STEPS)
+    options = list(peer.sweeps(setup)[-1])[-1]
+    with (
+        counted_flops(pipe) as flops,
+        counted_work(pipe, costs) as work,
+        peer.attach(pipe, options, setup),
+    ):
+        render(pipe, zoo.sample_call(testbed, 0, STEPS, 2))
+    assert work.total == pytest.approx(flops.total, rel=2e-3)
+
+
 @pytest.mark.parametrize("computed", [5, 10, 25, 33, 49])
 def test_computed_ticks_are_spread(computed: int) -> None:
     ticks = spread(computed, 50)
@@ -95,12 +87,16 @@ def test_computed_ticks_are_spread(computed: int) -> None:
     assert max(map(len, gaps)) - min(map(len, gaps)) <= 2  # whole ticks, and the tail
 
 
-@pytest.mark.parametrize("contender", [*PEERS, *CONTENDERS], ids=lambda c: f"{c.package} {c.name}")
+@pytest.mark.parametrize(
+    "contender", [one for one in EVERYBODY if one.kind == "swept"], ids=lambda c: f"{c.package} {c.name}"
+)
 def test_at_least_eight_settings_in_order(contender: Contender) -> None:
-    assert len(contender.settings) >= (3 if contender.name == "tuned, speedup=" else 8)
-    assert list(contender.settings) == sorted(
-        contender.settings, reverse=contender.knob in ("interval", "threshold")
-    )
+    sweeps = contender.sweeps(Setup("flux", 50))
+    assert sum(len(sweep.values) for sweep in sweeps) >= 8
+    for sweep in sweeps:
+        falls = any(word in sweep.knob for word in ("interval", "threshold", "range"))
+        if sweep.knob != "preset":
+            assert list(sweep.values) == sorted(sweep.values, reverse=falls)
 
 
 @cache
@@ -111,7 +107,7 @@ def full_run(name: str, steps: int) -> tuple[Tensor, int]:
         return render(pipe, zoo.sample_call(name, 0, steps, 1)).pictures, flops.total
 
 
-@pytest.mark.parametrize("peer", PEERS, ids=lambda c: f"{c.package} {c.name}")
+@pytest.mark.parametrize("peer", SWEPT_PEERS, ids=lambda c: f"{c.package} {c.name}")
 def test_a_peer_computes_less_and_leaves_no_trace(peer: Contender) -> None:
     if peer.package in PACKAGES:
         pytest.importorskip(PACKAGES[peer.package], reason="pip install diffcache[peers]")
@@ -119,8 +115,10 @@ def test_a_peer_computes_less_and_leaves_no_trace(peer: Contender) -> None:
     steps = 24 if peer.name == "SeaCache" else STEPS  # it adds up changes, and reuses nothing in short runs
     plain, full = full_run(name, steps)
     pipe, call = zoo.load(name), zoo.sample_call(name, 0, steps, 1)
+    setup = Setup(name, steps)
+    options = next(iter(peer.sweeps(setup)[0]))
     with counted_flops(pipe) as flops:
-        with peer.attach(pipe, peer.settings[0], Setup(name, steps)):
+        with peer.attach(pipe, options, setup):
             cached, some = render(pipe, call).pictures, flops.total
         after, again = render(pipe, call).pictures, flops.total - some
     assert some < full
@@ -130,88 +128,62 @@ def test_a_peer_computes_less_and_leaves_no_trace(peer: Contender) -> None:
 
 
 @contextmanager
-def broken(pipe: Any, setting: float, track: Setup) -> Iterator[None]:
+def broken(pipe: Any, options: Any, setup: Setup) -> Iterator[None]:
     raise RuntimeError("no such thing")
     yield
 
 
+def sweeping(*thresholds: float) -> Any:
+    return lambda setup: (Sweep("threshold", thresholds),)
+
+
 @pytest.fixture
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(raced_testbed, "REFERENCE_STEPS", 12)
-    monkeypatch.setattr(raced_testbed, "REAL_PICTURES", 16)
+    few = {"try": range(1), "choose": range(2), "score": range(2, 4)}
+    for use, samples in few.items():
+        monkeypatch.setitem(splits.PARTS, use, splits.Part("heldout", 0, samples))
+    monkeypatch.setattr(track, "REFERENCE_STEPS", 12)
+
+
+def race(folder: Path, contenders: list[Contender], commit: str = "a") -> RaceResult:
+    header = {"commit": commit}
+    return Race(Setup("dit", STEPS), folder / "race.json", header, folder / "kept").run(contenders)
 
 
 @pytest.mark.usefixtures("_short")
-def test_a_small_race(tmp_path: Path) -> None:
-    default = replace(CONTENDERS[0], settings=(1.0,))
-    refusing = Contender("refusing", "somebody's", "knob", (1,), broken)
-    raced = run_race("dit", [default, refusing], samples=2, steps=STEPS, rounds=1, header={})
-    assert raced.refused == {"somebody's: refusing": "RuntimeError: no such thing"}
-    assert raced.full.compute == 1
-    assert raced.full.psnr_full == 100
-    (ours,) = raced.rows
-    assert ours.compute < 1
-    assert ours.psnr_full < 100
-    assert [one.setting for one in raced.fewer_steps] == [5, 5, 4, 4, 2, 2]
-    assert RaceResult.load(raced.save(tmp_path / "race.json")) == raced
-    assert "| diffcache | default | threshold 1 |" in measurement_table(raced)
+def test_a_small_race_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen_from = lambda setup: (Sweep("speedup", (2.0,)),)
+    default = replace(named(ours.DEFAULT_NAME), sweeps=chosen_from)
+    refusing = Contender("refusing", "somebody's", sweeping(1.0), broken)
+    raced = race(tmp_path, [default, named(ours.SPEEDUP), refusing])
+    assert raced.refused == {"somebody's: refusing": {"threshold=1.0": "RuntimeError: no such thing"}}
+    (full,) = raced.of("full run", "score")
+    assert full.compute == 1
+    assert full.mean_psnr == pytest.approx(58.9)
+    assert len(full.truth) == 2
+    (tried,), (chosen,) = raced.of(default.full_name, "try"), raced.of(default.full_name, "choose")
+    assert tried.compute == chosen.compute < 1
+    assert len(chosen.psnr) == 2
+    scored = raced.of(named(ours.SPEEDUP).full_name, "score")
+    assert [row.options["speedup"] for row in scored] == [4.0, 2.0, 1.6]
+    assert RaceResult.load(tmp_path / "race.json") == raced
+    monkeypatch.setattr(track.Track, "measured", broken)
+    again = race(tmp_path, [default, named(ours.SPEEDUP)], commit="b")
+    assert again == raced
 
 
 @pytest.mark.usefixtures("_short")
-def test_a_fault_of_our_own_is_not_published_as_a_refusal() -> None:
-    own = replace(CONTENDERS[0], attach=broken)
+def test_a_cell_agrees_with_itself_and_not_with_another(tmp_path: Path) -> None:
+    contender = named(ours.SPEEDUP)
+    raced = race(tmp_path, [contender])
+    assert measured_again(tmp_path / "race.json", contender, 2.0).agrees
+    raced.rows = [replace(row, psnr=[value + 1 for value in row.psnr]) for row in raced.rows]
+    raced.save(tmp_path / "race.json")
+    assert not measured_again(tmp_path / "race.json", contender, 2.0).agrees
+
+
+@pytest.mark.usefixtures("_short")
+def test_a_fault_of_our_own_is_not_published_as_a_refusal(tmp_path: Path) -> None:
+    own = replace(named(ours.DEFAULT_NAME), attach=broken)
     with pytest.raises(RuntimeError, match="no such thing"):
-        run_race("dit", [own], samples=2, steps=2, rounds=0, header={})
-
-
-@pytest.mark.usefixtures("_short")
-def test_a_setting_is_timed_beside_the_full_run() -> None:
-    raced = RacedTestbed("dit", 1, STEPS)
-    timed = raced.timed(row("diffcache", 0.4, 40), CONTENDERS[0], rounds=1)
-    assert timed.loop_time is not None
-    assert replace(timed, loop_time=None) == row("diffcache", 0.4, 40)
-
-
-def test_the_best_within_a_budget() -> None:
-    rows = [row("a", 0.6, 60), row("a", 0.509, 50), row("a", 0.3, 40)]
-    assert best(rows, 1.5) == rows[0]
-    assert best(rows, 2) == rows[1]  # 0.9 % over: within the slack
-    assert best(rows, 4) is None
-    assert [steps_within(budget, 50) for budget in (1.5, 2, 3)] == [33, 25, 17]
-
-
-def test_margins_are_ours_minus_theirs() -> None:
-    ours, theirs = (
-        [row("diffcache", 0.3, 41, "default"), row("diffcache", 0.5, 50)],
-        [row("peer", 0.5, 47)],
-    )
-    fewer_steps = [row("", 0.5, 44, "fewer steps, own"), row("", 0.34, 40, "fewer steps, UniPC")]
-    raced = result(fewer_steps, ours + theirs)
-    found = {margin.budget: margin for margin in margins(raced)}
-    assert found[2.0].over_peer == 3
-    assert found[2.0].over_fewer_steps == 6
-    assert found[3.0].over_peer is None
-    assert found[3.0].over_fewer_steps == 1
-    assert found[2.0].default == ours[0]
-    assert found[2.0].holding is None
-    assert "| flux | 3x | default | 41.0 | 41.0 |  | peer | none fits |  |  |" in margin_table([raced])
-    summary = summary_table([raced])
-    assert "| flux | 2x | 41.0 at 30% | -6.0 | -3.0 | +3.0 |" in summary
-    assert "| flux | 3x | 41.0 at 30% |  | +1.0 |  |" in summary
-
-
-def test_rows_of_some_can_be_renewed_and_all_others_stay() -> None:
-    old = result(
-        [], [row("diffcache", 0.5, 40, "a"), row("diffcache", 0.4, 39, "b"), row("peer", 0.5, 47, "a")]
-    )
-    newer = old.with_rows_of(result([], [row("diffcache", 0.5, 50, "a")], date="new"), ["diffcache: a"])
-    assert [(one.name, one.psnr_full) for one in newer.rows] == [("a", 50), ("b", 39), ("a", 47)]
-    assert newer.header == {"date": "old"}
-    assert newer.renewed == [{"names": ["diffcache: a"], "date": "new"}]
-    newest = newer.with_rows_of(
-        result([], [row("diffcache", 0.5, 51, "a")], date="newest"), ["diffcache: a", "diffcache: b"]
-    )
-    assert [(one.name, one.psnr_full) for one in newest.rows] == [("a", 51), ("a", 47)]
-    assert [note["date"] for note in newest.renewed] == ["newest"]
-    with pytest.raises(ValueError, match="race these alike"):
-        old.with_rows_of(result([], [row("diffcache", 0.5, 50)], samples=3), ["diffcache: a"])
+        race(tmp_path, [own])

@@ -9,7 +9,7 @@ import pytest
 import torch
 from diffusers import DDIMScheduler, DiffusionPipeline
 
-from diffcache.evals.testbeds import zoo
+from diffcache.evals.testbeds import splits, zoo
 from diffcache.evals.testbeds.shape_classifier import ShapeColourClassifier
 
 MEGABYTE = 1_000_000
@@ -17,7 +17,7 @@ MEGABYTE = 1_000_000
 FLOOR = 0.8
 
 
-@pytest.mark.parametrize("name", zoo.NAMES)
+@pytest.mark.parametrize("name", splits.FITTING)
 def test_loads_plainly_and_renders_finite_pictures(name: str) -> None:
     pipe = DiffusionPipeline.from_pretrained(zoo.FOLDER / name)
     pipe.set_progress_bar_config(disable=True)
@@ -27,7 +27,7 @@ def test_loads_plainly_and_renders_finite_pictures(name: str) -> None:
     assert pictures.std() > 0.02
 
 
-@pytest.mark.parametrize("name", zoo.NAMES)
+@pytest.mark.parametrize("name", splits.FITTING)
 def test_shows_what_was_asked(name: str) -> None:
     pictures = zoo.load(name)(**zoo.sample_call(name, seed=0, num_inference_steps=12, n=16))[0]
     asked = torch.tensor([zoo.label_of(name, prompt) for prompt in zoo.prompts(name, 16, "heldout")])
@@ -54,20 +54,20 @@ def test_weights_are_the_accepted_ones() -> None:
 
 def test_weights_are_small() -> None:
     total = 0
-    for name in (*zoo.NAMES, "classifier"):
+    for name in (*splits.FITTING, "classifier"):
         size = sum(path.stat().st_size for path in (zoo.FOLDER / name).rglob("*.safetensors"))
-        assert 0 < size <= (9 * MEGABYTE if name in zoo.NAMES else MEGABYTE), name
+        assert 0 < size <= (9 * MEGABYTE if name in splits.FITTING else MEGABYTE), name
         total += size
     assert total <= 32 * MEGABYTE
 
 
-@pytest.mark.parametrize("name", zoo.NAMES)
+@pytest.mark.parametrize("name", splits.FITTING)
 def test_samples_are_shown(name: str) -> None:
     assert (zoo.FOLDER / name / "samples.png").stat().st_size < 200_000
     assert (zoo.FOLDER / name / "README.md").exists()
 
 
-@pytest.mark.parametrize("name", zoo.NAMES)
+@pytest.mark.parametrize("name", splits.FITTING)
 def test_splits_share_no_prompt_and_grow_at_the_end(name: str) -> None:
     calibration, heldout = zoo.prompts(name, 12, "calibration"), zoo.prompts(name, 12, "heldout")
     assert len(calibration) == len(heldout) == 12

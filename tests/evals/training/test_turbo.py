@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from diffcache.evals.training.turbo import guided, mean_velocity, trajectory
+from diffcache.evals.training.distilling import mean_velocity, trajectory
+from diffcache.evals.training.turbo import guided
 
 SIGMAS = torch.tensor([1.0, 0.86, 0.6, 0.01, 0.0])
 NOISE = torch.randn(3, 8, 4, 4, generator=torch.Generator().manual_seed(0))
@@ -14,7 +15,7 @@ ROWS = torch.arange(3)
 
 def test_a_straight_trajectory_is_followed_to_its_end() -> None:
     pull = torch.ones_like(NOISE)
-    path = trajectory(lambda latents, sigma, rows: pull, NOISE, ROWS, SIGMAS)
+    path = trajectory(lambda latents, sigma, rows: pull, NOISE, ROWS, SIGMAS, (5, 8, 14, 1))
     for i, sigma in enumerate(SIGMAS):
         torch.testing.assert_close(path[:, i], NOISE + (sigma - 1) * pull)
 

@@ -17,9 +17,9 @@ from diffcache.profiling.calibrating import corrections
 from diffcache.profiling.calibrating.corrections import Corrections, calibrate_corrections
 from diffcache.profiling.recording.calling import accelerated, frozen
 from diffcache.profiling.recording.full_runs import FullRuns
-from diffcache.recipes.budget import BudgetConfig
 from diffcache.recipes.easycache import EasyCacheConfig
 from diffcache.recipes.replay import RESPACED, ReplayConfig
+from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.schedule import Model
@@ -32,7 +32,7 @@ STEPS = 8
     [
         UniformConfig(interval=2, warmup_steps=1),
         UniformConfig(interval=3, order=1, basis="output"),
-        BudgetConfig(speedup=2),
+        TrajectoryConfig(speedup=2),
         EasyCacheConfig(threshold=0.3, warmup_steps=2),
         UniformConfig(interval=2, site="block"),
     ],

@@ -1,0 +1,209 @@
+"""Computed calls of some tokens only: the rest of the picture is carried on from the last call of all tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from diffcache.engine.branches import Branch
+from diffcache.engine.comparison import Comparison
+from diffcache.engine.execution import Carried, Invocation, Parts
+from diffcache.engine.whole_model import Here, WholeModel
+from diffcache.hooks.watcher import watched
+from diffcache.host.call import Call
+from diffcache.host.kept_with import KeptWith
+from diffcache.prediction.predictors import Polynomial
+from diffcache.schedulers.errors import ConfigError
+from diffcache.schedulers.steps import Decision, Step, Verdict
+from diffcache.store.rings import Setup
+from diffcache.tokens.attention import Strayed
+from diffcache.tokens.grids import over_channels
+from diffcache.tokens.layout import Rows
+from diffcache.tokens.learning import TokenPlan, learn
+from diffcache.tokens.passes import FullPass, RowPass, TokenState
+from diffcache.tokens.positions import block_paths, rows_of_latents
+from diffcache.tokens.row_rule import RowRule, Sight
+
+STRAYED = "the denoiser called its blocks otherwise than before"
+
+_plans: KeptWith[TokenPlan | str] = KeptWith(16)
+"""How denoisers compute some of their tokens, or why they cannot, by the form of a call; no tensors of a run."""
+
+
+MANY = "rows: {share:.0%} of the tokens were asked for, so that all are computed"
+
+
+class SomeTokens(WholeModel):
+    """Executes verdicts on whole calls; calls that are computed may compute some tokens.
+
+    Args:
+        parts: what it works with; its choices have a row rule.
+        comparison: as for `WholeModel`.
+    """
+
+    def __init__(self, parts: Parts, comparison: Comparison | None = None) -> None:
+        super().__init__(parts, comparison)
+        assert parts.choices.rows is not None
+        self.rule: RowRule = parts.choices.rows
+        self.choices = parts.choices
+        self._rows: Rows | None = None
+        self._places: list[Tensor] = []
+        self._before: dict[str, tuple[int, Tensor, float | None]] = {}
+
+    def tensors(self) -> Iterator[Tensor]:
+        yield from super().tensors()
+        yield from (latent for _, latent, _ in self._before.values())
+        yield from self._places
+
+    def close(self) -> None:
+        super().close()
+        self._before, self._places, self._rows = {}, [], None
+
+    def forwarded(self, asked: Invocation, here: Here) -> Carried:
+        plan = self._plan(asked, here)
+        if plan is None:
+            return (yield from super().forwarded(asked, here))
+        branch, step, call = here.branch, here.step, asked.call
+        state = self._state(branch)
+        rows = self._rows_for(asked, here, plan, state)
+        paths = block_paths(asked.module)
+        try:
+            if rows is None:
+                return self._in_full(asked, here, FullPass(paths, plan, state, step.tick))
+            at = step, self._order(state, step)
+            some = RowPass(paths, plan, state, rows, at)
+            with watched(some):
+                output = asked.forward(*call.args, **call.kwargs)
+            if not some.is_complete:
+                raise Strayed
+        except Strayed:
+            state.drop()
+            here.verdict = Verdict(Decision.COMPUTE, STRAYED)
+            return (yield from super().forwarded(asked, here))
+        state.since += 1
+        here.verdict = Verdict(Decision.ROWS)
+        here.work = self._work(plan, rows)
+        return self._held(here, output) if self.rule.holds else output
+
+    def predicted(self, here: Here, lane: int, decision: Decision) -> list[Tensor]:
+        """Of a rule that holds the other tokens, only the chosen ones are predicted."""
+        outputs = super().predicted(here, lane, decision)
+        if not self.rule.holds or self._rows is None or decision is Decision.HOLD:
+            return outputs
+        held = here.store.value(Decision.HOLD, here.step, lane, here.call.tensors)
+        return self._merged(here, outputs, held)
+
+    def _in_full(self, asked: Invocation, here: Here, full: FullPass) -> Any:
+        with watched(full):
+            output = asked.forward(*asked.call.args, **asked.call.kwargs)
+        if not full.is_complete:
+            raise Strayed
+        full.state.tick, full.state.since = here.step.tick, 0
+        self._before[here.branch.name] = here.step.tick, latents_of(asked.call).clone(), here.step.sigma
+        return output
+
+    def _rows_for(self, asked: Invocation, here: Here, plan: TokenPlan, state: TokenState) -> Rows | None:
+        """The tokens that this call computes; None for all of them."""
+        step = here.step
+        if state.tick is None or self.rule.full.asks(step.tick, step.num_ticks, state.tick, state.since):
+            return None
+        if self._rows is None:
+            self._rows = self._chosen(asked, here, plan)
+        share = len(self._rows) / plan.entry.layout.count
+        if share > self.rule.most:
+            here.verdict = Verdict(Decision.COMPUTE, MANY.format(share=share))
+            return None
+        return self._rows
+
+    def _chosen(self, asked: Invocation, here: Here, plan: TokenPlan) -> Rows:
+        """Asks the source, once in a run: the tokens of the places that it gives, or one where it gives none."""
+        _, before, sigma = self._before[here.branch.name]
+        call, latent = asked.call, latents_of(asked.call)
+        places = self.rule.source(Sight(latent, before, here.step.sigma, sigma))
+        whole = over_channels(places, latent)
+        self._places = [places]
+        masks = [whole] if call.batched else list(whole)
+        rows = rows_of_latents(asked.module, asked.forward, call, plan.entry, masks)
+        return Rows(rows if len(rows) else torch.zeros(1, dtype=torch.int64, device=latent.device))
+
+    def _order(self, state: TokenState, step: Step) -> Decision:
+        """A line through the last two full calls, unless it would go on for longer than the gap between them."""
+        ring = state.others().rings[0]
+        if self.rule.order == 0 or len(ring) < 2:
+            return Decision.HOLD
+        newest, older = ring[0].tick, ring[1].tick
+        return Decision.LINE if step.tick - newest <= newest - older else Decision.HOLD
+
+    def _work(self, plan: TokenPlan, rows: Rows) -> float:
+        """The share of the work of a full call: (n + T) / (N + T) in the blocks with a rule, all of the others'."""
+        longest = max((sequence for rule in plan.units.values() for sequence in rule.attentions if sequence is not None),
+                      key=lambda sequence: sequence.length, default=None)  # fmt: skip
+        (own,) = plan.entry.layout.sequences.values()
+        sequence = own if longest is None else longest
+        part = len(rows.index(sequence)) / sequence.length
+        return 1 - plan.share * (1 - part)
+
+    def _held(self, here: Here, output: Any) -> Any:
+        layout = here.store.learned
+        outputs = layout.split(output)
+        held = here.store.value(Decision.HOLD, here.step, 0, here.call.tensors)
+        return layout.join(self._merged(here, outputs, held), here.call.tensors)
+
+    def _merged(self, here: Here, chosen: list[Tensor], others: list[Tensor]) -> list[Tensor]:
+        """The first outputs at the chosen places, the second elsewhere."""
+        latent = latents_of(here.call)
+        merged = [torch.where(over_channels(self._places[0], latent), a, b) if a.shape == latent.shape else a
+                  for a, b in zip(chosen, others, strict=True)]  # fmt: skip
+        return merged
+
+    def _state(self, branch: Branch) -> TokenState:
+        if branch.tokens is None:
+            shared = branch.setup
+            setup = Setup(Polynomial(self.rule.order, "angle"), shared.format, shared.times)
+            branch.tokens = TokenState(setup, branch.stores)
+        return branch.tokens
+
+    def _plan(self, asked: Invocation, here: Here) -> TokenPlan | None:
+        """How this denoiser computes some tokens; learned at the first call of its form that anybody makes."""
+        module, call = asked.module, asked.call
+        if asked.reuses_memory:
+            here.verdict = Verdict(
+                Decision.COMPUTE, "rows: the denoiser is compiled: leave rows= out, or its blocks uncompiled"
+            )
+            return None
+        key = call.fingerprint(module), processors_of(module)
+        plan = _plans.get(module, key)
+        if plan is None:
+            learned = learn(module, asked.forward, call)
+            plan = learned.plan or f"rows: {learned.reason}"
+            _plans.put(module, key, plan)
+        if isinstance(plan, str):
+            here.verdict = Verdict(Decision.COMPUTE, plan)
+            return None
+        return plan
+
+
+def latents_of(call: Call) -> Tensor:
+    """A call's latents, [batch, ...], also where they are a list of samples.
+
+    Raises:
+        ConfigError: the samples of a list differ in size.
+    """
+    if call.batched:
+        return call.latents[0]
+    if len({latent.shape for latent in call.latents}) > 1:
+        raise ConfigError("rows: the pictures of this batch have different sizes: call them one by one.")
+    return torch.stack(call.latents)
+
+
+def processors_of(module: nn.Module) -> tuple[str, ...]:
+    """What computes a denoiser's attentions: classes of processors, and their backends."""
+    found = []
+    for part in module.modules():
+        processor = getattr(part, "processor", None)
+        if processor is not None:
+            found.append(f"{type(processor).__name__} {getattr(processor, '_attention_backend', None)}")
+    return tuple(dict.fromkeys(found))

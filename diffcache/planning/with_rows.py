@@ -1,0 +1,87 @@
+"""WithRows: a method whose computed calls compute some of the picture's tokens (`accelerate(..., rows=)`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from diffcache.config import CacheConfig, RunFacts
+from diffcache.planning.derived_config import DerivedConfig
+from diffcache.schedulers.errors import ConfigError
+from diffcache.tokens.row_rule import FullCalls, Masked, Moving, Region, RowRule, Source
+
+FEW = 8
+"""Runs of so many ticks and fewer compute every second tick in full; longer ones every third. Keys and values serve for an eighth of a run,
+or one tick."""
+
+NO_MASK = 'rows="mask" takes the mask_image of an inpainting pipeline, and this call has none: pass rows=mask itself.'
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithRows(DerivedConfig):
+    """A method whose computed calls compute some tokens.
+
+    Attributes:
+        source: which; None: those under the mask that the pipeline is called with.
+    """
+
+    source: Source | None
+
+    def options(self) -> dict[str, Any]:
+        named = "mask" if self.source is None else type(self.source).__name__.lower()
+        return {**self.base.options(), "rows": named}
+
+    def token_rows(self, run: RunFacts) -> RowRule | None:
+        if self.source is None:
+            return RowRule(Moving(), FullCalls())
+        ticks = FEW if run.num_ticks is None else run.num_ticks
+        full = FullCalls(every=2 if ticks <= FEW else 3, reach=max(ticks // FEW, 1))
+        return RowRule(self.source, full)
+
+    def for_call(self, call: Mapping[str, Any]) -> CacheConfig:
+        source = self.source
+        if source is None:
+            if call.get("mask_image") is None:
+                raise ConfigError(NO_MASK)
+            source = Masked(mask_of(call["mask_image"]))
+        if isinstance(source, Region) and call.get("height") and call.get("width"):
+            source = replace(source, aspect=(int(call["height"]), int(call["width"])))
+        return replace(self, base=self.base.for_call(call), source=source)
+
+
+def source_of(rows: Any) -> Source | None:
+    """What `rows=` means; None for the mask of an inpainting pipeline.
+
+    Raises:
+        ConfigError: it is nothing of what is known.
+    """
+    if isinstance(rows, str):
+        known: dict[str, Source | None] = {"mask": None, "context": Moving(), "region": Region()}
+        if rows in known:
+            return known[rows]
+        raise ConfigError(f"rows={rows!r}: give a mask, or one of {', '.join(map(repr, known))}.")
+    if isinstance(rows, (Tensor, np.ndarray)):
+        mask = torch.as_tensor(rows)
+        if mask.dtype == torch.bool and mask.ndim in (2, 3) and bool(mask.any()):
+            return Masked(mask)
+    raise ConfigError(
+        "rows= must be a bool mask [H, W] or [batch, H, W] at the picture's resolution with something in it, or "
+        "'mask', 'context' or 'region'."
+    )
+
+
+def mask_of(image: Any) -> Tensor:
+    """A pipeline's `mask_image` as a mask: white is painted anew. Bool [batch, H, W]."""
+    if isinstance(image, (list, tuple)):
+        return torch.cat([mask_of(one) for one in image])
+    values = torch.as_tensor(np.array(image) if not isinstance(image, Tensor) else image).float()
+    values = values / (255 if float(values.max()) > 1 else 1)
+    if values.ndim == 3 and values.shape[-1] in (3, 4):  # a picture with channels last
+        values = values[..., :3].mean(-1)
+    values = values.mean(1) if values.ndim == 4 else values
+    return (values if values.ndim == 3 else values[None]) >= 0.5

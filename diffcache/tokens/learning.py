@@ -1,0 +1,248 @@
+"""Learning how a denoiser computes some of its tokens, proved by the same-tick identity.
+
+One call is computed in full. Each block is then called again with some of the tokens of the same call, beside the keys and values of
+the others, and must return the same. At last all blocks together are called so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from diffcache.discovery.storage_trace import Trace
+from diffcache.hooks.attention_calls import AttentionCall, AttentionCalls
+from diffcache.hooks.watcher import watched
+from diffcache.host.call import Call
+from diffcache.tokens.attention import Completing, Listening, Strayed, error_of
+from diffcache.tokens.layout import Rows, TokenLayout
+from diffcache.tokens.positions import Entry, block_paths, entry_of
+from diffcache.tokens.probe import Computed, Probed, largest_error, probed, tolerance
+from diffcache.tokens.rules import Gathered, Stream, UnitRule, put_back
+
+PROBED = 8
+"""One token in so many is probed, and at least one."""
+
+NOT_TOGETHER = (
+    "its blocks together return something else on some of the tokens ({error:.1e} of the largest entry)"
+)
+
+
+@dataclass(frozen=True)
+class TokenPlan:
+    """How a denoiser computes some of its tokens.
+
+    Attributes:
+        entry: where the latents enter the blocks.
+        units: the rules of the blocks that compute some tokens, by name, in order; the others compute all.
+        first, last: names of the first and last of them.
+        share: of all blocks that the latents reach.
+        error: largest error of the identity, a fraction of the largest entry; 0.0 to the bit.
+        reasons: why other blocks compute all tokens, by name.
+    """
+
+    entry: Entry
+    units: Mapping[str, UnitRule]
+    first: str
+    last: str
+    share: float
+    error: float
+    reasons: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What a learning call gave.
+
+    Attributes:
+        output: the denoiser's.
+        plan: None if the denoiser is refused.
+        reason: why it is refused.
+    """
+
+    output: Any
+    plan: TokenPlan | None
+    reason: str | None = None
+
+
+def probe_rows(count: int, device: torch.device) -> Rows:
+    """The tokens that are probed: one in eight, spread evenly."""
+    every = max(min(PROBED, count // 2), 2)
+    return Rows(torch.arange(every // 2, count, every, device=device))
+
+
+def learn(denoiser: nn.Module, forward: Callable[..., Any], call: Call) -> Learned:
+    """Computes a call in full, and finds how some of its tokens can be computed.
+
+    Args:
+        denoiser: whose blocks' classes are swapped.
+        forward: its plain forward.
+        call: its arguments.
+    """
+    entry = entry_of(denoiser, forward, call)
+    if isinstance(entry, str):
+        return Learned(forward(*call.args, **call.kwargs), None, entry)
+    rows = probe_rows(entry.layout.count, call.latents[0].device)
+    trace = Trace(call.latents)
+    probing = _Probing(block_paths(denoiser), entry, rows, trace)
+    with trace, watched(probing):
+        output = forward(*call.args, **call.kwargs)
+    segment = probing.longest()
+    if not segment:
+        return Learned(output, None, next(iter(probing.reasons.values())))
+    units = {name: probing.found[name] for name in segment}
+    plan = TokenPlan(
+        entry,
+        {name: found.rule for name, found in units.items() if found.rule is not None},
+        segment[0],
+        segment[-1],
+        len(segment) / len(probing.order),
+        max(found.error for found in units.values()),
+        probing.reasons,
+    )
+    error = _together(denoiser, probing, plan, call, Computation(forward, rows, output))
+    if error is None or error > tolerance(torch.float32 if not probing.dtype else probing.dtype):
+        reason = NOT_TOGETHER.format(error=float("inf") if error is None else error)
+        return Learned(output, None, reason)
+    return Learned(output, _with_error(plan, error))
+
+
+def _with_error(plan: TokenPlan, error: float) -> TokenPlan:
+    return TokenPlan(
+        plan.entry, plan.units, plan.first, plan.last, plan.share, max(plan.error, error), plan.reasons
+    )
+
+
+class _Probing:
+    """Computes a forward in full, and probes each block from the first that the latents reach.
+
+    Attributes:
+        order: names of the blocks from there on.
+        found: what the probe of each said.
+        reasons: why some of them have no rule.
+        attentions: of the blocks that have one.
+        outputs: of those that may end the range.
+    """
+
+    def __init__(self, paths: dict[int, str], entry: Entry, rows: Rows, trace: Trace) -> None:
+        self.watches = paths
+        self.rows = rows
+        self.order: list[str] = []
+        self.found: dict[str, Probed] = {}
+        self.reasons: dict[str, str] = {}
+        self.attentions: dict[str, list[AttentionCall]] = {}
+        self.outputs: dict[str, list[Any]] = {}
+        self.dtype: torch.dtype | None = None
+        self._entry = entry
+        self._trace = trace
+        self._layout: TokenLayout = entry.layout
+        self._before: list[Stream] = []
+        self._counts: dict[str, int] = {}
+
+    def unit(self, module: nn.Module, forward: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        path = self.watches[id(module)]
+        nth = self._counts.get(path, 0)
+        self._counts[path] = nth + 1
+        name = path if nth == 0 else f"{path}#{nth}"
+        if not self.order and name != self._entry.unit:
+            return forward(*args, **kwargs)
+        given = Call.of(module, args, kwargs)
+        if not self._trace.evolves(given.tensors.values()):
+            return forward(*args, **kwargs)  # text alone: it is computed at every call
+        self.order.append(name)
+        with self._trace.untraced():
+            listening, call = Listening(), given.mapped(torch.clone)
+        with AttentionCalls(listening):
+            output = forward(*args, **kwargs)
+        with self._trace.untraced():
+            self._probe(name, forward, Computed(call, output, listening.calls))
+        return output
+
+    def _probe(self, name: str, forward: Any, computed: Computed) -> None:
+        found = self.found[name] = probed(forward, computed, self._layout, self.rows, self._before)
+        if found.rule is None:
+            self.reasons[name] = found.reason or ""
+            return
+        self._layout = found.layout
+        returned = zip(pytree.tree_leaves(computed.output), found.rule.outputs, strict=True)
+        self._before = [(leaf, cut) for leaf, cut in returned if cut is not None]
+        self.attentions[name] = [*computed.attentions]
+        leaves = pytree.tree_leaves(computed.output)
+        self.outputs[name] = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        self.dtype = next((leaf.dtype for leaf in self.outputs[name] if isinstance(leaf, Tensor)), None)
+
+    def longest(self) -> list[str]:
+        """The longest run of blocks that can compute some of the tokens."""
+        best: list[str] = []
+        here: list[str] = []
+        for name in self.order:
+            here = [*here, name] if self.found[name].rule is not None else []
+            best = here if len(here) > len(best) else best
+        return best
+
+
+@dataclass(frozen=True, slots=True)
+class Computation:
+    """A call that was computed in full.
+
+    Attributes:
+        forward: the denoiser's plain forward.
+        rows: the tokens that are probed.
+        output: what it returned.
+    """
+
+    forward: Callable[..., Any]
+    rows: Rows
+    output: Any
+
+
+class _Together:
+    """Runs the range on some of the tokens."""
+
+    def __init__(self, paths: dict[int, str], plan: TokenPlan, probing: _Probing, rows: Rows) -> None:
+        self.watches = paths
+        self.error: float | None = None
+        self._plan, self._probing, self._rows = plan, probing, rows
+        self._gathered = Gathered(rows)
+        self._counts: dict[str, int] = {}
+
+    def unit(self, module: nn.Module, forward: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        path = self.watches[id(module)]
+        nth = self._counts.get(path, 0)
+        self._counts[path] = nth + 1
+        name = path if nth == 0 else f"{path}#{nth}"
+        rule = self._plan.units.get(name)
+        if rule is None:
+            return forward(*args, **kwargs)
+        full = self._probing.attentions[name]
+        kept = lambda i: (full[i].key.clone(), full[i].value.clone(), full[i].mask)
+        args, kwargs = self._gathered.arguments(rule.arguments, Call.of(module, args, kwargs))
+        with AttentionCalls(Completing(self._rows, rule.attentions, kept)):
+            output = forward(*args, **kwargs)
+        onto: dict[int, Tensor] = {}
+        if name == self._plan.last:
+            full_outputs = self._probing.outputs[name]
+            self.error = largest_error(full_outputs, pytree.tree_leaves(output), rule.outputs, self._rows)
+            onto = {i: leaf.clone() for i, leaf in enumerate(full_outputs) if isinstance(leaf, Tensor)}
+        return put_back(output, rule, self._rows, onto)
+
+
+def _together(
+    denoiser: nn.Module, probing: _Probing, plan: TokenPlan, call: Call, full: Computation
+) -> float | None:
+    """By how much the range's output, and the denoiser's, differ where some tokens are computed; None if the forward went another way."""
+    together = _Together(block_paths(denoiser), plan, probing, full.rows)
+    try:
+        with watched(together):
+            some = full.forward(*call.args, **call.kwargs)
+    except Strayed:
+        return None
+    if together.error is None:
+        return None
+    pairs = zip(pytree.tree_leaves(full.output), pytree.tree_leaves(some), strict=True)
+    both = [(a, b) for a, b in pairs if isinstance(a, Tensor) and isinstance(b, Tensor)]
+    return max(together.error, *(0.0 if torch.equal(a, b) else error_of(a, b) for a, b in both))

@@ -1,0 +1,177 @@
+"""Which tokens belong to which latents: latents are disturbed, and the tokens that change are theirs.
+
+The denoiser's forward runs up to its first block only. So no order of tokens, no size of patches and no place of the text
+need be known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from diffcache.discovery.storage_trace import Trace
+from diffcache.discovery.units import blocks_of, is_list_member
+from diffcache.hooks.watcher import watched
+from diffcache.host.call import Call
+from diffcache.tokens.layout import TokenLayout, TokenSequence
+
+PLACES = (0.0, 0.999, 0.5)
+"""The places that are disturbed alone, as shares of each dimension, until one of them is found among the tokens."""
+
+FEWEST = 2
+"""No more places than this are no tokens of a picture (channels look so in a net of one dimension)."""
+
+NO_BLOCK = "no block of it depends on the latents"
+NO_TOKENS = "the latents reach its first block in no sequence of tokens"
+SEVERAL_DIMS = "its tokens lie in several dimensions"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where the latents enter the blocks.
+
+    Attributes:
+        unit: name of the first block that they reach.
+        path: of its argument that holds the tokens.
+        dim: the dimension of the tokens.
+        layout: its sequence.
+    """
+
+    unit: str
+    path: str
+    dim: int
+    layout: TokenLayout
+
+
+class _Reached(BaseException):
+    """The block that was waited for has been called."""
+
+
+class _Until:
+    """Breaks a forward off at a block, and keeps copies of the block's tensor arguments."""
+
+    def __init__(self, paths: Mapping[int, str], is_wanted: Callable[[str, Call], bool]) -> None:
+        self.watches = paths
+        self.name = ""
+        self.given: dict[str, Tensor] = {}
+        self._is_wanted = is_wanted
+        self._counts: dict[str, int] = {}
+
+    def unit(self, module: nn.Module, forward: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        path = self.watches[id(module)]
+        nth = self._counts.get(path, 0)
+        self._counts[path] = nth + 1
+        name, call = path if nth == 0 else f"{path}#{nth}", Call.of(module, args, kwargs)
+        if self._is_wanted(name, call):
+            self.name = name
+            self.given = {path: tensor.detach().clone() for path, tensor in call.tensors.items()}
+            raise _Reached
+        return forward(*args, **kwargs)
+
+
+def block_paths(denoiser: nn.Module) -> dict[int, str]:
+    """Paths of a denoiser's blocks, by identity."""
+    return {id(module): path for path, module in blocks_of(denoiser).items() if is_list_member(path)}
+
+
+def entry_of(denoiser: nn.Module, forward: Callable[..., Any], call: Call) -> Entry | str:
+    """Where the latents enter the blocks, or the reason why it cannot be told."""
+    paths, trace = block_paths(denoiser), Trace(call.latents)
+    until = _Until(paths, lambda name, unit: trace.evolves(unit.tensors.values()))
+    with trace:
+        _broken_off(forward, call, until)
+    if not until.name:
+        return NO_BLOCK
+    everything = [torch.ones_like(latent, dtype=torch.bool) for latent in call.latents]
+    all_of_it = _changed(forward, call, everything, until, paths)
+    reason = NO_TOKENS
+    for share in PLACES:
+        one = _changed(
+            forward, call, [_at(latent, share, call.batched) for latent in call.latents], until, paths
+        )
+        for path, changed in one.items():
+            dims = _local_dims(changed)
+            if len(dims) == 1:
+                (dim,) = dims
+                places = _along(all_of_it[path], dim).nonzero().flatten().cpu()
+                sequence = TokenSequence(changed.shape[dim], places)
+                if len(places) > FEWEST:
+                    return Entry(until.name, path, dim, TokenLayout({sequence.length: sequence}))
+            reason = SEVERAL_DIMS if dims else reason
+    return reason
+
+
+def rows_of_latents(
+    denoiser: nn.Module, forward: Callable[..., Any], call: Call, entry: Entry, masks: list[Tensor]
+) -> Tensor:
+    """The picture's tokens that some positions of the latents belong to, int64, sorted.
+
+    Args:
+        masks: bool, of each latent's shape; those of all samples count together.
+    """
+    paths = block_paths(denoiser)
+    until = _Until(paths, lambda name, unit: name == entry.unit)
+    _broken_off(forward, call, until)
+    changed = _along(_changed(forward, call, masks, until, paths)[entry.path], entry.dim)
+    (sequence,) = entry.layout.sequences.values()
+    return changed[sequence.places.to(changed.device)].nonzero().flatten()
+
+
+def _changed(
+    forward: Callable[..., Any], call: Call, masks: list[Tensor], plain: _Until, paths: Mapping[int, str]
+) -> dict[str, Tensor]:
+    """Which entries of a block's arguments change, by path, where the latents are disturbed under the masks."""
+    latents = {id(latent): mask for latent, mask in zip(call.latents, masks, strict=True)}
+
+    def disturbed(leaf: Tensor) -> Tensor:
+        mask = latents.get(id(leaf))
+        return leaf if mask is None else torch.where(mask, leaf * -0.5 + 1, leaf)
+
+    until = _Until(paths, lambda name, unit: name == plain.name)
+    _broken_off(forward, call.mapped(disturbed), until)
+    return {
+        path: before != until.given[path]
+        for path, before in plain.given.items()
+        if path in until.given
+        and before.shape == until.given[path].shape
+        and bool((before != until.given[path]).any())
+    }
+
+
+def _broken_off(forward: Callable[..., Any], call: Call, until: _Until) -> None:
+    try:
+        with watched(until):
+            forward(*call.args, **call.kwargs)
+    except _Reached:
+        pass
+
+
+def _at(latent: Tensor, share: float, batched: bool) -> Tensor:
+    """One place of a latent, in all samples and channels, as a mask."""
+    mask = torch.zeros_like(latent, dtype=torch.bool)
+    place = mask if batched else mask[None]
+    latent = place
+    for dim in position_dims(latent):
+        place = place.narrow(dim, int(share * latent.shape[dim]), 1)
+    place.fill_(True)
+    return mask
+
+
+def position_dims(latent: Tensor) -> list[int]:
+    """The dimensions of a latent that are places in a picture or clip, not samples or channels."""
+    return [1] if latent.ndim == 3 else [*range(2, latent.ndim)]
+
+
+def _along(changed: Tensor, dim: int) -> Tensor:
+    """Which positions of a dimension hold a change, [size]."""
+    return changed.movedim(dim, 0).flatten(1).any(1)
+
+
+def _local_dims(changed: Tensor) -> list[int]:
+    """The dimensions in which a change at one place of the latents stays at one place; of a sequence the last holds channels."""
+    dims = {3: [1, 0], 2: [0]}.get(changed.ndim, [*range(changed.ndim)])
+    return [dim for dim in dims if not bool(_along(changed, dim).all())]

@@ -1,0 +1,71 @@
+"""One pipeline call run in full, and how near a method or fewer plain steps come to that."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from diffcache.config import CacheConfig
+from diffcache.evals.harness.rendering import Rendered, render
+from diffcache.evals.metrics.fidelity import psnr
+from diffcache.reports.run_report import RunReport
+
+
+@dataclass(frozen=True)
+class Nearness:
+    """How near a run comes to the full one.
+
+    Attributes:
+        psnr: of each sample in dB.
+        rendered: the run.
+    """
+
+    psnr: Tensor
+    rendered: Rendered
+
+    @property
+    def median(self) -> float:
+        """Over the samples, in dB, rounded to one digit."""
+        return round(float(self.psnr.median()), 1)
+
+    @property
+    def mean(self) -> float:
+        """Over the samples, in dB: by this `tune` chooses."""
+        return float(self.psnr.mean())
+
+    @property
+    def report(self) -> RunReport:
+        """Of an accelerated run."""
+        return self.rendered.run_report
+
+
+class Cell:
+    """A full run, and others beside it.
+
+    Args:
+        pipe: a plain pipeline.
+        call: from a number of steps to the pipeline's arguments.
+        steps: of the full run.
+    """
+
+    def __init__(self, pipe: Any, call: Callable[[int], dict[str, Any]], steps: int) -> None:
+        self.pipe = pipe
+        self.call = call
+        self.steps = steps
+        self.full = render(pipe, call(steps)).pictures
+
+    def method(self, config: CacheConfig) -> Nearness:
+        """A method."""
+        return self._near(render(self.pipe, self.call(self.steps), config))
+
+    def fewer_steps(self, steps: int) -> Nearness:
+        """The plain pipeline with so many steps."""
+        return self._near(render(self.pipe, self.call(steps)))
+
+    def error(self, found: Nearness) -> float:
+        """A run's root mean square error, as a fraction of the standard deviation of the full run's pictures."""
+        return float((found.rendered.pictures - self.full).pow(2).mean().sqrt() / self.full.std())
+
+    def _near(self, rendered: Rendered) -> Nearness:
+        return Nearness(psnr(rendered.pictures, self.full), rendered)

@@ -1,0 +1,49 @@
+"""The library as it would be if a testbed had had no part in the fit of `trajectory`'s kernel."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
+from diffcache.evals.errors import EvaluationError
+from diffcache.evals.harness.results import read_result, result_path
+from diffcache.evals.testbeds import splits
+from diffcache.recipes import trajectory
+from diffcache.trajectory.kernel import PRIOR, Kernel
+
+WHAT = "trajectory's kernel"
+
+
+def unseen_kernel(testbed: str, shipped: Path = PRIOR) -> Kernel:
+    """The kernel to judge a testbed with: the shipped one, or where that was fitted on the testbed, the one fitted without it.
+
+    Raises:
+        EvaluationError: there is none: the testbed had part in every fit.
+    """
+    fit = json.loads(shipped.read_text())
+    if testbed in fit["fitted_on"]:
+        without = result_path("trajectory_prior", testbed)
+        if not without.exists():
+            raise EvaluationError(
+                f"{WHAT} was fitted on {testbed}: fit it without, python scripts/measure/trajectory_prior.py."
+            )
+        fit = read_result(without)
+        splits.refuse_seen(testbed, fit["fitted_on"], WHAT)
+    return Kernel.from_dict(fit["kernel"])
+
+
+@contextmanager
+def judged_on(testbed: str) -> Iterator[None]:
+    """Within it the whole library uses the kernel that was fitted without a testbed: the method, the default, and `tune`.
+
+    Raises:
+        EvaluationError: see `unseen_kernel`.
+    """
+    kernel = unseen_kernel(testbed)
+    trajectory._plan.cache_clear()  # it remembers plans of the other kernel
+    try:
+        with patch.object(trajectory, "universal", lambda: kernel):
+            yield
+    finally:
+        trajectory._plan.cache_clear()

@@ -1,0 +1,31 @@
+"""Splits: what is searched on, confirmed on and held out share no sample, however they are dealt into calls."""
+
+import pytest
+
+from diffcache.evals.harness.calls import of_testbed
+from diffcache.profiling.recording.calling import Call
+
+
+def seeds(*calls: Call) -> list[int]:
+    return [generator.initial_seed() for call in calls for generator in call["generator"]]
+
+
+@pytest.mark.parametrize("batch", [None, 2])
+def test_no_sample_lies_in_two_parts_and_batches_change_none(batch: int | None) -> None:
+    _, split = of_testbed("sd", steps=3, samples=5, confirming=3, held_out=4, batch=batch)
+    assert seeds(*split.searched) == [1000, 1001, 1002, 1003, 1004]
+    assert seeds(*split.confirming) == [1005, 1006, 1007]
+    assert seeds(split.held_out) == [0, 1, 2, 3]
+    parts = [
+        {prompt for call in calls for prompt in call["prompt"]}
+        for calls in (split.searched, split.confirming, [split.held_out])
+    ]
+    assert [len(part) for part in parts] == [5, 3, 4]
+    assert len(set.union(*parts)) == 12
+    assert max(len(call["prompt"]) for call in split.searched) == (batch or 5)
+
+
+def test_nothing_is_confirmed_unless_asked_for() -> None:
+    _, split = of_testbed("dit", steps=3, samples=2, confirming=0, held_out=1)
+    assert split.confirming == []
+    assert len(split.searched) == 1

@@ -1,0 +1,54 @@
+"""What is fitted refuses to be judged on its own."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from diffcache.evals.errors import EvaluationError
+from diffcache.evals.harness.results import read_result, result_path
+from diffcache.evals.harness.unseen import judged_on, unseen_kernel
+from diffcache.evals.testbeds import splits, zoo
+from diffcache.recipes import trajectory
+from diffcache.recipes.trajectory import TrajectoryConfig
+from diffcache.trajectory.kernel import Kernel, universal
+
+
+@pytest.mark.parametrize("testbed", zoo.ALL)
+def test_the_kernel_that_judges_a_testbed_has_not_seen_it(testbed: str) -> None:
+    stored = result_path("trajectory_prior", testbed)
+    kernel = unseen_kernel(testbed)
+    if stored.exists():
+        assert testbed not in read_result(stored)["fitted_on"]
+        assert kernel == Kernel.from_dict(read_result(stored)["kernel"]) != universal()
+    with judged_on(testbed):
+        assert TrajectoryConfig().kernel == kernel
+        assert trajectory.universal() == kernel
+    assert TrajectoryConfig().kernel == universal()
+
+
+def test_a_testbed_that_had_part_in_every_fit_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped = tmp_path / "prior.json"
+    shipped.write_text(json.dumps({"fitted_on": ["sd3", "turbo"], "kernel": {}}))
+    with pytest.raises(EvaluationError, match="was fitted on turbo: fit it without"):
+        unseen_kernel("turbo", shipped)
+    with pytest.raises(EvaluationError, match="a thing was fitted on sd3: judge it on another testbed"):
+        splits.refuse_seen("sd3", ["sd", "sd3"], "a thing")
+    splits.refuse_seen("sd3", ["sd"], "a thing")
+
+
+def test_no_two_uses_share_a_sample_but_choosing_goes_on_from_trying() -> None:
+    samples = {
+        use: {(part.prompts, part.seed + i) for i in part.samples or range(999)}
+        for use, part in splits.PARTS.items()
+    }
+    assert samples.pop("try") < samples["choose"]
+    everything = [sample for some in samples.values() for sample in some]
+    assert len(everything) == len({*everything})
+
+
+def test_each_testbed_is_fitted_on_or_judged_on() -> None:
+    assert not {*splits.FITTING} & {*splits.JUDGING}
+    assert {*splits.FITTING, *splits.JUDGING} == {*zoo.ALL}

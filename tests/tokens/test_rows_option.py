@@ -1,0 +1,142 @@
+"""`rows=` in pipelines: a mask, the pipeline's own, context, an edit's region; and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from zoo.denoisers import CASES as DENOISERS
+from zoo.pipelines import CASES
+
+from diffcache import accelerate, denoising_run, report, restore
+from diffcache.schedulers.errors import ConfigError
+from diffcache.tokens.grids import grid_of, over_channels, places_in, resized
+from diffcache.tokens.row_rule import FullCalls, Masked, Moving, Sight
+
+EVERY_TICK = {"config": "uniform", "interval": 1}
+
+
+def quarter(size: int = 16) -> torch.Tensor:
+    mask = torch.zeros(size, size, dtype=torch.bool)
+    mask[: size // 2, : size // 2] = True
+    return mask
+
+
+@pytest.mark.parametrize("rows", ["context", "region", quarter()], ids=["context", "region", "mask"])
+def test_a_reference_is_computed_at_full_ticks_only(rows):
+    case = CASES["FluxKontextPipeline"]
+    pipe = case.build()
+    plain = case.render(pipe, 0, 4)
+    accelerate(pipe, rows=rows, **EVERY_TICK)
+    picture, done = case.render(pipe, 0, 4), report(pipe)
+    assert [call.mark for call in done.calls if call.cached] == ["#", "%", "#", "%"]
+    assert 0 < done.calls[1].computed < 1
+    assert picture.isfinite().all()
+    assert not torch.equal(picture, plain)
+    restore(pipe)
+    assert torch.equal(case.render(pipe, 0, 4), plain)
+
+
+def test_an_inpainting_pipeline_has_a_mask_of_its_own():
+    case = CASES["FluxInpaintPipeline"]
+    pipe = case.build()
+    accelerate(pipe, rows="mask", **EVERY_TICK)
+    mask = quarter()[None, None].float()
+    case.render(pipe, 0, 6, mask_image=mask)
+    own = report(pipe)
+    accelerate(pipe, rows=quarter(), **EVERY_TICK)
+    case.render(pipe, 0, 6, mask_image=mask)
+    assert "%" in own.summary()
+    assert own.compute_fraction == report(pipe).compute_fraction < 1
+
+
+def test_a_pipeline_without_a_mask_is_told_so():
+    case = CASES["FluxPipeline"]
+    pipe = accelerate(case.build(), rows="mask")
+    with pytest.raises(ConfigError, match="mask_image of an inpainting pipeline"):
+        case.render(pipe, 0, 4)
+
+
+def test_ticks_and_rows_combine():
+    case = CASES["FluxKontextPipeline"]
+    pipe = accelerate(case.build(), speedup=2, rows="context")
+    case.render(pipe, 0, 28)
+    both = report(pipe)
+    accelerate(pipe, speedup=2)
+    case.render(pipe, 0, 28)
+    assert set("#%") <= set(both.summary())
+    assert both.computed_ticks == report(pipe).computed_ticks
+    assert both.compute_fraction < report(pipe).compute_fraction
+
+
+@pytest.mark.parametrize(
+    "rows", [torch.zeros(4, 4, dtype=torch.bool), torch.ones(4, 4), torch.ones(4, dtype=torch.bool), "everything", 3], ids=str
+)  # fmt: skip
+def test_other_values_are_refused(rows):
+    net = DENOISERS["FluxTransformer2DModel"].build()
+    with pytest.raises(ConfigError, match="rows"):
+        accelerate(net, rows=rows)
+    with torch.no_grad(), denoising_run(net, 4) as run:
+        assert run.config is None  # nothing is attached
+
+
+@pytest.mark.parametrize("method", ["fora", "deepcache"])
+def test_methods_with_sites_inside_are_refused(method):
+    name = "UNet2DConditionModel" if method == "deepcache" else "FluxTransformer2DModel"
+    with pytest.raises(ConfigError, match="rows= goes with methods that cache whole calls"):
+        accelerate(DENOISERS[name].build(), method, rows=quarter())
+
+
+def test_a_schedule_of_a_run_with_rows_replays_its_ticks():
+    case = CASES["FluxKontextPipeline"]
+    pipe = accelerate(case.build(), "uniform", interval=2, rows="context")
+    case.render(pipe, 0, 6)
+    done = report(pipe)
+    accelerate(pipe, done.to_schedule())
+    case.render(pipe, 0, 6)
+    assert report(pipe).computed_ticks == done.computed_ticks
+
+
+def test_a_mask_is_laid_over_the_tokens():
+    mask = quarter(8)[None]
+    assert resized(mask, 4, 4)[0].sum() == 4
+    packed = torch.zeros(1, 20, 3)
+    moving = torch.ones(1, 20, dtype=torch.bool)
+    moving[:, 16:] = False  # a reference of four tokens
+    places = places_in(packed, mask, moving)
+    assert places.nonzero()[:, 1].tolist() == [0, 1, 4, 5]
+    assert places_in(torch.zeros(1, 3, 4, 4), mask, moving)[0].nonzero().tolist() == [
+        [0, 0],
+        [0, 1],
+        [1, 0],
+        [1, 1],
+    ]
+
+
+def test_a_grid_has_the_shape_of_the_mask():
+    assert grid_of(32, 64, 128) == (4, 8)
+    with pytest.raises(ConfigError, match="make no grid"):
+        grid_of(15, 64, 64)
+
+
+def test_masks_repeat_over_guidance_passes_and_must_fit_the_batch():
+    latent = torch.zeros(4, 6, 2)
+    places = torch.tensor([[True] + [False] * 5, [False] * 5 + [True]])
+    assert over_channels(places, latent)[:, :, 0].nonzero().tolist() == [[0, 0], [1, 5], [2, 0], [3, 5]]
+    with pytest.raises(ConfigError, match="3 masks do not fit 4 samples"):
+        over_channels(torch.zeros(3, 6, dtype=torch.bool), latent)
+
+
+def test_sources_look_at_what_moves():
+    before, now = torch.zeros(1, 5, 2), torch.zeros(1, 5, 2)
+    now[:, :4] = 1
+    sight = Sight(now, before)
+    assert Moving()(sight).tolist() == [[True] * 4 + [False]]
+    mask = torch.tensor([[True, False], [False, False]])
+    assert Masked(mask)(sight).tolist() == [[True] + [False] * 4]
+
+
+def test_which_calls_compute_all_tokens():
+    full = FullCalls(first=2, every=3, last=1, ticks=(7,), reach=4)
+    assert [tick for tick in range(10) if full.asks(tick, 10, tick - 1, 0)] == [0, 1, 7, 9]
+    assert full.asks(4, 10, 3, 2)
+    assert full.asks(8, 10, 3, 0)

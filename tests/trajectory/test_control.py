@@ -1,0 +1,155 @@
+"""Error control: the cheapest plan that keeps a threshold, by what was expected and by what the run shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from diffcache import accelerate, denoising_run, report
+from diffcache.schedulers.moments import Moment
+from diffcache.schedulers.steps import Decision, Step
+from diffcache.trajectory.control import CAUTION, SPEEDUPS, ExpectedErrorControl, PlannedTicks
+from diffcache.trajectory.plan import TrajectoryPlan
+from diffcache.trajectory.result_error import Trust
+
+TICKS = 40
+
+
+def plan(speedup: float) -> TrajectoryPlan:
+    """Evenly spaced; the expected error is a hundredth of the speed-up, and nothing where all is computed."""
+    ticks = tuple(range(0, TICKS, round(speedup)))
+    return TrajectoryPlan(ticks, Trust(1e-3, 0.0), 0.0 if speedup == 1 else speedup / 100)
+
+
+def control(threshold: float, expected: float = 0.1) -> ExpectedErrorControl:
+    return ExpectedErrorControl(plan, lambda past, at: expected, threshold)
+
+
+def computed(made: ExpectedErrorControl, measured: Callable[[int], float] = lambda tick: 0.1) -> list[int]:
+    """What it computes, if predictions are measured to be off by so much."""
+    ticks: list[int] = []
+    signal: Sequence[float] | None = None
+    for tick in range(TICKS):
+        if tick == 0 or made.decide(Step(tick, TICKS, "0"), signal) is Decision.COMPUTE:
+            if ticks:
+                past = [Moment(t) for t in reversed(ticks[-4:])]
+                made.compared(past, Moment(tick), torch.tensor([measured(tick)]))
+                signal = [measured(tick)]
+            ticks.append(tick)
+    return ticks
+
+
+@pytest.mark.parametrize(("threshold", "distance"), [(0.01, 1), (0.02, 2), (0.034, 3), (0.04, 4), (9.0, 8)])
+def test_the_cheapest_plan_that_keeps_the_threshold_is_followed(threshold: float, distance: int) -> None:
+    expected = {1: range(TICKS), 2: range(0, TICKS, 2)}.get(distance)
+    found = computed(control(CAUTION * threshold), lambda tick: CAUTION * 0.1)
+    gaps = np.diff(found)
+    assert gaps.max() == min(distance, 8)
+    assert expected is None or found == list(expected)
+
+
+def test_a_threshold_of_zero_computes_everything() -> None:
+    assert computed(control(0.0)) == list(range(TICKS))
+
+
+def test_a_run_that_is_off_by_more_than_expected_computes_more() -> None:
+    as_expected, worse, better = (
+        len(computed(control(0.04), lambda tick, factor=factor: 0.1 * factor)) for factor in (1.0, 3.0, 0.3)
+    )
+    assert better < as_expected < worse
+
+
+def test_the_scale_is_the_geometric_mean_of_what_was_measured_over_what_was_expected() -> None:
+    made = control(0.03)
+    measured = iter([0.2, 0.4])
+    for newest in (6, 9):
+        errors = [next(measured)]
+        made.compared([Moment(newest - 3), Moment(newest - 6)], Moment(newest), torch.tensor(errors))
+        made.decide(Step(newest + 1, TICKS, "0"), errors)
+    assert made.scale == pytest.approx((CAUTION * 2 * 4) ** (1 / 3))
+
+
+def test_a_gap_is_at_most_twice_as_long_as_the_one_before_it() -> None:
+    made = control(9.0)
+    made.compared([Moment(3)], Moment(4), torch.tensor([0.1]))
+    assert [made.decide(Step(tick, TICKS, "0"), [0.1]).computes for tick in (5, 6)] == [False, True]
+
+
+def test_plans_are_listed_from_the_cheapest_to_the_full_run() -> None:
+    assert list(SPEEDUPS) == sorted(SPEEDUPS, reverse=True)
+    assert SPEEDUPS[-1] == 1
+
+
+class Bent(nn.Module):
+    """An output that depends on time alone, by a given function."""
+
+    def __init__(self, function: Callable[[float], float]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, hidden_states: Tensor, timestep: float) -> Tensor:
+        return torch.full_like(hidden_states, self.function(timestep))
+
+
+def run(net: Bent) -> list[Tensor]:
+    sigmas = [1 - tick / TICKS for tick in range(TICKS)]
+    outputs = []
+    with torch.no_grad(), denoising_run(net, num_steps=TICKS, sigmas=[*sigmas, 0.0]) as loop:
+        for tick, sigma in enumerate(sigmas):
+            loop.begin_step(tick)
+            outputs.append(net(torch.zeros(1, 4, 8, 8) + sigma, sigma))
+    return outputs
+
+
+def share(function: Callable[[float], float], threshold: float) -> float:
+    net = accelerate(Bent(function).eval(), threshold=threshold)
+    run(net)
+    return float(report(net).compute_fraction)
+
+
+def test_an_output_that_bends_is_computed_more_often_than_one_that_does_not() -> None:
+    assert share(lambda t: 2 + np.sin(20 * t), 0.02) > 1.5 * share(lambda t: 2 + t, 0.02)
+
+
+def test_the_larger_the_threshold_the_less_is_computed() -> None:
+    shares = [share(lambda t: 2 + np.sin(5 * t), threshold) for threshold in (0.0, 0.001, 0.01, 0.1)]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] == 1
+    assert shares[-1] < 0.5
+
+
+def test_a_run_is_frozen_and_replayed_exactly(tmp_path: Path) -> None:
+    net = accelerate(Bent(lambda t: 2 + 3 * t**4).eval(), threshold=0.01)
+    outputs = run(net)
+    schedule = report(net).to_schedule()
+    accelerate(net, str(schedule.save_pretrained(tmp_path)))
+    assert all(map(torch.equal, run(net), outputs))
+    assert report(net).to_schedule().table == schedule.table
+
+
+def test_the_report_says_which_error_is_expected_and_it_is_below_the_threshold() -> None:
+    net = accelerate(Bent(lambda t: 2 + np.sin(5 * t)).eval(), threshold=0.05)
+    run(net)
+    expected = report(net).expected_error
+    assert expected is not None
+    assert 0.005 < expected <= 0.05
+    assert f"expected error of the result: {expected:.2%}" in report(net).summary()
+    accelerate(net, speedup=2)
+    run(net)
+    assert report(net).expected_error is None
+
+
+def test_planned_ticks_hold_where_holding_was_nearer_at_the_last_computed_tick() -> None:
+    made = PlannedTicks([0, 4, 8])
+    at = [Step(tick, TICKS, "0") for tick in range(12)]
+    assert made.decide(at[1], None) is Decision.PREDICT
+    made.compared([Moment(0)], Moment(4), torch.tensor([0.3, 0.2]))
+    assert made.decide(at[5], [0.3, 0.2]) is Decision.HOLD
+    assert made.decide(at[8], [0.3, 0.2]) is Decision.COMPUTE
+    made.compared([Moment(4)], Moment(8), torch.tensor([0.1, 0.2]))
+    assert made.decide(at[9], [0.1, 0.2]) is Decision.PREDICT
