@@ -92,9 +92,8 @@ class TrajectoryConfig(BudgetedConfig):
             return Interval(math.ceil(self.speedup or (2 if self.threshold else 1)))
         if self.speedup is not None:
             return PlannedTicks(self.plan(run, self.speedup).ticks)
-        return ExpectedErrorControl(
-            partial(self.plan, run), self._conditional(run).expected_error, self.threshold
-        )
+        expected = self._conditional(run).expected_error
+        return ExpectedErrorControl(run.num_ticks, partial(self.plan, run), expected, self.threshold)
 
     def predictor_for(self, run: RunFacts) -> Predictor:
         if run.num_ticks is None:

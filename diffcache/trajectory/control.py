@@ -1,4 +1,4 @@
-"""Error control: computes as few ticks as keep the expected error of the result below a threshold."""
+"""Cache schedulers that follow a plan: one as far as a threshold allows, one to the letter. Both look at measured errors."""
 
 import math
 from bisect import bisect_left, bisect_right
@@ -9,7 +9,6 @@ from torch import Tensor
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import Decision, Step
-from diffcache.schedulers.ticks import Ticks
 from diffcache.trajectory.plan import TrajectoryPlan
 
 SPEEDUPS = (8.0, 6.0, 5.0, 4.0, 3.5, 3.0, 2.75, 2.5, 2.25, 2.0, 1.8, 1.6, 1.4, 1.2, 1.0)
@@ -22,7 +21,26 @@ CAUTION = 2.0
 """The factor with which a run begins, before anything is measured: the first ticks count most, and what they lose stays lost."""
 
 
-class ExpectedErrorControl(CacheScheduler):
+class Comparing(CacheScheduler):
+    """Decides by the errors that reuse would have had at the newest computed tick, which the engine measures there."""
+
+    adaptive = True
+
+    def __init__(self) -> None:
+        self._measured: Tensor | None = None
+
+    def compared(self, past: Sequence[Moment], at: Moment, errors: Tensor) -> None:
+        self._measured = errors
+
+    def measure(self, latents: Sequence[Tensor]) -> Tensor | None:
+        return self._measured
+
+    def held(self) -> Iterator[Tensor]:
+        if self._measured is not None:
+            yield self._measured
+
+
+class ExpectedErrorControl(Comparing):
     """Follows the cheapest plan whose expected error is below a threshold, and corrects that expectation as the run goes on.
 
     A covariance that fits many denoisers says how the error depends on the ticks, and less well how large it is. At each
@@ -31,38 +49,36 @@ class ExpectedErrorControl(CacheScheduler):
     The next gap is as long as the cheapest plan then has it at this place.
 
     Args:
+        num_ticks: length of the run.
         plans: the plan for a speed-up.
         prediction_error: expected root mean square error of a prediction, as a fraction of the output, from computed ticks
             (newest first) and the predicted tick.
         threshold: bound on the expected error of the result, root mean square, as a fraction of the velocities'.
     """
 
-    adaptive = True
     by_site = False
     compares = (Decision.PREDICT,)
 
     def __init__(
         self,
+        num_ticks: int,
         plans: Callable[[float], TrajectoryPlan],
         prediction_error: Callable[[Sequence[int], int], float],
         threshold: float,
     ) -> None:
+        super().__init__()
         self.threshold = threshold
+        self._num_ticks = num_ticks
         self._plans = plans
         self._prediction_error = prediction_error
-        self._measured: Tensor | None = None
         self._computed: list[int] = [0]
         self._used = 0
         self._logs = [math.log(CAUTION)]
-        self._num_ticks = len(plans(SPEEDUPS[-1]).ticks)
         self._next = self._after()
 
     def compared(self, past: Sequence[Moment], at: Moment, errors: Tensor) -> None:
-        self._measured = errors
+        super().compared(past, at, errors)
         self._computed = [at.tick, *(moment.tick for moment in past)]
-
-    def measure(self, latents: Sequence[Tensor]) -> Tensor | None:
-        return self._measured
 
     def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
         if signal is not None and self._computed[0] != self._used:
@@ -70,10 +86,6 @@ class ExpectedErrorControl(CacheScheduler):
             self._learn(signal[0])
             self._next = self._after()
         return Decision.COMPUTE if step.tick >= self._next else Decision.PREDICT
-
-    def held(self) -> Iterator[Tensor]:
-        if self._measured is not None:
-            yield self._measured
 
     @property
     def scale(self) -> float:
@@ -106,34 +118,24 @@ class ExpectedErrorControl(CacheScheduler):
         return self.scale * plan.expected <= self.threshold
 
 
-class PlannedTicks(Ticks):
+class PlannedTicks(Comparing):
     """Computes given ticks. Others are predicted, or held where holding would have been nearer at the last computed tick.
 
     Args:
         computed: the ticks.
     """
 
-    adaptive = True
     by_site = False
     compares = (Decision.PREDICT, Decision.HOLD)
 
     def __init__(self, computed: Iterable[int]) -> None:
-        super().__init__(computed)
-        self._measured: Tensor | None = None
-
-    def compared(self, past: Sequence[Moment], at: Moment, errors: Tensor) -> None:
-        self._measured = errors
-
-    def measure(self, latents: Sequence[Tensor]) -> Tensor | None:
-        return self._measured
+        super().__init__()
+        self._planned = frozenset(computed)
 
     def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
-        decision = super().decide(step, None)
-        if signal is None or decision.computes:
-            return decision
+        if step.tick in self._planned:
+            return Decision.COMPUTE
+        if signal is None:
+            return Decision.PREDICT
         predicted, held = signal
         return Decision.HOLD if held < predicted else Decision.PREDICT
-
-    def held(self) -> Iterator[Tensor]:
-        if self._measured is not None:
-            yield self._measured

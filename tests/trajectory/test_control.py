@@ -27,7 +27,7 @@ def plan(speedup: float) -> TrajectoryPlan:
 
 
 def control(threshold: float, expected: float = 0.1) -> ExpectedErrorControl:
-    return ExpectedErrorControl(plan, lambda past, at: expected, threshold)
+    return ExpectedErrorControl(TICKS, plan, lambda past, at: expected, threshold)
 
 
 def computed(made: ExpectedErrorControl, measured: Callable[[int], float] = lambda tick: 0.1) -> list[int]:
