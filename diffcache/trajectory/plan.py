@@ -4,7 +4,10 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from diffcache.trajectory.result_error import ResultError, Trust
+import numpy as np
+from numpy.typing import NDArray
+
+from diffcache.trajectory.result_error import WINDOW, ResultError, Trust
 
 TRUSTS = tuple(
     Trust(noise, roughness) for roughness in (0.0, 1e-2, 1e-1, 1.0) for noise in (1e-3, 1e-5, 1e-2)
@@ -21,8 +24,10 @@ MOST_TICKS = 100
 STRIDES = (4, 2, 1)
 """By how many ticks computed ticks are moved in search of a better plan, one after the other."""
 
-SWEEPS = 30
-"""How often all computed ticks are tried at one stride, at most."""
+ROUNDS = 30
+"""Of moves at one stride, at most."""
+
+Ticks = NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -73,21 +78,36 @@ def _simplest(tried: Sequence[ResultError], ticks: Sequence[int]) -> ResultError
 
 def moved(error: ResultError, start: Sequence[int], forced: Collection[int]) -> list[int]:
     """Moves computed ticks until no single move makes the expected error smaller."""
-    ticks, least = list(start), error(start)
+    ticks, least = np.array(start), error(start)
+    free = [i for i, tick in enumerate(start) if tick not in forced]
     for stride in STRIDES:
-        for _ in range(SWEEPS):
-            before = least
-            for i, tick in enumerate(ticks):
-                if tick in forced:
-                    continue
-                for step in (-stride, stride):
-                    ceiling = ticks[i + 1] if i + 1 < len(ticks) else error.num_ticks
-                    if not ticks[i - 1] < ticks[i] + step < ceiling:
-                        continue
-                    tried = [*ticks[:i], ticks[i] + step, *ticks[i + 1 :]]
-                    found = error(tried)
-                    if found < least:
-                        ticks, least = tried, found
-            if least == before:
+        for _ in range(ROUNDS):
+            tried = _moves(ticks, free, stride, error.num_ticks)
+            if not len(tried):
                 break
-    return ticks
+            found = error.of(tried)
+            if not found.min() < least:
+                break
+            together = _together(ticks, tried[found.argsort()][: int((found < least).sum())])
+            both = np.stack([tried[found.argmin()], together])
+            errors = error.of(both)
+            ticks, least = both[errors.argmin()], float(errors.min())
+    return [int(tick) for tick in ticks]
+
+
+def _moves(ticks: Ticks, free: Sequence[int], stride: int, num_ticks: int) -> Ticks:
+    """All plans in which one computed tick lies `stride` ticks earlier or later, [plans, computed]."""
+    steps = stride * np.eye(len(ticks), dtype=np.intp)[free]
+    plans: Ticks = np.concatenate([ticks - steps, ticks + steps])
+    return plans[(np.diff(plans, prepend=-1, append=num_ticks) > 0).all(axis=1)]
+
+
+def _together(ticks: Ticks, better: Ticks) -> Ticks:
+    """All moves of better plans at once, best first, that are too far apart to matter to each other."""
+    plan, taken = ticks.copy(), list[int]()
+    for other in better:
+        i = int((other != ticks).argmax())
+        if all(abs(i - j) > WINDOW for j in taken):
+            plan[i] = other[i]
+            taken.append(i)
+    return plan

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from diffcache.trajectory.gaussian import BETWEEN, conditional_weights
+from diffcache.trajectory.gaussian import BETWEEN, regressed
 from diffcache.trajectory.kernel import Array
 from diffcache.trajectory.process import Process
 
@@ -15,8 +15,6 @@ GROWTH = 1.0
 
 WINDOW = 4
 """How many computed ticks predict a reused one."""
-
-Ticks = tuple[int, ...]
 
 
 class Trust(NamedTuple):
@@ -29,24 +27,6 @@ class Trust(NamedTuple):
 
     noise: float
     roughness: float
-
-
-class Gap(NamedTuple):
-    """What the ticks reused between two computed ones do to the result.
-
-    `predicted` and `corrected` are weighted sums of the outputs at all ticks, [ticks].
-
-    Attributes:
-        predicted: what predicting them adds.
-        from_past: what the error of each output that predicts adds, [window].
-        corrected: what correcting them at the computed tick after them adds to that.
-        from_known: what the error of each of these outputs adds, and of that tick's, [window + 1].
-    """
-
-    predicted: Array
-    from_past: Array
-    corrected: Array
-    from_known: Array
 
 
 class ResultError:
@@ -80,59 +60,64 @@ class ResultError:
         self.response = response
         self.num_ticks = len(influence)
         self._believed = process.believed(trust.roughness)
-        self._gaps: dict[tuple[Ticks, int], Gap] = {}
 
     def __call__(self, ticks: Sequence[int]) -> float:
         """For these computed ticks, which rise from 0."""
-        n = len(ticks)
-        sources, entering = np.zeros((n, self.num_ticks)), np.diag(self.influence[list(ticks)])
-        for i in range(n):
-            first = max(0, i + 1 - WINDOW)
-            gap = self._gap(tuple(ticks[first : i + 1]), ticks[i + 1] if i + 1 < n else self.num_ticks)
-            sources[i] += gap.predicted
-            entering[i, first : i + 1] += gap.from_past
-            if i + 1 < n:
-                sources[i + 1] += gap.corrected
-                entering[i + 1, first : i + 2] += gap.from_known
-        return float(self._at_the_end(sources @ self.covariance @ sources.T, entering))
+        return float(self.of(np.array([ticks]))[0])
 
-    def _at_the_end(self, sources: Array, entering: Array) -> float:
-        """E x_n^2, from the covariance of what is added [n, n] and how outputs enter [n, n]; x_0 = 0."""
-        n = len(entering)
-        system = np.eye(n) - np.eye(n, k=-1)
-        system[:, :-1] += GROWTH * entering[:, 1:]
-        response = np.linalg.inv(system)  # x_{i+1} to what is added
-        added = ((response @ sources) * response).sum(axis=1)
-        squares = (response @ entering[:, 1:]) ** 2  # x_{i+1} to the noise of computed ticks 1 to n - 1
-        noise = np.linalg.solve(
-            np.eye(n - 1) - self.response**2 * squares[:-1], self.response**2 * added[:-1]
+    def of(self, plans: NDArray[np.intp]) -> Array:
+        """For several plans of equally many computed ticks, [plans, computed], which rise from 0: [plans]."""
+        every, influence = np.arange(self.num_ticks), self.influence[plans]
+        ends = np.append(plans[:, 1:], np.full_like(plans[:, :1], self.num_ticks), axis=1)
+        reused = (plans[:, :, None] < every) & (every < ends[:, :, None])
+        predicted = np.where(reused, self.influence, 0.0)
+        largest = self.largest_ratio * np.abs(influence[:, 1:, None])
+        corrected = np.where(np.abs(self.influence) <= largest, predicted[:, :-1], 0.0)
+        # Row i of `weights` is what computed ticks have to do with what is added at computed tick i and until the next.
+        weights = self._weights(plans, predicted, 0, self.trust.noise)
+        weights[:, 1:] += self._weights(plans, corrected, 1, BETWEEN)
+        weights[:, 1:] -= self._weights(plans, corrected, 0, self.trust.noise)
+        sources = weights @ (plans[:, :, None] == every) - predicted
+        entering = weights + influence[:, None] * np.eye(plans.shape[1])
+        return self._at_the_end(sources @ self.covariance @ np.swapaxes(sources, 1, 2), entering)
+
+    def _weights(self, plans: NDArray[np.intp], sums: Array, ahead: int, noise: float) -> Array:
+        """The weights of computed ticks in sums of outputs: sum i is taken from computed ticks i + 1 - window to i + ahead.
+
+        Args:
+            plans: [plans, computed].
+            sums: factors of all ticks' outputs, [plans, sums, ticks].
+            ahead: 0, or 1 to correct.
+            noise: see `regressed`.
+
+        Returns:
+            [plans, sums, computed]
+        """
+        window = np.arange(sums.shape[1])[:, None] + np.arange(1 - WINDOW, 1 + ahead)
+        is_there = window >= 0
+        known = plans[:, np.maximum(window, 0)]
+        both = is_there[:, :, None] & is_there[:, None, :]
+        among = np.where(
+            both, self._believed[known[..., :, None], known[..., None, :]], np.eye(WINDOW + ahead)
         )
-        return float(added[-1] + squares[-1] @ noise)
+        towards = np.take_along_axis(sums @ self._believed, known, axis=2) * is_there
+        found = regressed(among, towards[..., None], noise)[..., 0]
+        placed = np.zeros(
+            (*sums.shape[:2], WINDOW - 1 + plans.shape[1])
+        )  # in front: those that are not there
+        np.put_along_axis(placed, np.broadcast_to(window + WINDOW - 1, found.shape), found, axis=2)
+        return placed[:, :, WINDOW - 1 :]
 
-    def _gap(self, past: Ticks, end: int) -> Gap:
-        key = past, end
-        if key not in self._gaps:
-            self._gaps[key] = self._new_gap(list(past), end)
-        return self._gaps[key]
-
-    def _new_gap(self, past: list[int], end: int) -> Gap:
-        predicted, corrected = np.zeros(self.num_ticks), np.zeros(self.num_ticks)
-        from_past, from_known = np.zeros(len(past)), np.zeros(len(past) + 1)
-        reused = np.arange(past[-1] + 1, end)
-        if len(reused):
-            influence = self.influence[reused]
-            used = self._weights(past, reused, self.trust.noise)
-            from_past = used @ influence
-            predicted[past] = from_past
-            predicted[reused] = -influence
-            if end < self.num_ticks:
-                chosen = np.abs(influence) <= self.largest_ratio * abs(self.influence[end])
-                if chosen.any():
-                    known = [*past, end]
-                    from_known = self._weights(known, reused[chosen], BETWEEN) @ influence[chosen]
-                    from_known[:-1] -= used[:, chosen] @ influence[chosen]
-                    corrected[known] = from_known
-        return Gap(predicted, from_past, corrected, from_known)
-
-    def _weights(self, known: list[int], wanted: NDArray[np.intp], noise: float) -> Array:
-        return conditional_weights(self._believed, known, wanted.tolist(), noise)
+    def _at_the_end(self, added: Array, entering: Array) -> Array:
+        """E x_n^2, from the covariance of what is added and how outputs enter, both [plans, n, n]; x_0 = 0."""
+        n = added.shape[-1]
+        system = np.repeat((np.eye(n) - np.eye(n, k=-1))[None], len(added), axis=0)
+        system[:, :, :-1] += GROWTH * entering[:, :, 1:]
+        response = np.linalg.inv(system)  # x_{i+1} to what is added
+        known = ((response @ added) * response).sum(axis=2)
+        squares = (response @ entering[:, :, 1:]) ** 2  # x_{i+1} to the noise of computed ticks 1 to n - 1
+        noise = np.linalg.solve(
+            np.eye(n - 1) - self.response**2 * squares[:, :-1], self.response**2 * known[:, :-1, None]
+        )
+        found: Array = known[:, -1] + (squares[:, -1:] @ noise)[:, 0, 0]
+        return found
