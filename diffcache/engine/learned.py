@@ -68,8 +68,10 @@ def form_of(asked: Invocation, choices: Choices, branch: Branch) -> Form:
     device = asked.call.latents[0].device.type
     autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     where = choices.sites, choices.tap, choices.basis
-    at = asked.reuses_memory, autocast, branch.fingerprint, lengths_of(asked.call)
-    return Form(structure_of(asked.module), *where, *at)
+    lengths = lengths_of(asked.call)
+    return Form(
+        structure_of(asked.module), *where, asked.reuses_memory, autocast, branch.fingerprint, lengths
+    )
 
 
 def lengths_of(call: Call) -> tuple[Any, ...]:

@@ -90,10 +90,22 @@ class TrajectoryConfig(BudgetedConfig):
     def scheduler(self, run: RunFacts) -> CacheScheduler:
         if run.num_ticks is None:
             return Interval(math.ceil(self.speedup or (2 if self.threshold else 1)))
-        if self.speedup is not None:
-            return PlannedTicks(self.plan(run, self.speedup).ticks)
         expected = self._conditional(run).expected_error
+        if self.speedup is not None:
+            return PlannedTicks(self.plan(run, self.speedup), expected)
         return ExpectedErrorControl(run.num_ticks, partial(self.plan, run), expected, self.threshold)
+
+    def remark(self, run: RunFacts) -> str | None:
+        most = self.most_ticks(run)
+        if most is None or run.num_ticks is None or self.speedup is None or run.num_ticks < self.speedup:
+            return super().remark(run)
+        expected = self.plan(run, self.speedup).expected
+        if expected <= self.threshold:
+            return None
+        return (
+            f"speedup={self.speedup} leaves {most} computed ticks, for which an error of {expected:.0%} is expected: "
+            f"num_inference_steps={most} may be as good, compare it"
+        )
 
     def predictor_for(self, run: RunFacts) -> Predictor:
         if run.num_ticks is None:

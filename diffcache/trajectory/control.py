@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from torch import Tensor
 
@@ -21,16 +21,36 @@ CAUTION = 2.0
 """The factor with which a run begins, before anything is measured: the first ticks count most, and what they lose stays lost."""
 
 
-class Comparing(CacheScheduler):
-    """Decides by the errors that reuse would have had at the newest computed tick, which the engine measures there."""
+PredictionError = Callable[[Sequence[int], int], float]
+"""Expected root mean square error of a prediction, as a fraction of the output, from computed ticks (newest first) and the predicted one."""
+
+
+class PlanFollower(CacheScheduler):
+    """Follows a plan, and learns from the errors at computed ticks by which factor this run is off from what was expected.
+
+    A covariance that fits many denoisers says how the error depends on the ticks, and less well how large it is. At each
+    computed tick the engine compares the prediction with what was computed. The factor is the geometric mean of
+    measured over expected errors.
+
+    Args:
+        followed: the plan.
+        prediction_error: what was expected.
+    """
 
     adaptive = True
+    compares: tuple[Decision, ...] = (Decision.PREDICT,)
 
-    def __init__(self) -> None:
+    def __init__(self, followed: TrajectoryPlan, prediction_error: PredictionError) -> None:
+        self._followed = followed
+        self._prediction_error = prediction_error
         self._measured: Tensor | None = None
+        self._computed: list[int] = [0]
+        self._learned = 0
+        self._logs = [math.log(CAUTION)]
 
     def compared(self, past: Sequence[Moment], at: Moment, errors: Tensor) -> None:
         self._measured = errors
+        self._computed = [at.tick, *(moment.tick for moment in past)]
 
     def measure(self, latents: Sequence[Tensor]) -> Tensor | None:
         return self._measured
@@ -38,54 +58,6 @@ class Comparing(CacheScheduler):
     def held(self) -> Iterator[Tensor]:
         if self._measured is not None:
             yield self._measured
-
-
-class ExpectedErrorControl(Comparing):
-    """Follows the cheapest plan whose expected error is below a threshold, and corrects that expectation as the run goes on.
-
-    A covariance that fits many denoisers says how the error depends on the ticks, and less well how large it is. At each
-    computed tick after a gap the engine compares the prediction with what was computed. The geometric mean of
-    measured over expected errors is the factor by which this run differs from the covariance. All expected errors are multiplied by it.
-    The next gap is as long as the cheapest plan then has it at this place.
-
-    Args:
-        num_ticks: length of the run.
-        plans: the plan for a speed-up.
-        prediction_error: expected root mean square error of a prediction, as a fraction of the output, from computed ticks
-            (newest first) and the predicted tick.
-        threshold: bound on the expected error of the result, root mean square, as a fraction of the velocities'.
-    """
-
-    by_site = False
-    compares = (Decision.PREDICT,)
-
-    def __init__(
-        self,
-        num_ticks: int,
-        plans: Callable[[float], TrajectoryPlan],
-        prediction_error: Callable[[Sequence[int], int], float],
-        threshold: float,
-    ) -> None:
-        super().__init__()
-        self.threshold = threshold
-        self._num_ticks = num_ticks
-        self._plans = plans
-        self._prediction_error = prediction_error
-        self._computed: list[int] = [0]
-        self._used = 0
-        self._logs = [math.log(CAUTION)]
-        self._next = self._after()
-
-    def compared(self, past: Sequence[Moment], at: Moment, errors: Tensor) -> None:
-        super().compared(past, at, errors)
-        self._computed = [at.tick, *(moment.tick for moment in past)]
-
-    def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
-        if signal is not None and self._computed[0] != self._used:
-            self._used = self._computed[0]
-            self._learn(signal[0])
-            self._next = self._after()
-        return Decision.COMPUTE if step.tick >= self._next else Decision.PREDICT
 
     @property
     def scale(self) -> float:
@@ -96,13 +68,50 @@ class ExpectedErrorControl(Comparing):
     def expected_error(self) -> float:
         return self.scale * self._followed.expected
 
-    def _learn(self, measured: float) -> None:
+    def learn(self, measured: float) -> bool:
+        """Takes in the newest measured error; False if it has done so before."""
         newest, *past = self._computed
-        if len(past) == 1:  # what is held says little about what is extrapolated
-            return
-        expected = self._prediction_error(past, newest)
-        if 0 < measured < math.inf and expected > 0:
-            self._logs.append(math.log(measured / expected))
+        if newest == self._learned:
+            return False
+        self._learned = newest
+        if len(past) > 1:  # what is held says little about what is extrapolated
+            expected = self._prediction_error(past, newest)
+            if 0 < measured < math.inf and expected > 0:
+                self._logs.append(math.log(measured / expected))
+        return True
+
+
+class ExpectedErrorControl(PlanFollower):
+    """Follows the cheapest plan whose expected error is below a threshold, by what the run has shown so far.
+
+    At each computed tick the next gap is as long as that plan then has it at this place.
+
+    Args:
+        num_ticks: length of the run.
+        plans: the plan for a speed-up.
+        prediction_error: see `PlanFollower`.
+        threshold: bound on the expected error of the result, root mean square, as a fraction of the velocities'.
+    """
+
+    by_site = False
+
+    def __init__(
+        self,
+        num_ticks: int,
+        plans: Callable[[float], TrajectoryPlan],
+        prediction_error: PredictionError,
+        threshold: float,
+    ) -> None:
+        self.threshold = threshold
+        self._num_ticks = num_ticks
+        self._plans = plans
+        super().__init__(plans(SPEEDUPS[0]), prediction_error)
+        self._next = self._after()
+
+    def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
+        if signal is not None and self.learn(signal[0]):
+            self._next = self._after()
+        return Decision.COMPUTE if step.tick >= self._next else Decision.PREDICT
 
     def _after(self) -> int:
         """The next tick to compute."""
@@ -118,22 +127,16 @@ class ExpectedErrorControl(Comparing):
         return self.scale * plan.expected <= self.threshold
 
 
-class PlannedTicks(Comparing):
-    """Computes given ticks. Others are predicted, or held where holding would have been nearer at the last computed tick.
-
-    Args:
-        computed: the ticks.
-    """
+class PlannedTicks(PlanFollower):
+    """Computes a plan's ticks. Others are predicted, or held where holding would have been nearer at the last computed tick."""
 
     by_site = False
     compares = (Decision.PREDICT, Decision.HOLD)
 
-    def __init__(self, computed: Iterable[int]) -> None:
-        super().__init__()
-        self._planned = frozenset(computed)
-
     def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
-        if step.tick in self._planned:
+        if signal is not None:
+            self.learn(signal[0])
+        if step.tick in self._followed.ticks:
             return Decision.COMPUTE
         if signal is None:
             return Decision.PREDICT

@@ -76,6 +76,18 @@ def test_ticks_lie_halfway_between_even_and_planned_ones() -> None:
     assert halfway == tuple(int((a + b + 1) / 2) for a, b in zip(even, planned, strict=True))
 
 
+def test_a_speed_up_whose_expected_error_is_large_is_remarked_on() -> None:
+    assert TrajectoryConfig(speedup=1.3).remark(KNOWN) is None
+    config = TrajectoryConfig(speedup=4)
+    remark = config.remark(KNOWN)
+    assert remark is not None
+    assert "num_inference_steps=5" in remark
+    assert f"an error of {config.plan(KNOWN, 4).expected:.0%}" in remark
+    assert TrajectoryConfig(speedup=1).remark(KNOWN) is None
+    assert "cannot be met" in str(TrajectoryConfig(speedup=21).remark(KNOWN))
+    assert TrajectoryConfig(threshold=0.02).remark(KNOWN) is None
+
+
 def test_runs_that_are_alike_are_planned_once() -> None:
     config = TrajectoryConfig(speedup=3)
     assert config.plan(KNOWN, 3) is TrajectoryConfig(speedup=3).plan(KNOWN, 3)
