@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from diffcache.discovery.unit_recorder import CallNames
 from diffcache.hooks.attention_calls import AttentionCall, AttentionCalls
 from diffcache.host.call import Call
 from diffcache.schedulers.steps import Decision, Step
@@ -72,14 +73,11 @@ class _Blocks:
         self.watches = paths
         self.plan = plan
         self.first: Call | None = None
-        self._counts: dict[str, int] = {}
+        self._names = CallNames()
         self._seen = 0
 
     def unit(self, module: nn.Module, forward: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        path = self.watches[id(module)]
-        nth = self._counts.get(path, 0)
-        self._counts[path] = nth + 1
-        name = path if nth == 0 else f"{path}#{nth}"
+        name = self._names.next(self.watches[id(module)])
         rule = self.plan.units.get(name)
         if rule is None:
             return forward(*args, **kwargs)

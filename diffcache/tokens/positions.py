@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from diffcache.discovery.storage_trace import Trace
+from diffcache.discovery.unit_recorder import CallNames
 from diffcache.discovery.units import blocks_of, is_list_member
 from diffcache.hooks.watcher import watched
 from diffcache.host.call import Call
@@ -59,13 +60,10 @@ class _Until:
         self.name = ""
         self.given: dict[str, Tensor] = {}
         self._is_wanted = is_wanted
-        self._counts: dict[str, int] = {}
+        self._names = CallNames()
 
     def unit(self, module: nn.Module, forward: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        path = self.watches[id(module)]
-        nth = self._counts.get(path, 0)
-        self._counts[path] = nth + 1
-        name, call = path if nth == 0 else f"{path}#{nth}", Call.of(module, args, kwargs)
+        name, call = self._names.next(self.watches[id(module)]), Call.of(module, args, kwargs)
         if self._is_wanted(name, call):
             self.name = name
             self.given = {path: tensor.detach().clone() for path, tensor in call.tensors.items()}
