@@ -12,6 +12,7 @@ from diffcache.engine.branches import Branch
 from diffcache.engine.comparison import Comparison
 from diffcache.engine.execution import Carried, Invocation, Parts
 from diffcache.engine.whole_model import Here, WholeModel
+from diffcache.hooks.attention_backends import active_backend
 from diffcache.hooks.watcher import watched
 from diffcache.host.call import Call
 from diffcache.host.kept_with import KeptWith
@@ -198,5 +199,6 @@ def processors_of(module: nn.Module) -> tuple[str, ...]:
     for part in module.modules():
         processor = getattr(part, "processor", None)
         if processor is not None:
-            found.append(f"{type(processor).__name__} {getattr(processor, '_attention_backend', None)}")
+            backend = getattr(processor, "_attention_backend", None) or active_backend()
+            found.append(f"{type(processor).__name__} {backend}")
     return tuple(dict.fromkeys(found))

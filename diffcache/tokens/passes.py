@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -66,7 +67,7 @@ class TokenState:
         self.masks, self.since, self.tick = {}, 0, None
 
 
-class _Blocks:
+class _Blocks(ABC):
     """Counts the calls of the blocks, and leaves those without a rule alone."""
 
     def __init__(self, paths: dict[int, str], plan: TokenPlan) -> None:
@@ -89,9 +90,9 @@ class _Blocks:
             self.first = call.mapped(torch.clone)
         return self.computed(name, rule, forward, call)
 
+    @abstractmethod
     def computed(self, name: str, rule: UnitRule, forward: Callable[..., Any], call: Call) -> Any:
         """What a block returns."""
-        raise NotImplementedError
 
     @property
     def is_complete(self) -> bool:

@@ -121,9 +121,7 @@ def entry_of(denoiser: nn.Module, forward: Callable[..., Any], call: Call) -> En
     reason = NO_TOKENS
     for dims, share in product(_possible_dims(call), PLACES):
         masks = [_at(latent if call.batched else latent[None], dims, share) for latent in call.latents]
-        one = _changed(
-            forward, call, [mask if call.batched else mask[0] for mask in masks], until, paths
-        )
+        one = _changed(forward, call, [mask if call.batched else mask[0] for mask in masks], until, paths)
         for path, changed in one.items():
             local = _local_dims(changed, all_of_it[path])
             if len(local) == 1:
@@ -187,7 +185,7 @@ def _possible_dims(call: Call) -> list[tuple[int, ...]]:
     ndim = call.latents[0].ndim + (not call.batched)
     if ndim == 3:
         return [(1,), (2,)]
-    return [tuple(range(2, ndim))] if ndim < PACKED_PATCHES else [(1,)]
+    return [(1,)] if ndim == PACKED_PATCHES and call.batched else [tuple(range(2, ndim))]
 
 
 def _at(latent: Tensor, dims: tuple[int, ...], share: float) -> Tensor:
