@@ -14,10 +14,8 @@ from diffcache.engine.execution import Carried, Invocation, Parts
 from diffcache.engine.whole_model import Here, WholeModel
 from diffcache.hooks.attention_backends import active_backend
 from diffcache.hooks.watcher import watched
-from diffcache.host.call import Call
 from diffcache.host.kept_with import KeptWith
 from diffcache.prediction.predictors import Polynomial
-from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.steps import Decision, Step, Verdict
 from diffcache.store.rings import Setup
 from diffcache.tokens.attention import Strayed

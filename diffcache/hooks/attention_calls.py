@@ -74,7 +74,7 @@ class AttentionCalls(TorchFunctionMode):
         self._routed.enter_context(backends_handed_to(self._backend))
         return super().__enter__()
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         try:
             super().__exit__(*error)
         finally:
