@@ -17,6 +17,24 @@ from diffcache.host.call import Call
 Shape = tuple[int, ...]
 
 
+def call_name(path: str, nth: int) -> str:
+    """The name of a unit's call: its path, with "#1" for the module's second call in a forward, and so on."""
+    return path if nth == 0 else f"{path}#{nth}"
+
+
+class CallNames:
+    """Names the calls of units in one forward, in order."""
+
+    def __init__(self) -> None:
+        self._counts = Counter[str]()
+
+    def next(self, path: str) -> str:
+        """The name of the next call of the unit at `path`."""
+        nth = self._counts[path]
+        self._counts[path] += 1
+        return call_name(path, nth)
+
+
 @dataclass
 class UnitCall:
     """One call of a unit.
@@ -52,8 +70,8 @@ class UnitCall:
 
     @property
     def name(self) -> str:
-        """The path, with "#1" for the module's second call, and so on."""
-        return self.path if self.nth == 0 else f"{self.path}#{self.nth}"
+        """See `call_name`."""
+        return call_name(self.path, self.nth)
 
     @property
     def is_in_list(self) -> bool:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from diffcache.discovery.cuts import Cuts
 from diffcache.discovery.sites import Site
+from diffcache.discovery.unit_recorder import CallNames
 from diffcache.engine.branches import Branch
 from diffcache.engine.execution import Carried, Computation, Invocation, Parts, UnitCall
 from diffcache.engine.first_pass import compute_first_pass, store_site
@@ -130,7 +131,7 @@ class _Pass:
         self._reuses_memory = cuts.reuses_memory
         self._visits: dict[str, _Visit] = {}
         self._straight: dict[str, _Visit] = {}
-        self._counts: dict[str, int] = {}
+        self._names = CallNames()
         self._called: list[str] | None = [] if is_first else None
         self._first: Arguments
         self._given: Tensors
@@ -154,10 +155,7 @@ class _Pass:
 
     def unit_call(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> UnitCall:
         """A unit's call, which several runs may share: yields if it is to be computed, and returns what it gives."""
-        path = self.watches[id(module)]
-        nth = self._counts.get(path, 0)
-        self._counts[path] = nth + 1
-        name = path if nth == 0 else f"{path}#{nth}"  # as discovery named this call
+        name = self._names.next(self.watches[id(module)])
         if self._called is not None:
             self._called.append(name)
         here = self._straight.get(name)

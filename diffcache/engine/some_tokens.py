@@ -12,19 +12,17 @@ from diffcache.engine.branches import Branch
 from diffcache.engine.comparison import Comparison
 from diffcache.engine.execution import Carried, Invocation, Parts
 from diffcache.engine.whole_model import Here, WholeModel
+from diffcache.hooks.attention_backends import active_backend
 from diffcache.hooks.watcher import watched
-from diffcache.host.call import Call
 from diffcache.host.kept_with import KeptWith
 from diffcache.prediction.predictors import Polynomial
-from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.steps import Decision, Step, Verdict
 from diffcache.store.rings import Setup
 from diffcache.tokens.attention import Strayed
-from diffcache.tokens.grids import over_channels
 from diffcache.tokens.layout import Rows
 from diffcache.tokens.learning import TokenPlan, learn
 from diffcache.tokens.passes import FullPass, RowPass, TokenState
-from diffcache.tokens.positions import block_paths, rows_of_latents
+from diffcache.tokens.positions import Entry, block_paths, rows_of_latents
 from diffcache.tokens.row_rule import RowRule, Sight
 
 STRAYED = "the denoiser called its blocks otherwise than before"
@@ -50,6 +48,7 @@ class SomeTokens(WholeModel):
         self.rule: RowRule = parts.choices.rows
         self.choices = parts.choices
         self._rows: Rows | None = None
+        self._entry: Entry | None = None
         self._places: list[Tensor] = []
         self._before: dict[str, tuple[int, Tensor, float | None]] = {}
 
@@ -102,8 +101,13 @@ class SomeTokens(WholeModel):
         if not full.is_complete:
             raise Strayed
         full.state.tick, full.state.since = here.step.tick, 0
-        self._before[here.branch.name] = here.step.tick, latents_of(asked.call).clone(), here.step.sigma
+        self.note(asked, here, full.plan)
         return output
+
+    def note(self, asked: Invocation, here: Here, plan: TokenPlan) -> None:
+        """Keeps the latents of a call of all tokens, for the source of rows to look at."""
+        latent = plan.entry.latent_of(asked.call).clone()
+        self._before[here.branch.name] = here.step.tick, latent, here.step.sigma
 
     def _rows_for(self, asked: Invocation, here: Here, plan: TokenPlan, state: TokenState) -> Rows | None:
         """The tokens that this call computes; None for all of them."""
@@ -121,13 +125,12 @@ class SomeTokens(WholeModel):
     def _chosen(self, asked: Invocation, here: Here, plan: TokenPlan) -> Rows:
         """Asks the source, once in a run: the tokens of the places that it gives, or one where it gives none."""
         _, before, sigma = self._before[here.branch.name]
-        call, latent = asked.call, latents_of(asked.call)
-        places = self.rule.source(Sight(latent, before, here.step.sigma, sigma))
-        whole = over_channels(places, latent)
-        self._places = [places]
-        masks = [whole] if call.batched else list(whole)
-        rows = rows_of_latents(asked.module, asked.forward, call, plan.entry, masks)
-        return Rows(rows if len(rows) else torch.zeros(1, dtype=torch.int64, device=latent.device))
+        call, entry = asked.call, plan.entry
+        places = self.rule.source(Sight(entry.latent_of(call), before, here.step.sigma, sigma))
+        self._places, self._entry = [places], entry
+        masks = entry.masks_of(call, places)
+        rows = rows_of_latents(asked.module, asked.forward, call, entry, masks)
+        return Rows(rows if len(rows) else torch.zeros(1, dtype=torch.int64, device=places.device))
 
     def _order(self, state: TokenState, step: Step) -> Decision:
         """A line through the last two full calls, unless it would go on for longer than the gap between them."""
@@ -154,10 +157,12 @@ class SomeTokens(WholeModel):
 
     def _merged(self, here: Here, chosen: list[Tensor], others: list[Tensor]) -> list[Tensor]:
         """The first outputs at the chosen places, the second elsewhere."""
-        latent = latents_of(here.call)
-        merged = [torch.where(over_channels(self._places[0], latent), a, b) if a.shape == latent.shape else a
-                  for a, b in zip(chosen, others, strict=True)]  # fmt: skip
-        return merged
+        assert self._entry is not None
+        masks = self._entry.masks_of(here.call, self._places[0])
+        if here.call.batched:
+            masks *= len(chosen)
+        return [torch.where(mask, a, b) if a.shape == mask.shape else a
+                for mask, a, b in zip(masks, chosen, others, strict=True)]  # fmt: skip
 
     def _state(self, branch: Branch) -> TokenState:
         if branch.tokens is None:
@@ -186,24 +191,12 @@ class SomeTokens(WholeModel):
         return plan
 
 
-def latents_of(call: Call) -> Tensor:
-    """A call's latents, [batch, ...], also where they are a list of samples.
-
-    Raises:
-        ConfigError: the samples of a list differ in size.
-    """
-    if call.batched:
-        return call.latents[0]
-    if len({latent.shape for latent in call.latents}) > 1:
-        raise ConfigError("rows: the pictures of this batch have different sizes: call them one by one.")
-    return torch.stack(call.latents)
-
-
 def processors_of(module: nn.Module) -> tuple[str, ...]:
     """What computes a denoiser's attentions: classes of processors, and their backends."""
     found = []
     for part in module.modules():
         processor = getattr(part, "processor", None)
         if processor is not None:
-            found.append(f"{type(processor).__name__} {getattr(processor, '_attention_backend', None)}")
+            backend = getattr(processor, "_attention_backend", None) or active_backend()
+            found.append(f"{type(processor).__name__} {backend}")
     return tuple(dict.fromkeys(found))

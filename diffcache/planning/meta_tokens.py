@@ -9,7 +9,7 @@ from torch.utils import _pytree as pytree
 
 from diffcache.engine.branches import Branch
 from diffcache.engine.execution import Carried, Invocation, Parts, carried_out
-from diffcache.engine.some_tokens import SomeTokens, latents_of
+from diffcache.engine.some_tokens import SomeTokens
 from diffcache.engine.whole_model import Here
 from diffcache.hooks.watcher import watched
 from diffcache.planning.recorded_calls import RecordedCalls
@@ -73,7 +73,7 @@ class DrySomeTokens(SomeTokens):
         if rows is None:
             self._keep_blanks(real, here, plan, state)
             state.tick, state.since = here.step.tick, 0
-            self._before[here.branch.name] = here.step.tick, latents_of(real.call).clone(), here.step.sigma
+            self.note(real, here, plan)
         else:
             state.since += 1
             here.verdict, here.work = Verdict(Decision.ROWS), self._work(plan, rows)

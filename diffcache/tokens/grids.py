@@ -12,13 +12,13 @@ from diffcache.schedulers.errors import ConfigError
 
 
 def grid_of(count: int, height: int, width: int) -> tuple[int, int]:
-    """Rows and columns of so many tokens, for a picture of this size.
+    """Rows and columns of so many tokens, for a picture of this size; a sound's height is 1.
 
     Raises:
         ConfigError: no grid of this shape has so many.
     """
     rows = math.sqrt(count * height / width)
-    found = round(rows)
+    found = 1 if height == 1 else round(rows)
     if found < 1 or count % found or abs(count // found * height - found * width) >= max(height, width):
         raise ConfigError(
             f"rows: {count} tokens make no grid for a mask of {height} x {width}: give the mask at the picture's own resolution."

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from diffcache.discovery.storage_trace import Trace
+from diffcache.discovery.unit_recorder import CallNames
 from diffcache.hooks.attention_calls import AttentionCall, AttentionCalls
 from diffcache.hooks.watcher import watched
 from diffcache.host.call import Call
@@ -141,13 +142,10 @@ class _Probing:
         self._trace = trace
         self._layout: TokenLayout = entry.layout
         self._before: list[Stream] = []
-        self._counts: dict[str, int] = {}
+        self._names = CallNames()
 
     def unit(self, module: nn.Module, forward: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        path = self.watches[id(module)]
-        nth = self._counts.get(path, 0)
-        self._counts[path] = nth + 1
-        name = path if nth == 0 else f"{path}#{nth}"
+        name = self._names.next(self.watches[id(module)])
         if not self.order and name != self._entry.unit:
             return forward(*args, **kwargs)
         given = Call.of(module, args, kwargs)
@@ -208,13 +206,10 @@ class _Together:
         self.error: float | None = None
         self._plan, self._probing, self._rows = plan, probing, rows
         self._gathered = Gathered(rows)
-        self._counts: dict[str, int] = {}
+        self._names = CallNames()
 
     def unit(self, module: nn.Module, forward: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        path = self.watches[id(module)]
-        nth = self._counts.get(path, 0)
-        self._counts[path] = nth + 1
-        name = path if nth == 0 else f"{path}#{nth}"
+        name = self._names.next(self.watches[id(module)])
         rule = self._plan.units.get(name)
         if rule is None:
             return forward(*args, **kwargs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from diffcache.discovery.unit_recorder import CallNames
 from diffcache.hooks.attention_calls import AttentionCall, AttentionCalls
 from diffcache.host.call import Call
 from diffcache.schedulers.steps import Decision, Step
@@ -65,21 +67,18 @@ class TokenState:
         self.masks, self.since, self.tick = {}, 0, None
 
 
-class _Blocks:
+class _Blocks(ABC):
     """Counts the calls of the blocks, and leaves those without a rule alone."""
 
     def __init__(self, paths: dict[int, str], plan: TokenPlan) -> None:
         self.watches = paths
         self.plan = plan
         self.first: Call | None = None
-        self._counts: dict[str, int] = {}
+        self._names = CallNames()
         self._seen = 0
 
     def unit(self, module: nn.Module, forward: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        path = self.watches[id(module)]
-        nth = self._counts.get(path, 0)
-        self._counts[path] = nth + 1
-        name = path if nth == 0 else f"{path}#{nth}"
+        name = self._names.next(self.watches[id(module)])
         rule = self.plan.units.get(name)
         if rule is None:
             return forward(*args, **kwargs)
@@ -91,9 +90,9 @@ class _Blocks:
             self.first = call.mapped(torch.clone)
         return self.computed(name, rule, forward, call)
 
+    @abstractmethod
     def computed(self, name: str, rule: UnitRule, forward: Callable[..., Any], call: Call) -> Any:
         """What a block returns."""
-        raise NotImplementedError
 
     @property
     def is_complete(self) -> bool:

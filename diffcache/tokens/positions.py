@@ -8,19 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from diffcache.discovery.storage_trace import Trace
+from diffcache.discovery.unit_recorder import CallNames
 from diffcache.discovery.units import blocks_of, is_list_member
 from diffcache.hooks.watcher import watched
 from diffcache.host.call import Call
+from diffcache.schedulers.errors import ConfigError
+from diffcache.tokens.grids import over_channels
 from diffcache.tokens.layout import TokenLayout, TokenSequence
 
 PLACES = (0.0, 0.999, 0.5)
 """The places that are disturbed alone, as shares of each dimension, until one of them is found among the tokens."""
+
+PACKED_PATCHES = 6
+"""Latents of so many dimensions are patches: [batch, tokens, channels, frames, height, width]."""
 
 FEWEST = 2
 """No more places than this are no tokens of a picture (channels look so in a net of one dimension)."""
@@ -39,12 +46,38 @@ class Entry:
         path: of its argument that holds the tokens.
         dim: the dimension of the tokens.
         layout: its sequence.
+        token_dim: of the latents: 1 where tokens are packed, [batch, tokens, ...], 2 in sounds, [batch, channels, tokens]; None in
+            pictures and clips, [batch, channels, ..., height, width].
     """
 
     unit: str
     path: str
     dim: int
     layout: TokenLayout
+    token_dim: int | None = None
+
+    def latent_of(self, call: Call) -> Tensor:
+        """A call's latents with tokens before channels, [batch, tokens, channels] or [batch, channels, ..., height, width].
+
+        Raises:
+            ConfigError: they are a list of samples that differ in size.
+        """
+        latents = call.latents
+        if len({latent.shape for latent in latents}) > 1:
+            raise ConfigError("rows: the pictures of this batch have different sizes: call them one by one.")
+        latent = latents[0] if call.batched else torch.stack(latents)
+        return latent if self.token_dim is None else latent.movedim(self.token_dim, 1).flatten(2)
+
+    def masks_of(self, call: Call, places: Tensor) -> list[Tensor]:
+        """Places as masks of the latents' entries, one for each of the call's latents.
+
+        Args:
+            places: bool [batch, places...].
+        """
+        whole = over_channels(places, self.latent_of(call))
+        whole = whole.mT if self.token_dim == 2 else whole
+        each = [whole] if call.batched else [*whole]
+        return [mask.reshape(latent.shape) for mask, latent in zip(each, call.latents, strict=True)]
 
 
 class _Reached(BaseException):
@@ -59,13 +92,10 @@ class _Until:
         self.name = ""
         self.given: dict[str, Tensor] = {}
         self._is_wanted = is_wanted
-        self._counts: dict[str, int] = {}
+        self._names = CallNames()
 
     def unit(self, module: nn.Module, forward: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        path = self.watches[id(module)]
-        nth = self._counts.get(path, 0)
-        self._counts[path] = nth + 1
-        name, call = path if nth == 0 else f"{path}#{nth}", Call.of(module, args, kwargs)
+        name, call = self._names.next(self.watches[id(module)]), Call.of(module, args, kwargs)
         if self._is_wanted(name, call):
             self.name = name
             self.given = {path: tensor.detach().clone() for path, tensor in call.tensors.items()}
@@ -89,19 +119,19 @@ def entry_of(denoiser: nn.Module, forward: Callable[..., Any], call: Call) -> En
     everything = [torch.ones_like(latent, dtype=torch.bool) for latent in call.latents]
     all_of_it = _changed(forward, call, everything, until, paths)
     reason = NO_TOKENS
-    for share in PLACES:
-        one = _changed(
-            forward, call, [_at(latent, share, call.batched) for latent in call.latents], until, paths
-        )
+    for dims, share in product(_possible_dims(call), PLACES):
+        masks = [_at(latent if call.batched else latent[None], dims, share) for latent in call.latents]
+        one = _changed(forward, call, [mask if call.batched else mask[0] for mask in masks], until, paths)
         for path, changed in one.items():
-            dims = _local_dims(changed)
-            if len(dims) == 1:
-                (dim,) = dims
+            local = _local_dims(changed, all_of_it[path])
+            if len(local) == 1:
+                (dim,) = local
                 places = _along(all_of_it[path], dim).nonzero().flatten().cpu()
                 sequence = TokenSequence(changed.shape[dim], places)
                 if len(places) > FEWEST:
-                    return Entry(until.name, path, dim, TokenLayout({sequence.length: sequence}))
-            reason = SEVERAL_DIMS if dims else reason
+                    layout = TokenLayout({sequence.length: sequence})
+                    return Entry(until.name, path, dim, layout, token_dim=dims[0] if len(dims) == 1 else None)
+            reason = SEVERAL_DIMS if local else reason
     return reason
 
 
@@ -150,20 +180,22 @@ def _broken_off(forward: Callable[..., Any], call: Call, until: _Until) -> None:
         pass
 
 
-def _at(latent: Tensor, share: float, batched: bool) -> Tensor:
-    """One place of a latent, in all samples and channels, as a mask."""
+def _possible_dims(call: Call) -> list[tuple[int, ...]]:
+    """The dimensions of latents [batch, ...] that may be places: neither samples, nor channels, nor what patches hold."""
+    ndim = call.latents[0].ndim + (not call.batched)
+    if ndim == 3:
+        return [(1,), (2,)]
+    return [(1,)] if ndim == PACKED_PATCHES and call.batched else [tuple(range(2, ndim))]
+
+
+def _at(latent: Tensor, dims: tuple[int, ...], share: float) -> Tensor:
+    """One place of a latent [batch, ...], in all samples and channels, as a mask."""
     mask = torch.zeros_like(latent, dtype=torch.bool)
-    place = mask if batched else mask[None]
-    latent = place
-    for dim in position_dims(latent):
+    place = mask
+    for dim in dims:
         place = place.narrow(dim, int(share * latent.shape[dim]), 1)
     place.fill_(True)
     return mask
-
-
-def position_dims(latent: Tensor) -> list[int]:
-    """The dimensions of a latent that are places in a picture or clip, not samples or channels."""
-    return [1] if latent.ndim == 3 else [*range(2, latent.ndim)]
 
 
 def _along(changed: Tensor, dim: int) -> Tensor:
@@ -171,7 +203,12 @@ def _along(changed: Tensor, dim: int) -> Tensor:
     return changed.movedim(dim, 0).flatten(1).any(1)
 
 
-def _local_dims(changed: Tensor) -> list[int]:
-    """The dimensions in which a change at one place of the latents stays at one place; of a sequence the last holds channels."""
+def _local_dims(changed: Tensor, everything: Tensor) -> list[int]:
+    """The dimensions in which a change at one place of the latents stays at some places; of a sequence the last holds channels.
+
+    Args:
+        changed: by the one place.
+        everything: by all of the latents.
+    """
     dims = {3: [1, 0], 2: [0]}.get(changed.ndim, [*range(changed.ndim)])
-    return [dim for dim in dims if not bool(_along(changed, dim).all())]
+    return [dim for dim in dims if not torch.equal(_along(changed, dim), _along(everything, dim))]

@@ -122,6 +122,8 @@ def candidates(
         for length in _longer(call, layout)
         for each in _orders(call, length, layout, before)
     ]
+    if layout.count not in layout.sequences and any(layout.count in t.shape for t in call.tensors.values()):
+        layouts.append(layout.extended(TokenSequence(layout.count, torch.arange(layout.count))))
     choices = [(possible, _ways_of_all(call, possible)) for possible in [*layouts, layout]]
     for others in range(3):
         for possible, ways in choices:

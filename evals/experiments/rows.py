@@ -1,6 +1,6 @@
 """Some tokens only, beside tick caching: edits of a reference, and inpainting under a mask of a quarter of the picture."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +15,11 @@ from diffcache.evals.metrics.fidelity import psnr
 from diffcache.evals.testbeds import zoo
 from diffcache.tokens.attention import Completing
 
-LONG = 28
-"""The run that stands for the truth where no picture does."""
+TRUTH = 1000
+"""Steps of the run that stands for the truth."""
+
+PICTURES = 28
+"""Steps of the pictures that are inpainted."""
 
 STICKER = slice(32, 64)
 """Rows and columns of the quarter that holds the sticker of an edit."""
@@ -78,10 +81,11 @@ def ways_to_inpaint() -> list[Way]:
     ]
 
 
-def edited(testbed: str, steps: int, samples: int) -> list[dict[str, Any]]:
-    """One row for each way to edit: stickers, held-out prompts, medians of PSNR in dB.
+def edited(testbed: str, steps: Sequence[int], samples: int) -> list[dict[str, Any]]:
+    """One row for each way to edit, and each number of steps: stickers, held-out prompts, medians of PSNR in dB.
 
-    "own" is to the same testbed's full run, "truth" to kontext's 28 steps, "kept" to the reference, where the edit leaves it alone.
+    "own" is to the same testbed's full run, "region" the same in the quarter of the sticker, "truth" to kontext's 1000 steps, "kept" to the
+    reference, where the edit leaves it alone.
     """
     prompts = [text for text in zoo.prompts("kontext", 400, "heldout") if " with " in text][:samples]
     pipe, teacher = zoo.load(testbed), zoo.load("kontext")
@@ -89,29 +93,38 @@ def edited(testbed: str, steps: int, samples: int) -> list[dict[str, Any]]:
     def call(count: int) -> dict[str, Any]:
         return zoo.call_for(testbed, prompts, range(samples), count)
 
-    truth = teacher(**zoo.call_for("kontext", prompts, range(samples), LONG))[0]
-    references = call(steps)["image"]
+    truth = teacher(**zoo.call_for("kontext", prompts, range(samples), TRUTH))[0]
+    references = call(1)["image"]
     return [
         {**row, "kept": median(pictures[:, :, :32], references[:, :, :32])}
-        for row, pictures in measured(pipe, lambda: call(steps), ways_to_edit(), steps, truth)
+        for row, pictures in measured(pipe, call, ways_to_edit(), steps, truth)
     ]
 
 
-def inpainted(steps: int, samples: int) -> list[dict[str, Any]]:
-    """One row for each way to inpaint a quarter of flux's own pictures; the picture that was masked is the truth."""
+def inpainted(steps: Sequence[int], samples: int) -> list[dict[str, Any]]:
+    """One row for each way to inpaint a quarter of flux's own pictures, and each number of steps; truth are 1000 steps."""
     pipe = zoo.load("flux")
-    pictures = pipe(**zoo.sample_call("flux", 0, LONG, samples))[0]
+    pictures = pipe(**zoo.sample_call("flux", 0, PICTURES, samples))[0]
     filling = FluxInpaintPipeline(**pipe.components)
     filling.set_progress_bar_config(disable=True)
 
-    def call() -> dict[str, Any]:
-        asked = zoo.sample_call("flux", 100, steps, samples)
+    def call(count: int) -> dict[str, Any]:
+        asked = zoo.sample_call("flux", 100, count, samples)
         return {**asked, "image": pictures, "mask_image": quarter()[None, None].float(), "strength": 1.0}
 
-    return [row for row, _ in measured(filling, call, ways_to_inpaint(), steps, pictures)]
+    truth = filling(**call(TRUTH))[0]
+    return [row for row, _ in measured(filling, call, ways_to_inpaint(), steps, truth)]
 
 
 def measured(
+    pipe: Any, call: Callable[[int], dict[str, Any]], ways: list[Way], steps: Sequence[int], truth: Tensor
+) -> Iterator[tuple[dict[str, Any], Tensor]]:
+    """Runs a call in full and in each way, at each number of steps."""
+    for count in steps:
+        yield from measured_at(pipe, lambda count=count: call(count), ways, count, truth)  # type: ignore[misc]
+
+
+def measured_at(
     pipe: Any, call: Callable[[], dict[str, Any]], ways: list[Way], steps: int, truth: Tensor
 ) -> Iterator[tuple[dict[str, Any], Tensor]]:
     """Runs a call in full and in each way."""
@@ -136,10 +149,18 @@ def row_of(
     name: str, steps: int, work: float, ticks: str, pictures: Tensor, full: Tensor, truth: Tensor
 ) -> dict[str, Any]:
     """A row of the table."""
-    own = None if pictures is full else median(pictures, full)
+    own = region = None
+    if pictures is not full:
+        own, region = median(pictures, full), median(corner_of(pictures), corner_of(full))
     return {
-        "steps": steps, "way": name, "work": round(work, 3), "ticks": ticks, "own": own, "truth": median(pictures, truth),
+        "steps": steps, "way": name, "work": round(work, 3), "ticks": ticks, "own": own, "region": region,
+        "truth": median(pictures, truth),
     }  # fmt: skip
+
+
+def corner_of(pictures: Tensor) -> Tensor:
+    """The quarter that is edited or painted."""
+    return pictures[:, :, STICKER, STICKER]
 
 
 def median(pictures: Tensor, other: Tensor) -> float:

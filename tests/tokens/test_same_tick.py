@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
+
 import pytest
 import torch
 from support.token_rows import frozen, quarters
@@ -18,6 +21,10 @@ QUICK = (
     "CogVideoXTransformer3DModel",
     "LTX2VideoTransformer3DModel",
     "Ideogram4Transformer2DModel",
+    "JoyImageEditPlusTransformer3DModel",
+    "StableAudioDiTModel",
+    "StableAudio3DiTModel",
+    "MiniMaxMusic3Transformer1DModel",
 )
 REFUSED = {
     "SanaTransformer2DModel": "cannot be called with some of the tokens",
@@ -27,12 +34,23 @@ REFUSED = {
 }
 
 
+COVERAGE = Path(__file__).resolve().parents[2] / "docs" / "row_coverage.md"
+
+
+@cache
+def documented() -> dict[str, tuple[str, str]]:
+    """By case what docs/row_coverage.md says: the verdict, and the reason of a refusal."""
+    rows = [line.strip("| ").split(" | ") for line in COVERAGE.read_text().splitlines() if " | " in line]
+    return {name: (verdict, reason.strip(" |")) for name, verdict, _, reason in rows[1:]}
+
+
 @pytest.mark.parametrize("name", QUICK)
 def test_some_tokens_of_the_same_call_give_the_same_output(name):
     ran = frozen(CASES[name])
     assert ran.mark == "%"
     assert ran.error <= 1e-6
     assert 0 < ran.work < 1
+    assert documented()[name][0].startswith("yes")
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -41,15 +59,20 @@ def test_a_denoiser_that_mixes_tokens_is_refused_with_its_reason(name):
     assert ran.mark == "#"
     assert REFUSED[name] in ran.reason
     assert ran.error == 0
+    assert documented()[name][0] == "no"
+    assert REFUSED[name] in documented()[name][1]
 
 
 @pytest.mark.slow
-def test_58_classes_of_the_zoo_can_compute_some_tokens():
+def test_at_least_59_classes_of_the_zoo_can_compute_some_tokens_and_the_table_names_them():
     ran = {name: frozen(case) for name, case in CASES.items()}
     able = {name.split("-")[0] for name, one in ran.items() if one.mark == "%"}
-    assert len(able) >= 58
+    assert len(able) >= 59
     assert not [name for name, one in ran.items() if one.mark == "%" and one.error > 1e-6]
     assert not [name for name, one in ran.items() if one.mark == "#" and not one.reason]
+    assert {name: one.mark == "%" for name, one in ran.items()} == {
+        name: verdict.startswith("yes") for name, (verdict, _) in documented().items()
+    }, "run scripts/tables/row_coverage.py"
 
 
 def test_keys_and_values_of_other_tokens_are_needed(monkeypatch):
