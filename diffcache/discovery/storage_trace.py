@@ -5,17 +5,16 @@ Memory is identified by storage, so a view counts as the tensor that it views. T
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from diffcache.discovery.flops import flops_of, may_have_flops
+from diffcache.discovery.effects import effect_of
+from diffcache.discovery.flops import flops_of
 
 Storage = int
 
@@ -51,6 +50,8 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._writes: dict[Storage, list[int]] = {}
         self._last_read: dict[Storage, int] = {}
         self._operations: dict[int, tuple[list[Storage], list[Storage]]] = {}
+        self._views: list[tuple[int, Storage]] = []
+        self._told = 0  # number of the newest operation that told the forward a tensor's content
         self._is_untraced = False
         self._evolving: set[Storage] = {self.storage(latent) for latent in latents}
 
@@ -162,7 +163,8 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return output
         effect = effect_of(func)
         if effect.is_view:
-            self._last_read[self.storage(args[0])] = self.now
+            self._views.append((self.now, self.storage(args[0])))
+            self._last_read[self._views[-1][1]] = self.now
             return output
         written = [
             value
@@ -171,6 +173,8 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         ]
         flops = flops_of(func, args, kwargs, output) if effect.has_flops else 0
         self._note(tensors_in(args, kwargs), written, output, flops)
+        if effect.tells_content:
+            self._told = self.now
         return output
 
     def _note(self, given: list[Tensor], written: Iterable[Tensor], output: Any, flops: int) -> None:
@@ -227,32 +231,3 @@ def tensors_in(args: Iterable[Any], kwargs: dict[str, Any]) -> list[Tensor]:
 
 def _tensors(value: Any) -> Iterator[Tensor]:
     return (leaf for leaf in tree_iter(value) if isinstance(leaf, Tensor))
-
-
-class Effect(NamedTuple):
-    """What is known of an operation before it runs.
-
-    Attributes:
-        is_view: it reads no memory and writes none: it returns views of its first argument.
-        writes: index and name of each argument that it writes to.
-        has_flops: it may have floating-point operations that count.
-    """
-
-    is_view: bool
-    writes: tuple[tuple[int, str], ...]
-    has_flops: bool
-
-
-@cache
-def effect_of(func: Any) -> Effect:
-    """Of an operator, by its schema."""
-    if not isinstance(func, OpOverload):
-        return Effect(False, (), False)
-    arguments, returns = func._schema.arguments, func._schema.returns
-    aliased = [argument.alias_info for argument in arguments]
-    writes = tuple(
-        (i, a.name) for i, a in enumerate(arguments) if a.alias_info is not None and a.alias_info.is_write
-    )
-    views = bool(arguments) and aliased[0] is not None and not any(aliased[1:])
-    is_view = views and not writes and all(one.alias_info is not None for one in returns)
-    return Effect(is_view, writes, may_have_flops(func))
