@@ -77,11 +77,11 @@ class RepeatingTrace(Trace):
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Inside, operations run as if there were no trace, and as fast. It must be the innermost mode."""
-        self.__exit__(None, None, None)
+        self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         try:
             yield
         finally:
-            self.__enter__()
+            self.__enter__()  # type: ignore[no-untyped-call]
 
     def point(self) -> tuple[int, int, int]:
         """Where the trace is now: numbers of operations, floating-point operations and views."""

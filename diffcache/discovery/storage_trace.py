@@ -5,7 +5,7 @@ Memory is identified by storage, so a view counts as the tensor that it views. T
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -132,11 +132,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             replaced: memory whose content the cache supplies at the end of the last span.
         """
         begin, end = skipped[0][0], skipped[-1][1]
-        if not any(
-            storage not in replaced and self._last_read.get(storage, 0) > end
-            for n in range(begin + 1, end + 1)
-            for storage in self._written_by(n)
-        ):
+        if not self.reads(self._written(begin, end) - replaced, end):
             return False
         missing: set[Storage] = set()
         for n in range(begin + 1, end + 1):
@@ -147,14 +143,17 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def writes_outside(self, begin: int, end: int) -> bool:
         """Whether operations begin < n <= end write to memory that existed before them."""
+        made, writes = self._made, self._writes
         return any(
-            storage not in self._made or self._writes[storage][0] <= begin
-            for n in range(begin + 1, end + 1)
-            for storage in self._written_by(n)
+            storage not in made or writes[storage][0] <= begin for storage in self._written(begin, end)
         )
 
-    def _written_by(self, n: int) -> list[Storage]:
-        return self._operations.get(n, NOTHING)[1]
+    def _written(self, begin: int, end: int) -> set[Storage]:
+        """The memory that operations begin < n <= end write to."""
+        found: set[Storage] = set()
+        for n in range(begin + 1, end + 1):
+            found.update(self._operations.get(n, NOTHING)[1])
+        return found
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
