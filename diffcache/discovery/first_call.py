@@ -16,7 +16,7 @@ needs no more memory than a plain call, what is stored in the end, and the tenso
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic
 
@@ -33,10 +33,12 @@ from diffcache.discovery.candidates import (
     without_arguments,
 )
 from diffcache.discovery.cuts import Cuts, Placeholder
+from diffcache.discovery.repeats import Unlike
 from diffcache.discovery.site_finder import SiteFinder
 from diffcache.discovery.site_names import FIRST_BLOCK, sites_named, units_for
 from diffcache.discovery.sites import Site
-from diffcache.discovery.unit_recorder import UnitCall, UnitRecorder
+from diffcache.discovery.twins import FollowingRecorder
+from diffcache.discovery.unit_recorder import UnitCall
 from diffcache.discovery.units import bare_parts_of_blocks, is_list_member
 from diffcache.discovery.wanted import Request, Wanted
 from diffcache.hooks.class_swap import base_class
@@ -65,6 +67,8 @@ def compute_first_call(
 ) -> FirstCall[KeptT]:
     """Computes a denoiser call in full, finds its sites, and keeps what they returned.
 
+    Where a block turns out to do otherwise than those that it was taken to be like, the call is computed once more.
+
     Args:
         denoiser: the denoiser, whose units' classes are swapped.
         forward: its plain forward.
@@ -74,6 +78,20 @@ def compute_first_call(
 
     Raises:
         TargetError: the denoiser cannot be cached at one of these sites.
+    """
+    try:
+        return _first_call(denoiser, forward, call, request, keeper)
+    except Unlike:
+        return _first_call(denoiser, forward, call, replace(request, traces_all=True), keeper)
+
+
+def _first_call(
+    denoiser: nn.Module, forward: Callable[..., Any], call: Call, request: Request, keeper: Keeper[KeptT]
+) -> FirstCall[KeptT]:
+    """Computes the call, and follows blocks that are like others.
+
+    Raises:
+        Unlike: a block was taken to be like another and is not.
     """
     units, bare = units_for(denoiser, request.names), bare_parts_of_blocks(denoiser)
     recorder = _KeepingRecorder(units, call, request, Wanted(request.names, bare), keeper)
@@ -96,7 +114,7 @@ def compute_first_call(
     return FirstCall(output, cuts, recorder.tapped, kept)
 
 
-class _KeepingRecorder(UnitRecorder, Generic[KeptT]):
+class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
     """Records the first call, and keeps what may be a site.
 
     Attributes:
@@ -112,7 +130,7 @@ class _KeepingRecorder(UnitRecorder, Generic[KeptT]):
         wanted: Wanted,
         keeper: Keeper[KeptT],
     ) -> None:
-        super().__init__(units, call.latents)
+        super().__init__(units, call.latents, traces_all=request.traces_all)
         self.placeholders: dict[str, Placeholder] = {}
         self.tapped: list[Tensor] | None = None
         self._request, self._wanted, self._keeper = request, wanted, keeper

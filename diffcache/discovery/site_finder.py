@@ -11,6 +11,7 @@ from diffcache.discovery.sites import Site, SiteTable
 from diffcache.discovery.storage_trace import Trace
 from diffcache.discovery.unit_recorder import UnitCall
 from diffcache.discovery.units import is_attention, is_attention_or_projection, is_sub_layer
+from diffcache.host.structure import modules_inside
 from diffcache.schedulers.steps import MODEL
 
 SKIPPED_IS_USED = "what it computes inside is used after it (a skip connection): skipping it would lose that"
@@ -195,5 +196,7 @@ def reason_against(span: Sequence[UnitCall], trace: Trace) -> str | None:
 
 def _parameters_of(modules: Sequence[nn.Module]) -> int:
     """The number of their parameters; shared ones count once."""
-    unique = {id(p): p.numel() for module in modules for p in module.parameters()}
+    parts = (part for module in modules for part in modules_inside(module))
+    held = (p for part in parts for p in vars(part)["_parameters"].values() if p is not None)
+    unique = {id(p): p.numel() for p in held}
     return sum(unique.values())

@@ -5,17 +5,16 @@ Memory is identified by storage, so a view counts as the tensor that it views. T
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from diffcache.discovery.flops import flops_of, may_have_flops
+from diffcache.discovery.effects import effect_of
+from diffcache.discovery.flops import flops_of
 
 Storage = int
 
@@ -51,6 +50,8 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._writes: dict[Storage, list[int]] = {}
         self._last_read: dict[Storage, int] = {}
         self._operations: dict[int, tuple[list[Storage], list[Storage]]] = {}
+        self._views: list[tuple[int, Storage]] = []
+        self._told = 0  # number of the newest operation that told the forward a tensor's content
         self._is_untraced = False
         self._evolving: set[Storage] = {self.storage(latent) for latent in latents}
 
@@ -131,11 +132,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             replaced: memory whose content the cache supplies at the end of the last span.
         """
         begin, end = skipped[0][0], skipped[-1][1]
-        if not any(
-            storage not in replaced and self._last_read.get(storage, 0) > end
-            for n in range(begin + 1, end + 1)
-            for storage in self._written_by(n)
-        ):
+        if not self.reads(self._written(begin, end) - replaced, end):
             return False
         missing: set[Storage] = set()
         for n in range(begin + 1, end + 1):
@@ -146,14 +143,17 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def writes_outside(self, begin: int, end: int) -> bool:
         """Whether operations begin < n <= end write to memory that existed before them."""
+        made, writes = self._made, self._writes
         return any(
-            storage not in self._made or self._writes[storage][0] <= begin
-            for n in range(begin + 1, end + 1)
-            for storage in self._written_by(n)
+            storage not in made or writes[storage][0] <= begin for storage in self._written(begin, end)
         )
 
-    def _written_by(self, n: int) -> list[Storage]:
-        return self._operations.get(n, NOTHING)[1]
+    def _written(self, begin: int, end: int) -> set[Storage]:
+        """The memory that operations begin < n <= end write to."""
+        found: set[Storage] = set()
+        for n in range(begin + 1, end + 1):
+            found.update(self._operations.get(n, NOTHING)[1])
+        return found
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -162,7 +162,8 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return output
         effect = effect_of(func)
         if effect.is_view:
-            self._last_read[self.storage(args[0])] = self.now
+            self._views.append((self.now, self.storage(args[0])))
+            self._last_read[self._views[-1][1]] = self.now
             return output
         written = [
             value
@@ -171,6 +172,8 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         ]
         flops = flops_of(func, args, kwargs, output) if effect.has_flops else 0
         self._note(tensors_in(args, kwargs), written, output, flops)
+        if effect.tells_content:
+            self._told = self.now
         return output
 
     def _note(self, given: list[Tensor], written: Iterable[Tensor], output: Any, flops: int) -> None:
@@ -227,32 +230,3 @@ def tensors_in(args: Iterable[Any], kwargs: dict[str, Any]) -> list[Tensor]:
 
 def _tensors(value: Any) -> Iterator[Tensor]:
     return (leaf for leaf in tree_iter(value) if isinstance(leaf, Tensor))
-
-
-class Effect(NamedTuple):
-    """What is known of an operation before it runs.
-
-    Attributes:
-        is_view: it reads no memory and writes none: it returns views of its first argument.
-        writes: index and name of each argument that it writes to.
-        has_flops: it may have floating-point operations that count.
-    """
-
-    is_view: bool
-    writes: tuple[tuple[int, str], ...]
-    has_flops: bool
-
-
-@cache
-def effect_of(func: Any) -> Effect:
-    """Of an operator, by its schema."""
-    if not isinstance(func, OpOverload):
-        return Effect(False, (), False)
-    arguments, returns = func._schema.arguments, func._schema.returns
-    aliased = [argument.alias_info for argument in arguments]
-    writes = tuple(
-        (i, a.name) for i, a in enumerate(arguments) if a.alias_info is not None and a.alias_info.is_write
-    )
-    views = bool(arguments) and aliased[0] is not None and not any(aliased[1:])
-    is_view = views and not writes and all(one.alias_info is not None for one in returns)
-    return Effect(is_view, writes, may_have_flops(func))

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 from torch import nn
 
+from diffcache.host.compiled import uncompiled
+
 CONTAINERS = (nn.ModuleList, nn.ModuleDict)
 QUERIES = ("to_q", "to_qkv", "to_qkv_mlp_proj", "qkv", "q_proj", "wq", "query", "linear_q")
 FEED_FORWARDS = ("feedforward", "mlp", "glu", "ffn", "swiglu")
@@ -78,16 +80,18 @@ def is_sub_layer(module: nn.Module) -> bool:
 
 def is_attention(module: nn.Module) -> bool:
     """Whether it is torch's own attention, or has a projection to queries."""
-    return isinstance(module, nn.MultiheadAttention) or any(
-        isinstance(getattr(module, name, None), nn.Module) for name in QUERIES
-    )
+    children = vars(uncompiled(module))["_modules"]  # `getattr` takes as long as the rest of discovery
+    is_torchs_own = isinstance(module, nn.MultiheadAttention)
+    return is_torchs_own or any(children.get(name) is not None for name in QUERIES)
 
 
 def is_feed_forward(module: nn.Module) -> bool:
     """Whether its class name says so, and it holds at least two projections and no attention."""
-    named = any(part in type(module).__name__.lower() for part in FEED_FORWARDS)
+    name = type(module).__name__.lower()
+    if not any(part in name for part in FEED_FORWARDS):
+        return False
     projections = [part for part in module.modules() if isinstance(part, (nn.Linear, nn.Conv1d, nn.Conv2d))]
-    return named and len(projections) >= 2 and not any(is_attention(part) for part in module.modules())
+    return len(projections) >= 2 and not any(is_attention(part) for part in module.modules())
 
 
 def is_attention_or_projection(module: nn.Module) -> bool:

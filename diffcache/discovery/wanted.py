@@ -18,11 +18,13 @@ class Request:
         names: of the sites to cache (see `site_names`).
         tap: what signals are measured on; None for the denoiser's latents.
         reuses_memory: a later call may write to what a unit returned (see `holds_compiled`).
+        traces_all: no block is taken to do what those before it did (see `twins`).
     """
 
     names: Sequence[str]
     tap: Tap | None
     reuses_memory: bool = False
+    traces_all: bool = False
 
 
 class Wanted:
