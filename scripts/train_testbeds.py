@@ -41,9 +41,7 @@ BEFORE: dict[str, tuple[str, ...]] = {
 
 def arguments() -> argparse.Namespace:
     options = parser(__doc__)
-    options.add_argument(
-        "name", choices=[*AUTOENCODERS, *zoo.ALL, *zoo.UNTRAINED, *CLASSIFIERS, *OTHERS]
-    )
+    options.add_argument("name", choices=[*AUTOENCODERS, *zoo.ALL, *zoo.UNTRAINED, *CLASSIFIERS, *OTHERS])
     options.add_argument(
         "--minutes", type=float, default=30.0, help="budget in CPU minutes (wall minutes on CUDA)"
     )

@@ -24,39 +24,45 @@ class ModuleCalls:
         parts: modules by name.
 
     Attributes:
-        path: names of the parts that are running now, the innermost last.
+        entered: how many calls of parts have begun.
     """
 
     def __init__(self, parts: Mapping[str, nn.Module]) -> None:
         self.parts = parts
-        self.path: list[str] = []
+        self.entered = 0
+        self._running: list[tuple[str, int]] = []
 
     @property
-    def innermost(self) -> str | None:
-        """Name of the innermost part that is running; None where none is."""
-        return self.path[-1] if self.path else None
+    def innermost(self) -> tuple[str, int]:
+        """Name of the innermost part that is running, and the number of its call; an empty name where none is."""
+        return self._running[-1] if self._running else ("", 0)
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Inside, in this thread, `path` is kept."""
+        """Inside, in this thread, calls are followed."""
         own = get_ident()
-        self.path = []
+        self.entered, self._running = 0, []
 
         def entering(name: str) -> Callable[..., None]:
-            return lambda *_: self.path.append(name) if get_ident() == own else None
+            def enter(*_: Any) -> None:
+                if get_ident() == own:
+                    self.entered += 1
+                    self._running.append((name, self.entered))
+
+            return enter
 
         def leaving(*_: Any) -> None:
             if get_ident() == own:
-                self.path.pop()
+                self._running.pop()
 
         with ExitStack() as stack:
             for name, part in self.parts.items():
                 stack.callback(part.register_forward_pre_hook(entering(name)).remove)
-                stack.callback(part.register_forward_hook(leaving).remove)
+                stack.callback(part.register_forward_hook(leaving, always_call=True).remove)
             try:
                 yield
             finally:
-                self.path = []
+                self._running = []
 
 
 @contextmanager

@@ -52,7 +52,7 @@ class Book:
         """Of some of the tokens.
 
         Args:
-            index: which, int64 [B, G, n]; its G may be larger than the book's.
+            index: which, int64 [B, G, n]; its B and G may differ from the book's where one of the two is 1.
         """
         return Book(*(_gathered(part, index) for part in (self.frame, self.place, self.mass)))
 
@@ -78,5 +78,5 @@ def joined(books: Sequence[Book]) -> Book:
 
 
 def _gathered(values: Tensor, index: Tensor) -> Tensor:
-    batch, groups, _ = index.shape
-    return values.expand(batch, groups, -1).gather(-1, index)
+    batch, groups = (max(values.shape[dim], index.shape[dim]) for dim in (0, 1))
+    return values.expand(batch, groups, -1).gather(-1, index.expand(batch, groups, -1))
