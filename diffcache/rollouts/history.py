@@ -17,7 +17,7 @@ from torch import Tensor
 
 from diffcache.kernels.quantize import Quantized
 from diffcache.rollouts.book import Book, joined
-from diffcache.store.formats import Format, Ring, bytes_in_ring, weighted_sum
+from diffcache.store.formats import Format, Ring, bytes_in_ring, values_of, weighted_sum
 from diffcache.store.placement import Feature, Kept
 
 
@@ -145,7 +145,7 @@ class Rows:
         samples = torch.arange(shape.batch)[:, None, None]
         chosen = index.expand(shape.batch, shape.heads, -1)
         rows = ((samples * sum(lengths) + chosen) * shape.heads + heads).transpose(1, 2).flatten().to(device)
-        tensors = []
+        tensors: list[Kept] = []
         for i in range(len(self.channels)):
             parts = [feature.tensors[i] for feature in features]
 
@@ -156,10 +156,9 @@ class Rows:
                 ]
                 return torch.cat(of_blocks, 1).flatten(0, 1).index_select(0, rows)
 
-            kept: Kept = picked(_part).unsqueeze(1)
-            if isinstance(parts[0], Quantized):
-                kept = Quantized(kept, picked(_scales))
-            tensors.append(kept)
+            values = picked(_part).unsqueeze(1)
+            whole = isinstance(parts[0], Tensor)
+            tensors.append(values if whole else Quantized(values, picked(_scales)))
         return self.format.memory.put(Feature(0, tuple(tensors)))
 
 
@@ -222,8 +221,7 @@ def bytes_per_token(shape: TokenShape, cache_dtype: torch.dtype | None, channels
 
 def _part(kept: Kept) -> Tensor:
     """The numbers of what is stored."""
-    assert not isinstance(kept, Quantized) or isinstance(kept.values, Tensor)
-    return kept.values if isinstance(kept, Quantized) else kept  # type: ignore[return-value]
+    return values_of(kept)
 
 
 def _scales(kept: Kept) -> Tensor:

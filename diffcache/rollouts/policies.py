@@ -267,15 +267,14 @@ def policy_of(policy: RolloutPolicy | str, options: Mapping[str, Any]) -> Rollou
     if policy not in POLICIES:
         raise ConfigError(f"there is no rollout policy {policy!r}: choose one of {', '.join(POLICIES)}.")
     kind = POLICIES[policy]
-    known = [field.name for field in fields(kind)]
+    known = {field.name: type(field.default) for field in fields(kind)}
     unknown = [name for name in options if name not in known]
     if unknown:
         has = f"it has {', '.join(known)}" if known else "it has none"
         raise ConfigError(f"{policy} has no option {unknown[0]!r}: {has}.")
     for name, value in options.items():
-        wanted = type(next(field for field in fields(kind) if field.name == name).default)
-        if type(value) is not wanted or (wanted is int and value < 0):
-            raise ConfigError(f"{name}={value!r}: {policy} takes {_KINDS[wanted]} there.")
+        if type(value) is not known[name] or (isinstance(value, int) and value < 0):
+            raise ConfigError(f"{name}={value!r}: {policy} takes {_KINDS[known[name]]} there.")
     return kind(**options)
 
 
@@ -285,7 +284,7 @@ _KINDS: Mapping[type, str] = {int: "a whole number of frames", bool: "True or Fa
 def attention_mass(queries: Tensor, keys: Tensor, scale: float) -> Tensor:
     """The attention that each key gets from all queries together, fp32 [B, H, T]."""
     mass = torch.zeros(keys.shape[:-1], dtype=torch.float32, device=keys.device)
-    for part in queries.split(1024, 2):  # so that no matrix of all queries on all keys is made
+    for part in torch.split(queries, 1024, 2):  # so that no matrix of all queries on all keys is made
         mass += (part.float() * scale @ keys.float().mT).softmax(-1).sum(2)
     return mass
 

@@ -68,7 +68,7 @@ class Rotary:
         """
         if not by.any():
             return keys
-        distinct, index = by.unique(return_inverse=True)
+        distinct, index = torch.unique(by, return_inverse=True)
         turns = torch.stack([self.turn(int(delta)) for delta in distinct]).to(torch.complex64)
         turn = turns.to(keys.device)[index.to(keys.device)]  # [B, G, T, pairs]
         width = 2 * turn.shape[-1]

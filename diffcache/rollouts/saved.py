@@ -19,7 +19,7 @@ from diffcache.rollouts.book import Book
 from diffcache.rollouts.history import LayerHistory, Rows, TokenShape
 from diffcache.rollouts.policies import RolloutPolicy
 from diffcache.schedulers.errors import ScheduleError
-from diffcache.store.formats import Format
+from diffcache.store.formats import Format, values_of
 from diffcache.store.placement import Feature, Kept
 
 FILE = "rollout.safetensors"
@@ -81,7 +81,7 @@ def load(folder: Path, policy: RolloutPolicy) -> Saved:
     try:
         with safe_open(path, "pt") as file:
             facts = json.loads((file.metadata() or {})["diffcache"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118: it is no dict
+            tensors = {name: file.get_tensor(name) for name in list(file.keys())}
     except (OSError, SafetensorError, KeyError, json.JSONDecodeError) as error:
         raise ScheduleError(f"{path} holds no rollout that can be read ({error}): save it again.") from error
     if facts.get("version") != VERSION:
@@ -106,10 +106,10 @@ def restored(saved: Saved, format: Format, shape: TokenShape, layers: int) -> Pa
         return Past(facts["frames"], [LayerHistory(format, shape) for _ in range(layers)])
     given = {"layers": len(facts["layers"]), "shape": facts["shape"], "dtype": facts["dtype"]}
     wanted = {"layers": layers, "shape": _shape_facts(shape), "dtype": str(format.dtype)}
-    for name in wanted:
-        if given[name] != wanted[name]:
+    for name, value in wanted.items():
+        if given[name] != value:
             raise ScheduleError(
-                f"the saved rollout has {name} {given[name]}, and this one {wanted[name]}: use the same denoiser, batch and cache_dtype."
+                f"the saved rollout has {name} {given[name]}, and this one {value}: use the same denoiser, batch and cache_dtype."
             )
     return Past(facts["frames"], [_layer(saved, i, format, shape) for i in range(layers)])
 
@@ -138,7 +138,7 @@ def _stored(rows: Rows) -> list[tuple[str, Tensor]]:
     found = []
     for block, feature in enumerate(rows.blocks):
         for i, kept in enumerate(feature.tensors):
-            parts = kept._asdict() if isinstance(kept, Quantized) else {"values": kept}
+            parts = kept._asdict() if isinstance(kept, Quantized) else {"values": values_of(kept)}
             found += [(f"{block}.{i}.{name}", part.cpu().contiguous()) for name, part in parts.items()]
     return found
 

@@ -123,6 +123,6 @@ def _states(prompts: list[str]) -> Tensor:
     ids, mask = text.token_ids(pipe.tokenizer, prompts)
     states = [
         pipe.text_encoder(a, b).last_hidden_state * b[..., None]
-        for a, b in zip(ids.split(500), mask.split(500), strict=True)
+        for a, b in zip(torch.split(ids, 500), torch.split(mask, 500), strict=True)
     ]
     return torch.cat(states)
