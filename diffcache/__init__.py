@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from diffcache.recipes.easycache import EasyCacheConfig
     from diffcache.recipes.uniform import UniformConfig
     from diffcache.reports.run_report import RunReport
+    from diffcache.rollouts.memory import RolloutMemory
+    from diffcache.rollouts.rollout import rollout
     from diffcache.schedulers.errors import ConfigError, DiffcacheError, ScheduleError, TargetError
     from diffcache.schedulers.schedule import Schedule
     from diffcache.server.serving import serving
@@ -47,6 +49,8 @@ _HOME = {
     "EasyCacheConfig": "diffcache.recipes.easycache",
     "UniformConfig": "diffcache.recipes.uniform",
     "RunReport": "diffcache.reports.run_report",
+    "RolloutMemory": "diffcache.rollouts.memory",
+    "rollout": "diffcache.rollouts.rollout",
     "ConfigError": "diffcache.schedulers.errors",
     "DiffcacheError": "diffcache.schedulers.errors",
     "Schedule": "diffcache.schedulers.schedule",
@@ -63,6 +67,7 @@ __all__ = [
     "Generation",
     "LanguageConfig",
     "MethodConfig",
+    "RolloutMemory",
     "RunReport",
     "Schedule",
     "ScheduleError",
@@ -80,6 +85,7 @@ __all__ = [
     "plan",
     "report",
     "restore",
+    "rollout",
     "serving",
     "tune",
 ]

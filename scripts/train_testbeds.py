@@ -26,6 +26,7 @@ from diffcache.evals.training.policy import accept_policy
 ROOT = Path(__file__).resolve().parents[1]
 AUTOENCODERS = ("vae", "wan_vae", "wan_decoder", "emoji_vae", "emoji_dc", "fashion_vae")
 CLASSIFIERS = ("classifier", "fashion_classifier")
+OTHERS = ("policy", "language", "causal_wan", "next_scale")
 BEFORE: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("dit", "flux", "sd"), ("vae",)),
     **dict.fromkeys(("pixart", "sd3", "sdxl", "kontext"), ("emoji_vae",)),
@@ -40,9 +41,7 @@ BEFORE: dict[str, tuple[str, ...]] = {
 
 def arguments() -> argparse.Namespace:
     options = parser(__doc__)
-    options.add_argument(
-        "name", choices=[*AUTOENCODERS, *zoo.ALL, *zoo.UNTRAINED, *CLASSIFIERS, "policy", "language"]
-    )
+    options.add_argument("name", choices=[*AUTOENCODERS, *zoo.ALL, *zoo.UNTRAINED, *CLASSIFIERS, *OTHERS])
     options.add_argument(
         "--minutes", type=float, default=30.0, help="budget in CPU minutes (wall minutes on CUDA)"
     )

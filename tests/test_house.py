@@ -43,6 +43,7 @@ ROOMS["engine"] = (
     *BASE, "hooks", "host", "noise_schedulers", "prediction", "reports", "store", "discovery", "tokens", "config",
 )  # fmt: skip
 ROOMS["attach"] = (*ROOMS["engine"], "engine")
+ROOMS["rollouts"] = (*BASE, "hooks", "host", "store", "attach")
 ROOMS["planning"] = (*ROOMS["attach"], "attach")
 ROOMS["profiling"] = (
     *ROOMS["planning"],
@@ -54,7 +55,7 @@ ROOMS["profiling"] = (
 )
 ROOMS["api"] = (*ROOMS["profiling"], "profiling", "language")
 ROOMS["server"] = (*ROOMS["api"], "api")
-ROOMS["__init__"] = (*ROOMS["server"], "server")
+ROOMS["__init__"] = (*ROOMS["server"], "server", "rollouts")
 ROOMS["evals"] = (*ROOMS["__init__"], "__init__")
 ROOMS["scripts"] = (*ROOMS["evals"], "evals")
 """Each room, and the rooms that its modules may import, lazily and for types too. Inside a room any module may import any

@@ -37,7 +37,7 @@ _BACKGROUND_RGB = torch.tensor(
 )
 _CENTRES = torch.tensor([[-0.45, -0.45], [0.45, -0.45], [-0.45, 0.45], [0.45, 0.45], [0.0, 0.0]])
 _RADII = torch.tensor([0.25, 0.44])
-_DIRECTIONS = torch.tensor([[-1.0, 0.0], [1.0, 0.0], [0.0, -1.0], [0.0, 1.0]])
+DIRECTIONS = torch.tensor([[-1.0, 0.0], [1.0, 0.0], [0.0, -1.0], [0.0, 1.0]])
 _SECOND = 1  # index of the optional second object
 
 
@@ -189,7 +189,7 @@ def _frames(scenes: Scenes, frames: int, travel: float) -> Scenes:
     """Repeats each scene for every frame, with its first object moved along its path: [n * t]."""
     n = len(scenes.phase)
     start = scenes.centre[:, 0] * 0.6
-    direction = _DIRECTIONS[scenes.motion]
+    direction = DIRECTIONS[scenes.motion]
     # Across the motion the path goes through the drawn centre; along it, its middle is the picture's.
     middle = start * (1 - direction.abs())
     offset = torch.linspace(-0.5, 0.5, frames)[None, :, None] * travel * direction[:, None]

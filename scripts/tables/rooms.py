@@ -31,6 +31,7 @@ PURPOSES = {
     "language": "caches of language models",
     "engine": "one denoiser in one run",
     "attach": "on and off",
+    "rollouts": "long video, chunk after chunk",
     "planning": "what a run will hold",
     "api": "the public functions",
     "server": "many requests, one denoiser",

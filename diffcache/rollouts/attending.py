@@ -1,0 +1,122 @@
+"""What happens at each attention of a denoiser in a rollout.
+
+Attentions of the video's tokens on themselves see the past; all others (on texts) are computed as they are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from diffcache.hooks.attention_calls import AttentionCall
+from diffcache.hooks.module_calls import ModuleCalls
+
+
+class Site(NamedTuple):
+    """An attention of a denoiser: the module in which it is computed, and which of that module's attentions it is."""
+
+    module: str
+    number: int
+
+
+Attended = Callable[[Site, AttentionCall], Tensor]
+"""Computes the attention of a site."""
+
+
+class BySite:
+    """An attention policy that knows the site of each call.
+
+    Args:
+        modules: follows the modules in which attentions are computed.
+        attend: computes them.
+    """
+
+    def __init__(self, modules: ModuleCalls, attend: Attended) -> None:
+        self.modules = modules
+        self._attend = attend
+        self._count = Counter[tuple[str, int]]()
+
+    def attend(self, call: AttentionCall) -> Tensor:
+        running = self.modules.innermost
+        self._count[running] += 1
+        return self._attend(Site(running[0], self._count[running] - 1), call)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The past as one attention sees it: keys at their places and values, [B, H, T, D] each."""
+
+    key: Tensor
+    value: Tensor
+
+
+class Reading:
+    """Puts the past before a chunk's own keys and values.
+
+    Args:
+        sites: indices of the attentions of the video's tokens on themselves.
+        seen: gives the past of an attention, from its index and its call; None where there is none.
+    """
+
+    def __init__(self, sites: Mapping[Site, int], seen: Callable[[int, AttentionCall], Seen | None]) -> None:
+        self.sites = sites
+        self.seen = seen
+
+    def attend(self, site: Site, call: AttentionCall) -> Tensor:
+        index = self.sites.get(site)
+        past = None if index is None else self.seen(index, call)
+        if past is None:
+            return call.compute()
+        key, value = torch.cat((past.key, call.key), -2), torch.cat((past.value, call.value), -2)
+        return call.with_keys(key, value, call.mask).compute()
+
+
+class Writing(Reading):
+    """Reads, and notes what the chunk's own keys, values and queries are.
+
+    Attributes:
+        written: by index of the attention, its call.
+    """
+
+    def __init__(self, sites: Mapping[Site, int], seen: Callable[[int, AttentionCall], Seen | None]) -> None:
+        super().__init__(sites, seen)
+        self.written: dict[int, AttentionCall] = {}
+
+    def attend(self, site: Site, call: AttentionCall) -> Tensor:
+        if site in self.sites:
+            self.written[self.sites[site]] = call
+        return super().attend(site, call)
+
+
+class BlockCausal:
+    """Each chunk of a longer video sees itself and those before it: what a rollout computes, in one forward.
+
+    Args:
+        sites: the attentions of the video's tokens on themselves.
+        lengths: tokens of each chunk.
+    """
+
+    def __init__(self, sites: Mapping[Site, int], lengths: list[int]) -> None:
+        self.sites = sites
+        self.ends = torch.tensor(lengths).cumsum(0).tolist()
+
+    def attend(self, site: Site, call: AttentionCall) -> Tensor:
+        if site not in self.sites:
+            return call.compute()
+        outputs, start = [], 0
+        for end in self.ends:
+            chunk = AttentionCall(
+                call.query[..., start:end, :],
+                call.key[..., :end, :],
+                call.value[..., :end, :],
+                call.mask,
+                call.options,
+            )
+            outputs.append(chunk.compute())
+            start = end
+        return torch.cat(outputs, -2)
