@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -110,12 +110,11 @@ class BlockCausal:
             return call.compute()
         outputs, start = [], 0
         for end in self.ends:
-            chunk = AttentionCall(
-                call.query[..., start:end, :],
-                call.key[..., :end, :],
-                call.value[..., :end, :],
-                call.mask,
-                call.options,
+            chunk = replace(
+                call,
+                query=call.query[..., start:end, :],
+                key=call.key[..., :end, :],
+                value=call.value[..., :end, :],
             )
             outputs.append(chunk.compute())
             start = end

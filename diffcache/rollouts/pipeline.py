@@ -74,7 +74,7 @@ class CausalWanPipeline(WanPipeline):  # type: ignore[misc]
         load_causal_weights(self.transformer, path)
 
     @torch.no_grad()
-    def __call__(  # type: ignore[override]
+    def __call__(
         self,
         prompt: str | list[str] | Mapping[int, str | list[str]],
         negative_prompt: str | list[str] | None = None,
@@ -178,7 +178,8 @@ class CausalWanPipeline(WanPipeline):  # type: ignore[misc]
         with denoising_run(self.transformer, len(steps), noise_scheduler=self.scheduler) as run:
             for i, t in enumerate(steps):
                 run.begin_step(i)
-                output = video(doubled(latents), t.expand(len(embeds)), embeds, return_dict=False)[0].float()
+                output: Tensor = video(doubled(latents), t.expand(len(embeds)), embeds, return_dict=False)[0]
+                output = output.float()
                 if loop.guides:
                     without, output = output.chunk(2)
                     output = without + loop.guidance_scale * (output - without)
