@@ -164,7 +164,7 @@ class CausalWanPipeline(WanPipeline):  # type: ignore[misc]
         batch = len(embeds) // (1 + loop.guides)
         shape = (batch, self.transformer.config.in_channels, frames, *loop.size)
         device, dtype = embeds.device, embeds.dtype
-        latents = randn_tensor(shape, generator=loop.generator, device=device, dtype=torch.float32)
+        latents: Tensor = randn_tensor(shape, generator=loop.generator, device=device, dtype=torch.float32)
         if loop.timesteps is None:
             self.scheduler.set_timesteps(loop.steps, device=device)
         else:
