@@ -137,6 +137,43 @@ class Taylor(Predictor):
         return total
 
 
+class Chebyshev(Predictor):
+    """Spectrum's forecast (arXiv 2603.01623): a ridge regression of all features on Chebyshev polynomials of the tick.
+
+    With the polynomials Phi at the features' ticks and phi at the target, weights are phi^T (Phi^T Phi + ridge I)^-1 Phi^T,
+    mixed with those of the line through the two newest features.
+
+    Args:
+        depth: how many features it uses.
+        length: ticks from -1 to 1 on the polynomials' axis.
+        degree: of the highest polynomial.
+        ridge: lambda.
+        mixture: share of the regression; 0 is the line alone.
+    """
+
+    def __init__(self, depth: int, length: int, degree: int, ridge: float, mixture: float) -> None:
+        self.depth = depth
+        self.length = length
+        self.degree = degree
+        self.ridge = ridge
+        self.mixture = mixture
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": "chebyshev", **vars(self)}
+
+    def weights(self, past: Sequence[Moment], target: Moment) -> list[float]:
+        at = 2 * np.array([target.tick, *(moment.tick for moment in past)]) / self.length - 1
+        basis = np.polynomial.chebyshev.chebvander(at, self.degree)
+        wanted, known = basis[0], basis[1:]
+        penalty = self.ridge * np.eye(self.degree + 1)
+        forecast = wanted @ np.linalg.lstsq(known.T @ known + penalty, known.T, rcond=None)[0]
+        line = np.zeros(len(past))
+        newest = Polynomial(1, "tick").weights(past[:2], target)
+        line[: len(newest)] = newest
+        mixed: list[float] = (self.mixture * forecast + (1 - self.mixture) * line).tolist()
+        return mixed
+
+
 class Conditional(Predictor):
     """The conditional mean of a Gaussian process (`diffcache.trajectory`), given the newest features.
 
@@ -234,6 +271,11 @@ def predictor_from(description: Mapping[str, Any]) -> Predictor:
             return Polynomial(order, axis)
         case {"name": "taylor", "order": int(order), "first": int(first)} if order >= 0:
             return Taylor(order, first)
+        case {
+            "name": "chebyshev", "depth": int(depth), "length": int(length), "degree": int(degree),
+            "ridge": float(ridge), "mixture": float(mixture),
+        } if min(depth, length, degree) > 0 and ridge >= 0:  # fmt: skip
+            return Chebyshev(depth, length, degree, ridge, mixture)
         case {
             "name": "conditional", "covariance": list(rows), "noise": float(noise), "window": int(window),
         } if window > 0 and _is_square(rows):  # fmt: skip

@@ -3,9 +3,19 @@
 import json
 import math
 
+import numpy as np
 import pytest
 
-from diffcache.prediction.predictors import Hold, Lerp, Polynomial, Predictor, Scaled, Taylor, predictor_from
+from diffcache.prediction.predictors import (
+    Chebyshev,
+    Hold,
+    Lerp,
+    Polynomial,
+    Predictor,
+    Scaled,
+    Taylor,
+    predictor_from,
+)
 from diffcache.schedulers.moments import Moment
 
 
@@ -38,6 +48,24 @@ def test_repeated_or_unknown_noise_levels_fall_back_to_the_tick() -> None:
     repeated = Polynomial(1).weights([Moment(3, 0.5), Moment(2, 0.5)], Moment(4, 0.4))
     unknown = Polynomial(1).weights([Moment(3), Moment(2)], Moment(4))
     assert repeated == unknown == [2.0, -1.0]
+
+
+def test_a_chebyshev_forecast_is_the_ridge_regression_and_its_mixture_with_a_line() -> None:
+    ticks, target, ridge = [11, 8, 6, 4, 3, 2, 1, 0], 14, 0.1
+    values = np.cos(0.3 * np.array(ticks))
+
+    def basis(tick: int) -> list[float]:
+        x = 2 * tick / 50 - 1
+        return [1, x, 2 * x**2 - 1, 4 * x**3 - 3 * x, 8 * x**4 - 8 * x**2 + 1]
+
+    # min_C |Phi C - values|^2 + ridge |C|^2, as least squares with rows for the penalty
+    rows = np.vstack([[basis(tick) for tick in ticks], math.sqrt(ridge) * np.eye(5)])
+    fitted = np.linalg.lstsq(rows, np.append(values, np.zeros(5)), rcond=None)[0] @ basis(target)
+    line = values[0] + (target - 11) / 3 * (values[0] - values[1])
+    past = [Moment(tick) for tick in ticks]
+    for mixture in (0.0, 0.5, 1.0):
+        weights = Chebyshev(20, 50, 4, ridge, mixture).weights(past, Moment(target))
+        assert weights @ values == pytest.approx(mixture * fitted + (1 - mixture) * line)
 
 
 def test_hold_takes_the_newest() -> None:
@@ -80,7 +108,15 @@ def test_scaled_multiplies_the_ratios_in_between() -> None:
 
 
 @pytest.mark.parametrize(
-    "predictor", [Hold(), Polynomial(2, "tick"), Taylor(2, 1), Lerp(0.3), Scaled([1.0, 0.9])]
+    "predictor",
+    [
+        Hold(),
+        Polynomial(2, "tick"),
+        Taylor(2, 1),
+        Lerp(0.3),
+        Scaled([1.0, 0.9]),
+        Chebyshev(9, 50, 4, 0.1, 0.5),
+    ],
 )
 def test_what_describes_a_predictor_makes_it_again(predictor: Predictor) -> None:
     again = predictor_from(json.loads(json.dumps(predictor.describe())))

@@ -19,12 +19,13 @@ PIPELINE = {
 }
 ALL_COMPUTE = {
     "interval": 1, "temporal_interval": 1, "cross_interval": 1, "guidance_interval": 1, "gate": 1.0, "threshold": 0.0, "speedup": 1.0,
-    "delta": 0.0,
+    "delta": 0.0, "growth": 0.0,
 }  # fmt: skip
 REUSING: dict[str, dict[str, Any]] = {
     "trajectory": {"threshold": 100.0},
     "easycache": {"threshold": 0.5, "warmup_steps": 1},
     "fbcache": {"threshold": 0.5},
+    "spectrum": {"warmup_steps": 2},
     "pab": {"window": (-1.0, 2.0)},
     "regione": {"delta": 0.9},
     "fastercache": {"window": (-1.0, 2.0), "guidance_window": (-1.0, 2.0)},

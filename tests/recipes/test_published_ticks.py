@@ -56,6 +56,8 @@ GOLDEN: list[tuple[str, dict[str, Any], str, int, list[int]]] = [
         [0, 5, 9, 13, 17, 21, 26, 31, 37, 43],
     ),
     ("fora", {}, "DiTTransformer2DModel", 10, [0, 3, 6, 9]),
+    ("spectrum", {}, FLUX_CLASS, 50, [*range(5), 6, 8, 11, 15, 20, 25, 31, 38, 46]),
+    ("spectrum", {"growth": 3}, FLUX_CLASS, 50, [*range(5), 6, 11, 19, 30, 44]),
     ("profilingdit", {}, "WanTransformer3DModel", 50, [*range(6), *range(6, 50, 6)]),
 ]
 
@@ -124,6 +126,7 @@ def test_every_method_has_a_setting_that_computes_everything(method: str) -> Non
         "gate": 1.0,
         "threshold": 0.0,
         "speedup": 1.0,
+        "growth": 0.0,
     }
     options = {name: value for name, value in static.items() if name in kind.__dataclass_fields__}
     config = kind(**options)
@@ -150,6 +153,8 @@ def test_every_method_has_a_setting_that_computes_everything(method: str) -> Non
         ("tgate", {"gate": "late"}),
         ("profilingdit", {"interval": 1.5}),
         ("fora", {"interval": True}),
+        ("spectrum", {"interval": 0.5}),
+        ("spectrum", {"mixture": -1}),
     ],
 )
 def test_a_bad_option_is_refused_by_name(method: str, options: dict[str, Any]) -> None:
