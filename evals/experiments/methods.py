@@ -24,6 +24,7 @@ SWEEPS: dict[str, tuple[str, dict[str, Any], str, tuple[Any, ...]]] = {
     "teacache": ("teacache", {}, "threshold", (0.05, 0.1, 0.2, 0.4)),
     "magcache": ("magcache", {}, "threshold", (0.03, 0.06, 0.12, 0.24)),
     "taylorseer": ("taylorseer", {"order": 1, "warmup_steps": 3}, "interval", (2, 3, 4, 6)),
+    "spectrum": ("spectrum", {}, "growth", (0.0, 0.75, 3.0)),
     "fora": ("fora", {}, "interval", (2, 3, 4, 6)),
     "profilingdit": ("profilingdit", {}, "interval", (2, 3, 4, 6)),
     "deepcache": ("deepcache", {}, "interval", (2, 3, 4, 6)),
