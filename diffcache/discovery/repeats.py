@@ -109,9 +109,7 @@ class RepeatingTrace(Trace):
         evolving = touched & self._evolving
         told = self._told > begin
         count = self.flops - flops
-        return Stretch(
-            begin, self.now, count, views, reads, writes, made, evolving, lasting, touched, told
-        )
+        return Stretch(begin, self.now, count, views, reads, writes, made, evolving, lasting, touched, told)
 
     def are_alike(self, first: Stretch, other: Stretch, pairs: Pairs) -> bool:
         """Whether two stretches did the same, on memory that stands for each other."""

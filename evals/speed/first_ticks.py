@@ -8,14 +8,13 @@ run with later ticks of the same run. Processor time is measured, so that a busy
 import copy
 import random
 import time
-from collections.abc import Callable
 from statistics import median
 from typing import Any
 
 import torch
 
 from diffcache import accelerate, denoising_run
-from diffcache.evals.speed.beside_peers import caller, flux, interval
+from diffcache.evals.speed.beside_peers import Tick, caller, flux, interval
 
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "fbcache": ("fbcache", {"threshold": 0.0}),
@@ -44,14 +43,14 @@ def measure(rounds: int) -> dict[str, dict[str, list[float]]]:
 def _round(net: Any, method: str, options: dict[str, Any], found: dict[str, list[float]]) -> None:
     call = caller(net)
     call(0)
-    plain = 1e3 * median(_seconds(lambda i=i: call(i)) for i in range(PLAIN))
+    plain = median(_milliseconds(call, i) for i in range(PLAIN))
     accelerate(net, method, **options)
     for nth in range(RUNS):
         ticks = []
         with denoising_run(net, TICKS) as run:
             for i in range(TICKS):
                 run.begin_step(i)
-                ticks.append(1e3 * _seconds(lambda i=i: call(i)))
+                ticks.append(_milliseconds(call, i))
         if nth == 0:
             found["plain_ms"].append(plain)
             found["first_ms"].append(ticks[0])
@@ -60,10 +59,10 @@ def _round(net: Any, method: str, options: dict[str, Any], found: dict[str, list
             found["second"].append(ticks[0] / median(ticks[2:]))
 
 
-def _seconds(work: Callable[[], Any]) -> float:
+def _milliseconds(call: Tick, i: int) -> float:
     start = time.process_time()
-    work()
-    return time.process_time() - start
+    call(i)
+    return 1e3 * (time.process_time() - start)
 
 
 def rows_of(found: dict[str, dict[str, list[float]]]) -> list[dict[str, Any]]:

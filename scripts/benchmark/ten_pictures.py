@@ -28,7 +28,12 @@ def main() -> None:
             f"   later {row['later_picture_own_ms']:+7.1f} [{low:+.1f}, {high:+.1f}] of {row['plain_picture_ms']:.0f}"
         )
     if args.json:
-        settings = {"repeats": args.repeats, "blocks": list(args.blocks), "pictures": PICTURES, "ticks": TICKS}
+        settings = {
+            "repeats": args.repeats,
+            "blocks": list(args.blocks),
+            "pictures": PICTURES,
+            "ticks": TICKS,
+        }
         write_result(args.json, header(), {**settings, "rows": rows})
 
 
