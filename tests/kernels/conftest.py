@@ -32,6 +32,14 @@ def can_run_triton() -> bool:
     return installed and (not torch.cuda.is_available() or uses_triton(torch.device("cuda")))
 
 
+@pytest.fixture(autouse=True)
+def _is_possible(request: pytest.FixtureRequest) -> None:
+    """Skips the half of a test with `kernels` that needs Triton where that cannot run."""
+    given = getattr(request.node, "callspec", None)
+    if given is not None and given.params.get("kernels") == "triton" and not can_run_triton():
+        pytest.skip("needs Triton")
+
+
 @pytest.fixture
 def device() -> Iterator[torch.device]:
     """The device of the test, which is the default while it runs; random numbers are seeded."""

@@ -68,6 +68,7 @@ def test_a_method_writes_the_same_with_the_kernels(
 def test_the_kernel_rotates_where_it_has_the_models_own_bits(
     dtype: torch.dtype, device: torch.device, triton: None
 ) -> None:
+    pytest.importorskip("triton")
     net = backbone_of(tiny_llama().to(device, dtype))
     rounds = device.type == "cuda" or dtype != torch.bfloat16  # the interpreter truncates to bf16
     assert (kernel_tables(net, net.rotary(5, device)) is not None) == rounds
