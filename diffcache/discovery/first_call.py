@@ -189,7 +189,8 @@ class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
             self._tapped(tap.ahead(unit.module, call.args, call.kwargs))
 
     def returned(self, unit: UnitCall, call: Call, output: Any) -> None:
-        self.placeholders[unit.name] = Placeholder(call.tensors, output)
+        if self._wanted.part_of_span(unit):
+            self.placeholders[unit.name] = Placeholder(call.tensors, output)
         if unit.depth == 0:
             self._block_returned(unit, call, output)
         else:

@@ -39,11 +39,12 @@ def form_of_block(block: nn.Module) -> Hashable:
         if attributes["_forward_hooks"] or attributes["_forward_pre_hooks"]:
             raise Opaque
         parts += base_class(type(module)), *attributes["_modules"]
-        for name, value in attributes.items():
-            if name not in _OF_MODULES:
-                parts += name, _frozen(value)
+        for name in sorted(attributes.keys() - _OF_MODULES):
+            value = attributes[name]
+            parts += [name, type(value), value if type(value) in PLAIN else _frozen(value)]
         for memory in (attributes["_parameters"], attributes["_buffers"]):
-            parts += ((name, None if x is None else _form_of_tensor(x)) for name, x in memory.items())
+            for name, tensor in memory.items():
+                parts += name, None if tensor is None else _form_of_tensor(tensor)
     return tuple(parts)
 
 

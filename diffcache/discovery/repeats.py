@@ -44,6 +44,7 @@ class Stretch:
     Attributes:
         flops: their floating-point operations.
         views: (number of the operation before it, memory) of each view that was taken meanwhile.
+        reads, writes: by memory, the newest operation that read or viewed it, and all that wrote to it.
         made: the memory that they made.
         evolving: the part of the memory that they touched that evolved in the end.
         lasting: the part of `made` that lives on after them.
@@ -55,6 +56,8 @@ class Stretch:
     end: int
     flops: int
     views: list[tuple[int, Storage]]
+    reads: dict[Storage, int]
+    writes: dict[Storage, list[int]]
     made: set[Storage]
     evolving: set[Storage]
     lasting: set[Storage]
@@ -91,14 +94,22 @@ class RepeatingTrace(Trace):
         """The stretch of operations from a point until now."""
         begin, flops, first_view = point
         views = self._views[first_view:]
-        operations = [self._operations.get(n, NOTHING) for n in range(begin + 1, self.now + 1)]
-        touched = {storage for each in operations for part in each for storage in part}
-        touched.update(storage for _, storage in views)
+        reads: dict[Storage, int] = {}
+        writes: dict[Storage, list[int]] = {}
+        for n in range(begin + 1, self.now + 1):
+            read, changed = self._operations.get(n, NOTHING)
+            reads.update(dict.fromkeys(read, n))
+            for storage in changed:
+                writes.setdefault(storage, []).append(n)
+        for n, storage in views:
+            reads[storage] = max(n, reads.get(storage, n))
+        touched = reads.keys() | writes.keys()
         made = {s for s in touched if s in self._made and self._writes[s][0] > begin}
         lasting = {s for s in made if not self._known[s].expired()}  # type: ignore[no-untyped-call]
         evolving = touched & self._evolving
         told = self._told > begin
-        return Stretch(begin, self.now, self.flops - flops, views, made, evolving, lasting, touched, told)
+        count = self.flops - flops
+        return Stretch(begin, self.now, count, views, reads, writes, made, evolving, lasting, touched, told)
 
     def are_alike(self, first: Stretch, other: Stretch, pairs: Pairs) -> bool:
         """Whether two stretches did the same, on memory that stands for each other."""
@@ -128,16 +139,13 @@ class RepeatingTrace(Trace):
         gone = stretch.touched - to.keys()
         pairs.put(gone, [next(self._unseen) for _ in gone])
         for n in range(stretch.begin + 1, stretch.end + 1):
-            read, changed = ([to[storage] for storage in part] for part in self._operations.get(n, NOTHING))
-            self._operations[n + shift] = read, changed
-            for storage in read:
-                self._last_read[storage] = n + shift
-            for storage in changed:
-                self._writes.setdefault(storage, []).append(n + shift)
-        for n, viewed in stretch.views:
-            storage = to[viewed]
-            self._last_read[storage] = max(n + shift, self._last_read.get(storage, 0))
-            self._views.append((n + shift, storage))
+            read, changed = self._operations.get(n, NOTHING)
+            self._operations[n + shift] = [to[x] for x in read], [to[x] for x in changed]
+        self._views += [(n + shift, to[viewed]) for n, viewed in stretch.views]
+        for storage, n in stretch.reads.items():
+            self._last_read[to[storage]] = n + shift
+        for storage, numbers in stretch.writes.items():
+            self._writes.setdefault(to[storage], []).extend([n + shift for n in numbers])
         self._made.update(to[storage] for storage in stretch.made)
         self._evolving.update(to[storage] for storage in stretch.evolving)
         self.now, self.flops = stretch.end + shift, self.flops + stretch.flops

@@ -63,12 +63,28 @@ class SiteFinder:
             sites.append(self._site("stack", "stack", self.stack))
         sites += self._depths()
         sites += self.bare_feed_forwards()
-        for call in self.calls:
-            if call.depth == 0 and call.is_in_list:
-                sites.append(self._site(call.name, "block", [call]))
-            elif call.depth > 0 and is_sub_layer(call.module):
-                sites.append(self._site(call.name, call.kind, [call]))
+        sites += (self._site(call.name, kind, [call]) for kind, call in self._single)
         return SiteTable(self.name, sites)
+
+    def of(self, kinds: Collection[str], name: str) -> list[Site]:
+        """The part of the table with one of these kinds or this name. It is found without the rest."""
+        sites: list[Site] = []
+        if self.stack and (name == "stack" or "stack" in kinds):
+            sites.append(self._site("stack", "stack", self.stack))
+        if name.startswith("depth "):
+            sites += (site for site in self._depths() if site.name == name)
+        if not {"parallel", "feed-forward"}.isdisjoint(kinds):
+            sites += (site for site in self.bare_feed_forwards() if site.kind in kinds)
+        single = (each for each in self._single if each[0] in kinds or each[1].name == name)
+        return [*sites, *(self._site(call.name, kind, [call]) for kind, call in single)]
+
+    @cached_property
+    def _single(self) -> list[tuple[str, UnitCall]]:
+        """The blocks and sub-layers, with the kinds of sites that they are."""
+        blocks = (("block", call) for call in self.calls if call.depth == 0 and call.is_in_list)
+        parts = (call for call in self.calls if call.depth > 0 and is_sub_layer(call.module))
+        found = [*blocks, *((call.kind, call) for call in parts)]
+        return sorted(found, key=lambda each: self._indices[each[1].name])
 
     def extent(self, site: Site) -> tuple[int, int]:
         """A site inside the denoiser runs the operations n with begin < n <= end; returns (begin, end)."""

@@ -85,7 +85,7 @@ def _sites_of(name: str, finder: SiteFinder) -> list[Site]:
         found = [finder.range(*name.split("..", 1))]
     else:
         kinds = GROUPS.get(name, (name,))
-        found = [*_outermost([site for site in finder.table if site.kind in kinds or site.name == name])]
+        found = [*_outermost(finder.of(kinds, name))]
     usable = [site for site in found if site is not None and site.reason is None]
     if usable:
         return usable

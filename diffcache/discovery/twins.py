@@ -155,7 +155,8 @@ class FollowingRecorder(UnitRecorder):
             return None
 
     def _memory(self, module: nn.Module) -> list[Storage]:
-        return [self.trace.storage(tensor) for tensor in memory_of_block(module)]
+        """Of a block's parameters and buffers. They live as long as the forward, so the trace need not look after them."""
+        return [tensor.untyped_storage()._cdata for tensor in memory_of_block(module)]
 
     def _learn(self, form: Hashable, traced: _Model) -> None:
         """Compares a traced block with the first one of its form."""

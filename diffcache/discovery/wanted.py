@@ -66,6 +66,12 @@ class Wanted:
             return False
         return unit.kind in self._kinds or unit.name in self._names
 
+    def part_of_span(self, unit: UnitCall) -> bool:
+        """Whether the unit may belong to a site of several units."""
+        if self.depth or self.last_parts:
+            return True
+        return bool(self.ranges) if unit.depth == 0 else unit.path in self.bare
+
     def end_of_bare(self, unit: UnitCall) -> bool:
         """Whether a site with a bare feed-forward may end with the unit."""
         return unit.depth == 1 and unit.path in self.bare and is_attention_or_projection(unit.module)

@@ -28,11 +28,11 @@ BLOCKS = [r"(single_)?transformer_blocks\.\d+"]
 Tick = Callable[[int], Any]
 
 
-def flux() -> FluxTransformer2DModel:
-    """10 double and 20 single blocks of width 64, the same weights each time."""
+def flux(double: int = 10, single: int = 20) -> FluxTransformer2DModel:
+    """Double and single blocks of width 64, the same weights each time."""
     torch.manual_seed(0)
     return FluxTransformer2DModel(
-        in_channels=16, num_layers=10, num_single_layers=20, attention_head_dim=16, num_attention_heads=4,
+        in_channels=16, num_layers=double, num_single_layers=single, attention_head_dim=16, num_attention_heads=4,
         joint_attention_dim=64, pooled_projection_dim=32, guidance_embeds=False, axes_dims_rope=(4, 6, 6),
     ).eval()  # fmt: skip
 
@@ -135,19 +135,24 @@ def measure(rounds: int) -> dict[str, list[float]]:
     return {name: values[WARM_UP:] for name, values in times.items()}
 
 
+def interval(values: list[float]) -> list[float]:
+    """The bootstrap interval of 95 % of the median: its ends."""
+    drawn = random.Random(1)
+    resampled = sorted(median(drawn.choices(values, k=len(values))) for _ in range(RESAMPLES))
+    return [resampled[RESAMPLES // 40], resampled[-RESAMPLES // 40 - 1]]
+
+
 def compared(times: dict[str, list[float]]) -> list[dict[str, Any]]:
     """Each variant minus the plain model of the same round: the median and its bootstrap interval of 95 %, in ms."""
-    drawn, rows = random.Random(1), []
+    rows = []
     for name, values in times.items():
         extra = [1e3 * (a - b) for a, b in zip(values, times["plain"], strict=True)]
-        resampled = sorted(median(drawn.choices(extra, k=len(extra))) for _ in range(RESAMPLES))
-        low, high = resampled[RESAMPLES // 40], resampled[-RESAMPLES // 40 - 1]
         rows.append(
             {
                 "variant": name,
                 "tick_ms": 1e3 * median(values),
                 "own_ms": median(extra),
-                "interval_95_ms": [low, high],
+                "interval_95_ms": interval(extra),
                 "own_share": median(extra) / (1e3 * median(times["plain"])),
             }
         )

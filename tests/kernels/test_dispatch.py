@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from diffcache.kernels import dispatch, probe_triton, relative_l1_triton
+from diffcache.kernels import dispatch
 from diffcache.kernels.dispatch import FP8, SMALL, SWITCH
 from diffcache.kernels.relative_l1 import mean_abs
 
@@ -22,6 +22,7 @@ MODULES = sorted(path.stem for path in (ROOT / "kernels").glob("*.py") if not pa
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> Callable[[], str]:
     """Calls an op and tells which implementation ran."""
+    relative_l1_triton = pytest.importorskip("diffcache.kernels.relative_l1_triton")
     twin = relative_l1_triton.mean_abs
     ran = []
     monkeypatch.setattr(relative_l1_triton, "mean_abs", lambda *args: ran.append(1) or twin(*args))
@@ -81,6 +82,7 @@ def test_a_gpu_where_triton_cannot_build_runs_the_references_and_says_so_once(
     def fails() -> None:
         raise RuntimeError("first line\nFailed to find C compiler.")
 
+    probe_triton = pytest.importorskip("diffcache.kernels.probe_triton")
     dispatch._builds.cache_clear()
     monkeypatch.setattr(probe_triton, "run", fails)
     monkeypatch.delenv(SWITCH, raising=False)
@@ -103,6 +105,7 @@ def test_small_tensors_and_tensors_on_two_devices_take_pytorch(monkeypatch: pyte
 
 
 def test_the_probe_runs_a_kernel(device: torch.device) -> None:
+    probe_triton = pytest.importorskip("diffcache.kernels.probe_triton")
     value = torch.zeros(1, device=device)
     probe_triton.probe_kernel[(1,)](value)
     assert value.item() == 1.0

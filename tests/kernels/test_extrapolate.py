@@ -73,6 +73,7 @@ def test_any_correction(shape: tuple[int, ...], quantized: bool, compare: Any) -
 
 
 def test_corrections_follow_their_formulas(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
     feature, base, gain, shift, gate = torch.randn(5, 2, 3, 4).unbind()
     gain, shift, gate = gain[0, 0], shift[0, 0], gate[:, 0]
     for kernels in ("triton", "reference"):
@@ -128,6 +129,7 @@ def test_one_weight_for_each_feature(device: torch.device) -> None:
 
 @pytest.mark.parametrize("gain", [None, 2.0], ids=["plain", "corrected"])
 def test_shapes_must_agree(gain: float | None, device: torch.device, triton: None) -> None:
+    pytest.importorskip("triton")
     correction = Correction(gain=None if gain is None else torch.full((3,), gain))
     with pytest.raises(ValueError, match="give tensors of one shape"):
         extrapolate([torch.zeros(4, 3)], HOLD, torch.zeros(1, 3), torch.float32, correction)

@@ -1,0 +1,132 @@
+"""What a method with sites inside costs over ten pictures in a row, its first run and all beginnings of runs included.
+
+Every variant has its own copy of the same small Flux and computes everything. The pictures are made in turns: in each
+round all variants make one, in a shuffled order. Processor time is measured. Two plain copies are the control. Where a
+cache has to be told that another picture begins, telling it counts.
+"""
+
+import random
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import torch
+from diffusers import FirstBlockCacheConfig, FluxTransformer2DModel, TaylorSeerCacheConfig
+
+from diffcache import accelerate, denoising_run
+from diffcache.evals.speed.beside_peers import BLOCKS, NEVER, caller, flux, interval
+
+PICTURES, TICKS = 10, 6
+
+Picture = Callable[[], None]
+
+
+def plain(net: FluxTransformer2DModel) -> Picture:
+    call = caller(net)
+
+    def picture() -> None:
+        for i in range(TICKS):
+            call(i)
+
+    return picture
+
+
+def ours(net: FluxTransformer2DModel, method: str, **options: Any) -> Picture:
+    accelerate(net, method, **options)
+    call = caller(net)
+
+    def picture() -> None:
+        with denoising_run(net, TICKS) as run:
+            for i in range(TICKS):
+                run.begin_step(i)
+                call(i)
+
+    return picture
+
+
+def diffusers(net: FluxTransformer2DModel, config: Any) -> Picture:
+    net.enable_cache(config)
+    make = plain(net)
+
+    def picture() -> None:
+        with net.cache_context("cond"):
+            make()
+        net._reset_stateful_cache()
+
+    return picture
+
+
+def cache_dit(net: FluxTransformer2DModel, method: str, front: int, *, taylor: bool = False) -> Picture:
+    """A cache-dit method that never reuses."""
+    import cache_dit as package
+
+    config = getattr(package, f"{method}Config")(
+        Fn_compute_blocks=front, Bn_compute_blocks=0, residual_diff_threshold=0.0, max_warmup_steps=0
+    )
+    more = {"calibrator_config": package.TaylorSeerCalibratorConfig(taylorseer_order=1)} if taylor else {}
+    package.enable_cache(net, cache_config=config, **more)
+    make = plain(net)
+
+    def picture() -> None:
+        package.refresh_context(net, num_inference_steps=TICKS)
+        make()
+
+    return picture
+
+
+_blocks = {"interval": 1, "order": 1, "site": "block"}
+_taylor = {"cache_interval": 2, "disable_cache_before_step": NEVER}
+VARIANTS: dict[str, Callable[[FluxTransformer2DModel], Picture]] = {
+    "plain": plain,
+    "plain again (A/A)": plain,
+    "diffcache, fbcache": lambda net: ours(net, "fbcache", threshold=0.0),
+    "diffcache, taylorseer (every block)": lambda net: ours(net, "taylorseer", **_blocks),
+    "diffcache, taylorseer (every sub-layer)": lambda net: ours(net, "taylorseer", interval=1, order=1),
+    "Diffusers, FirstBlockCache": lambda net: diffusers(net, FirstBlockCacheConfig(threshold=0.0)),
+    "Diffusers, TaylorSeer (every attention)": lambda net: diffusers(net, TaylorSeerCacheConfig(**_taylor)),
+    "Diffusers, TaylorSeer (every block)": lambda net: diffusers(
+        net, TaylorSeerCacheConfig(cache_identifiers=BLOCKS, **_taylor)
+    ),
+    "cache-dit, F1": lambda net: cache_dit(net, "DBCache", 1),
+    "cache-dit, F8 with TaylorSeer": lambda net: cache_dit(net, "DBCache", 8, taylor=True),
+    "cache-dit, DBPrune (every block but one)": lambda net: cache_dit(net, "DBPrune", 1),
+}
+
+
+def series(double: int, single: int, order: random.Random) -> dict[str, list[float]]:
+    """Processor seconds of each variant's ten pictures, on new copies; attaching does not count."""
+    times: dict[str, list[float]] = {name: [] for name in VARIANTS}
+    with torch.no_grad():
+        pictures = {name: make(flux(double, single)) for name, make in VARIANTS.items()}
+        for _ in range(PICTURES):
+            for name in order.sample(list(VARIANTS), len(VARIANTS)):
+                start = time.process_time()
+                pictures[name]()
+                times[name].append(time.process_time() - start)
+    return times
+
+
+def measure(repeats: int, double: int, single: int) -> list[dict[str, Any]]:
+    """Own time of ten pictures in ms, as a sum and without the first one: medians over the series, and all values.
+
+    The last column compares pictures one by one, the first of a series left out: the median and its interval of 95 %.
+    """
+    order = random.Random(0)
+    found = [series(double, single, order) for _ in range(repeats)]
+    rows = []
+    for name in VARIANTS:
+        own = [[1e3 * (a - b) for a, b in zip(one[name], one["plain"], strict=True)] for one in found]
+        later = [each for one in own for each in one[1:]]
+        rows.append(
+            {
+                "variant": name,
+                "ten_pictures_own_ms": median(map(sum, own)),
+                "ten_pictures_own_ms_all": [sum(one) for one in own],
+                "first_picture_own_ms": median(one[0] for one in own),
+                "later_picture_own_ms": median(later),
+                "later_picture_own_95": interval(later),
+                "plain_picture_ms": 1e3 * median(t for one in found for t in one["plain"]),
+            }
+        )
+    return rows

@@ -1,0 +1,257 @@
+"""What is found when equal blocks are followed is what is found when every block is traced."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from support.flows import Block, blocks
+from torch import Tensor, nn
+from zoo.denoisers import CASES
+
+from diffcache import accelerate, denoising_run
+from diffcache.discovery.repeats import Unlike
+from diffcache.discovery.site_finder import SiteFinder
+from diffcache.discovery.twins import FollowingRecorder
+from diffcache.discovery.units import (
+    bare_parts_of_blocks,
+    blocks_of,
+    layers_of_blocks,
+    sub_layers_of_blocks,
+)
+from diffcache.hooks.class_swap import swapped
+from diffcache.hooks.watcher import unit_members
+from diffcache.host.call import Call
+
+INPUTS = {"x": torch.ones(1, 2, 4), "t": torch.ones(1)}
+
+
+def found(net: nn.Module, inputs: dict[str, Any], *, traces_all: bool) -> tuple[int, list[Any]]:
+    """How many blocks were followed, and everything that discovery may ask of the record, memory apart."""
+    bare = bare_parts_of_blocks(net)
+    units = blocks_of(net) | layers_of_blocks(net) | sub_layers_of_blocks(net) | bare
+    recorder = FollowingRecorder(units, Call.of(net, (), inputs).latents, traces_all=traces_all)
+    with torch.no_grad(), swapped(units.values(), unit_members):
+        output = recorder.record(lambda: net(**inputs))
+    calls, trace = recorder.calls, recorder.trace
+    told = [
+        (call.name, call.kind, call.depth, call.begin, call.end, call.flops, call.evolves, call.refills)
+        for call in calls
+    ]
+    forms = [[each and each[1] for each in call.outputs] for call in calls]
+    made = [[shape for _, shape in call.made] for call in calls]
+    continues = [dict(call.continues) for call in calls]
+    spans = [(call.begin, call.end) for call in calls]
+    memory = [(trace.reads_old(b, b, e), trace.writes_outside(b, e)) for b, e in spans]
+    sites = list(SiteFinder(net, calls, trace, output, bare).table)
+    return recorder.followed, [told, forms, made, continues, memory, sites, trace.now, trace.flops]
+
+
+def followed(net: nn.Module, inputs: dict[str, Any] = INPUTS) -> int:
+    """How many blocks' calls are not traced; what is found is the same as if they were."""
+    with torch.no_grad():
+        net(**inputs)  # AnyFlowFAR adds to a dict of the caller's the first time
+    number, some = found(net, inputs, traces_all=False)
+    none, everything = found(net, inputs, traces_all=True)
+    assert some == everything
+    assert none == 0
+    return number
+
+
+class Chain(nn.Module):
+    """Six blocks of one kind, one after another."""
+
+    def __init__(self, kind: type[nn.Module] = Block, number: int = 6) -> None:
+        super().__init__()
+        self.blocks = blocks(kind, *(2.0**i for i in range(number)))
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        h = 2 * x
+        for block in self.blocks:
+            h = block(h, t)
+        return h + 100
+
+
+class ByAttribute(Block):
+    """The last one does something else, and its attribute says so."""
+
+    last = False
+
+    def forward(self, h: Tensor, t: Tensor) -> Tensor:
+        return h.add_(self.weight) if self.last else h + self.weight * t
+
+
+class LooksAtContent(Block):
+    """What it does depends on what is in its input."""
+
+    def forward(self, h: Tensor, t: Tensor) -> Tensor:
+        return h + self.weight * t if float(h.mean()) < 9 else h.mul_(2)
+
+
+class Remembers(Block):
+    """Keeps what it made where others may find it."""
+
+    kept: ClassVar[list[Tensor]] = []
+
+    def forward(self, h: Tensor, t: Tensor) -> Tensor:
+        self.kept.append(self.weight * t)
+        return h + self.kept[-1]
+
+
+class Writes(Block):
+    """Writes to its input."""
+
+    def forward(self, h: Tensor, t: Tensor) -> Tensor:
+        return h.add_(self.weight * t)
+
+
+class Counts(Block):
+    """Counts its calls in a buffer of its own."""
+
+    def __init__(self, weight: float) -> None:
+        super().__init__(weight)
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, h: Tensor, t: Tensor) -> Tensor:
+        self.calls.add_(1)
+        return h + self.weight * t
+
+
+class Borrows(Block):
+    """Reads memory that is neither given to it nor its own."""
+
+    outside: ClassVar[Tensor] = torch.ones(1)
+
+    def forward(self, h: Tensor, t: Tensor) -> Tensor:
+        return h + self.weight * t * self.outside
+
+
+def of_attributes() -> Chain:
+    net = Chain(ByAttribute)
+    net.blocks[-1].last = True
+    return net
+
+
+def of_hooks() -> Chain:
+    net = Chain()
+    for block in net.blocks:
+        block.register_forward_hook(lambda block, given, output: output + 1)
+    return net
+
+
+def of_shared_weights() -> Chain:
+    net = Chain()
+    net.blocks[4].weight = net.blocks[1].weight
+    return net
+
+
+def of_shared_blocks() -> Chain:
+    net = Chain()
+    net.blocks[5] = net.blocks[4] = net.blocks[1]
+    return net
+
+
+class Skipping(Chain):
+    """Leaves blocks out, and calls one three times."""
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        h = 2 * x
+        for i in (0, 1, 2, 2, 2, 5):
+            h = self.blocks[i](h, t)
+        return h
+
+
+class Injected(Chain):
+    """A residual is added after every second block (ControlNet), and one block's input is used in the end."""
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        h = 2 * x
+        for i, block in enumerate(self.blocks):
+            skip = h if i == 3 else None
+            h = block(h, t)
+            h = h + t if i % 2 else h
+            first = skip if skip is not None else x
+        return h + first
+
+
+@pytest.mark.parametrize(
+    ("net", "number"),
+    [
+        (Chain(), 4),
+        (Chain(Writes), 4),
+        (Chain(Counts), 4),
+        (of_attributes(), 3),
+        (of_shared_weights(), 4),
+        (of_shared_blocks(), 4),
+        (Skipping(), 4),
+        (Injected(), 4),
+        (of_hooks(), 0),
+        (Chain(LooksAtContent), 0),
+        (Chain(Remembers), 0),
+        (Chain(Borrows), 0),
+    ],
+    ids=[
+        "equal", "write-input", "write-buffer", "attribute", "shared-weights", "shared-blocks", "skipped-and-repeated",
+        "injected", "hooks", "content", "kept", "outside",
+    ],
+)  # fmt: skip
+def test_equal_blocks_are_followed_and_others_are_not(net: nn.Module, number: int) -> None:
+    assert followed(net) == number
+
+
+DEEP = [
+    ("FluxTransformer2DModel", {"num_layers": 5, "num_single_layers": 5}, 4),
+    ("WanTransformer3DModel", {"num_layers": 5}, 3),
+]
+
+
+@pytest.mark.parametrize(("name", "more", "number"), DEEP, ids=[name for name, *_ in DEEP])
+def test_a_deep_denoiser_is_followed(name: str, more: dict[str, int], number: int) -> None:
+    case = CASES[name]
+    assert followed(case.build(**more), case.inputs(torch.Generator().manual_seed(0), 1)) == number
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_every_denoiser(name: str) -> None:
+    case = CASES[name]
+    assert followed(case.build(), case.inputs(torch.Generator().manual_seed(0), 1)) >= 0
+
+
+class Fickle(Block):
+    """The fifth call of a forward returns something more, and nothing says so before."""
+
+    calls = 0
+
+    def forward(self, h: Tensor, t: Tensor) -> tuple[Tensor, Tensor | None]:  # type: ignore[override]
+        Fickle.calls += 1
+        return h + self.weight * t, t if Fickle.calls % 6 == 5 else None
+
+
+class Unpacks(Chain):
+    """Its blocks return a stream, and sometimes more."""
+
+    def __init__(self) -> None:
+        super().__init__(Fickle)
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        Fickle.calls = 0
+        h = 2 * x
+        for block in self.blocks:
+            h, more = block(h, t)
+            h = h if more is None else h + more
+        return h
+
+
+def test_a_block_that_does_otherwise_than_those_before_it_is_noticed_and_everything_is_traced() -> None:
+    net = Unpacks()
+    with pytest.raises(Unlike):
+        found(net, INPUTS, traces_all=False)
+    plain = net(**INPUTS)
+    accelerate(net.eval(), "uniform", interval=2, tail_steps=0, site="block")
+    with torch.no_grad(), denoising_run(net, 2) as run:
+        run.begin_step(0)
+        assert torch.equal(net(**INPUTS), plain)
+        run.begin_step(1)
+        assert torch.equal(net(**INPUTS), plain)
