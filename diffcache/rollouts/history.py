@@ -140,7 +140,7 @@ class Rows:
         self, features: Sequence[Feature], lengths: Sequence[int], index: Tensor, shape: TokenShape
     ) -> Feature:
         """One block of some tokens of several, with the same rounding as before."""
-        device = _part(features[0].tensors[0]).device
+        device = values_of(features[0].tensors[0]).device
         heads = torch.arange(shape.heads)[:, None]
         samples = torch.arange(shape.batch)[:, None, None]
         chosen = index.expand(shape.batch, shape.heads, -1)
@@ -156,7 +156,7 @@ class Rows:
                 ]
                 return torch.cat(of_blocks, 1).flatten(0, 1).index_select(0, rows)
 
-            values = picked(_part).unsqueeze(1)
+            values = picked(values_of).unsqueeze(1)
             whole = isinstance(parts[0], Tensor)
             tensors.append(values if whole else Quantized(values, picked(_scales)))
         return self.format.memory.put(Feature(0, tuple(tensors)))
@@ -217,11 +217,6 @@ def bytes_per_token(shape: TokenShape, cache_dtype: torch.dtype | None, channels
     width = (cache_dtype or shape.dtype).itemsize
     scale = 4 if width == 1 else 0
     return shape.batch * shape.heads * (channels * width + scale)
-
-
-def _part(kept: Kept) -> Tensor:
-    """The numbers of what is stored."""
-    return values_of(kept)
 
 
 def _scales(kept: Kept) -> Tensor:

@@ -74,7 +74,7 @@ class CausalWanPipeline(WanPipeline):  # type: ignore[misc]
         load_causal_weights(self.transformer, path)
 
     @torch.no_grad()
-    def __call__(  # type: ignore[override]
+    def __call__(
         self,
         prompt: str | list[str] | Mapping[int, str | list[str]],
         negative_prompt: str | list[str] | None = None,
@@ -214,7 +214,8 @@ class CausalWanPipeline(WanPipeline):  # type: ignore[misc]
             torch.tensor(values, device=latents.device).view(1, -1, 1, 1, 1)
             for values in (config.latents_mean, config.latents_std)
         )
-        return (latents * std + mean).to(self.vae.dtype)
+        whole: Tensor = (latents * std + mean).to(self.vae.dtype)
+        return whole
 
 
 def _texts_by_frame(prompt: Any, factor: int) -> dict[int, Any]:
