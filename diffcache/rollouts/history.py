@@ -28,7 +28,7 @@ class TokenShape:
     Attributes:
         batch, heads: B and H.
         channels, value_channels: D of keys and of values.
-        dtype: of both.
+        dtype, device: of both.
     """
 
     batch: int
@@ -36,11 +36,12 @@ class TokenShape:
     channels: int
     value_channels: int
     dtype: torch.dtype
+    device: torch.device
 
     @classmethod
     def of(cls, key: Tensor, value: Tensor) -> TokenShape:
         """That of [B, H, T, D]."""
-        return cls(key.shape[0], key.shape[1], key.shape[-1], value.shape[-1], key.dtype)
+        return cls(key.shape[0], key.shape[1], key.shape[-1], value.shape[-1], key.dtype, key.device)
 
 
 class Rows:

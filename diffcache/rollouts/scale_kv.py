@@ -70,8 +70,8 @@ class ScaleKV(RolloutPolicy):
             return None
         pooled = functional.max_pool1d(relevance.flatten(0, 1)[:, None], self.pool, 1, self.pool // 2)
         count = self.tokens(chunk.layer, chunk.layers, chunk.frame)
-        chosen = pooled[:, 0].unflatten(0, relevance.shape[:2]).topk(min(count, book.tokens), -1).indices
-        return chosen.sort(-1).values
+        chosen = pooled.view(relevance.shape).topk(min(count, book.tokens), -1).indices.sort(-1)
+        return chosen.values
 
     def observed(self, query: Tensor, chunk: Chunk) -> Tensor | None:
         """The middle token of each patch of a square map; all tokens of a map with fewer."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from time import process_time
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -76,8 +77,6 @@ class Clock:
 
     def listening(self) -> Any:
         """Inside, rollouts are listened to."""
-        from unittest.mock import patch
-
         write = Rollout.write
 
         def noted(video: Rollout, *args: Any, **kwargs: Any) -> Any:

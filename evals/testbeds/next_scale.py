@@ -151,7 +151,7 @@ class NextScale(nn.Module):
 
     def _grown(self, known: Tensor, signs: Tensor, k: int) -> Tensor:
         side = SIDES[k]
-        values = ((2 * signs - 1) * self.sizes[k]).mT.unflatten(-1, (side, side))
+        values = ((2 * signs - 1) * self.sizes[k]).mT.reshape(len(signs), CHANNELS, side, side)
         grown: Tensor = known + functional.interpolate(
             values, SIDES[-1:] * 2, mode="bilinear", align_corners=False
         )

@@ -56,7 +56,7 @@ def test_in_every_format_a_video_is_near_that_without_rounding(policy, options, 
 @pytest.mark.parametrize("dtype", [None, "bfloat16", "int8", "float8"])
 @pytest.mark.parametrize("memory", [None, HostMemory()], ids=["device", "host"])
 def test_tokens_are_dropped_without_rounding_the_others_again(dtype, memory):
-    shape = TokenShape(2, 3, 16, 16, torch.float32)
+    shape = TokenShape(2, 3, 16, 16, torch.float32, torch.device("cpu"))
     rows = Rows(format_of(dtype, memory), (16,))
     for length in (4, 6, 5):
         rows.write((torch.randn(2, 3, length, 16),))
@@ -127,16 +127,16 @@ class Held:
 @pytest.mark.parametrize("fails", [False, True])
 def test_nothing_is_left_however_it_ends(monkeypatch, fails):
     held, net = Held(monkeypatch), tiny_wan()
-    raised = None
+    raised = []
     try:
         with torch.no_grad(), rollout(net, "rolling", window=4) as video:
             rolled(net, video, chunks(6, 1), **condition())
             assert held.alive == 3 * 2 * 4
             if fails:
-                video(chunks(1, 1)[0], timestep=None, encoder_hidden_states=None)
-    except Exception as error:
-        raised = error
-    assert (raised is not None) == fails
+                video(chunks(1, 1)[0], **condition() | {"encoder_hidden_states": torch.zeros(2, 3, 5)})
+    except RuntimeError as error:
+        raised.append(error)  # which keeps its frames alive
+    assert len(raised) == fails
     assert held.alive == 0
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
     with pytest.raises(DiffcacheError, match="this rollout is over"):
@@ -225,6 +225,24 @@ def test_another_size_or_batch_needs_another_rollout():
         video.write(chunks(1, 1)[0], **condition())
         with pytest.raises(ConfigError, match="begin another rollout"):
             video(chunks(1, 1, batch=1)[0], **condition(1))
+
+
+def test_a_longer_chunk_instead_of_one_that_was_begun_keeps_to_the_window():
+    net, parts = tiny_wan(), chunks(12, 1)
+    with torch.no_grad(), rollout(net, "rolling", window=6) as video:
+        rolled(net, video, parts[:8], **condition())
+        video(parts[8], **condition())
+        longer = torch.cat(list(parts[8:11]), 2)
+        outputs = rolled(net, video, [longer], **condition())
+        assert video.layers[0].book.tokens == 6 * TOKENS
+    with torch.no_grad(), rollout(net, "rolling", window=6) as video:
+        rolled(net, video, parts[:8], **condition())
+        assert torch.equal(rolled(net, video, [longer], **condition())[0], outputs[0])
+
+
+def test_a_pipeline_is_no_denoiser():
+    with pytest.raises(TargetError, match="is no denoiser"), rollout(object()):
+        pass
 
 
 def test_fewer_bits_then_host_memory_where_there_is_no_room():
