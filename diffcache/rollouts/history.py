@@ -28,7 +28,7 @@ class TokenShape:
     Attributes:
         batch, heads: B and H.
         channels, value_channels: D of keys and of values.
-        dtype: of both.
+        dtype, device: of both.
     """
 
     batch: int
@@ -36,11 +36,12 @@ class TokenShape:
     channels: int
     value_channels: int
     dtype: torch.dtype
+    device: torch.device
 
     @classmethod
     def of(cls, key: Tensor, value: Tensor) -> TokenShape:
         """That of [B, H, T, D]."""
-        return cls(key.shape[0], key.shape[1], key.shape[-1], value.shape[-1], key.dtype)
+        return cls(key.shape[0], key.shape[1], key.shape[-1], value.shape[-1], key.dtype, key.device)
 
 
 class Rows:
@@ -140,7 +141,7 @@ class Rows:
         self, features: Sequence[Feature], lengths: Sequence[int], index: Tensor, shape: TokenShape
     ) -> Feature:
         """One block of some tokens of several, with the same rounding as before."""
-        device = _part(features[0].tensors[0]).device
+        device = values_of(features[0].tensors[0]).device
         heads = torch.arange(shape.heads)[:, None]
         samples = torch.arange(shape.batch)[:, None, None]
         chosen = index.expand(shape.batch, shape.heads, -1)
@@ -156,7 +157,7 @@ class Rows:
                 ]
                 return torch.cat(of_blocks, 1).flatten(0, 1).index_select(0, rows)
 
-            values = picked(_part).unsqueeze(1)
+            values = picked(values_of).unsqueeze(1)
             whole = isinstance(parts[0], Tensor)
             tensors.append(values if whole else Quantized(values, picked(_scales)))
         return self.format.memory.put(Feature(0, tuple(tensors)))
@@ -217,11 +218,6 @@ def bytes_per_token(shape: TokenShape, cache_dtype: torch.dtype | None, channels
     width = (cache_dtype or shape.dtype).itemsize
     scale = 4 if width == 1 else 0
     return shape.batch * shape.heads * (channels * width + scale)
-
-
-def _part(kept: Kept) -> Tensor:
-    """The numbers of what is stored."""
-    return values_of(kept)
 
 
 def _scales(kept: Kept) -> Tensor:

@@ -118,7 +118,13 @@ def _learned(denoiser: nn.Module, call: Call, latent: Tensor) -> Learned:
     once, twice = _Heard(denoiser), _Heard(denoiser)
     double = _longer(call, latent)
     once.listen(denoiser, call)
-    whole = twice.listen(denoiser, double)
+    try:
+        twice.listen(denoiser, double)
+    except (RuntimeError, ValueError, IndexError) as error:
+        first = str(error).partition("\n")[0][:90]
+        raise _refused(
+            denoiser, f"it cannot be called with twice the frames ({first})", "choose another denoiser"
+        ) from error
     sites, tokens = _sites(denoiser, once.calls, twice.calls)
     frames = latent.shape[2]
     if tokens % frames:
@@ -259,7 +265,9 @@ def _longer(call: Call, latent: Tensor) -> Call:
 
     def grown(leaf: Tensor) -> Tensor:
         if leaf is latent:
-            return torch.cat((leaf, leaf.flip(2, 3, 4)), 2)
+            return torch.cat(
+                (leaf, leaf.flip(2, 3, 4)), 2
+            )  # other content: else a past that is missing would not show
         return torch.cat((leaf, leaf), 1) if _is_time_per_token(call, leaf) else leaf
 
     return call.mapped(grown)

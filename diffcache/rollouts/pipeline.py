@@ -215,7 +215,8 @@ class CausalWanPipeline(WanPipeline):  # type: ignore[misc]
             torch.tensor(values, device=latents.device).view(1, -1, 1, 1, 1)
             for values in (config.latents_mean, config.latents_std)
         )
-        return (latents * std + mean).to(self.vae.dtype)
+        whole: Tensor = (latents * std + mean).to(self.vae.dtype)
+        return whole
 
 
 def _texts_by_frame(prompt: Any, factor: int) -> dict[int, Any]:

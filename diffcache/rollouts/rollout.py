@@ -21,7 +21,7 @@ from diffcache.rollouts.history import LayerHistory
 from diffcache.rollouts.learning import Learned, attended, computed_in_full, learn, placed
 from diffcache.rollouts.memory import RolloutMemory, RolloutPlan, Wanted
 from diffcache.rollouts.policies import Chunk, RolloutPolicy, policy_of
-from diffcache.schedulers.errors import ConfigError, DiffcacheError
+from diffcache.schedulers.errors import ConfigError, DiffcacheError, TargetError
 
 
 @contextmanager
@@ -62,6 +62,10 @@ def rollout(
 
     However the block is left, nothing stays in memory, and nothing on the denoiser.
     """
+    if not isinstance(denoiser, nn.Module):
+        raise TargetError(
+            f"a {type(denoiser).__name__} is no denoiser: give a pipeline's own, such as pipe.transformer."
+        )
     if memory is not None and max_cache_bytes is not None:
         raise ConfigError("memory= has a bound of its own: leave out max_cache_bytes=.")
     wanted = Wanted(cache_dtype, cache_device)
@@ -125,7 +129,7 @@ class Rollout:
         self.layers: list[LayerHistory] = []
         self._unjudged: set[int] = set()  # layers that have yet to choose by the chunk's own queries
         self._loaded: saved.Saved | None = None
-        self._begun = False  # the policy has chosen what stays for the chunk that is being made
+        self._begun: int | None = None  # the policy has chosen what stays, for a chunk of so many frames
         self._closed = False
 
     @property
@@ -190,7 +194,7 @@ class Rollout:
         self.layers, self._loaded = [], None
         self.learned = self.planned = None
         self.memory.free(self)
-        self.frames, self._begun = 0, False
+        self.frames, self._begun = 0, None
         self._unjudged.clear()
 
     def _check_open(self) -> None:
@@ -232,7 +236,7 @@ class Rollout:
                 f"{tuple(latent.shape)}: begin another rollout."
             )
         chunk = self._chunk(learned, latent.shape[2])
-        if not self._begun:
+        if self._begun != chunk.frames:
             self.policy.check(chunk)
             self._begin(learned, chunk)
         layer = min(self._unjudged, default=0)
@@ -242,6 +246,7 @@ class Rollout:
 
     def _begin(self, learned: Learned, chunk: Chunk) -> None:
         """The policy chooses what stays; where it asks the chunk's own queries, at each attention of the chunk's first call."""
+        self._unjudged.clear()
         for i, layer in enumerate(self.layers):
             of_layer = replace(chunk, layer=i)
             if not self.policy.is_judging(layer.book, of_layer):
@@ -252,7 +257,7 @@ class Rollout:
                 self._unjudged.add(i)
             else:
                 self._judge(i, Prepared(learned, chunk, 0), None)
-        self._begun = True
+        self._begun = chunk.frames
 
     def _seen(self, i: int, call: AttentionCall, prepared: Prepared) -> Seen | None:
         """The past of an attention, turned to where it stands now."""
@@ -312,7 +317,7 @@ class Rollout:
             self.close()  # some layers have the chunk and others do not
             raise
         self.frames += chunk.frames
-        self._begun = False
+        self._begun = None
 
     @contextmanager
     def _reading(self) -> Iterator[None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -122,8 +121,8 @@ def _layer(saved: Saved, i: int, format: Format, shape: TokenShape) -> LayerHist
             Book(*(saved.tensors[f"{i}.{name}.{part}"] for part in ("frame", "place", "mass")))
             for name in ("book", "query_book")
         )
-        _fill(layer.rows, saved.tensors, f"{i}.rows", lengths["rows"])
-        _fill(layer.queries, saved.tensors, f"{i}.queries", lengths["queries"])
+        _fill(layer.rows, _of(saved, f"{i}.rows", shape.device), lengths["rows"])
+        _fill(layer.queries, _of(saved, f"{i}.queries", shape.device), lengths["queries"])
     except KeyError as error:
         raise ScheduleError(f"the saved rollout has no tensor {error}: save it again.") from error
     if layer.book.tokens != layer.rows.tokens or layer.query_book.tokens != layer.queries.tokens:
@@ -143,18 +142,27 @@ def _stored(rows: Rows) -> list[tuple[str, Tensor]]:
     return found
 
 
-def _fill(rows: Rows, tensors: Mapping[str, Tensor], name: str, lengths: Sequence[int]) -> None:
-    device = torch.device("cpu")
-    rows.blocks = deque()
-    for block, _ in enumerate(lengths):
+def _of(saved: Saved, name: str, device: torch.device) -> dict[str, Tensor]:
+    """The tensors of some rows, on the device that computes."""
+    start = f"{name}."
+    return {
+        key.removeprefix(start): value.to(device)
+        for key, value in saved.tensors.items()
+        if key.startswith(start)
+    }
+
+
+def _fill(rows: Rows, tensors: Mapping[str, Tensor], lengths: Sequence[int]) -> None:
+    """Puts the stored blocks back.
+
+    Raises:
+        KeyError: one is missing.
+    """
+    for block in range(len(lengths)):
         kept: list[Kept] = []
         for i in range(len(rows.channels)):
-            values, scales = (tensors.get(f"{name}.{block}.{i}.{part}") for part in ("values", "scales"))
-            if values is None:
-                raise KeyError(f"{name}.{block}.{i}.values")
-            kept.append(
-                values.to(device) if scales is None else Quantized(values.to(device), scales.to(device))
-            )
+            values, scales = tensors[f"{block}.{i}.values"], tensors.get(f"{block}.{i}.scales")
+            kept.append(values if scales is None else Quantized(values, scales))
         rows.blocks.append(rows.format.memory.put(Feature(0, tuple(kept))))
     rows.lengths = list(lengths)
 
@@ -164,4 +172,10 @@ def _described(policy: RolloutPolicy) -> dict[str, Any]:
 
 
 def _shape_facts(shape: TokenShape) -> dict[str, Any]:
-    return {**asdict(shape), "dtype": str(shape.dtype)}
+    """All but the device, which may be another one when it goes on."""
+    return {
+        "batch": shape.batch,
+        "heads": shape.heads,
+        "channels": [shape.channels, shape.value_channels],
+        "dtype": str(shape.dtype),
+    }

@@ -17,11 +17,13 @@ from diffcache.evals.tables.rows import rows_table
 from diffcache.evals.tables.searched import searched_page
 from diffcache.evals.tables.serving import serving_table
 from diffcache.evals.tables.trajectory import threshold_table, trajectory_table
+from diffcache.evals.tables.video import long_video_table, next_scale_table
 from diffcache.evals.testbeds import splits
 
 PAGES_WITH_TABLES = (
     "README.md", "docs/calibration.md", "docs/hindsight.md", "docs/memory.md", "docs/quantization.md",
     "docs/race.md", "docs/regimes.md", "docs/rows.md", "docs/serving.md", "docs/trajectory.md",
+    "docs/video.md",
 )  # fmt: skip
 """Written by hand, with places for tables."""
 
@@ -48,6 +50,8 @@ def pages(root: Path) -> dict[str, str]:
         "trajectory": trajectory_table(),
         "rows": rows_table(),
         "threshold": threshold_table(),
+        "long_video": long_video_table(),
+        "next_scale": next_scale_table(),
         **calibration_tables(),
         **regimes_tables(),
     }

@@ -70,7 +70,7 @@ def train(training: Training) -> Progress:
     torch.manual_seed(training.seed)
     device = training.device
     vae = AutoencoderKLWan.from_pretrained(zoo.FOLDER / "wan" / "vae").to(device)
-    latents, captions = _latents(vae, training.folder, device)
+    latents, captions = clip_latents(vae, training.folder, device)
     states = _states([*captions, ""]).to(device)
     transformer: Any = WanTransformer3DModel.from_pretrained(zoo.FOLDER / "wan" / "transformer").to(device)
     causal = BlockCausalMask(latents.shape[2], TOKENS)
@@ -96,7 +96,7 @@ def train(training: Training) -> Progress:
 
 
 @torch.no_grad()
-def _latents(vae: AutoencoderKLWan, folder: Path, device: torch.device) -> tuple[Tensor, Sequence[str]]:
+def clip_latents(vae: AutoencoderKLWan, folder: Path, device: torch.device) -> tuple[Tensor, Sequence[str]]:
     """Encoded training clips [n, 16, 9, 8, 8] in float16, normalised per channel, and their captions."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "clips.pt"

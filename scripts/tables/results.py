@@ -1,7 +1,8 @@
 """Writes every page and table of the documentation that is made of evals/results, and the plots of the race.
 
 `python scripts/tables/results.py` writes docs/race.md, docs/results.md and docs/searched.md, and the tables in README.md,
-docs/calibration.md, docs/hindsight.md, docs/memory.md, docs/quantization.md, docs/regimes.md and docs/trajectory.md.
+docs/calibration.md, docs/hindsight.md, docs/memory.md, docs/quantization.md, docs/regimes.md,
+docs/trajectory.md and docs/video.md, with its plot.
 """
 
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from diffcache.evals.harness.command_line import parser
 from diffcache.evals.race.plot import draw_race
 from diffcache.evals.tables.pages import pages, race_results
+from diffcache.evals.tables.video import draw_long_video
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,6 +21,7 @@ def main() -> None:
         (ROOT / path).write_text(text)
     for result in race_results():
         draw_race(result, ROOT / "docs" / "race" / f"{result.testbed}.png")
+    draw_long_video(ROOT / "docs" / "video" / "long.png")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,187 @@
+"""Next-scale models whose attentions keep keys and values themselves, in the form that VAR and Infinity published.
+
+Such a module has `caching`, `cached_k` and `cached_v`, and adds each scale to them. Inside `scales`, what they keep is cut down to a
+policy's budgets after each scale.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from diffcache.hooks.attention_calls import AttentionCall
+from diffcache.hooks.module_calls import ModuleCalls, replaced
+from diffcache.rollouts.attending import Site
+from diffcache.rollouts.book import Book, joined
+from diffcache.rollouts.learning import attended
+from diffcache.rollouts.policies import Chunk, RolloutPolicy
+from diffcache.rollouts.scale_kv import drafters_of, mean_by_scale, selectivity
+from diffcache.schedulers.errors import TargetError
+
+
+class ScaleCaches:
+    """The caches of a model's attentions under a policy; see `scales`.
+
+    Args:
+        model: has such modules.
+        policy: what they keep.
+
+    Attributes:
+        kept_bytes: of all caches after each scale of the newest sample.
+        most_bytes: the most bytes of all caches at any time of it, before they were cut down.
+    """
+
+    def __init__(self, model: nn.Module, policy: RolloutPolicy) -> None:
+        self.modules = caching_modules(model)
+        self.policy = policy
+        self.kept_bytes: list[int] = []
+        self.most_bytes = 0
+        self._books: dict[str, Book] = {}
+        self._scales: dict[str, int] = {}
+        self._attention: dict[str, AttentionCall] = {}
+
+    def note(self, site: Site, call: AttentionCall) -> Tensor:
+        """Computes an attention, and remembers what it was."""
+        self._attention[site.module] = call
+        return call.compute()
+
+    @torch.no_grad()
+    def cut(self, name: str, module: Any) -> None:
+        """A module has added a scale: its cache is cut down to the policy's budget."""
+        call = self._attention.pop(name, None)
+        if not module.caching or module.cached_k is None or call is None:
+            return
+        key, value, transposed = _heads_first(module, call)
+        new = call.query.shape[2]
+        first = key.shape[2] == new
+        scale = 0 if first else self._scales[name] + 1
+        self._scales[name] = scale
+        batch = key.shape[0]
+        marks = torch.full((new,), scale)
+        before = Book.empty() if first else self._books[name]
+        book = joined((before, Book.of_chunk(marks, marks, batch)))
+        names = list(self.modules)
+        chunk = Chunk(scale, 1, new, names.index(name), len(names))
+        self._weigh(first and chunk.layer == 0, chunk.layer)
+        if self.policy.is_judging(book, chunk):
+            queries = self.policy.observed(call.query, chunk)
+            size = call.options.get("scale") or call.query.shape[-1] ** -0.5
+            relevance = self.policy.relevance(call.query if queries is None else queries, key, size).cpu()
+            index = self.policy.kept(book, chunk, relevance)
+            if index is not None:
+                book = book.weighed(relevance).chosen(index)
+                at = index.expand(batch, key.shape[1], -1)[..., None].to(key.device)
+                key = key.gather(2, at.expand(-1, -1, -1, key.shape[-1]))
+                value = value.gather(2, at.expand(-1, -1, -1, value.shape[-1]))
+                module.cached_k, module.cached_v = (
+                    part.transpose(1, 2).contiguous() if transposed else part for part in (key, value)
+                )
+        self._books[name] = book
+        if chunk.layer == len(names) - 1:
+            self.kept_bytes.append(self._bytes())
+
+    def _weigh(self, begins: bool, layer: int) -> None:
+        if begins:
+            self.kept_bytes, self.most_bytes = [], 0
+        self.most_bytes = max(self.most_bytes, self._bytes())
+
+    def _bytes(self) -> int:
+        caches = [part for module in self.modules.values() for part in (module.cached_k, module.cached_v)]
+        return sum(part.nbytes for part in caches if part is not None)
+
+
+@contextmanager
+def scales(model: nn.Module, policy: RolloutPolicy) -> Iterator[ScaleCaches]:
+    """Inside, the model's caches are cut down to a policy's budgets after each scale.
+
+    Args:
+        model: its attentions have `caching`, `cached_k` and `cached_v`, and end in `scaled_dot_product_attention`.
+        policy: `ScaleKV`, or another whose `kept` goes by relevance.
+
+    Raises:
+        TargetError: it has no such modules.
+    """
+    caches = ScaleCaches(model, policy)
+    with ExitStack() as stack:
+        for name, module in caches.modules.items():
+            stack.enter_context(replaced(module, _after(caches, name)))
+        stack.enter_context(attended(ModuleCalls(caches.modules), caches.note))
+        yield caches
+
+
+def choose_drafters(
+    model: nn.Module, sample: Callable[[], Any], count: int, top: int = 16
+) -> tuple[int, ...]:
+    """Which layers are drafters, by their selectivity in a few samples.
+
+    Args:
+        model: as for `scales`.
+        sample: draws one or more samples, with caching.
+        count: how many drafters there are to be.
+        top: so many past tokens count in the index.
+
+    Raises:
+        TargetError: the model has no modules with caches, or fewer than `count`.
+    """
+    modules = caching_modules(model)
+    if not 0 < count < len(modules):
+        raise TargetError(f"{count} drafters of {len(modules)} attentions: choose fewer, and at least one.")
+    names = list(modules)
+    found: dict[tuple[int, int], list[float]] = defaultdict(list)
+    reached: dict[str, int] = {}
+
+    def note(site: Site, call: AttentionCall) -> Tensor:
+        if site.module in modules:
+            begins = call.key.shape[2] == call.query.shape[2]
+            reached[site.module] = 0 if begins else reached[site.module] + 1
+            size = call.options.get("scale") or call.query.shape[-1] ** -0.5
+            index = selectivity(call.query, call.key, size, top)
+            found[reached[site.module], names.index(site.module)].append(index)
+        return call.compute()
+
+    with torch.no_grad(), attended(ModuleCalls(modules), note):
+        sample()
+    return drafters_of(mean_by_scale(found), count)
+
+
+def caching_modules(model: nn.Module) -> dict[str, Any]:
+    """The modules that keep keys and values themselves, by name.
+
+    Raises:
+        TargetError: there are none.
+    """
+    found = {
+        name: module
+        for name, module in model.named_modules()
+        if all(hasattr(module, attribute) for attribute in ("caching", "cached_k", "cached_v"))
+    }
+    if not found:
+        raise TargetError(
+            f"{type(model).__name__} has no attention with caching, cached_k and cached_v: give a next-scale model of VAR's form."
+        )
+    return found
+
+
+def _after(caches: ScaleCaches, name: str) -> Callable[..., Any]:
+    def cut(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        caches.cut(name, module)
+        return output
+
+    return cut
+
+
+def _heads_first(module: Any, call: AttentionCall) -> tuple[Tensor, Tensor, bool]:
+    """A cache as [B, H, T, D], and whether it lies as [B, T, H, D]."""
+    key, value = module.cached_k, module.cached_v
+    if key.shape[:3] == call.key.shape[:3]:
+        return key, value, False
+    if key.transpose(1, 2).shape[:3] == call.key.shape[:3]:
+        return key.transpose(1, 2), value.transpose(1, 2), True
+    raise TargetError(
+        f"a cache of shape {tuple(key.shape)} does not fit an attention on keys {tuple(call.key.shape)}: it is of another form."
+    )

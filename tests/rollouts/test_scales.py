@@ -1,0 +1,125 @@
+"""Next-scale models: budgets, choices and bytes."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from diffcache import ConfigError, TargetError
+from diffcache.evals.testbeds.next_scale import NextScale, SelfAttention
+from diffcache.rollouts.book import Book
+from diffcache.rollouts.policies import Chunk
+from diffcache.rollouts.scale_kv import ScaleKV, drafters_of, selectivity
+from diffcache.rollouts.scales import choose_drafters, scales
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    return NextScale(width=24, heads=3, layers=4).eval().requires_grad_(False)
+
+
+def drawn(model):
+    return model.sample(torch.arange(3), torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("scale", range(7))
+@pytest.mark.parametrize("drafters", [(), (0,), (1, 3)])
+def test_budgets_of_all_layers_add_up_at_every_scale(scale, drafters):
+    policy = ScaleKV(budget=40, drafters=drafters, refiner_share=0.5, decay=0.05)
+    budgets = [policy.tokens(layer, 4, scale) for layer in range(4)]
+    assert 4 * 40 - 4 < sum(budgets) <= 4 * 40
+    refiners = [budgets[layer] for layer in range(4) if layer not in drafters]
+    assert set(refiners) == {40 if not drafters else round(40 * (0.5 - 0.05 * scale))}
+
+
+def test_an_endless_budget_changes_nothing_and_a_small_one_holds(model):
+    full = drawn(model)
+    with scales(model, ScaleKV(budget=10_000)) as caches:
+        assert torch.equal(drawn(model), full)
+    whole = caches.kept_bytes[-1]
+    policy = ScaleKV(budget=20, drafters=(1,))
+    with scales(model, policy) as caches:
+        assert not torch.equal(drawn(model), full)
+    tokens = sum(policy.tokens(layer, 4, 6) for layer in range(4))
+    assert caches.kept_bytes[-1] == tokens * 3 * 2 * 24 * 4  # samples, key and value, width, fp32
+    assert caches.most_bytes < whole
+    assert torch.equal(drawn(model), full)
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_each_head_keeps_what_it_attends_to():
+    policy = ScaleKV(budget=3, pool=1)
+    relevance = torch.tensor([[[0.0, 3, 1, 2, 0, 0], [5.0, 0, 0, 0, 4, 3]]])
+    marks = torch.zeros(6, dtype=torch.int64)
+    index = policy.kept(Book.of_chunk(marks, marks, 1), Chunk(1, 1, 6), relevance)
+    assert index.tolist() == [[[1, 2, 3], [0, 4, 5]]]
+
+
+def test_neighbours_of_a_relevant_token_count_too():
+    relevance = torch.zeros(1, 1, 9)
+    relevance[0, 0, 4] = 1.0
+    marks = torch.zeros(9, dtype=torch.int64)
+    index = ScaleKV(budget=5).kept(Book.of_chunk(marks, marks, 1), Chunk(1, 1, 9), relevance)
+    assert index.tolist() == [[[2, 3, 4, 5, 6]]]
+
+
+def test_a_query_for_each_patch():
+    policy, query = ScaleKV(), torch.arange(64.0).view(1, 1, 64, 1)
+    assert policy.observed(query, Chunk(5, 1, 64)).flatten()[:5].tolist() == [9, 11, 13, 15, 25]
+    assert policy.observed(query[:, :, :9], Chunk(2, 1, 9)).shape[2] == 9
+
+
+def test_layers_that_look_at_the_past_are_drafters():
+    key = torch.eye(4)[None, None]
+    own, past = key[:, :, 3:] * 9, key[:, :, :1] * 9
+    assert selectivity(own, key, 1.0, 2) != selectivity(past, key, 1.0, 2)
+    assert drafters_of([[0.5, 0.1, 0.4], [5.0, 0.2, 0.3]], 1) == (1,)
+
+
+def test_drafters_are_chosen_from_samples(model):
+    chosen = choose_drafters(model, lambda: drawn(model), 2)
+    assert len(chosen) == 2
+    assert chosen == choose_drafters(model, lambda: drawn(model), 2)
+    with pytest.raises(TargetError, match="choose fewer"):
+        choose_drafters(model, lambda: drawn(model), 4)
+
+
+class TokensFirst(SelfAttention):
+    """The published module's other layout: caches [B, tokens, heads, channels]."""
+
+    def forward(self, x, mask):
+        q, k, v = self.mat_qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(2)
+        if self.caching:
+            if self.cached_k is not None:
+                k, v = torch.cat((self.cached_k, k), 1), torch.cat((self.cached_v, v), 1)
+            self.cached_k, self.cached_v = k, v
+        q, k, v = (part.transpose(1, 2) for part in (q, k, v))
+        attended = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return self.proj(attended.transpose(1, 2).flatten(2))
+
+
+def test_both_layouts_of_the_published_attention_give_the_same(model):
+    policy = ScaleKV(budget=20, drafters=(1,))
+    with scales(model, policy):
+        wanted = drawn(model)
+    for block in model.blocks:
+        block.attn.__class__ = TokensFirst
+    try:
+        with scales(model, policy) as caches:
+            assert torch.equal(drawn(model), wanted)
+        assert caches.kept_bytes[-1] > 0
+    finally:
+        for block in model.blocks:
+            block.attn.__class__ = SelfAttention
+
+
+def test_other_modules_and_options_are_refused():
+    with (
+        pytest.raises(TargetError, match="has no attention with caching"),
+        scales(nn.Linear(2, 2), ScaleKV()),
+    ):
+        pass
+    for options in ({"budget": 0}, {"pool": 4}, {"observations": 15}, {"refiner_share": 0.0}):
+        with pytest.raises(ConfigError):
+            ScaleKV(**options)
