@@ -7,7 +7,7 @@ the others, and must return the same. At last all blocks together are called so.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -44,6 +44,7 @@ class TokenPlan:
         share: of all blocks that the latents reach.
         error: largest error of the identity, a fraction of the largest entry; 0.0 to the bit.
         reasons: why other blocks compute all tokens, by name.
+        apart: samples of a batch can be computed apart.
     """
 
     entry: Entry
@@ -53,6 +54,7 @@ class TokenPlan:
     share: float
     error: float
     reasons: Mapping[str, str]
+    apart: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def learn(denoiser: nn.Module, forward: Callable[..., Any], call: Call) -> Learn
         return Learned(forward(*call.args, **call.kwargs), None, entry)
     rows = probe_rows(entry.layout.count, call.latents[0].device)
     trace = Trace(call.latents)
-    probing = _Probing(block_paths(denoiser), entry, rows, trace)
+    probing = _Probing(block_paths(denoiser), entry, rows, trace, call.batch)
     with trace, watched(probing):
         output = forward(*call.args, **call.kwargs)
     segment = probing.longest()
@@ -104,18 +106,13 @@ def learn(denoiser: nn.Module, forward: Callable[..., Any], call: Call) -> Learn
         len(segment) / len(probing.order),
         max(found.error for found in units.values()),
         probing.reasons,
+        apart=probing.apart and call.batch > 1,
     )
     error = _together(denoiser, probing, plan, call, Computation(forward, rows, output))
     if error is None or error > tolerance(torch.float32 if not probing.dtype else probing.dtype):
         reason = NOT_TOGETHER.format(error=float("inf") if error is None else error)
         return Learned(output, None, reason)
-    return Learned(output, _with_error(plan, error))
-
-
-def _with_error(plan: TokenPlan, error: float) -> TokenPlan:
-    return TokenPlan(
-        plan.entry, plan.units, plan.first, plan.last, plan.share, max(plan.error, error), plan.reasons
-    )
+    return Learned(output, replace(plan, error=max(plan.error, error)))
 
 
 class _Probing:
@@ -127,9 +124,10 @@ class _Probing:
         reasons: why some of them have no rule.
         attentions: of the blocks that have one.
         outputs: of those that may end the range.
+        apart: arguments, keys and outputs of every block have one row for each sample.
     """
 
-    def __init__(self, paths: dict[int, str], entry: Entry, rows: Rows, trace: Trace) -> None:
+    def __init__(self, paths: dict[int, str], entry: Entry, rows: Rows, trace: Trace, batch: int) -> None:
         self.watches = paths
         self.rows = rows
         self.order: list[str] = []
@@ -138,6 +136,8 @@ class _Probing:
         self.attentions: dict[str, list[AttentionCall]] = {}
         self.outputs: dict[str, list[Any]] = {}
         self.dtype: torch.dtype | None = None
+        self.apart = True
+        self._batch = batch
         self._entry = entry
         self._trace = trace
         self._layout: TokenLayout = entry.layout
@@ -166,6 +166,7 @@ class _Probing:
             self.reasons[name] = found.reason or ""
             return
         self._layout = found.layout
+        self.apart = self.apart and _is_apart(computed, self._batch)
         returned = zip(pytree.tree_leaves(computed.output), found.rule.outputs, strict=True)
         self._before = [(leaf, cut) for leaf, cut in returned if cut is not None]
         self.attentions[name] = [*computed.attentions]
@@ -181,6 +182,13 @@ class _Probing:
             here = [*here, name] if self.found[name].rule is not None else []
             best = here if len(here) > len(best) else best
         return best
+
+
+def _is_apart(computed: Computed, batch: int) -> bool:
+    """Whether arguments, keys and outputs of a block have one row for each sample of the batch."""
+    outputs = [leaf for leaf in pytree.tree_leaves(computed.output) if isinstance(leaf, Tensor)]
+    rows = {len(tensor) for tensor in outputs} | {len(each.key) for each in computed.attentions}
+    return rows == {batch} and computed.call.batch == batch and computed.call.divisible()
 
 
 @dataclass(frozen=True, slots=True)
