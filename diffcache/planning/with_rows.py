@@ -21,6 +21,8 @@ or one tick."""
 
 NO_MASK = 'rows="mask" takes the mask_image of an inpainting pipeline, and this call has none: pass rows=mask itself.'
 
+CROPPED = 'rows="mask" does not follow padding_mask_crop, which paints a part of the picture: leave one of them out.'
+
 
 @dataclass(frozen=True, kw_only=True)
 class WithRows(DerivedConfig):
@@ -48,6 +50,8 @@ class WithRows(DerivedConfig):
         if source is None:
             if call.get("mask_image") is None:
                 raise ConfigError(NO_MASK)
+            if call.get("padding_mask_crop") is not None:
+                raise ConfigError(CROPPED)
             source = Masked(mask_of(call["mask_image"]))
         if isinstance(source, Region) and call.get("height") and call.get("width"):
             source = replace(source, aspect=(int(call["height"]), int(call["width"])))
@@ -81,7 +85,7 @@ def mask_of(image: Any) -> Tensor:
         return torch.cat([mask_of(one) for one in image])
     values = torch.as_tensor(np.array(image) if not isinstance(image, Tensor) else image).float()
     values = values / (255 if float(values.max()) > 1 else 1)
-    if values.ndim == 3 and values.shape[-1] in (3, 4):  # a picture with channels last
+    if values.ndim == 3 and values.shape[-1] in (1, 3, 4):  # a picture with channels last
         values = values[..., :3].mean(-1)
     values = values.mean(1) if values.ndim == 4 else values
     return (values if values.ndim == 3 else values[None]) >= 0.5
