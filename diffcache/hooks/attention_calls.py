@@ -72,11 +72,11 @@ class AttentionCalls(TorchFunctionMode):
 
     def __enter__(self) -> Any:
         self._routed.enter_context(backends_handed_to(self._backend))
-        return super().__enter__()
+        return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *error: object) -> None:
         try:
-            super().__exit__(*error)
+            super().__exit__(*error)  # type: ignore[no-untyped-call]
         finally:
             self._routed.close()
 

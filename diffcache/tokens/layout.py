@@ -80,6 +80,13 @@ class SampleRows:
             return tensor
         return tensor.index_select(0, torch.tensor(self.samples, device=tensor.device))
 
+    def of_kept(
+        self, kept: tuple[Tensor, Tensor, Tensor | None], batch: int
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """These samples' keys, values and mask."""
+        key, value, mask = kept
+        return self.of(key, batch), self.of(value, batch), None if mask is None else self.of(mask, batch)
+
     def of_call(self, call: Call) -> Call:
         """A call of these samples."""
         return call if self.samples is None else Call(call.signature, *call.rows([*self.samples]))
@@ -114,15 +121,15 @@ def rows_of_samples(chosen: Tensor, *, apart: bool) -> list[SampleRows]:
         apart: the samples can be computed apart.
     """
     together = [SampleRows(_numbered(chosen.any(0)))]
-    different, which = chosen.unique(dim=0, return_inverse=True) if apart else (chosen[:1], None)
-    if which is None or len(different) == 1:
+    if not apart:
         return together
+    different, which = torch.unique(chosen, dim=0, return_inverse=True)
     each = [
         SampleRows(_numbered(own), tuple((which == i).nonzero().flatten().tolist()))
         for i, own in enumerate(different)
     ]
     own = sum(len(one.rows) * len(one.samples) for one in each if one.samples is not None)
-    return each if own < WORTH_SPLITTING * len(together[0].rows) * len(chosen) else together
+    return each if len(each) > 1 and own < WORTH_SPLITTING * len(together[0].rows) * len(chosen) else together
 
 
 def _numbered(chosen: Tensor) -> Rows:

@@ -22,7 +22,7 @@ from diffcache.host.call import Call
 from diffcache.tokens.attention import Completing, Listening, Strayed, error_of
 from diffcache.tokens.layout import Rows, TokenLayout
 from diffcache.tokens.positions import Entry, block_paths, entry_of
-from diffcache.tokens.probe import Computed, Probed, largest_error, probed, tolerance
+from diffcache.tokens.probe import Computed, Probed, is_apart, largest_error, probed, tolerance
 from diffcache.tokens.rules import Gathered, Stream, UnitRule, put_back
 
 PROBED = 8
@@ -91,7 +91,8 @@ def learn(denoiser: nn.Module, forward: Callable[..., Any], call: Call) -> Learn
         return Learned(forward(*call.args, **call.kwargs), None, entry)
     rows = probe_rows(entry.layout.count, call.latents[0].device)
     trace = Trace(call.latents)
-    probing = _Probing(block_paths(denoiser), entry, rows, trace, call.batch)
+    probing = _Probing(block_paths(denoiser), entry, rows, trace)
+    probing.apart = call.batch > 1
     with trace, watched(probing):
         output = forward(*call.args, **call.kwargs)
     segment = probing.longest()
@@ -106,7 +107,7 @@ def learn(denoiser: nn.Module, forward: Callable[..., Any], call: Call) -> Learn
         len(segment) / len(probing.order),
         max(found.error for found in units.values()),
         probing.reasons,
-        apart=probing.apart and call.batch > 1,
+        apart=probing.apart,
     )
     error = _together(denoiser, probing, plan, call, Computation(forward, rows, output))
     if error is None or error > tolerance(torch.float32 if not probing.dtype else probing.dtype):
@@ -124,10 +125,10 @@ class _Probing:
         reasons: why some of them have no rule.
         attentions: of the blocks that have one.
         outputs: of those that may end the range.
-        apart: arguments, keys and outputs of every block have one row for each sample.
+        apart: samples can be computed apart, as far as is known.
     """
 
-    def __init__(self, paths: dict[int, str], entry: Entry, rows: Rows, trace: Trace, batch: int) -> None:
+    def __init__(self, paths: dict[int, str], entry: Entry, rows: Rows, trace: Trace) -> None:
         self.watches = paths
         self.rows = rows
         self.order: list[str] = []
@@ -137,7 +138,6 @@ class _Probing:
         self.outputs: dict[str, list[Any]] = {}
         self.dtype: torch.dtype | None = None
         self.apart = True
-        self._batch = batch
         self._entry = entry
         self._trace = trace
         self._layout: TokenLayout = entry.layout
@@ -166,7 +166,7 @@ class _Probing:
             self.reasons[name] = found.reason or ""
             return
         self._layout = found.layout
-        self.apart = self.apart and _is_apart(computed, self._batch)
+        self.apart = self.apart and is_apart(forward, computed, found.rule, self.rows)
         returned = zip(pytree.tree_leaves(computed.output), found.rule.outputs, strict=True)
         self._before = [(leaf, cut) for leaf, cut in returned if cut is not None]
         self.attentions[name] = [*computed.attentions]
@@ -182,13 +182,6 @@ class _Probing:
             here = [*here, name] if self.found[name].rule is not None else []
             best = here if len(here) > len(best) else best
         return best
-
-
-def _is_apart(computed: Computed, batch: int) -> bool:
-    """Whether arguments, keys and outputs of a block have one row for each sample of the batch."""
-    outputs = [leaf for leaf in pytree.tree_leaves(computed.output) if isinstance(leaf, Tensor)]
-    rows = {len(tensor) for tensor in outputs} | {len(each.key) for each in computed.attentions}
-    return rows == {batch} and computed.call.batch == batch and computed.call.divisible()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import torch
@@ -180,7 +180,7 @@ class RowPass(_Blocks):
         parts = []
         for one, gathered in zip(self.rows, self._gathered, strict=True):
             args, kwargs = gathered.arguments(rule.arguments, one.of_call(call))
-            own = partial(_of_samples, one, call.batch, kept)
+            own = lambda i, one=one: one.of_kept(kept(i), call.batch)
             with AttentionCalls(Completing(one.rows, rule.attentions, own)):
                 output = forward(*args, **kwargs)
             onto = {i: one.of(leaf, call.batch) for i, leaf in others.items()}
@@ -195,11 +195,3 @@ class RowPass(_Blocks):
         value = store.value(self.decision, self.step, 0, given)
         leaves = pytree.tree_leaves(store.learned.join(value, given))
         return {i: leaf for i, leaf in enumerate(leaves) if rule.outputs[i] is not None}
-
-
-def _of_samples(
-    one: SampleRows, batch: int, kept: Callable[[int], tuple[Tensor, Tensor, Tensor | None]], i: int
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Keys, values and mask of some samples."""
-    key, value, mask = kept(i)
-    return one.of(key, batch), one.of(value, batch), None if mask is None else one.of(mask, batch)
