@@ -15,9 +15,9 @@ from diffcache.planning.derived_config import DerivedConfig
 from diffcache.schedulers.errors import ConfigError
 from diffcache.tokens.row_rule import FullCalls, Masked, Moving, Region, RowRule, Source
 
-FEW = 8
-"""Runs of so many ticks and fewer compute every second tick in full; longer ones every third. Keys and values serve for an eighth of a run,
-or one tick."""
+FEWEST, FEW = 4, 8
+"""Runs of more ticks than the first and no more than the second compute every second tick in full, others every third. The last tick is
+always computed in full: chosen on the testbed flux, where `#%%#` is 3 dB nearer than `#%#%` for the same work."""
 
 NO_MASK = 'rows="mask" takes the mask_image of an inpainting pipeline, and this call has none: pass rows=mask itself.'
 
@@ -42,8 +42,8 @@ class WithRows(DerivedConfig):
         if self.source is None:
             return RowRule(Moving(), FullCalls())
         ticks = FEW if run.num_ticks is None else run.num_ticks
-        full = FullCalls(every=2 if ticks <= FEW else 3, reach=max(ticks // FEW, 1))
-        return RowRule(self.source, full)
+        every = 2 if FEWEST < ticks <= FEW else 3
+        return RowRule(self.source, FullCalls(every=every, last=1, reach=max(ticks // FEW, every - 1)))
 
     def for_call(self, call: Mapping[str, Any]) -> CacheConfig:
         source = self.source

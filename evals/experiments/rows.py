@@ -43,6 +43,13 @@ class Way:
     control: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
+EVENLY = (
+    Way("even, speedup=2", {"config": "even", "speedup": 2.0}),
+    Way("uniform, every 2nd, the last", {"config": "uniform", "interval": 2, "order": 1}),
+)
+"""Tick caching that is spread evenly; the latter computes the last tick too."""
+
+
 def quarter(right: bool = True) -> Tensor:
     """A mask of the lower right quarter of a picture of 64 pixels, or of the upper left one."""
     mask = torch.zeros(64, 64, dtype=torch.bool)
@@ -56,6 +63,7 @@ def ways_to_edit() -> list[Way]:
     return [
         Way("default", {}),
         Way("speedup=2", {"speedup": 2.0}),
+        *EVENLY,
         Way("rows=context", {**EVERYTHING, "rows": "context"}),
         Way("rows=region", {**EVERYTHING, "rows": "region"}),
         Way("rows=mask of the edit", {**EVERYTHING, "rows": quarter()}),
@@ -75,6 +83,7 @@ def ways_to_inpaint() -> list[Way]:
     return [
         Way("default", {}),
         Way("speedup=2", {"speedup": 2.0}),
+        *EVENLY,
         Way("rows=mask", {**EVERYTHING, "rows": "mask"}),
         Way("default, rows=mask", {"rows": "mask"}),
         Way("speedup=2, rows=mask", {"speedup": 2.0, "rows": "mask"}),
