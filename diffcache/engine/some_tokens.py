@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from diffcache.prediction.predictors import Polynomial
 from diffcache.schedulers.steps import Decision, Step, Verdict
 from diffcache.store.rings import Setup
 from diffcache.tokens.attention import Strayed
-from diffcache.tokens.layout import Rows
+from diffcache.tokens.layout import SampleRows, rows_of_samples
 from diffcache.tokens.learning import TokenPlan, learn
 from diffcache.tokens.passes import FullPass, RowPass, TokenState
 from diffcache.tokens.positions import Entry, block_paths, rows_of_latents
@@ -47,7 +47,7 @@ class SomeTokens(WholeModel):
         assert parts.choices.rows is not None
         self.rule: RowRule = parts.choices.rows
         self.choices = parts.choices
-        self._rows: Rows | None = None
+        self._rows: list[SampleRows] | None = None
         self._entry: Entry | None = None
         self._places: list[Tensor] = []
         self._before: dict[str, tuple[int, Tensor, float | None]] = {}
@@ -84,7 +84,7 @@ class SomeTokens(WholeModel):
             return (yield from super().forwarded(asked, here))
         state.since += 1
         here.verdict = Verdict(Decision.ROWS)
-        here.work = self._work(plan, rows)
+        here.work = self._work(plan)
         return self._held(here, output) if self.rule.holds else output
 
     def predicted(self, here: Here, lane: int, decision: Decision) -> list[Tensor]:
@@ -109,28 +109,36 @@ class SomeTokens(WholeModel):
         latent = plan.entry.latent_of(asked.call).clone()
         self._before[here.branch.name] = here.step.tick, latent, here.step.sigma
 
-    def _rows_for(self, asked: Invocation, here: Here, plan: TokenPlan, state: TokenState) -> Rows | None:
+    def _rows_for(
+        self, asked: Invocation, here: Here, plan: TokenPlan, state: TokenState
+    ) -> list[SampleRows] | None:
         """The tokens that this call computes; None for all of them."""
         step = here.step
         if state.tick is None or self.rule.full.asks(step.tick, step.num_ticks, state.tick, state.since):
             return None
         if self._rows is None:
             self._rows = self._chosen(asked, here, plan)
-        share = len(self._rows) / plan.entry.layout.count
+        share = self._mean([len(one.rows) for one in self._rows]) / plan.entry.layout.count
         if share > self.rule.most:
             here.verdict = Verdict(Decision.COMPUTE, MANY.format(share=share))
             return None
         return self._rows
 
-    def _chosen(self, asked: Invocation, here: Here, plan: TokenPlan) -> Rows:
-        """Asks the source, once in a run: the tokens of the places that it gives, or one where it gives none."""
+    def _chosen(self, asked: Invocation, here: Here, plan: TokenPlan) -> list[SampleRows]:
+        """Asks the source, once in a run: the tokens of the places that it gives."""
         _, before, sigma = self._before[here.branch.name]
         call, entry = asked.call, plan.entry
         places = self.rule.source(Sight(entry.latent_of(call), before, here.step.sigma, sigma))
         self._places, self._entry = [places], entry
         masks = entry.masks_of(call, places)
-        rows = rows_of_latents(asked.module, asked.forward, call, entry, masks)
-        return Rows(rows if len(rows) else torch.zeros(1, dtype=torch.int64, device=places.device))
+        chosen = rows_of_latents(asked.module, asked.forward, call, entry, masks)
+        return rows_of_samples(chosen, apart=plan.apart)
+
+    def _mean(self, each: Sequence[float]) -> float:
+        """The mean over the batch of what is known of those that compute the same tokens."""
+        assert self._rows is not None
+        samples = [1 if one.samples is None else len(one.samples) for one in self._rows]
+        return sum(value * count for value, count in zip(each, samples, strict=True)) / sum(samples)
 
     def _order(self, state: TokenState, step: Step) -> Decision:
         """A line through the last two full calls, unless it would go on for longer than the gap between them."""
@@ -140,13 +148,14 @@ class SomeTokens(WholeModel):
         newest, older = ring[0].tick, ring[1].tick
         return Decision.LINE if step.tick - newest <= newest - older else Decision.HOLD
 
-    def _work(self, plan: TokenPlan, rows: Rows) -> float:
+    def _work(self, plan: TokenPlan) -> float:
         """The share of the work of a full call: (n + T) / (N + T) in the blocks with a rule, all of the others'."""
         longest = max((sequence for rule in plan.units.values() for sequence in rule.attentions if sequence is not None),
                       key=lambda sequence: sequence.length, default=None)  # fmt: skip
         (own,) = plan.entry.layout.sequences.values()
         sequence = own if longest is None else longest
-        part = len(rows.index(sequence)) / sequence.length
+        assert self._rows is not None
+        part = self._mean([len(one.rows.index(sequence)) for one in self._rows]) / sequence.length
         return 1 - plan.share * (1 - part)
 
     def _held(self, here: Here, output: Any) -> Any:

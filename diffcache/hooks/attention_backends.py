@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
 from threading import Lock
+from types import NoneType
 from typing import Any
 
 from diffusers.models.attention_dispatch import _AttentionBackendRegistry as registry
@@ -70,7 +71,10 @@ def _handing(backend: Backend) -> Backend:
     @wraps(backend)
     def attend(**arguments: Any) -> Any:
         handed = _handed.get()
-        if handed is None or arguments.get("return_lse"):
+        plain_mask = isinstance(
+            arguments.get("attn_mask"), (Tensor, NoneType)
+        )  # flex attention has masks of its own
+        if handed is None or arguments.get("return_lse") or not plain_mask:
             return backend(**arguments)
         return handed(backend, arguments)
 

@@ -76,7 +76,7 @@ class DrySomeTokens(SomeTokens):
             self.note(real, here, plan)
         else:
             state.since += 1
-            here.verdict, here.work = Verdict(Decision.ROWS), self._work(plan, rows)
+            here.verdict, here.work = Verdict(Decision.ROWS), self._work(plan)
         return asked.forward(*asked.call.args, **asked.call.kwargs)
 
     def _keep_blanks(self, real: Invocation, here: Here, plan: TokenPlan, state: TokenState) -> None:

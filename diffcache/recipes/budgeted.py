@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from diffcache.config import CacheConfig, RunFacts
+from diffcache.recipes.few_steps import refuse_beyond
 from diffcache.schedulers.guards import Guards
 from diffcache.schedulers.ticks import spread
 from diffcache.store.streams import Basis
@@ -16,7 +17,8 @@ class BudgetedConfig(CacheConfig):
     """Predicts velocities of the whole denoiser, corrects them, and may be given a speed-up.
 
     Attributes:
-        speedup: ticks of the run over computed ticks, at least; 1 computes everything. None: no number is given.
+        speedup: ticks of the run over computed ticks, at least; 1 computes everything. None: no number is given. A run of fewer steps than
+            this raises a ConfigError.
         warmup_steps: None: 1. These ticks, and those that `max_consecutive_reuses` asks for, are computed even if the
             speed-up is then missed.
     """
@@ -38,17 +40,13 @@ class BudgetedConfig(CacheConfig):
     def most_ticks(self, run: RunFacts) -> int | None:
         if run.num_ticks is None or self.speedup is None:
             return None
+        refuse_beyond(self.speedup, run.num_ticks)
         return allowed(run.num_ticks, self.speedup)
 
     def remark(self, run: RunFacts) -> str | None:
         most = self.most_ticks(run)
         if most is None or most >= FEW or most == run.num_ticks:
             return None
-        if run.num_ticks is not None and self.speedup is not None and run.num_ticks < self.speedup:
-            return (
-                f"speedup={self.speedup} cannot be met in {run.num_ticks} steps: one of them is computed, which is {run.num_ticks}x "
-                "less; rows= computes some tokens of an edit or a mask instead"
-            )
         return (
             f"speedup={self.speedup} leaves {most} computed ticks, which are few for a prediction: num_inference_steps={most} "
             "may be as good, compare it"

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from diffcache.reports.few_steps import FEW_STEPS, few_steps_advice
 from diffcache.reports.records import MIXED, CallRecord, RunRecord
 from diffcache.reports.timeline import draw_timeline
 from diffcache.schedulers.errors import ScheduleError
@@ -282,9 +283,9 @@ class RunReport:
         reasons = Counter(call.reason or asked for call in self.calls)
         if noise is not None and noise.advice in reasons:
             return noise.advice
-        if set(reasons) <= {WARM_UP, TAIL, NOTHING_STORED, NO_SIGNAL}:
-            return (
-                f"too few steps to skip any ({self.num_ticks} ticks: warm-up, history and tail take them all); an edit or a mask "
-                "may compute some tokens only (rows=)"
-            )
+        forced = {WARM_UP, TAIL, NOTHING_STORED, NO_SIGNAL}
+        if set(reasons) <= forced or (
+            self.num_ticks <= FEW_STEPS and threshold and set(reasons) <= {*forced, asked}
+        ):
+            return few_steps_advice(self.num_ticks, len(self.branches))
         return ", ".join(f"{reason} ({count} calls)" for reason, count in reasons.most_common())

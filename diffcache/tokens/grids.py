@@ -18,7 +18,7 @@ def grid_of(count: int, height: int, width: int) -> tuple[int, int]:
         ConfigError: no grid of this shape has so many.
     """
     rows = math.sqrt(count * height / width)
-    found = 1 if height == 1 else round(rows)
+    found = 1 if height == 1 < width else round(rows)
     if found < 1 or count % found or abs(count // found * height - found * width) >= max(height, width):
         raise ConfigError(
             f"rows: {count} tokens make no grid for a mask of {height} x {width}: give the mask at the picture's own resolution."

@@ -8,6 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from diffcache.host.call import Call
+
+WORTH_SPLITTING = 0.8
+"""Samples with tokens of their own are computed apart where that is less than this share of computing the tokens of all in each."""
+
 
 @dataclass(frozen=True, eq=False)
 class TokenSequence:
@@ -57,6 +62,36 @@ class TokenLayout:
         return [TokenSequence(length, known.places + shift) for shift in dict.fromkeys((more, 0))]
 
 
+@dataclass(frozen=True, eq=False)
+class SampleRows:
+    """The tokens that some samples of a batch compute.
+
+    Attributes:
+        rows: of each of them.
+        samples: which of the batch; None: all.
+    """
+
+    rows: Rows
+    samples: tuple[int, ...] | None = None
+
+    def of(self, tensor: Tensor, batch: int) -> Tensor:
+        """These samples' part of a tensor; one that has not a row for each sample is the same for all."""
+        if self.samples is None or tensor.ndim < 3 or tensor.shape[0] != batch:
+            return tensor
+        return tensor.index_select(0, torch.tensor(self.samples, device=tensor.device))
+
+    def of_kept(
+        self, kept: tuple[Tensor, Tensor, Tensor | None], batch: int
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """These samples' keys, values and mask."""
+        key, value, mask = kept
+        return self.of(key, batch), self.of(value, batch), None if mask is None else self.of(mask, batch)
+
+    def of_call(self, call: Call) -> Call:
+        """A call of these samples."""
+        return call if self.samples is None else Call(call.signature, *call.rows([*self.samples]))
+
+
 class Rows:
     """Some of the picture's tokens, as positions in each sequence.
 
@@ -76,3 +111,27 @@ class Rows:
         if sequence not in self._indices:
             self._indices[sequence] = sequence.index(self.rows)
         return self._indices[sequence]
+
+
+def rows_of_samples(chosen: Tensor, *, apart: bool) -> list[SampleRows]:
+    """What a batch computes: each sample's own tokens, or those of all samples in each, where that is hardly more.
+
+    Args:
+        chosen: bool [samples, tokens], or [1, tokens] where samples share theirs. Where nothing is chosen, one token is.
+        apart: the samples can be computed apart.
+    """
+    together = [SampleRows(_numbered(chosen.any(0)))]
+    if not apart:
+        return together
+    different, which = torch.unique(chosen, dim=0, return_inverse=True)
+    each = [
+        SampleRows(_numbered(own), tuple((which == i).nonzero().flatten().tolist()))
+        for i, own in enumerate(different)
+    ]
+    own = sum(len(one.rows) * len(one.samples) for one in each if one.samples is not None)
+    return each if len(each) > 1 and own < WORTH_SPLITTING * len(together[0].rows) * len(chosen) else together
+
+
+def _numbered(chosen: Tensor) -> Rows:
+    rows = chosen.nonzero().flatten()
+    return Rows(rows if len(rows) else rows.new_zeros(1))

@@ -7,7 +7,7 @@ the others, and must return the same. At last all blocks together are called so.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from diffcache.host.call import Call
 from diffcache.tokens.attention import Completing, Listening, Strayed, error_of
 from diffcache.tokens.layout import Rows, TokenLayout
 from diffcache.tokens.positions import Entry, block_paths, entry_of
-from diffcache.tokens.probe import Computed, Probed, largest_error, probed, tolerance
+from diffcache.tokens.probe import Computed, Probed, is_apart, largest_error, probed, tolerance
 from diffcache.tokens.rules import Gathered, Stream, UnitRule, put_back
 
 PROBED = 8
@@ -44,6 +44,7 @@ class TokenPlan:
         share: of all blocks that the latents reach.
         error: largest error of the identity, a fraction of the largest entry; 0.0 to the bit.
         reasons: why other blocks compute all tokens, by name.
+        apart: samples of a batch can be computed apart.
     """
 
     entry: Entry
@@ -53,6 +54,7 @@ class TokenPlan:
     share: float
     error: float
     reasons: Mapping[str, str]
+    apart: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ def learn(denoiser: nn.Module, forward: Callable[..., Any], call: Call) -> Learn
     rows = probe_rows(entry.layout.count, call.latents[0].device)
     trace = Trace(call.latents)
     probing = _Probing(block_paths(denoiser), entry, rows, trace)
+    probing.apart = call.batch > 1
     with trace, watched(probing):
         output = forward(*call.args, **call.kwargs)
     segment = probing.longest()
@@ -104,18 +107,13 @@ def learn(denoiser: nn.Module, forward: Callable[..., Any], call: Call) -> Learn
         len(segment) / len(probing.order),
         max(found.error for found in units.values()),
         probing.reasons,
+        apart=probing.apart,
     )
     error = _together(denoiser, probing, plan, call, Computation(forward, rows, output))
     if error is None or error > tolerance(torch.float32 if not probing.dtype else probing.dtype):
         reason = NOT_TOGETHER.format(error=float("inf") if error is None else error)
         return Learned(output, None, reason)
-    return Learned(output, _with_error(plan, error))
-
-
-def _with_error(plan: TokenPlan, error: float) -> TokenPlan:
-    return TokenPlan(
-        plan.entry, plan.units, plan.first, plan.last, plan.share, max(plan.error, error), plan.reasons
-    )
+    return Learned(output, replace(plan, error=max(plan.error, error)))
 
 
 class _Probing:
@@ -127,6 +125,7 @@ class _Probing:
         reasons: why some of them have no rule.
         attentions: of the blocks that have one.
         outputs: of those that may end the range.
+        apart: samples can be computed apart, as far as is known.
     """
 
     def __init__(self, paths: dict[int, str], entry: Entry, rows: Rows, trace: Trace) -> None:
@@ -138,6 +137,7 @@ class _Probing:
         self.attentions: dict[str, list[AttentionCall]] = {}
         self.outputs: dict[str, list[Any]] = {}
         self.dtype: torch.dtype | None = None
+        self.apart = True
         self._entry = entry
         self._trace = trace
         self._layout: TokenLayout = entry.layout
@@ -166,6 +166,7 @@ class _Probing:
             self.reasons[name] = found.reason or ""
             return
         self._layout = found.layout
+        self.apart = self.apart and is_apart(forward, computed, found.rule, self.rows)
         returned = zip(pytree.tree_leaves(computed.output), found.rule.outputs, strict=True)
         self._before = [(leaf, cut) for leaf, cut in returned if cut is not None]
         self.attentions[name] = [*computed.attentions]

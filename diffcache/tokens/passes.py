@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -18,9 +19,9 @@ from diffcache.schedulers.steps import Decision, Step
 from diffcache.store.key_values import KeyValues
 from diffcache.store.rings import Setup, Store
 from diffcache.tokens.attention import Completing, Strayed
-from diffcache.tokens.layout import Rows, TokenSequence
+from diffcache.tokens.layout import SampleRows, TokenSequence
 from diffcache.tokens.learning import TokenPlan
-from diffcache.tokens.rules import Gathered, UnitRule, put_back
+from diffcache.tokens.rules import Gathered, UnitRule, joined, put_back
 
 OTHERS = "tokens"
 """Name of the store of what the last block returns."""
@@ -152,9 +153,8 @@ class RowPass(_Blocks):
         paths: of the blocks, by identity.
         plan: how some tokens are computed.
         state: of the guidance pass.
-        rows: the tokens.
-        step: the tick.
-        decision: how what was kept is carried on: `HOLD` or `LINE`.
+        rows: the tokens, of all samples or of each.
+        at: the tick, and how what was kept is carried on: `HOLD` or `LINE`.
     """
 
     def __init__(
@@ -162,24 +162,30 @@ class RowPass(_Blocks):
         paths: dict[int, str],
         plan: TokenPlan,
         state: TokenState,
-        rows: Rows,
+        rows: Sequence[SampleRows],
         at: tuple[Step, Decision],
     ) -> None:
         super().__init__(paths, plan)
         self.state, self.rows = state, rows
         self.step, self.decision = at
-        self._gathered = Gathered(rows)
+        self._gathered = [Gathered(one.rows) for one in rows]
 
     def computed(self, name: str, rule: UnitRule, forward: Callable[..., Any], call: Call) -> Any:
+        @cache
         def kept(i: int) -> tuple[Tensor, Tensor, Tensor | None]:
             key, value = self.state.key_values(name, i).get(self.decision, self.step)
             return key, value, self.state.masks.get(f"{name}.attention {i}")
 
-        args, kwargs = self._gathered.arguments(rule.arguments, call)
-        with AttentionCalls(Completing(self.rows, rule.attentions, kept)):
-            output = forward(*args, **kwargs)
-        onto = self._others(rule) if name == self.plan.last else {}
-        return put_back(output, rule, self.rows, onto)
+        others = self._others(rule) if name == self.plan.last else {}
+        parts = []
+        for one, gathered in zip(self.rows, self._gathered, strict=True):
+            args, kwargs = gathered.arguments(rule.arguments, one.of_call(call))
+            own = lambda i, one=one: one.of_kept(kept(i), call.batch)
+            with AttentionCalls(Completing(one.rows, rule.attentions, own)):
+                output = forward(*args, **kwargs)
+            onto = {i: one.of(leaf, call.batch) for i, leaf in others.items()}
+            parts.append(put_back(output, rule, one.rows, onto))
+        return joined(parts, self.rows)
 
     def _others(self, rule: UnitRule) -> dict[int, Tensor]:
         """What the last block would have returned of the other tokens, by the index of the leaf."""

@@ -138,17 +138,21 @@ def entry_of(denoiser: nn.Module, forward: Callable[..., Any], call: Call) -> En
 def rows_of_latents(
     denoiser: nn.Module, forward: Callable[..., Any], call: Call, entry: Entry, masks: list[Tensor]
 ) -> Tensor:
-    """The picture's tokens that some positions of the latents belong to, int64, sorted.
+    """The picture's tokens that some positions of the latents belong to, bool [samples, tokens], or [1, tokens] for all samples.
 
     Args:
-        masks: bool, of each latent's shape; those of all samples count together.
+        masks: bool, of each latent's shape.
     """
     paths = block_paths(denoiser)
     until = _Until(paths, lambda name, unit: name == entry.unit)
     _broken_off(forward, call, until)
-    changed = _along(_changed(forward, call, masks, until, paths)[entry.path], entry.dim)
+    changed = _changed(forward, call, masks, until, paths)[entry.path]
+    has_samples = entry.dim > 0 and len(changed) == call.batch
+    samples = [*changed] if has_samples else [changed]
+    dim = entry.dim - has_samples
     (sequence,) = entry.layout.sequences.values()
-    return changed[sequence.places.to(changed.device)].nonzero().flatten()
+    places = sequence.places.to(changed.device)
+    return torch.stack([_along(sample, dim)[places] for sample in samples])
 
 
 def _changed(

@@ -13,8 +13,8 @@ from torch.utils import _pytree as pytree
 
 from diffcache.hooks.attention_calls import AttentionCall, AttentionCalls
 from diffcache.host.call import Call
-from diffcache.tokens.attention import completed, error_of, is_same
-from diffcache.tokens.layout import Rows, TokenLayout, TokenSequence
+from diffcache.tokens.attention import Completing, Strayed, completed, error_of, is_same
+from diffcache.tokens.layout import Rows, SampleRows, TokenLayout, TokenSequence
 from diffcache.tokens.rules import Cut, Gathered, Stream, UnitRule, candidates, outputs_cut
 
 EPSILONS = 8
@@ -154,6 +154,28 @@ def _tried(
     if differs > max(map(tolerance, dtypes), default=0.0):
         return Probed(None, layout, DIFFERS.format(error=differs))
     return Probed(UnitRule(cuts, outputs, tuple(finding.found)), layout, None, differs)
+
+
+def is_apart(unit: Callable[..., Any], computed: Computed, rule: UnitRule, rows: Rows) -> bool:
+    """Whether a unit computes some tokens of the last sample alone as it computes them beside the other samples."""
+    batch, whole = computed.call.batch, pytree.tree_leaves(computed.output)
+    leaves = [leaf for leaf in whole if isinstance(leaf, Tensor)]
+    if {len(leaf) for leaf in leaves} | {len(each.key) for each in computed.attentions} != {batch}:
+        return False
+    last = SampleRows(rows, (batch - 1,))
+
+    def kept(i: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        full = computed.attentions[i]
+        return last.of_kept((full.key, full.value, full.mask), batch)
+
+    args, kwargs = Gathered(rows).arguments(rule.arguments, last.of_call(computed.call))
+    try:
+        with AttentionCalls(Completing(rows, rule.attentions, kept)):
+            some = pytree.tree_leaves(unit(*args, **kwargs))
+    except (Strayed, RuntimeError, ValueError, IndexError, AssertionError, TypeError):
+        return False
+    alone = [last.of(leaf, batch) if isinstance(leaf, Tensor) else leaf for leaf in whole]
+    return largest_error(alone, some, rule.outputs, rows) <= max(tolerance(leaf.dtype) for leaf in leaves)
 
 
 def largest_error(whole: Sequence[Any], some: Sequence[Any], cuts: Sequence[Cut | None], rows: Rows) -> float:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from diffcache.host.call import Call
-from diffcache.tokens.layout import Rows, TokenLayout, TokenSequence
+from diffcache.tokens.layout import Rows, SampleRows, TokenLayout, TokenSequence
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class UnitRule:
 
 
 class Gathered:
-    """Takes some of the tokens out of arguments. A tensor that several units are given is gathered once.
+    """Takes some of the tokens out of arguments. What one unit after another is given (positions) is gathered once.
 
     Args:
         rows: the tokens.
@@ -57,24 +57,24 @@ class Gathered:
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
-        self._known: dict[tuple[int, Cut], tuple[Tensor, Tensor]] = {}
+        self._known: dict[tuple[int, Cut], tuple[Tensor, Tensor]] = {}  # of the unit before
 
     def arguments(self, cuts: Mapping[str, Cut], call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a unit for some of the tokens."""
-        replaced = {
-            id(call.tensors[path]): self._taken(call.tensors[path], cut) for path, cut in cuts.items()
+        taken = {
+            (id(call.tensors[path]), cut): self._taken(call.tensors[path], cut) for path, cut in cuts.items()
         }
+        self._known = taken
+        replaced = {identity: part for (identity, _), (_, part) in taken.items()}
         args, kwargs = pytree.tree_map_only(
             Tensor, lambda leaf: replaced.get(id(leaf), leaf), (call.args, call.kwargs)
         )
         return args, kwargs
 
-    def _taken(self, tensor: Tensor, cut: Cut) -> Tensor:
+    def _taken(self, tensor: Tensor, cut: Cut) -> tuple[Tensor, Tensor]:
+        """A tensor, which is kept so that its address stays its own, and its part."""
         known = self._known.get((id(tensor), cut))
-        if known is None:
-            taken = tensor.index_select(cut.dim, self.rows.index(cut.sequence))
-            known = self._known[id(tensor), cut] = tensor, taken  # kept, so that its address stays its own
-        return known[1]
+        return known or (tensor, tensor.index_select(cut.dim, self.rows.index(cut.sequence)))
 
 
 def put_back(computed: Any, rule: UnitRule, rows: Rows, onto: Mapping[int, Tensor]) -> Any:
@@ -98,6 +98,19 @@ def put_back(computed: Any, rule: UnitRule, rows: Rows, onto: Mapping[int, Tenso
             leaf = others.index_copy_(cut.dim, rows.index(cut.sequence), leaf)
         whole.append(leaf)
     return pytree.tree_unflatten(whole, spec)
+
+
+def joined(parts: Sequence[Any], rows: Sequence[SampleRows]) -> Any:
+    """What a unit returned of some samples after others, as it is for the batch."""
+    if len(parts) == 1:
+        return parts[0]
+    order = torch.tensor([i for one in rows for i in one.samples or ()]).argsort()
+    flat = [pytree.tree_flatten(part) for part in parts]
+    leaves = [
+        torch.cat(each).index_select(0, order.to(each[0].device)) if isinstance(each[0], Tensor) else each[0]
+        for each in zip(*(leaves for leaves, _ in flat), strict=True)
+    ]
+    return pytree.tree_unflatten(leaves, flat[0][1])
 
 
 Stream = tuple[Tensor, Cut]

@@ -1,7 +1,7 @@
 """Some tokens only, beside tick caching: edits of a reference, and inpainting under a mask of a quarter of the picture."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
@@ -14,6 +14,7 @@ from diffcache import accelerate, report, restore
 from diffcache.evals.metrics.fidelity import psnr
 from diffcache.evals.testbeds import zoo
 from diffcache.tokens.attention import Completing
+from diffcache.tokens.row_rule import Region
 
 TRUTH = 1000
 """Steps of the run that stands for the truth."""
@@ -34,12 +35,19 @@ class Way:
     Attributes:
         name: in the table.
         options: of `accelerate`.
-        withheld: a control: attention sees the computed tokens alone.
+        control: what is broken on purpose.
     """
 
     name: str
     options: dict[str, Any]
-    withheld: bool = False
+    control: Callable[[], AbstractContextManager[None]] = nullcontext
+
+
+EVENLY = (
+    Way("even, speedup=2", {"config": "even", "speedup": 2.0}),
+    Way("uniform, every 2nd, the last", {"config": "uniform", "interval": 2, "order": 1}),
+)
+"""Tick caching that is spread evenly; the latter computes the last tick too."""
 
 
 def quarter(right: bool = True) -> Tensor:
@@ -55,6 +63,7 @@ def ways_to_edit() -> list[Way]:
     return [
         Way("default", {}),
         Way("speedup=2", {"speedup": 2.0}),
+        *EVENLY,
         Way("rows=context", {**EVERYTHING, "rows": "context"}),
         Way("rows=region", {**EVERYTHING, "rows": "region"}),
         Way("rows=mask of the edit", {**EVERYTHING, "rows": quarter()}),
@@ -62,8 +71,9 @@ def ways_to_edit() -> list[Way]:
         Way("speedup=2, rows=region", {"speedup": 2.0, "rows": "region"}),
         Way("regione", {"config": "regione"}),
         Way("regione without decay", {"config": "regione", "delta": 0.0}),
-        Way("regione without decay and K/V (control)", {"config": "regione", "delta": 0.0}, withheld=True),
-        Way("rows=mask, K/V withheld (control)", {**EVERYTHING, "rows": quarter()}, withheld=True),
+        Way("regione without decay and K/V (control)", {"config": "regione", "delta": 0.0}, control=withheld),
+        Way("regione of the wrong region (control)", {"config": "regione"}, control=turned_round),
+        Way("rows=mask, K/V withheld (control)", {**EVERYTHING, "rows": quarter()}, control=withheld),
         Way("rows=mask of the wrong place (control)", {**EVERYTHING, "rows": quarter(right=False)}),
     ]
 
@@ -73,10 +83,11 @@ def ways_to_inpaint() -> list[Way]:
     return [
         Way("default", {}),
         Way("speedup=2", {"speedup": 2.0}),
+        *EVENLY,
         Way("rows=mask", {**EVERYTHING, "rows": "mask"}),
         Way("default, rows=mask", {"rows": "mask"}),
         Way("speedup=2, rows=mask", {"speedup": 2.0, "rows": "mask"}),
-        Way("rows=mask, K/V withheld (control)", {**EVERYTHING, "rows": "mask"}, withheld=True),
+        Way("rows=mask, K/V withheld (control)", {**EVERYTHING, "rows": "mask"}, control=withheld),
         Way("rows=mask of the wrong place (control)", {**EVERYTHING, "rows": quarter(right=False)}),
     ]
 
@@ -133,7 +144,7 @@ def measured_at(
     for way in ways:
         accelerate(pipe, **way.options)
         try:
-            with withheld() if way.withheld else nullcontext():
+            with way.control():
                 pictures = pipe(**call())[0]
             done = report(pipe)
         finally:
@@ -166,6 +177,14 @@ def corner_of(pictures: Tensor) -> Tensor:
 def median(pictures: Tensor, other: Tensor) -> float:
     """Of PSNR in dB."""
     return round(float(psnr(pictures, other).median()), 1)
+
+
+@contextmanager
+def turned_round() -> Iterator[None]:
+    """An edit's region is what it is not."""
+    region = Region.__call__
+    with patch.object(Region, "__call__", lambda self, sight: sight.moving & ~region(self, sight)):
+        yield
 
 
 @contextmanager

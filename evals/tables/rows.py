@@ -6,7 +6,13 @@ from diffcache.evals.harness.results import stored
 
 def rows_table() -> str:
     """A row for each testbed, number of steps and way to run a call."""
-    head = ["testbed", "steps", "way", "work", "ticks", "dB to own full run", "dB to truth", "dB kept"]
+    columns = {
+        "own": "dB to own full run",
+        "region": "there in the region",
+        "truth": "dB to truth",
+        "kept": "dB kept",
+    }
+    head = ["testbed", "steps", "way", "work", "ticks", *columns.values()]
     rows = (
         [
             testbed,
@@ -14,9 +20,7 @@ def rows_table() -> str:
             row["way"],
             f"{row['work']:.2f}",
             f"`{row['ticks']}`",
-            "" if row["own"] is None else f"{row['own']:.1f}",
-            f"{row['truth']:.1f}",
-            f"{row['kept']:.1f}" if "kept" in row else "",
+            *("" if row.get(name) is None else f"{row[name]:.1f}" for name in columns),
         ]
         for testbed, result in stored("rows").items()
         for row in result["rows"]

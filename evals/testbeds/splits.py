@@ -11,7 +11,7 @@ from diffcache.evals.errors import EvaluationError
 
 FITTING = ("dit", "flux", "wan", "sd")
 """Testbeds of coloured shapes. Constants were chosen on them."""
-JUDGING = ("pixart", "sd3", "sdxl", "fashion", "ddpm", "kontext", "turbo")
+JUDGING = ("pixart", "sd3", "sdxl", "fashion", "ddpm", "kontext", "turbo", "kontext_turbo")
 """Testbeds of emoji and of Fashion-MNIST. No constant is chosen on them."""
 
 PromptSplit = Literal["calibration", "heldout"]

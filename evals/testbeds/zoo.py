@@ -17,7 +17,7 @@ from diffcache.evals.testbeds.splits import PromptSplit
 
 FOLDER = Path(__file__).resolve().parent
 ALL = splits.FITTING + splits.JUDGING
-UNTRAINED = ("sana", "kontext_turbo")
+UNTRAINED = ("sana",)
 """To judge on too, but their weights are not here yet; once they are, the name moves to `splits.JUDGING`."""
 STEPS = {
     "pixart": 20,

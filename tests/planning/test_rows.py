@@ -6,7 +6,7 @@ import pytest
 import torch
 from zoo.pipelines import CASES
 
-from diffcache import accelerate, plan, report, restore
+from diffcache import ConfigError, accelerate, plan, report, restore
 
 STEPS = 4
 
@@ -17,15 +17,29 @@ def mask(size: int) -> torch.Tensor:
     return found
 
 
-@pytest.mark.parametrize("name", ["FluxKontextPipeline"])  # WanPipeline of the zoo has two tokens: too few
-@pytest.mark.parametrize("options", [{}, {"cache_dtype": "int8"}])
-def test_bytes_and_work_are_as_planned(name, options):
+def left(size: int) -> torch.Tensor:
+    """Of two samples the first is computed above, the second below."""
+    found = torch.zeros(2, size, size, dtype=torch.bool)
+    found[0, : size // 2, : size // 2] = found[1, size // 2 :, : size // 2] = True
+    return found
+
+
+PLANNED = [
+    ("FluxKontextPipeline", {}, {}),
+    ("FluxKontextPipeline", {"cache_dtype": "int8"}, {}),
+    ("FluxKontextPipeline", {"rows": "context"}, {}),
+    ("FluxPipeline-true-cfg", {}, {}),
+    ("FluxPipeline", {"rows": left(16)}, {"num_images_per_prompt": 2}),
+]  # WanPipeline of the zoo has two tokens: too few
+
+
+@pytest.mark.parametrize(("name", "options", "call"), PLANNED, ids=str)
+def test_bytes_and_work_are_as_planned(name, options, call):
     case = CASES[name]
     pipe = case.build()
-    accelerate(pipe, "uniform", interval=1, rows=mask(16), **options)
-    call = case.call(0, STEPS)
-    foreseen = plan(pipe, **call)
-    case.render(pipe, 0, STEPS)
+    accelerate(pipe, "uniform", **{"interval": 1, "rows": mask(16), **options})
+    foreseen = plan(pipe, **case.call(0, STEPS) | call)
+    case.render(pipe, 0, STEPS, **call)
     done = report(pipe)
     restore(pipe)
     assert "%" in done.summary()
@@ -33,3 +47,24 @@ def test_bytes_and_work_are_as_planned(name, options):
     assert done.compute_fraction == pytest.approx(foreseen.compute_fraction, rel=0.01)
     (tokens,) = [site for site in foreseen.sites if site.kind == "tokens"]
     assert 0 < tokens.cache_bytes < foreseen.cache_bytes
+
+
+def test_a_bound_on_bytes_holds_with_rows_and_one_that_is_too_tight_is_refused():
+    case = CASES["FluxKontextPipeline"]
+
+    def bounded(bound):
+        return accelerate(case.build(), "uniform", interval=1, rows=mask(16), max_cache_bytes=bound)
+
+    pipe = bounded(None)
+    case.render(pipe, 0, STEPS)
+    full = report(pipe).cache_bytes
+    formats = []
+    for bound in (full, full - 1, int(0.4 * full)):
+        pipe = bounded(bound)
+        case.render(pipe, 0, STEPS)
+        assert report(pipe).cache_bytes <= bound
+        assert "%" in report(pipe).summary()
+        formats.append(" ".join(report(pipe).notes))
+    assert formats == ["", "features are kept in bfloat16", "features are kept in int8"]
+    with pytest.raises(ConfigError, match="cannot do with less"):
+        case.render(bounded(full // 20), 0, STEPS)

@@ -20,8 +20,9 @@ def test_never_more_compute_than_asked_for(speedup: float) -> None:
 
 
 @pytest.mark.parametrize("name", ["FluxPipeline", "WanPipeline-two-experts"])
-@pytest.mark.parametrize("speedup", [2, 3, 13])
-@pytest.mark.parametrize("steps", [4, 6, 9, 13])
+@pytest.mark.parametrize(
+    ("steps", "speedup"), [(4, 2), (4, 3), (4, 4), (6, 2), (6, 3), (9, 2), (9, 3), (13, 2), (13, 3), (13, 13)]
+)
 def test_nor_in_few_steps_or_with_two_denoisers(name: str, steps: int, speedup: float) -> None:
     pipe = accelerate(CASES[name].build(), speedup=speedup)
     CASES[name].render(pipe, 0, steps)

@@ -61,10 +61,3 @@ def test_the_report_says_so() -> None:
     pipe = accelerate(toy_pipeline(), speedup=2)
     pipe(by_embeds(), num_inference_steps=8)
     assert any("num_inference_steps=4 may be as good" in note for note in report(pipe).notes)
-
-
-def test_a_speed_up_beyond_the_number_of_steps_is_remarked_on() -> None:
-    remark = EvenConfig(speedup=13).remark(RunFacts("Net", num_ticks=4))
-    assert remark is not None
-    assert "cannot be met in 4 steps" in remark
-    assert "4x" in remark

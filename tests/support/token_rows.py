@@ -42,11 +42,11 @@ def a_part(sight: Sight) -> Tensor:
 
 
 def quarters(sight: Sight) -> Tensor:
-    """The first quarter of the first sample's tokens, the second quarter of the second's."""
+    """The first quarter of the first sample's places, the second quarter of the second's, and so on."""
     places = torch.zeros_like(changed_places(sight.latent, sight.latent))
-    quarter = places.shape[1] // 4
-    places[0, :quarter] = True
-    places[1, quarter : 2 * quarter] = True
+    quarter = max(places.shape[1] // 4, 1)
+    for i, sample in enumerate(places):
+        sample[i * quarter : (i + 1) * quarter] = True
     return places
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from zoo.denoisers import CASES as DENOISERS
 from zoo.pipelines import CASES
 
 from diffcache import accelerate, denoising_run, report, restore
+from diffcache.planning.with_rows import mask_of
 from diffcache.schedulers.errors import ConfigError
 from diffcache.tokens.grids import grid_of, over_channels, places_in, resized
 from diffcache.tokens.row_rule import FullCalls, Masked, Moving, Sight
@@ -28,7 +31,7 @@ def test_a_reference_is_computed_at_full_ticks_only(rows):
     plain = case.render(pipe, 0, 4)
     accelerate(pipe, rows=rows, **EVERY_TICK)
     picture, done = case.render(pipe, 0, 4), report(pipe)
-    assert [call.mark for call in done.calls if call.cached] == ["#", "%", "#", "%"]
+    assert [call.mark for call in done.calls if call.cached] == ["#", "%", "%", "#"]
     assert 0 < done.calls[1].computed < 1
     assert picture.isfinite().all()
     assert not torch.equal(picture, plain)
@@ -54,6 +57,30 @@ def test_a_pipeline_without_a_mask_is_told_so():
     pipe = accelerate(case.build(), rows="mask")
     with pytest.raises(ConfigError, match="mask_image of an inpainting pipeline"):
         case.render(pipe, 0, 4)
+
+
+def test_a_mask_image_may_be_a_picture_an_array_or_a_tensor():
+    white = np.zeros((8, 6), dtype=np.uint8)
+    white[:4] = 255
+    expected = torch.from_numpy(white > 0)[None]
+    forms = (
+        white,
+        white[..., None],
+        Image.fromarray(white),
+        Image.fromarray(white).convert("RGB"),
+        torch.from_numpy(white / 255),
+        torch.from_numpy(white / 255)[None, None],
+    )
+    for form in forms:
+        assert torch.equal(mask_of(form), expected)
+        assert torch.equal(mask_of([form, form]), expected.repeat(2, 1, 1))
+
+
+def test_a_mask_of_a_picture_that_is_cropped_is_refused():
+    case = CASES["FluxInpaintPipeline"]
+    pipe = accelerate(case.build(), rows="mask")
+    with pytest.raises(ConfigError, match="padding_mask_crop"):
+        case.render(pipe, 0, 4, mask_image=quarter()[None, None].float(), padding_mask_crop=2)
 
 
 def test_ticks_and_rows_combine():

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft import LoraConfig
 from support.token_rows import frozen, quarters
 from zoo.denoisers import CASES
+
+from diffcache.tokens.layout import rows_of_samples
 
 QUICK = (
     "FluxTransformer2DModel",
@@ -40,8 +43,8 @@ COVERAGE = Path(__file__).resolve().parents[2] / "docs" / "row_coverage.md"
 @cache
 def documented() -> dict[str, tuple[str, str]]:
     """By case what docs/row_coverage.md says: the verdict, and the reason of a refusal."""
-    rows = [line.strip("| ").split(" | ") for line in COVERAGE.read_text().splitlines() if " | " in line]
-    return {name: (verdict, reason.strip(" |")) for name, verdict, _, reason in rows[1:]}
+    rows = [line.split("|")[1:-1] for line in COVERAGE.read_text().splitlines() if line.startswith("| ")]
+    return {name.strip(): (verdict.strip(), reason.strip()) for name, verdict, _, reason in rows[1:]}
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -83,11 +86,53 @@ def test_keys_and_values_of_other_tokens_are_needed(monkeypatch):
     assert frozen(CASES["FluxTransformer2DModel"]).error > 1e-2
 
 
-def test_samples_with_other_rows_are_computed_together():
-    ran = frozen(CASES["FluxTransformer2DModel"], batch=2, source=quarters)
+OF_THEIR_OWN = {
+    "FluxTransformer2DModel": (4 + 6) / (16 + 6),  # a quarter of the tokens, and those of the text
+    "SD3Transformer2DModel": None,
+    "QwenImageTransformer2DModel": None,
+    "PixArtTransformer2DModel": None,
+}
+
+
+@pytest.mark.parametrize("name", OF_THEIR_OWN)
+@pytest.mark.parametrize("batch", [2, 4])
+def test_samples_have_tokens_of_their_own(name, batch):
+    ran = frozen(CASES[name], batch=batch, source=quarters)
     assert ran.mark == "%"
     assert ran.error <= 1e-6
-    assert ran.work == pytest.approx((8 + 6) / (16 + 6))  # both quarters, and six tokens of text
+    assert OF_THEIR_OWN[name] is None or ran.work == pytest.approx(OF_THEIR_OWN[name])
+
+
+@pytest.mark.slow
+def test_samples_have_tokens_of_their_own_on_every_denoiser():
+    ran = {name: frozen(case, batch=2, source=quarters) for name, case in CASES.items()}
+    assert sum(one.mark == "%" for one in ran.values()) >= 59
+    assert not [name for name, one in ran.items() if one.mark == "%" and one.error > 1e-6]
+
+
+def test_tokens_of_samples_are_computed_together_where_that_is_hardly_more():
+    chosen = torch.zeros(3, 10, dtype=torch.bool)
+    chosen[0, :4] = chosen[1, :5] = chosen[2, :4] = True
+    (together,) = rows_of_samples(chosen, apart=True)
+    assert together.samples is None
+    assert together.rows.rows.tolist() == [0, 1, 2, 3, 4]
+    chosen[1] = False
+    chosen[1, 9] = True
+    apart = {one.samples: one.rows.rows.tolist() for one in rows_of_samples(chosen, apart=True)}
+    assert apart == {(1,): [9], (0, 2): [0, 1, 2, 3]}
+    (together,) = rows_of_samples(chosen, apart=False)
+    assert together.rows.rows.tolist() == [0, 1, 2, 3, 9]
+    (nothing,) = rows_of_samples(torch.zeros(2, 5, dtype=torch.bool), apart=True)
+    assert nothing.rows.rows.tolist() == [0]
+
+
+def test_an_adapter_is_part_of_what_is_computed():
+    case = CASES["FluxTransformer2DModel"]
+    net = case.build()
+    net.add_adapter(LoraConfig(r=4, target_modules=["to_q", "to_k", "to_v"], init_lora_weights=False))
+    plain, ran = frozen(case), frozen(case, net=net)
+    assert ran.mark == plain.mark == "%"
+    assert ran.error <= 1e-6
 
 
 def test_two_guidance_passes_keep_their_own():

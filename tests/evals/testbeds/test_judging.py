@@ -22,6 +22,7 @@ SHIPPED = {
     "fashion": ("DDIMScheduler", "epsilon", 2),
     "turbo": ("FlowMatchEulerDiscreteScheduler", None, 1),
     "kontext": ("FlowMatchEulerDiscreteScheduler", None, 1),
+    "kontext_turbo": ("FlowMatchEulerDiscreteScheduler", None, 1),
     "sana": ("DPMSolverMultistepScheduler", "flow_prediction", 1),
     "ddpm": ("DDIMScheduler", "sample", 1),
 }
