@@ -62,7 +62,7 @@ def accelerate(
         config: None for the default method, a method's name ("easycache"; see `methods()`), a config object, a
             `Schedule`, or the folder or hub id of whatever was saved: a config, a schedule, a calibration.
         speedup: instead of an interval or a threshold: ticks of a run over computed ticks, at least (2.0 computes half).
-        quality: instead of those: PSNR in dB to the full run that must be kept. This measures first: see `tune`, to which
+        quality: instead of those: PSNR in dB to the full run that must be kept on most pictures. This measures first: see `tune`, to which
             `prompts=` (texts, or whole calls as dicts) and the call's own arguments are passed on.
         quantize: what the weights of linear layers are quantised to first, through torchao: "int8", "float8" (activations
             too, at each call), "int8-weight-only", "float8-weight-only", a torchao config, Diffusers' `TorchAoConfig`, or
@@ -154,6 +154,25 @@ def method_for(
     if speedup is not None:
         config, options = _aimed(denoiser, config, speedup, None, options), {}
     return _for_denoisers(_chosen(config, options, DEFAULT), each_uncompiled({"denoiser": denoiser}))
+
+
+def method_named(
+    config: MethodConfig | Schedule | str | Path | None = None,
+    *,
+    speedup: float | None = None,
+    **options: Any,
+) -> CacheConfig:
+    """The method that `accelerate` would attach to some pipeline for these arguments; nothing is attached or checked against one.
+
+    Raises:
+        ConfigError, ScheduleError: as `accelerate`.
+    """
+    if speedup is not None:
+        config, options = _aimed(None, config, speedup, None, options), {}
+    chosen = _chosen(config, options, DEFAULT)
+    if not isinstance(chosen, CacheConfig):
+        raise ConfigError(f"{chosen.name} caches language models: choose a method for pipelines of pictures.")
+    return chosen.resolved()
 
 
 def restore(target: Target) -> Target:
@@ -294,9 +313,10 @@ def _aimed(
         raise ConfigError(
             "quality= is measured on your prompts: pass prompts=[...] as well, or a schedule from diffcache.tune()."
         )
-    from diffcache.profiling.searching.tuning import tune  # only needed where something is measured
+    from diffcache.profiling.tuning.tune import tune  # only needed where something is measured
 
-    return tune(target, quality=quality, **options)
+    found: MethodConfig | Schedule = tune(target, quality=quality, **options)
+    return found
 
 
 def _method(name: str) -> type[MethodConfig]:

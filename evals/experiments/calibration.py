@@ -13,7 +13,7 @@ from diffcache.profiling.calibrating.profilingdit import calibrate_profilingdit
 from diffcache.profiling.calibrating.teacache import calibrate_teacache
 from diffcache.profiling.calibrating.threshold import calibrate_threshold
 from diffcache.profiling.recording.calling import Call
-from diffcache.profiling.searching.tuning import tune
+from diffcache.profiling.tuning.tune import tune
 from diffcache.recipes.easycache import EasyCacheConfig
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.uniform import UniformConfig
@@ -50,7 +50,8 @@ def _profilingdit(pipe: Any, calls: Sequence[Call], given: Calibration) -> Sched
 
 def _tune(pipe: Any, calls: Sequence[Call], given: Calibration) -> Schedule:
     speedup = 1 / given.compute if given.quality is None else None
-    return tune(pipe, calls, quality=given.quality, speedup=speedup)
+    schedule: Schedule = tune(pipe, calls, quality=given.quality, speedup=speedup)
+    return schedule
 
 
 def _easycache(pipe: Any, calls: Sequence[Call], given: Calibration) -> CacheConfig:

@@ -13,6 +13,7 @@ from diffcache.evals.harness.calls import Split
 from diffcache.evals.harness.comparison import Comparison, Row
 from diffcache.profiling.recording.calling import Call
 from diffcache.profiling.recording.full_runs import FullRuns
+from diffcache.profiling.recording.processes import broadcast, is_first
 from diffcache.profiling.recording.record import record
 from diffcache.profiling.searching.confirming import confirmed
 from diffcache.profiling.searching.dynamic_programming import VARIANTS, dynamic_programming
@@ -20,7 +21,6 @@ from diffcache.profiling.searching.evolving import Budget, EvolutionSettings, ev
 from diffcache.profiling.searching.fronts import best_within, write_front
 from diffcache.profiling.searching.polishing import even, polished
 from diffcache.profiling.searching.probing import probed
-from diffcache.profiling.searching.processes import broadcast, is_first
 from diffcache.profiling.searching.routing import routed, train_router
 from diffcache.profiling.searching.scoring import Cost, Loss, Scorer
 from diffcache.profiling.searching.space import Space

@@ -12,7 +12,8 @@ import torch
 from diffusers import FluxTransformer2DModel
 from torch import Tensor
 
-from diffcache import accelerate, denoising_run, report, restore
+from diffcache.api import accelerate, report, restore
+from diffcache.attach.attach import denoising_run
 from diffcache.host.weight_formats import weight_bytes
 from diffcache.schedulers.errors import ConfigError
 

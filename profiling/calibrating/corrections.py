@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -11,9 +12,10 @@ from torch import Tensor
 from diffcache.config import GUIDANCE
 from diffcache.host.weight_formats import quantizations_of
 from diffcache.noise_schedulers.respacing import respace, stretched
-from diffcache.profiling.calibrating.regression import ShadowRegression
+from diffcache.profiling.calibrating.regression import SequentialRegression, ShadowRegression
 from diffcache.profiling.recording.calling import Call, accelerated, calls_hash, watched_run
 from diffcache.profiling.recording.full_runs import FullRuns
+from diffcache.profiling.recording.journal import Entry, journal, key_of
 from diffcache.recipes.replay import RESPACED, ReplayConfig
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.schedule import Schedule
@@ -206,7 +208,20 @@ def run_in_shadow(pipe: Any, calls: Sequence[Call], schedule: Schedule, fit: R) 
         raise ScheduleError(
             "a schedule that rebuilds the unconditional pass cannot be corrected: make one without guidance."
         )
-    with accelerated(pipe, ReplayConfig(schedule=schedule)):
+    config = ReplayConfig(schedule=schedule)
+    with accelerated(pipe, config):
         for call in calls:
-            watched_run(pipe, call, fit)
+            if isinstance(
+                fit, SequentialRegression
+            ):  # which fits each call on what the ones before have left
+                watched_run(pipe, call, fit)
+            else:
+                key = key_of("shadow", config=config, call=calls_hash([call]), closed=fit.closed)
+                fit.add(journal().entry(key, partial(_in_shadow, pipe, call, fit.closed)))
     return fit
+
+
+def _in_shadow(pipe: Any, call: Call, closed: bool) -> Entry:
+    alone = ShadowRegression(closed)
+    watched_run(pipe, call, alone)
+    return alone.as_entry()

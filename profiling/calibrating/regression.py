@@ -9,9 +9,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 from diffcache.engine.observers import Observer
 from diffcache.prediction.correctors import GAIN, SHIFT, channel_dim, coefficient_name
+from diffcache.profiling.recording.journal import Entry
 from diffcache.schedulers.signals import EPS
 from diffcache.schedulers.steps import MODEL, Step
 
@@ -20,6 +22,9 @@ SHRINKAGE = 8.0
 
 LEAST_SHARE = 0.2
 """The shortest that a reused step may get, as a share of its nominal length. Published by ERTACache."""
+
+SUMS = ("u", "y", "uu", "uy")
+"""The sums of a `Regression` over channels."""
 
 
 class Slot(NamedTuple):
@@ -50,6 +55,12 @@ class Regression:
         self.u, self.y = self.u + u.sum(dims), self.y + y.sum(dims)
         self.uu, self.uy = self.uu + (u * u).sum(dims), self.uy + (u * y).sum(dims)
         self.samples += len(u)
+
+    def __iadd__(self, other: "Regression") -> Self:
+        """Adds the sums of another regression of the same channels."""
+        for name in ("n", "u", "y", "uu", "uy", "samples"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        return self
 
     @property
     def trust(self) -> float:
@@ -124,6 +135,28 @@ class ShadowRegression(Observer):
     ) -> None:
         if step.kind == MODEL:
             self._outputs[step.full_name(denoiser), step.branch] = step.tick, outputs[0].clone()
+
+    def as_entry(self) -> Entry:
+        """Its sums, for a journal."""
+        slots = list(self.regressions)
+        tensors = {
+            f"{i}.{name}": torch.as_tensor(getattr(self.regressions[slot], name), dtype=torch.float64)
+            for i, slot in enumerate(slots)
+            for name in SUMS
+        }
+        counts = [[fit.n, fit.samples] for fit in self.regressions.values()]
+        return Entry(tensors, {"slots": slots, "counts": counts, "ratios": list(self.ratios.items())})
+
+    def add(self, entry: Entry) -> None:
+        """Adds the sums of `as_entry`."""
+        for i, (slot, (n, samples)) in enumerate(
+            zip(entry.facts["slots"], entry.facts["counts"], strict=True)
+        ):
+            sums = {name: entry.tensors[f"{i}.{name}"] for name in SUMS}
+            fit = self.regressions.setdefault(Slot(*slot), Regression())
+            fit += Regression(n=n, samples=samples, **sums)
+        for tick, ratios in entry.facts["ratios"]:
+            self.ratios.setdefault(tick, []).extend(ratios)
 
     def coefficients(self, ticks: int) -> dict[str, Tensor]:
         """The fitted gain and shift, fp32 [ticks, channels], by name; 1 and 0 at ticks that are not reused."""

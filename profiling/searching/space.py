@@ -68,8 +68,12 @@ class Space:
         """
         if self.sensitivity is None:
             return self.recorded_drifts
-        grown = self.recorded_drifts * _growth(self.num_ticks, self.predictor)
-        return grown.square() * self.sensitivity.unsqueeze(1)
+        return self.errors.square() * self.sensitivity.unsqueeze(1)
+
+    @property
+    def errors(self) -> Tensor:
+        """float64 [S, T, T]: the recorded drifts, as much larger as the predictor's errors grow faster with the distance."""
+        return self.recorded_drifts * _growth(self.num_ticks, self.predictor)
 
     @property
     def prices(self) -> list[int]:
