@@ -23,7 +23,7 @@ SEED = 1000
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Size(click.ParamType):
+class Size(click.ParamType["tuple[int, int]"]):
     """`1024x768` (width x height), or one number for a square."""
 
     name = "size"
@@ -35,7 +35,7 @@ class Size(click.ParamType):
         return int(parts[0]), int(parts[-1])
 
 
-class Assignment(click.ParamType):
+class Assignment(click.ParamType["tuple[str, Any]"]):
     """`name=value`; a value that is no Python literal is a text."""
 
     name = "k=v"
@@ -50,7 +50,7 @@ class Assignment(click.ParamType):
             return name, text
 
 
-class Percent(click.ParamType):
+class Percent(click.ParamType["float"]):
     """`90%` or `0.9`."""
 
     name = "share"

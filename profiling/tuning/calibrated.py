@@ -14,7 +14,8 @@ from diffcache.profiling.recording.record import recorded
 from diffcache.profiling.recording.recording import Recording
 from diffcache.profiling.tuning.engine import Engine, engine
 from diffcache.recipes.replay import ReplayConfig
-from diffcache.schedulers.errors import ConfigError
+from diffcache.schedulers.errors import ConfigError, ScheduleError
+from diffcache.schedulers.schedule import Schedule
 
 INTERVALS = (2, 3, 4, 6, 8, 12)
 """Distances of ProfilingDiT's first computed ticks that are tried, until one meets the share. Our choice."""
@@ -34,10 +35,17 @@ class ERTACacheEngine(Engine):
         plain = static_schedule(self.recording, policy(self.recording, compute))
         yield ReplayConfig(schedule=plain)
         yield ReplayConfig(schedule=with_hindsight(plain))
-        respaceable = plain.sigmas is not None and hasattr(self.task.pipe, "scheduler")
-        corrections = Corrections(hindsight=False, respace=respaceable)
-        corrected = calibrate_ertacache(self.task.pipe, self.task.calls, compute, corrections)
-        yield ReplayConfig(schedule=corrected)
+        yield ReplayConfig(schedule=self._corrected(compute))
+
+    def _corrected(self, compute: float) -> Schedule:
+        """With its corrections; without other noise levels where the noise scheduler cannot take them."""
+        try:
+            return self._with(compute, Corrections(hindsight=False))
+        except ScheduleError:
+            return self._with(compute, Corrections(hindsight=False, respace=False))
+
+    def _with(self, compute: float, corrections: Corrections) -> Schedule:
+        return calibrate_ertacache(self.task.pipe, self.task.calls, compute, corrections)
 
     def fit_renders(self) -> int:
         return 8 * len(self.task.calls)  # a recording, full runs, the two fits, and up to four candidates

@@ -14,7 +14,7 @@ from diffcache.config import CacheConfig
 from diffcache.profiling.recording.calling import Call, calls_hash, calls_of
 from diffcache.profiling.recording.frozen import frozen
 from diffcache.profiling.recording.full_runs import Measure
-from diffcache.profiling.recording.journal import Journal, Spent, journaling
+from diffcache.profiling.recording.journal import Journal, Spent, journal, journaling
 from diffcache.profiling.recording.pictures import psnr
 from diffcache.profiling.recording.processes import is_first, wait
 from diffcache.profiling.searching.checkpoints import claim
@@ -29,6 +29,8 @@ from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.schedulers.errors import ConfigError, TargetError
 from diffcache.schedulers.schedule import Schedule
+
+__all__ = ["ENGINES", "tune"]
 
 AT_LEAST = 0.9
 """Share of the samples that must keep a quality, where nothing else is asked for."""
@@ -182,8 +184,6 @@ def _searched(tuner: Tuner, aim: Aim) -> tuple[Judged, str | None]:
 
 def _concluded(tuner: Tuner, best: Judged, stopped: str | None, aim: Aim, producer: dict[str, Any]) -> Found:
     """The artifact of the best proposal, with what was measured."""
-    from diffcache.profiling.recording.journal import journal
-
     journal().stop_clock()
     if stopped == "interrupted":
         tuner.parts = tuner.parts._replace(verify=[])

@@ -12,7 +12,7 @@ from searches.flux_calls import FLUX, flux_calls
 
 from diffcache import tune
 from diffcache.profiling.tuning import searched
-from diffcache.profiling.tuning.engine import ENGINES
+from diffcache.profiling.tuning.tune import ENGINES
 
 STEPS = 6
 
@@ -33,7 +33,7 @@ def counted(kill_at: int | None = None) -> tuple[Any, list[int]]:
 
 
 def found(pipe: Any, engine: str, folder: Path) -> dict[str, bytes]:
-    tune(pipe, flux_calls(STEPS, 4), speedup=1.5, engine=engine, folder=folder)
+    tune(pipe, flux_calls(8 if engine == "teacache" else STEPS, 4), speedup=1.5, engine=engine, folder=folder)
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
 
 

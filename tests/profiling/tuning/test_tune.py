@@ -14,8 +14,9 @@ from zoo.pipelines import CASES
 from diffcache import Schedule, accelerate, report, tune
 from diffcache.profiling.recording.journal import Journal, journaling
 from diffcache.profiling.tuning.artifact import TUNE
-from diffcache.profiling.tuning.engine import ENGINES, Task
+from diffcache.profiling.tuning.engine import Task
 from diffcache.profiling.tuning.parts import three_parts
+from diffcache.profiling.tuning.tune import ENGINES
 from diffcache.profiling.tuning.tuner import Tuner
 from diffcache.recipes.even import EvenConfig
 from diffcache.schedulers.errors import ConfigError, ScheduleError, TargetError
