@@ -64,11 +64,12 @@ def accelerate(
         speedup: instead of an interval or a threshold: ticks of a run over computed ticks, at least (2.0 computes half).
         quality: instead of those: PSNR in dB to the full run that must be kept on most pictures. This measures first: see `tune`, to which
             `prompts=` (texts, or whole calls as dicts) and the call's own arguments are passed on.
-        quantize: what the weights of linear layers are quantised to first, through torchao: "int8", "float8" (activations
-            too, at each call), "int8-weight-only", "float8-weight-only", a torchao config, Diffusers' `TorchAoConfig`, or
-            a dict of these by regular expressions on layers' paths, with "_default" for the other layers and None for
-            layers that are left as they are. A denoiser that is quantised already is left as it is. Corrections of the
-            weights that a schedule was calibrated with are applied.
+        quantize: what the weights of linear layers are quantised to first, through torchao: "int8", "float8", "mxfp8", "nvfp4"
+            (activations too, at each call), "int8-weight-only", "float8-weight-only", "nvfp4-weight-only", "int4", "int4-hqq"
+            (weights alone), a torchao config, Diffusers' `TorchAoConfig` or `PipelineQuantizationConfig`, or a dict of these by
+            regular expressions on layers' paths, with "_default" for the other layers and None for layers that are left as they
+            are. A denoiser that is quantised already is left as it is. Corrections of the weights that a schedule was calibrated
+            with are applied.
         keep_original: keep the replaced weights in CPU memory, for `restore` to put back.
         max_cache_bytes: how much a call of a pipeline may hold at once on its device. Where the method would hold more,
             features are kept in fewer bits, then in host memory, then at fewer sites; the report's notes say so. A call

@@ -1,6 +1,5 @@
 """Corrections for any static schedule: ERTACache's two (arXiv 2508.21091) and hindsight, calibrated on a few calls."""
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from diffcache.config import GUIDANCE
 from diffcache.host.weight_formats import quantizations_of
-from diffcache.noise_schedulers.respacing import respace, stretched
+from diffcache.noise_schedulers.respacing import prepared, respace, stretched
 from diffcache.profiling.calibrating.regression import SequentialRegression, ShadowRegression
 from diffcache.profiling.recording.calling import Call, accelerated, calls_hash, watched_run
 from diffcache.profiling.recording.full_runs import FullRuns
@@ -153,7 +152,8 @@ def respaced(
 ) -> dict[str, Schedule]:
     """A schedule at other noise levels, so that reused ticks make shorter steps; by name of the rule.
 
-    - "steps as published": `ShadowRegression.published_shares`.
+    - "steps as published": `ShadowRegression.published_shares`, over how far the output has moved since the tick before.
+    - "steps, over the output": the same over the size of the output, the other reading of the paper's summaries.
     - "steps, a tenth of it": these steps, shortened by the share `STRENGTH` only.
     - "steps by least squares": `ShadowRegression.least_squares_shares`.
 
@@ -167,14 +167,16 @@ def respaced(
             "the steps can only be adjusted for schedules of whole denoisers: calibrate with respace=False."
         )
     fit = run_in_shadow(pipe, calls, schedule, ShadowRegression(closed))
-    respace(copy.deepcopy(noise_scheduler), schedule.sigmas)  # raises if it cannot take other noise levels
+    probe = prepared(noise_scheduler, len(schedule.sigmas))
+    respace(probe, schedule.sigmas)  # raises if it cannot take other noise levels
     published = fit.published_shares(schedule.num_ticks)
     rules = {
         "steps as published": published,
+        "steps, over the output": fit.published_shares(schedule.num_ticks, over_output=True),
         "steps, a tenth of it": [1 - STRENGTH * (1 - share) for share in published],
         "steps by least squares": fit.least_squares_shares(schedule.num_ticks),
     }
-    final = float(noise_scheduler.sigmas[-1])
+    final = float(probe.sigmas[-1])
     levels = {
         name: torch.tensor(stretched(schedule.sigmas, final, shares), dtype=torch.float64)
         for name, shares in rules.items()

@@ -65,7 +65,8 @@ def record(
 
 def recorded(pipe: Any, calls: Sequence[Call], **options: Any) -> Recording:
     """As `record` with these options, but a call that the open journal has is not run again, and processes share the calls."""
-    asked = _asked(calls, **options)
+    if not calls:
+        raise ConfigError("calls: give at least one.")
 
     def alone(call: Call) -> Entry:
         found = record(pipe, [call], **options)
@@ -73,7 +74,8 @@ def recorded(pipe: Any, calls: Sequence[Call], **options: Any) -> Recording:
 
     keys = [key_of("recording", call=calls_hash([call]), **options) for call in calls]
     entries = shared(len(calls), lambda i: journal().entry(keys[i], lambda: alone(calls[i])))
-    return _mean([Recording.of_json(entry.facts, entry.tensors) for entry in entries], asked)
+    recordings = [Recording.of_json(entry.facts, entry.tensors) for entry in entries]
+    return _mean(recordings, {**recordings[-1].prompts, "calls": len(calls), "hash": calls_hash(calls)})
 
 
 def _mean(recordings: Sequence[Recording], asked: dict[str, Any]) -> Recording:

@@ -50,7 +50,9 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     python = folder / "venv" / "bin" / "python"
     subprocess.run([*pip, "--python", str(python), "install", "--no-deps", str(wheel)], check=True)
     (site,) = (folder / "venv" / "lib").glob("python*/site-packages")
-    (site / "packages.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    packages = Path(sysconfig.get_path("purelib"))
+    lines = [str(packages), *(f"import {shim.stem}" for shim in packages.glob("_torchvision_on_cpu.py"))]
+    (site / "packages.pth").write_text("\n".join(lines) + "\n")
     return python
 
 
