@@ -34,6 +34,7 @@ verbs = (
     ["plan", *given, "--quantize", "int8"],
 )
 for arguments in verbs:
+    print("diffcache", *arguments, flush=True)
     assert main(arguments) == 0, arguments
 assert main(["demo"]) == 2  # the testbeds come with the repository only
 """
@@ -73,6 +74,7 @@ def ran(*command: str | Path, folder: Path) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3000)
 @pytest.mark.parametrize("name", OPTIONS)
 def test_every_verb_runs_from_the_wheel(name: str, environment: Path, tmp_path: Path) -> None:
     model = save_random(name, tmp_path / "model")

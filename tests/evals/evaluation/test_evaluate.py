@@ -92,7 +92,7 @@ def environment() -> dict[str, str]:
         (["--samples", "0"], "0 is not in the range x>=1"),
         (["--batch", "0"], "0 is not in the range x>=1"),
         (["--prompts", "{tmp}/words.txt"], "dit draws classes, not 'a cat'"),
-        (["--out", "{tmp}/words.txt"], "choose another folder"),
+        (["--out", "{tmp}/words.txt"], "is a file"),
         (["--model", "{tmp}/empty", "--prompts", "{tmp}/words.txt"], "no pipeline"),
     ],
 )
