@@ -14,9 +14,6 @@ from diffcache.schedulers.errors import ConfigError
 
 __all__ = ["command", "evaluate"]
 
-STEPS = 50
-"""Where nothing else is asked for."""
-
 
 @click.command()
 @with_method
@@ -74,7 +71,7 @@ def command(
         method=method,
         options=method_options,
         prompts=setting.prompts or (None if source.is_testbed else EXAMPLES),
-        steps=source.steps or STEPS,
+        steps=source.steps,
         seed=setting.seed,
         batch_size=setting.batch,
         extractor=extractor or (CLASSIFIER if source.is_testbed else None),

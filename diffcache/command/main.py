@@ -94,8 +94,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return _refused(f"this needs {error.name}: pip install 'diffcache[evals]'.")
     except (KeyboardInterrupt, click.Abort):
+        return _refused("interrupted: the same `tune` or `evaluate` goes on where this one stopped.")
+    except (PermissionError, NotADirectoryError) as error:
+        return _refused(f"{error}: choose another folder.")
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":
+            raise
         return _refused(
-            "interrupted. What was rendered is kept in --out: the same command goes on from there."
+            "out of memory: try --offload model, --quantize int8, or a smaller --size or --batch."
         )
     except (ValueError, TypeError) as error:
         if not _raised_by_the_pipeline(error):

@@ -14,8 +14,7 @@ from diffcache.evals.errors import EvaluationError
 from diffcache.profiling.recording.full_runs import Measure
 from diffcache.profiling.recording.pictures import psnr
 from diffcache.profiling.recording.processes import is_first, own_device
-from diffcache.profiling.tuning.engine import ENGINES
-from diffcache.profiling.tuning.tune import tune
+from diffcache.profiling.tuning.tune import ENGINES, tune
 
 __all__ = ["command", "objective_named", "tune"]
 

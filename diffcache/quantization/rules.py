@@ -143,7 +143,7 @@ def _named(name: str) -> Any:
         )
     try:
         kind = getattr(import_module(named.module), named.config)
-        types = {field.name: type(field.default) for field in dataclasses.fields(kind)}
+        types: dict[str, Any] = {field.name: type(field.default) for field in dataclasses.fields(kind)}
         options = {option: types[option][member] for option, member in named.options.items()}
         if "set_inductor_config" in types:
             options["set_inductor_config"] = False  # which would slow the compilation of everything else

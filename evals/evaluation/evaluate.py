@@ -40,7 +40,7 @@ class Evaluation:
         prompts: file of prompts (see `read_prompts`); None for a testbed's held-out ones.
         samples: how many. Sample i has prompt i // samples_per_prompt (from the first again after the last) and seed `seed + i`.
         samples_per_prompt: VBench wants five.
-        steps, seed, batch_size: of the calls.
+        steps, seed, batch_size: of the calls; steps=None: the pipeline's own number.
         reference: folder of real pictures for the distances; None compares with the full run's pictures.
         extractor: of features, see `Extractor`; None: no distances are measured.
         clip: CLIP model and its weights for the CLIP score; None for none.
@@ -57,7 +57,7 @@ class Evaluation:
     prompts: Path | None = None
     samples: int = 64
     samples_per_prompt: int = 1
-    steps: int = 50
+    steps: int | None = 50
     seed: int = 0
     batch_size: int = 4
     reference: Path | None = None
@@ -68,8 +68,9 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         for name in ("samples", "samples_per_prompt", "steps", "batch_size"):
-            if getattr(self, name) < 1:
-                raise EvaluationError(f"{name} must be at least 1, not {getattr(self, name)}.")
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise EvaluationError(f"{name} must be at least 1, not {value}.")
 
     def config(self) -> CacheConfig:
         """The method.

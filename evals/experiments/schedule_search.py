@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffcache.evals.experiments.baselines import baselines, uniform
+from diffcache.evals.experiments import baselines as controls
 from diffcache.evals.harness.calls import Split
 from diffcache.evals.harness.comparison import Comparison, Row
 from diffcache.profiling.recording.calling import Call
@@ -119,15 +119,15 @@ def compared(
     Args:
         comparison: of the held-out samples.
         found: the schedules.
-        shares: of the full run's work; uniform reuse is added for each.
+        shares: of the full run's work; uniform reuse, and as many even ticks, are added for each.
         hindsight: add uniform reuse with hindsight, and let ERTACache have it.
         calibration: calls for the other baselines; none: these are left out.
     """
     rows = [comparison.method(name, ReplayConfig(schedule=schedule)) for name, schedule in found.items()]
     for share in shares:
-        rows += uniform(comparison, share)
-        rows += uniform(comparison, share, hindsight=True) if hindsight else []
-        rows += baselines(comparison, calibration, share, hindsight=hindsight) if calibration else []
+        rows += controls.uniform(comparison, share) + controls.even(comparison, share)
+        rows += controls.uniform(comparison, share, hindsight=True) if hindsight else []
+        rows += controls.baselines(comparison, calibration, share, hindsight=hindsight) if calibration else []
     return rows
 
 

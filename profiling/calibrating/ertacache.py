@@ -11,8 +11,7 @@ from diffcache.profiling.calibrating.corrections import ALL_CORRECTIONS, Correct
 from diffcache.profiling.recording.calling import Call
 from diffcache.profiling.recording.record import record_closed_loop, recorded
 from diffcache.profiling.recording.recording import Recording
-from diffcache.profiling.recording.shares import ticks_for
-from diffcache.schedulers.errors import ConfigError
+from diffcache.profiling.recording.shares import TooLittle, ticks_for
 from diffcache.schedulers.schedule import ALL, Schedule, marks_of
 
 ROUNDS = 3
@@ -54,7 +53,8 @@ def policy(recording: Recording, compute: float) -> list[int]:
     leaves fewer, ticks are added that are furthest from the one that they would reuse (our choice).
 
     Raises:
-        ConfigError: no share, or one that does not pay for the ticks that are always computed.
+        ConfigError: no share.
+        TooLittle: one that does not pay for the ticks that are always computed.
     """
     drift = torch.stack([curve.drift for curve in recording.leads]).nanmean(0)  # NaN between denoisers
     allowed = ticks_for(compute, recording.num_ticks)
@@ -64,7 +64,7 @@ def policy(recording: Recording, compute: float) -> list[int]:
             break
     if len(computed) > allowed:
         least = len(computed) / recording.num_ticks
-        raise ConfigError(f"ertacache: compute={compute} is too little here: give at least {least:.3f}.")
+        raise TooLittle(f"ertacache: compute={compute} is too little here: give at least {least:.3f}.")
     while len(computed) < allowed:
         reused = {
             tick: max(c for c in computed if c < tick) for tick in range(len(drift)) if tick not in computed

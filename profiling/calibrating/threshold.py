@@ -10,7 +10,7 @@ from diffcache.profiling.recording.journal import Entry, journal, key_of
 from diffcache.profiling.recording.loops import target_of
 from diffcache.profiling.recording.pictures import rewound
 from diffcache.profiling.recording.processes import shared
-from diffcache.profiling.recording.shares import check_share
+from diffcache.profiling.recording.shares import TooLittle, check_share
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.search.bisection import smallest
 
@@ -43,7 +43,7 @@ def calibrate_threshold(pipe: Any, calls: Sequence[Call], config: CacheConfig, c
     low, high = 0.0, 1.0
     while not suffices(high):
         if high >= LARGEST:
-            raise ConfigError(f"{config.name} computes more than {compute:.0%} at any threshold.")
+            raise TooLittle(f"{config.name} computes more than {compute:.0%} at any threshold.")
         low, high = high, 2 * high
     return config.replace(threshold=smallest(suffices, low, high, HALVINGS))
 

@@ -6,6 +6,10 @@ from typing import Any
 from diffcache.schedulers.errors import ConfigError
 
 
+class TooLittle(ConfigError):
+    """A share of the work that a method cannot get down to."""
+
+
 def check_share(compute: Any) -> None:
     """Refuses what is no share of the full run's work.
 
@@ -23,12 +27,13 @@ def ticks_for(compute: float, ticks: int) -> int:
     """How many ticks of a run a share of its work pays for.
 
     Raises:
-        ConfigError: no share, or one that does not pay for one tick.
+        ConfigError: no share.
+        TooLittle: one that does not pay for one tick.
     """
     check_share(compute)
     count = math.floor(compute * ticks + 1e-9)
     if not count:
-        raise ConfigError(
+        raise TooLittle(
             f"compute={compute} does not pay for one of {ticks} ticks: give at least {1 / ticks:.3f}."
         )
     return count

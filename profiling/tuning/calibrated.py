@@ -12,9 +12,10 @@ from diffcache.profiling.calibrating.teacache import calibrate_teacache
 from diffcache.profiling.calibrating.threshold import HALVINGS, calibrate_threshold
 from diffcache.profiling.recording.record import recorded
 from diffcache.profiling.recording.recording import Recording
+from diffcache.profiling.recording.shares import TooLittle
 from diffcache.profiling.tuning.engine import Engine, engine
 from diffcache.recipes.replay import ReplayConfig
-from diffcache.schedulers.errors import ConfigError, ScheduleError
+from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.schedule import Schedule
 
 INTERVALS = (2, 3, 4, 6, 8, 12)
@@ -63,7 +64,7 @@ class ProfilingDiTEngine(Engine):
             if schedule.measured["compute_fraction"] <= compute + 1e-9:
                 yield ReplayConfig(schedule=schedule)
                 return
-        raise ConfigError(
+        raise TooLittle(
             f"profilingdit computes at least {least:.0%} here: ask for less, or choose another engine."
         )
 

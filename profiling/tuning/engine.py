@@ -79,7 +79,7 @@ class Engine(ABC):
         """Methods that compute at most a share of the full run's work, the safest first.
 
         Raises:
-            ConfigError: it has none for this share.
+            TooLittle: it cannot compute so little.
         """
 
     @abstractmethod

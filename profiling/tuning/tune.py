@@ -18,7 +18,6 @@ from diffcache.profiling.recording.journal import Journal, Spent, journal, journ
 from diffcache.profiling.recording.pictures import psnr
 from diffcache.profiling.recording.processes import is_first, wait
 from diffcache.profiling.searching.checkpoints import claim
-from diffcache.profiling.tuning import calibrated, planned, searched  # noqa: F401 (they register their engines)
 from diffcache.profiling.tuning.artifact import Found, write
 from diffcache.profiling.tuning.bar import Bar
 from diffcache.profiling.tuning.engine import ENGINES, Task

@@ -12,7 +12,9 @@ from diffcache.profiling.recording.frozen import frozen
 from diffcache.profiling.recording.full_runs import FullRuns, Measure
 from diffcache.profiling.recording.journal import key_of
 from diffcache.profiling.recording.pictures import psnr
+from diffcache.profiling.recording.shares import TooLittle
 from diffcache.profiling.searching.confirming import is_better
+from diffcache.profiling.tuning import calibrated, planned, searched  # noqa: F401 (they register their engines)
 from diffcache.profiling.tuning.engine import ENGINES, Engine, Task
 from diffcache.profiling.tuning.parts import Parts
 from diffcache.profiling.tuning.promises import CONFIDENCE, fewest, least_share, needed, reached
@@ -106,6 +108,9 @@ class Tuner:
             ConfigError: no reuse keeps it.
         """
         counts = range(1, self.ticks)
+        _ = (
+            self.choosing
+        )  # a pipeline that does not repeat itself is refused before anything is taken for too little
         found: dict[int, Judged] = {}
 
         def kept(count: int) -> bool:
@@ -174,7 +179,7 @@ class Tuner:
         """The best proposal with so many ticks that keeps a quality; None if there is none."""
         try:
             proposals = [self.judge(config) for config in self.engine.propose(count / self.ticks)]
-        except ConfigError:  # the engine cannot compute so little
+        except TooLittle:
             return None
         keeping = [
             one
