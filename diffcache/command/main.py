@@ -9,15 +9,15 @@ import click
 from diffcache.schedulers.errors import DiffcacheError
 
 VERBS = {
-    "demo": "Show on one pipeline what a cache does and what it costs.",
-    "inspect": "Print where a model can be cached.",
-    "plan": "Print what a run would compute and hold, before it runs.",
-    "tune": "Find a schedule for a speed-up or a quality on your own prompts.",
-    "evaluate": "Measure a method on many prompts, and write a report.",
-    "compare": "Compare methods with each other and with fewer steps.",
-    "show": "Print what a folder holds: a schedule, a method, an evaluation.",
+    "demo": ("diffcache.command.demo", "Show on one pipeline what a cache does and what it costs."),
+    "inspect": ("diffcache.command.inspect", "Print where a model can be cached."),
+    "plan": ("diffcache.command.plan", "Print what a run would compute and hold, before it runs."),
+    "tune": ("diffcache.command.tune", "Find a schedule for a speed-up or a quality on your own prompts."),
+    "evaluate": ("diffcache.command.evaluate", "Measure a method on many prompts, and write a report."),
+    "compare": ("diffcache.command.compare", "Compare methods with each other and with fewer steps."),
+    "show": ("diffcache.command.show", "Print what a folder holds: a schedule, a method, an evaluation."),
 }
-"""The verbs by name, with the line that the help shows. Each lies in a module of its own, which is imported when it is used."""
+"""The verbs by name: the module of each, which is imported when it is used, and the line that the help shows."""
 
 USAGE = 2
 """Exit status after a user's error."""
@@ -32,12 +32,12 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        command: click.Command = import_module(f"diffcache.command.{cmd_name}").command
+        command: click.Command = import_module(VERBS[cmd_name][0]).command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Verbs"):
-            formatter.write_dl(list(VERBS.items()))
+            formatter.write_dl([(name, line) for name, (_, line) in VERBS.items()])
 
 
 def _completion(ctx: click.Context, _: click.Parameter, shell: str | None) -> None:

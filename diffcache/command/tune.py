@@ -16,17 +16,28 @@ from diffcache.profiling.recording.pictures import psnr
 from diffcache.profiling.recording.processes import is_first, own_device
 from diffcache.profiling.tuning.tune import ENGINES, tune
 
+CLIP = ("ViT-B-32", "openai")
+"""Model and weights of the objective "clip", where nothing else is asked for."""
+
 __all__ = ["command", "objective_named", "tune"]
 
 
-def objective_named(name: str) -> Measure:
-    """How near pictures are to the full runs': "psnr", "ssim", "lpips" (minus the distance), or "module:function".
+def objective_named(name: str, clip: tuple[str, str | None] = CLIP) -> Measure:
+    """How near pictures are to the full runs': "psnr", "ssim", "lpips" (minus the distance), "clip", or "module:function".
+
+    Args:
+        name: of the objective.
+        clip: open-clip model and weights. The objective is 100 times the cosine of the features of both pictures.
 
     Raises:
-        EvaluationError: there is no such function, or LPIPS's weights are not here.
+        EvaluationError: there is no such function, or weights are not here.
     """
     if name == "psnr":
         return psnr
+    if name == "clip":
+        from diffcache.evals.metrics.clip_score import ClipScore
+
+        return ClipScore(*clip).similarity
     if name in ("ssim", "lpips"):
         from diffcache.evals.metrics import fidelity
 
@@ -38,7 +49,7 @@ def objective_named(name: str) -> Measure:
         found: Measure = getattr(import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise EvaluationError(
-            f"--objective {name}: choose psnr, ssim, lpips, or a function as module:function that takes (pictures, full)."
+            f"--objective {name}: choose psnr, ssim, lpips, clip, or a function as module:function that takes (pictures, full)."
         ) from error
     return found
 
@@ -66,8 +77,13 @@ def _minus_lpips(lpips: Callable[[Tensor, Tensor], Tensor | None]) -> Measure:
 )
 @click.option("--minutes", type=float, help="Time for the search; some renders to verify it come on top.")
 @click.option(
-    "--objective", default="psnr", show_default=True, help="psnr, ssim, lpips (negative), or module:function."
+    "--objective",
+    default="psnr",
+    show_default=True,
+    help="psnr, ssim, lpips (negative), clip (both pictures' features), or module:function.",
 )
+@click.option("--clip", default=CLIP[0], show_default=True, help="open-clip model, for the objective clip.")
+@click.option("--clip-weights", default=CLIP[1], show_default=True, help="open-clip tag or checkpoint.")
 @click.option("--engine", type=click.Choice(list(ENGINES)), default="trajectory", show_default=True)
 @click.option("--sites", help="What is cached: model, block, sub-layer. Default: what suits the engine.")
 @click.option(
@@ -77,7 +93,15 @@ def _minus_lpips(lpips: Callable[[Tensor, Tensor], Tensor | None]) -> Measure:
     "--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder of the result."
 )
 @with_setting
-def command(setting: Setting, samples: int | None, out: Path, objective: str, **asked: Any) -> None:
+def command(
+    setting: Setting,
+    samples: int | None,
+    out: Path,
+    objective: str,
+    clip: str,
+    clip_weights: str,
+    **asked: Any,
+) -> None:
     """Find a schedule on your own prompts, and load it with `accelerate(pipe, OUT)`.
 
     A third of the prompts at most is measured, on half of the others the best of some candidates is chosen, and on the
@@ -86,7 +110,7 @@ def command(setting: Setting, samples: int | None, out: Path, objective: str, **
     What is rendered is kept in OUT. To go on after an interruption, give the same command again. Ctrl-C ends the search
     with the best so far. `accelerate launch $(which diffcache) tune ...` shares the renders between GPUs.
     """
-    measure = objective_named(objective)
+    measure = objective_named(objective, (clip, clip_weights))
     given = setting.prompts is not None or setting.texts
     prompts = setting.asked(samples if samples or given else 24)
     pipe = setting.source.load(own_device())

@@ -1,5 +1,6 @@
 """Full runs: the pictures of some calls without a cache, and how close a method comes to them."""
 
+import inspect
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -46,7 +47,8 @@ class FullRuns:
         self.calls = calls
         self.measure = measure
         state = torch.get_rng_state()
-        self.pictures = self._pictures(None)
+        self._of_call = [entry.tensors["pictures"] for entry in self._rendered(None)]
+        self.pictures = torch.cat(self._of_call)
         drew_numbers = not torch.equal(state, torch.get_rng_state())
         if drew_numbers and not self._repeats():
             raise ConfigError(
@@ -61,23 +63,24 @@ class FullRuns:
             Spent: the open journal's time is over.
         """
         journal().check_time()
-        return self._pictures(config)
+        return torch.cat([entry.tensors["pictures"] for entry in self._rendered(config)])
+
+    def measures(self, config: CacheConfig) -> Tensor:
+        """How near each sample is with a method, by `measure`. The journal keeps these numbers, and no pictures."""
+        journal().check_time()
+        return torch.cat([entry.tensors["values"] for entry in self._rendered(config, measured=True)])
 
     def decided(self, config: CacheConfig) -> tuple[Schedule, Tensor]:
-        """A method's decisions in the last call, as a schedule, and what its pictures measure.
+        """A method's decisions in the last call, as a schedule, and what `measures` returns.
 
         Raises:
             ScheduleError: the run cannot be frozen; see `RunReport.to_schedule`.
             Spent: as `cached`.
         """
         journal().check_time()
-        entries = self._rendered(config, freeze=True)
-        pictures = torch.cat([entry.tensors["pictures"] for entry in entries])
-        return Schedule.from_json(entries[-1].facts, {}), self.measure(pictures, self.pictures)
-
-    def measures(self, config: CacheConfig) -> Tensor:
-        """How near each sample is with a method, by `measure`."""
-        return self.measure(self.cached(config), self.pictures)
+        entries = self._rendered(config, measured=True, freeze=True)
+        values = torch.cat([entry.tensors["values"] for entry in entries])
+        return Schedule.from_json(entries[-1].facts, {}), values
 
     def psnrs(self, config: CacheConfig) -> Tensor:
         """PSNR of each sample with a method, in dB."""
@@ -99,25 +102,51 @@ class FullRuns:
         again = pictures_of(self.pipe(**rewound(self.calls[0])))
         return torch.equal(again, self.pictures[: len(again)])
 
-    def _pictures(self, config: CacheConfig | None) -> Tensor:
-        return torch.cat([entry.tensors["pictures"] for entry in self._rendered(config, freeze=False)])
-
-    def _rendered(self, config: CacheConfig | None, *, freeze: bool) -> list[Entry]:
-        """The pictures of each call; `freeze` notes the decisions of the last one as well."""
+    def _rendered(
+        self, config: CacheConfig | None, *, measured: bool = False, freeze: bool = False
+    ) -> list[Entry]:
+        """Of each call the pictures, or what they measure; `freeze` notes the decisions of the last call as well."""
         last = len(self.calls) - 1
         notes = journal()
 
         def made(i: int) -> Entry:
             pictures = pictures_of(self.pipe(**rewound(self.calls[i])))
+            found = {"values": self._measured(pictures, i)} if measured else {"pictures": pictures}
             if not (freeze and i == last):
-                return Entry({"pictures": pictures}, {})
+                return Entry(found, {})
             decided: Schedule = report_of(target_of(self.pipe)).to_schedule()
-            return Entry({"pictures": pictures}, as_json(decided))
+            return Entry(found, as_json(decided))
 
+        measure = name_of(self.measure) if measured else None
         keys = [
-            key_of("render", config=config, call=calls_hash([call]), frozen=freeze and i == last)
+            key_of(
+                "render", config=config, call=calls_hash([call]), frozen=freeze and i == last, measure=measure
+            )
             for i, call in enumerate(self.calls)
         ]
         known = all(map(notes.has, keys))
         with nullcontext() if config is None or known else accelerated(self.pipe, config):
             return shared(len(keys), lambda i: notes.entry(keys[i], lambda: made(i)))
+
+    def _measured(self, pictures: Tensor, call: int) -> Tensor:
+        """What the pictures of a call measure.
+
+        Raises:
+            ConfigError: the measure does not give a finite number for each sample.
+        """
+        values = torch.as_tensor(self.measure(pictures, self._of_call[call])).detach().double().cpu()
+        if values.shape != (len(pictures),) or not bool(values.isfinite().all()):
+            raise ConfigError(
+                f"{getattr(self.measure, '__name__', 'the objective')} must give a finite number for each of "
+                f"{len(pictures)} samples."
+            )
+        return values
+
+
+def name_of(measure: Measure) -> str:
+    """What tells one measure from another: its name, and its source where that can be read."""
+    name = f"{getattr(measure, '__module__', '')}.{getattr(measure, '__qualname__', type(measure).__name__)}"
+    try:
+        return name + inspect.getsource(measure)
+    except (OSError, TypeError):
+        return name

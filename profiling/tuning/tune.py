@@ -201,13 +201,16 @@ def _front(tuner: Tuner, producer: dict[str, Any], folder: str | Path | None) ->
     """One method for each share; each in a folder of its own, and that of half the work in the folder itself."""
     made = []
     for share in FRONT:
-        aim = Aim(speedup=1 / share)
-        found = _concluded(tuner, *_searched(tuner, aim), aim, producer)
+        aim, tuner.best = Aim(speedup=1 / share), None
+        best, stopped = _searched(tuner, aim)
+        found = _concluded(tuner, best, stopped, aim, producer)
         made.append(found.method)
         if folder is not None and is_first():
             write(found, Path(folder) / f"front-{round(100 * share)}")
             if share == 0.5:
                 write(found, Path(folder))
+        if stopped == "interrupted":
+            break
     return made
 
 
