@@ -9,6 +9,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from diffcache.api import accelerate, methods, paused, plan, report, restore
     from diffcache.attach.attach import denoising_run
+    from diffcache.command.compare import compare
+    from diffcache.command.demo import demo
+    from diffcache.command.evaluate import evaluate
+    from diffcache.command.inspect import inspect
+    from diffcache.command.show import show
     from diffcache.config import CacheConfig
     from diffcache.discovery.discover import discover
     from diffcache.discovery.sites import SiteTable
@@ -16,7 +21,7 @@ if TYPE_CHECKING:
     from diffcache.language.recipes.base import LanguageConfig
     from diffcache.language.sampler.sampling import Generation, generate
     from diffcache.method_config import MethodConfig, method
-    from diffcache.profiling.searching.tuning import tune
+    from diffcache.profiling.tuning.tune import tune
     from diffcache.recipes.easycache import EasyCacheConfig
     from diffcache.recipes.uniform import UniformConfig
     from diffcache.reports.run_report import RunReport
@@ -35,13 +40,18 @@ _HOME = {
     "report": "diffcache.api",
     "restore": "diffcache.api",
     "decide_together": "diffcache.host.parallel",
+    "compare": "diffcache.command.compare",
+    "demo": "diffcache.command.demo",
     "denoising_run": "diffcache.attach.attach",
+    "evaluate": "diffcache.command.evaluate",
+    "inspect": "diffcache.command.inspect",
+    "show": "diffcache.command.show",
     "discover": "diffcache.discovery.discover",
     "SiteTable": "diffcache.discovery.sites",
     "paused": "diffcache.api",
     "Generation": "diffcache.language.sampler.sampling",
     "generate": "diffcache.language.sampler.sampling",
-    "tune": "diffcache.profiling.searching.tuning",
+    "tune": "diffcache.profiling.tuning.tune",
     "CacheConfig": "diffcache.api",  # which registers the methods that from_pretrained may find
     "LanguageConfig": "diffcache.api",
     "MethodConfig": "diffcache.api",
@@ -75,10 +85,14 @@ __all__ = [
     "TargetError",
     "UniformConfig",
     "accelerate",
+    "compare",
     "decide_together",
+    "demo",
     "denoising_run",
     "discover",
+    "evaluate",
     "generate",
+    "inspect",
     "method",
     "methods",
     "paused",
@@ -87,6 +101,7 @@ __all__ = [
     "restore",
     "rollout",
     "serving",
+    "show",
     "tune",
 ]
 

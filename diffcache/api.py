@@ -62,13 +62,14 @@ def accelerate(
         config: None for the default method, a method's name ("easycache"; see `methods()`), a config object, a
             `Schedule`, or the folder or hub id of whatever was saved: a config, a schedule, a calibration.
         speedup: instead of an interval or a threshold: ticks of a run over computed ticks, at least (2.0 computes half).
-        quality: instead of those: PSNR in dB to the full run that must be kept. This measures first: see `tune`, to which
+        quality: instead of those: PSNR in dB to the full run that must be kept on most pictures. This measures first: see `tune`, to which
             `prompts=` (texts, or whole calls as dicts) and the call's own arguments are passed on.
-        quantize: what the weights of linear layers are quantised to first, through torchao: "int8", "float8" (activations
-            too, at each call), "int8-weight-only", "float8-weight-only", a torchao config, Diffusers' `TorchAoConfig`, or
-            a dict of these by regular expressions on layers' paths, with "_default" for the other layers and None for
-            layers that are left as they are. A denoiser that is quantised already is left as it is. Corrections of the
-            weights that a schedule was calibrated with are applied.
+        quantize: what the weights of linear layers are quantised to first, through torchao: "int8", "float8", "mxfp8", "nvfp4"
+            (activations too, at each call), "int8-weight-only", "float8-weight-only", "nvfp4-weight-only", "int4", "int4-hqq"
+            (weights alone), a torchao config, Diffusers' `TorchAoConfig` or `PipelineQuantizationConfig`, or a dict of these by
+            regular expressions on layers' paths, with "_default" for the other layers and None for layers that are left as they
+            are. A denoiser that is quantised already is left as it is. Corrections of the weights that a schedule was calibrated
+            with are applied.
         keep_original: keep the replaced weights in CPU memory, for `restore` to put back.
         max_cache_bytes: how much a call of a pipeline may hold at once on its device. Where the method would hold more,
             features are kept in fewer bits, then in host memory, then at fewer sites; the report's notes say so. A call
@@ -154,6 +155,25 @@ def method_for(
     if speedup is not None:
         config, options = _aimed(denoiser, config, speedup, None, options), {}
     return _for_denoisers(_chosen(config, options, DEFAULT), each_uncompiled({"denoiser": denoiser}))
+
+
+def method_named(
+    config: MethodConfig | Schedule | str | Path | None = None,
+    *,
+    speedup: float | None = None,
+    **options: Any,
+) -> CacheConfig:
+    """The method that `accelerate` would attach to some pipeline for these arguments; nothing is attached or checked against one.
+
+    Raises:
+        ConfigError, ScheduleError: as `accelerate`.
+    """
+    if speedup is not None:
+        config, options = _aimed(None, config, speedup, None, options), {}
+    chosen = _chosen(config, options, DEFAULT)
+    if not isinstance(chosen, CacheConfig):
+        raise ConfigError(f"{chosen.name} caches language models: choose a method for pipelines of pictures.")
+    return chosen.resolved()
 
 
 def restore(target: Target) -> Target:
@@ -294,9 +314,10 @@ def _aimed(
         raise ConfigError(
             "quality= is measured on your prompts: pass prompts=[...] as well, or a schedule from diffcache.tune()."
         )
-    from diffcache.profiling.searching.tuning import tune  # only needed where something is measured
+    from diffcache.profiling.tuning.tune import tune  # only needed where something is measured
 
-    return tune(target, quality=quality, **options)
+    found: MethodConfig | Schedule = tune(target, quality=quality, **options)
+    return found
 
 
 def _method(name: str) -> type[MethodConfig]:

@@ -1,7 +1,7 @@
 """Schedules and configs as files: JSON that people can read and compare, and tensors beside it. No pickle."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -72,6 +72,15 @@ def load(name: str | Path, make: Callable[..., T]) -> T:
         return _read(find(name, JSON_NAME), lambda: find(name, TENSORS_NAME), make)
     except FileNotFoundError as error:
         raise ScheduleError(f"{error}.") from error
+
+
+def made_of(data: Mapping[str, Any], corrections: Mapping[str, Tensor], make: Callable[..., T]) -> T:
+    """The schedule of what `as_json` returned, and the values of its corrections.
+
+    Raises:
+        ScheduleError: a field is missing or wrong.
+    """
+    return _made(data, Path("the schedule"), lambda _: dict(corrections), make)
 
 
 def save_config(method: str, options: dict[str, Any], folder: Path) -> Path:
@@ -151,7 +160,16 @@ def upload(save_to: Callable[[Path], object], repo_id: str, **options: Any) -> s
 
 
 def _read(path: Path, tensors_path: Callable[[], Path], make: Callable[..., T]) -> T:
-    fields = _Fields(_json(path), path)
+    return _made(_json(path), path, lambda shapes: _tensors(tensors_path(), shapes), make)
+
+
+def _made(
+    data: Any,
+    path: Path,
+    corrections: Callable[[dict[str, list[int]]], dict[str, Tensor]],
+    make: Callable[..., T],
+) -> T:
+    fields = _Fields(data, path)
     version = fields("format", int)
     if version != FORMAT:
         raise ScheduleError(
@@ -165,7 +183,7 @@ def _read(path: Path, tensors_path: Callable[[], Path], make: Callable[..., T]) 
             noise_scheduler=fields("noise_scheduler.class", str, None),
             sigmas=_sigmas(fields("noise_scheduler.sigmas", list, None), path),
             predictor=fields("predictor", dict),
-            corrections=_tensors(tensors_path(), shapes) if shapes else {},
+            corrections=corrections(shapes) if shapes else {},
             fitted_with=fields("fitted_with", str, None),
             quantization=_texts(fields("quantization", dict, None) or {}),
             producer=fields("producer", dict),

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffcache.schedulers.artifact import as_json, load, save, upload
+from diffcache.schedulers.artifact import as_json, load, made_of, save, upload
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.steps import Decision
 
@@ -161,6 +161,11 @@ class Schedule:
             ScheduleError: a field is missing or wrong; the message names the field and the file.
         """
         return load(name, cls._of_fields)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], corrections: Mapping[str, Tensor]) -> "Schedule":
+        """The schedule of what `as_json` returned, and the values of its corrections."""
+        return made_of(data, corrections, cls._of_fields)
 
     @classmethod
     def _of_fields(cls, *, models: Mapping[str, tuple[Any, ...]], **fields: Any) -> "Schedule":

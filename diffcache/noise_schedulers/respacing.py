@@ -1,5 +1,6 @@
 """Respacing: gives a noise scheduler other noise levels for a run that is about to begin."""
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +30,15 @@ def stretched(sigmas: Sequence[float], final: float, shares: Sequence[float]) ->
         level = levels[-1]
         levels.append(level - share * (now - after) * (level - final) / (now - final))
     return levels
+
+
+def prepared(noise_scheduler: Any, steps: int) -> Any:
+    """A copy of a noise scheduler as it is in its last run, or as it would be in one of so many steps if it had none yet."""
+    probe = copy.deepcopy(noise_scheduler)
+    if getattr(probe, "num_inference_steps", None) is None:
+        dynamic = getattr(getattr(probe, "config", None), "use_dynamic_shifting", False)
+        probe.set_timesteps(steps, **({"mu": 1.0} if dynamic else {}))  # which moves levels, but not the last
+    return probe
 
 
 def respace(noise_scheduler: Any, sigmas: Sequence[float]) -> None:

@@ -1,22 +1,59 @@
 """Which of torchao's configs each linear layer of a denoiser gets."""
 
+import dataclasses
 import re
 from collections.abc import Mapping
-from typing import Any
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import torch
+from torch._inductor import config as inductor
 
 from diffcache.schedulers.errors import ConfigError
 
-NAMED = {
-    "int8": "Int8DynamicActivationInt8WeightConfig",
-    "int8-weight-only": "Int8WeightOnlyConfig",
-    "float8": "Float8DynamicActivationFloat8WeightConfig",
-    "float8-weight-only": "Float8WeightOnlyConfig",
-}
-"""torchao's configs by our names; what is not "weight-only" quantises the activations too, at each call."""
+TORCHAO, PROTOTYPES = "torchao.quantization", "torchao.prototype.mx_formats"
 
-ASYMMETRIC = frozenset({"int8"})
-"""Their activations get a zero point beside the scale, for each token. A token's values reach farther on one side of zero than
-on the other (ten times as far inside feed-forwards), so that a symmetric range would waste half of its steps."""
+
+class Named(NamedTuple):
+    """A config of torchao.
+
+    Attributes:
+        module, config: where its class lies, and what that is called.
+        options: that differ from torchao's own; texts are members of the enumeration that the option has.
+        capability: the least compute capability of a GPU; None: it runs on the CPU too.
+    """
+
+    module: str
+    config: str
+    options: Mapping[str, str] = MappingProxyType({})
+    capability: tuple[int, int] | None = None
+
+
+NAMED = {
+    "int8": Named(TORCHAO, "Int8DynamicActivationInt8WeightConfig"),
+    "int8-asymmetric": Named(
+        TORCHAO, "Int8DynamicActivationInt8WeightConfig", {"act_mapping_type": "ASYMMETRIC"}
+    ),
+    "int8-weight-only": Named(TORCHAO, "Int8WeightOnlyConfig"),
+    "float8": Named(TORCHAO, "Float8DynamicActivationFloat8WeightConfig"),
+    "float8-weight-only": Named(TORCHAO, "Float8WeightOnlyConfig"),
+    "int4": Named(
+        TORCHAO, "Int4WeightOnlyConfig", {"int4_packing_format": "TILE_PACKED_TO_4D"}, capability=(8, 0)
+    ),
+    "int4-hqq": Named(
+        TORCHAO,
+        "Int4WeightOnlyConfig",
+        {"int4_packing_format": "TILE_PACKED_TO_4D", "int4_choose_qparams_algorithm": "HQQ"},
+        capability=(8, 0),
+    ),
+    "mxfp8": Named(PROTOTYPES, "MXDynamicActivationMXWeightConfig", capability=(10, 0)),
+    "nvfp4": Named(PROTOTYPES, "NVFP4DynamicActivationNVFP4WeightConfig", capability=(10, 0)),
+    "nvfp4-weight-only": Named(PROTOTYPES, "NVFP4WeightOnlyConfig", capability=(10, 0)),
+}
+"""torchao's configs by our names. What is not "weight-only" or "int4" quantises the activations too, at each call. With
+"int8-asymmetric" these get a zero point beside the scale, for each token: about a decibel nearer to the full run and, measured on a
+CPU, 1.4 times slower."""
 
 REST = "_default"
 """Key of overrides for the layers that no pattern names, as in torchao's `FqnToConfig`."""
@@ -58,6 +95,22 @@ class Rules:
         return self.default, NOT_ASKED
 
 
+def asked_of(quantize: Any, component: str) -> Any:
+    """What is asked of one component; None: nothing. A `PipelineQuantizationConfig` has a config for each.
+
+    Raises:
+        ConfigError: it asks bitsandbytes for it.
+    """
+    if type(quantize).__name__ == "PipelineQuantizationConfig":
+        quantize = quantize._resolve_quant_config(is_diffusers=True, module_name=component)
+    if type(quantize).__name__ == "BitsAndBytesConfig":
+        raise ConfigError(
+            "quantize=: bitsandbytes quantises while it loads: pass this config as quantization_config= to from_pretrained and "
+            "accelerate without quantize=, or pass 'int8' or 'int4' here."
+        )
+    return quantize
+
+
 def _as_rules(quantize: Any) -> dict[str, Any]:
     """What is no dict as rules: `TorchAoConfig` may name modules to leave out, `FqnToConfig` has a config for each layer."""
     left = getattr(quantize, "modules_to_not_convert", None) or ()
@@ -76,18 +129,49 @@ def _pattern(pattern: Any) -> re.Pattern[str]:
         raise ConfigError(f"quantize=: {pattern!r} is no regular expression ({error}).") from error
 
 
+def _named(name: str) -> Any:
+    """torchao's config of this name, where this machine can run it.
+
+    Raises:
+        ConfigError: it needs another GPU, or this torchao does not have it.
+    """
+    named = NAMED[name]
+    if named.capability is not None and _capability() < named.capability:
+        least = ".".join(map(str, named.capability))
+        raise ConfigError(
+            f"quantize={name!r} needs a GPU of compute capability {least}: 'int8' runs everywhere."
+        )
+    try:
+        kind = getattr(import_module(named.module), named.config)
+        types: dict[str, Any] = {field.name: type(field.default) for field in dataclasses.fields(kind)}
+        options = {option: types[option][member] for option, member in named.options.items()}
+        if "set_inductor_config" in types:
+            options["set_inductor_config"] = False  # which would slow the compilation of everything else
+    except (ImportError, AttributeError, KeyError) as error:
+        raise ConfigError(
+            f"quantize={name!r}: this torchao does not have it ({error}): install a newer one, or pass 'int8'."
+        ) from error
+    inductor.force_fuse_int_mm_with_mul = (
+        True  # without it the product of whole numbers is written out before it is scaled
+    )
+    return kind(**options)
+
+
+def _capability() -> tuple[int, int]:
+    """Compute capability of the GPU; (0, 0) where there is none."""
+    return torch.cuda.get_device_capability() if torch.cuda.is_available() else (0, 0)
+
+
 def _config(config: Any) -> Any:
     """torchao's config for one layer; None to leave it as it is."""
     if config is None:
         return None
     try:
-        import torchao.quantization as torchao
         from torchao.core.config import AOBaseConfig
     except ImportError as error:
         raise ConfigError("quantize= needs torchao: pip install 'diffcache[quant]'.") from error
     if isinstance(config, str) and config in NAMED:
-        options = {"act_mapping_type": torchao.MappingType.ASYMMETRIC} if config in ASYMMETRIC else {}
-        return getattr(torchao, NAMED[config])(set_inductor_config=False, **options)  # no global setting
+        return _named(config)
     if hasattr(config, "act_quant_scale"):
         raise ConfigError(
             f"quantize=: {type(config).__name__} fixes the activations' scales for all ticks, and cannot be saved: pass 'int8', "

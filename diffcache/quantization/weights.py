@@ -14,7 +14,7 @@ from diffcache.discovery.units import block_counts
 from diffcache.host.weight_formats import is_quantised, quantization_of, weight_bytes
 from diffcache.prediction.correctors import Repair
 from diffcache.quantization.folding import can_fold, fold
-from diffcache.quantization.rules import Rules
+from diffcache.quantization.rules import Rules, asked_of
 from diffcache.schedulers.errors import ConfigError, ScheduleError
 
 logger = logging.getLogger("diffcache")
@@ -77,16 +77,29 @@ def quantising(denoisers: Mapping[str, nn.Module], quantize: Any, keep_original:
     Raises:
         ConfigError: not a way to quantise, or there is no layer that torchao quantises so.
     """
-    rules, done = Rules(quantize), []
+    asked = {name: asked_of(quantize, name) for name in denoisers}
+    rules = {name: Rules(its) for name, its in asked.items() if its is not None}
+    if not rules:
+        raise ConfigError(
+            f"quantize=: it names no denoiser of this target, which has {', '.join(denoisers)}."
+        )
+    done: list[nn.Module] = []
     try:
         for name, module in denoisers.items():
+            if name not in rules:
+                continue
+            if any(parameter.device.type == "meta" for parameter in module.parameters()):
+                raise ConfigError(
+                    f"quantize=: the weights of {name} are not here, since sequential offload is on: quantise first, and offload "
+                    "then."
+                )
             known = quantization_of(module)
             if known is not None:
                 logger.warning("%s is quantised already (%s): its weights are left as they are.", name, known)
                 continue
             done.append(module)
             quantised[module] = Quantised(before=weight_bytes(module))
-            _quantise(module, rules, quantised[module])
+            _quantise(module, rules[name], quantised[module])
             logger.info("%s quantised: %s", name, quantised[module])
         yield
     except BaseException:

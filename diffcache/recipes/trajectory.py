@@ -97,8 +97,8 @@ class TrajectoryConfig(BudgetedConfig):
 
     def remark(self, run: RunFacts) -> str | None:
         most = self.most_ticks(run)
-        if most is None or run.num_ticks is None or self.speedup is None or run.num_ticks < self.speedup:
-            return super().remark(run)
+        if most is None or self.speedup is None:
+            return None
         expected = self.plan(run, self.speedup).expected
         if expected <= self.threshold:
             return None

@@ -120,11 +120,11 @@ def _learned(denoiser: nn.Module, call: Call, latent: Tensor) -> Learned:
     once.listen(denoiser, call)
     try:
         twice.listen(denoiser, double)
-    except (RuntimeError, ValueError, IndexError) as error:
-        first = str(error).partition("\n")[0][:90]
+    except (RuntimeError, ValueError, IndexError) as raised:
+        said = str(raised).partition("\n")[0][:90]
         raise _refused(
-            denoiser, f"it cannot be called with twice the frames ({first})", "choose another denoiser"
-        ) from error
+            denoiser, f"it cannot be called with twice the frames ({said})", "choose another denoiser"
+        ) from raised
     sites, tokens = _sites(denoiser, once.calls, twice.calls)
     frames = latent.shape[2]
     if tokens % frames:

@@ -3,27 +3,28 @@
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import PartialState
 
+from diffcache.api import method_named
 from diffcache.config import CacheConfig
 from diffcache.evals.errors import EvaluationError
 from diffcache.evals.evaluation.figures import CACHED, FULL, Metrics, gathered, measured, summary
 from diffcache.evals.evaluation.sample_folder import ProcessShare, SampleFolder, check_manifest
-from diffcache.evals.harness.pipelines import call_for, load_pipeline
+from diffcache.evals.harness.pipelines import Source
 from diffcache.evals.harness.prompts import read_prompts
 from diffcache.evals.harness.provenance import header
 from diffcache.evals.harness.rendering import Rendered, render
 from diffcache.evals.harness.results import write_json
 from diffcache.evals.metrics.extractors import CLASSIFIER
-from diffcache.evals.testbeds import splits, zoo
+from diffcache.evals.testbeds import zoo
 from diffcache.evals.vbench.naming import check_encoder, export, file_names
 from diffcache.evals.vbench.running import CUSTOM, FULL_INFO, STANDARD, check_vbench, vbench_scores
-from diffcache.recipes.builtin import DEFAULT
+from diffcache.profiling.recording.journal import key_of
 
 RESULT, PAGE = "evaluation.json", "report.html"
 
@@ -34,16 +35,17 @@ class Evaluation:
 
     Attributes:
         model: a testbed, a folder or a hub id.
-        method: its name; None for what `accelerate(pipe)` uses.
+        method: its name, or the folder of a saved one; None for what `accelerate(pipe)` uses.
         options: of the method.
         prompts: file of prompts (see `read_prompts`); None for a testbed's held-out ones.
         samples: how many. Sample i has prompt i // samples_per_prompt (from the first again after the last) and seed `seed + i`.
         samples_per_prompt: VBench wants five.
-        steps, seed, batch_size: of the calls.
+        steps, seed, batch_size: of the calls; steps=None: the pipeline's own number.
         reference: folder of real pictures for the distances; None compares with the full run's pictures.
-        extractor: of features, see `Extractor`.
+        extractor: of features, see `Extractor`; None: no distances are measured.
         clip: CLIP model and its weights for the CLIP score; None for none.
         vbench: interpreter of VBench's environment, and dimensions; None for none.
+        source: how the pipeline is loaded and called; None: by its name alone.
 
     Raises:
         EvaluationError: a number is below one.
@@ -55,32 +57,34 @@ class Evaluation:
     prompts: Path | None = None
     samples: int = 64
     samples_per_prompt: int = 1
-    steps: int = 50
+    steps: int | None = 50
     seed: int = 0
     batch_size: int = 4
     reference: Path | None = None
-    extractor: str = CLASSIFIER
+    extractor: str | None = CLASSIFIER
     clip: tuple[str, str | None] | None = None
     vbench: tuple[Path, list[str]] | None = None
+    source: Source | None = None
 
     def __post_init__(self) -> None:
         for name in ("samples", "samples_per_prompt", "steps", "batch_size"):
-            if getattr(self, name) < 1:
-                raise EvaluationError(f"{name} must be at least 1, not {getattr(self, name)}.")
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise EvaluationError(f"{name} must be at least 1, not {value}.")
 
     def config(self) -> CacheConfig:
         """The method.
 
         Raises:
-            EvaluationError: there is no method of that name.
-            ConfigError: an unknown option, or a value out of range.
+            ConfigError: there is no method of that name, an unknown option, or a value out of range.
+            ScheduleError: nothing is saved in that folder.
         """
-        if self.method is None:
-            return DEFAULT.replace(**self.options)
-        methods = CacheConfig.methods()
-        if self.method not in methods:
-            raise EvaluationError(f"no method is called {self.method!r}; there are {', '.join(methods)}.")
-        return methods[self.method].of(**self.options)
+        return method_named(self.method, **self.options)
+
+    @property
+    def loading(self) -> Source:
+        """How the pipeline is loaded and called."""
+        return replace(self.source or Source(self.model), steps=self.steps)
 
     def sample_prompts(self) -> list[Any]:
         """The prompt of every sample.
@@ -90,7 +94,7 @@ class Evaluation:
         """
         if self.prompts is not None:
             known = read_prompts(self.prompts)
-        elif self.model in splits.FITTING:
+        elif self.model in zoo.ALL:
             known = zoo.prompts(self.model, -(-self.samples // self.samples_per_prompt), "heldout")
         else:
             raise EvaluationError(f"{self.model} is no testbed: name a file of prompts.")
@@ -100,9 +104,10 @@ class Evaluation:
         """What the samples depend on."""
         config = self.config()
         return {
-            "model": self.model,
+            **self.loading.as_json(),
             "method": config.name,
             "options": config.options(),
+            "config": key_of("config", config=config),
             "prompts": hashlib.sha256(json.dumps(self.sample_prompts()).encode()).hexdigest(),
             "samples": self.samples,
             "samples_per_prompt": self.samples_per_prompt,
@@ -138,7 +143,7 @@ def evaluate(evaluation: Evaluation, folder: Path) -> dict[str, Any] | None:
         name: SampleFolder(folder / name, evaluation.samples, evaluation.batch_size)
         for name in (FULL, CACHED)
     }
-    pipe = load_pipeline(evaluation.model, state.device)
+    pipe = evaluation.loading.load(state.device)
     folders[FULL].generate(_renderer(evaluation, pipe, prompts, None), share)
     folders[CACHED].generate(_renderer(evaluation, pipe, prompts, evaluation.config()), share)
     state.wait_for_everyone()
@@ -163,7 +168,7 @@ def _renderer(
 
     def rendered(indices: list[int]) -> Rendered:
         seeds = (evaluation.seed + i for i in indices)
-        call = call_for(evaluation.model, [prompts[i] for i in indices], seeds, evaluation.steps)
+        call = evaluation.loading.call_for(pipe, [prompts[i] for i in indices], seeds)
         return render(pipe, call, config)
 
     return rendered

@@ -9,6 +9,7 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
+from diffcache.evals.errors import EvaluationError
 from diffcache.evals.evaluation.sample_folder import BatchRecord, ProcessShare, SampleFolder
 from diffcache.evals.metrics.clip_score import ClipScore
 from diffcache.evals.metrics.distribution import distances
@@ -27,29 +28,35 @@ class Metrics:
     """What is needed for the figures. It is loaded before anything is generated, so that missing weights are reported at once.
 
     Attributes:
-        extractor: of features.
+        extractor: of features; None: no distances.
         folder: of real pictures; None compares with the full run's.
         reference: the features of these pictures.
         clip: None: no CLIP score.
     """
 
-    extractor: Extractor
+    extractor: Extractor | None
     folder: Path | None
     reference: Features | None
     clip: ClipScore | None
 
     @classmethod
-    def load(cls, extractor: str, reference: Path | None, clip: tuple[str, str | None] | None) -> "Metrics":
+    def load(
+        cls, extractor: str | None, reference: Path | None, clip: tuple[str, str | None] | None
+    ) -> "Metrics":
         """From what an `Evaluation` names.
 
         Raises:
             EvaluationError: weights, a package or pictures are missing.
         """
-        chosen = Extractor(extractor)
+        if reference is not None and extractor is None:
+            raise EvaluationError(
+                "a folder of real pictures is compared by features: name an extractor as well."
+            )
+        chosen = None if extractor is None else Extractor(extractor)
         return cls(
             chosen,
             reference,
-            None if reference is None else reference_features(chosen, reference),
+            None if reference is None or chosen is None else reference_features(chosen, reference),
             None if clip is None else ClipScore(*clip),
         )
 
@@ -73,8 +80,9 @@ def _of_sample(plain: Tensor, made: Tensor, prompt: str, metrics: Metrics) -> di
     if distance is not None:
         found["lpips"] = distance
     for name, sample in ((FULL, plain), (CACHED, made)):
-        features = metrics.extractor(sample)
-        found |= {f"features_{name}": features.features, f"logits_{name}": features.logits}
+        if metrics.extractor is not None:
+            features = metrics.extractor(sample)
+            found |= {f"features_{name}": features.features, f"logits_{name}": features.logits}
         if metrics.clip is not None:
             found[f"clip_{name}"] = metrics.clip(sample, [prompt])[0]
         if sample.ndim == 5:
@@ -121,6 +129,8 @@ def _distances(values: Values, metrics: Metrics) -> dict[str, Any]:
     def joined(name: str) -> Tensor:
         return torch.cat([found[name] for found in values.values()])
 
+    if metrics.extractor is None:
+        return {}
     full = joined(f"features_{FULL}")
     found: dict[str, Any] = {"extractor": metrics.extractor.label}
     if metrics.reference is None:

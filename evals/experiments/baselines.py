@@ -8,6 +8,7 @@ from diffcache.profiling.calibrating.ertacache import calibrate_ertacache
 from diffcache.profiling.calibrating.threshold import calibrate_threshold
 from diffcache.profiling.recording.calling import Call
 from diffcache.recipes.easycache import EasyCacheConfig
+from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.uniform import UniformConfig
 
@@ -22,6 +23,21 @@ def uniform(comparison: Comparison, share: float, *, hindsight: bool = False) ->
     return [
         comparison.method(f"uniform {name}{_with(hindsight)}, every {interval}", method)
         for name, method in methods.items()
+    ]
+
+
+def even(comparison: Comparison, share: float) -> list[Row]:
+    """Exactly as many evenly spaced ticks as a share of the work pays for: held and extrapolated, without and with hindsight.
+
+    What is said to be better than another schedule because of its ticks or corrections has to beat these.
+    """
+    return [
+        comparison.method(
+            f"even {name}{_with(hindsight)}, {share:.0%}",
+            EvenConfig(speedup=1 / share, order=order, hindsight=hindsight),
+        )
+        for name, order in (("hold", 0), ("order 1", 1))
+        for hindsight in (False, True)
     ]
 
 

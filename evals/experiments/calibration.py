@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from diffcache.config import CacheConfig
+from diffcache.evals.experiments.baselines import even
 from diffcache.evals.harness.comparison import Comparison, Row
 from diffcache.profiling.calibrating.corrections import Corrections
 from diffcache.profiling.calibrating.ertacache import calibrate_ertacache
@@ -13,10 +14,10 @@ from diffcache.profiling.calibrating.profilingdit import calibrate_profilingdit
 from diffcache.profiling.calibrating.teacache import calibrate_teacache
 from diffcache.profiling.calibrating.threshold import calibrate_threshold
 from diffcache.profiling.recording.calling import Call
-from diffcache.profiling.searching.tuning import tune
+from diffcache.profiling.recording.shares import check_share
+from diffcache.profiling.tuning.tune import tune
 from diffcache.recipes.easycache import EasyCacheConfig
 from diffcache.recipes.replay import ReplayConfig
-from diffcache.recipes.uniform import UniformConfig
 from diffcache.schedulers.schedule import Schedule
 
 
@@ -50,7 +51,8 @@ def _profilingdit(pipe: Any, calls: Sequence[Call], given: Calibration) -> Sched
 
 def _tune(pipe: Any, calls: Sequence[Call], given: Calibration) -> Schedule:
     speedup = 1 / given.compute if given.quality is None else None
-    return tune(pipe, calls, quality=given.quality, speedup=speedup)
+    schedule: Schedule = tune(pipe, calls, quality=given.quality, speedup=speedup)
+    return schedule
 
 
 def _easycache(pipe: Any, calls: Sequence[Call], given: Calibration) -> CacheConfig:
@@ -91,11 +93,8 @@ def configs_of(method: str, made: Schedule | CacheConfig) -> dict[str, CacheConf
 
 
 def compared(comparison: Comparison, configs: Mapping[str, CacheConfig], compute: float) -> list[Row]:
-    """The configs, uniform reuse, and fewer steps, at about this share of the work."""
-    interval = max(round(1 / compute), 1)
-    uniform: dict[str, CacheConfig] = {
-        "uniform, hold": UniformConfig(interval=interval),
-        "uniform, order 1": UniformConfig(interval=interval, order=1, basis="output", warmup_steps=3),
-    }
-    rows = [comparison.method(name, config) for name, config in {**configs, **uniform}.items()]
-    return [*rows, *comparison.fewer_steps(round(compute * comparison.steps))]
+    """The configs; and as many evenly spaced ticks as the first of them computes, without and with hindsight, and fewer steps."""
+    check_share(compute)
+    rows = [comparison.method(name, config) for name, config in configs.items()]
+    ticks = rows[0].ticks
+    return [*rows, *even(comparison, ticks / comparison.steps), *comparison.fewer_steps(ticks)]

@@ -15,7 +15,7 @@ from diffcache.evals.testbeds import splits, zoo
 from diffcache.profiling.calibrating.corrections import Candidate, Corrections, candidates, chosen
 from diffcache.profiling.calibrating.ertacache import calibrate_ertacache, policy, static_schedule
 from diffcache.profiling.calibrating.threshold import calibrate_threshold
-from diffcache.profiling.recording.calling import frozen
+from diffcache.profiling.recording.frozen import frozen
 from diffcache.profiling.recording.full_runs import FullRuns
 from diffcache.profiling.recording.record import record
 from diffcache.recipes.easycache import EasyCacheConfig

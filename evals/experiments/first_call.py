@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from diffcache import accelerate, denoising_run, restore
+from diffcache.api import accelerate, restore
+from diffcache.attach.attach import denoising_run
 from diffcache.discovery.units import blocks_of, is_list_member
 from diffcache.evals.harness.allocations import allocated_by
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffcache import accelerate, report, restore
+from diffcache.api import accelerate, report, restore
 from diffcache.config import CacheConfig
 from diffcache.evals.harness.markdown import markdown_table
 from diffcache.evals.harness.quality import Distance
@@ -15,6 +15,7 @@ from diffcache.host.compiled import each_uncompiled
 from diffcache.host.components import denoisers_of
 from diffcache.host.weight_formats import weight_bytes
 from diffcache.profiling.calibrating.cachequant import calibrate_cachequant
+from diffcache.profiling.calibrating.corrections import with_corrections
 from diffcache.profiling.recording.calling import Call
 from diffcache.profiling.recording.pictures import pictures_of, psnr, rewound
 from diffcache.recipes.replay import ReplayConfig
@@ -23,6 +24,7 @@ from diffcache.schedulers.schedule import Schedule
 
 FULL, QUANTISED, CACHED, BOTH = "full", "quantised", "cached", "both"
 CACHED_CALIBRATED = "cached, calibrated"
+PLAIN_PLAN = "both, ticks planned on plain weights"
 PLANNED, JOINT = "both, planned ticks", "both, planned ticks and corrections"
 STORE = "int8"
 CACHED_STORED, BOTH_STORED, JOINT_STORED = (f"{name}, {STORE} store" for name in (CACHED, BOTH, JOINT))
@@ -125,7 +127,7 @@ def compared(
     """The calibrated schedule, and all rows; the pipeline is plain afterwards.
 
     "cached" and "both" compute evenly spread ticks. "cached, calibrated" is the same calibration on plain weights: its gain
-    has nothing to do with quantisation. With the "int8 store" features are kept in eight bits as well.
+    has nothing to do with quantisation; nor has that of its ticks on the quantised model, the control of "planned ticks". With the "int8 store" features are kept in eight bits as well.
     """
     quantize, compute, predictor = setting.quantize, setting.compute, setting.predictor
     comparison = QuantizedComparison(pipe, held_out, setting.distance)
@@ -143,6 +145,7 @@ def compared(
         comparison.row(CACHED_CALIBRATED, ReplayConfig(schedule=plain)),
         comparison.row(BOTH, even, quantize),
         comparison.row(BOTH_STORED, replace(even, cache_dtype=STORE), quantize),
+        comparison.row(PLAIN_PLAN, ReplayConfig(schedule=with_corrections(plain, {})), quantize),
         comparison.row(PLANNED, ReplayConfig(schedule=joint, rectify=False), quantize),
         comparison.row(JOINT, ReplayConfig(schedule=joint), quantize),
         comparison.row(JOINT_STORED, ReplayConfig(schedule=joint, cache_dtype=STORE), quantize),

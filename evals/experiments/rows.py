@@ -10,7 +10,7 @@ import torch
 from diffusers import FluxInpaintPipeline
 from torch import Tensor
 
-from diffcache import accelerate, report, restore
+from diffcache.api import accelerate, report, restore
 from diffcache.evals.metrics.fidelity import psnr
 from diffcache.evals.testbeds import zoo
 from diffcache.tokens.attention import Completing

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffcache.evals.experiments.baselines import baselines, uniform
+from diffcache.evals.experiments import baselines as controls
 from diffcache.evals.harness.calls import Split
 from diffcache.evals.harness.comparison import Comparison, Row
 from diffcache.profiling.recording.calling import Call
 from diffcache.profiling.recording.full_runs import FullRuns
+from diffcache.profiling.recording.processes import broadcast, is_first
 from diffcache.profiling.recording.record import record
 from diffcache.profiling.searching.confirming import confirmed
 from diffcache.profiling.searching.dynamic_programming import VARIANTS, dynamic_programming
@@ -20,7 +21,6 @@ from diffcache.profiling.searching.evolving import Budget, EvolutionSettings, ev
 from diffcache.profiling.searching.fronts import best_within, write_front
 from diffcache.profiling.searching.polishing import even, polished
 from diffcache.profiling.searching.probing import probed
-from diffcache.profiling.searching.processes import broadcast, is_first
 from diffcache.profiling.searching.routing import routed, train_router
 from diffcache.profiling.searching.scoring import Cost, Loss, Scorer
 from diffcache.profiling.searching.space import Space
@@ -119,15 +119,15 @@ def compared(
     Args:
         comparison: of the held-out samples.
         found: the schedules.
-        shares: of the full run's work; uniform reuse is added for each.
+        shares: of the full run's work; uniform reuse, and as many even ticks, are added for each.
         hindsight: add uniform reuse with hindsight, and let ERTACache have it.
         calibration: calls for the other baselines; none: these are left out.
     """
     rows = [comparison.method(name, ReplayConfig(schedule=schedule)) for name, schedule in found.items()]
     for share in shares:
-        rows += uniform(comparison, share)
-        rows += uniform(comparison, share, hindsight=True) if hindsight else []
-        rows += baselines(comparison, calibration, share, hindsight=hindsight) if calibration else []
+        rows += controls.uniform(comparison, share) + controls.even(comparison, share)
+        rows += controls.uniform(comparison, share, hindsight=True) if hindsight else []
+        rows += controls.baselines(comparison, calibration, share, hindsight=hindsight) if calibration else []
     return rows
 
 

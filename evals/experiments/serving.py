@@ -12,10 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffcache import accelerate, denoising_run, restore, serving
+from diffcache.api import accelerate, restore
+from diffcache.attach.attach import denoising_run
 from diffcache.evals.harness.step_loop import Sample, StepLoop
 from diffcache.evals.metrics.fidelity import psnr
 from diffcache.evals.testbeds import zoo
+from diffcache.server.serving import serving
 
 TESTBED = "sd3"
 STEPS = (20, 28, 40)

@@ -9,7 +9,7 @@ from diffcache.evals.harness.cell import Cell
 from diffcache.evals.harness.unseen import judged_on
 from diffcache.evals.testbeds import splits, zoo
 from diffcache.profiling.recording.covariance import covariance_of
-from diffcache.profiling.searching.tuning import OWN
+from diffcache.profiling.tuning.planned import OWN
 from diffcache.recipes.budgeted import allowed
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.trajectory import TrajectoryConfig

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from diffcache import report
+from diffcache.api import report
 from diffcache.config import CacheConfig
 from diffcache.evals.harness.loop_time import timed_loop
 from diffcache.profiling.recording.calling import accelerated

@@ -52,12 +52,28 @@ class ClipScore:
         Returns:
             fp32 [N].
         """
-        frames = pictures.flatten(0, -4)
-        pixels = torch.stack([self.transform(to_pil(frame)) for frame in frames])
-        seen = functional.normalize(self.net.encode_image(pixels), dim=-1)
+        seen = self._seen(pictures)
         said = functional.normalize(self.net.encode_text(self.tokenize(list(prompts))), dim=-1)
         cosines: Tensor = (seen.view(len(prompts), -1, said.shape[-1]) * said[:, None]).sum(-1)
         return WEIGHT * cosines.clamp_min(0).mean(1)
+
+    @torch.no_grad()
+    def similarity(self, pictures: Tensor, reference: Tensor) -> Tensor:
+        """100 times the cosine of two pictures' features; of a video the mean over its frames.
+
+        Args:
+            pictures, reference: [N, 3, H, W] or [N, F, 3, H, W] in 0..1.
+
+        Returns:
+            fp32 [N].
+        """
+        cosines = (self._seen(pictures) * self._seen(reference)).sum(-1)
+        return WEIGHT * cosines.view(len(pictures), -1).mean(1)
+
+    def _seen(self, pictures: Tensor) -> Tensor:
+        """Unit features of every frame, [frames, D]."""
+        pixels = torch.stack([self.transform(to_pil(frame)) for frame in pictures.flatten(0, -4)])
+        return functional.normalize(self.net.encode_image(pixels), dim=-1)
 
 
 def _existing(model: str, weights: str | None) -> str | None:

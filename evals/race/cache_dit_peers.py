@@ -18,7 +18,7 @@ from diffcache.evals.race.contender import (
     whole_ticks,
 )
 from diffcache.evals.testbeds import splits, zoo
-from diffcache.profiling.recording.calling import frozen
+from diffcache.profiling.recording.frozen import frozen
 from diffcache.recipes.trajectory import TrajectoryConfig
 
 PACKAGE = "cache-dit"

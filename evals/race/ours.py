@@ -5,7 +5,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, partial
 from typing import Any
 
-from diffcache import accelerate, restore
+from diffcache.api import accelerate, restore
+from diffcache.config import CacheConfig
 from diffcache.evals.harness.fewer_steps import OWN
 from diffcache.evals.race.budgets import budgets_for
 from diffcache.evals.race.contender import (
@@ -19,15 +20,16 @@ from diffcache.evals.race.contender import (
 )
 from diffcache.evals.race.solvers import multistep, solvers
 from diffcache.evals.testbeds import splits, zoo
-from diffcache.profiling.searching.tuning import Tuner
-from diffcache.schedulers.schedule import Schedule
+from diffcache.profiling.tuning.engine import Task
+from diffcache.profiling.tuning.parts import Parts
+from diffcache.profiling.tuning.tuner import Tuner
 
 THRESHOLDS = (0.3, 0.15, 0.08, 0.05, 0.03, 0.02, 0.01, 0.005)
 CHANGES = (0.4, 0.25, 0.16, 0.1, 0.07, 0.045, 0.03, 0.02)
 """Thresholds of published methods that watch a change."""
 INTERVALS = (6, 5, 4, 3, 2)
 TUNED_ON = 8
-"""Samples that `tune` searches on and checks on, half each."""
+"""Samples that `tune` fits and chooses on, half each."""
 
 FEWER, CACHED_SOLVER = "fewer steps", "multistep solver, speedup="
 DEFAULT_NAME, TYPED = "accelerate(pipe, threshold=)", "accelerate(pipe)"
@@ -67,17 +69,18 @@ def _tuner(setup: Setup) -> Tuner:
     part = splits.PARTS["search"]
     prompts = zoo.prompts(setup.testbed, TUNED_ON, part.prompts)
     halves = [range(0, TUNED_ON, 2), range(1, TUNED_ON, 2)]
-    calls = [
+    fit, choose = [
         zoo.call_for(setup.testbed, [prompts[i] for i in half], [part.seed + i for i in half], setup.steps)
         for half in halves
     ]
-    return Tuner(zoo.load(setup.testbed), calls)
+    task = Task(pipe=zoo.load(setup.testbed), calls=[fit], ticks=setup.steps)
+    return Tuner(task, Parts([fit], [choose], []))
 
 
 @cache
-def _searched(setup: Setup, speedup: float) -> Schedule:
+def _searched(setup: Setup, speedup: float) -> CacheConfig:
     """What `tune` finds on calibration prompts and seeds."""
-    return _tuner(setup).for_speedup(speedup)
+    return _tuner(setup).for_compute(1 / speedup).config
 
 
 def _speedups(setup: Setup) -> tuple[float, ...]:

@@ -16,7 +16,8 @@ import torch
 from diffusers import FluxTransformer2DModel, TaylorSeerCacheConfig
 from torch import Tensor
 
-from diffcache import accelerate, denoising_run
+from diffcache.api import accelerate
+from diffcache.attach.attach import denoising_run
 
 WARM_UP = 8
 RESAMPLES = 2000

@@ -14,7 +14,8 @@ import torch
 from diffusers import FluxTransformer2DModel, WanTransformer3DModel
 from torch import Tensor, nn
 
-from diffcache import accelerate, denoising_run, report, restore
+from diffcache.api import accelerate, report, restore
+from diffcache.attach.attach import denoising_run
 from diffcache.engine.inner_sites import _Pass
 
 METHODS: tuple[tuple[str, dict[str, Any]], ...] = (

@@ -12,11 +12,14 @@ import torch
 from diffusers import FluxTransformer2DModel
 from torch import Tensor
 
-from diffcache import accelerate, denoising_run, report, restore
+from diffcache.api import accelerate, report, restore
+from diffcache.attach.attach import denoising_run
 from diffcache.host.weight_formats import weight_bytes
 from diffcache.schedulers.errors import ConfigError
 
-WEIGHTS = ("plain", "int8", "int8-weight-only", "float8", "float8-weight-only")
+WEIGHTS = (
+    "plain", "int8", "int8-asymmetric", "int8-weight-only", "float8", "float8-weight-only", "int4", "int4-hqq", "mxfp8", "nvfp4",
+)  # fmt: skip
 HEADS, HEAD_SIZE, BLOCKS = 24, 128, 19
 """FLUX.1's; it has twice as many single-stream as double-stream blocks."""
 TEXT_TOKENS = 512

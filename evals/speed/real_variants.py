@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from diffcache import accelerate, denoising_run, report, restore
+from diffcache.api import accelerate, report, restore
+from diffcache.attach.attach import denoising_run
 
 BeginTick = Callable[[int], None]
 Figures = dict[str, Any]

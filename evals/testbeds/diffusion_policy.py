@@ -15,7 +15,7 @@ from diffusers import DDPMScheduler
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from diffcache import denoising_run
+from diffcache.attach.attach import denoising_run
 
 FOLDER = Path(__file__).resolve().parent / "policy"
 _FILE = "policy.safetensors"

@@ -20,6 +20,7 @@ from diffcache.profiling.recording.calling import Call, accelerated, calls_hash,
 from diffcache.profiling.recording.full_runs import FullRuns
 from diffcache.profiling.recording.pictures import rewound
 from diffcache.profiling.recording.record import record, record_closed_loop
+from diffcache.profiling.recording.shares import check_share, ticks_for
 from diffcache.profiling.searching.space import HOLD, Space
 from diffcache.quantization.folding import can_fold
 from diffcache.quantization.weights import quantised, quantising, refold
@@ -67,6 +68,7 @@ def calibrate_cachequant(
         ConfigError: as `accelerate`; the share of ticks is out of range; or there is only one call.
         TargetError: a call had no denoising loop, or several.
     """
+    check_share(compute)
     fitted, held_out = hold_out(calls)
     runs = FullRuns(pipe, held_out)
     denoisers = each_uncompiled(denoisers_of(pipe))
@@ -115,8 +117,7 @@ class _Best:
 def _schedules(
     pipe: Any, calls: Sequence[Call], compute: float, predictor: Mapping[str, Any]
 ) -> Iterator[tuple[str, Schedule]]:
-    """Candidates that compute equally many ticks, by name."""
-    interval = max(round(1 / compute), 1)
+    """Candidates that compute exactly as many ticks as the share pays for, by name."""
     producer = {"method": "cachequant", "calls": calls_hash(calls)}
     space = Space(record(pipe, calls, basis=predictor["basis"]), predictor)
 
@@ -124,11 +125,14 @@ def _schedules(
         table = ticks.unsqueeze(1).expand(-1, len(space.sites))
         return replace(space.schedule(table, producer), quantization=quantizations_of(pipe))
 
-    yield "every so many ticks", schedule_of(torch.arange(space.num_ticks) % interval == 0)
-    planned = schedule_of(dps(space.drifts.sum(0), interval))
+    count = ticks_for(compute, space.num_ticks)
+    even = torch.zeros(space.num_ticks, dtype=torch.bool)
+    even[[i * space.num_ticks // count for i in range(count)]] = True
+    yield "every so many ticks", schedule_of(even)
+    planned = schedule_of(dps(space.errors.sum(0), count))
     yield "dynamic programming", planned
     space = Space(record_closed_loop(pipe, calls, planned), predictor)
-    yield "dynamic programming, closed loop", schedule_of(dps(space.drifts.sum(0), interval))
+    yield "dynamic programming, closed loop", schedule_of(dps(space.errors.sum(0), count))
 
 
 def _correct_weights(

@@ -1,8 +1,8 @@
 """Corrections for any static schedule: ERTACache's two (arXiv 2508.21091) and hindsight, calibrated on a few calls."""
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -10,10 +10,11 @@ from torch import Tensor
 
 from diffcache.config import GUIDANCE
 from diffcache.host.weight_formats import quantizations_of
-from diffcache.noise_schedulers.respacing import respace, stretched
-from diffcache.profiling.calibrating.regression import ShadowRegression
+from diffcache.noise_schedulers.respacing import prepared, respace, stretched
+from diffcache.profiling.calibrating.regression import SequentialRegression, ShadowRegression
 from diffcache.profiling.recording.calling import Call, accelerated, calls_hash, watched_run
 from diffcache.profiling.recording.full_runs import FullRuns
+from diffcache.profiling.recording.journal import Entry, journal, key_of
 from diffcache.recipes.replay import RESPACED, ReplayConfig
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.schedule import Schedule
@@ -151,7 +152,8 @@ def respaced(
 ) -> dict[str, Schedule]:
     """A schedule at other noise levels, so that reused ticks make shorter steps; by name of the rule.
 
-    - "steps as published": `ShadowRegression.published_shares`.
+    - "steps as published": `ShadowRegression.published_shares`, over how far the output has moved since the tick before.
+    - "steps, over the output": the same over the size of the output, the other reading of the paper's summaries.
     - "steps, a tenth of it": these steps, shortened by the share `STRENGTH` only.
     - "steps by least squares": `ShadowRegression.least_squares_shares`.
 
@@ -165,14 +167,16 @@ def respaced(
             "the steps can only be adjusted for schedules of whole denoisers: calibrate with respace=False."
         )
     fit = run_in_shadow(pipe, calls, schedule, ShadowRegression(closed))
-    respace(copy.deepcopy(noise_scheduler), schedule.sigmas)  # raises if it cannot take other noise levels
+    probe = prepared(noise_scheduler, len(schedule.sigmas))
+    respace(probe, schedule.sigmas)  # raises if it cannot take other noise levels
     published = fit.published_shares(schedule.num_ticks)
     rules = {
         "steps as published": published,
+        "steps, over the output": fit.published_shares(schedule.num_ticks, over_output=True),
         "steps, a tenth of it": [1 - STRENGTH * (1 - share) for share in published],
         "steps by least squares": fit.least_squares_shares(schedule.num_ticks),
     }
-    final = float(noise_scheduler.sigmas[-1])
+    final = float(probe.sigmas[-1])
     levels = {
         name: torch.tensor(stretched(schedule.sigmas, final, shares), dtype=torch.float64)
         for name, shares in rules.items()
@@ -206,7 +210,20 @@ def run_in_shadow(pipe: Any, calls: Sequence[Call], schedule: Schedule, fit: R) 
         raise ScheduleError(
             "a schedule that rebuilds the unconditional pass cannot be corrected: make one without guidance."
         )
-    with accelerated(pipe, ReplayConfig(schedule=schedule)):
+    config = ReplayConfig(schedule=schedule)
+    with accelerated(pipe, config):
         for call in calls:
-            watched_run(pipe, call, fit)
+            if isinstance(
+                fit, SequentialRegression
+            ):  # which fits each call on what the ones before have left
+                watched_run(pipe, call, fit)
+            else:
+                key = key_of("shadow", config=config, call=calls_hash([call]), closed=fit.closed)
+                fit.add(journal().entry(key, partial(_in_shadow, pipe, call, fit.closed)))
     return fit
+
+
+def _in_shadow(pipe: Any, call: Call, closed: bool) -> Entry:
+    alone = ShadowRegression(closed)
+    watched_run(pipe, call, alone)
+    return alone.as_entry()

@@ -1,5 +1,6 @@
 """Calibrates ERTACache (arXiv 2508.21091): a schedule with affine corrections and other noise levels, from a few calls."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,8 +9,9 @@ from torch import Tensor
 
 from diffcache.profiling.calibrating.corrections import ALL_CORRECTIONS, Corrections, calibrate_corrections
 from diffcache.profiling.recording.calling import Call
-from diffcache.profiling.recording.record import record, record_closed_loop
+from diffcache.profiling.recording.record import record_closed_loop, recorded
 from diffcache.profiling.recording.recording import Recording
+from diffcache.profiling.recording.shares import TooLittle, ticks_for
 from diffcache.schedulers.schedule import ALL, Schedule, marks_of
 
 ROUNDS = 3
@@ -24,7 +26,7 @@ def calibrate_ertacache(
     Args:
         pipe: a pipeline; it is plain afterwards.
         calls: keyword arguments of each calibration call, all with the same number of steps.
-        compute: share of the ticks to compute. The error bound lambda follows from it.
+        compute: share of the ticks to compute: exactly as many as it pays for. The error bound lambda follows from it.
         corrections: which corrections to try (see `calibrate_corrections`). With `closed`, the ticks are also chosen along the
             trajectory that the reuse leads to.
 
@@ -32,10 +34,11 @@ def calibrate_ertacache(
         A schedule that replays like any other: `accelerate(pipe, schedule)`.
 
     Raises:
+        ConfigError: as `policy`.
         ScheduleError: steps are to be adjusted, but the noise scheduler cannot take other noise levels, or runs start midway.
         TargetError: a call had no denoising loop, or several.
     """
-    recording = record(pipe, calls)
+    recording = recorded(pipe, calls)
     schedule = static_schedule(recording, policy(recording, compute))
     if corrections.closed:
         schedule = _settled(pipe, calls, schedule, compute)
@@ -46,16 +49,29 @@ def policy(recording: Recording, compute: float) -> list[int]:
     """The ticks to compute: each tick that is further than lambda from the last computed one.
 
     The distance is mean|r_ref - r_s| / mean|r_s|, not accumulated. The first tick of each denoiser and the last tick are
-    always computed. Lambda is the smallest bound with which at most the share `compute` of all ticks is computed.
+    always computed. Lambda is the smallest bound with which at most the share `compute` of all ticks is computed. Where it
+    leaves fewer, ticks are added that are furthest from the one that they would reuse (our choice).
+
+    Raises:
+        ConfigError: no share.
+        TooLittle: one that does not pay for the ticks that are always computed.
     """
     drift = torch.stack([curve.drift for curve in recording.leads]).nanmean(0)  # NaN between denoisers
-    ticks = recording.num_ticks
-    allowed = max(round(compute * ticks), 2)
-    for bound in sorted(drift[~drift.isnan()].tolist()):
+    allowed = ticks_for(compute, recording.num_ticks)
+    for bound in [*sorted(drift[~drift.isnan()].tolist()), math.inf]:
         computed = _beyond(drift, bound)
         if len(computed) <= allowed:
-            return computed
-    return [0, ticks - 1]
+            break
+    if len(computed) > allowed:
+        least = len(computed) / recording.num_ticks
+        raise TooLittle(f"ertacache: compute={compute} is too little here: give at least {least:.3f}.")
+    while len(computed) < allowed:
+        reused = {
+            tick: max(c for c in computed if c < tick) for tick in range(len(drift)) if tick not in computed
+        }
+        furthest = max(reused, key=lambda tick: float(drift[tick, reused[tick]]))
+        computed = sorted([*computed, furthest])
+    return computed
 
 
 def static_schedule(recording: Recording, computed: Sequence[int]) -> Schedule:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from diffcache.profiling.recording.calling import Call
-from diffcache.profiling.recording.record import record
+from diffcache.profiling.recording.record import recorded
 from diffcache.recipes.magcache import MagCacheConfig
 
 
@@ -18,6 +18,6 @@ def calibrate_magcache(pipe: Any, calls: Sequence[Call], **options: Any) -> MagC
         calls: keyword arguments of each calibration call, all with the same number of steps.
         **options: other options of `MagCacheConfig`.
     """
-    recording = record(pipe, calls, sites="stack", lag=1)
+    recording = recorded(pipe, calls, sites="stack", lag=1)
     ratios = torch.stack([curve.ratio for curve in recording.leads]).prod(0)  # 1 at ticks of another denoiser
     return MagCacheConfig(ratios=tuple(round(float(ratio), 5) for ratio in ratios), **options)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,9 @@ from diffcache.host.compiled import each_uncompiled
 from diffcache.host.components import denoisers_of
 from diffcache.profiling.calibrating.attention import AttentionProbe, keys_of_picture
 from diffcache.profiling.calibrating.foreground import Masks, on_tokens, otsu, saliency
-from diffcache.profiling.recording.calling import Call, accelerated, frozen, watched_run
+from diffcache.profiling.recording.calling import Call, accelerated, calls_hash, watched_run
+from diffcache.profiling.recording.frozen import frozen
+from diffcache.profiling.recording.journal import Entry, journal, key_of
 from diffcache.profiling.recording.pictures import pictures_of, rewound
 from diffcache.recipes.profilingdit import ProfilingDiTConfig, ranges_of
 from diffcache.recipes.uniform import UniformConfig
@@ -77,19 +80,43 @@ def foreground_scores(
     found: dict[str, list[float]] = {}
     each = masks if isinstance(masks, Sequence) else [masks] * len(calls)
     for call, mask in zip(calls, each, strict=True):
-        with _first_call(denoiser) as example:
-            pictures, latent = _full_run(pipe, call)
-        probe = AttentionProbe(keys_of_picture(denoiser, *example))
-        with accelerated(pipe, UniformConfig(interval=1, site="block")), probe:
-            watched_run(pipe, call, probe)
-        field = saliency(latent) if mask is None else mask(pictures) if callable(mask) else mask
-        for block, received in probe.received.items():
-            found.setdefault(block, []).extend(
-                _covered(high, field, salient=mask is None) for high in received
-            )
+        hashed = calls_hash([call])
+        full = journal().entry(key_of("pictures and keys", call=hashed), partial(_seen, pipe, denoiser, call))
+        field = saliency(full.tensors["latent"]) if mask is None else mask
+        field = field(full.tensors["pictures"]) if callable(field) else field
+        probe = partial(_covered_by, pipe, call, full, field, salient=mask is None)
+        covered = (
+            probe().facts
+            if mask is not None
+            else journal().entry(key_of("foreground", call=hashed), probe).facts
+        )
+        for block, shares in covered.items():
+            found.setdefault(block, []).extend(shares)
     if not found:
         raise TargetError("no block attends to the picture's tokens: name the blocks yourself (blocks=).")
     return {block: sum(values) / len(values) for block, values in found.items()}
+
+
+def _seen(pipe: Any, denoiser: nn.Module, call: Call) -> Entry:
+    """The pictures of a call's full run, its last latent, and which keys of the attentions belong to the picture."""
+    with _first_call(denoiser) as example:
+        pictures, latent = _full_run(pipe, call)
+    keys = {str(number): belongs for number, belongs in keys_of_picture(denoiser, *example).items()}
+    return Entry({"pictures": pictures, "latent": latent, **keys}, {"keys": list(keys)})
+
+
+def _covered_by(pipe: Any, call: Call, full: Entry, field: Tensor, *, salient: bool) -> Entry:
+    """By block, the share of the foreground that it attends to, of each row, tick and branch of one call."""
+    probe = AttentionProbe({int(number): full.tensors[number] for number in full.facts["keys"]})
+    with accelerated(pipe, UniformConfig(interval=1, site="block")), probe:
+        watched_run(pipe, call, probe)
+    return Entry(
+        {},
+        {
+            block: [_covered(high, field, salient=salient) for high in received]
+            for block, received in probe.received.items()
+        },
+    )
 
 
 def _covered(received: Tensor, field: Tensor, *, salient: bool) -> float:

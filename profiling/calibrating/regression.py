@@ -9,9 +9,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 from diffcache.engine.observers import Observer
 from diffcache.prediction.correctors import GAIN, SHIFT, channel_dim, coefficient_name
+from diffcache.profiling.recording.journal import Entry
 from diffcache.schedulers.signals import EPS
 from diffcache.schedulers.steps import MODEL, Step
 
@@ -20,6 +22,9 @@ SHRINKAGE = 8.0
 
 LEAST_SHARE = 0.2
 """The shortest that a reused step may get, as a share of its nominal length. Published by ERTACache."""
+
+SUMS = ("u", "y", "uu", "uy")
+"""The sums of a `Regression` over channels."""
 
 
 class Slot(NamedTuple):
@@ -51,6 +56,12 @@ class Regression:
         self.uu, self.uy = self.uu + (u * u).sum(dims), self.uy + (u * y).sum(dims)
         self.samples += len(u)
 
+    def __iadd__(self, other: "Regression") -> Self:
+        """Adds the sums of another regression of the same channels."""
+        for name in ("n", "u", "y", "uu", "uy", "samples"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        return self
+
     @property
     def trust(self) -> float:
         """The share of a coefficient that is left after shrinkage."""
@@ -77,13 +88,14 @@ class ShadowRegression(Observer):
     Attributes:
         closed: the run continues with the prediction (closed loop), not with the truth.
         regressions: one for each slot.
-        ratios: by tick, mean|prediction - output| over how far the output has moved since the tick before.
+        ratios: by tick, mean|prediction - output| over how far the output has moved since the tick before, and over the
+            output's own size.
     """
 
     closed: bool = False
     shadow: bool = True
     regressions: dict[Slot, Regression] = field(default_factory=dict)
-    ratios: dict[int, list[float]] = field(default_factory=dict)
+    ratios: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
     _outputs: dict[tuple[str, str], tuple[int, Tensor]] = field(default_factory=dict)
 
     def predicted(
@@ -125,6 +137,28 @@ class ShadowRegression(Observer):
         if step.kind == MODEL:
             self._outputs[step.full_name(denoiser), step.branch] = step.tick, outputs[0].clone()
 
+    def as_entry(self) -> Entry:
+        """Its sums, for a journal."""
+        slots = list(self.regressions)
+        tensors = {
+            f"{i}.{name}": torch.as_tensor(getattr(self.regressions[slot], name), dtype=torch.float64)
+            for i, slot in enumerate(slots)
+            for name in SUMS
+        }
+        counts = [[fit.n, fit.samples] for fit in self.regressions.values()]
+        return Entry(tensors, {"slots": slots, "counts": counts, "ratios": list(self.ratios.items())})
+
+    def add(self, entry: Entry) -> None:
+        """Adds the sums of `as_entry`."""
+        for i, (slot, (n, samples)) in enumerate(
+            zip(entry.facts["slots"], entry.facts["counts"], strict=True)
+        ):
+            sums = {name: entry.tensors[f"{i}.{name}"] for name in SUMS}
+            fit = self.regressions.setdefault(Slot(*slot), Regression())
+            fit += Regression(n=n, samples=samples, **sums)
+        for tick, ratios in entry.facts["ratios"]:
+            self.ratios.setdefault(tick, []).extend(map(tuple, ratios))
+
     def coefficients(self, ticks: int) -> dict[str, Tensor]:
         """The fitted gain and shift, fp32 [ticks, channels], by name; 1 and 0 at ticks that are not reused."""
         found: dict[str, Tensor] = {}
@@ -135,12 +169,18 @@ class ShadowRegression(Observer):
                 table[slot.tick] = row.float()
         return found
 
-    def published_shares(self, ticks: int) -> list[float]:
-        """phi = 1 - mean|v~ - v| / mean|v_s - v_{s-1}| of each reused tick, at least 0.2; 1 at all others and the last."""
+    def published_shares(self, ticks: int, *, over_output: bool = False) -> list[float]:
+        """phi = 1 - mean|v~ - v| / mean|v_s - v_{s-1}| of each reused tick, at least 0.2; 1 at all others and the last.
+
+        Args:
+            ticks: length of the run.
+            over_output: divide by mean|v_s| instead. Transcriptions of the paper differ here.
+        """
         shares = [1.0] * ticks
         for tick, ratios in self.ratios.items():
             if tick < ticks - 1:
-                shares[tick] = min(max(1 - sum(ratios) / len(ratios), LEAST_SHARE), 1.0)
+                mean = sum(ratio[over_output] for ratio in ratios) / len(ratios)
+                shares[tick] = min(max(1 - mean, LEAST_SHARE), 1.0)
         return shares
 
     def least_squares_shares(self, ticks: int) -> list[float]:
@@ -162,8 +202,9 @@ class ShadowRegression(Observer):
         """Notes the error of a prediction over how far the output has moved since the tick before."""
         tick, before = self._outputs.get((site, step.branch), (-1, truth))
         if tick == step.tick - 1:
-            ratio = (guess - truth).abs().mean() / ((truth - before).abs().mean() + EPS)
-            self.ratios.setdefault(step.tick, []).append(float(ratio))
+            error = (guess - truth).abs().mean()
+            ratios = (error / ((truth - before).abs().mean() + EPS), error / (truth.abs().mean() + EPS))
+            self.ratios.setdefault(step.tick, []).append((float(ratios[0]), float(ratios[1])))
 
 
 @dataclass

@@ -8,7 +8,9 @@ import numpy as np
 from torch import Tensor
 
 from diffcache.engine.observers import Observer
-from diffcache.profiling.recording.calling import Call, accelerated, watched_run
+from diffcache.profiling.recording.calling import Call, accelerated, calls_hash, watched_run
+from diffcache.profiling.recording.journal import Entry, journal, key_of
+from diffcache.profiling.recording.processes import shared
 from diffcache.recipes.teacache import TeaCacheConfig
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.signals import EPS
@@ -31,11 +33,16 @@ def calibrate_teacache(pipe: Any, calls: Sequence[Call], **options: Any) -> TeaC
     Raises:
         ConfigError: the calls have too few ticks for the fit.
     """
-    changes = _Changes()
+
+    def changes(call: Call) -> Entry:
+        seen = _Changes()
+        watched_run(pipe, call, seen)
+        return Entry({}, {"pairs": list(zip(seen.of_signal, seen.of_output, strict=True))})
+
+    keys = [key_of("teacache", call=calls_hash([call])) for call in calls]
     with accelerated(pipe, TeaCacheConfig(threshold=0, coefficients=(1.0, 0.0))):
-        for call in calls:
-            watched_run(pipe, call, changes)
-    pairs = [(x, y) for x, y in zip(changes.of_signal, changes.of_output, strict=True) if y > 0]
+        entries = shared(len(calls), lambda i: journal().entry(keys[i], lambda: changes(calls[i])))
+    pairs = [(x, y) for entry in entries for x, y in entry.facts["pairs"] if y > 0]
     if len(pairs) <= DEGREE:
         raise ConfigError(f"TeaCache: {len(pairs)} changes are too few: calibrate on more steps or calls.")
     x, y = np.array(pairs).T

@@ -5,8 +5,12 @@ from typing import Any
 
 from diffcache.attach.attach import report_of
 from diffcache.config import CacheConfig
-from diffcache.profiling.recording.calling import Call, accelerated
+from diffcache.profiling.recording.calling import Call, accelerated, calls_hash
+from diffcache.profiling.recording.journal import Entry, journal, key_of
+from diffcache.profiling.recording.loops import target_of
 from diffcache.profiling.recording.pictures import rewound
+from diffcache.profiling.recording.processes import shared
+from diffcache.profiling.recording.shares import TooLittle, check_share
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.search.bisection import smallest
 
@@ -27,8 +31,9 @@ def calibrate_threshold(pipe: Any, calls: Sequence[Call], config: CacheConfig, c
         compute: the share, a mean over the calls.
 
     Raises:
-        ConfigError: the method has no threshold, or computes more at the largest one.
+        ConfigError: the share is not above 0 and at most 1, the method has no threshold, or computes more at the largest one.
     """
+    check_share(compute)
     if "threshold" not in config.options():
         raise ConfigError(f"{config.name} has no threshold to calibrate.")
 
@@ -38,16 +43,19 @@ def calibrate_threshold(pipe: Any, calls: Sequence[Call], config: CacheConfig, c
     low, high = 0.0, 1.0
     while not suffices(high):
         if high >= LARGEST:
-            raise ConfigError(f"{config.name} computes more than {compute:.0%} at any threshold.")
+            raise TooLittle(f"{config.name} computes more than {compute:.0%} at any threshold.")
         low, high = high, 2 * high
     return config.replace(threshold=smallest(suffices, low, high, HALVINGS))
 
 
 def _compute(pipe: Any, calls: Sequence[Call], config: CacheConfig) -> float:
     """The share of the work that a method computes, mean over the calls."""
-    shares: list[float] = []
+
+    def share(call: Call) -> Entry:
+        pipe(**rewound(call))
+        return Entry({}, {"compute": report_of(target_of(pipe)).compute_fraction})
+
+    keys = [key_of("share", config=config, call=calls_hash([call])) for call in calls]
     with accelerated(pipe, config):
-        for call in calls:
-            pipe(**rewound(call))
-            shares.append(report_of(pipe).compute_fraction)
-    return sum(shares) / len(shares)
+        entries = shared(len(calls), lambda i: journal().entry(keys[i], lambda: share(calls[i])))
+    return sum(float(entry.facts["compute"]) for entry in entries) / len(entries)

@@ -14,7 +14,6 @@ from diffcache.profiling.recording.loops import target_of
 from diffcache.profiling.recording.pictures import rewound
 from diffcache.reports.records import RunRecord
 from diffcache.schedulers.errors import ConfigError, TargetError
-from diffcache.schedulers.schedule import Schedule
 
 Call = dict[str, Any]
 """Keyword arguments of a pipeline call."""
@@ -90,18 +89,6 @@ def watched_run(pipe: Any, call: Call, observer: Observer) -> RunRecord:
     if len(records) != 1:
         raise TargetError(f"a call with one denoising loop can be calibrated; this one had {len(records)}.")
     return records[0]
-
-
-def frozen(pipe: Any, call: Call, config: CacheConfig) -> Schedule:
-    """A method's decisions in one call, as a schedule. The pipeline is plain afterwards.
-
-    Raises:
-        ScheduleError: the run cannot be frozen; see `RunReport.to_schedule`.
-    """
-    with accelerated(pipe, config):
-        pipe(**rewound(call))
-        schedule: Schedule = report_of(target_of(pipe)).to_schedule()
-        return schedule
 
 
 def calls_hash(calls: Sequence[Call]) -> str:

@@ -1,14 +1,16 @@
 """Records the covariance of a denoiser's velocities over the ticks of full runs, for the method `trajectory`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from diffcache.engine.observers import Observer
-from diffcache.profiling.recording.calling import Call, accelerated, watched_run
+from diffcache.profiling.recording.calling import Call, accelerated, calls_hash, watched_run
+from diffcache.profiling.recording.journal import Entry, journal, key_of
+from diffcache.profiling.recording.processes import shared
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.schedulers.errors import TargetError
 from diffcache.schedulers.moments import Moment
@@ -57,24 +59,25 @@ def covariance_of(pipe: Any, calls: Sequence[Call]) -> Covariance:
     Raises:
         TargetError: a call has no denoising loop or several, several denoisers, or runs of different lengths.
     """
-    total: Tensor | None = None
-    moments: tuple[Moment, ...] = ()
+    keys = [key_of("covariance", call=calls_hash([call])) for call in calls]
     with accelerated(pipe, FULL):
-        for call in calls:
-            seen = Velocities()
-            record = watched_run(pipe, call, seen)
-            if len(record.models) != 1:
-                raise TargetError(
-                    "the covariance of one denoiser can be measured, and this pipeline runs several."
-                )
-            latents = next(iter(record.models.values())).latents
-            moments = tuple(seen.moments[tick] for tick in sorted(seen.moments))
-            found = _products(seen, latents[0] if latents else ())
-            if total is not None and total.shape != found.shape:
-                raise TargetError("the calls have runs of different lengths: give all of them as many steps.")
-            total = found if total is None else total + found
-    assert total is not None
-    return Covariance((total / len(calls)).numpy(), moments)
+        entries = shared(len(calls), lambda i: journal().entry(keys[i], lambda: _measured(pipe, calls[i])))
+    found = [entry.tensors["products"] for entry in entries]
+    if len({products.shape for products in found}) > 1:
+        raise TargetError("the calls have runs of different lengths: give all of them as many steps.")
+    moments = tuple(Moment(*numbers) for numbers in entries[-1].facts["moments"])
+    return Covariance((torch.stack(found).sum(0) / len(calls)).numpy(), moments)
+
+
+def _measured(pipe: Any, call: Call) -> Entry:
+    """The products of one call's velocities, and the moments of its ticks."""
+    seen = Velocities()
+    record = watched_run(pipe, call, seen)
+    if len(record.models) != 1:
+        raise TargetError("the covariance of one denoiser can be measured, and this pipeline runs several.")
+    latents = next(iter(record.models.values())).latents
+    moments = [astuple(seen.moments[tick]) for tick in sorted(seen.moments)]
+    return Entry({"products": _products(seen, latents[0] if latents else ())}, {"moments": moments})
 
 
 def _products(seen: Velocities, latent: Sequence[int]) -> Tensor:

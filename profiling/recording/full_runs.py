@@ -1,29 +1,38 @@
 """Full runs: the pictures of some calls without a cache, and how close a method comes to them."""
 
+import inspect
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from diffcache.attach.attach import detach, report_of
 from diffcache.config import CacheConfig
-from diffcache.profiling.recording.calling import Call, accelerated
+from diffcache.profiling.recording.calling import Call, accelerated, calls_hash
+from diffcache.profiling.recording.journal import Entry, journal, key_of
 from diffcache.profiling.recording.loops import target_of
 from diffcache.profiling.recording.pictures import pictures_of, psnr, rewound
+from diffcache.profiling.recording.processes import shared
+from diffcache.schedulers.artifact import as_json
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.schedule import Schedule
+
+Measure = Callable[[Tensor, Tensor], Tensor]
+"""From pictures and the full runs' [N, ..., H, W] in 0..1 to a number for each sample [N]; the larger, the better."""
 
 
 class FullRuns:
     """The full runs of some calls, with which methods are compared. They are rendered at once.
 
+    What the open journal has is not rendered again. Under `accelerate launch` each process renders a part of the calls.
+
     Args:
         pipe: a pipeline or a `Loop`; it is plain afterwards.
         calls: keyword arguments of each call. Their generators are set back to their seeds for every render.
+        measure: how near pictures are to the full runs'.
 
     Attributes:
         pictures: [N, ..., H, W] in 0..1, of all calls.
@@ -32,12 +41,14 @@ class FullRuns:
         ConfigError: a call that is repeated gives other pictures.
     """
 
-    def __init__(self, pipe: Any, calls: Sequence[Call]) -> None:
+    def __init__(self, pipe: Any, calls: Sequence[Call], measure: Measure = psnr) -> None:
         detach(target_of(pipe))
         self.pipe = pipe
         self.calls = calls
+        self.measure = measure
         state = torch.get_rng_state()
-        self.pictures = self._render("full runs")
+        self._of_call = [entry.tensors["pictures"] for entry in self._rendered(None)]
+        self.pictures = torch.cat(self._of_call)
         drew_numbers = not torch.equal(state, torch.get_rng_state())
         if drew_numbers and not self._repeats():
             raise ConfigError(
@@ -46,20 +57,30 @@ class FullRuns:
             )
 
     def cached(self, config: CacheConfig) -> Tensor:
-        """The pictures of the same calls with a method."""
-        with accelerated(self.pipe, config):
-            return self._render("calls")
+        """The pictures of the same calls with a method.
+
+        Raises:
+            Spent: the open journal's time is over.
+        """
+        journal().check_time()
+        return torch.cat([entry.tensors["pictures"] for entry in self._rendered(config)])
+
+    def measures(self, config: CacheConfig) -> Tensor:
+        """How near each sample is with a method, by `measure`. The journal keeps these numbers, and no pictures."""
+        journal().check_time()
+        return torch.cat([entry.tensors["values"] for entry in self._rendered(config, measured=True)])
 
     def decided(self, config: CacheConfig) -> tuple[Schedule, Tensor]:
-        """A method's decisions in the last call, as a schedule, and the PSNR of each sample in dB.
+        """A method's decisions in the last call, as a schedule, and what `measures` returns.
 
         Raises:
             ScheduleError: the run cannot be frozen; see `RunReport.to_schedule`.
+            Spent: as `cached`.
         """
-        with accelerated(self.pipe, config):
-            pictures = self._render("calls")
-            schedule: Schedule = report_of(target_of(self.pipe)).to_schedule()
-        return schedule, psnr(pictures, self.pictures)
+        journal().check_time()
+        entries = self._rendered(config, measured=True, freeze=True)
+        values = torch.cat([entry.tensors["values"] for entry in entries])
+        return Schedule.from_json(entries[-1].facts, {}), values
 
     def psnrs(self, config: CacheConfig) -> Tensor:
         """PSNR of each sample with a method, in dB."""
@@ -73,13 +94,59 @@ class FullRuns:
         """Wall time of the same calls with a method; None: without a cache."""
         with nullcontext() if config is None else accelerated(self.pipe, config):
             start = time.perf_counter()
-            self._render("calls")
+            for call in self.calls:
+                self.pipe(**rewound(call))
             return time.perf_counter() - start
 
     def _repeats(self) -> bool:
         again = pictures_of(self.pipe(**rewound(self.calls[0])))
         return torch.equal(again, self.pictures[: len(again)])
 
-    def _render(self, what: str) -> Tensor:
-        calls = tqdm(self.calls, desc=what, leave=False, disable=len(self.calls) < 2)
-        return torch.cat([pictures_of(self.pipe(**rewound(call))) for call in calls])
+    def _rendered(
+        self, config: CacheConfig | None, *, measured: bool = False, freeze: bool = False
+    ) -> list[Entry]:
+        """Of each call the pictures, or what they measure; `freeze` notes the decisions of the last call as well."""
+        last = len(self.calls) - 1
+        notes = journal()
+
+        def made(i: int) -> Entry:
+            pictures = pictures_of(self.pipe(**rewound(self.calls[i])))
+            found = {"values": self._measured(pictures, i)} if measured else {"pictures": pictures}
+            if not (freeze and i == last):
+                return Entry(found, {})
+            decided: Schedule = report_of(target_of(self.pipe)).to_schedule()
+            return Entry(found, as_json(decided))
+
+        measure = name_of(self.measure) if measured else None
+        keys = [
+            key_of(
+                "render", config=config, call=calls_hash([call]), frozen=freeze and i == last, measure=measure
+            )
+            for i, call in enumerate(self.calls)
+        ]
+        known = all(map(notes.has, keys))
+        with nullcontext() if config is None or known else accelerated(self.pipe, config):
+            return shared(len(keys), lambda i: notes.entry(keys[i], lambda: made(i)))
+
+    def _measured(self, pictures: Tensor, call: int) -> Tensor:
+        """What the pictures of a call measure.
+
+        Raises:
+            ConfigError: the measure does not give a finite number for each sample.
+        """
+        values = torch.as_tensor(self.measure(pictures, self._of_call[call])).detach().double().cpu()
+        if values.shape != (len(pictures),) or not bool(values.isfinite().all()):
+            raise ConfigError(
+                f"{getattr(self.measure, '__name__', 'the objective')} must give a finite number for each of "
+                f"{len(pictures)} samples."
+            )
+        return values
+
+
+def name_of(measure: Measure) -> str:
+    """What tells one measure from another: its name, and its source where that can be read."""
+    name = f"{getattr(measure, '__module__', '')}.{getattr(measure, '__qualname__', type(measure).__name__)}"
+    try:
+        return name + inspect.getsource(measure)
+    except (OSError, TypeError):
+        return name

@@ -1,10 +1,11 @@
 """Recording: runs a pipeline without reusing anything, and records how its features change and what they cost."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
+import torch
 
 from diffcache.config import CacheConfig
 from diffcache.hooks.class_swap import base_class
@@ -12,9 +13,11 @@ from diffcache.host.compiled import each_uncompiled
 from diffcache.host.components import denoisers_of, noise_schedulers_of
 from diffcache.host.identity import model_of
 from diffcache.profiling.recording.calling import Call, accelerated, calls_hash, watched_run
+from diffcache.profiling.recording.journal import Entry, journal, key_of
 from diffcache.profiling.recording.loops import target_of
-from diffcache.profiling.recording.recorder import Recorder
-from diffcache.profiling.recording.recording import JSON_NAME, RecordedSite, Recording
+from diffcache.profiling.recording.processes import shared
+from diffcache.profiling.recording.recorder import Metric, Recorder
+from diffcache.profiling.recording.recording import JSON_NAME, STATISTICS, Curve, RecordedSite, Recording
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.reports.records import RunRecord
@@ -30,6 +33,7 @@ def record(
     sites: str = "model",
     basis: Basis = "residual",
     lag: int | None = None,
+    metric: Metric = "l1",
     folder: str | Path | None = None,
 ) -> Recording:
     """Runs the calls without reusing anything, and records how much every site changes and what it costs.
@@ -40,6 +44,8 @@ def record(
         sites: what to record, as `UniformConfig.site`.
         basis: what to record of the whole model: its "residual", its "output" or the "velocity".
         lag: how many ticks back features are compared; None: to the start of the run.
+        metric: how features are compared. "l2" and "cosine" are estimated from sketches, which take kilobytes for each feature;
+            for "l1" every feature of a run is kept on disk until the run ends.
         folder: where the recording is written after each call. A recording that was interrupted there is continued, and is the
             same in the end.
 
@@ -48,13 +54,38 @@ def record(
         TargetError: a call had no denoising loop, or several.
         ScheduleError: the folder holds a recording of something else.
     """
-    asked = _asked(calls, sites=sites, basis=basis, lag=lag, along=None)
+    asked = _asked(calls, sites=sites, basis=basis, lag=lag, metric=metric, along=None)
     earlier = None if folder is None else _earlier(Path(folder), pipe, asked)
     if earlier is not None and earlier.runs == len(calls):
         return earlier
     config = UniformConfig(interval=1, site=sites, basis=basis)
-    with Recorder(lag, {} if earlier is None else earlier.curves) as recorder:
+    with Recorder(lag, {} if earlier is None else earlier.curves, metric) as recorder:
         return _recorded(pipe, calls, config, recorder, asked, folder)
+
+
+def recorded(pipe: Any, calls: Sequence[Call], **options: Any) -> Recording:
+    """As `record` with these options, but a call that the open journal has is not run again, and processes share the calls."""
+    if not calls:
+        raise ConfigError("calls: give at least one.")
+
+    def alone(call: Call) -> Entry:
+        found = record(pipe, [call], **options)
+        return Entry(found.tensors(), found.as_json())
+
+    keys = [key_of("recording", call=calls_hash([call]), **options) for call in calls]
+    entries = shared(len(calls), lambda i: journal().entry(keys[i], lambda: alone(calls[i])))
+    recordings = [Recording.of_json(entry.facts, entry.tensors) for entry in entries]
+    return _mean(recordings, {**recordings[-1].prompts, "calls": len(calls), "hash": calls_hash(calls)})
+
+
+def _mean(recordings: Sequence[Recording], asked: dict[str, Any]) -> Recording:
+    """One recording of the runs of several, which count alike."""
+    curves = {}
+    for key, last in recordings[-1].curves.items():
+        each = [recording.curves[key] for recording in recordings]
+        means = {name: torch.stack([getattr(curve, name) for curve in each]).mean(0) for name in STATISTICS}
+        curves[key] = Curve(**means, flops=last.flops, runs=len(each))
+    return replace(recordings[-1], curves=curves, prompts=asked)
 
 
 def record_closed_loop(pipe: Any, calls: Sequence[Call], schedule: Schedule) -> Recording:
@@ -71,7 +102,9 @@ def record_closed_loop(pipe: Any, calls: Sequence[Call], schedule: Schedule) -> 
         ConfigError: there is no call.
         TargetError: a call had no denoising loop, or several.
     """
-    asked = _asked(calls, sites="model", basis="residual", lag=None, along=schedule.fingerprint())
+    asked = _asked(
+        calls, sites="model", basis="residual", lag=None, metric="l1", along=schedule.fingerprint()
+    )
     with Recorder(closed=True) as recorder:
         return _recorded(pipe, calls, ReplayConfig(schedule=schedule), recorder, asked)
 
@@ -97,9 +130,8 @@ def _recorded(
 ) -> Recording:
     """Runs the calls that the recorder does not know yet."""
     done = next((curve.runs for curve in recorder.curves.values()), 0)
-    bar = tqdm(calls[done:], desc="recording", initial=done, total=len(calls), disable=len(calls) < 2)
     with accelerated(pipe, config):
-        for call in bar:
+        for call in calls[done:]:
             run = watched_run(pipe, call, recorder)
             recorder.end_run()
             recording = _recording(run, recorder, asked)

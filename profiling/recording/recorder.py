@@ -1,13 +1,15 @@
 """The recorder: an observer that compares the features of each site between the ticks of a run, and measures their cost.
 
-It keeps the features of a run on disk. In memory it needs, beside what the engine stores of one tick, one feature that
-another is compared with.
+By "l2" and "cosine" it compares sketches, of which it keeps 8 KiB for each tick in memory. By "l1" it keeps the features of a
+run on disk, and reads each again for every later tick. In memory it needs, beside what the engine stores of one tick, one
+feature that another is compared with.
 """
 
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -16,9 +18,13 @@ from typing_extensions import Self
 from diffcache.engine.observers import Observer
 from diffcache.prediction.correctors import channel_dim
 from diffcache.profiling.recording.recording import Curve
+from diffcache.profiling.recording.sketch import sketched
 from diffcache.profiling.recording.stopwatch import Stopwatch
 from diffcache.schedulers.signals import EPS
 from diffcache.schedulers.steps import Step
+
+Metric = Literal["l1", "l2", "cosine"]
+"""How two features are compared: mean|a - b| / mean|a|; |a - b| / |a| by the L2 norm; one minus their cosine."""
 
 Key = tuple[str, str]
 """A site and a branch."""
@@ -33,6 +39,7 @@ class Recorder(Observer):
     Args:
         lag: how many ticks back features are compared; None: to the start of the run.
         curves: statistics of earlier runs, which it continues.
+        metric: how features are compared.
         closed: the runs continue with what a method predicts (closed loop), not with what is computed.
 
     Attributes:
@@ -44,10 +51,14 @@ class Recorder(Observer):
         self,
         lag: int | None = None,
         curves: Mapping[Key, Curve] = MappingProxyType({}),
+        metric: Metric = "l1",
         *,
         closed: bool = False,
     ) -> None:
         self.lag = lag
+        self.metric = metric
+        self._sketches: dict[tuple[Key, int], Tensor] = {}
+        self._norms: dict[Key, Tensor] = {}
         self.shadow = self.closed = closed
         self.curves: dict[Key, Curve] = dict(curves)
         self.kinds: dict[str, str] = {}
@@ -78,23 +89,44 @@ class Recorder(Observer):
             curve.note(curve.seconds, step.tick, seconds)
         curve.flops = flops or curve.flops
         ticks = self._run.setdefault(key, [])
-        size = float(feature.abs().mean()) + EPS
-        for tick in ticks if self.lag is None else ticks[-self.lag :]:
-            other = self._load(key, tick, feature)
-            if tick == step.tick - 1:
-                curve.note(curve.ratio, step.tick, float((_norms(feature) / (_norms(other) + EPS)).mean()))
-                curve.note(curve.cosine, step.tick, _cosine(feature, other))
-            curve.note(curve.drift, (step.tick, tick), float(other.sub_(feature).abs_().mean()) / size)
+        norms, compared = _norms(feature), ticks if self.lag is None else ticks[-self.lag :]
+        if ticks and ticks[-1] == step.tick - 1:
+            curve.note(curve.ratio, step.tick, float((norms / (self._norms[key] + EPS)).mean()))
+        compare = self._compare_features if self.metric == "l1" else self._compare_sketches
+        compare(key, step.tick, feature, compared)
         ticks.append(step.tick)
-        feature.cpu().numpy().tofile(self._path(key, step.tick))
+        self._norms[key] = norms
 
     def end_run(self) -> None:
         """Counts the run that is over, and deletes its features."""
         for key, ticks in self._run.items():
             self.curves[key].runs += 1
             for tick in ticks:
-                self._path(key, tick).unlink()
-        self._run = {}
+                self._path(key, tick).unlink(missing_ok=True)
+        self._run, self._sketches, self._norms = {}, {}, {}
+
+    def _compare_features(self, key: Key, tick: int, feature: Tensor, others: Sequence[int]) -> None:
+        """By the mean absolute difference."""
+        curve, size = self.curves[key], float(feature.abs().mean()) + EPS
+        for earlier in others:
+            other = self._load(key, earlier, feature)
+            if earlier == tick - 1:
+                curve.note(curve.cosine, tick, _cosine(feature, other))
+            curve.note(curve.drift, (tick, earlier), float(other.sub_(feature).abs_().mean()) / size)
+        feature.cpu().numpy().tofile(self._path(key, tick))
+
+    def _compare_sketches(self, key: Key, tick: int, feature: Tensor, others: Sequence[int]) -> None:
+        """By the L2 norm or the cosine."""
+        curve, sketch = self.curves[key], sketched(feature)
+        size = float(torch.linalg.vector_norm(sketch)) + EPS
+        for earlier in others:
+            other = self._sketches[key, earlier]
+            cosine = _cosine(sketch, other)
+            if earlier == tick - 1:
+                curve.note(curve.cosine, tick, cosine)
+            distance = float(torch.linalg.vector_norm(sketch - other)) / size
+            curve.note(curve.drift, (tick, earlier), distance if self.metric == "l2" else 1 - cosine)
+        self._sketches[key, tick] = sketch
 
     def _stop(self) -> tuple[float | None, int | None]:
         """Seconds and operations of the site that is being computed; None where they are not measured."""

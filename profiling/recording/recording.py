@@ -27,7 +27,8 @@ class Curve:
     """Statistics of one site in one branch: means over runs.
 
     Attributes:
-        drift: fp64 [ticks, ticks]: mean|f_s - f_g| / mean|f_s| of tick s and an earlier tick g; NaN where not compared.
+        drift: fp64 [ticks, ticks]: how far tick s is from an earlier tick g, by the metric of the recording
+            (`recorder.Metric`; "l1": mean|f_s - f_g| / mean|f_s|); NaN where not compared.
         ratio: fp64 [ticks]: norm over each token's channels over that norm at the tick before, mean over tokens; 1 at tick 0.
         cosine: fp64 [ticks]: cosine similarity to the tick before; 1 at tick 0.
         seconds: fp64 [ticks]: wall time; NaN where not measured. Tick 1 takes longer, since operations are counted there.
@@ -140,24 +141,24 @@ class Recording:
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        tensors = {
-            f"{i}.{name}": getattr(curve, name)
-            for i, curve in enumerate(self.curves.values())
-            for name in STATISTICS
-        }
         file = folder / TENSORS_NAME.format(self.runs)
-        save_file(tensors, file)
+        save_file(self.tensors(), file)
         written = folder / f"{JSON_NAME}.new"
-        written.write_text(json.dumps(self._as_json(file.name), indent=1) + "\n")
+        written.write_text(json.dumps({**self.as_json(), "tensors": file.name}, indent=1) + "\n")
         written.replace(folder / JSON_NAME)
         for earlier in set(folder.glob(TENSORS_NAME.format("*"))) - {file}:
             earlier.unlink()
         return folder
 
-    def _as_json(self, tensors: str) -> dict[str, Any]:
+    def tensors(self) -> dict[str, Tensor]:
+        """The statistics of all curves by name."""
+        curves = enumerate(self.curves.values())
+        return {f"{i}.{name}": getattr(curve, name) for i, curve in curves for name in STATISTICS}
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything but `tensors`."""
         return {
             "format": FORMAT,
-            "tensors": tensors,
             "models": {
                 name: [m.name, m.config, [list(s) for s in m.latents]] for name, m in self.models.items()
             },
@@ -168,6 +169,23 @@ class Recording:
             "sites": {name: [site.kind, site.price] for name, site in self.sites.items()},
             "rest": self.rest,
         }
+
+    @classmethod
+    def of_json(cls, data: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> "Recording":
+        """The recording of what `as_json` and `tensors` returned."""
+        models = {
+            name: Model(kind, config, tuple(map(tuple, shapes)))
+            for name, (kind, config, shapes) in data["models"].items()
+        }
+        curves = {
+            (site, branch): Curve(
+                **{name: tensors[f"{i}.{name}"] for name in STATISTICS}, flops=flops, runs=runs
+            )
+            for i, (site, branch, flops, runs) in enumerate(data["curves"])
+        }
+        sigmas = None if data["sigmas"] is None else tuple(data["sigmas"])
+        sites = {name: RecordedSite(kind, price) for name, (kind, price) in data["sites"].items()}
+        return cls(models, data["noise_scheduler"], sigmas, curves, data["prompts"], sites, data["rest"])
 
     @classmethod
     def load(cls, folder: str | Path) -> "Recording":
@@ -181,20 +199,7 @@ class Recording:
             data = json.loads((folder / JSON_NAME).read_text())
             if data["format"] != FORMAT:
                 raise ScheduleError(f"{folder}: format: this is version {data['format']}, not {FORMAT}.")
-            tensors = load_file(folder / data["tensors"])
-            models = {
-                name: Model(kind, config, tuple(map(tuple, shapes)))
-                for name, (kind, config, shapes) in data["models"].items()
-            }
-            curves = {
-                (site, branch): Curve(
-                    **{name: tensors[f"{i}.{name}"] for name in STATISTICS}, flops=flops, runs=runs
-                )
-                for i, (site, branch, flops, runs) in enumerate(data["curves"])
-            }
-            sigmas = None if data["sigmas"] is None else tuple(data["sigmas"])
-            sites = {name: RecordedSite(kind, price) for name, (kind, price) in data["sites"].items()}
-            return cls(models, data["noise_scheduler"], sigmas, curves, data["prompts"], sites, data["rest"])
+            return cls.of_json(data, load_file(folder / data["tensors"]))
         except (OSError, json.JSONDecodeError, SafetensorError, KeyError, ValueError) as error:
             if isinstance(error, ScheduleError):
                 raise

@@ -32,8 +32,8 @@ def dynamic_programming(space: Space, compute: float, variant: str = "shared") -
 
             - "shared": all sites at the same ticks; by the pictures' response if it was probed, else by drifts.
             - "per-site": each site at ticks of its own, within one budget.
-            - "bac": each site at equally many ticks of its own, and then the Bubbling Union (arXiv 2506.13456, but with
-              relative L1 drifts instead of cosines).
+            - "bac": each site at equally many ticks of its own, and then the Bubbling Union, by the drifts of this space. (That
+              is BAC's programme by other distances; `cosine_bac` has BAC's own.)
 
     Raises:
         ConfigError: the variant is unknown, or the share does not pay for one tick.
@@ -59,12 +59,12 @@ def _per_site(space: Space, budget: int) -> Tensor:
     return allocate(space.drifts, space.prices, budget)
 
 
-def _bac(space: Space, budget: int) -> Tensor:
+def _bac(space: Space, budget: int, repaired: int = REPAIRED) -> Tensor:
     """As many ticks for each site as leave enough of the budget for the repair."""
     blocks = [site.split("..")[0].rpartition(".")[0] for site in space.sites]
     layers = [list(dict.fromkeys(blocks)).index(block) for block in blocks]
     feed_forward = [kind == "feed-forward" for kind in space.kinds]
-    repaired = min(REPAIRED, sum(feed_forward))
+    repaired = min(repaired, sum(feed_forward))
     volatilities, prices = volatility(space.drifts), torch.tensor(space.prices)
     for updates in range(_ticks(space, budget), 1, -1):
         cached = adaptive_caching(space.drifts, updates)
@@ -72,6 +72,20 @@ def _bac(space: Space, budget: int) -> Tensor:
         if int((table.sum(0) * prices).sum()) <= budget:
             return table
     return adaptive_caching(space.drifts, 1)
+
+
+def cosine_bac(space: Space, compute: float, repaired: int) -> Tensor:
+    """BAC as published: bool [T, S], by the cosines of a recording with that metric.
+
+    All sites have the same number of updates, the largest with which the Bubbling Union of `repaired` feed-forwards stays
+    within the share. Volatility is the mean cosine distance over all pairs of ticks (published: the mean L1 distance).
+
+    Args:
+        space: of sub-layers, recorded with the metric "cosine".
+        compute: share of the full run's work, at most.
+        repaired: how many feed-forwards the union repairs; all where there are fewer.
+    """
+    return _bac(space, space.budget(compute), repaired)
 
 
 def _ticks(space: Space, budget: int) -> int:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from diffcache.profiling.recording.calling import calls_hash
+from diffcache.profiling.recording.processes import broadcast, is_first, wait
 from diffcache.profiling.searching.checkpoints import claim, log_line
 from diffcache.profiling.searching.dynamic_programming import VARIANTS
-from diffcache.profiling.searching.processes import broadcast, divided, is_first, wait
 from diffcache.profiling.searching.scoring import Scorer
 from diffcache.profiling.searching.space import Space
 from diffcache.schedulers.errors import ConfigError
@@ -113,7 +113,7 @@ def evolve(
     """Searches the Pareto front of loss and cost (NSGA-II, after ECAD, arXiv 2506.15682), and saves it after each generation.
 
     If the folder holds a search of the same space, calls and settings, that search is continued as if it had never stopped. Under
-    `accelerate launch` each process renders its part of the candidates; the result is that of one process.
+    `accelerate launch` each process renders its part of the calls; the result is that of one process.
 
     Args:
         scorer: renders candidates, and measures their loss and cost.
@@ -143,7 +143,7 @@ def evolve(
         )
     wait()
     screen = Screening(ErrorModel(scorer.space.drifts, scorer.space.prices)) if settings.screened else None
-    for _ in _within(budget, search, divided(scorer), screen):
+    for _ in _within(budget, search, scorer, screen):
         if is_first():
             search.save(checkpoint)
             _log(folder / LOG, search)

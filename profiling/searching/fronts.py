@@ -6,6 +6,7 @@ from shutil import rmtree
 
 from torch import Tensor
 
+from diffcache.profiling.recording.shares import TooLittle
 from diffcache.profiling.searching.space import Space
 from diffcache.schedulers.artifact import JSON_NAME
 from diffcache.schedulers.errors import ConfigError
@@ -39,7 +40,7 @@ def best_within(search: Evolution, compute: float, count: int = 1) -> Tensor:
     fits = (search.scores[:, 1] <= compute + 1e-9).nonzero().flatten()
     if not len(fits):
         least = float(search.scores[:, 1].min())
-        raise ConfigError(f"compute: the cheapest schedule of the search costs {least:.2f} of the full run.")
+        raise TooLittle(f"compute: the cheapest schedule of the search costs {least:.2f} of the full run.")
     best = fits[search.scores[fits, 0].argsort(stable=True)[:count]]
     return search.tables[best]
 

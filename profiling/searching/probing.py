@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from diffcache.prediction.predictors import DEGREE
 from diffcache.profiling.recording.calling import Call
@@ -58,7 +57,7 @@ def probed(pipe: Any, calls: Sequence[Call], space: Space, *, each_site: bool = 
 def _moves(scorer: Scorer, tables: Tensor) -> Tensor:
     """[T, D]: by how much the table of each tick moves the pictures; zeros for tick 0."""
     full = scorer.runs.pictures
-    probes = [scorer.pictures(table) - full for table in tqdm(tables, desc="probes", leave=False)]
+    probes = [scorer.pictures(table) - full for table in tables]
     return torch.stack([torch.zeros_like(full), *probes]).flatten(1).double()
 
 

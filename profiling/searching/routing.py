@@ -1,5 +1,6 @@
 """Learned routers (HarmoniCa, arXiv 2410.01723) on a pipeline: trained in its own loop, and exported as schedules."""
 
+import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,9 +25,10 @@ from diffcache.host.components import denoisers_of, noise_schedulers_of
 from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.prediction.predictors import Hold
 from diffcache.profiling.recording.calling import Call, calls_hash
+from diffcache.profiling.recording.journal import Entry, journal, key_of
 from diffcache.profiling.recording.pictures import generators, pictures_of
+from diffcache.profiling.recording.processes import broadcast, is_first, mean, place, share_of_calls, wait
 from diffcache.profiling.searching.checkpoints import claim, log_line
-from diffcache.profiling.searching.processes import broadcast, is_first, mean, share_of_calls, wait
 from diffcache.profiling.searching.space import Space, budget_for, rows_of, share_of
 from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.schedulers.schedule import Schedule
@@ -164,9 +166,9 @@ def train_router(
         )
     detach(pipe)
     folder.mkdir(parents=True, exist_ok=True)
+    start = None if begin is None else begin.int().tolist()
+    about = {**space.about, "calls": calls_hash(calls), **vars(training), "begin": start}
     if is_first():
-        start = None if begin is None else begin.int().tolist()
-        about = {**space.about, "calls": calls_hash(calls), **vars(training), "begin": start}
         claim(folder / ABOUT, about)
     if begin is not None:
         router = Router.of_table(begin, confidence=CONFIDENCE)
@@ -179,7 +181,12 @@ def train_router(
         logger.info("%s: continuing after run %d", folder, trainer.run)
     wait()
     denoisers = [PipelineDenoiser(pipe, call, space) for call in share_of_calls(calls)]
-    for progress in trainer.train(denoisers, mean):
+
+    def note(name: str, make: Callable[[], Tensor]) -> Tensor:
+        key = key_of("router", name=name, process=place(), about=json.dumps(about))
+        return journal().entry(key, lambda: Entry({"value": make()}, {})).tensors["value"]
+
+    for progress in trainer.train(denoisers, mean, note):
         if is_first():
             trainer.save(folder / CHECKPOINT)
             log_line(folder / LOG, vars(progress))

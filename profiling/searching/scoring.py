@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from diffcache.config import CacheConfig
 from diffcache.profiling.recording.calling import Call
 from diffcache.profiling.recording.full_runs import FullRuns
 from diffcache.profiling.recording.pictures import psnr
+from diffcache.profiling.recording.processes import broadcast
 from diffcache.profiling.searching.space import Space
 from diffcache.recipes.replay import ReplayConfig
 
@@ -77,7 +77,7 @@ class Scorer:
 
     def __call__(self, tables: Tensor) -> Tensor:
         """From tables, bool [n, T, S], to scores, float64 [n, 2]: loss, and cost as a share of the full run's."""
-        scores = [self._score(table) for table in tqdm(tables, desc="candidates", leave=False)]
+        scores = [self._score(table) for table in tables]
         return torch.tensor(scores, dtype=torch.float64).view(-1, 2)
 
     def pictures(self, table: Tensor) -> Tensor:
@@ -92,7 +92,7 @@ class Scorer:
         loss = self.loss_of(table)
         if self.cost is None:
             return loss, float(self.space.compute(table))
-        return loss, self.cost(self.runs, self._config(table))
+        return loss, broadcast(self.cost(self.runs, self._config(table)))
 
     def _config(self, table: Tensor) -> CacheConfig:
         return ReplayConfig(schedule=self.space.schedule(table, {}))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from diffcache.profiling.recording.recording import Recording
+from diffcache.profiling.recording.shares import TooLittle
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.schedule import ALL, Schedule, marks_of
 from diffcache.schedulers.search.response import Response
@@ -68,8 +69,12 @@ class Space:
         """
         if self.sensitivity is None:
             return self.recorded_drifts
-        grown = self.recorded_drifts * _growth(self.num_ticks, self.predictor)
-        return grown.square() * self.sensitivity.unsqueeze(1)
+        return self.errors.square() * self.sensitivity.unsqueeze(1)
+
+    @property
+    def errors(self) -> Tensor:
+        """float64 [S, T, T]: the recorded drifts, as much larger as the predictor's errors grow faster with the distance."""
+        return self.recorded_drifts * _growth(self.num_ticks, self.predictor)
 
     @property
     def prices(self) -> list[int]:
@@ -152,7 +157,7 @@ def budget_for(compute: float, ticks: int, prices: Sequence[int], rest: int) -> 
     budget = round(compute * ticks * (sum(prices) + rest)) - ticks * rest
     if budget < sum(prices):
         least = float(share_of(torch.eye(ticks, 1, dtype=torch.bool).expand(-1, len(prices)), prices, rest))
-        raise ConfigError(f"compute: {compute} does not pay for one tick; give at least {least:.2f}.")
+        raise TooLittle(f"compute: {compute} does not pay for one tick; give at least {least:.2f}.")
     return budget
 
 

@@ -6,21 +6,23 @@ from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.search.partition import Partitions
 
 
-def dps(drift: Tensor, interval: int) -> Tensor:
-    """The ticks to compute, bool [T], at which holding errs least; about as many as every `interval`-th.
+def dps(drift: Tensor, groups: int) -> Tensor:
+    """The ticks to compute, bool [T], at which holding errs least; as many as there are groups.
 
-    The run is cut into ceil(T / interval) groups of ceil(interval / 2) to 2 * interval ticks; each group computes its first.
+    The run is cut into groups of ceil(N / 2) to 2 * N ticks, where N = ceil(T / groups) is the published interval; each group
+    computes its first.
 
     Args:
         drift: [T, T], what `drift_of` returns. Published: by the "l1" metric.
-        interval: mean distance between computed ticks.
+        groups: how many ticks are computed. Published: ceil(T / N).
 
     Raises:
-        ConfigError: the interval is out of range, or no cut keeps these bounds.
+        ConfigError: the number of groups is out of range, or no cut keeps these bounds.
     """
     num_ticks = drift.shape[-1]
-    if not 1 <= interval <= num_ticks:
-        raise ConfigError(f"interval: {interval} is not between 1 and the {num_ticks} ticks of the run.")
-    groups = -(-num_ticks // interval)
-    cuts = Partitions(drift.unsqueeze(0), groups, shortest=-(-interval // 2), longest=2 * interval)
+    if not 1 <= groups <= num_ticks:
+        raise ConfigError(f"groups: {groups} is not between 1 and the {num_ticks} ticks of the run.")
+    interval = -(-num_ticks // groups)
+    shortest = min(-(-interval // 2), num_ticks // groups)
+    cuts = Partitions(drift.unsqueeze(0), groups, shortest=shortest, longest=min(2 * interval, num_ticks))
     return cuts.table([groups])[:, 0]

@@ -24,7 +24,7 @@ def save_checkpoint(
         tensors: by name.
         settings: anything that JSON can hold.
     """
-    part = path.with_suffix(".part")
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")  # several processes may write what they all know
     copies = {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
     save_file(copies, part, {kind: json.dumps(settings)})
     os.replace(part, path)

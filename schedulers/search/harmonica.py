@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import exp
 from pathlib import Path
 from typing import Protocol
@@ -12,6 +13,9 @@ from torch import Tensor
 from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.schedulers.search.checkpoint import load_checkpoint, save_checkpoint
 from diffcache.schedulers.search.router import Gates, Router
+
+Note = Callable[[str, Callable[[], Tensor]], Tensor]
+"""From the name of a render and a function that makes it to what it made, now or earlier."""
 
 _TINY = 1e-12
 """Added to divisors."""
@@ -106,16 +110,20 @@ class Trainer:
         self._proxy = torch.zeros(len(router.logits))
 
     def train(
-        self, denoisers: Sequence[Denoiser], average: Callable[[Tensor], Tensor] = lambda tensor: tensor
+        self,
+        denoisers: Sequence[Denoiser],
+        average: Callable[[Tensor], Tensor] = lambda tensor: tensor,
+        note: Note = lambda name, make: make(),
     ) -> Iterator[Progress]:
         """Trains to the end, and yields the progress after each run: to log it, `save`, or stop.
 
         Args:
             denoisers: the batches of each run. Their own parameters do not change.
             average: mean over the processes that train together, each with as many denoisers.
+            note: is given the name of every render and a function that makes it; it may know the result already.
         """
         while self.run < self.training.runs:
-            yield self._train_once(denoisers, average)
+            yield self._train_once(denoisers, average, note)
 
     def save(self, path: Path) -> None:
         """Writes everything that the training needs to continue. If this is interrupted, the old file stays."""
@@ -140,12 +148,17 @@ class Trainer:
         groups = self._optimiser.state_dict()["param_groups"]
         self._optimiser.load_state_dict({"state": {0: tensors} if tensors else {}, "param_groups": groups})
 
-    def _train_once(self, denoisers: Sequence[Denoiser], average: Callable[[Tensor], Tensor]) -> Progress:
+    def _train_once(
+        self, denoisers: Sequence[Denoiser], average: Callable[[Tensor], Tensor], note: Note
+    ) -> Progress:
         router, training = self.router, self.training
         if self.run % training.proxy_every == 0:
-            self._proxy = image_error_proxy(router, denoisers, self.run, average)
+            self._proxy = image_error_proxy(router, denoisers, self.run, average, note)
         scores = router.scores()
-        found = [_run(scores, router.threshold, denoiser, self.run, self._proxy) for denoiser in denoisers]
+        found = [
+            _learned(note(f"run {self.run}, {i}", partial(self._run, denoiser, scores)), scores)
+            for i, denoiser in enumerate(denoisers)
+        ]
         gradient = average(torch.stack([gradient for gradient, _ in found]).mean(0))
         if not self.run:
             self.beta *= float(gradient[1:].abs().mean() / self._weights.mean())
@@ -161,10 +174,17 @@ class Trainer:
         self.run += 1
         return progress
 
+    def _run(self, denoiser: Denoiser, scores: Tensor) -> Tensor:
+        return _run(scores, self.router.threshold, denoiser, self.run, self._proxy)
+
 
 @torch.no_grad()
 def image_error_proxy(
-    router: Router, denoisers: Sequence[Denoiser], draw: int, average: Callable[[Tensor], Tensor]
+    router: Router,
+    denoisers: Sequence[Denoiser],
+    draw: int,
+    average: Callable[[Tensor], Tensor],
+    note: Note = lambda name, make: make(),
 ) -> Tensor:
     """lambda, [T]: how far a run's end moves when one more tick is computed in full: the squared change over its mean.
 
@@ -172,21 +192,25 @@ def image_error_proxy(
     """
     scores = router.scores()
 
-    def moved(denoiser: Denoiser) -> Tensor:
-        plain = denoiser.run(draw, Gates(scores, router.threshold), None)
-        ends = [
-            denoiser.run(draw, Gates(scores, router.threshold, tick), None) for tick in range(1, len(scores))
-        ]
-        return torch.stack([torch.zeros(()), *((end - plain).square().mean().float().cpu() for end in ends)])
+    def moved(i: int) -> Tensor:
+        def end(tick: int | None = None) -> Tensor:
+            gates = Gates(scores, router.threshold) if tick is None else Gates(scores, router.threshold, tick)
+            return note(f"end {draw}, {i}, {tick}", lambda: denoisers[i].run(draw, gates, None).cpu())
 
-    proxy = average(torch.stack([moved(denoiser) for denoiser in denoisers]).mean(0))
+        plain, ends = end(), [end(tick) for tick in range(1, len(scores))]
+        return torch.stack([torch.zeros(()), *((last - plain).square().mean().float() for last in ends)])
+
+    proxy = average(torch.stack([moved(i) for i in range(len(denoisers))]).mean(0))
     return proxy / proxy[1:].mean().clamp_min(_TINY)
 
 
-def _run(
-    scores: Tensor, threshold: float, denoiser: Denoiser, draw: int, proxy: Tensor
-) -> tuple[Tensor, float]:
-    """One student run: the gradient of the distillation loss with respect to the scores, and the mean loss."""
+def _learned(packed: Tensor, scores: Tensor) -> tuple[Tensor, float]:
+    """The gradient and the loss of `_run`."""
+    return packed[:-1].to(scores.dtype).view_as(scores), float(packed[-1])
+
+
+def _run(scores: Tensor, threshold: float, denoiser: Denoiser, draw: int, proxy: Tensor) -> Tensor:
+    """One student run: the gradient of the distillation loss with respect to the scores, and the mean loss; float64 [T * S + 1]."""
     leaf = scores.detach().requires_grad_()
     losses: list[float] = []
 
@@ -201,4 +225,5 @@ def _run(
 
     denoiser.run(draw, Gates(leaf, threshold), learn)
     gradient = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
-    return gradient, sum(losses) / max(len(losses), 1)
+    mean = torch.tensor([sum(losses) / max(len(losses), 1)], dtype=torch.float64)
+    return torch.cat([gradient.flatten().double(), mean])

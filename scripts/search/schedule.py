@@ -22,10 +22,10 @@ from diffcache.evals.harness.provenance import header
 from diffcache.evals.harness.quality import kid_to_real
 from diffcache.evals.harness.results import write_result
 from diffcache.evals.testbeds import splits
+from diffcache.profiling.recording.processes import is_first
 from diffcache.profiling.searching.confirming import FEWEST
 from diffcache.profiling.searching.evolving import Budget
 from diffcache.profiling.searching.fronts import saved_schedules
-from diffcache.profiling.searching.processes import is_first
 from diffcache.profiling.searching.scoring import Loss, minus_psnr, wall_time
 from diffcache.profiling.searching.space import EXTRAPOLATE, HOLD
 

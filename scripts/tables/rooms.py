@@ -37,7 +37,8 @@ PURPOSES = {
     "server": "many requests, one denoiser",
     "profiling": "recordings, calibrations, searches",
     "evals": "testbeds, metrics, the race",
-    "scripts": "command lines",
+    "command": "the command diffcache and its verbs",
+    "scripts": "measurements, tables, training",
 }
 BOX, GAP = (206, 44), (18, 34)
 

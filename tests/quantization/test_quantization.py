@@ -15,7 +15,7 @@ import bitsandbytes
 import gguf
 import pytest
 import torch
-from diffusers import FluxTransformer2DModel, TorchAoConfig
+from diffusers import BitsAndBytesConfig, FluxTransformer2DModel, PipelineQuantizationConfig, TorchAoConfig
 from diffusers.quantizers.gguf.utils import GGUFParameter
 from peft import LoraConfig
 from support.harness import reference, render
@@ -34,6 +34,7 @@ from zoo.pipelines import CASES
 from diffcache import ConfigError, ScheduleError, TargetError, accelerate, report, restore
 from diffcache.host.weight_formats import is_quantised, quantization_of, weight_bytes
 from diffcache.prediction.correctors import GAIN, SHIFT, WEIGHTS, coefficient_name
+from diffcache.quantization import rules
 from diffcache.quantization.folding import can_fold, fold
 from diffcache.quantization.weights import quantised
 
@@ -335,8 +336,8 @@ def test_corrections_of_layers_are_folded_in_and_taken_out() -> None:
 
 WAYS = {
     "plain": None,
-    "int8": Int8DynamicActivationInt8WeightConfig(act_mapping_type=MappingType.ASYMMETRIC),
-    "int8, symmetric": Int8DynamicActivationInt8WeightConfig(),
+    "int8": Int8DynamicActivationInt8WeightConfig(),
+    "int8-asymmetric": Int8DynamicActivationInt8WeightConfig(act_mapping_type=MappingType.ASYMMETRIC),
     "int8-weight-only": Int8WeightOnlyConfig(),
     "int4 in groups": IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerGroup(16)),  # type: ignore[attr-defined]
 }
@@ -382,9 +383,64 @@ def test_the_same_formats_are_called_the_same_and_others_are_not() -> None:
         assert found is not None
         return found
 
-    assert kind("int8") == kind(
-        Int8DynamicActivationInt8WeightConfig(act_mapping_type=MappingType.ASYMMETRIC)
-    )
-    assert kind("int8") != kind(Int8DynamicActivationInt8WeightConfig())
+    asymmetric = Int8DynamicActivationInt8WeightConfig(act_mapping_type=MappingType.ASYMMETRIC)
+    assert kind("int8") == kind(Int8DynamicActivationInt8WeightConfig())
+    assert kind("int8-asymmetric") == kind(asymmetric) != kind("int8")
     assert "with activations" in kind("int8")
     assert len({kind("int8"), kind("int8-weight-only"), kind({"to_q$": "int8"})}) == 3
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what a machine without a GPU says")
+@pytest.mark.parametrize("way", ["int4", "int4-hqq", "mxfp8", "nvfp4", "nvfp4-weight-only"])
+def test_formats_that_this_machine_cannot_run_are_refused_in_a_sentence(way: str) -> None:
+    pipe = CASES[NAME].build()
+    with pytest.raises(
+        ConfigError, match=rf"quantize='{way}' needs a GPU of compute capability .*'int8' runs everywhere"
+    ):
+        accelerate(pipe, quantize=way)
+    assert_untouched(pipe)
+
+
+@pytest.mark.parametrize("way", rules.NAMED)
+def test_every_name_makes_a_config_of_torchao(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "_capability", lambda: (10, 0))
+    made = rules.Rules(way).default
+    assert type(made).__name__ == rules.NAMED[way].config
+    assert getattr(made, "set_inductor_config", False) is False
+
+
+def test_inductor_still_fuses_the_scale_into_the_product() -> None:
+    from torch._inductor import config
+
+    config.force_fuse_int_mm_with_mul = False
+    rules.Rules("int8")
+    assert config.force_fuse_int_mm_with_mul
+
+
+def test_a_config_for_a_whole_pipeline_quantises_the_denoisers_that_it_names() -> None:
+    pipe = CASES[NAME].build()
+    accelerate(
+        pipe,
+        quantize=PipelineQuantizationConfig(
+            quant_mapping={"transformer": TorchAoConfig(Int8WeightOnlyConfig())}
+        ),
+    )
+    assert QKV in quantised_layers(pipe.transformer)
+    other = CASES[NAME].build()
+    with pytest.raises(ConfigError, match="it names no denoiser of this target, which has transformer"):
+        accelerate(
+            other,
+            quantize=PipelineQuantizationConfig(
+                quant_mapping={"text_encoder": TorchAoConfig(Int8WeightOnlyConfig())}
+            ),
+        )
+    with pytest.raises(ConfigError, match="bitsandbytes quantises while it loads"):
+        accelerate(other, quantize=BitsAndBytesConfig(load_in_8bit=True))
+    assert_untouched(other)
+
+
+def test_after_sequential_offload_quantising_is_refused_in_a_sentence() -> None:
+    pipe = CASES[NAME].build()
+    pipe.transformer.to("meta")  # where accelerate's hooks keep a module whose weights are in host memory
+    with pytest.raises(ConfigError, match="sequential offload is on: quantise first"):
+        accelerate(pipe, quantize="int8")

@@ -84,7 +84,6 @@ def test_a_speed_up_whose_expected_error_is_large_is_remarked_on() -> None:
     assert "num_inference_steps=5" in remark
     assert f"an error of {config.plan(KNOWN, 4).expected:.0%}" in remark
     assert TrajectoryConfig(speedup=1).remark(KNOWN) is None
-    assert "cannot be met" in str(TrajectoryConfig(speedup=21).remark(KNOWN))
     assert TrajectoryConfig(threshold=0.02).remark(KNOWN) is None
 
 

@@ -54,5 +54,8 @@ def test_clip_score_is_the_cosine_of_picture_and_prompt(tiny_clip: ClipScore) ->
             said = tiny_clip.net.encode_text(tiny_clip.tokenize([prompt]))
         expected = 100 * max(float(nn.functional.cosine_similarity(seen, said)), 0.0)
         assert float(score) == pytest.approx(expected, abs=1e-3)
+    same, other = tiny_clip.similarity(drawn, drawn), tiny_clip.similarity(drawn, drawn.flip(0))
+    torch.testing.assert_close(same, torch.full((2,), 100.0))
+    assert bool((other < same).all())
     film = drawn[:, None].expand(-1, 3, -1, -1, -1)
     torch.testing.assert_close(tiny_clip(film, prompts), scores)

@@ -15,7 +15,8 @@ from diffcache.config import CacheConfig
 from diffcache.noise_schedulers.respacing import stretched
 from diffcache.profiling.calibrating import corrections
 from diffcache.profiling.calibrating.corrections import Corrections, calibrate_corrections
-from diffcache.profiling.recording.calling import accelerated, frozen
+from diffcache.profiling.recording.calling import accelerated
+from diffcache.profiling.recording.frozen import frozen
 from diffcache.profiling.recording.full_runs import FullRuns
 from diffcache.recipes.easycache import EasyCacheConfig
 from diffcache.recipes.replay import RESPACED, ReplayConfig

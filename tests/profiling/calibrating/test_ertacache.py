@@ -15,7 +15,7 @@ from diffcache import accelerate
 from diffcache.profiling.calibrating import corrections
 from diffcache.profiling.calibrating.corrections import Corrections
 from diffcache.profiling.calibrating.ertacache import calibrate_ertacache, policy
-from diffcache.profiling.recording.calling import frozen
+from diffcache.profiling.recording.frozen import frozen
 from diffcache.profiling.recording.record import record, record_closed_loop
 from diffcache.profiling.recording.recording import Recording
 from diffcache.recipes.uniform import UniformConfig

@@ -7,9 +7,9 @@ import torch
 from safetensors.torch import save_file
 from searches.flux_calls import FLUX, flux_calls
 
+from diffcache.profiling.recording.processes import is_first
 from diffcache.profiling.recording.record import record
 from diffcache.profiling.searching.evolving import Budget, EvolutionSettings, evolve
-from diffcache.profiling.searching.processes import is_first
 from diffcache.profiling.searching.routing import train_router
 from diffcache.profiling.searching.scoring import Scorer
 from diffcache.profiling.searching.space import Space

@@ -1,9 +1,9 @@
-"""Several processes share one search (`accelerate launch`): each holds all of it and renders its part of the candidates.
+"""Several processes share one search (`accelerate launch`): each holds all of it and renders its part of the calls.
 
 In a single process these functions change nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import torch
@@ -12,7 +12,6 @@ from accelerate.utils import broadcast_object_list, gather_object, reduce
 from torch import Tensor
 
 from diffcache.schedulers.errors import ConfigError
-from diffcache.schedulers.search.evolution import Evaluate
 
 T = TypeVar("T")
 
@@ -22,6 +21,12 @@ def is_first() -> bool:
     return bool(PartialState().is_main_process)
 
 
+def place() -> str:
+    """Which of how many processes this is."""
+    state = PartialState()
+    return f"{state.process_index} of {state.num_processes}"
+
+
 def broadcast(value: T) -> T:
     """The first process's value, in all processes: for what they measure differently, such as time."""
     values = [value]
@@ -29,23 +34,26 @@ def broadcast(value: T) -> T:
     return values[0]
 
 
+def own_device() -> torch.device | None:
+    """The device of this process, where several were launched; None: there is only one."""
+    state = PartialState(cpu=not torch.accelerator.is_available())
+    device: torch.device = state.device
+    return device if state.num_processes > 1 else None
+
+
 def wait() -> None:
     """Waits until all processes are here."""
     PartialState().wait_for_everyone()
 
 
-def divided(evaluate: Evaluate) -> Evaluate:
-    """Divides the tables between the processes, and gives all scores to each of them, in the order of the tables."""
-
-    def scores(tables: Tensor) -> Tensor:
-        state = PartialState()
-        mine = range(state.process_index, len(tables), state.num_processes)
-        found = evaluate(tables[list(mine)]) if mine else torch.empty(0, 2, dtype=torch.float64)
-        parts = gather_object([(list(mine), found.tolist())])
-        by_index = {i: score for part, scored in parts for i, score in zip(part, scored, strict=True)}
-        return torch.tensor([by_index[i] for i in range(len(tables))], dtype=torch.float64)
-
-    return scores
+def shared(count: int, make: Callable[[int], T]) -> list[T]:
+    """make(0), make(1), ... in this order, in all processes; each is made by one of them."""
+    state = PartialState()
+    if state.num_processes == 1:
+        return [make(i) for i in range(count)]
+    mine = [(i, make(i)) for i in range(state.process_index, count, state.num_processes)]
+    found: dict[int, T] = dict(gather_object(mine))
+    return [found[i] for i in range(count)]
 
 
 def share_of_calls(calls: Sequence[T]) -> list[T]:

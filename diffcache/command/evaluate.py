@@ -1,0 +1,85 @@
+"""evaluate: a method on many prompts, with every figure that can be measured, and a report as a web page."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+
+from diffcache.command.options import EXAMPLES, Setting, with_method, with_setting
+from diffcache.evals.evaluation.evaluate import RESULT, Evaluation, evaluate
+from diffcache.evals.metrics.extractors import CLASSIFIER
+from diffcache.evals.webpage.page import write_page
+from diffcache.schedulers.errors import ConfigError
+
+__all__ = ["command", "evaluate"]
+
+
+@click.command()
+@with_method
+@click.option("--samples", type=click.IntRange(1), default=64, show_default=True)
+@click.option("--samples-per-prompt", type=click.IntRange(1), default=1, help="VBench wants 5.")
+@click.option(
+    "--reference",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder of real pictures.",
+)
+@click.option(
+    "--extractor", help="For distances: classifier (testbeds), inception, or the path of Inception's weights."
+)
+@click.option("--clip", help="open-clip model, for the CLIP score.")
+@click.option("--clip-weights", help="open-clip tag or checkpoint.")
+@click.option(
+    "--vbench", type=click.Path(path_type=Path), help="The Python of an environment that has VBench."
+)
+@click.option(
+    "--dimensions", multiple=True, default=("temporal_flickering",), help="Of VBench; may be repeated."
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("outputs/evaluation"),
+    show_default=True,
+)
+@with_setting
+def command(
+    setting: Setting,
+    method: str | None,
+    speedup: float | None,
+    options: tuple[tuple[str, Any], ...],
+    out: Path,
+    clip: str | None,
+    clip_weights: str | None,
+    vbench: Path | None,
+    dimensions: tuple[str, ...],
+    extractor: str | None,
+    **asked: Any,
+) -> None:
+    """Measure a method on many prompts, beside the full run, and write a report.
+
+    METHOD is a method's name or a folder that `tune` has written. Default: what `accelerate(pipe)` uses. To go on after an
+    interruption, give the same command again. `accelerate launch` shares the samples between GPUs.
+    """
+    if setting.texts:
+        raise ConfigError("evaluate takes many prompts: pass a file as --prompts instead of --prompt.")
+    source = setting.source
+    if source.is_testbed:
+        torch.set_num_threads(1)  # networks as small as these are slower with more
+    method_options = {**dict(options), **({} if speedup is None else {"speedup": speedup})}
+    evaluation = Evaluation(
+        model=source.model,
+        method=method,
+        options=method_options,
+        prompts=setting.prompts or (None if source.is_testbed else EXAMPLES),
+        steps=source.steps,
+        seed=setting.seed,
+        batch_size=setting.batch,
+        extractor=extractor or (CLASSIFIER if source.is_testbed else None),
+        clip=None if clip is None else (clip, clip_weights),
+        vbench=None if vbench is None else (vbench, list(dimensions)),
+        source=source,
+        **asked,
+    )
+    result = evaluate(evaluation, out)
+    if result is not None:
+        click.echo(f"figures: {out / RESULT}\nreport: {write_page(result, out)}")

@@ -1,0 +1,126 @@
+"""show: what a folder holds, as text."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from diffcache.evals.evaluation.evaluate import RESULT
+from diffcache.method_config import MethodConfig
+from diffcache.profiling.recording.recording import JSON_NAME as RECORDING
+from diffcache.profiling.recording.recording import Recording
+from diffcache.profiling.tuning.artifact import TUNE
+from diffcache.schedulers.artifact import CONFIG_NAME, JSON_NAME
+from diffcache.schedulers.errors import ScheduleError
+from diffcache.schedulers.schedule import Schedule
+
+MANY = 12
+"""The most rows of a table that are printed."""
+
+
+def show(folder: str | Path) -> str:
+    """What a folder holds: a schedule, a method, what `tune` measured, an evaluation, a recording.
+
+    Raises:
+        ScheduleError: nothing that diffcache has written lies there, or it is damaged.
+    """
+    found = [
+        text for file, told in TOLD.items() if (Path(folder) / file).exists() for text in [told(Path(folder))]
+    ]
+    if not found and "/" in str(folder) and not Path(folder).exists():
+        found = [_schedule(folder)]
+    if not found:
+        raise ScheduleError(f"{folder}: there is nothing that diffcache has written: pass a folder of --out.")
+    return "\n\n".join(found)
+
+
+def _schedule(folder: str | Path) -> str:
+    schedule = Schedule.from_pretrained(folder)
+    rows = [
+        f"  {marks}  {site} {branch}" for site, of in schedule.table.items() for branch, marks in of.items()
+    ]
+    more = [f"  ... and {len(rows) - MANY} rows more"] if len(rows) > MANY else []
+    models = ", ".join(f"{name} ({model.name})" for name, model in schedule.models.items())
+    computed = f"{len(schedule.computed_ticks)} of {schedule.num_ticks} ticks"
+    head = f"schedule for {models}, {schedule.noise_scheduler}, {computed} computed (#; - predicted)"
+    predictor = f"  predictor: {_said(dict(schedule.predictor))}"
+    return "\n".join([head, *rows[:MANY], *more, predictor])
+
+
+def _config(folder: Path) -> str:
+    config = MethodConfig.from_pretrained(folder)
+    return f"method {config.name}\n  {_said(config.options())}"
+
+
+def _tuned(folder: Path) -> str:
+    data = json.loads((folder / TUNE).read_text())
+    made, measured = dict(data["producer"]), dict(data["measured"])
+    made.pop("proposal", None)
+    lines = [f"tuned: {_said(made)}", f"  compute: {measured['compute_fraction']:.1%} of the full run's work"]
+    for part in ("choose", "verify"):
+        if part in measured:
+            of = measured[part]
+            lines.append(
+                f"  on the prompts to {part}: {of['samples']} samples, median {of['median']:.2f}, worst {of['worst']:.2f}"
+            )
+    if "verify" not in measured:
+        return "\n".join([*lines, "  not verified: the search was interrupted."])
+    return "\n".join([*lines, *_promise(measured["verify"])])
+
+
+def _promise(verify: dict[str, Any]) -> list[str]:
+    """What the verification allows to say."""
+    sure = f"with {verify['confidence']:.0%} confidence"
+    lines = []
+    for name, value in verify.items():
+        if name.endswith(" reach"):
+            what = f"at least {value:.2f}" if value is not None else "nothing that so few samples could show"
+            lines.append(f"  {name} on unseen prompts: {what}, {sure}")
+    if "kept" in verify:
+        share = verify["least share that keeps it"]
+        lines.append(
+            f"  target kept by {verify['kept']} of {verify['samples']}: by at least {share:.0%} of all, {sure}"
+        )
+        if not verify["holds"]:
+            lines.append(
+                f"  that is less than was asked for: it takes at least {verify['samples that could show it']} samples to verify on"
+            )
+    even = verify.get("even ticks at this compute")
+    return lines if even is None else [*lines, f"  as many evenly spaced ticks: median {even['median']:.2f}"]
+
+
+def _evaluated(folder: Path) -> str:
+    result = json.loads((folder / RESULT).read_text())
+    cost = result["cost"]["cached"]
+    lines = [
+        f"  {name}: median {of['median']:.4f}, mean {of['mean']:.4f}"
+        for name, of in result["fidelity_and_alignment"].items()
+    ]
+    manifest = result["manifest"]
+    head = f"evaluation of {manifest['method']} on {manifest['model']}, {manifest['samples']} samples: {cost['compute']:.1%} of the work"
+    return "\n".join([head, *lines])
+
+
+def _recorded(folder: Path) -> str:
+    return f"recording\n{Recording.load(folder).table()}"
+
+
+TOLD = {JSON_NAME: _schedule, CONFIG_NAME: _config, TUNE: _tuned, RESULT: _evaluated, RECORDING: _recorded}
+"""What each file is told by."""
+
+
+def _said(options: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={_short(value)}" for name, value in options.items() if value is not None)
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+@click.command()
+@click.argument("folder")
+def command(folder: str) -> None:
+    """Print what a folder (or a hub id) holds: a schedule, a method, what `tune` measured, an evaluation, a recording."""
+    click.echo(show(folder))

@@ -1,0 +1,60 @@
+"""The calls of a search in three parts: what is fitted, chosen and verified on. No two parts share a prompt."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from diffcache.profiling.recording.calling import Call, calls_hash
+from diffcache.schedulers.errors import ConfigError
+
+FITTED = 4
+"""Calls that are fitted on at most, where an engine asks for no more. Our choice."""
+
+SEEDED = ("generator", "latents")
+"""What tells two calls of one prompt apart."""
+
+
+class Parts(NamedTuple):
+    """Calls in three parts.
+
+    Attributes:
+        fit: an engine measures the pipeline on these.
+        choose: the best of its candidates is chosen on these.
+        verify: on these the chosen one is measured once, in the end. Nothing depends on them.
+    """
+
+    fit: list[Call]
+    choose: list[Call]
+    verify: list[Call]
+
+
+def three_parts(calls: Sequence[Call], fitted: int = FITTED) -> Parts:
+    """At most a third is for fitting; of the others every second one verifies.
+
+    Calls of one prompt stay together. If all have the same one, or none, they differ by their seeds only, and are divided by these.
+
+    Args:
+        calls: at least three.
+        fitted: calls to fit on, at most.
+
+    Raises:
+        ConfigError: there are fewer than three.
+    """
+    if len(calls) < 3:
+        raise ConfigError(
+            f"{len(calls)} calls are too few: give at least three prompts, to fit, to choose and to verify on."
+        )
+    groups = _by_prompt(calls)
+    if len(groups) < 3:
+        groups = [[call] for call in calls]
+    count = max(1, min(fitted, len(groups) // 3))
+    fit, rest = groups[:count], groups[count:]
+    return Parts(*([call for group in part for call in group] for part in (fit, rest[::2], rest[1::2])))
+
+
+def _by_prompt(calls: Sequence[Call]) -> list[list[Call]]:
+    """The calls in groups of one prompt each, in their order."""
+    groups: dict[str, list[Call]] = {}
+    for call in calls:
+        asked = {name: value for name, value in call.items() if name not in SEEDED}
+        groups.setdefault(calls_hash([asked]), []).append(call)
+    return list(groups.values())

@@ -1,0 +1,51 @@
+"""The engine "trajectory": plans with the covariance of the pipeline's own velocities, beside evenly spread ticks."""
+
+from collections.abc import Iterator
+from functools import cached_property
+
+from diffcache.config import CacheConfig
+from diffcache.host.compiled import each_uncompiled
+from diffcache.host.components import denoisers_of
+from diffcache.profiling.recording.covariance import covariance_of
+from diffcache.profiling.recording.loops import target_of
+from diffcache.profiling.recording.shares import ticks_for
+from diffcache.profiling.tuning.engine import Engine, engine
+from diffcache.recipes.even import EvenConfig
+from diffcache.recipes.trajectory import Covariance, TrajectoryConfig
+
+OWN = ((2.0, 0.5), (4.0, 0.5), (8.0, 0.5), (4.0, 0.0))
+"""Response and evenness (see `TrajectoryConfig`) of plans with a pipeline's own covariance. Denoisers differ in which is best."""
+
+ORDERS = (1, 2, 0)
+"""Orders in which evenly spread ticks are extrapolated."""
+
+
+@engine("trajectory")
+class TrajectoryEngine(Engine):
+    """What `accelerate(speedup=)` does, plans with the pipeline's own covariance, and evenly spread ticks.
+
+    One calibration render suffices; up to four are averaged.
+    """
+
+    proposals = 1 + len(OWN) + len(ORDERS)
+
+    @cached_property
+    def covariance(self) -> Covariance | None:
+        """Of the velocities of full runs; None for a pipeline of several denoisers."""
+        if len(each_uncompiled(denoisers_of(target_of(self.task.pipe)))) > 1:
+            return None
+        measured = covariance_of(self.task.pipe, self.task.calls).matrix.tolist()
+        return tuple(map(tuple, measured))
+
+    def propose(self, compute: float) -> Iterator[CacheConfig]:
+        speedup = self.task.ticks / ticks_for(compute, self.task.ticks)
+        yield TrajectoryConfig(speedup=speedup)
+        yield from (EvenConfig(speedup=speedup, order=order) for order in ORDERS)
+        if self.covariance is not None:
+            for response, evenness in OWN:
+                yield TrajectoryConfig(
+                    speedup=speedup, covariance=self.covariance, response=response, evenness=evenness
+                )
+
+    def fit_renders(self) -> int:
+        return len(self.task.calls)

@@ -1,0 +1,229 @@
+"""tune: finds a schedule for a speed-up or for a quality on some of the user's prompts, and measures it on others."""
+
+import math
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from torch import nn
+
+from diffcache.config import CacheConfig
+from diffcache.profiling.recording.calling import Call, calls_hash, calls_of
+from diffcache.profiling.recording.frozen import frozen
+from diffcache.profiling.recording.full_runs import Measure
+from diffcache.profiling.recording.journal import Journal, Spent, journal, journaling
+from diffcache.profiling.recording.pictures import psnr
+from diffcache.profiling.recording.processes import is_first, wait
+from diffcache.profiling.searching.checkpoints import claim
+from diffcache.profiling.tuning.artifact import Found, write
+from diffcache.profiling.tuning.bar import Bar
+from diffcache.profiling.tuning.engine import ENGINES, Task
+from diffcache.profiling.tuning.parts import three_parts
+from diffcache.profiling.tuning.pipeline_facts import facts_of
+from diffcache.profiling.tuning.tuner import Judged, Tuner
+from diffcache.recipes.even import EvenConfig
+from diffcache.recipes.replay import ReplayConfig
+from diffcache.schedulers.errors import ConfigError, TargetError
+from diffcache.schedulers.schedule import Schedule
+
+__all__ = ["ENGINES", "tune"]
+
+AT_LEAST = 0.9
+"""Share of the samples that must keep a quality, where nothing else is asked for."""
+
+FRONT = (0.25, 1 / 3, 0.42, 0.5, 2 / 3)
+"""Shares of the work of a front."""
+
+JOURNAL, PIPELINE = "journal", "pipeline.json"
+"""In the folder: what was rendered, and of which pipeline."""
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What is asked for: one of a speed-up, a quality on a share of the samples, or a front.
+
+    Raises:
+        ConfigError: none or several, or a value out of range.
+    """
+
+    speedup: float | None = None
+    quality: float | None = None
+    front: bool = False
+    at_least: float | None = None
+
+    def __post_init__(self) -> None:
+        if sum((self.speedup is not None, self.quality is not None, self.front)) != 1:
+            raise ConfigError("tune() needs either speedup= or quality= (or front=True): pass one of them.")
+        if self.quality is not None and not _is_number(self.quality):
+            raise ConfigError(f"quality={self.quality!r}: give a number, such as 35.0 (a PSNR in dB).")
+        if self.at_least is not None and self.quality is None:
+            raise ConfigError("at_least= is the share of samples that keep a quality: pass quality= as well.")
+        if self.at_least is not None and not (_is_number(self.at_least) and 0 < self.at_least < 1):
+            raise ConfigError(f"at_least={self.at_least!r}: give a share above 0 and below 1, such as 0.9.")
+        if self.speedup is not None:
+            EvenConfig(speedup=self.speedup)  # raises if it is no number or below 1
+
+    @property
+    def share(self) -> float:
+        """Of the samples that must keep the quality."""
+        return AT_LEAST if self.at_least is None else self.at_least
+
+    def as_json(self) -> dict[str, Any]:
+        """What the artifact says that it was made for."""
+        if self.quality is not None:
+            return {"quality": self.quality, "at_least": self.share}
+        return {"speedup": self.speedup}
+
+
+def tune(
+    pipe: Any,
+    prompts: Sequence[str | Call],
+    *,
+    speedup: float | None = None,
+    quality: float | None = None,
+    front: bool = False,
+    at_least: float | None = None,
+    minutes: float | None = None,
+    engine: str = "trajectory",
+    sites: str | None = None,
+    objective: Measure = psnr,
+    folder: str | Path | None = None,
+    seed: int = 0,
+    verbose: bool = False,
+    **call: Any,
+) -> Any:
+    """Finds a schedule on some prompts, chooses it on others, and measures it once on a third part.
+
+    An engine proposes methods (`ENGINES`). They are rendered beside the full runs of the prompts to choose on: the best mean
+    wins for a speed-up, the fewest computed ticks that keep the quality for a quality. What the winner gives on the third part,
+    which nothing depends on, is stored with the confidence that it has (`measured["verify"]`), beside as many evenly spaced
+    ticks.
+
+    With a folder every render is noted there. After an interruption, even a kill, the same call continues: nothing is rendered
+    twice, and the result is the same. Ctrl-C ends the search with the best so far, which is not verified then. Under `accelerate
+    launch` the processes share the renders.
+
+    Args:
+        pipe: a pipeline or a `Loop`; it is plain afterwards.
+        prompts: at least three: texts, or whole calls as keyword arguments (for pipelines without a prompt).
+        speedup: all ticks over computed ticks, at least 1.
+        quality: what the objective must be on most samples, such as 35.0 (dB).
+        front: find one schedule for each share of `FRONT`.
+        at_least: the share of samples that must keep the quality; None: 0.9.
+        minutes: time for the search; what follows it, some renders more, comes on top. None: no limit.
+        engine: "trajectory", "dp", "evolution", "router", "ertacache", "profilingdit", "bac", "magcache" or "teacache".
+        sites: what is cached, as `UniformConfig.site` ("model", "block", "sub-layer"); None: what suits the engine.
+        objective: from pictures and the full runs' [N, ..., H, W] in 0..1 to a number for each sample; the larger, the better.
+        folder: for the result, which `accelerate(pipe, folder)` loads, and for what was rendered; None: nothing is written.
+        seed: prompt i is drawn with the seed `seed` + i; also of all random numbers of the search.
+        verbose: show how long it will take, and a progress bar.
+        **call: what every call gets as well (`num_inference_steps`, `height`, ...).
+
+    Returns:
+        A `Schedule`; of the engines "magcache" and "teacache", which decide in the run, a `CacheConfig`; of a front a list.
+
+    Raises:
+        ConfigError: a value is out of range, there are too few prompts, or nothing meets the aim.
+        TargetError: the target is a denoiser without its pipeline.
+        ScheduleError: the folder belongs to another pipeline.
+    """
+    aim = Aim(speedup, quality, front, at_least)
+    if isinstance(prompts, str):
+        raise ConfigError("tune() needs a list of at least three prompts, not one text.")
+    if isinstance(pipe, nn.Module):
+        raise TargetError("tune() renders pictures: give it the pipeline, or a Loop around the denoiser.")
+    if engine not in ENGINES:
+        raise ConfigError(f"engine={engine!r}: choose one of {', '.join(ENGINES)}.")
+    if minutes is not None and not (_is_number(minutes) and minutes > 0):
+        raise ConfigError(f"minutes={minutes!r}: give a number above 0.")
+    calls = calls_of(prompts, seed, **call)
+    parts = three_parts(calls, ENGINES[engine].fitted)
+    with ExitStack() as stack:
+        place = Path(folder) if folder is not None else Path(stack.enter_context(TemporaryDirectory()))
+        notes = stack.enter_context(journaling(Journal(place / JOURNAL, minutes=minutes)))
+        if is_first():
+            claim(place / JOURNAL / PIPELINE, facts_of(pipe))
+        wait()
+        ticks = frozen(pipe, parts.fit[0], EvenConfig(speedup=1)).num_ticks
+        task = Task(pipe=pipe, calls=parts.fit, ticks=ticks, folder=place / JOURNAL, sites=sites, seed=seed)
+        tuner = Tuner(task, parts, engine, objective)
+        bar = Bar(*_work(tuner, aim), shown=verbose)
+        stack.callback(bar.close)
+        notes.progress = bar
+        producer = {"method": "tune", "engine": engine, "prompts": calls_hash(calls), "seed": seed}
+        if aim.front:
+            return _front(tuner, producer, folder)
+        best, stopped = _searched(tuner, aim)
+        found = _concluded(tuner, best, stopped, aim, producer)
+    if folder is not None and is_first():
+        write(found, Path(folder))
+    wait()
+    return found.method
+
+
+def _searched(tuner: Tuner, aim: Aim) -> tuple[Judged, str | None]:
+    """The best proposal, and what stopped the search before its end."""
+    try:
+        if aim.quality is not None:
+            return tuner.for_quality(aim.quality, aim.share), None
+        assert aim.speedup is not None
+        return tuner.for_compute(1 / aim.speedup), None
+    except (KeyboardInterrupt, Spent) as stop:
+        if tuner.best is None:
+            if isinstance(stop, Spent):
+                raise ConfigError(
+                    "minutes= was over before a proposal was judged: give more, or call again to continue in the folder."
+                ) from None
+            raise
+        return tuner.best, "time" if isinstance(stop, Spent) else "interrupted"
+
+
+def _concluded(tuner: Tuner, best: Judged, stopped: str | None, aim: Aim, producer: dict[str, Any]) -> Found:
+    """The artifact of the best proposal, with what was measured."""
+    journal().stop_clock()
+    if stopped == "interrupted":
+        tuner.parts = tuner.parts._replace(verify=[])
+    figures = tuner.verified(best, aim.as_json())
+    if stopped is not None:
+        figures["stopped"] = stopped
+    made = {**producer, **aim.as_json()}
+    if isinstance(best.config, ReplayConfig):
+        schedule = best.config.schedule
+        made["proposal"] = dict(schedule.producer)
+        return Found(replace(schedule, measured=figures, producer=made), made, figures)
+    return Found(best.config, made, figures)
+
+
+def _front(tuner: Tuner, producer: dict[str, Any], folder: str | Path | None) -> list[Schedule | CacheConfig]:
+    """One method for each share; each in a folder of its own, and that of half the work in the folder itself."""
+    made = []
+    for share in FRONT:
+        aim, tuner.best = Aim(speedup=1 / share), None
+        best, stopped = _searched(tuner, aim)
+        found = _concluded(tuner, best, stopped, aim, producer)
+        made.append(found.method)
+        if folder is not None and is_first():
+            write(found, Path(folder) / f"front-{round(100 * share)}")
+            if share == 0.5:
+                write(found, Path(folder))
+        if stopped == "interrupted":
+            break
+    return made
+
+
+def _work(tuner: Tuner, aim: Aim) -> tuple[int, float]:
+    """About how many renders there will be, and of how many full runs they are the work."""
+    choose, verify = len(tuner.parts.choose), len(tuner.parts.verify)
+    shares = {True: FRONT, False: (1 / (aim.speedup or 2),)}[aim.front]
+    if aim.quality is not None:
+        shares = (0.5,) * math.ceil(math.log2(max(tuner.ticks, 2)))
+    fit, each = tuner.engine.fit_renders(), tuner.engine.proposals * choose + 2 * verify
+    renders = fit + choose + verify + len(shares) * each
+    return renders, fit + choose + verify + sum(share * each for share in shares)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

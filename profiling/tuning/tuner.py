@@ -1,0 +1,207 @@
+"""The tuner: judges what an engine proposes, keeps the best, and verifies it once."""
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor
+
+from diffcache.config import CacheConfig
+from diffcache.profiling.recording.frozen import frozen
+from diffcache.profiling.recording.full_runs import FullRuns, Measure
+from diffcache.profiling.recording.journal import key_of
+from diffcache.profiling.recording.pictures import psnr
+from diffcache.profiling.recording.shares import TooLittle
+from diffcache.profiling.searching.confirming import is_better
+from diffcache.profiling.tuning import calibrated, planned, searched  # noqa: F401 (they register their engines)
+from diffcache.profiling.tuning.engine import ENGINES, Engine, Task
+from diffcache.profiling.tuning.parts import Parts
+from diffcache.profiling.tuning.promises import CONFIDENCE, fewest, least_share, needed, reached
+from diffcache.recipes.even import EvenConfig
+from diffcache.recipes.replay import ReplayConfig
+from diffcache.schedulers.errors import ConfigError
+
+DIGITS = 4
+"""Of the figures in an artifact."""
+
+SLACK = 1e-6
+"""Shares of the work that differ by less are the same."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A proposal, and what it measures on the calls to choose on.
+
+    Attributes:
+        config: the method: a replay of its schedule, or itself if it decides in the run.
+        compute: share of the full run's work.
+        values: of each sample; the larger, the better.
+    """
+
+    config: CacheConfig
+    compute: float
+    values: Tensor
+
+    @property
+    def mean(self) -> float:
+        """A proposal that is bad for a few samples shows in the mean, and not in the median."""
+        return float(self.values.mean())
+
+
+class Tuner:
+    """Finds methods for several aims on one pipeline. Each search reuses what the earlier ones rendered.
+
+    Args:
+        task: the pipeline, and what the engine fits on.
+        parts: the calls. `verify` may be empty.
+        engine: its name.
+        measure: what quality is; PSNR in dB where nothing is said.
+
+    Attributes:
+        ticks: length of a run.
+        best: the best so far that meets the aim; None before there is one.
+    """
+
+    def __init__(self, task: Task, parts: Parts, engine: str = "trajectory", measure: Measure = psnr) -> None:
+        self.task, self.parts, self.measure = task, parts, measure
+        self.ticks = task.ticks
+        self.engine: Engine = ENGINES[engine](task)
+        self.best: Judged | None = None
+        self._known: dict[str, Judged] = {}
+
+    @cached_property
+    def choosing(self) -> FullRuns:
+        """The full runs of the calls to choose on."""
+        return FullRuns(self.task.pipe, self.parts.choose, self.measure)
+
+    def for_compute(self, compute: float) -> Judged:
+        """The best proposal for a share of the work: of the highest mean.
+
+        Raises:
+            ConfigError: the engine has none.
+        """
+        best: Judged | None = None
+        for config in self.engine.propose(compute):
+            found = self.judge(config)
+            if found.compute > compute + SLACK and not self.engine.adaptive:
+                continue  # a second denoiser's first call cannot be reused
+            if best is None or self._replaces(found, best):
+                best = self.best = found
+        if best is None:
+            raise ConfigError(
+                f"the engine {self.engine.name()} computes more than {compute:.0%} of the work here."
+            )
+        return best
+
+    def for_quality(self, quality: float, at_least: float) -> Judged:
+        """The proposal that computes fewest ticks and keeps a quality on so many of the samples to choose on.
+
+        As many must keep it as show, with confidence, that the share of all samples is large enough; if there are too few
+        samples to show that, all of them.
+
+        Args:
+            quality: the least that a sample may measure.
+            at_least: share of samples that must keep it.
+
+        Raises:
+            ConfigError: no reuse keeps it.
+        """
+        counts = range(1, self.ticks)
+        _ = (
+            self.choosing
+        )  # a pipeline that does not repeat itself is refused before anything is taken for too little
+        found: dict[int, Judged] = {}
+
+        def kept(count: int) -> bool:
+            best = self._keeping(count, quality, at_least)
+            if best is not None:
+                self.best = found[count] = best
+            return best is not None
+
+        fewest_ticks = bisect_left(counts, True, key=kept)
+        if fewest_ticks == len(counts):
+            raise ConfigError(
+                f"no reuse keeps {quality:g} on {at_least:.0%} of the samples: ask for less, or run it as it is."
+            )
+        return found[counts[fewest_ticks]]
+
+    def judge(self, config: CacheConfig) -> Judged:
+        """A proposal on the calls to choose on. Each is rendered once."""
+        key = key_of("judged", config=config)
+        if key not in self._known:
+            if self.engine.adaptive:
+                values = self.choosing.measures(config)
+                schedule = frozen(self.task.pipe, self.parts.choose[0], config)
+            else:
+                schedule, values = self.choosing.decided(config)
+                config = config if isinstance(config, ReplayConfig) else ReplayConfig(schedule=schedule)
+            self._known[key] = Judged(config, schedule.measured["compute_fraction"], values)
+        return self._known[key]
+
+    def verified(self, best: Judged, aim: dict[str, Any]) -> dict[str, Any]:
+        """What the artifact says of it: what it measures on each part, and what that promises.
+
+        Args:
+            best: the proposal that was chosen.
+            aim: {"speedup": s}, or {"quality": q, "at_least": share}.
+        """
+        share = aim.get("at_least", 0.9)
+        figures: dict[str, Any] = {
+            "compute_fraction": best.compute,
+            "choose": _figures(best.values),
+            "fit": {"calls": len(self.parts.fit)},
+        }
+        if not self.parts.verify:
+            return figures
+        runs = FullRuns(self.task.pipe, self.parts.verify, self.measure)
+        values = runs.measures(best.config)
+        figures["verify"] = {
+            **_figures(values),
+            "confidence": CONFIDENCE,
+            f"{share:.0%} reach": _rounded(reached(values, share)),
+        }
+        if "quality" in aim:
+            count, of = int((values >= aim["quality"]).sum()), len(values)
+            promised = least_share(count, of)
+            figures["verify"] |= {
+                "kept": count,
+                "least share that keeps it": _rounded(promised),
+                "holds": promised >= share,
+                "samples that could show it": fewest(share),
+            }
+        if 1 / self.ticks <= best.compute < 1:
+            even = EvenConfig(speedup=1 / best.compute)
+            figures["verify"]["even ticks at this compute"] = _figures(runs.measures(even))
+        return figures
+
+    def _keeping(self, count: int, quality: float, at_least: float) -> Judged | None:
+        """The best proposal with so many ticks that keeps a quality; None if there is none."""
+        try:
+            proposals = [self.judge(config) for config in self.engine.propose(count / self.ticks)]
+        except TooLittle:
+            return None
+        keeping = [
+            one
+            for one in proposals
+            if int((one.values >= quality).sum()) >= needed(len(one.values), at_least)
+        ]
+        return max(keeping, key=lambda one: one.mean, default=None)
+
+    def _replaces(self, found: Judged, best: Judged) -> bool:
+        if self.engine.confirms:
+            return is_better(found.values - best.values)
+        return found.mean > best.mean
+
+
+def _figures(values: Tensor) -> dict[str, Any]:
+    return {
+        "samples": len(values),
+        "median": _rounded(float(values.median())),
+        "mean": _rounded(float(values.mean())),
+        "worst": _rounded(float(values.min())),
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, DIGITS)

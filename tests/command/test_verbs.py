@@ -1,0 +1,136 @@
+"""Every verb runs on a pipeline that a user has saved; what the user gets wrong is one sentence and status 2."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.saved_pipelines import OPTIONS, save_random
+
+from diffcache import CacheConfig, Schedule
+from diffcache.command.main import VERBS, main
+from diffcache.profiling.tuning.tune import ENGINES
+from diffcache.schedulers.schedule import Schedule as Made
+
+
+@pytest.fixture(scope="module")
+def flux(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The options of a saved pipeline."""
+    return ["--model", str(save_random("flux", tmp_path_factory.mktemp("flux"))), *OPTIONS["flux"]]
+
+
+@pytest.fixture(scope="module")
+def tuned(flux: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that `tune` has written."""
+    out = tmp_path_factory.mktemp("tuned")
+    assert main(["tune", *flux, "--speedup", "2", "--samples", "3", "--steps", "6", "--out", str(out)]) == 0
+    return out
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What a command prints, which has to succeed."""
+    assert main(arguments) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_a_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert f"diffcache {verb}" in said(capsys, verb, "--help")
+
+
+def test_the_help_names_every_verb_and_completion_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = said(capsys, "--help")
+    assert all(f"  {verb} " in shown for verb in VERBS)
+    assert "_DIFFCACHE_COMPLETE=bash_complete" in said(capsys, "--completion", "bash")
+
+
+def test_inspect_and_plan(flux: list[str], tuned: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "transformer_blocks.0" in said(capsys, "inspect", *flux)
+    assert "computes" in said(capsys, "plan", "easycache", *flux, "--steps", "6")
+    assert "3 of 6 ticks" in said(capsys, "plan", str(tuned), *flux, "--steps", "6")
+
+
+def test_what_tune_wrote_loads_and_is_shown(tuned: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert Schedule.from_pretrained(tuned).measured["compute_fraction"] == 0.5
+    shown = said(capsys, "show", str(tuned))
+    assert "schedule for transformer (FluxTransformer2DModel)" in shown
+    assert "compute: 50.0%" in shown
+    assert "on the prompts to verify: 1 samples" in shown
+
+
+def test_compare_has_the_controls_at_the_same_compute(
+    flux: list[str], tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "rows.json"
+    options = ["--steps", "6", "--samples", "2", "--batch", "2", "--json", str(rows)]
+    shown = said(capsys, "compare", str(tuned), "uniform", *flux, *options)
+    assert f"| {tuned} | 3/6 | 50% |" in shown
+    assert "| 3 even ticks | 3/6 | 50% |" in shown
+    assert "| 3 steps, own | 3/6 | 50% |" in shown
+    assert json.loads(rows.read_text())["rows"][0]["compute"] == 0.5
+
+
+def test_evaluate_and_demo(
+    flux: list[str], tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "evaluated"
+    options = ["--steps", "6", "--samples", "2", "--out", str(out)]
+    assert "report.html" in said(capsys, "evaluate", str(tuned), *flux, *options)
+    assert "evaluation of schedule on" in said(capsys, "show", str(out))
+    options = ["--steps", "4", "--samples", "1", "--rounds", "1", "--out", str(tmp_path)]
+    assert "| full run | 4/4 |" in said(capsys, "demo", *flux, *options)
+    assert (tmp_path / "pictures.png").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_every_engine_writes_loads(engine: str, flux: list[str], tmp_path: Path) -> None:
+    options = ["--speedup", "1.3", "--samples", "3", "--steps", "8", "--out", str(tmp_path)]
+    assert main(["tune", *flux, "--engine", engine, *options]) == 0
+    assert main(["plan", str(tmp_path), *flux, "--steps", "8"]) == 0
+    kind = CacheConfig if (tmp_path / "cache_config.json").exists() else Made
+    assert kind.from_pretrained(tmp_path) is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["fly"], "No such command 'fly'"),
+        (["plan", "easycach"], "there is no method 'easycach': did you mean 'easycache'?"),
+        (["plan", "--model", "nowhere/at-all"], "no pipeline 'nowhere/at-all'"),
+        (["plan", "--size", "big"], "'big' is no size: give 1024x768"),
+        (["plan", "--call", "seven"], "'seven' is no assignment"),
+        (["plan", "--call", "nonsense=1"], "takes no nonsense="),
+        (["plan", "--frames", "8"], "takes no num_frames="),
+        (["plan", "--offload", "model"], "--offload model needs a GPU"),
+        (
+            ["plan", "--model", "sd", "--size", "63"],
+            "the pipeline refuses this call: `height` and `width` have to be",
+        ),
+        (["plan", "--option", "nonsense=1"], "has no option 'nonsense'"),
+        (["tune", "--out", "{tmp}"], "either speedup= or quality="),
+        (["tune", "--out", "{tmp}", "--speedup", "0"], "speedup must be a number >= 1"),
+        (["tune", "--out", "{tmp}", "--speedup", "2", "--samples", "2"], "2 is not in the range x>=3"),
+        (
+            ["tune", "--out", "{tmp}", "--quality", "30", "--at-least", "170%"],
+            "give a share above 0 and below 1",
+        ),
+        (
+            ["tune", "--out", "{tmp}", "--quality", "30", "--objective", "taste"],
+            "--objective taste: choose psnr",
+        ),
+        (["show", "{tmp}"], "there is nothing that diffcache has written"),
+        (["evaluate", "--prompt", "a fox"], "pass a file as --prompts"),
+        (["compare", "--steps", "1"], "a run of one step has nothing to cache"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_what_a_user_gets_wrong_is_one_sentence(
+    arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([argument.format(tmp=tmp_path) for argument in arguments]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1].startswith("diffcache: ")
+    assert sentence in lines[-1]
+    assert "Traceback" not in "".join(lines)

@@ -1,0 +1,184 @@
+"""tune keeps a quality or a speed-up on prompts that nothing depended on, and says how sure that is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from searches.flux_calls import FLUX, flux_calls
+from zoo.pipelines import CASES
+
+from diffcache import Schedule, accelerate, report, tune
+from diffcache.profiling.recording.journal import Journal, journaling
+from diffcache.profiling.tuning.artifact import TUNE
+from diffcache.profiling.tuning.engine import Task
+from diffcache.profiling.tuning.parts import three_parts
+from diffcache.profiling.tuning.tune import ENGINES
+from diffcache.profiling.tuning.tuner import Tuner
+from diffcache.recipes.even import EvenConfig
+from diffcache.schedulers.errors import ConfigError, ScheduleError, TargetError
+
+STEPS = 8
+
+
+def tuner(steps: int = STEPS, count: int = 5) -> Tuner:
+    parts = three_parts(flux_calls(steps, count), 1)
+    return Tuner(Task(pipe=FLUX.build(), calls=parts.fit, ticks=steps), parts)
+
+
+def test_tune_meets_a_speedup_exactly_and_is_no_worse_than_even_ticks_where_it_chose() -> None:
+    found = tuner()
+    best = found.for_compute(0.5)
+    assert best.compute == 0.5
+    evens = [found.judge(EvenConfig(speedup=2, order=order)) for order in (0, 1, 2)]
+    assert best.mean >= max(even.mean for even in evens)
+
+
+def test_tune_counts_the_first_call_of_a_second_denoiser() -> None:
+    """Its first call cannot be reused, whatever ticks are chosen."""
+    case = CASES["WanPipeline-two-experts"]
+    calls = [case.call(seed, STEPS) for seed in range(3)]
+    schedule = tune(case.build(), calls, speedup=2)
+    assert schedule.measured["compute_fraction"] <= 0.5
+
+
+def test_the_artifact_says_what_was_measured_on_which_part(tmp_path: Path) -> None:
+    pipe = FLUX.build()
+    schedule = tune(pipe, flux_calls(STEPS, 6), quality=20.0, at_least=0.5, folder=tmp_path)
+    measured = json.loads((tmp_path / TUNE).read_text())["measured"]
+    assert measured == json.loads(json.dumps(schedule.measured))
+    assert measured["fit"] == {"calls": 2}
+    assert measured["choose"]["samples"] == measured["verify"]["samples"] == 2
+    assert measured["verify"]["kept"] == 2
+    assert measured["verify"]["least share that keeps it"] == pytest.approx(0.05**0.5, abs=1e-4)
+    assert measured["verify"]["holds"] is False  # two samples cannot show that half of all keep it
+    assert measured["verify"]["samples that could show it"] == 5
+    assert "even ticks at this compute" in measured["verify"]
+    assert schedule.producer["quality"] == 20.0
+    accelerate(pipe, tmp_path)
+    FLUX.render(pipe, 9, STEPS)
+    assert report(pipe).compute_fraction == schedule.measured["compute_fraction"]
+    accelerate(pipe, quality=20.0, prompts=flux_calls(STEPS, 6), at_least=0.5)
+    FLUX.render(pipe, 9, STEPS)
+    assert report(pipe).compute_fraction == schedule.measured["compute_fraction"]
+
+
+def test_a_quality_is_kept_on_every_sample_where_there_are_too_few_to_let_one_go() -> None:
+    found = tuner()
+    values = found.judge(EvenConfig(speedup=2)).values
+    between = float(values.sort().values[:2].mean())
+    best = found.for_quality(between, 0.9)
+    assert bool((best.values >= between).all())
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({}, "either speedup= or quality="),
+        ({"quality": 30, "speedup": 2}, "either speedup= or quality="),
+        ({"speedup": 0}, "speedup must be a number >= 1"),
+        ({"speedup": 1 / 1.7}, "speedup must be a number >= 1"),
+        ({"speedup": -1}, "speedup must be a number >= 1"),
+        ({"quality": "high"}, "quality='high': give a number"),
+        ({"quality": 30, "at_least": 1.7}, "at_least=1.7: give a share"),
+        ({"quality": 30, "at_least": 0}, "at_least=0: give a share"),
+        ({"speedup": 2, "at_least": 0.9}, "pass quality= as well"),
+        ({"speedup": 2, "minutes": 0}, "minutes=0: give a number above 0"),
+        ({"speedup": 2, "engine": "magic"}, "choose one of"),
+    ],
+)
+def test_tune_refuses_before_it_renders(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        tune(None, ["a", "b", "c"], **options)
+
+
+def test_tune_refuses_too_few_prompts_and_a_denoiser() -> None:
+    with pytest.raises(ConfigError, match="a list of at least three prompts"):
+        tune(None, "ab", quality=30)
+    with pytest.raises(ConfigError, match="2 calls are too few: give at least three"):
+        tune(None, ["a", "b"], quality=30)
+    with pytest.raises(TargetError, match="give it the pipeline"):
+        tune(torch.nn.Linear(1, 1), ["a", "b", "c"], quality=30)  # type: ignore[arg-type]
+
+
+def test_a_quality_that_no_reuse_keeps_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"no reuse keeps 99\.9 on 90% of the samples"):
+        tune(FLUX.build(), flux_calls(4, 3), quality=99.9)
+
+
+def test_a_folder_of_another_pipeline_is_refused(tmp_path: Path) -> None:
+    tune(FLUX.build(), flux_calls(4, 3), speedup=2, folder=tmp_path)
+    other = FLUX.build()
+    with torch.no_grad():
+        for parameter in other.transformer.parameters():
+            parameter.mul_(1.5)
+    with pytest.raises(ScheduleError, match="another denoisers: choose another folder"):
+        tune(other, flux_calls(4, 3), speedup=2, folder=tmp_path)
+
+
+def test_another_aim_in_the_same_folder_renders_only_what_is_new(tmp_path: Path) -> None:
+    pipe, calls = FLUX.build(), flux_calls(6, 3)
+    tune(pipe, calls, speedup=2, folder=tmp_path)
+    entries = len(list((tmp_path / "journal").glob("*.safetensors")))
+    tune(pipe, calls, speedup=2, folder=tmp_path)
+    assert len(list((tmp_path / "journal").glob("*.safetensors"))) == entries
+    tune(pipe, calls, speedup=3, folder=tmp_path)
+    assert len(list((tmp_path / "journal").glob("*.safetensors"))) > entries
+
+
+def test_ctrl_c_keeps_the_best_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    judged = Tuner.judge
+
+    def interrupted(self: Tuner, config: Any) -> Any:
+        if len(self._known) == 3:
+            raise KeyboardInterrupt
+        return judged(self, config)
+
+    monkeypatch.setattr(Tuner, "judge", interrupted)
+    schedule = tune(FLUX.build(), flux_calls(6, 3), speedup=2, folder=tmp_path)
+    assert schedule.measured["stopped"] == "interrupted"
+    assert "verify" not in schedule.measured
+    assert Schedule.from_pretrained(tmp_path).table == schedule.table
+
+
+def test_when_the_time_is_over_the_best_so_far_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    spent = Journal.check_time
+    asked = 0
+
+    def after_two(self: Journal) -> None:
+        nonlocal asked
+        asked += 1
+        if asked > 2 and self._end is not None:
+            self._end = 0.0
+        spent(self)
+
+    monkeypatch.setattr(Journal, "check_time", after_two)
+    schedule = tune(FLUX.build(), flux_calls(6, 3), speedup=2, minutes=60)
+    assert schedule.measured["stopped"] == "time"
+    assert schedule.measured["verify"]["samples"] == 1
+
+
+def test_a_front_has_a_folder_for_each_share_and_loads_itself(tmp_path: Path) -> None:
+    found = tune(FLUX.build(), flux_calls(8, 3), front=True, folder=tmp_path)
+    assert [one.measured["compute_fraction"] for one in found] == [0.25, 0.25, 0.375, 0.5, 0.625]
+    assert Schedule.from_pretrained(tmp_path).measured["compute_fraction"] == 0.5
+    assert len(list(tmp_path.glob("front-*/cache_schedule.json"))) == 5
+
+
+def test_engines_refuse_sites_that_they_do_not_work_on() -> None:
+    for name, sites, sentence in (
+        ("trajectory", "block", "chooses its sites itself"),
+        ("bac", "model", "works inside the denoiser"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            ENGINES[name](Task(pipe=None, calls=[], ticks=4, sites=sites))
+
+
+def test_without_a_journal_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with journaling(Journal()):
+        tuner(4, 3).for_compute(0.5)
+    assert not list(tmp_path.iterdir())
