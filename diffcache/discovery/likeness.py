@@ -41,7 +41,8 @@ def form_of_block(block: nn.Module) -> Hashable:
         parts += base_class(type(module)), *attributes["_modules"]
         for name in sorted(attributes.keys() - _OF_MODULES):
             value = attributes[name]
-            parts += name, type(value), (value if type(value) in PLAIN else _frozen(value))
+            kind: Hashable = type(value)
+            parts += name, kind, (value if kind in PLAIN else _frozen(value))
         for memory in (attributes["_parameters"], attributes["_buffers"]):
             for name, tensor in memory.items():
                 parts += name, None if tensor is None else _form_of_tensor(tensor)

@@ -9,7 +9,7 @@ from unittest.mock import patch
 from torch import Tensor
 from torch.nn import functional
 
-from diffcache import accelerate, report, restore
+from diffcache.api import accelerate, report, restore
 from diffcache.evals.experiments.rows import EVERYTHING
 from diffcache.evals.metrics.fidelity import psnr
 from diffcache.evals.testbeds import zoo

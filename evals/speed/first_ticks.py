@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from diffcache import accelerate, denoising_run
+from diffcache.api import accelerate
+from diffcache.attach.attach import denoising_run
 from diffcache.evals.speed.beside_peers import Tick, caller, flux, interval
 
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from diffusers import FirstBlockCacheConfig, FluxTransformer2DModel, TaylorSeerCacheConfig
 
-from diffcache import accelerate, denoising_run
+from diffcache.api import accelerate
+from diffcache.attach.attach import denoising_run
 from diffcache.evals.speed.beside_peers import BLOCKS, NEVER, caller, flux, interval
 
 PICTURES, TICKS = 10, 6
