@@ -41,7 +41,7 @@ def form_of_block(block: nn.Module) -> Hashable:
         parts += base_class(type(module)), *attributes["_modules"]
         for name in sorted(attributes.keys() - _OF_MODULES):
             value = attributes[name]
-            kind: Hashable = type(value)
+            kind: Any = type(value)
             parts += name, kind, (value if kind in PLAIN else _frozen(value))
         for memory in (attributes["_parameters"], attributes["_buffers"]):
             for name, tensor in memory.items():
