@@ -67,7 +67,7 @@ def compute_first_call(
 ) -> FirstCall[KeptT]:
     """Computes a denoiser call in full, finds its sites, and keeps what they returned.
 
-    Where a block turns out to do otherwise than those that it was taken to be like, the call is computed once more.
+    Where a block does otherwise than those that it was taken to be like, the call is computed once more.
 
     Args:
         denoiser: the denoiser, whose units' classes are swapped.
@@ -88,11 +88,7 @@ def compute_first_call(
 def _first_call(
     denoiser: nn.Module, forward: Callable[..., Any], call: Call, request: Request, keeper: Keeper[KeptT]
 ) -> FirstCall[KeptT]:
-    """Computes the call, and follows blocks that are like others.
-
-    Raises:
-        Unlike: a block was taken to be like another and is not.
-    """
+    """The same, but for an `Unlike` where a block was taken to be like another and is not."""
     units, bare = units_for(denoiser, request.names), bare_parts_of_blocks(denoiser)
     recorder = _KeepingRecorder(units, call, request, Wanted(request.names, bare), keeper)
     try:

@@ -40,9 +40,7 @@ def form_of_block(block: nn.Module) -> Hashable:
             raise Opaque
         parts += base_class(type(module)), *attributes["_modules"]
         for name in sorted(attributes.keys() - _OF_MODULES):
-            value = attributes[name]
-            kind: Any = type(value)
-            parts += name, kind, (value if kind in PLAIN else _frozen(value))
+            parts += name, _frozen(attributes[name])
         for memory in (attributes["_parameters"], attributes["_buffers"]):
             for name, tensor in memory.items():
                 parts += name, None if tensor is None else _form_of_tensor(tensor)
