@@ -21,6 +21,9 @@ CAUTION = 2.0
 """The factor with which a run begins, before anything is measured: the first ticks count most, and what they lose stays lost."""
 
 
+FEWEST = 3
+"""Computed ticks, the newest among them, that make a measured error one of extrapolation."""
+
 PredictionError = Callable[[Sequence[int], int], float]
 """Expected root mean square error of a prediction, as a fraction of the output, from computed ticks (newest first) and the predicted one."""
 
@@ -74,7 +77,7 @@ class PlanFollower(CacheScheduler):
         if newest == self._learned:
             return False
         self._learned = newest
-        if len(past) > 1:  # what is held says little about what is extrapolated
+        if len(self._computed) >= FEWEST:  # what is held says little about what is extrapolated
             expected = self._prediction_error(past, newest)
             if 0 < measured < math.inf and expected > 0:
                 self._logs.append(math.log(measured / expected))
@@ -128,7 +131,10 @@ class ExpectedErrorControl(PlanFollower):
 
 
 class PlannedTicks(PlanFollower):
-    """Computes a plan's ticks. Others are predicted, or held where holding would have been nearer at the last computed tick."""
+    """Computes a plan's ticks. Others are predicted, or held where holding would have been nearer at the last computed tick.
+
+    Only a prediction from two computed ticks or more can tell: from one, both are nearly the same.
+    """
 
     by_site = False
     compares = (Decision.PREDICT, Decision.HOLD)
@@ -138,7 +144,7 @@ class PlannedTicks(PlanFollower):
             self.learn(signal[0])
         if step.tick in self._followed.ticks:
             return Decision.COMPUTE
-        if signal is None:
+        if signal is None or len(self._computed) < FEWEST:
             return Decision.PREDICT
         predicted, held = signal
         return Decision.HOLD if held < predicted else Decision.PREDICT

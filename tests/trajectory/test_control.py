@@ -155,7 +155,9 @@ def test_planned_ticks_hold_where_holding_was_nearer_at_the_last_computed_tick()
     at = [Step(tick, TICKS, "0") for tick in range(12)]
     assert made.decide(at[1], None) is Decision.PREDICT
     made.compared([Moment(0)], Moment(4), torch.tensor([0.3, 0.2]))
-    assert made.decide(at[5], [0.3, 0.2]) is Decision.HOLD
+    assert made.decide(at[5], [0.3, 0.2]) is Decision.PREDICT
     assert made.decide(at[8], [0.3, 0.2]) is Decision.COMPUTE
-    made.compared([Moment(4)], Moment(8), torch.tensor([0.1, 0.2]))
-    assert made.decide(at[9], [0.1, 0.2]) is Decision.PREDICT
+    made.compared([Moment(4), Moment(0)], Moment(8), torch.tensor([0.3, 0.2]))
+    assert made.decide(at[9], [0.3, 0.2]) is Decision.HOLD
+    made.compared([Moment(8), Moment(4)], Moment(9), torch.tensor([0.1, 0.2]))
+    assert made.decide(at[10], [0.1, 0.2]) is Decision.PREDICT
