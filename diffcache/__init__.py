@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from diffcache.command.compare import compare
     from diffcache.command.demo import demo
     from diffcache.command.evaluate import evaluate
-    from diffcache.command.inspect import inspect
+    from diffcache.command.inspect_model import inspect
     from diffcache.command.show import show
     from diffcache.config import CacheConfig
     from diffcache.discovery.discover import discover
@@ -44,7 +44,7 @@ _HOME = {
     "demo": "diffcache.command.demo",
     "denoising_run": "diffcache.attach.attach",
     "evaluate": "diffcache.command.evaluate",
-    "inspect": "diffcache.command.inspect",
+    "inspect": "diffcache.command.inspect_model",
     "show": "diffcache.command.show",
     "discover": "diffcache.discovery.discover",
     "SiteTable": "diffcache.discovery.sites",

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import torch
 
 from diffcache.command.options import EXAMPLES, Setting, with_method, with_setting
 from diffcache.evals.evaluation.evaluate import RESULT, Evaluation, evaluate
@@ -63,8 +62,6 @@ def command(
     if setting.texts:
         raise ConfigError("evaluate takes many prompts: pass a file as --prompts instead of --prompt.")
     source = setting.source
-    if source.is_testbed:
-        torch.set_num_threads(1)  # networks as small as these are slower with more
     method_options = {**dict(options), **({} if speedup is None else {"speedup": speedup})}
     evaluation = Evaluation(
         model=source.model,

@@ -10,7 +10,7 @@ from diffcache.schedulers.errors import DiffcacheError
 
 VERBS = {
     "demo": ("diffcache.command.demo", "Show on one pipeline what a cache does and what it costs."),
-    "inspect": ("diffcache.command.inspect", "Print where a model can be cached."),
+    "inspect": ("diffcache.command.inspect_model", "Print where a model can be cached."),
     "plan": ("diffcache.command.plan", "Print what a run would compute and hold, before it runs."),
     "tune": ("diffcache.command.tune", "Find a schedule for a speed-up or a quality on your own prompts."),
     "evaluate": ("diffcache.command.evaluate", "Measure a method on many prompts, and write a report."),

@@ -43,7 +43,7 @@ def _schedule(folder: str | Path) -> str:
     more = [f"  ... and {len(rows) - MANY} rows more"] if len(rows) > MANY else []
     models = ", ".join(f"{name} ({model.name})" for name, model in schedule.models.items())
     computed = f"{len(schedule.computed_ticks)} of {schedule.num_ticks} ticks"
-    head = f"schedule for {models}, {schedule.noise_scheduler}, {computed} computed (#; - predicted)"
+    head = f"schedule for {models}, {schedule.noise_scheduler}, {computed} computed\n  (# computed, - predicted, / straight line, = held)"
     predictor = f"  predictor: {_said(dict(schedule.predictor))}"
     return "\n".join([head, *rows[:MANY], *more, predictor])
 

@@ -67,6 +67,7 @@ class Source:
             ConfigError: as `accelerate(quantize=)`.
         """
         if self.is_testbed:
+            torch.set_num_threads(1)  # networks as small as these are slower with more
             device = device or torch.device("cpu")
         device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
         pipe = self._read(self._dtype(device))

@@ -15,10 +15,11 @@ Results = Mapping[str, Result]
 def calibration_tables() -> dict[str, str]:
     """All of them, from the stored results."""
     ertacache, targets, blocks = stored("ertacache"), stored("targets"), stored("profilingdit")
-    hindsight = stored("hindsight")
+    hindsight, promises = stored("hindsight"), stored("promises")
     return {
         "ablation": f"{_ablation(ertacache)}\n\n{_source(ertacache)}",
         "quality": f"{_quality(targets)}\n\n{_source(targets)}",
+        "promises": f"{_promises(promises)}\n\n{_source(promises)}",
         "profilingdit": f"{_profilingdit(blocks)}\n\n{_source(blocks)}",
         "drift": _drift(stored("drift")),
         "hindsight": f"{_hindsight(hindsight)}\n\n{_source(hindsight)}",
@@ -68,6 +69,35 @@ def _quality(found: Results) -> str:
         for row in result["quality"]
     )
     return markdown_table(["testbed", "target", "compute", "kept apart", "unseen"], rows)
+
+
+def _promises(found: Results) -> str:
+    """A row for each target: the share of the samples that keep it, where it was chosen, verified, and unseen."""
+    rows = (
+        [
+            testbed,
+            f"{row['target']:.0f}",
+            f"{row['compute']:.0%}",
+            *(
+                f"{row[side]:.0%}"
+                for side in ("kept_where_chosen", "kept_where_verified", "bound", "kept_unseen")
+            ),
+            f"{row['given_away']:+.1f} dB",
+        ]
+        for testbed, result in found.items()
+        for row in result["quality"]
+    )
+    head = [
+        "testbed",
+        "target",
+        "compute",
+        "kept, chosen",
+        "kept, verified",
+        "of all at least",
+        "kept, unseen",
+        "given away",
+    ]
+    return markdown_table(head, rows)
 
 
 def _profilingdit(found: Results) -> str:

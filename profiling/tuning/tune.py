@@ -34,6 +34,9 @@ __all__ = ["ENGINES", "tune"]
 AT_LEAST = 0.9
 """Share of the samples that must keep a quality, where nothing else is asked for."""
 
+LONG = 500
+"""Characters from which on what a proposal was made with, such as a covariance, is not repeated in the artifact."""
+
 FRONT = (0.25, 1 / 3, 0.42, 0.5, 2 / 3)
 """Shares of the work of a front."""
 
@@ -192,7 +195,7 @@ def _concluded(tuner: Tuner, best: Judged, stopped: str | None, aim: Aim, produc
     made = {**producer, **aim.as_json()}
     if isinstance(best.config, ReplayConfig):
         schedule = best.config.schedule
-        made["proposal"] = dict(schedule.producer)
+        made["proposal"] = {name: its for name, its in schedule.producer.items() if len(str(its)) < LONG}
         return Found(replace(schedule, measured=figures, producer=made), made, figures)
     return Found(best.config, made, figures)
 

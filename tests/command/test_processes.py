@@ -22,15 +22,11 @@ def tuned(model: Path, out: Path, engine: str, *launch: str) -> dict[str, bytes]
         "CUDA_VISIBLE_DEVICES": "",
         "PYTHONPATH": str(ROOT),
     }
-    command = [
-        str(ROOT / "diffcache" / "command" / "main.py"),
-        "tune",
-        "--model",
-        str(model),
-        *OPTIONS["flux"],
-    ]
-    asked = ["--speedup", "1.5", "--engine", engine, "--steps", "6", "--samples", "5", "--out", str(out)]
-    subprocess.run([sys.executable, *launch, *command, *asked], env={**os.environ, **settings}, check=True)
+    asked = ["tune", "--model", str(model), *OPTIONS["flux"], "--engine", engine, "--out", str(out)]
+    asked += ["--speedup", "1.5", "--steps", "6", "--samples", "5"]
+    module = [*launch, "--module"] if launch else ["-m"]
+    command = [sys.executable, *module, "diffcache.command.main", *asked]
+    subprocess.run(command, env={**os.environ, **settings}, check=True)
     return {path.name: path.read_bytes() for path in sorted(out.iterdir()) if path.is_file()}
 
 

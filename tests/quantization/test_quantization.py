@@ -116,7 +116,7 @@ def test_overrides_choose_layers(way: Any, expected: Any) -> None:
 @pytest.mark.parametrize(
     ("way", "message"),
     [
-        ("int3", "must be one of int8, int8-weight-only"),
+        ("int3", "must be one of int8, int8-asymmetric"),
         (8, "must be one of"),
         ({"(": "int8"}, "no regular expression"),
         (Int8StaticActivationInt8WeightConfig(torch.ones(1, 1)), "fixes the activations' scales"),
