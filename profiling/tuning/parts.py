@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from diffcache.profiling.recording.calling import Call, calls_hash
-from diffcache.schedulers.errors import ConfigError
 
 FITTED = 4
 """Calls that are fitted on at most, where an engine asks for no more. Our choice."""
@@ -19,7 +18,7 @@ class Parts(NamedTuple):
     Attributes:
         fit: an engine measures the pipeline on these.
         choose: the best of its candidates is chosen on these.
-        verify: on these the chosen one is measured once, in the end. Nothing depends on them.
+        verify: on these the chosen one is measured once, in the end. Nothing depends on them. Empty if there are fewer than three calls.
     """
 
     fit: list[Call]
@@ -28,21 +27,16 @@ class Parts(NamedTuple):
 
 
 def three_parts(calls: Sequence[Call], fitted: int = FITTED) -> Parts:
-    """At most a third is for fitting; of the others every second one verifies.
+    """At most a third is for fitting; of the others every second one verifies. Of two calls none verifies; one is all that there is.
 
     Calls of one prompt stay together. If all have the same one, or none, they differ by their seeds only, and are divided by these.
 
     Args:
-        calls: at least three.
+        calls: at least one.
         fitted: calls to fit on, at most.
-
-    Raises:
-        ConfigError: there are fewer than three.
     """
     if len(calls) < 3:
-        raise ConfigError(
-            f"{len(calls)} calls are too few: give at least three prompts, to fit, to choose and to verify on."
-        )
+        return Parts([calls[0]], [calls[-1]], [])
     groups = _by_prompt(calls)
     if len(groups) < 3:
         groups = [[call] for call in calls]

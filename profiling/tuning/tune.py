@@ -111,7 +111,8 @@ def tune(
 
     Args:
         pipe: a pipeline or a `Loop`; it is plain afterwards.
-        prompts: at least three: texts, or whole calls as keyword arguments (for pipelines without a prompt).
+        prompts: texts, or whole calls as keyword arguments (for pipelines without a prompt). With fewer than three nothing is
+            verified.
         speedup: all ticks over computed ticks, at least 1.
         quality: what the objective must be on most samples, such as 35.0 (dB).
         front: find one schedule for each share of `FRONT`.
@@ -129,13 +130,15 @@ def tune(
         A `Schedule`; of the engines "magcache" and "teacache", which decide in the run, a `CacheConfig`; of a front a list.
 
     Raises:
-        ConfigError: a value is out of range, there are too few prompts, or nothing meets the aim.
+        ConfigError: a value is out of range, there are no prompts, or nothing meets the aim.
         TargetError: the target is a denoiser without its pipeline.
         ScheduleError: the folder belongs to another pipeline.
     """
     aim = Aim(speedup, quality, front, at_least)
-    if isinstance(prompts, str):
-        raise ConfigError("tune() needs a list of at least three prompts, not one text.")
+    if isinstance(prompts, str) or not prompts:
+        raise ConfigError(
+            'tune() needs a list of prompts, best of three and more: ["a fox", "a boat", "a hat"].'
+        )
     if isinstance(pipe, nn.Module):
         raise TargetError("tune() renders pictures: give it the pipeline, or a Loop around the denoiser.")
     if engine not in ENGINES:

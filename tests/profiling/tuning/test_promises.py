@@ -44,3 +44,9 @@ def test_no_prompt_is_in_two_parts() -> None:
     assert sum(map(len, parts)) == len(calls)
     assert all(map(len, three_parts([{"steps": 4}] * 3)))
     assert [len(part) for part in three_parts([{"prompt": str(i)} for i in range(20)])] == [4, 8, 8]
+
+
+def test_of_two_calls_none_verifies_and_one_is_all_there_is() -> None:
+    first, second = ({"prompt": text} for text in "ab")
+    assert three_parts([first, second]) == ([first], [second], [])
+    assert three_parts([first]) == ([first], [first], [])
