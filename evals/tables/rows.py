@@ -32,7 +32,14 @@ def rows_table() -> str:
 def row_sources_table() -> str:
     """Tokens that a cache chooses by itself, beside tick caching and fewer steps."""
     rows = (
-        [testbed, str(row["steps"]), row["way"], f"{row['work']:.2f}", f"`{row['ticks']}`", f"{row['own']:.1f}"]
+        [
+            testbed,
+            str(row["steps"]),
+            row["way"],
+            f"{row['work']:.2f}",
+            f"`{row['ticks']}`",
+            f"{row['own']:.1f}",
+        ]
         for testbed, result in stored("row_sources").items()
         for row in result["rows"]
         if row["own"] is not None
