@@ -25,8 +25,7 @@ def rows_table() -> str:
         for testbed, result in stored("rows").items()
         for row in result["rows"]
     )
-    samples = {result["samples"] for result in stored("rows").values()}
-    return f"{markdown_table(head, rows)}\n\n{', '.join(map(str, sorted(samples)))} samples, medians."
+    return markdown_table(head, rows)
 
 
 def row_sources_table() -> str:
