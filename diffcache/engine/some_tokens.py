@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from diffcache.prediction.predictors import Polynomial
 from diffcache.schedulers.steps import Decision, Step, Verdict
 from diffcache.store.rings import Setup
 from diffcache.tokens.attention import Strayed
-from diffcache.tokens.layout import SampleRows, rows_of_samples
+from diffcache.tokens.layout import Rows, SampleRows, rows_of_samples
 from diffcache.tokens.learning import TokenPlan, learn
 from diffcache.tokens.passes import FullPass, RowPass, TokenState
 from diffcache.tokens.positions import Entry, block_paths, rows_of_latents
@@ -32,6 +33,21 @@ _plans: KeptWith[TokenPlan | str] = KeptWith(16)
 
 
 MANY = "rows: {share:.0%} of the tokens were asked for, so that all are computed"
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What a source of rows gave.
+
+    Attributes:
+        rows: the tokens.
+        places: of the latents, bool [samples or 1, places...].
+        entry: of the denoiser that was asked.
+    """
+
+    rows: list[SampleRows]
+    places: Tensor
+    entry: Entry
 
 
 class SomeTokens(WholeModel):
@@ -47,19 +63,17 @@ class SomeTokens(WholeModel):
         assert parts.choices.rows is not None
         self.rule: RowRule = parts.choices.rows
         self.choices = parts.choices
-        self._rows: list[SampleRows] | None = None
-        self._entry: Entry | None = None
-        self._places: list[Tensor] = []
+        self._chosen: dict[int, Chosen] = {}  # by the number of samples, which guidance passes may differ in
         self._before: dict[str, tuple[int, Tensor, float | None]] = {}
 
     def tensors(self) -> Iterator[Tensor]:
         yield from super().tensors()
         yield from (latent for _, latent, _ in self._before.values())
-        yield from self._places
+        yield from (chosen.places for chosen in self._chosen.values())
 
     def close(self) -> None:
         super().close()
-        self._before, self._places, self._rows = {}, [], None
+        self._before, self._chosen = {}, {}
 
     def forwarded(self, asked: Invocation, here: Here) -> Carried:
         plan = self._plan(asked, here)
@@ -84,13 +98,13 @@ class SomeTokens(WholeModel):
             return (yield from super().forwarded(asked, here))
         state.since += 1
         here.verdict = Verdict(Decision.ROWS)
-        here.work = self._work(plan)
+        here.work = work_of(plan, rows)
         return self._held(here, output) if self.rule.holds else output
 
     def predicted(self, here: Here, lane: int, decision: Decision) -> list[Tensor]:
         """Of a rule that holds the other tokens, only the chosen ones are predicted."""
         outputs = super().predicted(here, lane, decision)
-        if not self.rule.holds or self._rows is None or decision is Decision.HOLD:
+        if not self.rule.holds or here.call.batch not in self._chosen or decision is Decision.HOLD:
             return outputs
         held = here.store.value(Decision.HOLD, here.step, lane, here.call.tensors)
         return self._merged(here, outputs, held)
@@ -116,29 +130,23 @@ class SomeTokens(WholeModel):
         step = here.step
         if state.tick is None or self.rule.full.asks(step.tick, step.num_ticks, state.tick, state.since):
             return None
-        if self._rows is None:
-            self._rows = self._chosen(asked, here, plan)
-        share = self._mean([len(one.rows) for one in self._rows]) / plan.entry.layout.count
+        batch = asked.call.batch
+        if batch not in self._chosen:
+            self._chosen[batch] = self._choose(asked, here, plan)
+        rows = self._chosen[batch].rows
+        share = mean_of(rows, lambda some: len(some)) / plan.entry.layout.count
         if share > self.rule.most:
             here.verdict = Verdict(Decision.COMPUTE, MANY.format(share=share))
             return None
-        return self._rows
+        return rows
 
-    def _chosen(self, asked: Invocation, here: Here, plan: TokenPlan) -> list[SampleRows]:
+    def _choose(self, asked: Invocation, here: Here, plan: TokenPlan) -> Chosen:
         """Asks the source, once in a run: the tokens of the places that it gives."""
         _, before, sigma = self._before[here.branch.name]
         call, entry = asked.call, plan.entry
         places = self.rule.source(Sight(entry.latent_of(call), before, here.step.sigma, sigma))
-        self._places, self._entry = [places], entry
-        masks = entry.masks_of(call, places)
-        chosen = rows_of_latents(asked.module, asked.forward, call, entry, masks)
-        return rows_of_samples(chosen, apart=plan.apart)
-
-    def _mean(self, each: Sequence[float]) -> float:
-        """The mean over the batch of what is known of those that compute the same tokens."""
-        assert self._rows is not None
-        samples = [1 if one.samples is None else len(one.samples) for one in self._rows]
-        return sum(value * count for value, count in zip(each, samples, strict=True)) / sum(samples)
+        marked = rows_of_latents(asked.module, asked.forward, call, entry, entry.masks_of(call, places))
+        return Chosen(rows_of_samples(marked, apart=plan.apart), places, entry)
 
     def _order(self, state: TokenState, step: Step) -> Decision:
         """A line through the last two full calls, unless it would go on for longer than the gap between them."""
@@ -148,16 +156,6 @@ class SomeTokens(WholeModel):
         newest, older = ring[0].tick, ring[1].tick
         return Decision.LINE if step.tick - newest <= newest - older else Decision.HOLD
 
-    def _work(self, plan: TokenPlan) -> float:
-        """The share of the work of a full call: (n + T) / (N + T) in the blocks with a rule, all of the others'."""
-        longest = max((sequence for rule in plan.units.values() for sequence in rule.attentions if sequence is not None),
-                      key=lambda sequence: sequence.length, default=None)  # fmt: skip
-        (own,) = plan.entry.layout.sequences.values()
-        sequence = own if longest is None else longest
-        assert self._rows is not None
-        part = self._mean([len(one.rows.index(sequence)) for one in self._rows]) / sequence.length
-        return 1 - plan.share * (1 - part)
-
     def _held(self, here: Here, output: Any) -> Any:
         layout = here.store.learned
         outputs = layout.split(output)
@@ -166,8 +164,8 @@ class SomeTokens(WholeModel):
 
     def _merged(self, here: Here, chosen: list[Tensor], others: list[Tensor]) -> list[Tensor]:
         """The first outputs at the chosen places, the second elsewhere."""
-        assert self._entry is not None
-        masks = self._entry.masks_of(here.call, self._places[0])
+        known = self._chosen[here.call.batch]
+        masks = known.entry.masks_of(here.call, known.places)
         if here.call.batched:
             masks *= len(chosen)
         return [torch.where(mask, a, b) if a.shape == mask.shape else a
@@ -198,6 +196,23 @@ class SomeTokens(WholeModel):
             here.verdict = Verdict(Decision.COMPUTE, plan)
             return None
         return plan
+
+
+def work_of(plan: TokenPlan, rows: Sequence[SampleRows]) -> float:
+    """The share of the work of a full call: (n + T) / (N + T) in the blocks with a rule, all of the others'."""
+    longest = max((sequence for rule in plan.units.values() for sequence in rule.attentions if sequence is not None),
+                  key=lambda sequence: sequence.length, default=None)  # fmt: skip
+    (own,) = plan.entry.layout.sequences.values()
+    sequence = own if longest is None else longest
+    part = mean_of(rows, lambda some: len(some.index(sequence))) / sequence.length
+    return 1 - plan.share * (1 - part)
+
+
+def mean_of(rows: Sequence[SampleRows], count: Callable[[Rows], int]) -> float:
+    """The mean of a count over a batch's samples."""
+    samples = [1 if one.samples is None else len(one.samples) for one in rows]
+    counted = (count(one.rows) * n for one, n in zip(rows, samples, strict=True))
+    return sum(counted) / sum(samples)
 
 
 def processors_of(module: nn.Module) -> tuple[str, ...]:

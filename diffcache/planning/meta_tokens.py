@@ -9,7 +9,7 @@ from torch.utils import _pytree as pytree
 
 from diffcache.engine.branches import Branch
 from diffcache.engine.execution import Carried, Invocation, Parts, carried_out
-from diffcache.engine.some_tokens import SomeTokens
+from diffcache.engine.some_tokens import SomeTokens, work_of
 from diffcache.engine.whole_model import Here
 from diffcache.hooks.watcher import watched
 from diffcache.planning.recorded_calls import RecordedCalls
@@ -76,7 +76,7 @@ class DrySomeTokens(SomeTokens):
             self.note(real, here, plan)
         else:
             state.since += 1
-            here.verdict, here.work = Verdict(Decision.ROWS), self._work(plan)
+            here.verdict, here.work = Verdict(Decision.ROWS), work_of(plan, rows)
         return asked.forward(*asked.call.args, **asked.call.kwargs)
 
     def _keep_blanks(self, real: Invocation, here: Here, plan: TokenPlan, state: TokenState) -> None:

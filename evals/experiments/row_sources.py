@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from diffcache.evals.experiments.rows import Way, measured_at, median, row_of
+from diffcache.evals.experiments.rows import EVENLY, Way, measured_at, median, row_of
 from diffcache.evals.testbeds import zoo
 from diffcache.planning.with_rows import WithRows
 from diffcache.recipes.uniform import UniformConfig
@@ -81,7 +81,7 @@ def ways_to_draw(patch: int) -> list[Way]:
         Way(f"rows: {name}", {"config": ChosenRows(base=base, source=source)})
         for name, source in sources.items()
     ]
-    return [Way("default", {}), Way("speedup=2", {"speedup": 2.0}), *chosen]
+    return [Way("speedup=2", {"speedup": 2.0}), *EVENLY, *chosen]
 
 
 def drawn(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]:

@@ -71,7 +71,7 @@ def draw_rows(path: Path) -> None:
             Column("computed at %", references * (GREY + GREY * region)),
             Column(f"all tokens\n{'#' * zoo.STEPS[TESTBED]}", full),
             some,
-            drawn("ticks alone", speedup=2),
+            drawn("even ticks alone", config="even", speedup=2),
         ],
         path,
     )

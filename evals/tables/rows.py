@@ -25,5 +25,22 @@ def rows_table() -> str:
         for testbed, result in stored("rows").items()
         for row in result["rows"]
     )
-    samples = {result["samples"] for result in stored("rows").values()}
-    return f"{markdown_table(head, rows)}\n\n{', '.join(map(str, sorted(samples)))} samples, medians."
+    return markdown_table(head, rows)
+
+
+def row_sources_table() -> str:
+    """Tokens that a cache chooses by itself, beside tick caching and fewer steps."""
+    rows = (
+        [
+            testbed,
+            str(row["steps"]),
+            row["way"],
+            f"{row['work']:.2f}",
+            f"`{row['ticks']}`",
+            f"{row['own']:.1f}",
+        ]
+        for testbed, result in stored("row_sources").items()
+        for row in result["rows"]
+        if row["own"] is not None
+    )
+    return markdown_table(["testbed", "steps", "way", "work", "ticks", "dB to own full run"], rows)

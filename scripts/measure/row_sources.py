@@ -9,7 +9,7 @@ from typing import Any
 from diffcache.evals.experiments.row_sources import drawn
 from diffcache.evals.harness.command_line import measure_testbeds, parser_for_testbeds
 
-STEPS = {"turbo": (4,), "flux": (8, 28)}
+STEPS = {"turbo": (4,), "flux": (8,)}
 
 
 def measured(testbed: str, args: Namespace) -> dict[str, Any]:

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from zoo.denoiser_case import Case
 
 from diffcache import accelerate, denoising_run, report, restore
+from diffcache.config import RunFacts
 from diffcache.planning.with_rows import WithRows
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.tokens.grids import changed_places
-from diffcache.tokens.row_rule import Sight, Source
+from diffcache.tokens.row_rule import FullCalls, RowRule, Sight, Source
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,15 @@ class Ran:
     @property
     def mark(self) -> str:
         return next(iter(self.marks.values()))[-1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AfterTheFirst(WithRows):
+    """Every tick but the first computes some tokens."""
+
+    def token_rows(self, run: RunFacts) -> RowRule:
+        assert self.source is not None
+        return RowRule(self.source, FullCalls())
 
 
 def a_part(sight: Sight) -> Tensor:
@@ -63,7 +73,7 @@ def frozen(
     net = case.build() if net is None else net
     inputs = case.at(case.inputs(torch.Generator().manual_seed(0), batch), *case.time_values(4)[1:3])
     passes = [case.conditioning(inputs, which) for which in range(branches)]
-    accelerate(net, WithRows(base=UniformConfig(interval=1, tail_steps=0, **options), source=source))
+    accelerate(net, AfterTheFirst(base=UniformConfig(interval=1, tail_steps=0, **options), source=source))
     try:
         with torch.no_grad(), denoising_run(net, 2) as run:
             outputs = []

@@ -83,6 +83,35 @@ def test_a_mask_of_a_picture_that_is_cropped_is_refused():
         case.render(pipe, 0, 4, mask_image=quarter()[None, None].float(), padding_mask_crop=2)
 
 
+@pytest.mark.parametrize("name", ["FluxPipeline", "FluxPipeline-true-cfg", "PixArtAlphaPipeline"])
+def test_a_picture_of_a_batch_with_its_own_mask_is_as_if_it_were_alone(name):
+    case = CASES[name]
+    pipe = case.build()
+    masks = torch.stack([quarter(), quarter().flip(0)])
+
+    def rendered(rows, seeds):
+        accelerate(pipe, rows=rows, **EVERY_TICK)
+        generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        pictures = case.render(pipe, 0, 6, generator=generators, num_images_per_prompt=len(seeds))
+        assert "%" in report(pipe).summary()
+        return pictures, report(pipe).compute_fraction
+
+    both, work = rendered(masks, (0, 1))
+    alone = [rendered(masks[i], (i,)) for i in range(2)]
+    assert torch.allclose(both, torch.cat([picture for picture, _ in alone]), atol=1e-5)
+    assert work == pytest.approx(alone[0][1])
+
+
+@pytest.mark.parametrize("name", ["FluxPipeline-true-cfg", "StableDiffusion3Pipeline", "CogVideoXPipeline"])
+def test_a_mask_of_everything_is_the_plain_pipeline(name):
+    case = CASES[name]
+    pipe = case.build()
+    plain = case.render(pipe, 0, 5)
+    accelerate(pipe, rows=torch.ones(16, 16, dtype=torch.bool), **EVERY_TICK)
+    assert torch.equal(case.render(pipe, 0, 5), plain)
+    assert report(pipe).compute_fraction == 1
+
+
 def test_ticks_and_rows_combine():
     case = CASES["FluxKontextPipeline"]
     pipe = accelerate(case.build(), speedup=2, rows="context")

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 from peft import LoraConfig
-from support.token_rows import frozen, quarters
+from support.token_rows import AfterTheFirst, frozen, quarters
 from zoo.denoisers import CASES
 
+from diffcache import accelerate, denoising_run, report
+from diffcache.recipes.uniform import UniformConfig
 from diffcache.tokens.layout import rows_of_samples
 
 QUICK = (
@@ -124,6 +126,22 @@ def test_tokens_of_samples_are_computed_together_where_that_is_hardly_more():
     assert together.rows.rows.tolist() == [0, 1, 2, 3, 9]
     (nothing,) = rows_of_samples(torch.zeros(2, 5, dtype=torch.bool), apart=True)
     assert nothing.rows.rows.tolist() == [0]
+
+
+def test_guidance_passes_may_differ_in_their_number_of_samples():
+    case = CASES["SD3Transformer2DModel"]
+    net = case.build()
+    moments = case.time_values(4)[1:3]
+    both = case.at(case.inputs(torch.Generator().manual_seed(0), 4), *moments)
+    one = {name: x[:2] if isinstance(x, torch.Tensor) and len(x) == 4 else x for name, x in both.items()}
+    accelerate(net, AfterTheFirst(base=UniformConfig(interval=1, tail_steps=0), source=quarters))
+    with torch.no_grad(), denoising_run(net, 2) as run:
+        outputs = []
+        for tick in range(2):
+            run.begin_step(tick)
+            outputs.append([case.output(net(**inputs))[0] for inputs in (both, one)])
+    assert [call.mark for call in report(net).calls] == ["#", "#", "%", "%"]
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*outputs, strict=True))
 
 
 def test_an_adapter_is_part_of_what_is_computed():
