@@ -15,7 +15,8 @@ from torch import Tensor
 from diffcache.attach.attach import denoising_run
 from diffcache.rollouts.checkpoints import load_causal_weights
 from diffcache.rollouts.policies import RolloutPolicy
-from diffcache.rollouts.rollout import Rollout, rollout
+from diffcache.rollouts.rollout import rollout
+from diffcache.rollouts.video import Rollout
 from diffcache.schedulers.errors import ConfigError
 
 
@@ -164,7 +165,7 @@ class CausalWanPipeline(WanPipeline):  # type: ignore[misc]
         batch = len(embeds) // (1 + loop.guides)
         shape = (batch, self.transformer.config.in_channels, frames, *loop.size)
         device, dtype = embeds.device, embeds.dtype
-        latents = randn_tensor(shape, generator=loop.generator, device=device, dtype=torch.float32)
+        latents: Tensor = randn_tensor(shape, generator=loop.generator, device=device, dtype=torch.float32)
         if loop.timesteps is None:
             self.scheduler.set_timesteps(loop.steps, device=device)
         else:

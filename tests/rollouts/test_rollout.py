@@ -11,8 +11,8 @@ from torch import Tensor
 
 from diffcache import ConfigError, RolloutMemory, TargetError, accelerate, denoising_run, report, rollout
 from diffcache.rollouts.history import LayerHistory, Rows, TokenShape
-from diffcache.rollouts.rollout import Rollout
 from diffcache.rollouts.rotary import Rotary
+from diffcache.rollouts.video import Rollout
 from diffcache.schedulers.errors import DiffcacheError, ScheduleError
 from diffcache.store.formats import format_of
 from diffcache.store.placement import HostMemory
@@ -168,6 +168,9 @@ def test_a_saved_video_goes_on_as_if_nothing_had_happened(policy, options, store
         video.save(tmp_path)
     with torch.no_grad(), rollout(net, policy, **options, **stored) as video:
         video.load(tmp_path)
+        assert video.frames == 7
+        with pytest.raises(DiffcacheError, match="make a chunk before saving"):
+            video.save(tmp_path)
         outputs += rolled(net, video, parts[7:], **condition())
         assert video.frames == 12
     assert torch.equal(torch.cat(outputs, 2), plain)
