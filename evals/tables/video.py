@@ -42,7 +42,7 @@ def next_scale_table() -> str:
     path = result_path("next_scale", "next_scale")
     if not path.exists():
         return (
-            "Not measured yet: `python scripts/train_testbeds.py next_scale --minutes 7`, then "
+            "Not measured yet: `python scripts/train_testbeds.py next_scale --minutes 3`, then "
             "`python scripts/measure/next_scale.py`."
         )
     result = read_result(path)
