@@ -44,7 +44,6 @@ POLICIES: dict[str, RolloutPolicy] = {
     "participative": Participative(**CHOOSING),  # type: ignore[arg-type]
     "random choice (control)": RandomChoice(**CHOOSING),  # type: ignore[arg-type]
     "sink": Sink(window=WINDOW, sink=2),
-    "participative, attention mass": Participative(**CHOOSING, score="mass"),  # type: ignore[arg-type]
 }
 
 
