@@ -251,7 +251,7 @@ def main() -> None:
             rises = all(b >= a - CLASSIFIER_ERROR for a, b in pairwise(shares))
             said = ", ".join(f"{share:.2f}" for share in shares) + ("" if rises else " (not monotone)")
             print(
-                f"| {prompts[0][2:]} to {prompts[1].split()[2]} | {name} | {said} | {largest_step(pictures):.2f} |",
+                f"| {prompts[0]} to {prompts[1].split()[2]} | {name} | {said} | {largest_step(pictures):.2f} |",
                 flush=True,
             )
     print(f"\n{injections} injections in each run.")

@@ -6,15 +6,18 @@ Attentions of the video's tokens on themselves see the past; all others (on text
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from diffcache.hooks.attention_calls import AttentionCall
-from diffcache.hooks.module_calls import ModuleCalls
+from diffcache.hooks.attachments import attachment_of, paused
+from diffcache.hooks.attention_calls import AttentionCall, AttentionCalls
+from diffcache.hooks.module_calls import ModuleCalls, replaced
+from diffcache.rollouts.rotary import Rotary
 
 
 class Site(NamedTuple):
@@ -119,3 +122,28 @@ class BlockCausal:
             outputs.append(chunk.compute())
             start = end
         return torch.cat(outputs, -2)
+
+
+@contextmanager
+def attended(modules: ModuleCalls, attend: Attended) -> Iterator[None]:
+    """Inside, the attentions of a denoiser's calls go to a function of their site."""
+    with modules.followed(), AttentionCalls(BySite(modules, attend)):
+        yield
+
+
+@contextmanager
+def placed(rotary: Rotary | None, start: int, frames: int) -> Iterator[None]:
+    """Inside, a chunk's calls stand at a later place: that of frame `start`."""
+    if rotary is None or start == 0:
+        yield
+        return
+    rows = rotary.rows(start, frames)
+    with replaced(rotary.module, lambda *_: rows):
+        yield
+
+
+@contextmanager
+def computed_in_full(denoiser: nn.Module) -> Iterator[None]:
+    """Inside, whatever `accelerate` attached to the denoiser reuses nothing."""
+    with paused(denoiser) if attachment_of(denoiser) is not None else nullcontext():
+        yield

@@ -6,8 +6,8 @@ under block-causal attention. Turning: keys of the first attention, turned by a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +15,20 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from diffcache.hooks.attachments import attachment_of, paused
-from diffcache.hooks.attention_calls import AttentionCall, AttentionCalls
+from diffcache.hooks.attention_calls import AttentionCall
 from diffcache.hooks.module_calls import ModuleCalls, replaced
 from diffcache.host.call import Call
 from diffcache.host.compiled import holds_compiled
-from diffcache.rollouts.attending import Attended, BlockCausal, BySite, Reading, Seen, Site, Writing
+from diffcache.rollouts.attending import (
+    BlockCausal,
+    Reading,
+    Seen,
+    Site,
+    Writing,
+    attended,
+    computed_in_full,
+    placed,
+)
 from diffcache.rollouts.history import TokenShape
 from diffcache.rollouts.rotary import Rotary
 from diffcache.schedulers.errors import TargetError
@@ -67,31 +75,6 @@ class Learned:
     form: Form
 
 
-@contextmanager
-def attended(modules: ModuleCalls, attend: Attended) -> Iterator[None]:
-    """Inside, the attentions of a denoiser's calls go to a function of their site."""
-    with modules.followed(), AttentionCalls(BySite(modules, attend)):
-        yield
-
-
-@contextmanager
-def placed(rotary: Rotary | None, start: int, frames: int) -> Iterator[None]:
-    """Inside, a chunk's calls stand at a later place: that of frame `start`."""
-    if rotary is None or start == 0:
-        yield
-        return
-    rows = rotary.rows(start, frames)
-    with replaced(rotary.module, lambda *_: rows):
-        yield
-
-
-@contextmanager
-def computed_in_full(denoiser: nn.Module) -> Iterator[None]:
-    """Inside, whatever `accelerate` attached to the denoiser reuses nothing."""
-    with paused(denoiser) if attachment_of(denoiser) is not None else nullcontext():
-        yield
-
-
 def learn(denoiser: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Learned:
     """Learns from the arguments of a chunk's call. The denoiser is called five times.
 
@@ -120,11 +103,11 @@ def _learned(denoiser: nn.Module, call: Call, latent: Tensor) -> Learned:
     once.listen(denoiser, call)
     try:
         twice.listen(denoiser, double)
-    except (RuntimeError, ValueError, IndexError) as raised:
-        said = str(raised).partition("\n")[0][:90]
+    except (RuntimeError, ValueError, IndexError) as failure:
+        said = str(failure).partition("\n")[0][:90]
         raise _refused(
             denoiser, f"it cannot be called with twice the frames ({said})", "choose another denoiser"
-        ) from raised
+        ) from failure
     sites, tokens = _sites(denoiser, once.calls, twice.calls)
     frames = latent.shape[2]
     if tokens % frames:

@@ -15,7 +15,8 @@ from torch import Tensor
 from diffcache.attach.attach import denoising_run
 from diffcache.rollouts.checkpoints import load_causal_weights
 from diffcache.rollouts.policies import RolloutPolicy
-from diffcache.rollouts.rollout import Rollout, rollout
+from diffcache.rollouts.rollout import rollout
+from diffcache.rollouts.video import Rollout
 from diffcache.schedulers.errors import ConfigError
 
 

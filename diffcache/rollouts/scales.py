@@ -16,9 +16,8 @@ from torch import Tensor, nn
 
 from diffcache.hooks.attention_calls import AttentionCall
 from diffcache.hooks.module_calls import ModuleCalls, replaced
-from diffcache.rollouts.attending import Site
+from diffcache.rollouts.attending import Site, attended
 from diffcache.rollouts.book import Book, joined
-from diffcache.rollouts.learning import attended
 from diffcache.rollouts.policies import Chunk, RolloutPolicy
 from diffcache.rollouts.scale_kv import drafters_of, mean_by_scale, selectivity
 from diffcache.schedulers.errors import TargetError
@@ -56,39 +55,43 @@ class ScaleCaches:
         call = self._attention.pop(name, None)
         if not module.caching or module.cached_k is None or call is None:
             return
-        key, value, transposed = _heads_first(module, call)
-        new = call.query.shape[2]
-        first = key.shape[2] == new
-        scale = 0 if first else self._scales[name] + 1
-        self._scales[name] = scale
-        batch = key.shape[0]
-        marks = torch.full((new,), scale)
-        before = Book.empty() if first else self._books[name]
-        book = joined((before, Book.of_chunk(marks, marks, batch)))
-        names = list(self.modules)
-        chunk = Chunk(scale, 1, new, names.index(name), len(names))
-        self._weigh(first and chunk.layer == 0, chunk.layer)
-        if self.policy.is_judging(book, chunk):
-            queries = self.policy.observed(call.query, chunk)
-            size = call.options.get("scale") or call.query.shape[-1] ** -0.5
-            relevance = self.policy.relevance(call.query if queries is None else queries, key, size).cpu()
-            index = self.policy.kept(book, chunk, relevance)
-            if index is not None:
-                book = book.weighed(relevance).chosen(index)
-                at = index.expand(batch, key.shape[1], -1)[..., None].to(key.device)
-                key = key.gather(2, at.expand(-1, -1, -1, key.shape[-1]))
-                value = value.gather(2, at.expand(-1, -1, -1, value.shape[-1]))
-                module.cached_k, module.cached_v = (
-                    part.transpose(1, 2).contiguous() if transposed else part for part in (key, value)
-                )
-        self._books[name] = book
-        if chunk.layer == len(names) - 1:
+        chunk = self._added(name, module, call)
+        self.most_bytes = max(self.most_bytes, self._bytes())
+        if self.policy.is_judging(self._books[name], chunk):
+            self._choose(name, module, call, chunk)
+        if chunk.layer == chunk.layers - 1:
             self.kept_bytes.append(self._bytes())
 
-    def _weigh(self, begins: bool, layer: int) -> None:
-        if begins:
+    def _added(self, name: str, module: Any, call: AttentionCall) -> Chunk:
+        """Enters the new scale in the module's book. A cache that holds no more than the new tokens begins a sample."""
+        key, _, _ = _heads_first(module, call)
+        new, layers = call.query.shape[2], list(self.modules)
+        begins = key.shape[2] == new
+        scale = 0 if begins else self._scales[name] + 1
+        marks = torch.full((new,), scale)
+        before = Book.empty() if begins else self._books[name]
+        self._scales[name] = scale
+        self._books[name] = joined((before, Book.of_chunk(marks, marks, key.shape[0])))
+        if begins and name == layers[0]:
             self.kept_bytes, self.most_bytes = [], 0
-        self.most_bytes = max(self.most_bytes, self._bytes())
+        return Chunk(scale, 1, new, layers.index(name), len(layers))
+
+    def _choose(self, name: str, module: Any, call: AttentionCall, chunk: Chunk) -> None:
+        """Drops what is not relevant to the new scale's queries."""
+        key, value, transposed = _heads_first(module, call)
+        queries = self.policy.observed(call.query, chunk)
+        relevance = self.policy.relevance(
+            call.query if queries is None else queries, key, _scale_of(call)
+        ).cpu()
+        index = self.policy.kept(self._books[name], chunk, relevance)
+        if index is None:
+            return
+        self._books[name] = self._books[name].weighed(relevance).chosen(index)
+        at = index.expand(*key.shape[:2], -1)[..., None].to(key.device)
+        chosen = (part.gather(2, at.expand(-1, -1, -1, part.shape[-1])) for part in (key, value))
+        module.cached_k, module.cached_v = (
+            part.transpose(1, 2).contiguous() if transposed else part for part in chosen
+        )
 
     def _bytes(self) -> int:
         caches = [part for module in self.modules.values() for part in (module.cached_k, module.cached_v)]
@@ -139,8 +142,7 @@ def choose_drafters(
         if site.module in modules:
             begins = call.key.shape[2] == call.query.shape[2]
             reached[site.module] = 0 if begins else reached[site.module] + 1
-            size = call.options.get("scale") or call.query.shape[-1] ** -0.5
-            index = selectivity(call.query, call.key, size, top)
+            index = selectivity(call.query, call.key, _scale_of(call), top)
             found[reached[site.module], names.index(site.module)].append(index)
         return call.compute()
 
@@ -165,6 +167,11 @@ def caching_modules(model: nn.Module) -> dict[str, Any]:
             f"{type(model).__name__} has no attention with caching, cached_k and cached_v: give a next-scale model of VAR's form."
         )
     return found
+
+
+def _scale_of(call: AttentionCall) -> float:
+    """What an attention's products are multiplied by."""
+    return float(call.options.get("scale") or call.query.shape[-1] ** -0.5)
 
 
 def _after(caches: ScaleCaches, name: str) -> Callable[..., Any]:

@@ -17,7 +17,7 @@ from diffcache.evals.testbeds import causal, procedural, zoo
 from diffcache.evals.testbeds.bouncing import bouncing_clips
 from diffcache.evals.testbeds.shape_classifier import ShapeColourClassifier
 from diffcache.rollouts.policies import DeepSink, Participative, Rolling, RolloutPolicy, Sink
-from diffcache.rollouts.rollout import Rollout
+from diffcache.rollouts.video import Rollout
 
 WINDOW = causal.TRAINED_FRAMES
 PARTS = 10
@@ -44,7 +44,6 @@ POLICIES: dict[str, RolloutPolicy] = {
     "participative": Participative(**CHOOSING),  # type: ignore[arg-type]
     "random choice (control)": RandomChoice(**CHOOSING),  # type: ignore[arg-type]
     "sink": Sink(window=WINDOW, sink=2),
-    "participative, attention mass": Participative(**CHOOSING, score="mass"),  # type: ignore[arg-type]
 }
 
 

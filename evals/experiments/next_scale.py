@@ -11,7 +11,7 @@ from torch import Tensor
 
 from diffcache.evals.metrics.fidelity import psnr
 from diffcache.evals.testbeds import procedural, zoo
-from diffcache.evals.testbeds.next_scale import NextScale
+from diffcache.evals.testbeds.next_scale_model import NextScale
 from diffcache.evals.testbeds.shape_classifier import ShapeColourClassifier
 from diffcache.rollouts.scale_kv import ScaleKV
 from diffcache.rollouts.scales import choose_drafters, scales

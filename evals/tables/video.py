@@ -39,7 +39,13 @@ def long_video_table() -> str:
 
 def next_scale_table() -> str:
     """A row for each policy and budget."""
-    result = read_result(result_path("next_scale", "next_scale"))
+    path = result_path("next_scale", "next_scale")
+    if not path.exists():
+        return (
+            "Not measured yet: `python scripts/train_testbeds.py next_scale --minutes 3`, then "
+            "`python scripts/measure/next_scale.py`."
+        )
+    result = read_result(path)
     full = result["rows"][0]["bytes"]
     lines = [
         [

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from diffcache.evals.testbeds import procedural, zoo
-from diffcache.evals.testbeds.next_scale import SIDES, NextScale, causal_mask
+from diffcache.evals.testbeds.next_scale_model import SIDES, NextScale, causal_mask
 from diffcache.evals.training.causal_wan import clip_latents
 from diffcache.evals.training.common import is_block_matrix
 from diffcache.evals.training.loop import Pace, Progress, Training, fit

@@ -16,4 +16,4 @@ def measured(testbed: str, args: Namespace) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    measure_testbeds(parser_for_testbeds(__doc__, samples=72, names=("next_scale",)), "next_scale", measured)
+    measure_testbeds(parser_for_testbeds(__doc__, samples=36, names=("next_scale",)), "next_scale", measured)

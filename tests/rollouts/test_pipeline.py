@@ -9,7 +9,7 @@ from diffcache import ConfigError, ScheduleError, accelerate, report
 from diffcache.evals.testbeds import zoo
 from diffcache.rollouts.checkpoints import causal_weights
 from diffcache.rollouts.pipeline import CausalWanPipeline
-from diffcache.rollouts.rollout import Rollout
+from diffcache.rollouts.video import Rollout
 
 ORIGINAL = {
     "condition_embedder.time_embedder.linear_1": "time_embedding.0",

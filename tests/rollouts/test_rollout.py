@@ -12,6 +12,7 @@ from torch import Tensor
 from diffcache import ConfigError, RolloutMemory, TargetError, accelerate, denoising_run, report, rollout
 from diffcache.rollouts.history import LayerHistory, Rows, TokenShape
 from diffcache.rollouts.rotary import Rotary
+from diffcache.rollouts.video import Rollout
 from diffcache.schedulers.errors import DiffcacheError, ScheduleError
 from diffcache.store.formats import format_of
 from diffcache.store.placement import HostMemory
@@ -167,6 +168,9 @@ def test_a_saved_video_goes_on_as_if_nothing_had_happened(policy, options, store
         video.save(tmp_path)
     with torch.no_grad(), rollout(net, policy, **options, **stored) as video:
         video.load(tmp_path)
+        assert video.frames == 7
+        with pytest.raises(DiffcacheError, match="make a chunk before saving"):
+            video.save(tmp_path)
         outputs += rolled(net, video, parts[7:], **condition())
         assert video.frames == 12
     assert torch.equal(torch.cat(outputs, 2), plain)
@@ -387,3 +391,26 @@ def test_rows_are_made_once_for_a_place(monkeypatch):
     monkeypatch.setattr(Rotary, "_turn", lambda self, frame: calls.append(frame) or turn(self, frame))
     rolled_out(net, chunks(30, 1), "sink", window=5, sink=2)
     assert len(calls) < 60
+
+
+def test_the_next_layers_past_is_fetched_from_host_memory_while_one_is_computed(monkeypatch):
+    fetched, ahead = [], []
+    to_device, seen = HostMemory._to_device, Rollout._seen
+
+    def copied(memory, feature):
+        fetched.append(id(feature))
+        return to_device(memory, feature)
+
+    def looked(video, i, *args):
+        ahead.append({id(block) for block in video.layers[i].rows.blocks} <= {*fetched})
+        return seen(video, i, *args)
+
+    net, parts = tiny_wan(), chunks(8, 1)
+    with torch.no_grad(), rollout(net, "rolling", window=4, cache_device="cpu") as video:
+        rolled(net, video, parts[:6], **condition())
+        video(parts[6], **condition())
+        monkeypatch.setattr(HostMemory, "_to_device", copied)
+        monkeypatch.setattr(Rollout, "_seen", looked)
+        video(parts[6], **condition())
+    assert ahead == [False, True, True]
+    assert len(fetched) == len({*fetched})  # each block once

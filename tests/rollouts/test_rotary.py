@@ -6,8 +6,8 @@ from support.long_video import chunks, condition, tiny_wan
 from torch import nn
 
 from diffcache import TargetError
-from diffcache.rollouts.attending import Writing
-from diffcache.rollouts.learning import attended, learn, placed
+from diffcache.rollouts.attending import Writing, attended, placed
+from diffcache.rollouts.learning import learn
 from diffcache.rollouts.rotary import HALVES, Rotary
 
 

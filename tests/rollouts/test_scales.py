@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 from diffcache import ConfigError, TargetError
-from diffcache.evals.testbeds.next_scale import NextScale, SelfAttention
+from diffcache.evals.testbeds.next_scale_model import NextScale, SelfAttention
 from diffcache.rollouts.book import Book
 from diffcache.rollouts.policies import Chunk
 from diffcache.rollouts.scale_kv import ScaleKV, drafters_of, selectivity

@@ -10,8 +10,8 @@ from diffusers import WanTransformer3DModel
 from torch import Tensor
 
 from diffcache import rollout
-from diffcache.rollouts.attending import BlockCausal
-from diffcache.rollouts.learning import Learned, attended
+from diffcache.rollouts.attending import BlockCausal, attended
+from diffcache.rollouts.learning import Learned
 
 TOKENS = 4
 """Of a latent frame."""
