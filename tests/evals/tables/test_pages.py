@@ -32,3 +32,12 @@ def test_every_result_has_a_header_and_lies_in_the_folder_of_its_experiment(path
     assert result["header"].keys() == HEADER
     assert path.parent.parent == RESULTS
     assert all({*note} >= {"names", *HEADER} for note in result.get("renewed", []))
+
+
+@pytest.mark.parametrize("folder", ["evals/results", "evals/testbeds"])
+def test_no_stored_file_names_a_folder_of_the_machine_that_made_it(folder: str) -> None:
+    elsewhere = ('"/', "/tmp/", "/home/", "/root/")
+    found = [
+        path for path in (ROOT / folder).rglob("*.json") if any(e in path.read_text() for e in elsewhere)
+    ]
+    assert found == []
