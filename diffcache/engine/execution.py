@@ -27,7 +27,6 @@ class Invocation:
         module: the denoiser.
         forward: computes it.
         call: its arguments.
-        structure: of the denoiser (`structure_of`), when its loop began.
         context: the guidance pass's name, where the pipeline gives one.
         reuses_memory: it is compiled or holds a compiled module, whose next call may overwrite what the last one returned.
     """
@@ -35,7 +34,6 @@ class Invocation:
     module: nn.Module
     forward: Callable[..., Any]
     call: Call
-    structure: int
     context: str | None = None
     reuses_memory: bool = False
 

@@ -16,6 +16,7 @@ from diffcache.engine.choices import Choices
 from diffcache.engine.execution import Invocation
 from diffcache.host.call import Call
 from diffcache.host.kept_with import KeptWith
+from diffcache.host.structure import structure_of
 from diffcache.store.streams import Basis, Layout
 
 FORMS_KEPT = 16
@@ -26,7 +27,7 @@ class Form(NamedTuple):
     """What a denoiser's cuts depend on.
 
     Attributes:
-        structure: of the denoiser (see `Invocation`).
+        structure: of the denoiser (`structure_of`), at this call: pipelines set attention processors after their loop began.
         sites, tap, basis: the method's choices.
         reuses_memory: as in `Invocation`.
         autocast: the dtype that autocast computes in on the latents' device; None without autocast.
@@ -68,7 +69,9 @@ def form_of(asked: Invocation, choices: Choices, branch: Branch) -> Form:
     autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     where = choices.sites, choices.tap, choices.basis
     lengths = lengths_of(asked.call)
-    return Form(asked.structure, *where, asked.reuses_memory, autocast, branch.fingerprint, lengths)
+    return Form(
+        structure_of(asked.module), *where, asked.reuses_memory, autocast, branch.fingerprint, lengths
+    )
 
 
 def lengths_of(call: Call) -> tuple[Any, ...]:

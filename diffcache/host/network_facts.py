@@ -6,7 +6,6 @@ from torch import nn
 
 from diffcache.host.compiled import holds_compiled
 from diffcache.host.kept_with import KeptWith
-from diffcache.host.rows import counts_rows
 from diffcache.host.structure import structure_of
 from diffcache.host.weight_formats import quantization_of
 
@@ -20,14 +19,12 @@ class NetworkFacts:
         parameters: their number.
         quantization: of its weights (`quantization_of`).
         holds_compiled: it or a module inside it is compiled.
-        counts_rows: no row of a batch can be computed alone (`counts_rows`).
     """
 
     structure: int
     parameters: int
     quantization: str | None
     holds_compiled: bool
-    counts_rows: bool
 
 
 _known: KeptWith[NetworkFacts] = KeptWith(1)
@@ -39,8 +36,6 @@ def facts_of_network(network: nn.Module) -> NetworkFacts:
     found = _known.get(network, structure)
     if found is None:
         parameters = sum(p.numel() for p in network.parameters())
-        found = NetworkFacts(
-            structure, parameters, quantization_of(network), holds_compiled(network), counts_rows(network)
-        )
+        found = NetworkFacts(structure, parameters, quantization_of(network), holds_compiled(network))
         _known.put(network, structure, found)
     return found

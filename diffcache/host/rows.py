@@ -11,11 +11,13 @@ from torch import Tensor, nn
 
 from diffcache.host.call import Call
 from diffcache.host.conventions import ROW_COUNTING
+from diffcache.host.structure import modules_inside
 
 
 def counts_rows(denoiser: nn.Module) -> bool:
     """Whether its attention finds the guidance passes by counting rows, so that no row can be computed alone."""
-    processors = getattr(denoiser, "attn_processors", {}).values()
+    insides = (vars(module) for module in modules_inside(denoiser))
+    processors = (inside.get("processor") or inside["_modules"].get("processor") for inside in insides)
     return any(ROW_COUNTING in type(processor).__name__ for processor in processors)
 
 

@@ -77,8 +77,8 @@ class BatchScope(Scope):
         carried = []
         for entry, part in zip(entries, shared.parts, strict=True):
             own = Call(served.signature, *part)
-            structure, compiled = served.facts.structure, shared.reuses_memory
-            asked = Invocation(served.module, forward, own, structure, self.context, compiled)
+            compiled = shared.reuses_memory
+            asked = Invocation(served.module, forward, own, self.context, compiled)
             carried.append(entry.request.carry_out(served, asked))
         together = Together(shared, carried, lambda i: self._stored(entries[i].request))
         with self._calling([entry.request for entry in entries], together, began):

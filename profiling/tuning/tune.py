@@ -61,7 +61,7 @@ class Aim:
         if sum((self.speedup is not None, self.quality is not None, self.front)) != 1:
             raise ConfigError("tune() needs either speedup= or quality= (or front=True): pass one of them.")
         if self.quality is not None and not _is_number(self.quality):
-            raise ConfigError(f"quality={self.quality!r}: give a number, such as 35.0 (a PSNR in dB).")
+            raise ConfigError(f"quality={self.quality!r}: give a PSNR in dB, such as 35.0, or what objective= measures.")
         if self.at_least is not None and self.quality is None:
             raise ConfigError("at_least= is the share of samples that keep a quality: pass quality= as well.")
         if self.at_least is not None and not (_is_number(self.at_least) and 0 < self.at_least < 1):
@@ -139,6 +139,8 @@ def tune(
         raise ConfigError(
             'tune() needs a list of prompts, best of three and more: ["a fox", "a boat", "a hat"].'
         )
+    if objective is psnr and quality is not None and quality < 0:
+        raise ConfigError(f"quality={quality!r}: give a PSNR in dB, such as 35.0, which is never below 0.")
     if isinstance(pipe, nn.Module):
         raise TargetError("tune() renders pictures: give it the pipeline, or a Loop around the denoiser.")
     if engine not in ENGINES:

@@ -120,11 +120,11 @@ def with_tcd(eta: float | None) -> RunReport:
 @pytest.mark.parametrize("eta", [None, 0.0])
 def test_tcd_without_noise_has_hindsight(eta: float | None) -> None:
     """Pipelines pass eta=0 unless they are told otherwise, and TCD's own default adds noise."""
-    assert with_tcd(eta).notes == []
+    assert not any("hindsight" in note for note in with_tcd(eta).notes)
 
 
 def test_tcd_with_noise_has_none_and_says_what_reuse_costs() -> None:
-    cost, hindsight = with_tcd(0.3).notes
+    cost, _, hindsight = with_tcd(0.3).notes
     assert cost.startswith("TCDScheduler with eta above 0 adds fresh noise at each step")
     assert cost.endswith("or use eta=0")
     assert hindsight == "no hindsight: TCDScheduler with eta above 0 adds noise at its steps"

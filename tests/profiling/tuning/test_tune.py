@@ -82,7 +82,7 @@ def test_a_quality_is_kept_on_every_sample_where_there_are_too_few_to_let_one_go
         ({"speedup": 0}, "speedup must be a number >= 1"),
         ({"speedup": 1 / 1.7}, "speedup must be a number >= 1"),
         ({"speedup": -1}, "speedup must be a number >= 1"),
-        ({"quality": "high"}, "quality='high': give a number"),
+        ({"quality": "high"}, "quality='high': give a PSNR in dB"),
         ({"quality": 30, "at_least": 1.7}, "at_least=1.7: give a share"),
         ({"quality": 30, "at_least": 0}, "at_least=0: give a share"),
         ({"speedup": 2, "at_least": 0.9}, "pass quality= as well"),
