@@ -193,7 +193,8 @@ class Rollout:
         chunk = self._chunk(learned, latent.shape[2])
         if self._begun != chunk.frames:
             self.policy.check(chunk)
-            self._begin(learned, chunk)
+            with self._reading():
+                self._begin(learned, chunk)
         book = self.layers[min(self._unjudged, default=0)].book
         left = self.policy.left(book, chunk) if self._unjudged else book.tokens
         return Prepared(learned, chunk, left // chunk.per_frame)
