@@ -61,7 +61,9 @@ class Aim:
         if sum((self.speedup is not None, self.quality is not None, self.front)) != 1:
             raise ConfigError("tune() needs either speedup= or quality= (or front=True): pass one of them.")
         if self.quality is not None and not _is_number(self.quality):
-            raise ConfigError(f"quality={self.quality!r}: give a PSNR in dB, such as 35.0, or what objective= measures.")
+            raise ConfigError(
+                f"quality={self.quality!r}: give a PSNR in dB, such as 35.0, or what objective= measures."
+            )
         if self.at_least is not None and self.quality is None:
             raise ConfigError("at_least= is the share of samples that keep a quality: pass quality= as well.")
         if self.at_least is not None and not (_is_number(self.at_least) and 0 < self.at_least < 1):

@@ -117,14 +117,19 @@ def with_tcd(eta: float | None) -> RunReport:
     return told
 
 
+def notes_on_noise(told: RunReport) -> list[str]:
+    """Without the remark on a speed-up that leaves few ticks."""
+    return [note for note in told.notes if not note.startswith("speedup=2 leaves 9 computed ticks")]
+
+
 @pytest.mark.parametrize("eta", [None, 0.0])
 def test_tcd_without_noise_has_hindsight(eta: float | None) -> None:
     """Pipelines pass eta=0 unless they are told otherwise, and TCD's own default adds noise."""
-    assert not any("hindsight" in note for note in with_tcd(eta).notes)
+    assert notes_on_noise(with_tcd(eta)) == []
 
 
 def test_tcd_with_noise_has_none_and_says_what_reuse_costs() -> None:
-    cost, _, hindsight = with_tcd(0.3).notes
+    cost, hindsight = notes_on_noise(with_tcd(0.3))
     assert cost.startswith("TCDScheduler with eta above 0 adds fresh noise at each step")
     assert cost.endswith("or use eta=0")
     assert hindsight == "no hindsight: TCDScheduler with eta above 0 adds noise at its steps"
@@ -152,6 +157,6 @@ def test_a_hand_written_loop_with_tcd_has_no_hindsight_and_says_why() -> None:
         for i in range(STEPS):
             run.begin_step(i)
             net(torch.ones(1, 2, 4), torch.ones(1))
-    assert report(net).notes == [
+    assert notes_on_noise(report(net)) == [
         "no hindsight: TCDScheduler adds noise at its steps unless eta=0, which this loop does not tell"
     ]
