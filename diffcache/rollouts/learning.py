@@ -76,7 +76,7 @@ class Learned:
 
 
 def learn(denoiser: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Learned:
-    """Learns from the arguments of a chunk's call. The denoiser is called five times.
+    """Learns from the arguments of a chunk's call. The denoiser is called about seven times.
 
     Raises:
         TargetError: it cannot roll out; the message says why.

@@ -39,7 +39,7 @@ def rollout(
 
     Args:
         denoiser: a video transformer whose latents are [batch, channels, frames, height, width], causal by training. That its
-            frames meet in attention alone is proved at the first chunk, which costs five calls.
+            frames meet in attention alone is proved at the first chunk, which costs about seven calls.
         policy: what is kept: "everything", "rolling", "sink", "deep-sink", "participative" (docs/video.md), or a `RolloutPolicy`.
         cache_dtype: "bfloat16", "float16", or eight bits with a scale for each token and head ("int8", "float8"). None: as computed.
         cache_device: "cpu" keeps it in host memory, from where the next layer's is fetched while one is computed.
