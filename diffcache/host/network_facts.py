@@ -15,13 +15,11 @@ class NetworkFacts:
     """What is known of a network, as long as it is not built otherwise.
 
     Attributes:
-        structure: of it (`structure_of`).
         parameters: their number.
         quantization: of its weights (`quantization_of`).
         holds_compiled: it or a module inside it is compiled.
     """
 
-    structure: int
     parameters: int
     quantization: str | None
     holds_compiled: bool
@@ -36,6 +34,6 @@ def facts_of_network(network: nn.Module) -> NetworkFacts:
     found = _known.get(network, structure)
     if found is None:
         parameters = sum(p.numel() for p in network.parameters())
-        found = NetworkFacts(structure, parameters, quantization_of(network), holds_compiled(network))
+        found = NetworkFacts(parameters, quantization_of(network), holds_compiled(network))
         _known.put(network, structure, found)
     return found
