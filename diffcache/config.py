@@ -38,6 +38,7 @@ class RunFacts:
         moments: when each tick is; empty where the length of the run is unknown.
         influence: how much the result changes with the velocity at each tick; None where unknown, or noise is added or clipped.
         noise_scheduler: its class name; None in a hand-written loop.
+        guidance_scale: of the call, the largest where it has several; None where the call names none.
         latents: shapes of the denoiser's latents, without the batch dimension.
         device: where they are.
         blocks: number of blocks in each of the denoiser's lists.
@@ -54,6 +55,7 @@ class RunFacts:
     moments: tuple[Moment, ...] = ()
     influence: tuple[float, ...] | None = None
     noise_scheduler: str | None = None
+    guidance_scale: float | None = None
     latents: tuple[tuple[int, ...], ...] = ()
     device: torch.device = CPU
     blocks: Mapping[str, int] = field(default_factory=dict)
@@ -198,6 +200,10 @@ class CacheConfig(MethodConfig):
     def predictor_for(self, run: RunFacts) -> Predictor:
         """How: the predictor of a reused tick."""
         return Hold()
+
+    def corrects(self, run: RunFacts) -> bool:
+        """Whether reused ticks are corrected (`hindsight`)."""
+        return bool(self.hindsight)
 
     def token_rows(self, run: RunFacts) -> RowRule | None:
         """Which tokens the computed calls compute; None for all of them. For whole denoisers."""

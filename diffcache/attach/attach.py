@@ -28,7 +28,12 @@ from diffcache.hooks.callbacks import arguments_of, hidden_from_callbacks
 from diffcache.hooks.class_swap import Override, swap_in, swapped
 from diffcache.hooks.watcher import unit_members
 from diffcache.host.compiled import each_uncompiled, uncompiled
-from diffcache.host.components import denoisers_of, noise_schedulers_of, refuse_foreign_cache
+from diffcache.host.components import (
+    denoisers_of,
+    guidance_scale_of,
+    noise_schedulers_of,
+    refuse_foreign_cache,
+)
 from diffcache.schedulers.errors import TargetError
 
 
@@ -147,10 +152,11 @@ def _pipeline_members(base: type) -> dict[str, Any]:
             with _no_scope():
                 return forward(*args, **kwargs)
         attachment.swapped.update(swap_in_all(denoisers, attachment.config))
-        chosen = attachment.config_for(self, arguments_of(forward, args, kwargs))
+        call = arguments_of(forward, args, kwargs)
+        chosen = attachment.config_for(self, call)
         noise_schedulers = noise_schedulers_of(self)
         scope = PipelineScope(chosen.config, denoisers, self, noise_schedulers)
-        scope.notes = chosen.notes
+        scope.notes, scope.guidance_scale = chosen.notes, guidance_scale_of(self, call)
         args, kwargs = hidden_from_callbacks(forward, args, kwargs, _no_scope)
         recording = attachment.recording(self, scope)
         with swapped(noise_schedulers, noise_scheduler_members), recording, entered(scope):

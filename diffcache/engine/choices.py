@@ -68,7 +68,7 @@ def choices_of(config: CacheConfig, facts: RunFacts) -> Choices:
         watch=config.watch,
         predictor=config.predictor_for(facts),
         corrector=corrector,
-        hindsight=bool(config.hindsight) and facts.evolves and corrector is None,
+        hindsight=config.corrects(facts) and facts.evolves and corrector is None,
         format=config.format(facts),
         cache_dtype=config.cache_dtype,
         guidance=config.guidance(facts),

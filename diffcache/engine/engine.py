@@ -137,14 +137,18 @@ class Engine:
     def close(self) -> None:
         """Drops every tensor. Explicit: a traceback that somebody keeps would keep this object alive."""
         self.execution.close()
-        expected = self.decider.expected_error
-        if expected is not None:
-            self.record.expected_error = max(expected, self.record.expected_error or 0.0)
+        self.note_expected_error()
         self.setup.format.memory.end_call()
         self.branches.clear()
         self.decider.clear()
         if self.guidance is not None:
             self.guidance.clear()
+
+    def note_expected_error(self) -> None:
+        """Writes down the error that is expected of the result."""
+        expected = self.decider.expected_error
+        if expected is not None:
+            self.record.expected_error = max(expected, self.record.expected_error or 0.0)
 
     def forget(self) -> None:
         """Drops what is stored, between two calls: the next one is computed."""

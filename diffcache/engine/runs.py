@@ -64,6 +64,7 @@ class Run:
         timetable: its ticks and noise levels.
         make_engine: what makes an engine.
         by_order: guidance passes are told apart by their order inside the tick.
+        guidance_scale: see `RunFacts`.
         notes: for its record.
 
     Attributes:
@@ -78,12 +79,14 @@ class Run:
         make_engine: MakeEngine = Engine,
         *,
         by_order: bool = False,
+        guidance_scale: float | None = None,
         notes: Sequence[str] = (),
     ) -> None:
         self.progress = Progress(timetable, by_order=by_order)
         self.record = RunRecord(noise_scheduler=timetable.noise_scheduler, notes=list(notes))
         self.engines: dict[int, Engine] = {}
         self._make_engine = make_engine
+        self._guidance_scale = guidance_scale
         self._note_length()
 
     @property
@@ -152,6 +155,7 @@ class Run:
             moments=tuple(times.moments),
             influence=times.run_influence(),
             noise_scheduler=times.noise_scheduler,
+            guidance_scale=self._guidance_scale,
             blocks=block_counts(module),
             latents=tuple(tuple(x.shape[1:] if call.batched else x.shape) for x in call.latents),
             device=call.latents[0].device if call.latents else CPU,

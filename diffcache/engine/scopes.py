@@ -91,6 +91,7 @@ class Scope:
         run: the loop that is going on; None between loops.
         records: of all its runs.
         notes: for the record of each run.
+        guidance_scale: of the call; None where nothing says it.
         hides: scopes around this one do not see the calls inside it.
     """
 
@@ -112,6 +113,7 @@ class Scope:
         self.run: Run | None = None
         self.records: list[RunRecord] = []
         self.notes: Sequence[str] = ()
+        self.guidance_scale: float | None = None
 
     def call(self, module: nn.Module, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A denoiser has been called inside this scope.
@@ -162,7 +164,13 @@ class Scope:
     def begin_run(self, timetable: Timetable, *, by_order: bool) -> Run:
         """Another loop begins."""
         self.end_run()
-        self.run = Run(timetable, self.make_engine, by_order=by_order, notes=self.notes)
+        self.run = Run(
+            timetable,
+            self.make_engine,
+            by_order=by_order,
+            guidance_scale=self.guidance_scale,
+            notes=self.notes,
+        )
         self.run.record.fresh_noise = self.fresh_noise
         self.records.append(self.run.record)
         return self.run

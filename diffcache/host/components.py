@@ -1,7 +1,7 @@
 """Which parts of the target of `accelerate` are denoisers, and which are noise schedulers."""
 
 import inspect
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeGuard
 
 from torch import nn
@@ -147,6 +147,23 @@ def _has_foreign_hook(module: nn.Module) -> bool:
     return registry is not None and any(
         type(hook).__module__ in FOREIGN_HOOKS for hook in registry.hooks.values()
     )
+
+
+def guidance_scale_of(pipeline: Any, call: Mapping[str, Any]) -> float | None:
+    """The largest scale of guidance among a pipeline call's arguments, left ones included; None where it takes none.
+
+    Args:
+        pipeline: whose `__call__` says what is left open.
+        call: its arguments by name.
+    """
+    parameters = inspect.signature(type(pipeline).__call__).parameters
+    values = {name: call.get(name, parameter.default) for name, parameter in parameters.items()}
+    scales = [
+        float(value)
+        for name, value in values.items()
+        if name.endswith(("guidance_scale", "cfg_scale")) and isinstance(value, (int, float))
+    ]
+    return max(scales, default=None)
 
 
 def guidance_of(pipeline: Any) -> dict[str, float]:

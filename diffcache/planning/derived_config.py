@@ -93,6 +93,9 @@ class DerivedConfig(CacheConfig):
     def predictor_for(self, run: RunFacts) -> Predictor:
         return self.base.predictor_for(run)
 
+    def corrects(self, run: RunFacts) -> bool:
+        return self.base.corrects(run)
+
     def token_rows(self, run: RunFacts) -> RowRule | None:
         return self.base.token_rows(run)
 

@@ -20,7 +20,12 @@ from diffcache.engine.scopes import PipelineScope, Scope, entered
 from diffcache.hooks.class_swap import base_class, swapped
 from diffcache.hooks.watcher import unit_members
 from diffcache.host.compiled import each_uncompiled
-from diffcache.host.components import denoisers_of, noise_schedulers_of, refuse_foreign_cache
+from diffcache.host.components import (
+    denoisers_of,
+    guidance_scale_of,
+    noise_schedulers_of,
+    refuse_foreign_cache,
+)
 from diffcache.noise_schedulers.levels import levels_of_loop
 from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.planning.first_call_bytes import FirstCallBytes
@@ -129,6 +134,7 @@ def dry_run(
             return _loop(target, config, dict(call))
         shown = DryRun()
         scope = _FirstRun(config, plain, target, noise_schedulers, make_engine=shown.make_engine)
+        scope.guidance_scale = guidance_scale_of(target, call)
         with shown.inside(scope), suppress(Over):
             base_class(type(target)).__call__(target, **_without_callbacks(call))
         return shown

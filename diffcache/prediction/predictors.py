@@ -181,22 +181,31 @@ class Conditional(Predictor):
         covariance: of the outputs at all ticks of the run, [ticks, ticks].
         noise: see `conditional_weights`.
         window: how many features it uses.
+        between: the covariance that ticks between computed ones are corrected with, [ticks, ticks]; None: the same.
     """
 
     doubted = False
 
-    def __init__(self, covariance: Array, noise: float, window: int = WINDOW) -> None:
+    def __init__(
+        self, covariance: Array, noise: float, window: int = WINDOW, between: Array | None = None
+    ) -> None:
         self.covariance = covariance
         self.noise = noise
         self.depth = window
+        self.between = covariance if between is None else between
 
     @property
     def curve(self) -> "Predictor":
-        return Conditional(self.covariance, BETWEEN, self.depth + 1)
+        return Conditional(self.between, BETWEEN, self.depth + 1)
 
     def describe(self) -> dict[str, Any]:
-        covariance = self.covariance.tolist()
-        return {"name": "conditional", "covariance": covariance, "noise": self.noise, "window": self.depth}
+        return {
+            "name": "conditional",
+            "covariance": self.covariance.tolist(),
+            "between": self.between.tolist(),
+            "noise": self.noise,
+            "window": self.depth,
+        }
 
     def weights(self, past: Sequence[Moment], target: Moment) -> list[float]:
         known = [moment.tick for moment in past]
@@ -277,9 +286,11 @@ def predictor_from(description: Mapping[str, Any]) -> Predictor:
         } if min(depth, length, degree) > 0 and ridge >= 0:  # fmt: skip
             return Chebyshev(depth, length, degree, ridge, mixture)
         case {
-            "name": "conditional", "covariance": list(rows), "noise": float(noise), "window": int(window),
-        } if window > 0 and _is_square(rows):  # fmt: skip
-            return Conditional(np.array(rows, dtype=float), noise, window)
+            "name": "conditional", "covariance": list(rows), "between": list(between),
+            "noise": float(noise), "window": int(window),
+        } if window > 0 and _is_square(rows) and _is_square(between):  # fmt: skip
+            covariance, corrects = np.array(rows, dtype=float), np.array(between, dtype=float)
+            return Conditional(covariance, noise, window, corrects)
         case {"name": "lerp", "weight": int() | float() as weight}:
             return Lerp(weight)
         case {"name": "scaled", "ratios": list(ratios)} if all(isinstance(r, (int, float)) for r in ratios):

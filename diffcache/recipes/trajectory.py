@@ -29,6 +29,15 @@ Covariance = tuple[tuple[float, ...], ...]
 MEASURED_FIRST = 3
 """With a threshold as many ticks are computed before one is reused: the third is the first that was predicted from two."""
 
+TYPICAL_RESPONSE = 4.0
+"""Of denoisers, in the median (see `ResultError`). Ticks are planned and errors expected for it."""
+
+BY_GUIDANCE = 2.0
+"""Response of the denoiser over the scale of guidance, which multiplies differences of its outputs."""
+
+TYPICAL_GUIDANCE = 3.0
+"""Where the scale is unknown."""
+
 TYPICAL = 2.0
 """The speed-up for whose plan reused ticks are predicted where a threshold decides how many are computed."""
 
@@ -50,9 +59,9 @@ class TrajectoryConfig(BudgetedConfig):
         speedup: instead of a threshold: ticks of the run over computed ticks, at least; 1 computes everything.
         covariance: E<v_i, v_j> of the velocities at each two ticks of a run, per element, [ticks][ticks]; None: the universal one.
         response: how large the error of a computed output is, over that of the sample which the denoiser was given. The larger
-            it is, the more carefully reused ticks are predicted; guidance makes it larger.
-        evenness: 0 computes the ticks that make the expected error smallest, 1 evenly spaced ones, 0.5 those halfway. A covariance
-            that is not quite the pipeline's own makes the first ones worse than they seem.
+            it is, the more carefully reused ticks are predicted. None: twice the scale of guidance, and 6 where none is known.
+        evenness: 0 computes the ticks that make the expected error smallest, 1 evenly spaced ones, 0.5 those halfway, or evenly spaced ones
+            if they are better. A covariance that is not quite the pipeline's own makes the first ones worse than they seem.
         warmup_steps: None: 1, and 3 with a threshold, the fewest that show how far this run is from the covariance. These ticks are
             computed even if the speed-up is then missed.
     """
@@ -61,7 +70,7 @@ class TrajectoryConfig(BudgetedConfig):
 
     threshold: float = 0.02
     covariance: Covariance | None = None
-    response: float = 4.0
+    response: float | None = None
     evenness: float = 0.5
 
     def __post_init__(self) -> None:
@@ -113,8 +122,16 @@ class TrajectoryConfig(BudgetedConfig):
         return self._conditional(run)
 
     def _conditional(self, run: RunFacts) -> Conditional:
-        trust = self.plan(run, self.speedup or TYPICAL).trust
-        return Conditional(self._process(_moments(run)).believed(trust.roughness), trust.noise)
+        trust = self._followed(run).trust
+        process = self._process(_moments(run))
+        return Conditional(process.believed(trust.roughness), trust.noise, between=process.covariance)
+
+    def corrects(self, run: RunFacts) -> bool:
+        return super().corrects(run) and (run.influence is None or self._followed(run).corrects)
+
+    def _followed(self, run: RunFacts) -> TrajectoryPlan:
+        """The plan that says how reused ticks are predicted and corrected."""
+        return self.plan(run, self.speedup or TYPICAL)
 
     def plan(self, run: RunFacts, speedup: float) -> TrajectoryPlan:
         """What is computed in a run of known length at a speed-up.
@@ -123,7 +140,11 @@ class TrajectoryConfig(BudgetedConfig):
             ScheduleError: the covariance was measured on a run of another length.
         """
         count = choosable(allowed(run.num_ticks or 1, speedup), run)
-        return _plan(self, _moments(run), run.influence, count, self.guards(run))
+        response = self.response
+        if response is None:
+            scale = TYPICAL_GUIDANCE if run.guidance_scale is None else max(run.guidance_scale, 1.0)
+            response = BY_GUIDANCE * scale
+        return _plan(self, _moments(run), run.influence, count, self.guards(run), response)
 
     def _process(self, moments: Sequence[Moment]) -> Process:
         if self.covariance is None:
@@ -148,6 +169,7 @@ def _plan(
     influence: tuple[float, ...] | None,
     count: int,
     guards: Guards,
+    response: float,
 ) -> TrajectoryPlan:
     """The plan of a run; runs that are alike share it."""
     ticks = len(moments)
@@ -158,8 +180,9 @@ def _plan(
     weighed = np.array(influence or [-1 / ticks] * ticks)
     process = config._process(moments)
     return planned(
-        lambda trust: ResultError(process, weighed, ratio, trust, config.response),
+        lambda trust: ResultError(process, weighed, ratio, trust, TYPICAL_RESPONSE),
         even,
         forced,
         config.evenness,
+        response,
     )

@@ -4,6 +4,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 
+import torch
 from torch import Tensor
 
 from diffcache.schedulers.base import CacheScheduler
@@ -40,27 +41,12 @@ class PlanFollower(CacheScheduler):
         prediction_error: what was expected.
     """
 
-    adaptive = True
-    compares: tuple[Decision, ...] = (Decision.PREDICT,)
+    compares = (Decision.PREDICT,)
 
     def __init__(self, followed: TrajectoryPlan, prediction_error: PredictionError) -> None:
         self._followed = followed
         self._prediction_error = prediction_error
-        self._measured: Tensor | None = None
-        self._computed: list[int] = [0]
-        self._learned = 0
         self._logs = [math.log(CAUTION)]
-
-    def compared(self, past: Sequence[Moment], at: Moment, errors: Tensor) -> None:
-        self._measured = errors
-        self._computed = [at.tick, *(moment.tick for moment in past)]
-
-    def measure(self, latents: Sequence[Tensor]) -> Tensor | None:
-        return self._measured
-
-    def held(self) -> Iterator[Tensor]:
-        if self._measured is not None:
-            yield self._measured
 
     @property
     def scale(self) -> float:
@@ -71,17 +57,18 @@ class PlanFollower(CacheScheduler):
     def expected_error(self) -> float:
         return self.scale * self._followed.expected
 
-    def learn(self, measured: float) -> bool:
-        """Takes in the newest measured error; False if it has done so before."""
-        newest, *past = self._computed
-        if newest == self._learned:
-            return False
-        self._learned = newest
-        if len(self._computed) >= FEWEST:  # what is held says little about what is extrapolated
+    def learn(self, computed: Sequence[int], measured: float) -> None:
+        """Takes in an error.
+
+        Args:
+            computed: computed ticks, newest first, at the newest of which it was measured.
+            measured: root mean square, as a fraction of the output.
+        """
+        newest, *past = computed
+        if len(computed) >= FEWEST:  # what is held says little about what is extrapolated
             expected = self._prediction_error(past, newest)
             if 0 < measured < math.inf and expected > 0:
                 self._logs.append(math.log(measured / expected))
-        return True
 
 
 class ExpectedErrorControl(PlanFollower):
@@ -96,6 +83,7 @@ class ExpectedErrorControl(PlanFollower):
         threshold: bound on the expected error of the result, root mean square, as a fraction of the velocities'.
     """
 
+    adaptive = True
     by_site = False
 
     def __init__(
@@ -109,10 +97,26 @@ class ExpectedErrorControl(PlanFollower):
         self._num_ticks = num_ticks
         self._plans = plans
         super().__init__(plans(SPEEDUPS[0]), prediction_error)
+        self._computed: Sequence[int] = [0]
+        self._learned = 0
+        self._measured: Tensor | None = None
         self._next = self._after()
 
+    def compared(self, past: Sequence[Moment], at: Moment, errors: Tensor) -> None:
+        self._measured = errors
+        self._computed = [at.tick, *(moment.tick for moment in past)]
+
+    def measure(self, latents: Sequence[Tensor]) -> Tensor | None:
+        return self._measured
+
+    def held(self) -> Iterator[Tensor]:
+        if self._measured is not None:
+            yield self._measured
+
     def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
-        if signal is not None and self.learn(signal[0]):
+        if signal is not None and self._computed[0] != self._learned:
+            self._learned = self._computed[0]
+            self.learn(self._computed, signal[0])
             self._next = self._after()
         return Decision.COMPUTE if step.tick >= self._next else Decision.PREDICT
 
@@ -131,20 +135,29 @@ class ExpectedErrorControl(PlanFollower):
 
 
 class PlannedTicks(PlanFollower):
-    """Computes a plan's ticks. Others are predicted, or held where holding would have been nearer at the last computed tick.
-
-    Only a prediction from two computed ticks or more can tell: from one, both are nearly the same.
-    """
+    """Computes a plan's ticks, and predicts the others. What was measured is read when the run is over."""
 
     by_site = False
-    compares = (Decision.PREDICT, Decision.HOLD)
+
+    def __init__(self, followed: TrajectoryPlan, prediction_error: PredictionError) -> None:
+        super().__init__(followed, prediction_error)
+        self._unread: list[tuple[Sequence[int], Tensor]] = []
+
+    def compared(self, past: Sequence[Moment], at: Moment, errors: Tensor) -> None:
+        self._unread.append(([at.tick, *(moment.tick for moment in past)], errors))
+
+    def held(self) -> Iterator[Tensor]:
+        for _, errors in self._unread:
+            yield errors
+
+    @property
+    def expected_error(self) -> float:
+        if self._unread:
+            values = torch.stack([errors[0] for _, errors in self._unread]).tolist()
+            for (computed, _), measured in zip(self._unread, values, strict=True):
+                self.learn(computed, measured)
+            self._unread = []
+        return super().expected_error
 
     def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
-        if signal is not None:
-            self.learn(signal[0])
-        if step.tick in self._followed.ticks:
-            return Decision.COMPUTE
-        if signal is None or len(self._computed) < FEWEST:
-            return Decision.PREDICT
-        predicted, held = signal
-        return Decision.HOLD if held < predicted else Decision.PREDICT
+        return Decision.COMPUTE if step.tick in self._followed.ticks else Decision.PREDICT

@@ -9,10 +9,18 @@ from numpy.typing import NDArray
 
 from diffcache.trajectory.result_error import WINDOW, ResultError, Trust
 
-TRUSTS = tuple(
-    Trust(noise, roughness) for roughness in (0.0, 1e-2, 1e-1, 1.0) for noise in (1e-3, 1e-5, 1e-2)
-)
+HELD = Trust(1e-3, 1e4)
+"""So rough a process is held."""
+
+TRUSTS = (*(Trust(1e-3, roughness) for roughness in (0.0, 1e-2, 1e-1, 1.0)), HELD)
 """These are tried."""
+
+UNSTABLE = 0.7
+"""Expected error, at the response that is guarded against, above which errors would feed each other. Then the newest output is held."""
+
+BEYOND = 0.03
+"""Expected error, with no error coming back, above which the covariance says nothing of a run: its few ticks are too far apart. Then
+the newest output is held at evenly spaced ticks and nothing is corrected, which is what a first-order solver does in fewer steps."""
 
 NEAR = 1.15
 """Expected squared errors that differ by less than this factor count as equal; then the smoother process is taken."""
@@ -38,11 +46,13 @@ class TrajectoryPlan:
         ticks: that are computed, by rising number.
         trust: with which reused ticks are predicted and corrected.
         expected: root mean square error of the result, as a fraction of the velocities'.
+        corrects: reused ticks are corrected.
     """
 
     ticks: tuple[int, ...]
     trust: Trust
     expected: float
+    corrects: bool = True
 
 
 def planned(
@@ -50,8 +60,9 @@ def planned(
     even: Sequence[int],
     forced: Collection[int],
     evenness: float = 0.0,
+    response: float | None = None,
 ) -> TrajectoryPlan:
-    """A plan with as many computed ticks as `even` has, between these and the best ones that moves of single ticks find.
+    """A plan with as many computed ticks as `even` has: these, or those between them and the best ones that moves of single ticks find.
 
     More than `MOST_TICKS` ticks stay where they are.
 
@@ -60,19 +71,28 @@ def planned(
         even: the computed ticks to start with, by rising number from 0.
         forced: ticks among them that are not moved.
         evenness: 0 takes the best ticks, 1 leaves them as they are, 0.5 takes those halfway.
+        response: of the denoiser, for which the trust is chosen; None: that of `errors`.
     """
-    ticks, trusts = even, (FOR_LONG_RUNS,) if len(even) > MOST_TICKS else TRUSTS
+    trusts = (FOR_LONG_RUNS,) if len(even) > MOST_TICKS else TRUSTS
     tried = [errors(trust) for trust in trusts]
+    if min(error(even, response=0.0) for error in tried) > BEYOND**2:
+        return _plan(errors(HELD), even, corrects=False)
+    if min(error(even, response) for error in tried) > UNSTABLE**2:
+        return _plan(errors(HELD), even)
+    ticks = even
     if evenness < 1 and len(even) <= MOST_TICKS:
         best = moved(min(tried, key=lambda error: error(even)), even, {0, *forced})
         ticks = [int(evenness * a + (1 - evenness) * b + 0.5) for a, b in zip(even, best, strict=True)]
-    error = _simplest(tried, ticks)
-    return TrajectoryPlan(tuple(ticks), error.trust, math.sqrt(max(error(ticks), 0.0)))
+    return _plan(_simplest(tried, ticks, response), ticks)
 
 
-def _simplest(tried: Sequence[ResultError], ticks: Sequence[int]) -> ResultError:
+def _plan(error: ResultError, ticks: Sequence[int], corrects: bool = True) -> TrajectoryPlan:
+    return TrajectoryPlan(tuple(ticks), error.trust, math.sqrt(max(error(ticks), 0.0)), corrects)
+
+
+def _simplest(tried: Sequence[ResultError], ticks: Sequence[int], response: float | None) -> ResultError:
     """The first one that is near the least."""
-    expected = [error(ticks) for error in tried]
+    expected = [error(ticks, response) for error in tried]
     return next(error for error, found in zip(tried, expected, strict=True) if found <= NEAR * min(expected))
 
 

@@ -14,6 +14,8 @@ from zoo.denoisers import CASES
 from zoo.pipelines import CASES as PIPELINES
 
 from diffcache import TargetError, accelerate, denoising_run, plan, report
+from diffcache.host.components import guidance_scale_of
+from diffcache.recipes.trajectory import TrajectoryConfig
 
 
 def vae() -> nn.Module:
@@ -141,3 +143,43 @@ def test_a_loop_over_no_module_is_refused() -> None:
         pass
     with denoising_run(ToyDenoiser(), 4):
         pass
+
+
+class Guided:
+    """A pipeline that takes scales of guidance."""
+
+    def __call__(
+        self,
+        prompt: str = "",
+        guidance_scale: float = 7.5,
+        true_cfg_scale: float | None = None,
+        guidance_rescale: float = 9.0,
+    ) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("call", "scale"),
+    [
+        ({}, 7.5),
+        ({"guidance_scale": 3}, 3.0),
+        ({"guidance_scale": 3.0, "true_cfg_scale": 4.0}, 4.0),
+        ({"guidance_scale": None}, None),
+    ],
+)
+def test_the_largest_scale_of_guidance_is_found_in_a_call_and_its_defaults(
+    call: dict[str, Any], scale: float | None
+) -> None:
+    assert guidance_scale_of(Guided(), call) == scale
+
+
+def test_a_pipeline_without_guidance_has_no_scale_of_it() -> None:
+    assert guidance_scale_of(type("Plain", (), {"__call__": lambda self, prompt: None})(), {}) is None
+
+
+def test_the_scale_of_a_call_reaches_the_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    case, seen = PIPELINES["StableDiffusionPipeline"], []
+    pipe = accelerate(case.build(), speedup=2)
+    monkeypatch.setattr(TrajectoryConfig, "remark", lambda self, run: seen.append(run.guidance_scale))
+    pipe(**{**case.call(0, 4), "guidance_scale": 6.5})
+    plan(pipe, **{**case.call(0, 4), "guidance_scale": 2.5})
+    assert {*seen} == {6.5, 2.5}

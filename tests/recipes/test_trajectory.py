@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from diffcache.schedulers.errors import ConfigError, DiffcacheError, ScheduleErr
 from diffcache.schedulers.guards import History
 from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import Step
+from diffcache.trajectory.plan import HELD
 
 FLUX = CASES["FluxPipeline"]
 STEPS = 8
@@ -70,10 +72,29 @@ def test_evenness_is_a_share(evenness: float) -> None:
 
 def test_ticks_lie_halfway_between_even_and_planned_ones() -> None:
     even, halfway, planned = (
-        TrajectoryConfig(evenness=evenness).plan(KNOWN, 3).ticks for evenness in (1.0, 0.5, 0.0)
+        TrajectoryConfig(evenness=evenness, response=1.0).plan(KNOWN, 2).ticks for evenness in (1.0, 0.5, 0.0)
     )
     assert even != planned
     assert halfway == tuple(int((a + b + 1) / 2) for a, b in zip(even, planned, strict=True))
+
+
+def test_guidance_makes_reuse_more_careful_unless_a_response_is_given() -> None:
+    strong, none = replace(KNOWN, guidance_scale=12.0), replace(KNOWN, guidance_scale=0.0)
+    assert TrajectoryConfig().plan(strong, 2).trust == HELD
+    assert TrajectoryConfig().plan(none, 2).trust != HELD
+    assert TrajectoryConfig().plan(none, 2) == TrajectoryConfig(response=2.0).plan(KNOWN, 2)
+    assert TrajectoryConfig().plan(KNOWN, 2) == TrajectoryConfig(response=6.0).plan(strong, 2)
+
+
+def test_a_run_with_too_few_ticks_to_know_anything_holds_and_corrects_nothing() -> None:
+    config = TrajectoryConfig(speedup=10)
+    assert not config.corrects(KNOWN)
+    assert config.corrects(RunFacts("Net"))
+    assert TrajectoryConfig(speedup=2).corrects(KNOWN)
+    assert not TrajectoryConfig(speedup=2, hindsight=False).corrects(KNOWN)
+    moments = [KNOWN.moments[tick] for tick in (0, 10)]
+    weights = config.predictor_for(KNOWN).weights(moments[:1], moments[1])
+    assert weights == pytest.approx([1.0], abs=0.01)
 
 
 def test_a_speed_up_whose_expected_error_is_large_is_remarked_on() -> None:

@@ -150,14 +150,23 @@ def test_the_report_of_a_speed_up_says_which_error_is_expected_by_what_was_measu
     assert 0 < 3 * expected[0] < expected[1]
 
 
-def test_planned_ticks_hold_where_holding_was_nearer_at_the_last_computed_tick() -> None:
+def test_planned_ticks_are_computed_and_others_predicted_whatever_is_measured() -> None:
     made = PlannedTicks(TrajectoryPlan((0, 4, 8), Trust(1e-3, 0.0), 0.01), lambda past, at: 0.1)
-    at = [Step(tick, TICKS, "0") for tick in range(12)]
-    assert made.decide(at[1], None) is Decision.PREDICT
-    made.compared([Moment(0)], Moment(4), torch.tensor([0.3, 0.2]))
-    assert made.decide(at[5], [0.3, 0.2]) is Decision.PREDICT
-    assert made.decide(at[8], [0.3, 0.2]) is Decision.COMPUTE
-    made.compared([Moment(4), Moment(0)], Moment(8), torch.tensor([0.3, 0.2]))
-    assert made.decide(at[9], [0.3, 0.2]) is Decision.HOLD
-    made.compared([Moment(8), Moment(4)], Moment(9), torch.tensor([0.1, 0.2]))
-    assert made.decide(at[10], [0.1, 0.2]) is Decision.PREDICT
+    assert not made.adaptive  # so nothing is read from the device in the run
+    decided = []
+    for tick in range(1, 12):
+        decided.append(made.decide(Step(tick, TICKS, "0"), None))
+        if tick in (4, 8):
+            made.compared([Moment(tick - 4)], Moment(tick), torch.tensor([9.0]))
+    assert [tick for tick, decision in enumerate(decided, 1) if decision is not Decision.PREDICT] == [4, 8]
+
+
+def test_what_planned_ticks_measured_is_read_at_the_end_and_once() -> None:
+    made = PlannedTicks(TrajectoryPlan((0, 4, 8), Trust(1e-3, 0.0), 0.01), lambda past, at: 0.1)
+    assert made.expected_error == pytest.approx(CAUTION * 0.01)
+    made.compared([Moment(0)], Moment(4), torch.tensor([9.0]))  # from one computed tick: no extrapolation
+    made.compared([Moment(4), Moment(0)], Moment(8), torch.tensor([0.4]))
+    assert [*made.held()] == [torch.tensor([9.0]), torch.tensor([0.4])]
+    for _ in range(2):
+        assert made.expected_error == pytest.approx((CAUTION * 4) ** 0.5 * 0.01)
+    assert [*made.held()] == []

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from diffcache.schedulers.ticks import spread
-from diffcache.trajectory.plan import MOST_TICKS, NEAR, TRUSTS, moved, planned
+from diffcache.trajectory.plan import BEYOND, HELD, MOST_TICKS, NEAR, TRUSTS, UNSTABLE, moved, planned
 from diffcache.trajectory.process import Process
 from diffcache.trajectory.result_error import ResultError, Trust
 
@@ -18,7 +18,8 @@ LATE = np.linspace(0, 1, TICKS) ** 3
 
 def errors(trust: Trust, positions: np.ndarray = LATE) -> ResultError:
     distance = np.abs(np.subtract.outer(positions, positions))
-    return ResultError(Process(np.exp(-distance), positions), np.full(TICKS, -0.1), 3.0, trust, 2.0)
+    covariance = (1 + distance) * np.exp(-distance)
+    return ResultError(Process(covariance, positions), np.full(TICKS, -0.1), 3.0, trust, 2.0)
 
 
 def test_no_plan_is_better_where_all_are_tried() -> None:
@@ -72,3 +73,34 @@ def test_forced_ticks_stay_and_the_count_is_kept(forced: tuple[int, ...]) -> Non
     assert {*forced} <= {*ticks}
     assert len(ticks) == len(set(ticks)) == len(start)
     assert ticks == sorted(ticks)
+
+
+def test_a_run_that_its_covariance_says_nothing_of_is_held_at_even_ticks_and_not_corrected() -> None:
+    far = partial(errors, positions=6 * LATE)
+    even = spread(TICKS, 3)
+    assert min(far(trust)(even, response=0.0) for trust in TRUSTS) > BEYOND**2
+    found = planned(far, even, forced=())
+    assert (found.ticks, found.trust, found.corrects) == (tuple(even), HELD, False)
+
+
+def test_where_errors_would_feed_each_other_the_newest_is_held_at_even_ticks_and_corrected() -> None:
+    even = spread(TICKS, 5)
+    assert planned(errors, even, forced=()).trust != HELD
+    assert min(errors(trust)(even, response=40.0) for trust in TRUSTS) > UNSTABLE**2
+    found = planned(errors, even, forced=(), response=40.0)
+    assert (found.ticks, found.trust, found.corrects) == (tuple(even), HELD, True)
+
+
+def test_the_stronger_errors_come_back_the_less_a_covariance_is_trusted() -> None:
+    roughness = [
+        planned(errors, spread(TICKS, 5), (), 1.0, response).trust.roughness for response in (0, 4, 8)
+    ]
+    assert roughness == sorted(roughness)
+    assert roughness[0] < roughness[-1]
+
+
+def test_the_expected_error_is_for_the_response_of_the_model_and_not_the_one_that_is_guarded_against() -> (
+    None
+):
+    found = planned(errors, spread(TICKS, 5), forced=(), evenness=1.0, response=8.0)
+    assert found.expected == pytest.approx(errors(found.trust)(found.ticks) ** 0.5)
