@@ -1,5 +1,7 @@
 """The command `diffcache`: one verb for each thing that a user does with a model."""
 
+import logging
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -76,8 +78,16 @@ def app() -> None:
     """
 
 
+NOISY = ("torchao", "bitsandbytes", "torch.utils._pytree", "diffusers", "transformers")
+"""Libraries that log at import what they could not load here, asked for or not."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; what a user got wrong is one sentence on stderr, and status 2."""
+    for library in ("DIFFUSERS", "TRANSFORMERS"):
+        os.environ.setdefault(f"{library}_VERBOSITY", "error")
+    for name in NOISY:
+        logging.getLogger(name).setLevel(logging.ERROR)
     try:
         app.main(arguments, prog_name="diffcache", standalone_mode=False)
     except click.exceptions.Exit as done:
