@@ -12,6 +12,7 @@ from diffcache.schedulers.errors import DiffcacheError
 
 VERBS = {
     "demo": ("diffcache.command.demo", "Show on one pipeline what a cache does and what it costs."),
+    "app": ("diffcache.command.app", "Open a page with a prompt, a slider and both pictures in a browser."),
     "inspect": ("diffcache.command.inspect_model", "Print where a model can be cached."),
     "plan": ("diffcache.command.plan", "Print what a run would compute and hold, before it runs."),
     "tune": ("diffcache.command.tune", "Find a schedule for a speed-up or a quality on your own prompts."),
@@ -20,6 +21,9 @@ VERBS = {
     "show": ("diffcache.command.show", "Print what a folder holds: a schedule, a method, an evaluation."),
 }
 """The verbs by name: the module of each, which is imported when it is used, and the line that the help shows."""
+
+EXTRAS = {"gradio": "app", "torchao": "quant"}
+"""By package the extra that has it; all others are in `evals`."""
 
 USAGE = 2
 """Exit status after a user's error."""
@@ -102,7 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("diffcache"):
             raise
-        return _refused(f"this needs {error.name}: pip install 'diffcache[evals]'.")
+        extra = EXTRAS.get(error.name or "", "evals")
+        return _refused(f"this needs {error.name}: pip install 'diffcache[{extra}]'.")
     except (KeyboardInterrupt, click.Abort):
         return _refused("interrupted: the same `tune` or `evaluate` goes on where this one stopped.")
     except (PermissionError, NotADirectoryError) as error:

@@ -44,7 +44,7 @@ def draw_columns(columns: dict[str, Tensor], path: Path) -> Path:
     for i, (name, pictures) in enumerate(columns.items()):
         pen.text((GAP + wide * i, 4), name, fill="black", font=font)
         for row, picture in enumerate(pictures):
-            shown = _image(picture)
+            shown = as_image(picture)
             sheet.paste(
                 shown.resize((shown.width * scale, shown.height * scale), Image.Resampling.NEAREST),
                 (GAP + wide * i, HEAD + high * row),
@@ -61,7 +61,7 @@ def in_terminal(pictures: Sequence[Tensor], columns: int) -> str:
     side = max(8, min(32, (columns - 1) // max(len(pictures), 1) - 1))
     small = [
         torch.frombuffer(
-            bytearray(_image(picture).resize((side, side - side % 2), Image.Resampling.BOX).tobytes()),
+            bytearray(as_image(picture).resize((side, side - side % 2), Image.Resampling.BOX).tobytes()),
             dtype=torch.uint8,
         )
         .view(side - side % 2, side, 3)
@@ -79,7 +79,8 @@ def _half(upper: list[int], lower: list[int]) -> str:
     return f"\x1b[38;2;{';'.join(map(str, upper))}m\x1b[48;2;{';'.join(map(str, lower))}m▀"
 
 
-def _image(picture: Tensor) -> Any:
+def as_image(picture: Tensor) -> Any:
+    """A picture [3, H, W] in 0..1 as one of PIL."""
     from PIL import Image
 
     values = (picture.clamp(0, 1) * 255).round().to(torch.uint8).movedim(0, -1).contiguous()
