@@ -6,6 +6,8 @@ sd3 but for details; it is there to be looked at, and nothing is measured on it.
 
 from __future__ import annotations
 
+import json
+import re
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,6 +46,8 @@ def pack(folder: Path, file: Path = FILE) -> None:
             name, content = path.relative_to(folder).as_posix(), path.read_bytes()
             if path.suffix == ".safetensors":
                 content = save(dict(_rounded(load(content), LEVELS.get(path.parent.name, OTHERS))))
+            if path.suffix == ".json" and "tokenizer.json" not in name:
+                content = _readable_before_5(json.loads(content))
             packed.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_LZMA)  # without a date
 
 
@@ -63,6 +67,13 @@ def load_shipped(dtype: dict[str, Any]) -> Any:
             weights = name.endswith(".safetensors")
             path.write_bytes(save(_read(load(content)), {"format": "pt"}) if weights else content)
         return DiffusionPipeline.from_pretrained(folder, local_files_only=True, **dtype)
+
+
+def _readable_before_5(data: dict[str, Any]) -> bytes:
+    """A configuration that Transformers 4 reads too: tokenizers by the names that both versions have."""
+    data.pop("extra_special_tokens", None)
+    text = json.dumps(data, indent=1)
+    return re.sub(r'"(CLIP|T5)Tokenizer"', r'"\1TokenizerFast"', text).encode()
 
 
 def _rounded(weights: dict[str, Tensor], levels: int) -> Iterator[tuple[str, Tensor]]:
