@@ -32,6 +32,8 @@ class Studio:
     def __post_init__(self) -> None:
         self.pipe = self.setting.source.load()
         self.steps = self.setting.source.steps_of(self.pipe)
+        first = self.setting.asked(1, "heldout")[0]
+        render(self.pipe, {**self._call(first, 0), "num_inference_steps": min(self.steps, 2)})  # warms up
 
     def full(self, prompt: str, seed: int) -> Rendered:
         """The full run, rendered or remembered."""
@@ -74,7 +76,7 @@ def page(studio: Studio) -> Any:
     prompts = [str(prompt) for prompt in studio.setting.asked(8, "heldout")]
     with gr.Blocks(title="diffcache", analytics_enabled=False) as blocks:
         gr.Markdown(
-            f"# diffcache\n{studio.setting.source.model}, {studio.steps} steps. Move the slider: work falls, the picture stays."
+            f"# diffcache\n{studio.setting.source.model}, {studio.steps} steps. Move the slider for less work, and see what it costs."
         )
         with gr.Row():
             prompt = gr.Textbox(prompts[0], label="Prompt", scale=3)
@@ -100,6 +102,13 @@ def page(studio: Studio) -> Any:
     return blocks
 
 
+def theme() -> Any:
+    """Gradio's own, with fonts that are there already."""
+    import gradio as gr
+
+    return gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
+
+
 def _image(pictures: Tensor) -> Any:
     """The first picture, enlarged if it is small."""
     image = as_image(stills(pictures)[0])
@@ -116,7 +125,5 @@ def command(setting: Setting, port: int, no_browser: bool) -> None:
 
     Without --model a small model that comes with the package draws emoji.
     """
-    import gradio as gr
-
-    theme = gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
-    page(Studio(setting)).launch(server_port=port, inbrowser=not no_browser, theme=theme, quiet=False)
+    shown = theme()  # first, since it needs the extra
+    page(Studio(setting)).launch(server_port=port, inbrowser=not no_browser, theme=shown)

@@ -30,6 +30,8 @@ Told = Callable[[str, Tensor, Path], None]
 """Is told of pictures as they come: the run's name, pictures [N, 3, H, W], and the file that they are in."""
 
 FULL_RUN = "full run"
+SPEEDUP = 2.0
+"""Where nothing is asked for."""
 HEAD = ("run", "ticks computed", "compute", "loop time", "PSNR")
 
 
@@ -150,9 +152,11 @@ def command(
 ) -> None:
     """Show what a cache does on one pipeline, and what it costs, beside EasyCache and fewer steps.
 
-    METHOD is a method's name, a YAML file, or a folder that `tune` has written. Default: what `accelerate(pipe)` uses. Without
+    METHOD is a method's name, a YAML file, or a folder that `tune` has written. Default: --speedup 2. Without
     --model a small model that comes with the package draws emoji.
     """
+    if method is None and not options:
+        speedup = speedup or SPEEDUP
     config = method_named(method, speedup=speedup, **dict(options))
     prompts = setting.asked(samples, "heldout")
     click.echo(f"{setting.source.model}: {', '.join(map(str, prompts))}")

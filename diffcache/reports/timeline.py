@@ -18,7 +18,7 @@ STEP, BAR, ROW, LEGEND, TALL = 12, 10, 38, 34, 16
 SAID = {"by guard": "forced by a guard"}
 """What the legend says where a word needs more."""
 
-LEAST = 470
+LEAST = 540
 """Width for the legend."""
 
 
@@ -56,8 +56,8 @@ def timeline_svg(num_ticks: int, rows: Mapping[str, Mapping[int, str]], title: s
     )
     used = [kind for kind in KINDS if any(kind in row.values() for row in rows.values())]
     for i, kind in enumerate(used):
-        parts.append(_bar(2 + 116 * i, axis + LEGEND - 8, kind, kind))
-        parts.append(f'<text x="{18 + 116 * i}" y="{axis + LEGEND - 10}">{SAID.get(kind, kind)}</text>')
+        parts.append(_bar(2 + 134 * i, axis + LEGEND - 8, kind, kind))
+        parts.append(f'<text x="{18 + 134 * i}" y="{axis + LEGEND - 10}">{SAID.get(kind, kind)}</text>')
     return "".join([*parts, "</svg>"])
 
 

@@ -1,6 +1,6 @@
 """The tables of docs/measured/calibration.md, by the names of their places there."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from diffcache.evals.experiments.ertacache import TICKS
@@ -19,12 +19,10 @@ Results = Mapping[str, Result]
 
 def calibration_tables() -> dict[str, str]:
     """All of them, from the stored results."""
-    ertacache, blocks = stored("ertacache"), stored("profilingdit")
-    hindsight, promises = stored("hindsight"), stored("promises")
+    ertacache, hindsight, promises = stored("ertacache"), stored("hindsight"), stored("promises")
     return {
         "ablation": f"{_ablation(ertacache)}\n\n{_source(ertacache)}",
         "promises": f"{_promises(promises)}\n\n{_source(promises)}",
-        "profilingdit": f"{_profilingdit(blocks)}\n\n{_source(blocks)}",
         "hindsight": f"{_hindsight(hindsight)}\n\n{_source(hindsight)}",
     }
 
@@ -84,17 +82,6 @@ def _promises(found: Results) -> str:
         "given away",
     ]
     return markdown_table(head, rows)
-
-
-def _profilingdit(found: Results) -> str:
-    def rows() -> Iterator[list[str]]:
-        for testbed, result in found.items():
-            compute = f"{result['rows'][0]['compute']:.0%}"
-            psnrs = [f"{row['held_out']:.1f}" for row in result["rows"]]
-            yield [testbed, compute, *psnrs]
-
-    names = [row["name"] for row in next(iter(found.values()))["rows"]]
-    return markdown_table(["testbed", "compute", *names], rows())
 
 
 def _hindsight(found: Results) -> str:

@@ -7,7 +7,7 @@ from diffcache.evals.harness.results import stored
 HEAD = (
     "denoiser", "site", "plain call", "stored", "one block", "first call", "beside",
 )  # fmt: skip
-SITES = ("block", "sub-layer", "depth 1")
+SITES = ("sub-layer", "depth 1")
 """Those that the page shows."""
 
 
