@@ -306,6 +306,13 @@ def test_every_refusal_is_explained() -> None:
     assert [said for said in refusals() if not any(phrase in said[1] for phrase in known)] == []
 
 
+def test_the_page_of_options_has_every_method() -> None:
+    page = (ROOT / "docs" / "api" / "methods.md").read_text()
+    kinds = {f"::: {kind.__module__}.{kind.__qualname__}\n" for kind in diffcache.methods().values()}
+    own = {kind for kind in kinds if kind.startswith("::: diffcache.")}
+    assert {kind for kind in own if kind not in page} == set()
+
+
 @pytest.mark.slow
 def test_the_site_is_built_strictly_and_needs_no_network(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs")
@@ -325,4 +332,4 @@ def test_the_site_is_built_strictly_and_needs_no_network(tmp_path: Path) -> None
     assert {found for page in pages for found in re.findall(loaded, page.read_text())} == set()
     told = (tmp_path / "site" / "api" / "index.html").read_text()
     assert "max_cache_bytes" in told
-    assert "spectrum" in (tmp_path / "site" / "api" / "methods.html").read_text()
+    assert "SpectrumConfig" in (tmp_path / "site" / "api" / "methods.html").read_text()
