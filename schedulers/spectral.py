@@ -74,7 +74,8 @@ def filtered(latent: Tensor, angle: float, power: float) -> Tensor:
         clean = 1 / (frequency.abs() ** power + NEAR_ZERO)
         along = signal * clean / (signal**2 * clean + noise**2)
         gain = gain * along.view([-1 if i == dim else 1 for i in range(2, axes.ndim)])
-    return torch.fft.ifftn(torch.fft.fftn(axes, dim=dims) * (gain / gain.mean()), dim=dims).real
+    left: Tensor = torch.fft.ifftn(torch.fft.fftn(axes, dim=dims) * (gain / gain.mean()), dim=dims).real
+    return left
 
 
 def _as_grid(latent: Tensor) -> Tensor:
