@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -q -n auto --dist loadfile
-MODEL  ?= flux
+MODEL  ?= emoji
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
