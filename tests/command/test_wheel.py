@@ -110,7 +110,9 @@ def test_a_bare_environment_draws_the_demo_and_says_nothing_else(python: Path, t
 
 @pytest.mark.slow
 def test_libraries_that_cannot_load_their_parts_here_are_not_heard(environment: Path, tmp_path: Path) -> None:
-    printed = ran(environment.with_name("diffcache"), "demo", "--samples", "1", "--steps", "4", folder=tmp_path)
+    printed = ran(
+        environment.with_name("diffcache"), "demo", "--samples", "1", "--steps", "4", folder=tmp_path
+    )
     assert not re.findall("warning|failed|unable|deprecat", printed, re.IGNORECASE), printed
 
 
