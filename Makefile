@@ -3,18 +3,18 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -q -n auto --dist loadfile
-MODEL  ?= flux
+MODEL  ?= emoji
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup test test-all lint types demo clean
+.PHONY: setup test test-all lint types demo site clean
 
 setup: $(VENV)/.ready
 
 $(VENV)/.ready: pyproject.toml constraints.txt .ci/torchvision_on_cpu.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q -c constraints.txt torch
-	$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev,evals,peers,quant,serve]"
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[app,dev,docs,evals,peers,quant,serve]"
 	site=$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))") && \
 		cp .ci/torchvision_on_cpu.py "$$site/_torchvision_on_cpu.py" && \
 		echo "import _torchvision_on_cpu" > "$$site/_torchvision_on_cpu.pth"
@@ -35,6 +35,10 @@ types: setup
 
 demo: setup
 	$(BIN)/python scripts/demo.py --model $(MODEL)
+
+# The documentation as pages in outputs/site; any warning is an error.
+site: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 clean:
 	rm -rf $(VENV) outputs .pytest_cache .mypy_cache .ruff_cache

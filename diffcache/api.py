@@ -27,7 +27,7 @@ from diffcache.recipes.builtin import DEFAULT
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.trajectory import TrajectoryConfig
-from diffcache.schedulers.artifact import CONFIG_NAME, saved_in
+from diffcache.schedulers.artifact import CONFIG_NAME, is_yaml, load_yaml, saved_in
 from diffcache.schedulers.errors import ConfigError, TargetError
 from diffcache.schedulers.schedule import Schedule
 
@@ -60,7 +60,8 @@ def accelerate(
             sample and the time) whose loop you write yourself with `denoising_run`, or a masked-diffusion language
             model, which `generate` samples from.
         config: None for the default method, a method's name ("easycache"; see `methods()`), a config object, a
-            `Schedule`, or the folder or hub id of whatever was saved: a config, a schedule, a calibration.
+            `Schedule`, the folder or hub id of whatever was saved (a config, a schedule, a calibration), or a YAML file with
+            `method:` and its options.
         speedup: instead of an interval or a threshold: ticks of a run over computed ticks, at least (2.0 computes half).
         quality: instead of those: PSNR in dB to the full run that must be kept on most pictures. This measures first: see `tune`, to which
             `prompts=` (texts, or whole calls as dicts) and the call's own arguments are passed on.
@@ -253,6 +254,8 @@ def _chosen(
     config: MethodConfig | Schedule | str | Path | None, options: dict[str, Any], default: MethodConfig
 ) -> MethodConfig:
     """What `accelerate` was given as a method with its options."""
+    if isinstance(config, (str, Path)) and is_yaml(config):
+        config = _written(Path(config), default)
     if isinstance(config, (str, Path)) and _is_saved(config):
         config = _loaded(config)
     if isinstance(config, Schedule):
@@ -271,6 +274,15 @@ def _is_saved(name: str | Path) -> bool:
     return isinstance(name, Path) or (
         name not in methods() and name != "" and ("/" in name or Path(name).is_dir())
     )
+
+
+def _written(path: Path, default: MethodConfig) -> MethodConfig:
+    """The method of a YAML file, with its options; the default one where the file names none."""
+    name, options = load_yaml(path)
+    try:
+        return _method(default.name if name is None else name).of(**options)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
 
 
 def _loaded(name: str | Path) -> MethodConfig | Schedule:

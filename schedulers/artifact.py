@@ -100,6 +100,37 @@ def load_config(name: str | Path) -> tuple[str, dict[str, Any]]:
         raise ConfigError(f"{error}") from error
 
 
+def is_yaml(name: str | Path) -> bool:
+    """Whether it names a file of a method and its options, and not a folder."""
+    return Path(name).suffix in (".yaml", ".yml")
+
+
+def load_yaml(path: Path) -> tuple[str | None, dict[str, Any]]:
+    """The method that a YAML file names, if it names one, and the options beside it.
+
+    Raises:
+        ConfigError: there is no such file, or it holds something else.
+    """
+    import yaml
+
+    try:
+        data = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be read ({error}): write `method: easycache` and options into it."
+        ) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: no YAML ({str(error).splitlines()[0]}).") from error
+    if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
+        raise ConfigError(
+            f"{path}: must hold names and values, such as `method: easycache` and `threshold: 0.1`."
+        )
+    method = data.pop("method", None)
+    if method is not None and not isinstance(method, str):
+        raise ConfigError(f"{path}: method must be a name, not {method!r}.")
+    return method, {name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}
+
+
 def saved_in(name: str | Path) -> str:
     """Which of our files a folder or a hub repository holds: `CONFIG_NAME` or `JSON_NAME`.
 

@@ -7,6 +7,7 @@ import click
 
 from diffcache.command.options import EXAMPLES, Setting, with_method, with_setting
 from diffcache.evals.evaluation.evaluate import RESULT, Evaluation, evaluate
+from diffcache.evals.metrics.distribution import FEWEST
 from diffcache.evals.metrics.extractors import CLASSIFIER
 from diffcache.evals.webpage.page import write_page
 from diffcache.schedulers.errors import ConfigError
@@ -71,7 +72,7 @@ def command(
         steps=source.steps,
         seed=setting.seed,
         batch_size=setting.batch,
-        extractor=extractor or (CLASSIFIER if source.is_testbed else None),
+        extractor=extractor or (CLASSIFIER if source.is_testbed and asked["samples"] >= FEWEST else None),
         clip=None if clip is None else (clip, clip_weights),
         vbench=None if vbench is None else (vbench, list(dimensions)),
         source=source,

@@ -1,5 +1,7 @@
 """The command `diffcache`: one verb for each thing that a user does with a model."""
 
+import logging
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -10,6 +12,7 @@ from diffcache.schedulers.errors import DiffcacheError
 
 VERBS = {
     "demo": ("diffcache.command.demo", "Show on one pipeline what a cache does and what it costs."),
+    "app": ("diffcache.command.app", "Open a page with a prompt, a slider and both pictures in a browser."),
     "inspect": ("diffcache.command.inspect_model", "Print where a model can be cached."),
     "plan": ("diffcache.command.plan", "Print what a run would compute and hold, before it runs."),
     "tune": ("diffcache.command.tune", "Find a schedule for a speed-up or a quality on your own prompts."),
@@ -18,6 +21,9 @@ VERBS = {
     "show": ("diffcache.command.show", "Print what a folder holds: a schedule, a method, an evaluation."),
 }
 """The verbs by name: the module of each, which is imported when it is used, and the line that the help shows."""
+
+EXTRAS = {"gradio": "app", "torchao": "quant"}
+"""By package the extra that has it; all others are in `evals`."""
 
 USAGE = 2
 """Exit status after a user's error."""
@@ -76,8 +82,16 @@ def app() -> None:
     """
 
 
+NOISY = ("torchao", "bitsandbytes", "torch.utils._pytree", "diffusers", "transformers")
+"""Libraries that log at import what they could not load here, asked for or not."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; what a user got wrong is one sentence on stderr, and status 2."""
+    for library in ("DIFFUSERS", "TRANSFORMERS"):
+        os.environ.setdefault(f"{library}_VERBOSITY", "error")
+    for name in NOISY:
+        logging.getLogger(name).setLevel(logging.ERROR)
     try:
         app.main(arguments, prog_name="diffcache", standalone_mode=False)
     except click.exceptions.Exit as done:
@@ -92,7 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("diffcache"):
             raise
-        return _refused(f"this needs {error.name}: pip install 'diffcache[evals]'.")
+        extra = EXTRAS.get(error.name or "", "evals")
+        return _refused(f"this needs {error.name}: pip install 'diffcache[{extra}]'.")
     except (KeyboardInterrupt, click.Abort):
         return _refused("interrupted: the same `tune` or `evaluate` goes on where this one stopped.")
     except (PermissionError, NotADirectoryError) as error:

@@ -11,7 +11,7 @@ import click
 
 from diffcache.evals.harness.pipelines import DTYPES, OFFLOADS, Source
 from diffcache.evals.harness.prompts import read_prompts
-from diffcache.evals.testbeds import zoo
+from diffcache.evals.testbeds import shipped, zoo
 from diffcache.profiling.recording.calling import Call
 
 EXAMPLES = Path(__file__).with_name("prompts.txt")
@@ -110,7 +110,7 @@ class Setting:
 
 
 OPTIONS = (
-    click.option("--model", default="flux", show_default=True, help="A folder, a hub id, or a testbed of the repository."),
+    click.option("--model", default=shipped.NAME, show_default=True, help="A folder, a hub id, the small model of the package, or a testbed of the repository."),
     click.option("--dtype", type=click.Choice(["auto", *DTYPES]), default="auto", help="Of the weights. auto: bfloat16 on a GPU, else float32."),
     click.option("--size", type=Size(), help="Pixels: 1024x768 (width x height), or 512. Default: the pipeline's own."),
     click.option("--frames", type=click.IntRange(1), help="Of a video."),

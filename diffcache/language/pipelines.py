@@ -69,9 +69,10 @@ class PipelineRun:
 
 
 def is_language_pipeline(target: object) -> bool:
-    from diffusers import LLaDA2Pipeline
+    import diffusers
 
-    return isinstance(target, LLaDA2Pipeline)
+    kind = getattr(diffusers, "LLaDA2Pipeline", None)  # older versions have none
+    return kind is not None and isinstance(target, kind)
 
 
 def pipeline_members(base: type, start_run: Callable[[Any], StartRun | None]) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class TrajectoryConfig(BudgetedConfig):
         threshold: bound on the expected error of the result, root mean square, as a fraction of the velocities' (0.02 is 2 %);
             0 computes everything. A run has no fewer computed ticks than a speed-up of 8 leaves.
         speedup: instead of a threshold: ticks of the run over computed ticks, at least; 1 computes everything.
-        covariance: E<v_i, v_j> of the velocities at each two ticks of a run, per element, [ticks][ticks]; None: the universal one.
+        covariance: E<v_i, v_j> of the velocities at each two ticks of a run, per element, [ticks, ticks]; None: the universal one.
         response: how large the error of a computed output is, over that of the sample which the denoiser was given. The larger
             it is, the more carefully reused ticks are predicted. None: twice the scale of guidance, and 6 where none is known.
         evenness: 0 computes the ticks that make the expected error smallest, 1 evenly spaced ones, 0.5 those halfway, or evenly spaced ones

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from diffcache.reports.few_steps import FEW_STEPS, few_steps_advice
 from diffcache.reports.records import MIXED, CallRecord, RunRecord
-from diffcache.reports.timeline import draw_timeline
+from diffcache.reports.timeline import draw_timeline, timeline_svg
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.guards import NO_SIGNAL, NOTHING_STORED, TAIL, WARM_UP
 from diffcache.schedulers.schedule import Schedule
@@ -191,6 +191,15 @@ class RunReport:
         Raises:
             ImportError: matplotlib is not installed (`pip install diffcache[evals]`).
         """
+        title = f"{self.method}: {self.compute_fraction:.0%} of the work computed"
+        return draw_timeline(title, self.num_ticks, self._rows(), Path(path))
+
+    def timeline(self) -> str:
+        """The same as an `<svg>` element, for a page or a notebook (`IPython.display.HTML`)."""
+        return timeline_svg(self.num_ticks, self._rows())
+
+    def _rows(self) -> dict[str, dict[int, str]]:
+        """By site and branch, what was done at each tick, in the words of `diffcache.reports.timeline.KINDS`."""
         forced = {call for calls in self.reasons.values() for call in calls}
         rows: dict[str, dict[int, str]] = {}
         for tick, call in self._numbered():
@@ -200,8 +209,7 @@ class RunReport:
                 computed = "some tokens" if some else "by guard" if guarded else "computed"
                 done = computed if call.computed else "reused"
                 rows.setdefault(f"{call.site} · {call.branch}", {})[tick] = done
-        title = f"{self.method}: {self.compute_fraction:.0%} of the work computed"
-        return draw_timeline(title, self.num_ticks, rows, Path(path))
+        return rows
 
     def save(self, path: str | Path) -> Path:
         """Writes the whole report as JSON, and returns the path."""

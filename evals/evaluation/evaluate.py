@@ -94,7 +94,7 @@ class Evaluation:
         """
         if self.prompts is not None:
             known = read_prompts(self.prompts)
-        elif self.model in zoo.ALL:
+        elif self.model in zoo.NAMES:
             known = zoo.prompts(self.model, -(-self.samples // self.samples_per_prompt), "heldout")
         else:
             raise EvaluationError(f"{self.model} is no testbed: name a file of prompts.")

@@ -11,6 +11,14 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]])
 
 
+def grouped(rows: Iterable[Sequence[str]]) -> list[list[str]]:
+    """Rows whose cells after the first are equal are one, their first cells joined by semicolons; in the order of the first of each."""
+    names: dict[tuple[str, ...], list[str]] = {}
+    for first, *others in rows:
+        names.setdefault(tuple(others), []).append(first)
+    return [["; ".join(of), *others] for others, of in names.items()]
+
+
 def with_tables(page: str, tables: Mapping[str, str]) -> str:
     """A page with its tables replaced; each stands between `<!-- table: name -->` and `<!-- end -->`.
 

@@ -10,7 +10,7 @@ import torch
 from diffusers import DiffusionPipeline
 
 from diffcache.evals.errors import EvaluationError
-from diffcache.evals.testbeds import zoo
+from diffcache.evals.testbeds import shipped, zoo
 from diffcache.host.compiled import each_uncompiled
 from diffcache.host.components import denoisers_of
 from diffcache.profiling.recording.calling import Call
@@ -54,7 +54,7 @@ class Source:
 
     @property
     def is_testbed(self) -> bool:
-        return self.model in zoo.ALL
+        return self.model in zoo.NAMES
 
     def load(self, device: torch.device | None = None) -> Any:
         """The pipeline, without progress bars.
@@ -123,17 +123,18 @@ class Source:
 
     def _read(self, dtype: torch.dtype) -> Any:
         """The pipeline in host memory."""
-        if self.is_testbed and (zoo.FOLDER / self.model / "model_index.json").exists():
+        here = self.model == shipped.NAME or (zoo.FOLDER / self.model / "model_index.json").exists()
+        if self.is_testbed and here:
             return zoo.load(self.model, dtype)
         if self.is_testbed and not Path(self.model).is_dir():
             raise EvaluationError(
-                f"the weights of the testbed {self.model!r} come with the repository only: name a folder or a hub id."
+                f"the weights of the testbed {self.model!r} come with the repository only: name a folder or a hub id, or {shipped.NAME}."
             )
         try:
             return DiffusionPipeline.from_pretrained(self.model, torch_dtype=dtype)
         except (OSError, ValueError) as error:
             raise EvaluationError(
-                f"no pipeline {self.model!r} ({str(error).splitlines()[0]}): name a testbed ({', '.join(zoo.ALL)}), "
+                f"no pipeline {self.model!r} ({str(error).splitlines()[0]}): name a testbed ({', '.join(zoo.NAMES)}), "
                 "a folder or a hub id."
             ) from error
 
@@ -188,7 +189,7 @@ def call_for(model: str, prompts: Sequence[Any], seeds: Iterable[int], steps: in
     Raises:
         EvaluationError: a prompt of a testbed in `zoo.CLASSES` is no class label.
     """
-    if model in zoo.ALL:
+    if model in zoo.NAMES:
         return zoo.call_for(model, list(prompts), seeds, steps)
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     common = {"num_inference_steps": steps, "generator": generators, "output_type": "pt"}

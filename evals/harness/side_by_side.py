@@ -1,11 +1,20 @@
-"""Pictures of a comparison: full run, accelerated run and their difference, side by side."""
+"""Pictures of a comparison: full run, accelerated run and their difference, side by side; as a file, and in a terminal."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import torch
 from torch import Tensor
 
 GAIN = 10
 """By which the difference is multiplied, to be visible."""
+
+LEAST = 160
+"""Pixels that a picture is enlarged to."""
+
+GAP, HEAD = 6, 24
+"""Pixels between pictures, and of the line above them."""
 
 
 def draw_pairs(baseline: Tensor, accelerated: Tensor, path: Path, *, samples: int = 4) -> Path:
@@ -16,22 +25,68 @@ def draw_pairs(baseline: Tensor, accelerated: Tensor, path: Path, *, samples: in
         path: of the PNG.
         samples: rows at most.
     """
-    from matplotlib.figure import Figure
-
-    baseline, accelerated = _stills(baseline)[:samples], _stills(accelerated)[:samples]
+    baseline, accelerated = stills(baseline)[:samples], stills(accelerated)[:samples]
     difference = (GAIN * (accelerated - baseline).abs()).clamp(0, 1)
-    columns = {"full run": baseline, "accelerated": accelerated, f"difference x{GAIN}": difference}
-    figure = Figure(figsize=(2.1 * len(columns), 2.1 * len(baseline)), layout="constrained")
-    axes = figure.subplots(len(baseline), len(columns), squeeze=False)
-    for column, (title, pictures) in enumerate(columns.items()):
-        axes[0][column].set_title(title, fontsize=10)
+    return draw_columns(
+        {"full run": baseline, "accelerated": accelerated, f"difference x{GAIN}": difference}, path
+    )
+
+
+def draw_columns(columns: dict[str, Tensor], path: Path) -> Path:
+    """Draws pictures [N, 3, H, W] in 0..1 below their names, one row for each sample."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    first = next(iter(columns.values()))
+    scale = max(1, -(-LEAST // first.shape[-1]))
+    wide, high = first.shape[-1] * scale + GAP, first.shape[-2] * scale + GAP
+    sheet = Image.new("RGB", (wide * len(columns) + GAP, high * len(first) + HEAD + GAP), "white")
+    pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(13)
+    for i, (name, pictures) in enumerate(columns.items()):
+        pen.text((GAP + wide * i, 4), name, fill="black", font=font)
         for row, picture in enumerate(pictures):
-            axes[row][column].imshow(picture.movedim(0, -1).numpy(), interpolation="nearest")
-            axes[row][column].axis("off")
+            shown = as_image(picture)
+            sheet.paste(
+                shown.resize((shown.width * scale, shown.height * scale), Image.Resampling.NEAREST),
+                (GAP + wide * i, HEAD + high * row),
+            )
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=100)
+    sheet.save(path)
     return path
 
 
-def _stills(pictures: Tensor) -> Tensor:
+def in_terminal(pictures: Sequence[Tensor], columns: int) -> str:
+    """Pictures [3, H, W] beside each other in half blocks of 24-bit colours, for a terminal of so many columns."""
+    from PIL import Image
+
+    side = max(8, min(32, (columns - 1) // max(len(pictures), 1) - 1))
+    small = [
+        torch.frombuffer(
+            bytearray(as_image(picture).resize((side, side - side % 2), Image.Resampling.BOX).tobytes()),
+            dtype=torch.uint8,
+        )
+        .view(side - side % 2, side, 3)
+        .tolist()
+        for picture in pictures
+    ]
+    lines = []
+    for y in range(0, side - side % 2, 2):
+        cells = ("".join(_half(rows[y][x], rows[y + 1][x]) for x in range(side)) for rows in small)
+        lines.append("\x1b[0m ".join(cells) + "\x1b[0m")
+    return "\n".join(lines)
+
+
+def _half(upper: list[int], lower: list[int]) -> str:
+    return f"\x1b[38;2;{';'.join(map(str, upper))}m\x1b[48;2;{';'.join(map(str, lower))}m▀"
+
+
+def as_image(picture: Tensor) -> Any:
+    """A picture [3, H, W] in 0..1 as one of PIL."""
+    from PIL import Image
+
+    values = (picture.clamp(0, 1) * 255).round().to(torch.uint8).movedim(0, -1).contiguous()
+    return Image.fromarray(values.numpy())
+
+
+def stills(pictures: Tensor) -> Tensor:
+    """Pictures as they are; of videos the middle frames."""
     return pictures[:, pictures.shape[1] // 2] if pictures.ndim == 5 else pictures

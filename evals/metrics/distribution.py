@@ -17,6 +17,8 @@ from diffcache.evals.errors import EvaluationError
 
 KID_SUBSETS, KID_SUBSET_SIZE = 100, 1000
 NEIGHBOURS = 3
+FEWEST = NEIGHBOURS + 2
+"""Samples of each set, at least."""
 SMALLEST_SPLIT = 100
 SEED = 0
 """Of the random subsets of KID and the Inception score, so that a figure can be repeated."""
@@ -134,6 +136,6 @@ def _check(features: Tensor, reference: Tensor) -> None:
             f"the samples have {features.shape[1]} features and the reference {reference.shape[1]}: "
             "extract both with the same extractor."
         )
-    fewest = min(len(features), len(reference))
-    if fewest < NEIGHBOURS + 2:
-        raise EvaluationError(f"{fewest} samples are too few for a distance: give at least {NEIGHBOURS + 2}.")
+    given = min(len(features), len(reference))
+    if given < FEWEST:
+        raise EvaluationError(f"{given} samples are too few for a distance: give at least {FEWEST}.")

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,17 @@ COLOURS = {
 }
 """Of contenders that have one of their own."""
 PACKAGES = {"diffcache": "#b5d0a8", "cache-dit": "#c8553d", "diffusers": "#3d5a98", "DeepCache": "#8e5ea2"}
-MARKERS = "osD^vP*X<>"
+MARKERS = "osD^vPX<>"
+STYLES = ("-", "--", "-.", ":")
+
+
+@dataclass(frozen=True)
+class Here:
+    """A run that is marked in the plot: its name, its share of the compute, and its mean PSNR in dB."""
+
+    name: str
+    compute: float
+    psnr: float
 
 
 def draw_race(result: RaceResult, path: Path) -> Path:
@@ -29,10 +40,10 @@ def draw_race(result: RaceResult, path: Path) -> Path:
     return path
 
 
-def race_svg(result: RaceResult) -> str:
-    """The plot as an `<svg>` element, for a page."""
+def race_svg(result: RaceResult, here: Here | None = None) -> str:
+    """The plot as an `<svg>` element, for a page, with a run marked in it."""
     text = io.StringIO()
-    _figure(result).savefig(text, format="svg")
+    _figure(result, here).savefig(text, format="svg")
     return text.getvalue()[text.getvalue().index("<svg") :]
 
 
@@ -43,7 +54,26 @@ def lines(result: RaceResult) -> Iterator[tuple[str, list[Row]]]:
         yield name, sorted((row for row in scored if row.contender == name), key=lambda row: row.compute)
 
 
-def _figure(result: RaceResult) -> Any:
+def few(result: RaceResult) -> Iterator[tuple[str, list[Row]]]:
+    """Of `lines` those of `COLOURS`, and of each package the one that is best on average."""
+    found = dict(lines(result))
+    for package in PACKAGES:
+        own_lines = {
+            name: rows
+            for name, rows in found.items()
+            if name.split(":")[0] == package and name not in COLOURS
+        }
+        best = max(
+            own_lines,
+            key=lambda name: sum(row.mean_psnr for row in found[name]) / len(found[name]),
+            default=None,
+        )
+        for name in own_lines.keys() - {best}:
+            del found[name]
+    yield from found.items()
+
+
+def _figure(result: RaceResult, here: Here | None = None) -> Any:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8.5, 4.6), layout="constrained")
@@ -54,16 +84,28 @@ def _figure(result: RaceResult) -> Any:
             f" {budget:.3g}x", (1 / budget, 0.99), xycoords=("data", "axes fraction"), va="top", fontsize=8
         )
     axes.axhline(ROUNDING, color="#bbbbbb", linewidth=1, linestyle=":")
-    for i, (name, rows) in enumerate(lines(result)):
+    for i, (name, rows) in enumerate(few(result)):
         axes.plot(
             [row.compute for row in rows],
             [row.mean_psnr for row in rows],
             label=name,
             color=COLOURS.get(name, PACKAGES.get(name.split(":")[0], "#777777")),
             linewidth=2 if name in COLOURS else 1,
-            linestyle="-" if name in COLOURS else "--",
+            linestyle=STYLES[i % len(STYLES)],
             marker=MARKERS[i % len(MARKERS)],
-            markersize=4,
+            markersize=5,
+        )
+    if here is not None:
+        x, y = here.compute, min(here.psnr, ROUNDING)
+        axes.plot(
+            x,
+            y,
+            "*",
+            color="#d1242f",
+            markeredgecolor="white",
+            markersize=17,
+            label=f"this run: {here.name}",
+            zorder=9,
         )
     axes.set_xlabel("compute, share of the full run's")
     axes.set_ylabel("PSNR of 8-bit pictures to the full run, dB")

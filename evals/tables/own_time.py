@@ -10,6 +10,12 @@ model in the same round, medians with 95 % intervals (`{command}`, {date}, {devi
 "Plain again" is a second plain copy: a difference within its interval means nothing.
 """
 
+SHOWN = (
+    "plain again (A/A)", "diffcache, curvature (the default)", "diffcache, fbcache", "diffcache, taylorseer (every block)",
+    "Diffusers, TaylorSeer (every block)", "cache-dit, F1", "cache-dit, DBPrune (every block but one)",
+)  # fmt: skip
+"""Variants that the page shows; all are stored."""
+
 
 def own_time_section() -> str:
     found = read_result(result_path("engine_beside_peers", "cpu"))
@@ -20,6 +26,7 @@ def own_time_section() -> str:
             f"{row['own_share']:+.1%}",
         ]
         for row in found["rows"][1:]
+        if row["variant"] in SHOWN
     ]
     table = markdown_table(["", "own time per tick, ms", "share of the plain tick"], lines)
     return f"{HEAD.format(**found['header'])}\n{table}\n"

@@ -1,6 +1,9 @@
-"""The tables of docs/quantization.md."""
+"""The tables of docs/measured/quantization.md."""
 
-from diffcache.evals.experiments.quantization import Row, table
+from collections.abc import Sequence
+
+from diffcache.evals.experiments.quantization import Row
+from diffcache.evals.harness.markdown import markdown_table
 from diffcache.evals.harness.results import Result, stored
 
 
@@ -11,9 +14,18 @@ def quantization_tables() -> str:
 
 def _section(result: Result) -> str:
     settings, interaction = result["settings"], result["interaction"]
-    rows = [Row(**row) for row in result["rows"]]
+    rows = [Row(**row) for row in result["rows"] if "store" not in row["name"]]
     return (
         f"### {settings['model']}, {settings['quantize']}, {settings['predictor']}, {len(rows[0].psnr)} samples\n\n"
-        f"{table(rows)}\n\n"
+        f"{_short(rows)}\n\n"
         f"Beyond the sum: {interaction['loss']:.2f} dB. Brought back: {interaction['gain']:.2f} dB."
     )
+
+
+def _short(rows: Sequence[Row]) -> str:
+    """A row for each run: its work, its bytes and its median PSNR; what is stored has more."""
+    lines = (
+        [row.name, f"{row.compute:.0%}", f"{row.model_bytes / 2**20:.1f}", f"{row.median:.2f}"]
+        for row in rows[1:]
+    )
+    return markdown_table(["run", "compute", "MiB of the model", "PSNR, median"], lines)

@@ -1,16 +1,21 @@
-"""The table of docs/rows.md: some tokens beside tick caching."""
+"""The table of docs/measured/rows.md: some tokens beside tick caching."""
 
 from diffcache.evals.harness.markdown import markdown_table
 from diffcache.evals.harness.results import stored
 
+SHOWN = {"flux": (28,), "kontext": (28,), "kontext_turbo": (4,)}
+"""The numbers of steps that the page shows of each testbed; all are stored."""
+
+LEFT_OUT = ("(control)", "full", "without decay", "even, ", "default, ")
+"""Ways that the page leaves out: controls, and what differs little from others."""
+
 
 def rows_table() -> str:
-    """A row for each testbed, number of steps and way to run a call."""
+    """A row for each testbed, number of steps and way to run a call that is shown."""
     columns = {
         "own": "dB to own full run",
         "region": "there in the region",
         "truth": "dB to truth",
-        "kept": "dB kept",
     }
     head = ["testbed", "steps", "way", "work", "ticks", *columns.values()]
     rows = (
@@ -24,23 +29,6 @@ def rows_table() -> str:
         ]
         for testbed, result in stored("rows").items()
         for row in result["rows"]
+        if row["steps"] in SHOWN[testbed] and not any(part in row["way"] for part in LEFT_OUT)
     )
     return markdown_table(head, rows)
-
-
-def row_sources_table() -> str:
-    """Tokens that a cache chooses by itself, beside tick caching and fewer steps."""
-    rows = (
-        [
-            testbed,
-            str(row["steps"]),
-            row["way"],
-            f"{row['work']:.2f}",
-            f"`{row['ticks']}`",
-            f"{row['own']:.1f}",
-        ]
-        for testbed, result in stored("row_sources").items()
-        for row in result["rows"]
-        if row["own"] is not None
-    )
-    return markdown_table(["testbed", "steps", "way", "work", "ticks", "dB to own full run"], rows)

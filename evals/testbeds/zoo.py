@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,19 @@ import torch
 from diffusers import DiffusionPipeline
 
 from diffcache.evals.errors import EvaluationError
-from diffcache.evals.testbeds import edits, emoji, fashion_mnist, procedural, splits
+from diffcache.evals.testbeds import edits, emoji, fashion_mnist, procedural, shipped, splits
 from diffcache.evals.testbeds.splits import PromptSplit
 
 FOLDER = Path(__file__).resolve().parent
 ALL = splits.FITTING + splits.JUDGING
+NAMES = (*ALL, shipped.NAME)
+"""With the one that comes with the package, on which nothing is measured."""
 UNTRAINED = ("sana",)
 """To judge on too, but their weights are not here yet; once they are, the name moves to `splits.JUDGING`."""
 STEPS = {
     "pixart": 20,
     "sd3": 28,
+    "emoji": 28,
     "sdxl": 50,
     "fashion": 50,
     "ddpm": 50,
@@ -37,7 +41,7 @@ UNCONDITIONAL = ("ddpm",)
 """Testbeds that take no prompts: theirs are empty, and samples differ by their seeds only."""
 OF_EDITS = ("kontext", "kontext_turbo")
 """Testbeds that edit a reference; their prompts are edits."""
-OF_EMOJI = ("pixart", "sd3", "sdxl", "turbo", "sana")
+OF_EMOJI = ("pixart", "sd3", "sdxl", "turbo", "sana", "emoji")
 """Testbeds whose prompts are captions of emoji."""
 OF_FASHION = ("fashion", "ddpm")
 """Testbeds of Fashion-MNIST, whose pictures have 32 x 32 pixels."""
@@ -63,6 +67,7 @@ _CALLS: dict[str, dict[str, Any]] = {
         "clean_caption": False,
     },
     "sd3": {"height": 64, "width": 64, "max_sequence_length": 8, "guidance_scale": 4.5},
+    "emoji": {"height": 64, "width": 64, "max_sequence_length": 8, "guidance_scale": 4.5},
     "turbo": {"height": 64, "width": 64, "max_sequence_length": 8, "guidance_scale": 1.0},
     "sana": {
         "height": 64,
@@ -82,11 +87,15 @@ _CALLS: dict[str, dict[str, Any]] = {
 
 def load(name: str, torch_dtype: torch.dtype = torch.float32) -> Any:
     """Loads a testbed's pipeline, without progress bars."""
-    if name not in ALL + UNTRAINED:
-        raise ValueError(f"no testbed is called {name!r}; there are {', '.join(ALL)}")
+    if name not in NAMES + UNTRAINED:
+        raise ValueError(f"no testbed is called {name!r}; there are {', '.join(NAMES)}")
     # The default is float32 already; naming it would only print a deprecation warning.
     dtype = {} if torch_dtype == torch.float32 else {"torch_dtype": torch_dtype}
-    pipe = DiffusionPipeline.from_pretrained(str(FOLDER / name), local_files_only=True, **dtype)
+    with _without_bars():
+        if name == shipped.NAME:
+            pipe = shipped.load_shipped(dtype)
+        else:
+            pipe = DiffusionPipeline.from_pretrained(str(FOLDER / name), local_files_only=True, **dtype)
     pipe.set_progress_bar_config(disable=True)
     return pipe
 
@@ -143,8 +152,26 @@ def prompts(name: str, n: int, split: PromptSplit = "calibration") -> list[Any]:
         return [""] * n
     if name in OF_EDITS:
         return [text for text in edits.prompts() if _part(edits.edited(text)) == part][:n]
+    if name == shipped.NAME:
+        return [shipped.PROMPTS[i % len(shipped.PROMPTS)] for i in range(n)]
     captions = emoji.captions() if name in OF_EMOJI else _captions(name == "wan", 4 * n + 64)
     return [caption for caption in captions if _part(caption) == part][:n]
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """No progress bars of loading: it takes half a second."""
+    from diffusers.utils import logging as of_diffusers
+    from transformers.utils import logging as of_transformers
+
+    asked = [module for module in (of_diffusers, of_transformers) if module.is_progress_bar_enabled()]
+    for module in asked:
+        module.disable_progress_bar()
+    try:
+        yield
+    finally:
+        for module in asked:
+            module.enable_progress_bar()
 
 
 def label_of(name: str, prompt: Any) -> int:

@@ -1,8 +1,7 @@
 """Writes every page and table of the documentation that is made of evals/results, and the plots of the race.
 
 `python scripts/tables/results.py` writes docs/race.md, docs/results.md and docs/searched.md, and the tables in README.md,
-docs/calibration.md, docs/hindsight.md, docs/memory.md, docs/quantization.md, docs/regimes.md,
-docs/trajectory.md and docs/video.md, with its plot.
+docs/regimes.md, docs/serving.md, docs/trajectory.md and docs/measured/, with the plot of long videos.
 """
 
 from pathlib import Path

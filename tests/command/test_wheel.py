@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import os
+import re
 import subprocess
 import sys
 import sysconfig
+import zipfile
 from pathlib import Path
 
 import pytest
+from support.bare_environment import bare, built, ran
 from support.saved_pipelines import OPTIONS, save_random
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,17 +38,27 @@ verbs = (
 for arguments in verbs:
     print("diffcache", *arguments, flush=True)
     assert main(arguments) == 0, arguments
-assert main(["demo"]) == 2  # the testbeds come with the repository only
+assert main(["demo", "--model", "flux"]) == 2  # testbeds come with the repository only
 """
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from the source archive."""
+    return built(ROOT, tmp_path_factory.mktemp("wheel"))[0]
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path) -> Path:
+    """The interpreter of an environment with the wheel, what it depends on, and nothing else."""
+    return bare(wheel, wheel.parent / "bare")
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path) -> Path:
     """The interpreter of an environment with the wheel alone, which sees the other packages of this one."""
-    folder = tmp_path_factory.mktemp("wheel")
+    folder = wheel.parent
     pip = [sys.executable, "-m", "pip", "-q"]
-    subprocess.run([*pip, "wheel", str(ROOT), "--no-deps", "-w", str(folder)], check=True)
-    (wheel,) = folder.glob("*.whl")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True)
     python = folder / "venv" / "bin" / "python"
     subprocess.run([*pip, "--python", str(python), "install", "--no-deps", str(wheel)], check=True)
@@ -55,22 +67,6 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = [str(packages), *(f"import {shim.stem}" for shim in packages.glob("_torchvision_on_cpu.py"))]
     (site / "packages.pth").write_text("\n".join(lines) + "\n")
     return python
-
-
-def ran(*command: str | Path, folder: Path) -> str:
-    """What a command prints that runs in a folder outside of the checkout."""
-    settings = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        [*map(str, command)],
-        cwd=folder,
-        env={**kept, **settings},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
 
 
 @pytest.mark.slow
@@ -86,3 +82,59 @@ def test_every_verb_runs_from_the_wheel(name: str, environment: Path, tmp_path: 
 @pytest.mark.slow
 def test_the_command_is_installed(environment: Path, tmp_path: Path) -> None:
     assert "tune" in ran(environment.with_name("diffcache"), "--help", folder=tmp_path)
+
+
+@pytest.mark.slow
+def test_the_wheel_has_one_small_testbed_and_no_results(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as packed:
+        sizes = {entry.filename: entry.file_size for entry in packed.infolist()}
+    weights = [name for name in sizes if name.endswith((".safetensors", ".zip"))]
+    assert weights == ["diffcache/evals/testbeds/emoji.zip"]
+    assert sizes[weights[0]] < 3_000_000
+    assert not [name for name in sizes if "/results/" in name or not name.startswith("diffcache")]
+    assert "diffcache/evals/webpage/page.html.j2" in sizes
+
+
+@pytest.mark.slow
+def test_a_bare_environment_draws_the_demo_and_says_nothing_else(python: Path, tmp_path: Path) -> None:
+    printed = ran(python.with_name("diffcache"), "demo", "--speedup", "2", folder=tmp_path)
+    lines = printed.splitlines()
+    assert lines[0].startswith("emoji: cat face on blue")
+    assert re.match(r" *[\d.]+ s  full run: outputs/demo/full.png", lines[1])
+    assert "14/28" in printed
+    assert not [line for line in lines if re.search("warning|failed|unable", line, re.IGNORECASE)], printed
+    assert {path.name for path in (tmp_path / "outputs" / "demo").iterdir()} == {
+        "full.png", "pictures.png", "timeline.svg",
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_libraries_that_cannot_load_their_parts_here_are_not_heard(environment: Path, tmp_path: Path) -> None:
+    printed = ran(
+        environment.with_name("diffcache"), "demo", "--samples", "1", "--steps", "4", folder=tmp_path
+    )
+    assert not re.findall("warning|failed|unable|deprecat", printed, re.IGNORECASE), printed
+
+
+@pytest.mark.slow
+def test_a_bare_environment_runs_the_quickstart(python: Path, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "index.md").read_text()
+    model = save_random("flux", tmp_path / "model")
+    code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+    for old, new in (
+        ("black-forest-labs/FLUX.1-dev", str(model)),
+        ('.to("cuda")', ""),
+        ("=28", "=4, height=16, width=16"),
+    ):
+        assert old in code
+        code = code.replace(old, new)
+    assert "2 of 4 ticks computed" in ran(python, "-c", code, folder=tmp_path)
+
+
+@pytest.mark.slow
+def test_what_needs_an_extra_says_which(python: Path, tmp_path: Path) -> None:
+    needs = "import sys; from diffcache.command.main import main; sys.exit(main(sys.argv[1:]) - 2)"
+    printed = ran(python, "-c", needs, "compare", "easycache", "--samples", "1", folder=tmp_path)
+    assert "pip install 'diffcache[evals]'" in printed
+    printed = ran(python, "-c", needs, "app", folder=tmp_path)
+    assert "pip install 'diffcache[app]'" in printed

@@ -28,7 +28,8 @@ def documented() -> dict[tuple[str, str], str]:
     ]
     return {
         (name, site): verdict
-        for name, *verdicts in rows
+        for names, *verdicts in rows
+        for name in names.split("; ")
         for site, verdict in zip(SITES, verdicts, strict=True)
     }
 

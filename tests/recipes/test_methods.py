@@ -26,6 +26,7 @@ REUSING: dict[str, dict[str, Any]] = {
     "easycache": {"threshold": 0.5, "warmup_steps": 1},
     "fbcache": {"threshold": 0.5},
     "spectrum": {"warmup_steps": 2},
+    "seacache": {"threshold": 5.0},
     "pab": {"window": (-1.0, 2.0)},
     "regione": {"delta": 0.9},
     "fastercache": {"window": (-1.0, 2.0), "guidance_window": (-1.0, 2.0)},

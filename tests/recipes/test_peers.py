@@ -109,6 +109,19 @@ def test_diffusers_pyramid_attention_broadcast(plain: Tensor) -> None:
     same(FLUX.render(pipe, SEED, STEPS), mine, plain)
 
 
+@pytest.mark.parametrize(("threshold", "order"), [(0.5, 1), (0.9, 0)])
+def test_diffusers_sea_cache(threshold: float, order: int) -> None:
+    sea_cache = pytest.importorskip("diffusers.hooks.sea_cache")
+    case = CASES["WanPipeline"]
+    pipe = case.build()
+    pipe.transformer.enable_cache(sea_cache.SeaCacheConfig(threshold=threshold, residual_order=order))
+    mine = accelerate(case.build(), "seacache", threshold=threshold, order=order)
+    picture = case.render(mine, SEED, STEPS)
+    assert 2 < len(report(mine).computed_ticks) < STEPS
+    within = (1 + order) * ROUNDING  # a line adds up two residuals
+    same(case.render(pipe, SEED, STEPS), picture, case.render(case.build(), SEED, STEPS), within)
+
+
 @pytest.mark.parametrize("branch", range(4))
 def test_deepcache_at_every_depth(branch: int) -> None:
     deep_cache = pytest.importorskip("DeepCache", reason="pip install diffcache[peers]")

@@ -155,6 +155,8 @@ def test_every_method_has_a_setting_that_computes_everything(method: str) -> Non
         ("fora", {"interval": True}),
         ("spectrum", {"interval": 0.5}),
         ("spectrum", {"mixture": -1}),
+        ("seacache", {"threshold": -1}),
+        ("seacache", {"order": 2}),
     ],
 )
 def test_a_bad_option_is_refused_by_name(method: str, options: dict[str, Any]) -> None:

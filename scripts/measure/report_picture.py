@@ -1,0 +1,56 @@
+"""Takes the pictures of pages in docs/pictures: `python scripts/measure/report_picture.py`, with Chromium, playwright and gradio.
+
+report.png is the page of an evaluation, app.png that of `diffcache app`.
+"""
+
+import shutil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from playwright.sync_api import sync_playwright
+
+from diffcache.command.app import Studio, page, theme
+from diffcache.command.options import Setting
+from diffcache.evals.evaluation.evaluate import Evaluation, evaluate
+from diffcache.evals.harness.command_line import parser
+from diffcache.evals.harness.pipelines import Source
+from diffcache.evals.testbeds import shipped
+from diffcache.evals.webpage.page import write_page
+
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "pictures"
+PORT = 7871
+
+
+def main() -> None:
+    parser(__doc__).parse_args()
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory() as folder, sync_playwright() as driver:
+        asked = Evaluation("sd3", options={"speedup": 2.0}, samples=6, steps=28, seed=1000)
+        result = evaluate(asked, Path(folder))
+        assert result is not None
+        browser = driver.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
+        )
+        _opened(browser, write_page(result, Path(folder)).as_uri(), 860).screenshot(
+            path=FOLDER / "report.png"
+        )
+        blocks = page(Studio(Setting(Source(shipped.NAME))))
+        blocks.launch(server_port=PORT, prevent_thread_lock=True, quiet=True, theme=theme())
+        app = _opened(browser, f"http://127.0.0.1:{PORT}/", 900)
+        app.get_by_role("button", name="Draw").click()
+        app.get_by_text("less work").wait_for()
+        app.wait_for_timeout(1000)
+        app.screenshot(path=FOLDER / "app.png")
+        blocks.close()
+        browser.close()
+
+
+def _opened(browser: Any, address: str, height: int) -> Any:
+    shown = browser.new_page(viewport={"width": 1000, "height": height})
+    shown.goto(address)
+    return shown
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""The page of `diffcache app`: what it draws, and that it works in a browser."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.browser import DESKTOP, PHONE, browser, opened
+
+from diffcache.command.app import SIDE, Studio, drawn, page
+from diffcache.command.main import main
+from diffcache.command.options import Setting
+from diffcache.evals.harness.pipelines import Source
+from diffcache.evals.testbeds import shipped
+
+
+@pytest.fixture(scope="module")
+def studio() -> Studio:
+    return Studio(Setting(Source(shipped.NAME, steps=6)))
+
+
+def test_the_full_picture_comes_first_and_is_rendered_once(
+    studio: Studio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, last = drawn(studio, "cat face on blue", 2.0, 7)
+    assert first[0].size == (SIDE, SIDE)
+    assert first[1] is None
+    assert last[0] == first[0]
+    assert last[1].size == last[2].size == (SIDE, SIDE)
+    assert last[1].tobytes() != last[0].tobytes()
+    assert "<svg" in last[3]
+    assert "2.00x less work" in last[4]
+    monkeypatch.setattr(Studio, "cached", lambda *_: pytest.fail("not asked for yet"))
+    monkeypatch.setattr("diffcache.command.app.render", lambda *_: pytest.fail("the full run is remembered"))
+    assert next(drawn(studio, "cat face on blue", 3.0, 7))[0] == first[0]
+
+
+def test_a_speed_up_of_one_is_the_full_run(studio: Studio) -> None:
+    *_, last = drawn(studio, "cat face on blue", 1.0, 7)
+    assert last[1].tobytes() == last[0].tobytes()
+    assert max(last[2].getextrema()) == (0, 0)
+
+
+def test_without_gradio_the_extra_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "gradio", None)
+    assert main(["app", "--no-browser"]) == 2
+    assert "pip install 'diffcache[app]'" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def address(studio: Studio) -> Iterator[str]:
+    pytest.importorskip("gradio", reason="needs the extra app")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    blocks = page(studio)
+    blocks.launch(server_port=port, prevent_thread_lock=True, quiet=True)
+    yield f"http://127.0.0.1:{port}/"
+    blocks.close()
+
+
+@pytest.mark.slow
+def test_a_client_gets_the_pictures(address: str) -> None:
+    client = pytest.importorskip("gradio_client").Client(address, verbose=False)
+    full, cached, difference, timeline, told = client.predict("rocket on dark", 2.0, 3, api_name="/draw")
+    assert full != cached != difference
+    assert "<svg" in timeline
+    assert "2.00x less work" in told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_the_page_draws_in_a_browser(address: str, size: tuple[int, int]) -> None:
+    with browser() as chromium:
+        shown: Any
+        # the frame of Gradio's own page asks for a script that only embedded pages need
+        with opened(chromium, address, size, ignored="ERR_") as shown:
+            shown.get_by_role("button", name="Draw").click()
+            shown.get_by_text("less work").wait_for(timeout=30_000)
+            assert shown.locator("svg.timeline rect").count() >= 6
+            assert shown.get_by_label("Speed-up").first.is_visible()
