@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from diffcache.discovery.sites import SiteTable
     from diffcache.host.parallel import decide_together
     from diffcache.language.recipes.base import LanguageConfig
-    from diffcache.language.sampler.sampling import Generation, generate
+    from diffcache.language.sampler.sampling import Generation, generate, stream
     from diffcache.method_config import MethodConfig, method
     from diffcache.profiling.tuning.tune import tune
     from diffcache.recipes.easycache import EasyCacheConfig
@@ -51,6 +51,7 @@ _HOME = {
     "paused": "diffcache.api",
     "Generation": "diffcache.language.sampler.sampling",
     "generate": "diffcache.language.sampler.sampling",
+    "stream": "diffcache.language.sampler.sampling",
     "tune": "diffcache.profiling.tuning.tune",
     "CacheConfig": "diffcache.api",  # which registers the methods that from_pretrained may find
     "LanguageConfig": "diffcache.api",
@@ -102,6 +103,7 @@ __all__ = [
     "rollout",
     "serving",
     "show",
+    "stream",
     "tune",
 ]
 

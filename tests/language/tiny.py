@@ -9,6 +9,8 @@ from diffcache.language.backbones.families import backbone_of
 from diffcache.language.cache import Rows, TokenKVCache
 from diffcache.language.report import LanguageReport
 from diffcache.language.sampler.canvas import Canvas
+from diffcache.language.sampler.drawing import Drawing
+from diffcache.language.sampler.noise import Noise
 from diffcache.language.walks.base import Walk
 
 MASK = 1
@@ -47,6 +49,17 @@ def pipeline() -> LLaDA2Pipeline:
 def texts(batch: int, length: int, seed: int = 0) -> Tensor:
     """Random tokens [batch, length], none of them special."""
     return torch.randint(4, VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def greedy(mask_id: int = MASK) -> Drawing:
+    """Takes the likeliest token, never the mask."""
+    return Drawing(torch.tensor([mask_id]), torch.tensor([], dtype=torch.int64))
+
+
+def drawn(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The likeliest tokens [b, m] of logits [b, m, V], and their log-odds."""
+    still = torch.zeros(len(logits), 1, dtype=torch.int64)
+    return greedy()(logits, Noise(still, 0), still, torch.arange(logits.shape[1])[None])
 
 
 class Walker:
