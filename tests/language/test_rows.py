@@ -85,9 +85,19 @@ def test_greedy_computes_what_is_next_what_was_last_and_a_window() -> None:
 
 def test_nearest_looks_left_and_right() -> None:
     among = torch.tensor([[1, 1, 0, 0, 1, 1, 1]]).bool()
-    targets = torch.tensor([[0, 0, 0, 1, 0, 0, 0]]).bool()
-    assert nearest(among, targets, 3).int().tolist() == [[0, 1, 0, 0, 1, 1, 0]]
-    assert nearest(among, targets, 9).int().tolist() == among.int().tolist()
+    assert nearest(among, torch.tensor([[3]]), 3).int().tolist() == [[0, 1, 0, 0, 1, 1, 0]]
+    assert nearest(among, torch.tensor([[3]]), 2).int().tolist() == [[0, 1, 0, 0, 1, 0, 0]]
+    assert nearest(among, torch.tensor([[3]]), 9).int().tolist() == among.int().tolist()
+    assert not nearest(among, torch.tensor([[-1]]), 9).any()
+
+
+def test_each_of_several_next_tokens_has_a_window_of_its_own() -> None:
+    model = accelerate(tiny_llama(), "dkv-greedy", interval=100, window=4)
+    options = {"gen_length": GEN, "block_length": GEN, "steps": 8, "remasking": "random", "seed": 0}
+    generate(model, texts(1, PROMPT), eos_early_stop=False, **options)
+    per_call = [rows // LAYERS for rows in report(model).row_layers_of]
+    # three to be written, the three that were, four around each of the former; at most what is left
+    assert per_call == [LENGTH, *(3 + 3 + min(12, GEN - 3 * i - 3) for i in range(1, 8))]
 
 
 LLADA_8B = Costs(2 * (4 * 4096**2 + 3 * 4096 * 12288), 4 * 4096, 2 * 4096 * 126464, 2 * 4096**2, 32)

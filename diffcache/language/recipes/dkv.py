@@ -6,7 +6,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from diffcache.language.cache import rows_of
 from diffcache.language.recipes.base import LanguageConfig
 from diffcache.language.sampler.canvas import Canvas
 from diffcache.method_config import method
@@ -52,7 +51,7 @@ class DKVGreedyConfig(LanguageConfig):
 
     Attributes:
         interval: calls between two full ones (published: 2).
-        window: masks nearest to the next positions that are computed with them (published: 4).
+        window: masks nearest to each next position that are computed with it (published: 4). Windows do not share masks.
     """
 
     name: ClassVar[str] = "dkv-greedy"
@@ -74,8 +73,12 @@ class DKVGreedyConfig(LanguageConfig):
                 'dkv-greedy must know the next positions: generate with remasking="random", and without threshold '
                 "and factor."
             )
-        around = nearest(canvas.masked & ~canvas.upcoming, canvas.upcoming, self.window)
-        return canvas.upcoming | canvas.dirty | around
+        computed = among(canvas.upcoming, canvas.length) | canvas.dirty
+        for position in canvas.upcoming.split(
+            1, dim=1
+        ):  # in order: a later window leaves out what an earlier one has
+            computed = computed | nearest(canvas.masked & ~computed, position, self.window)
+        return computed
 
 
 @method
@@ -105,10 +108,18 @@ class DKVPrefillConfig(LanguageConfig):
         return (canvas.masked | canvas.dirty) & (canvas.positions >= canvas.prompt)
 
 
-def nearest(among: Tensor, targets: Tensor, count: int) -> Tensor:
-    """Bool [b, S]: of the positions `among` [b, S], the `count` that are nearest to any of `targets` [b, S]."""
-    positions = torch.arange(among.shape[1], device=among.device)
-    distance = (positions[None, :, None] - rows_of(targets)[:, None, :]).abs().amin(dim=2)
-    far = among.shape[1]
-    order = distance.masked_fill(~among, far).argsort(dim=1, stable=True)[:, :count]
-    return torch.zeros_like(among).scatter(1, order, True) & among
+def among(positions: Tensor, length: int) -> Tensor:
+    """Bool [b, length]: what is one of these positions [b, q]; -1 is none."""
+    found = positions.new_zeros(len(positions), length + 1, dtype=torch.bool)
+    return found.scatter_(1, positions % (length + 1), True)[:, :length]
+
+
+def nearest(among: Tensor, position: Tensor, count: int) -> Tensor:
+    """Bool [b, S]: of the positions `among` [b, S], the `count` that are nearest to `position` [b, 1], the left one first.
+
+    None where the position is -1.
+    """
+    away = torch.arange(among.shape[1], device=among.device) - position
+    distance = torch.where(among, 2 * away.abs() + (away > 0), 2 * among.shape[1])
+    order = distance.topk(min(count, among.shape[1]), dim=1, largest=False).indices
+    return torch.zeros_like(among).scatter(1, order, True) & among & (position >= 0)

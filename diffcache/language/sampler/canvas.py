@@ -22,8 +22,10 @@ class Canvas:
         limit: int64 [b, 1], the position of a text's first EOS; S where there is none. Nothing is written after it.
         window: only the first so many masked positions of a text are candidates; None for all.
         dirty: bool [b, S], positions that were computed from another token than stands there now; set by the session.
-        upcoming: bool [b, S], what is committed next, where that is known before the model is asked.
+        upcoming: int64 [b, q], positions that are committed next, in order and -1 behind the last, where that is known
+            before the model is asked.
         edited: tokens were changed since the last call by somebody else than the sampler.
+        attention_block: positions see nothing behind their block of so many, counted from 0; None: everything.
         reads_whole_block: the sampler looks at the whole block, written or not, because it may edit.
     """
 
@@ -38,6 +40,7 @@ class Canvas:
     block_step: int = 0
     upcoming: Tensor | None = None
     edited: bool = False
+    attention_block: int | None = None
     reads_whole_block: bool = False
 
     @classmethod
@@ -62,6 +65,7 @@ class Canvas:
             limit,
             everything,
             self.window,
+            attention_block=self.attention_block,
             reads_whole_block=self.reads_whole_block,
         )
 

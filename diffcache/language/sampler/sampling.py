@@ -136,25 +136,21 @@ class _Run:
         self.asked = asked
         self.eos = ids_of(model, "eos_token_id", asked.eos_token_id).to(device)
         self.length = prompts.shape[1] + asked.gen_length
-        attends_in = getattr(net, "block_attention", None)  # blocks of so many tokens; None for all at once
-        if attends_in is not None and asked.block_length not in (None, attends_in):
-            raise ConfigError(
-                f"{type(model).__name__} attends in blocks of {attends_in} tokens, not {asked.block_length}: leave "
-                "block_length out."
-            )
-        filled = 0 if attends_in is None else -self.length % attends_in
+        # The length of the blocks in which a model attends; None where it attends everything.
+        own_blocks: int | None = getattr(net, "block_attention", None)
+        block_length = own_blocks if asked.block_length is None else asked.block_length
+        filled = 0 if own_blocks is None else -self.length % (block_length or own_blocks)
         canvas = Canvas.of_prompts(
             prompts,
             asked.gen_length + filled,
             mask_id_of(model, asked.mask_token_id),
             window_of(model, asked.window),
         )
+        canvas.attention_block = None if own_blocks is None else block_length
         canvas.reads_whole_block = asked.editing_threshold is not None
-        blocks = blocks_of(canvas, attends_in or asked.block_length, aligned=attends_in is not None)
-        self.parts = [
-            self._part(block, calls)
-            for block, calls in zip(blocks, calls_of(blocks, asked.steps), strict=True)
-        ]
+        blocks = blocks_of(canvas, block_length, aligned=own_blocks is not None)
+        calls = calls_of(blocks, asked.steps)
+        self.parts = [self._part(block, own) for block, own in zip(blocks, calls, strict=True)]
         stops = self.eos if asked.eos_early_stop else self.eos[:0]
         editing = None
         if asked.editing_threshold is not None:

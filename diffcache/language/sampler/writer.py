@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from diffcache.language.cache import Rows
 from diffcache.language.sampler.canvas import Canvas
-from diffcache.language.sampler.decoding import Chance, Rule, log_odds, ranks
+from diffcache.language.sampler.decoding import Chance, Quota, Rule, log_odds
 from diffcache.language.sampler.drawing import BY_CHANCE, Drawing
 from diffcache.language.sampler.noise import Noise, gumbel
 from diffcache.language.session import ModelCaller
@@ -143,9 +143,11 @@ class Writer:
         canvas, order = self.canvas, None
         if self.drawing.remasking in BY_CHANCE:
             order = self.noise.of_positions(self._calls * isinstance(rule, Chance), canvas.positions[None])
-        if order is not None and not isinstance(rule, Chance):
-            first = ranks(order.masked_fill(~canvas.candidates, -1)) < asked
-            canvas.upcoming = canvas.candidates & first
+        canvas.upcoming = None
+        if order is not None and isinstance(rule, Quota):
+            next_ones = order.masked_fill(~canvas.candidates, -1.0).topk(min(rule.most, canvas.length), dim=1)
+            asked_for = canvas.positions[: next_ones.indices.shape[1]] < asked
+            canvas.upcoming = next_ones.indices.where(asked_for & (next_ones.values >= 0), -1)
         tokens, sure = self._guess()
         candidates = canvas.candidates & ~sure.isnan()
         score = torch.where(candidates, self._ranked(sure) if order is None else order, -torch.inf)
