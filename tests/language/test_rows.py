@@ -76,6 +76,25 @@ def test_rows_and_operations_are_those_of_the_closed_form(case: str) -> None:
         assert told.flops == told.row_layers * (costs.row + costs.pair * LENGTH) + head
 
 
+@pytest.mark.parametrize(
+    ("where", "full"),
+    [
+        ({"block_length": 32}, [0, 32]),
+        ({"block_length": 64}, list(range(0, 64, 8))),
+        ({"window": 16}, list(range(0, 64, 8))),
+        ({"window": 16, "block_length": 32}, list(range(0, 64, 8))),
+    ],
+    ids=str,
+)
+def test_the_default_refreshes_each_block_of_32_once_and_all_else_every_eight_calls(
+    where: dict[str, int], full: list[int]
+) -> None:
+    model = accelerate(tiny_llama())
+    generate(model, texts(1, PROMPT), gen_length=64, eos_early_stop=False, **where)
+    computed = report(model).row_layers_of
+    assert [call for call, rows in enumerate(computed) if rows == 68 * LAYERS] == full
+
+
 def test_greedy_computes_what_is_next_what_was_last_and_a_window() -> None:
     model = accelerate(tiny_llama(), "dkv-greedy", interval=100, window=4)
     generate(model, texts(1, PROMPT), gen_length=GEN, remasking="random", seed=0, eos_early_stop=False)

@@ -11,6 +11,9 @@ from diffcache.language.sampler.canvas import Canvas
 from diffcache.method_config import method
 from diffcache.schedulers.errors import ConfigError
 
+SHORT_BLOCK, LONG_INTERVAL = 32, 8
+"""Where `interval` is left open: blocks of so many tokens are refreshed once, and longer ones every so many calls."""
+
 
 @method
 @dataclass(frozen=True, kw_only=True)
@@ -21,14 +24,15 @@ class DKVDecodeConfig(LanguageConfig):
     compute the second one in full as well; here the first is kept, and the second computes like the others.
 
     Attributes:
-        interval: calls between two full ones, counted from the block's first (published: 8 for LLaDA, 4 for Dream).
+        interval: calls between two full ones, counted from the block's first (published: 8 for LLaDA, 4 for Dream). None: a
+            block's first call alone; but every 8 calls where a window moves, or the block has more than 32 tokens.
         ahead: compute masks also where nothing may be written yet, behind the block or the window (published). Without
             them the cache keeps what Fast-dLLM's dual cache keeps (arXiv 2505.22618), and written tokens besides.
     """
 
     name: ClassVar[str] = "dkv-decode"
 
-    interval: int = 8
+    interval: int | None = 8
     ahead: bool = True
 
     def __post_init__(self) -> None:
@@ -36,7 +40,9 @@ class DKVDecodeConfig(LanguageConfig):
         self._check("interval", 1, whole=True)
 
     def full(self, canvas: Canvas) -> bool:
-        return canvas.block_step % self.interval == 0
+        long = canvas.window is not None or len(canvas.block) > SHORT_BLOCK
+        interval = LONG_INTERVAL if self.interval is None and long else self.interval
+        return canvas.block_step == 0 if interval is None else canvas.block_step % interval == 0
 
     def rows(self, canvas: Canvas) -> Tensor:
         return (canvas.masked if self.ahead else canvas.candidates) | canvas.dirty
