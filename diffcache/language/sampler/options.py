@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffcache.language.backbones.base import Backbone
+from diffcache.language.backbones.base import Net
 from diffcache.language.sampler.canvas import Canvas
 from diffcache.language.sampler.decoding import Factor, Quota, Rule, Threshold
 from diffcache.schedulers.errors import ConfigError
@@ -86,7 +86,7 @@ def _is_finite(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def check_prompts(net: Backbone, input_ids: Tensor, attention_mask: Tensor | None) -> None:
+def check_prompts(net: Net, input_ids: Tensor, attention_mask: Tensor | None) -> None:
     """Checks that the prompts are a batch of tokens that the model can continue.
 
     Raises:
