@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from diffcache.discovery.discover import discover
     from diffcache.discovery.sites import SiteTable
     from diffcache.host.parallel import decide_together
+    from diffcache.language.loading import load_language_model
     from diffcache.language.recipes.base import LanguageConfig
     from diffcache.language.sampler.sampling import Generation, generate, stream
     from diffcache.method_config import MethodConfig, method
@@ -52,6 +53,7 @@ _HOME = {
     "Generation": "diffcache.language.sampler.sampling",
     "generate": "diffcache.language.sampler.sampling",
     "stream": "diffcache.language.sampler.sampling",
+    "load_language_model": "diffcache.language.loading",
     "tune": "diffcache.profiling.tuning.tune",
     "CacheConfig": "diffcache.api",  # which registers the methods that from_pretrained may find
     "LanguageConfig": "diffcache.api",
@@ -94,6 +96,7 @@ __all__ = [
     "evaluate",
     "generate",
     "inspect",
+    "load_language_model",
     "method",
     "methods",
     "paused",

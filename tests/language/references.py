@@ -199,7 +199,10 @@ def llada2(
     num_to_transfer: int = 1,
     eos: int | None = None,
 ) -> Tensor:
-    """LLaDA2's own generate, with LLaDA2.1's edits: blocks are counted from position 0, and the last one is whole."""
+    """LLaDA2's own generate, with LLaDA2.1's edits: blocks are counted from position 0, and the last one is whole.
+
+    `logits` sees tokens up to the block's end, under a mask that is triangular in blocks.
+    """
     size = prompt.shape[1]
     total = -(-(size + gen_length) // block_length) * block_length
     x = torch.cat([prompt, torch.full((1, total - size), MASK)], dim=1)
@@ -210,7 +213,7 @@ def llada2(
             post += not masked
             if post > max_post_steps:
                 break
-            out = without_mask(logits(x))
+            out = without_mask(logits(x[:, : block.stop]))
             tokens = {at: int(out[at].argmax()) for at in block}
             sure = {at: probability(out[at], tokens[at]) for at in block}
             odds = {at: log_odds(out[at], tokens[at]) for at in block}

@@ -20,13 +20,12 @@ from diffcache.language.sampler.writer import Part, Writer
 from diffcache.language.session import PlainCaller, Session
 
 
-def test_a_cache_is_read_before_it_knows_the_texts_length() -> None:
-    cache = TokenKVCache(3, 2, 8, torch.ones(2, 12, dtype=torch.bool), dtype=torch.float32)
-    keys, values = cache.read(2)
-    assert keys.shape == values.shape == (2, 2, 0, 8)
-    assert cache.mask() is None
+def test_a_cache_is_asked_before_it_knows_the_texts_length() -> None:
+    cache = TokenKVCache(3, torch.ones(2, 12, dtype=torch.bool), dtype=torch.float32)
+    assert cache.mask(slice(0, 0)) is None
+    assert cache.nbytes == 0
     cache.resize(5)
-    assert cache.read(2)[0].shape == (2, 2, 5, 8)
+    assert cache.attendable.shape == (2, 5)
 
 
 @torch.inference_mode()
@@ -48,11 +47,9 @@ def test_a_walk_is_one_call(kind: Any) -> None:
     session = Session(net, kind(), torch.ones_like(canvas.tokens, dtype=torch.bool))
     session.cache.resize(canvas.length)
     with session.report.counting_call(canvas.length):
-        hidden, rows = session.walk(canvas, slice(0, canvas.length), True)
-    assert rows.stop == canvas.length
-    if kind is not methods()["block-causal"]:
-        logits = net.call(canvas.tokens, None)
-        torch.testing.assert_close(net.logits(hidden), logits, atol=1e-4, rtol=0)
+        found, predicted = session.walk(canvas, slice(0, canvas.length), True)
+    assert predicted == slice(9, canvas.length)
+    torch.testing.assert_close(found, net.call(canvas.tokens, None, None)[:, 9:], atol=1e-4, rtol=0)
 
 
 def test_a_canvas_has_its_window_from_the_beginning() -> None:

@@ -25,8 +25,9 @@ class Canvas:
         upcoming: int64 [b, q], positions that are committed next, in order and -1 behind the last, where that is known
             before the model is asked.
         edited: tokens were changed since the last call by somebody else than the sampler.
-        attention_block: positions see nothing behind their block of so many, counted from 0; None: everything.
         reads_whole_block: the sampler looks at the whole block, written or not, because it may edit.
+        attention_block: positions see nothing behind their block of so many, counted from 0; None: everything.
+        unfinished: from here to the block's end, positions were computed before what they see was written; set by the session.
     """
 
     tokens: Tensor
@@ -40,8 +41,9 @@ class Canvas:
     block_step: int = 0
     upcoming: Tensor | None = None
     edited: bool = False
-    attention_block: int | None = None
     reads_whole_block: bool = False
+    attention_block: int | None = None
+    unfinished: int = 0
 
     @classmethod
     def of_prompts(cls, input_ids: Tensor, length: int, mask_id: int, window: int | None = None) -> "Canvas":

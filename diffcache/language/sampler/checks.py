@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffcache.language.backbones.base import Backbone
+from diffcache.language.backbones.base import Net
 from diffcache.schedulers.errors import ConfigError
 
 
@@ -29,7 +29,7 @@ def given_prompts(input_ids: Any, attention_mask: Any) -> tuple[Any, Any]:
     return input_ids["input_ids"], input_ids.get("attention_mask", attention_mask)
 
 
-def check_prompts(net: Backbone, input_ids: Tensor, attention_mask: Tensor | None) -> None:
+def check_prompts(net: Net, input_ids: Tensor, attention_mask: Tensor | None) -> None:
     """Checks that the prompts are a batch of tokens that the model can continue.
 
     Raises:

@@ -11,7 +11,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from diffcache.language.attaching import model_caller, window_of
-from diffcache.language.backbones.base import Backbone, outside_inference_mode
+from diffcache.language.backbones.base import Net, outside_inference_mode
 from diffcache.language.backbones.families import backbone_of
 from diffcache.language.sampler.blocks import blocks_of, calls_of
 from diffcache.language.sampler.canvas import Canvas
@@ -131,13 +131,13 @@ class _Run:
         check_prompts(net, prompts, mask)
         return cls(net, prompts, mask, asked)
 
-    def __init__(self, net: Backbone, prompts: Tensor, mask: Tensor | None, asked: DecodeOptions) -> None:
+    def __init__(self, net: Net, prompts: Tensor, mask: Tensor | None, asked: DecodeOptions) -> None:
         model, device = net.model, prompts.device
         self.asked = asked
         self.eos = ids_of(model, "eos_token_id", asked.eos_token_id).to(device)
         self.length = prompts.shape[1] + asked.gen_length
         # The length of the blocks in which a model attends; None where it attends everything.
-        own_blocks: int | None = getattr(net, "block_attention", None)
+        own_blocks: int | None = net.block_attention
         block_length = own_blocks if asked.block_length is None else asked.block_length
         filled = 0 if own_blocks is None else -self.length % (block_length or own_blocks)
         canvas = Canvas.of_prompts(
@@ -173,7 +173,7 @@ class _Run:
             return Part(block, self.asked.rule(size, calls), None)
         return Part(block, self.asked.rule(size, calls), calls, self.asked.quotas(size, calls))
 
-    def _caller(self, net: Backbone, real: Tensor) -> ModelCaller:
+    def _caller(self, net: Net, real: Tensor) -> ModelCaller:
         if self.asked.cfg_scale == 0:
             return model_caller(net, real)
         return GuidedCaller(model_caller(net, torch.cat([real, real])), self.asked.cfg_scale)
