@@ -6,16 +6,17 @@ from typing import Any
 
 import pytest
 import torch
-from language.tiny import EOS, MASK, texts, tiny_llama
+from language.tiny import MASK, greedy, texts, tiny_llama
 
 from diffcache import methods
 from diffcache.language.backbones.families import backbone_of
 from diffcache.language.cache import TokenKVCache
 from diffcache.language.recipes.base import LanguageConfig
 from diffcache.language.sampler.canvas import Canvas
-from diffcache.language.sampler.decoding import Quota
+from diffcache.language.sampler.decoding import Quota, Threshold
+from diffcache.language.sampler.noise import Noise
 from diffcache.language.sampler.options import DecodeOptions
-from diffcache.language.sampler.writer import Sampling, Writer
+from diffcache.language.sampler.writer import Part, Writer
 from diffcache.language.session import PlainCaller, Session
 
 
@@ -31,9 +32,9 @@ def test_a_cache_is_asked_before_it_knows_the_texts_length() -> None:
 def test_a_writer_writes_a_block_at_once() -> None:
     canvas = Canvas.of_prompts(texts(2, 5), 12, MASK)
     caller = PlainCaller(backbone_of(tiny_llama()), torch.ones_like(canvas.tokens, dtype=torch.bool))
-    writer = Writer(caller, canvas, Quota(2), Sampling(0.0, None, None), torch.tensor([EOS])[:0])
+    writer = Writer(caller, canvas, greedy(), Noise.of(0, 2, 5, torch.device("cpu")), torch.tensor([]).long())
     for block in (range(5, 9), range(9, 13)):
-        written = list(writer.write(block, 2))
+        written = list(writer.write(Part(block, Quota(2), 2)))
         assert [int(each.sum()) for each in written] == [4, 4]
         assert torch.stack(written).any(dim=0)[:, block.start : block.stop].all()
 
@@ -64,10 +65,6 @@ def test_a_report_that_is_not_counting_a_call_has_none() -> None:
 
 
 def test_decode_options_know_their_rule() -> None:
-    def options(**given: Any) -> DecodeOptions:
-        names = DecodeOptions.__dataclass_fields__
-        usual = {"gen_length": 8, "temperature": 0.0, "remasking": "random", "eos_early_stop": True}
-        return DecodeOptions(**{**dict.fromkeys(names), **usual, **given})
-
-    assert (options().rule, options().calls) == (Quota(1), 8)
-    assert (options(steps=3).rule, options(steps=3).calls) == (Quota(3), 3)
+    assert DecodeOptions(remasking="random").rule(8, 8) == Quota(1)
+    assert DecodeOptions(remasking="random").rule(8, 3) == Quota(3)
+    assert DecodeOptions(threshold=0.9, min_tokens=2).rule(8, 8) == Threshold(0.9, 2)

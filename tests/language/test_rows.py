@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from language.tiny import MASK, stored_keys, texts, tiny_llama
+from language.tiny import MASK, drawn, stored_keys, texts, tiny_llama
 from torch import Tensor
 
 from diffcache import accelerate, generate, methods, report
@@ -16,7 +16,7 @@ from diffcache.language.recipes.base import LanguageConfig
 from diffcache.language.recipes.dkv import nearest
 from diffcache.language.report import Costs
 from diffcache.language.sampler.canvas import Canvas
-from diffcache.language.sampler.decoding import draw, most_confident
+from diffcache.language.sampler.decoding import highest
 from diffcache.language.session import Session
 
 PROMPT, GEN, BLOCK, LAYERS = 4, 24, 8, 3
@@ -136,7 +136,7 @@ def stale_after(method: str, call: int, **options: Any) -> Tensor:
             if session.config.commit_window is None and step % BLOCK == 0:
                 canvas.enter(range(BLOCKS[step // BLOCK], BLOCKS[step // BLOCK] + BLOCK))
             logits, predicted = session.logits(canvas)
-            tokens, sure = draw(logits, MASK, 0.0, None)
+            tokens, sure = drawn(logits)
             dense = torch.full(
                 (len(tokens), PROMPT + GEN + 1), -torch.inf
             )  # the last: no position of the text
@@ -144,7 +144,7 @@ def stale_after(method: str, call: int, **options: Any) -> Tensor:
             put(dense, predicted, sure, dim=1)
             put(guess, predicted, tokens, dim=1)
             dense, guess = dense[:, :-1].masked_fill(~canvas.candidates, -torch.inf), guess[:, :-1]
-            just_written = most_confident(dense) & dense.isfinite()
+            just_written = highest(dense) & dense.isfinite()
             canvas.rewrite(torch.where(just_written, guess, canvas.tokens))
             canvas.advance()
     return session.cache.dirty(canvas.tokens) & ~just_written

@@ -10,6 +10,8 @@ from diffcache.language.cache import Rows, TokenKVCache
 from diffcache.language.recipes.none import NoneConfig
 from diffcache.language.report import LanguageReport
 from diffcache.language.sampler.canvas import Canvas
+from diffcache.language.sampler.drawing import Drawing
+from diffcache.language.sampler.noise import Noise
 
 MASK = 1
 EOS = 2
@@ -52,6 +54,17 @@ def texts(batch: int, length: int, seed: int = 0) -> Tensor:
 def stored_keys(cache: TokenKVCache) -> Tensor:
     """A copy of the text's keys, [L, b, K, S, D]."""
     return torch.stack([cache.read(layer)[0] for layer in range(3)])
+
+
+def greedy(mask_id: int = MASK) -> Drawing:
+    """Takes the likeliest token, never the mask."""
+    return Drawing(torch.tensor([mask_id]), torch.tensor([], dtype=torch.int64))
+
+
+def drawn(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The likeliest tokens [b, m] of logits [b, m, V], and their log-odds."""
+    still = torch.zeros(len(logits), 1, dtype=torch.int64)
+    return greedy()(logits, Noise(still, 0), still, torch.arange(logits.shape[1])[None])
 
 
 class Walker:

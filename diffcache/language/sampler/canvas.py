@@ -55,6 +55,21 @@ class Canvas:
         everything = torch.ones_like(tokens, dtype=torch.bool)
         return cls(tokens, prompt, mask_id, range(prompt, size), limit, everything, window)
 
+    def of_tokens(self, tokens: Tensor, limit: Tensor) -> "Canvas":
+        """A canvas of other texts [c, S] that are written in the same way."""
+        everything = torch.ones_like(tokens, dtype=torch.bool)
+        return Canvas(
+            tokens,
+            self.prompt,
+            self.mask_id,
+            self.block,
+            limit,
+            everything,
+            self.window,
+            reads_whole_block=self.reads_whole_block,
+            attention_block=self.attention_block,
+        )
+
     @property
     def length(self) -> int:
         return self.tokens.shape[1]
