@@ -52,8 +52,8 @@ _HOME = {
     "paused": "diffcache.api",
     "Generation": "diffcache.language.sampler.sampling",
     "generate": "diffcache.language.sampler.sampling",
-    "stream": "diffcache.language.sampler.sampling",
     "load_language_model": "diffcache.language.loading",
+    "stream": "diffcache.language.sampler.sampling",
     "tune": "diffcache.profiling.tuning.tune",
     "CacheConfig": "diffcache.api",  # which registers the methods that from_pretrained may find
     "LanguageConfig": "diffcache.api",

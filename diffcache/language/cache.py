@@ -82,10 +82,17 @@ class TokenKVCache:
         self.real[:, : real.shape[1]] = real
         self._padded = not bool(real.all())
 
-    def see_no_further(self, start: int, stop: int) -> None:
-        """Positions start .. stop - 1 see nothing from `stop` on; those behind them see all. The last such range counts."""
+    def see_in_blocks(self, size: int, stop: int) -> None:
+        """Positions see nothing behind their block of so many, counted from 0; the text ends at `stop`."""
         if self.ends is None:
-            self.ends = torch.full_like(self.tokens[0], self.capacity)
+            positions = torch.arange(self.capacity, device=self.tokens.device)
+            self.ends = (positions // size + 1) * size
+        self._last = (stop - 1) // size * size
+
+    def see_no_further(self, start: int, stop: int) -> None:
+        """Positions start .. stop - 1 see nothing from `stop` on, where the text ends."""
+        if self.ends is None:
+            self.ends = torch.full_like(self.tokens[0], start)  # what is before the first such range is one
         self.ends[start:stop] = stop
         self._last = start
 

@@ -104,29 +104,24 @@ class Session:
         start = block.start if size is None else block.start // size * size
         unfinished = start
         if block != self._block:
-            self._check_blocks(size, start)
             unfinished, self._start, self._block = min(self._start, start), start, block
-            if self.cache.ends is None:
-                self._see_blocks(size, start)
-            self.cache.see_no_further(start, block.stop)
+            if size is None:
+                self.cache.see_no_further(start, block.stop)
+            else:
+                self._check_blocks(size, start)
+                self.cache.see_in_blocks(size, block.stop)
         upcoming = None if canvas.upcoming is None else canvas.upcoming[:, : block.stop]
         return replace(
             canvas, tokens=canvas.tokens[:, : block.stop], unfinished=unfinished, upcoming=upcoming
         )
 
-    def _see_blocks(self, size: int | None, start: int) -> None:
-        """What is given before the first block, which begins at `start`: blocks of this size, or one block."""
-        for begin in range(0, start, size or max(start, 1)):
-            self.cache.see_no_further(begin, begin + (size or start))
-
-    def _check_blocks(self, size: int | None, start: int) -> None:
-        if size is not None and self.config.whole_text:
+    def _check_blocks(self, size: int, start: int) -> None:
+        if self.config.whole_text:
             raise TargetError(
                 f"{self.config.name} measures attention over the whole text, and {type(self.net.model).__name__} attends "
                 "in blocks: choose block-causal, which is exact there."
             )
-        if size is not None:
-            check_padding(self.cache.real[:, :start], size)
+        check_padding(self.cache.real[:, :start], size)
 
     def _rows(self, canvas: Canvas) -> Rows:
         """The rows that the method asks for, and those that it must not leave out."""

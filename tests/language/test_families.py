@@ -70,7 +70,8 @@ def model_of(name: str) -> Any:
     """A tiny model: a class of Transformers, or a checkpoint of a form."""
     if name in NATIVE:
         return native(name)
-    return load_language_model(folder(name), trust_remote_code=True)[0]
+    block = 8 if name == "llada2" else None  # 32 otherwise, as the published models
+    return load_language_model(folder(name), trust_remote_code=True, block_attention=block)[0]
 
 
 def padded(prompts: Tensor) -> Tensor:
@@ -79,8 +80,7 @@ def padded(prompts: Tensor) -> Tensor:
     return mask
 
 
-SIZES = {"llada2": 8, "sdar": 4, "fast-dllm-v2": 8}
-"""Block lengths."""
+IN_BLOCKS = ("llada2", "sdar", "fast-dllm-v2")
 
 
 @pytest.mark.parametrize("mask", [None, padded], ids=["whole", "padded"])
@@ -88,7 +88,7 @@ SIZES = {"llada2": 8, "sdar": 4, "fast-dllm-v2": 8}
 def test_none_writes_what_the_plain_model_writes(name: str, mask: Any) -> None:
     model, prompts = model_of(name), texts(2, 13)
     given = None if mask is None else mask(prompts)
-    options = {"gen_length": 16, "block_length": SIZES.get(name, 8)}
+    options = {"gen_length": 16, "block_length": None if name in IN_BLOCKS else 8}
     plain = generate(model, prompts, given, **options)
     cached = generate(accelerate(model, "none"), prompts, given, **options)
     assert torch.equal(plain.sequences, cached.sequences)
@@ -102,14 +102,14 @@ def test_none_writes_what_the_plain_model_writes(name: str, mask: Any) -> None:
 )
 @pytest.mark.parametrize("name", ["Qwen3", "Olmo2", *FORMS])
 def test_methods_write_on_every_family(name: str, method: str) -> None:
-    in_layers, in_blocks = method in ("elastic-cache", "dllm-cache"), name in SIZES
+    in_layers, in_blocks = method in ("elastic-cache", "dllm-cache"), name in IN_BLOCKS
     model, prompts = model_of(name), texts(2, 13)
     if name == "Olmo2" and in_layers:
         with pytest.raises(TargetError, match="parts of Olmo2ForCausalLM are not known"):
             accelerate(model, method)
         return
     accelerate(model, method)
-    options = {"gen_length": 16, "block_length": SIZES.get(name, 8), "threshold": 0.9}
+    options = {"gen_length": 16, "block_length": None if in_blocks else 8, "threshold": 0.9}
     if in_blocks and method == "elastic-cache":
         with pytest.raises(TargetError, match="attends in blocks: choose block-causal"):
             generate(model, prompts, padded(prompts), **options)

@@ -51,6 +51,11 @@ def texts(batch: int, length: int, seed: int = 0) -> Tensor:
     return torch.randint(4, VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(seed))
 
 
+def stored_keys(cache: TokenKVCache) -> Tensor:
+    """A copy of the text's keys, [L, b, K, S, D]."""
+    return torch.stack([cache.read(layer)[0] for layer in range(3)])
+
+
 def greedy(mask_id: int = MASK) -> Drawing:
     """Takes the likeliest token, never the mask."""
     return Drawing(torch.tensor([mask_id]), torch.tensor([], dtype=torch.int64))
@@ -60,11 +65,6 @@ def drawn(logits: Tensor) -> tuple[Tensor, Tensor]:
     """The likeliest tokens [b, m] of logits [b, m, V], and their log-odds."""
     still = torch.zeros(len(logits), 1, dtype=torch.int64)
     return greedy()(logits, Noise(still, 0), still, torch.arange(logits.shape[1])[None])
-
-
-def stored_keys(cache: TokenKVCache) -> Tensor:
-    """A copy of the text's keys, [L, b, K, S, D]."""
-    return torch.stack([cache.read(layer)[0] for layer in range(3)])
 
 
 class Walker:

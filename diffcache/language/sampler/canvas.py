@@ -67,8 +67,8 @@ class Canvas:
             limit,
             everything,
             self.window,
-            attention_block=self.attention_block,
             reads_whole_block=self.reads_whole_block,
+            attention_block=self.attention_block,
         )
 
     @property
