@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import pytest
 import torch
 import transformers
-from language.forms import FORMS, write
+from language import references
+from language.forms import FORMS, by_hand, write
 from language.tiny import EOS, MASK, VOCABULARY, texts, tiny_llama
 from torch import Tensor, nn
 
@@ -94,6 +95,31 @@ def test_none_writes_what_the_plain_model_writes(name: str, mask: Any) -> None:
     assert torch.equal(plain.sequences, cached.sequences)
     again = generate(restore(model), prompts, given, **options)
     assert torch.equal(plain.sequences, again.sequences)
+
+
+@pytest.mark.parametrize("form", ["llada", "mmada", "llada-moe"])
+@torch.no_grad()
+def test_plain_sampling_is_lladas_on_the_model_that_its_own_file_builds(form: str) -> None:
+    model, own, prompts = model_of(form), by_hand(folder(form)), texts(2, 7)
+    expected = [
+        references.llada(lambda tokens: own(tokens).logits[0], each[None], 16, 8, 16) for each in prompts
+    ]
+    written = generate(model, prompts, gen_length=16, block_length=8, steps=16, eos_early_stop=False)
+    assert torch.equal(written.sequences, torch.cat(expected))
+
+
+@pytest.mark.parametrize("mask", [None, padded], ids=["whole", "padded"])
+@pytest.mark.parametrize("steps", [16, 5])
+def test_plain_sampling_is_that_of_dreams_own_generate(steps: int, mask: Any) -> None:
+    model, own, prompts = model_of("dream"), by_hand(folder("dream")), texts(1, 13, seed=2)
+    own.generation_config = model.generation_config
+    given = None if mask is None else mask(prompts)
+    for each in (model, own):
+        each.lm_head.weight.data[MASK] = 0  # its sampler may draw the mask
+    expected = own.diffusion_generate(prompts, given, max_new_tokens=16, steps=steps)
+    options = {"remasking": "maskgit_plus", "eps": 1e-3, "block_length": 16, "eos_early_stop": False}
+    written = generate(model, prompts, given, gen_length=16, steps=steps, **options)
+    assert torch.equal(written.sequences, expected)
 
 
 @pytest.mark.parametrize(

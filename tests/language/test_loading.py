@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from language.forms import FORMS, own_class, write
+from language.forms import FORMS, by_hand, write
 from language.tiny import tiny_llama
-from safetensors.torch import load_file
 from torch import Tensor
 from transformers import (
     AutoModel,
@@ -47,16 +46,6 @@ def logits(model: Any) -> Tensor:
     pairs = torch.ones(1, 1, 24, 24) if type(model).__name__ == "SDARForCausalLM" else None
     with torch.no_grad():
         return model(torch.arange(4, 28)[None], attention_mask=pairs).logits
-
-
-def by_hand(folder: Path) -> Any:
-    """The model as its modelling file builds it, with the checkpoint's weights put in by torch alone."""
-    model = own_class(folder)
-    weights = load_file(folder / "model.safetensors")
-    if getattr(model.config, "tie_word_embeddings", False) and hasattr(model, "lm_head"):
-        weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
-    model.load_state_dict(weights)
-    return model
 
 
 @pytest.mark.parametrize("form", FORMS)
