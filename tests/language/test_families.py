@@ -11,6 +11,7 @@ import torch
 import transformers
 from language import references
 from language.forms import FORMS, by_hand, write
+from language.stale import cached_calls, largest_difference
 from language.tiny import EOS, MASK, VOCABULARY, texts, tiny_llama
 from torch import Tensor, nn
 
@@ -143,6 +144,31 @@ def test_methods_write_on_every_family(name: str, method: str) -> None:
     written = generate(model, prompts, padded(prompts), **options)
     assert not (written.sequences == MASK).any()
     assert report(model).compute_fraction < 1
+
+
+SKIPPING = ["dkv-decode", "dkv-prefill", "fast-dllm-dual", "fast-dllm-prefix", "vicinity"]
+"""Methods that skip rows, and nothing else."""
+
+
+@pytest.mark.parametrize("mask", [None, padded], ids=["whole", "padded"])
+@pytest.mark.parametrize("name", [*NATIVE, *FORMS])
+def test_cached_calls_compute_what_the_own_forward_computes_on_stale_keys_and_values(
+    name: str, mask: Any
+) -> None:
+    model, prompts = model_of(name), texts(2, 13)
+    given = None if mask is None else mask(prompts)
+    methods = [*SKIPPING, "block-causal"] if name in IN_BLOCKS else SKIPPING
+    for method in methods:
+        calls = cached_calls(model, method, prompts, given, gen_length=16, threshold=0.9)
+        assert min(int(call.computed.sum()) for call in calls) < calls[0].computed.numel()
+        assert largest_difference(model, calls) < 1e-4, method
+
+
+def test_a_call_that_computed_other_rows_than_it_says_is_noticed() -> None:
+    model = model_of("Llama")
+    calls = cached_calls(model, "fast-dllm-dual", texts(2, 13), None, gen_length=16, threshold=0.9)
+    calls[2].computed = torch.ones_like(calls[2].computed)
+    assert largest_difference(model, calls) > 1e-2
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
