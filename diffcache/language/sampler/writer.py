@@ -79,6 +79,9 @@ class Writer:
         self._settled = torch.zeros_like(texts, dtype=torch.bool)
         self._order: Tensor | None = None
         self._replaced = False  # by somebody else, in this block
+        self._left: bool | None = (
+            None  # whether any text has masks in this block or behind it; None: not known
+        )
         self._stuck = torch.zeros((), dtype=torch.bool, device=texts.device)
 
     def write(self, part: Part) -> Iterator[Tensor]:
@@ -93,21 +96,25 @@ class Writer:
         canvas = self.canvas
         if self.finishes_blocks:
             self._cut()
+            self._left = None
+        if self._left is False:
+            return
         canvas.enter(part.block)
         self._replaced = False
         self._post.zero_()
-        self._settled.fill_(self.editing is None)
+        self._settled = ~canvas.candidates.any(dim=1, keepdim=True) | (self.editing is None)
         quotas = self._quotas(part)
         while True:
             at = min(canvas.block_step, quotas.shape[1] - 1)
             asked = quotas[:, at : at + 1]
             self._look(part.rule, asked)
             sure = self._surely_goes_on(part)
-            if not sure and canvas.block_step == 0 and not self._read()[0]:
+            begins = canvas.block_step == 0
+            if begins and not sure and not self._left and not self._read()[0]:
                 break
             plan = self.caller.plan(canvas)
             count = plan.count
-            if canvas.block_step > 0 and not sure:
+            if not begins and not sure:
                 goes_on, *rest = self._read(count)
                 if not goes_on:
                     break
@@ -120,6 +127,7 @@ class Writer:
         A mask where something had been written is written again; before the block, the block begins anew from there.
         """
         canvas = self.canvas
+        self._left = None
         canvas.edited = self._replaced = not torch.equal(tokens, canvas.tokens)
         self._put(tokens)
         missing = canvas.masked.any(dim=0) & (canvas.positions < canvas.block.start)
@@ -169,8 +177,10 @@ class Writer:
         Raises:
             TargetError: the last call has said nothing about what may be written.
         """
-        numbers = [self._open.any(), self._stuck, *([] if count is None else [count])]
-        goes_on, stuck, *rest = torch.stack([number.long() for number in numbers]).tolist()
+        left = self.canvas.masked.any()
+        numbers = [self._open.any(), self._stuck, left, *([] if count is None else [count])]
+        goes_on, stuck, any_left, *rest = torch.stack([number.long() for number in numbers]).tolist()
+        self._left = bool(any_left)
         if stuck:
             raise TargetError(
                 "no position that may be written got a probability, so the text would never end: let the "
