@@ -3,9 +3,11 @@
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from diffcache.host.compiled import is_compiled
 from diffcache.language.backbones.base import Net, outside_inference_mode
 from diffcache.language.cache import Rows, TokenKVCache, rows_of
 from diffcache.language.recipes.base import LanguageConfig
@@ -13,6 +15,12 @@ from diffcache.language.report import LanguageReport
 from diffcache.language.sampler.canvas import Canvas
 from diffcache.language.walks.base import block_last
 from diffcache.schedulers.errors import ConfigError, TargetError
+
+SIZES = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+"""Rows of a call of a compiled model are filled up to the next of these, with rows that repeat the last.
+
+Each new size costs a compilation, and a recording where its graphs are CUDA graphs.
+"""
 
 
 @dataclass(frozen=True)
@@ -110,6 +118,7 @@ class Session:
         features = config.features(net)
         self.cache = TokenKVCache(len(net.layers), real, dtype=net.dtype, features=features)
         self.walk = config.walk(net, self.cache, self.report)
+        self._fixes_sizes = is_compiled(net.model)
         self._reuses = 0
         self._block: range | None = None
         self._start = 0  # where the block before that one begins to be attended as a whole
@@ -130,13 +139,25 @@ class Session:
         plan = self.plan(canvas) if plan is None else plan
         text, asked = plan.text, plan.rows
         self._reuses = 0 if plan.full else self._reuses + 1
+        if not plan.full and self._fixes_sizes:
+            asked = self._of_fixed_size(asked, count)
+        elif isinstance(asked, Tensor):
+            asked = rows_of(asked, count)
         if isinstance(asked, Tensor):
-            asked = block_last(rows_of(asked, count), text, self.net.token_shift)
+            asked = block_last(asked, text, self.net.token_shift)
         plain_length = canvas.length if canvas.attention_block is None else text.length
         with self.report.counting_call(plain_length):
             found = self.walk(text, asked, plan.full)
         self.report.cache_bytes = self.report.cache_bytes or self.cache.nbytes
         return found
+
+    def _of_fixed_size(self, rows: slice | Tensor, count: int | None) -> Tensor:
+        """Rows as lists of one of a few lengths, so that a compiled model has one graph for each, whatever the block is."""
+        if isinstance(rows, slice):
+            every = torch.arange(rows.start, rows.stop, device=self.cache.real.device)
+            return every.expand(len(self.cache.real), -1)
+        most = int(rows.sum(dim=1).amax()) if count is None else count
+        return rows_of(rows, next((size for size in SIZES if size >= most), rows.shape[1]))
 
     def _shown(self, canvas: Canvas) -> Canvas:
         """What the model is shown. Where texts are attended in blocks, this ends with the block, and tells the cache of it."""

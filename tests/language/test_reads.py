@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 from language.tiny import EOS, texts, tiny_llama
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from diffcache import accelerate, stream
+from diffcache import accelerate, generate, stream
+from diffcache.evals.language.host import Operations
 
 READS = {
     "item",
@@ -27,25 +26,9 @@ READS = {
 """What waits for the device."""
 
 
-class Counting(TorchDispatchMode):
-    """Counts operations by name, those of diffcache's own kernels as one each."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen[function.name().removeprefix("aten::").partition(".")[0]] += 1
-        return function(*args, **(kwargs or {}))
-
-    @property
-    def reads(self) -> int:
-        return sum(self.seen[name] for name in READS)
-
-
 @contextmanager
-def counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counting]:
-    counted, tolist = Counting(), torch.Tensor.tolist
+def counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Operations]:
+    counted, tolist = Operations(), torch.Tensor.tolist
 
     def noted(tensor: torch.Tensor) -> Any:  # on a CPU no operation shows it
         counted.seen["tolist"] += 1
@@ -56,6 +39,10 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counting]:
         yield counted
 
 
+def reads_in(counted: Operations) -> int:
+    return sum(counted.seen[name] for name in READS)
+
+
 def reads_of_calls(model: Any, monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[int]:
     """Reads of each call but the first, which also sets the run up."""
     found = []
@@ -63,8 +50,8 @@ def reads_of_calls(model: Any, monkeypatch: pytest.MonkeyPatch, **options: Any) 
         before = 0
         for step in stream(model, texts(2, 9), gen_length=24, **options):
             if step.call > 1:
-                found.append(counted.reads - before)
-            before = counted.reads
+                found.append(reads_in(counted) - before)
+            before = reads_in(counted)
     assert len(found) >= 5
     return found
 
@@ -111,3 +98,52 @@ def test_a_quota_without_eos_never_waits_inside_a_block(monkeypatch: pytest.Monk
     reads = reads_of_calls(model, monkeypatch, block_length=8, eos_early_stop=False)
     assert sum(reads) <= 3
     assert sum(reads_of_calls(model, monkeypatch, block_length=8, eos_token_id=EOS)) > 3
+
+
+class Recorded:
+    """A backend of torch.compile whose graphs are replayed: a replay is one operation, whatever is in the graph."""
+
+    def __init__(self) -> None:
+        self.graphs = self.replays = 0
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+        self.graphs += 1
+
+        def replay(*given: Any) -> Any:
+            self.replays += 1
+            with torch.utils._python_dispatch._disable_current_modes():
+                return graph.forward(*given)
+
+        return replay
+
+
+def operations(model: Any, backend: Recorded, monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[int]:
+    """Operations that the host starts in each call: replays of graphs, and what is outside of them."""
+    found, before = [], 0
+    with counting(monkeypatch) as counted:
+        for _ in stream(model, texts(1, 9), gen_length=64, eos_early_stop=False, **options):
+            now = counted.seen.total() + backend.replays
+            found.append(now - before)
+            before = now
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["default", "fast-dllm-dual", "none"])
+def test_a_compiled_model_has_few_graphs_and_costs_the_host_one_replay_a_call(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.compiler.reset()
+    model, backend = tiny_llama(num_hidden_layers=1), Recorded()
+    accelerate(model, None if method == "default" else method)
+    options = {"gen_length": 64, "eos_early_stop": False}
+    expected = generate(model, texts(1, 9), **options)
+    compiled = torch.compile(model, backend=backend, dynamic=False)
+    assert torch.equal(generate(compiled, texts(1, 9), **options).sequences, expected.sequences)
+    # the first call, which makes the cache; all rows; and each size of some rows
+    assert backend.graphs <= {"none": 2, "fast-dllm-dual": 3, "default": 6}[method]
+    assert backend.replays == expected.calls
+    graphs = backend.graphs
+    found = operations(compiled, backend, monkeypatch)
+    assert backend.graphs == graphs
+    assert max(found) < 1530 / 3
