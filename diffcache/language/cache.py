@@ -191,19 +191,22 @@ def _put(target: Tensor, at: Rows, new: Tensor, dim: int) -> None:
         target.scatter_(dim, at, new.to(target.dtype))
 
 
-def rows_of(wanted: Tensor) -> Tensor:
+def rows_of(wanted: Tensor, count: int | None = None) -> Tensor:
     """Positions int64 [b, n] where `wanted` [b, S] holds, ascending; short lists repeat their last position.
 
-    A text that wants nothing gets its last position, which is never padding. One read from the device.
+    A text that wants nothing gets its last position, which is never padding.
+
+    Args:
+        count: the most positions of a text, or more; None reads it from the device.
     """
-    if len(wanted) == 1:
-        found = wanted.nonzero()[None, :, 1]
-        return found if found.numel() else found.new_full((1, 1), wanted.shape[1] - 1)
-    counts = wanted.sum(dim=1, keepdim=True)
-    n = max(int(counts.max()), 1)
-    order = wanted.argsort(dim=1, descending=True, stable=True)[:, :n]
-    last = torch.where(counts > 0, order.gather(1, (counts - 1).clamp(min=0)), wanted.shape[1] - 1)
-    return torch.where(torch.arange(n, device=wanted.device) < counts, order, last)
+    length = wanted.shape[1]
+    count = int(wanted.sum(dim=1).amax()) if count is None else count
+    positions = torch.arange(length, device=wanted.device)
+    last = torch.where(wanted, positions, -1).amax(dim=1, keepdim=True) % length
+    found = (
+        torch.where(wanted, positions, length).topk(min(max(count, 1), length), dim=1, largest=False).values
+    )
+    return torch.where(found < length, found, last)
 
 
 def _index_into(source: Tensor, rows: Tensor, dim: int) -> Tensor:

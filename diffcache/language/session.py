@@ -1,11 +1,13 @@
 """Session: the cached state of one run, and the model calls that go through it."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from diffcache.host.compiled import is_compiled
 from diffcache.language.backbones.base import Net, outside_inference_mode
 from diffcache.language.cache import Rows, TokenKVCache, rows_of
 from diffcache.language.recipes.base import LanguageConfig
@@ -13,6 +15,29 @@ from diffcache.language.report import LanguageReport
 from diffcache.language.sampler.canvas import Canvas
 from diffcache.language.walks.base import block_last
 from diffcache.schedulers.errors import ConfigError, TargetError
+
+SIZES = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+"""Rows of a call of a compiled model are filled up to the next of these, with rows that repeat the last.
+
+Each new size costs a compilation, and a recording where its graphs are CUDA graphs.
+"""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a model call will compute.
+
+    Attributes:
+        text: what the model is shown.
+        full: every row.
+        rows: a range, or bool [b, S].
+        count: the most rows of a text, int64 [], where only the device knows it; else None.
+    """
+
+    text: Canvas
+    full: bool
+    rows: slice | Tensor
+    count: Tensor | None = None
 
 
 class ModelCaller(Protocol):
@@ -24,8 +49,18 @@ class ModelCaller(Protocol):
 
     report: LanguageReport
 
-    def logits(self, canvas: Canvas) -> tuple[Tensor, Rows]:
-        """Logits [b, m, V], and the positions that they predict: all candidates at least, each once; S for no position."""
+    def plan(self, canvas: Canvas) -> Plan:
+        """What the next call will compute. Its count may be read from the device together with other numbers."""
+
+    def logits(
+        self, canvas: Canvas, plan: Plan | None = None, count: int | None = None
+    ) -> tuple[Tensor, Rows]:
+        """Logits [b, m, V], and the positions that they predict: all candidates at least, each once; S for no position.
+
+        Args:
+            plan: of this call; None plans it.
+            count: the plan's, read from the device; None reads it.
+        """
 
 
 class PlainCaller:
@@ -41,7 +76,12 @@ class PlainCaller:
         self.report = LanguageReport.of_run("plain", {}, net, len(real))
         self._real = None if bool(real.all()) else real
 
-    def logits(self, canvas: Canvas) -> tuple[Tensor, Rows]:
+    def plan(self, canvas: Canvas) -> Plan:
+        return Plan(canvas, True, slice(0, canvas.length))
+
+    def logits(
+        self, canvas: Canvas, plan: Plan | None = None, count: int | None = None
+    ) -> tuple[Tensor, Rows]:
         tokens, real, block = canvas.tokens, self._real, canvas.attention_block
         if block is not None:  # nothing in front sees what is behind the block
             tokens = tokens[:, : canvas.block.stop]
@@ -78,23 +118,46 @@ class Session:
         features = config.features(net)
         self.cache = TokenKVCache(len(net.layers), real, dtype=net.dtype, features=features)
         self.walk = config.walk(net, self.cache, self.report)
+        self._fixes_sizes = is_compiled(net.model)
         self._reuses = 0
         self._block: range | None = None
         self._start = 0  # where the block before that one begins to be attended as a whole
 
-    def logits(self, canvas: Canvas) -> tuple[Tensor, Rows]:
+    def plan(self, canvas: Canvas) -> Plan:
         text = self._shown(canvas)
         grown = text.length != self.cache.length
         self.cache.resize(text.length)
         text.dirty = self.cache.dirty(text.tokens)
-        full = self.config.forces_full(text, self._reuses, grown) or self.config.full(text)
-        self._reuses = 0 if full else self._reuses + 1
+        if self.config.forces_full(text, self._reuses, grown) or self.config.full(text):
+            return Plan(text, True, slice(0, text.length))
+        rows = self._rows(text)
+        return Plan(text, False, rows, None if isinstance(rows, slice) else rows.sum(dim=1).amax())
+
+    def logits(
+        self, canvas: Canvas, plan: Plan | None = None, count: int | None = None
+    ) -> tuple[Tensor, Rows]:
+        plan = self.plan(canvas) if plan is None else plan
+        text, asked = plan.text, plan.rows
+        self._reuses = 0 if plan.full else self._reuses + 1
+        if not plan.full and self._fixes_sizes:
+            asked = self._of_fixed_size(asked, count)
+        elif isinstance(asked, Tensor):
+            asked = rows_of(asked, count)
+        if isinstance(asked, Tensor):
+            asked = block_last(asked, text, self.net.token_shift)
         plain_length = canvas.length if canvas.attention_block is None else text.length
         with self.report.counting_call(plain_length):
-            asked = slice(0, text.length) if full else self._rows(text)
-            found = self.walk(text, asked, full)
+            found = self.walk(text, asked, plan.full)
         self.report.cache_bytes = self.report.cache_bytes or self.cache.nbytes
         return found
+
+    def _of_fixed_size(self, rows: slice | Tensor, count: int | None) -> Tensor:
+        """Rows as lists of one of a few lengths, so that a compiled model has one graph for each, whatever the block is."""
+        if isinstance(rows, slice):
+            every = torch.arange(rows.start, rows.stop, device=self.cache.real.device)
+            return every.expand(len(self.cache.real), -1)
+        most = int(rows.sum(dim=1).amax()) if count is None else count
+        return rows_of(rows, next((size for size in SIZES if size >= most), rows.shape[1]))
 
     def _shown(self, canvas: Canvas) -> Canvas:
         """What the model is shown. Where texts are attended in blocks, this ends with the block, and tells the cache of it."""
@@ -123,8 +186,8 @@ class Session:
             )
         check_padding(self.cache.real[:, :start], size)
 
-    def _rows(self, canvas: Canvas) -> Rows:
-        """The rows that the method asks for, and those that it must not leave out."""
+    def _rows(self, canvas: Canvas) -> slice | Tensor:
+        """The rows that the method asks for, and those that it must not leave out: a range, or bool [b, S]."""
         shift = self.net.token_shift
         rows = self.config.rows(canvas)
         if isinstance(rows, slice):
@@ -139,7 +202,7 @@ class Session:
             rows = rows | self.walk.wanted_rows
         if shift:
             rows = rows | pad(canvas.candidates[:, 1:], (0, 1))
-        return block_last(rows_of(rows), canvas, shift)
+        return rows
 
 
 def check_padding(real: Tensor | None, block: int) -> None:

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import max_pool1d
 
 from diffcache.language.recipes.base import LanguageConfig
 from diffcache.language.sampler.canvas import Canvas
@@ -28,16 +29,21 @@ class DKVDecodeConfig(LanguageConfig):
             block's first call alone; but every 8 calls where a window moves, or the block has more than 32 tokens.
         ahead: compute masks also where nothing may be written yet, behind the block or the window (published). Without
             them the cache keeps what Fast-dLLM's dual cache keeps (arXiv 2505.22618), and written tokens besides.
+        around: also compute positions that are no farther from one that may be written, as dInfer's vicinity refresh
+            does around a block (arXiv 2510.08666). Tokens that were written while their neighbours were masks are so brought
+            up to date.
     """
 
     name: ClassVar[str] = "dkv-decode"
 
     interval: int | None = 8
     ahead: bool = True
+    around: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check("interval", 1, whole=True)
+        self._check("around", 0, whole=True)
 
     def full(self, canvas: Canvas) -> bool:
         long = canvas.window is not None or len(canvas.block) > SHORT_BLOCK
@@ -45,7 +51,8 @@ class DKVDecodeConfig(LanguageConfig):
         return canvas.block_step == 0 if interval is None else canvas.block_step % interval == 0
 
     def rows(self, canvas: Canvas) -> Tensor:
-        return (canvas.masked if self.ahead else canvas.candidates) | canvas.dirty
+        rows = (canvas.masked if self.ahead else canvas.candidates) | canvas.dirty
+        return within(canvas.candidates, self.around) | rows if self.around else rows
 
 
 @method
@@ -118,6 +125,12 @@ def among(positions: Tensor, length: int) -> Tensor:
     """Bool [b, length]: what is one of these positions [b, q]; -1 is none."""
     found = positions.new_zeros(len(positions), length + 1, dtype=torch.bool)
     return found.scatter_(1, positions % (length + 1), True)[:, :length]
+
+
+def within(targets: Tensor, distance: int) -> Tensor:
+    """Bool [b, S]: positions that are no farther than `distance` from one of `targets` [b, S]."""
+    near = max_pool1d(targets.float()[:, None], 2 * distance + 1, stride=1, padding=distance)
+    return near[:, 0] > 0
 
 
 def nearest(among: Tensor, position: Tensor, count: int) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from diffcache.language.cache import Rows
 from diffcache.language.sampler.canvas import Canvas
-from diffcache.language.session import ModelCaller
+from diffcache.language.session import ModelCaller, Plan
 
 
 class GuidedCaller:
@@ -26,8 +26,14 @@ class GuidedCaller:
         self._scale = scale
         self._both: Canvas | None = None
 
-    def logits(self, canvas: Canvas) -> tuple[Tensor, Rows]:
-        logits, predicted = self.caller.logits(self._doubled(canvas))
+    def plan(self, canvas: Canvas) -> Plan:
+        return self.caller.plan(self._doubled(canvas))
+
+    def logits(
+        self, canvas: Canvas, plan: Plan | None = None, count: int | None = None
+    ) -> tuple[Tensor, Rows]:
+        both = self._doubled(canvas) if plan is None or self._both is None else self._both
+        logits, predicted = self.caller.logits(both, plan, count)
         batch = len(canvas.tokens)
         with_prompt, without = logits[:batch].float(), logits[batch:].float()
         if isinstance(predicted, Tensor):

@@ -14,7 +14,7 @@ from diffcache.language.sampler.canvas import Canvas
 from diffcache.language.sampler.decoding import Chance, Quota, Rule, log_odds
 from diffcache.language.sampler.drawing import BY_CHANCE, Drawing
 from diffcache.language.sampler.noise import Noise, gumbel
-from diffcache.language.session import ModelCaller
+from diffcache.language.session import ModelCaller, Plan
 from diffcache.schedulers.errors import TargetError
 
 
@@ -77,6 +77,11 @@ class Writer:
         self._calls = torch.zeros_like(texts)  # that each text has needed
         self._post = torch.zeros_like(texts)  # of them after the block's last mask
         self._settled = torch.zeros_like(texts, dtype=torch.bool)
+        self._order: Tensor | None = None
+        self._replaced = False  # by somebody else, in this block
+        self._left: bool | None = (
+            None  # whether any text has masks in this block or behind it; None: not known
+        )
         self._stuck = torch.zeros((), dtype=torch.bool, device=texts.device)
 
     def write(self, part: Part) -> Iterator[Tensor]:
@@ -91,13 +96,30 @@ class Writer:
         canvas = self.canvas
         if self.finishes_blocks:
             self._cut()
+            self._left = None
+        if self._left is False:
+            return
         canvas.enter(part.block)
+        self._replaced = False
         self._post.zero_()
-        self._settled.fill_(self.editing is None)
+        self._settled = ~canvas.candidates.any(dim=1, keepdim=True) | (self.editing is None)
         quotas = self._quotas(part)
-        while self._goes_on():
+        while True:
             at = min(canvas.block_step, quotas.shape[1] - 1)
-            yield self._call(part.rule, quotas[:, at : at + 1])
+            asked = quotas[:, at : at + 1]
+            self._look(part.rule, asked)
+            sure = self._surely_goes_on(part)
+            begins = canvas.block_step == 0
+            if begins and not sure and not self._left and not self._read()[0]:
+                break
+            plan = self.caller.plan(canvas)
+            count = plan.count
+            if not begins and not sure:
+                goes_on, *rest = self._read(count)
+                if not goes_on:
+                    break
+                count = rest[0] if rest else None
+            yield self._call(part.rule, asked, plan, None if count is None else int(count))
 
     def replace(self, tokens: Tensor) -> None:
         """Puts tokens [b, S] of somebody else's in place of the texts.
@@ -105,7 +127,8 @@ class Writer:
         A mask where something had been written is written again; before the block, the block begins anew from there.
         """
         canvas = self.canvas
-        canvas.edited = not torch.equal(tokens, canvas.tokens)
+        self._left = None
+        canvas.edited = self._replaced = not torch.equal(tokens, canvas.tokens)
         self._put(tokens)
         missing = canvas.masked.any(dim=0) & (canvas.positions < canvas.block.start)
         if bool(missing.any()):
@@ -122,33 +145,53 @@ class Writer:
         begun = canvas.masked & (canvas.positions < part.block.stop)
         return quota(begun, torch.arange(calls + 1, device=device), calls)
 
-    def _goes_on(self) -> bool:
-        """Whether any text has something left to write or to edit. One read from the device."""
-        self._masked = self.canvas.candidates.any(dim=1, keepdim=True)
+    def _look(self, rule: Rule, asked: Tensor) -> None:
+        """Which texts have something left to write or to edit, and what comes next where that is known."""
+        canvas = self.canvas
+        self._masked = canvas.candidates.any(dim=1, keepdim=True)
         self._open = self._masked
         if self.editing is not None:
             self._post += ~self._masked & ~self._settled
             self._settled |= ~self._masked & (self._post > self.editing.most)
             self._open = self._masked | ~self._settled
-        goes_on, stuck = torch.stack([self._open.any(), self._stuck]).tolist()
+        canvas.upcoming = None
+        self._order = None
+        if self.drawing.remasking in BY_CHANCE:
+            self._order = self.noise.of_positions(
+                self._calls * isinstance(rule, Chance), canvas.positions[None]
+            )
+        if self._order is not None and isinstance(rule, Quota):
+            order = self._order.masked_fill(~canvas.candidates, -1.0)
+            next_ones = order.topk(min(rule.most, canvas.length), dim=1)
+            wanted = canvas.positions[: next_ones.indices.shape[1]] < asked
+            canvas.upcoming = next_ones.indices.where(wanted & (next_ones.values >= 0), -1)
+
+    def _surely_goes_on(self, part: Part) -> bool:
+        """Whether something is left, as far as that is known without the device: a quota's calls each have something to do."""
+        untouched = not self._replaced and self.editing is None and not len(self.eos)
+        return untouched and part.calls is not None and self.canvas.block_step < part.calls
+
+    def _read(self, count: Tensor | None = None) -> list[int]:
+        """Whether anything is left, and `count`: one read from the device.
+
+        Raises:
+            TargetError: the last call has said nothing about what may be written.
+        """
+        left = self.canvas.masked.any()
+        numbers = [self._open.any(), self._stuck, left, *([] if count is None else [count])]
+        goes_on, stuck, any_left, *rest = torch.stack([number.long() for number in numbers]).tolist()
+        self._left = bool(any_left)
         if stuck:
             raise TargetError(
                 "no position that may be written got a probability, so the text would never end: let the "
                 "method's rows() hold all of canvas.candidates, and look for NaN in the model's logits."
             )
-        return bool(goes_on)
+        return [goes_on, *rest]
 
-    def _call(self, rule: Rule, asked: Tensor) -> Tensor:
+    def _call(self, rule: Rule, asked: Tensor, plan: Plan, count: int | None) -> Tensor:
         """One model call, of which a quota asks so many tokens, int64 [b, 1]; returns bool [b, S], what was written."""
-        canvas, order = self.canvas, None
-        if self.drawing.remasking in BY_CHANCE:
-            order = self.noise.of_positions(self._calls * isinstance(rule, Chance), canvas.positions[None])
-        canvas.upcoming = None
-        if order is not None and isinstance(rule, Quota):
-            next_ones = order.masked_fill(~canvas.candidates, -1.0).topk(min(rule.most, canvas.length), dim=1)
-            asked_for = canvas.positions[: next_ones.indices.shape[1]] < asked
-            canvas.upcoming = next_ones.indices.where(asked_for & (next_ones.values >= 0), -1)
-        tokens, sure = self._guess()
+        canvas, order = self.canvas, self._order
+        tokens, sure = self._guess(plan, count)
         candidates = canvas.candidates & ~sure.isnan()
         score = torch.where(candidates, self._ranked(sure) if order is None else order, -torch.inf)
         written = candidates & rule.commit(score, asked)
@@ -163,10 +206,10 @@ class Writer:
         canvas.advance()
         return written
 
-    def _guess(self) -> tuple[Tensor, Tensor]:
+    def _guess(self, plan: Plan, count: int | None) -> tuple[Tensor, Tensor]:
         """Tokens [b, S] and their scores [b, S]; NaN where the model was not asked."""
         canvas = self.canvas
-        logits, predicted = self.caller.logits(canvas)
+        logits, predicted = self.caller.logits(canvas, plan, count)
         at = canvas.positions[None, predicted] if isinstance(predicted, slice) else predicted
         tokens, score = self.drawing(logits, self.noise, self._calls, at)
         return _at(predicted, tokens, canvas.length, 0), _at(predicted, score, canvas.length, torch.nan)
