@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from diffcache.discovery.discover import discover
     from diffcache.discovery.sites import SiteTable
     from diffcache.host.parallel import decide_together
+    from diffcache.language.loading import load_language_model
     from diffcache.language.recipes.base import LanguageConfig
-    from diffcache.language.sampler.sampling import Generation, generate
+    from diffcache.language.sampler.sampling import Generation, generate, stream
     from diffcache.method_config import MethodConfig, method
     from diffcache.profiling.tuning.tune import tune
     from diffcache.recipes.easycache import EasyCacheConfig
@@ -51,6 +52,8 @@ _HOME = {
     "paused": "diffcache.api",
     "Generation": "diffcache.language.sampler.sampling",
     "generate": "diffcache.language.sampler.sampling",
+    "load_language_model": "diffcache.language.loading",
+    "stream": "diffcache.language.sampler.sampling",
     "tune": "diffcache.profiling.tuning.tune",
     "CacheConfig": "diffcache.api",  # which registers the methods that from_pretrained may find
     "LanguageConfig": "diffcache.api",
@@ -93,6 +96,7 @@ __all__ = [
     "evaluate",
     "generate",
     "inspect",
+    "load_language_model",
     "method",
     "methods",
     "paused",
@@ -102,6 +106,7 @@ __all__ = [
     "rollout",
     "serving",
     "show",
+    "stream",
     "tune",
 ]
 

@@ -108,7 +108,8 @@ def accelerate(
                 "speedup=, quality=, quantize=, max_cache_bytes=, rows= and components= are for diffusion pipelines: "
                 "choose a language method instead."
             )
-        chosen = _for_language(_chosen(config, options, LANGUAGE_DEFAULT))
+        usual = LANGUAGE_DEFAULT if config is not None else language.default_for(target, LANGUAGE_DEFAULT)
+        chosen = _for_language(_chosen(config, options, usual))
         language.attach(target, chosen)
         if verbose:
             print(f"diffcache: {chosen} attached to {type(target).__name__}")

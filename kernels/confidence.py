@@ -41,11 +41,16 @@ def confidence(logits: Tensor, rows: Tensor | None = None) -> Confidence:
 
 @op()
 def likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """The first two fields of `Confidence`, of all rows of `logits` [n, vocabulary]."""
+    """The likeliest token of all rows of `logits` [n, vocabulary], and its log-odds in fp32: log(p / (1 - p)).
+
+    Odds grow with the probability p and do not saturate: where p rounds to 1, they still say which row is surer. Inf in a
+    vocabulary of one; NaN where a logit is NaN or +inf, or all are -inf.
+    """
     logits = logits.float()
-    token = logits.argmax(dim=-1, keepdim=True)
-    probability = (logits.gather(-1, token) - logits.logsumexp(dim=-1, keepdim=True)).exp()
-    return token[:, 0].contiguous(), probability[:, 0].contiguous()
+    top, token = logits.max(dim=-1, keepdim=True)
+    top = torch.where(top.isfinite(), top, torch.nan)
+    others = logits.scatter(-1, token, -torch.inf)
+    return token[:, 0].contiguous(), top[:, 0] - others.logsumexp(dim=-1)
 
 
 @op()

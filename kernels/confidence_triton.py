@@ -12,11 +12,12 @@ CHUNK = 4096
 def chunk_kernel(
     logits,  # [n, vocabulary]
     rows,  # [m]
-    tops,  # [m, chunks], like the four below
+    tops,  # [m, chunks], like the five below
     seconds,
     tokens,
     sums,  # of exp(logit - top)
     moments,  # of exp(logit - top) * (logit - top)
+    rests,  # of exp(logit - second), without the top itself
     vocabulary,
     stride,
     HAS_ROWS: tl.constexpr,
@@ -30,7 +31,9 @@ def chunk_kernel(
         logits + tl.cast(row, tl.int64) * stride + token, mask=token < vocabulary, other=minus_inf
     ).to(tl.float32)
     top, at = tl.max(x, axis=0, return_indices=True)
-    second = tl.max(tl.where(token == chunk * CHUNK + at, minus_inf, x), axis=0)
+    others = tl.where(token == chunk * CHUNK + at, minus_inf, x)
+    second = tl.max(others, axis=0)
+    rest = tl.exp(others - tl.where(second == minus_inf, 0.0, second))
     below = x - tl.where(top == minus_inf, 0.0, top)  # -inf - -inf is NaN
     weight = tl.exp(below)
     entry = m * tl.num_programs(1) + chunk
@@ -39,19 +42,22 @@ def chunk_kernel(
     tl.store(tokens + entry, tl.minimum(chunk * CHUNK + at, vocabulary - 1))
     tl.store(sums + entry, tl.sum(weight, axis=0))
     tl.store(moments + entry, tl.sum(tl.where(weight == 0.0, 0.0, weight * below), axis=0))
+    tl.store(rests + entry, tl.sum(rest, axis=0))
 
 
 @triton.jit
 def union_kernel(
-    tops,  # [m, chunks], like the four below
+    tops,  # [m, chunks], like the five below
     seconds,
     tokens,
     sums,
     moments,
-    token,  # [m], like the three below
+    rests,
+    token,  # [m], like the four below
     probability,
     runner_up,
     entropy,
+    odds,
     chunks,
     BLOCK: tl.constexpr,
 ):
@@ -70,6 +76,14 @@ def union_kernel(
     moments_here = tl.load(moments + entry, mask=inside, other=0.0)
     total = tl.sum(sums_here * scale, axis=0)
     shifted = tl.where(scale == 0.0, 0.0, scale * (moments_here + below * sums_here))
+    rests_here = tl.load(rests + entry, mask=inside, other=0.0)
+    finite = tl.where(rival == minus_inf, 0.0, rival)
+    others = tl.where(
+        chunk == winner, rests_here * tl.exp(seconds_here - finite), sums_here * tl.exp(tops_here - finite)
+    )
+    rest = tl.sum(tl.where(inside, others, 0.0), axis=0)
+    not_finite = (top - top) + (total - total)  # NaN, else 0
+    tl.store(odds + m, top - finite - tl.log(rest) + not_finite)
     tl.store(token + m, tl.load(tokens + m * chunks + winner).to(tl.int64))
     tl.store(probability + m, tl.exp(top - top) / total)  # NaN where all are -inf
     tl.store(runner_up + m, tl.exp(rival - top) / total)
@@ -77,14 +91,25 @@ def union_kernel(
 
 
 def top_two(logits: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    token, probability, runner_up, entropy, _ = _in_one_pass(logits, rows)
+    return token, probability, runner_up, entropy
+
+
+def likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:
+    token, *_, odds = _in_one_pass(logits, None)
+    return token, odds
+
+
+def _in_one_pass(logits: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Token, its probability, the runner-up's, entropy and the token's log-odds, [m] each."""
     if logits.stride(1) != 1:
         logits = logits.contiguous()
     vocabulary = logits.shape[1]
     m = len(logits) if rows is None else len(rows)
     chunks = int(triton.cdiv(vocabulary, CHUNK))
-    partials = logits.new_empty(4, m, chunks, dtype=torch.float32)
+    partials = logits.new_empty(5, m, chunks, dtype=torch.float32)
     tokens = logits.new_empty(m, chunks, dtype=torch.int32)
-    tops, seconds, sums, moments = partials.unbind()
+    tops, seconds, sums, moments, rests = partials.unbind()
     chunk_kernel[(m, chunks)](
         logits,
         tokens if rows is None else rows,
@@ -93,6 +118,7 @@ def top_two(logits: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor, Tensor
         tokens,
         sums,
         moments,
+        rests,
         vocabulary,
         logits.stride(0),
         HAS_ROWS=rows is not None,
@@ -100,23 +126,20 @@ def top_two(logits: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor, Tensor
         num_warps=8,
     )
     token = logits.new_empty(m, dtype=torch.int64)
-    probability, runner_up, entropy = (logits.new_empty(m, dtype=torch.float32) for _ in range(3))
+    probability, runner_up, entropy, odds = (logits.new_empty(m, dtype=torch.float32) for _ in range(4))
     union_kernel[(m,)](
         tops,
         seconds,
         tokens,
         sums,
         moments,
+        rests,
         token,
         probability,
         runner_up,
         entropy,
+        odds,
         chunks,
         BLOCK=int(triton.next_power_of_2(chunks)),
     )
-    return token, probability, runner_up, entropy
-
-
-def likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:
-    token, probability, *_ = top_two(logits, None)
-    return token, probability
+    return token, probability, runner_up, entropy, odds

@@ -26,7 +26,7 @@ from diffcache.evals.training.policy import accept_policy
 ROOT = Path(__file__).resolve().parents[1]
 AUTOENCODERS = ("vae", "wan_vae", "wan_decoder", "emoji_vae", "emoji_dc", "fashion_vae")
 CLASSIFIERS = ("classifier", "fashion_classifier")
-OTHERS = ("policy", "language", "causal_wan", "next_scale")
+OTHERS = ("policy", "language", "tally", "causal_wan", "next_scale")
 BEFORE: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("dit", "flux", "sd"), ("vae",)),
     **dict.fromkeys(("pixart", "sd3", "sdxl", "kontext"), ("emoji_vae",)),

@@ -11,11 +11,13 @@ from diffcache.hooks.attachments import Attachment, is_paused, own_attachment, r
 from diffcache.hooks.class_swap import swap_in
 from diffcache.host.compiled import uncompiled
 from diffcache.language import pipelines
-from diffcache.language.backbones.base import Backbone
-from diffcache.language.backbones.families import backbone_of, is_language_model, verify
+from diffcache.language.backbones.base import Net
+from diffcache.language.backbones.families import backbone_of, is_language_model
 from diffcache.language.recipes.base import LanguageConfig
+from diffcache.language.recipes.block_causal import BlockCausalConfig
 from diffcache.language.report import LanguageReport
 from diffcache.language.session import ModelCaller, PlainCaller, Session
+from diffcache.language.verification import verify
 
 
 @dataclass(eq=False)
@@ -30,7 +32,7 @@ class LanguageAttachment(Attachment):
     config: LanguageConfig
     last: LanguageReport | None = None
 
-    def start_run(self, net: Backbone, real: Tensor) -> Session:
+    def start_run(self, net: Net, real: Tensor) -> Session:
         """A new run over texts of `real` [b, S], False at padding."""
         session = Session(net, self.config, real)
         self.last = session.report
@@ -49,16 +51,28 @@ def attach(target: Any, config: LanguageConfig) -> None:
     """Attaches, or gives an attached target another method. Either everything is attached, or nothing.
 
     Raises:
-        TargetError: a causal model, or one of no known family.
+        TargetError: a causal model, one of no known family, or one that masks attention in a way that no net has.
     """
+    from diffcache.language.remote_code import complete, is_remote, refill_frequencies
+
     in_pipeline = pipelines.is_language_pipeline(target)
-    verify(target.model if in_pipeline else target)
+    model = uncompiled(target.model if in_pipeline else target)
+    if is_remote(model):
+        complete(model)
+        refill_frequencies(model)
+    verify(model, config)
     if in_pipeline:
         swap_in(target, _pipeline_members)
     register(uncompiled(target), LanguageAttachment(config, WeakSet([target] if in_pipeline else [])))
 
 
-def model_caller(net: Backbone, real: Tensor) -> ModelCaller:
+def default_for(target: Any, usual: LanguageConfig) -> LanguageConfig:
+    """The method where none is asked for: an exact one for models that attend in blocks, else the usual one."""
+    model = target.model if pipelines.is_language_pipeline(target) else target
+    return usual if backbone_of(model).block_attention is None else BlockCausalConfig()
+
+
+def model_caller(net: Net, real: Tensor) -> ModelCaller:
     """How the sampler asks the model of these parts in a new run over texts of `real` [b, S]."""
     attachment = _active(net.model)
     return PlainCaller(net, real) if attachment is None else attachment.start_run(net, real)

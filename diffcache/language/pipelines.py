@@ -65,7 +65,10 @@ class PipelineRun:
         real = tokens.new_ones(len(tokens), stop + blocks * self._block_length, dtype=torch.bool)
         canvas = Canvas.of_prompts(tokens[:, : stop - self._block_length], 0, self._mask_id)
         canvas.reads_whole_block = True
-        return self._start_run(real), canvas
+        session = self._start_run(real)
+        if session.net.block_attention is not None:
+            canvas.attention_block = self._block_length
+        return session, canvas
 
 
 def is_language_pipeline(target: object) -> bool:
@@ -121,6 +124,7 @@ def _model_members(base: type) -> dict[str, Any]:
             return base.__call__(self, *args, **kwargs)
         from transformers.modeling_outputs import CausalLMOutput
 
-        return CausalLMOutput(logits=run.logits(args[0], kwargs["attention_mask"]))
+        with _running(None):  # what the session asks the model itself
+            return CausalLMOutput(logits=run.logits(args[0], kwargs["attention_mask"]))
 
     return {"__call__": __call__}

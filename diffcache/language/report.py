@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from diffcache.language.backbones.base import Backbone
+from diffcache.language.backbones.base import Net
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Costs:
     layers: int = 0
 
     @classmethod
-    def of(cls, net: Backbone) -> "Costs":
+    def of(cls, net: Net) -> "Costs":
         """Counted from the weights. Of a mixture of experts all experts are counted."""
         matrices = sum(p.numel() for p in net.layers[0].parameters() if p.ndim >= 2)
         value = 2 * net.width * net.kv_heads * net.head_dim
@@ -78,7 +78,7 @@ class LanguageReport:
     row_layers_of: list[int] = field(default_factory=list)
 
     @classmethod
-    def of_run(cls, method: str, options: dict[str, Any], net: Backbone, batch: int) -> "LanguageReport":
+    def of_run(cls, method: str, options: dict[str, Any], net: Net, batch: int) -> "LanguageReport":
         """Of a run that begins, over so many texts."""
         size = next(net.model.parameters()).element_size()
         return cls(method, options, Costs.of(net), batch, 2 * net.kv_heads * net.head_dim * size)

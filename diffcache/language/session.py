@@ -1,16 +1,43 @@
 """Session: the cached state of one run, and the model calls that go through it."""
 
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from diffcache.language.backbones.base import Backbone, outside_inference_mode
-from diffcache.language.cache import Rows, TokenKVCache, rows_of, take
+from diffcache.host.compiled import is_compiled
+from diffcache.language.backbones.base import Net, outside_inference_mode
+from diffcache.language.cache import Rows, TokenKVCache, rows_of
 from diffcache.language.recipes.base import LanguageConfig
 from diffcache.language.report import LanguageReport
 from diffcache.language.sampler.canvas import Canvas
+from diffcache.language.walks.base import block_last
+from diffcache.schedulers.errors import ConfigError, TargetError
+
+SIZES = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+"""Rows of a call of a compiled model are filled up to the next of these, with rows that repeat the last.
+
+Each new size costs a compilation, and a recording where its graphs are CUDA graphs.
+"""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a model call will compute.
+
+    Attributes:
+        text: what the model is shown.
+        full: every row.
+        rows: a range, or bool [b, S].
+        count: the most rows of a text, int64 [], where only the device knows it; else None.
+    """
+
+    text: Canvas
+    full: bool
+    rows: slice | Tensor
+    count: Tensor | None = None
 
 
 class ModelCaller(Protocol):
@@ -22,29 +49,50 @@ class ModelCaller(Protocol):
 
     report: LanguageReport
 
-    def logits(self, canvas: Canvas) -> tuple[Tensor, Rows]:
-        """Logits [b, m, V], and the positions that they predict: all candidates at least, each once; S for no position."""
+    def plan(self, canvas: Canvas) -> Plan:
+        """What the next call will compute. Its count may be read from the device together with other numbers."""
+
+    def logits(
+        self, canvas: Canvas, plan: Plan | None = None, count: int | None = None
+    ) -> tuple[Tensor, Rows]:
+        """Logits [b, m, V], and the positions that they predict: all candidates at least, each once; S for no position.
+
+        Args:
+            plan: of this call; None plans it.
+            count: the plan's, read from the device; None reads it.
+        """
 
 
 class PlainCaller:
     """The model's own forward, without any cache.
 
     Args:
-        net: the model's parts.
+        net: the model.
         real: bool [b, S], False at padding.
     """
 
-    def __init__(self, net: Backbone, real: Tensor) -> None:
+    def __init__(self, net: Net, real: Tensor) -> None:
         self.net = net
         self.report = LanguageReport.of_run("plain", {}, net, len(real))
         self._real = None if bool(real.all()) else real
 
-    def logits(self, canvas: Canvas) -> tuple[Tensor, Rows]:
-        with self.report.counting_call(canvas.length):
+    def plan(self, canvas: Canvas) -> Plan:
+        return Plan(canvas, True, slice(0, canvas.length))
+
+    def logits(
+        self, canvas: Canvas, plan: Plan | None = None, count: int | None = None
+    ) -> tuple[Tensor, Rows]:
+        tokens, real, block = canvas.tokens, self._real, canvas.attention_block
+        if block is not None:  # nothing in front sees what is behind the block
+            tokens = tokens[:, : canvas.block.stop]
+            real = None if real is None else real[:, : canvas.block.stop]
+            check_padding(real, block)
+        length = tokens.shape[1]
+        with self.report.counting_call(length):
             for _ in self.net.layers:
-                self.report.count_layer(canvas.length, canvas.length)
-            logits = outside_inference_mode(self.net.call)(canvas.tokens, self._real)
-            self.report.count_logits(canvas.length)
+                self.report.count_layer(length, length)
+            logits = outside_inference_mode(self.net.call)(tokens, real, block)
+            self.report.count_logits(length)
         predicted = slice(canvas.block.start, canvas.block.stop)
         first = max(predicted.start - self.net.token_shift, 0)
         return logits[:, first : first + len(canvas.block)], predicted
@@ -54,41 +102,97 @@ class Session:
     """One run through the cache.
 
     Args:
-        net: the model's parts.
+        net: the model.
         config: the method.
         real: bool [b, C], False at padding; C is the longest that the text may become.
+
+    Raises:
+        TargetError: a method that looks into layers, and a model whose parts are not known; a text longer than what
+            the model attends.
     """
 
-    def __init__(self, net: Backbone, config: LanguageConfig, real: Tensor) -> None:
+    def __init__(self, net: Net, config: LanguageConfig, real: Tensor) -> None:
         self.net = net
         self.config = config
         self.report = LanguageReport.of_run(config.name, config.options(), net, len(real))
-        self.cache = TokenKVCache(
-            len(net.layers), net.kv_heads, net.head_dim, real, dtype=net.dtype, features=config.features(net)
-        )
-        self.report.cache_bytes = self.cache.nbytes
+        features = config.features(net)
+        self.cache = TokenKVCache(len(net.layers), real, dtype=net.dtype, features=features)
         self.walk = config.walk(net, self.cache, self.report)
+        self._fixes_sizes = is_compiled(net.model)
         self._reuses = 0
+        self._block: range | None = None
+        self._start = 0  # where the block before that one begins to be attended as a whole
 
-    def logits(self, canvas: Canvas) -> tuple[Tensor, Rows]:
-        grown = canvas.length != self.cache.length
-        self.cache.resize(canvas.length)
-        canvas.dirty = self.cache.dirty(canvas.tokens)
-        full = self.config.forces_full(canvas, self._reuses, grown) or self.config.full(canvas)
-        self._reuses = 0 if full else self._reuses + 1
-        with self.report.counting_call(canvas.length):
-            asked = slice(0, canvas.length) if full else self._rows(canvas)
-            hidden, rows = self.walk(canvas, asked, full)
-            hidden, predicted = self._predicted(canvas, hidden, rows)
-            self.report.count_logits(hidden.shape[1])
-        return self.net.logits(hidden), predicted
+    def plan(self, canvas: Canvas) -> Plan:
+        text = self._shown(canvas)
+        grown = text.length != self.cache.length
+        self.cache.resize(text.length)
+        text.dirty = self.cache.dirty(text.tokens)
+        if self.config.forces_full(text, self._reuses, grown) or self.config.full(text):
+            return Plan(text, True, slice(0, text.length))
+        rows = self._rows(text)
+        return Plan(text, False, rows, None if isinstance(rows, slice) else rows.sum(dim=1).amax())
 
-    def _rows(self, canvas: Canvas) -> Rows:
-        """The rows that the method asks for, and those that it must not leave out."""
+    def logits(
+        self, canvas: Canvas, plan: Plan | None = None, count: int | None = None
+    ) -> tuple[Tensor, Rows]:
+        plan = self.plan(canvas) if plan is None else plan
+        text, asked = plan.text, plan.rows
+        self._reuses = 0 if plan.full else self._reuses + 1
+        if not plan.full and self._fixes_sizes:
+            asked = self._of_fixed_size(asked, count)
+        elif isinstance(asked, Tensor):
+            asked = rows_of(asked, count)
+        if isinstance(asked, Tensor):
+            asked = block_last(asked, text, self.net.token_shift)
+        plain_length = canvas.length if canvas.attention_block is None else text.length
+        with self.report.counting_call(plain_length):
+            found = self.walk(text, asked, plan.full)
+        self.report.cache_bytes = self.report.cache_bytes or self.cache.nbytes
+        return found
+
+    def _of_fixed_size(self, rows: slice | Tensor, count: int | None) -> Tensor:
+        """Rows as lists of one of a few lengths, so that a compiled model has one graph for each, whatever the block is."""
+        if isinstance(rows, slice):
+            every = torch.arange(rows.start, rows.stop, device=self.cache.real.device)
+            return every.expand(len(self.cache.real), -1)
+        most = int(rows.sum(dim=1).amax()) if count is None else count
+        return rows_of(rows, next((size for size in SIZES if size >= most), rows.shape[1]))
+
+    def _shown(self, canvas: Canvas) -> Canvas:
+        """What the model is shown. Where texts are attended in blocks, this ends with the block, and tells the cache of it."""
+        size, block = canvas.attention_block, canvas.block
+        if size is None and not self.config.imposes_blocks:
+            return canvas
+        start = block.start if size is None else block.start // size * size
+        unfinished = start
+        if block != self._block:
+            unfinished, self._start, self._block = min(self._start, start), start, block
+            if size is None:
+                self.cache.see_no_further(start, block.stop)
+            else:
+                self._check_blocks(size, start)
+                self.cache.see_in_blocks(size, block.stop)
+        upcoming = None if canvas.upcoming is None else canvas.upcoming[:, : block.stop]
+        return replace(
+            canvas, tokens=canvas.tokens[:, : block.stop], unfinished=unfinished, upcoming=upcoming
+        )
+
+    def _check_blocks(self, size: int, start: int) -> None:
+        if self.config.whole_text:
+            raise TargetError(
+                f"{self.config.name} measures attention over the whole text, and {type(self.net.model).__name__} attends "
+                "in blocks: choose block-causal, which is exact there."
+            )
+        check_padding(self.cache.real[:, :start], size)
+
+    def _rows(self, canvas: Canvas) -> slice | Tensor:
+        """The rows that the method asks for, and those that it must not leave out: a range, or bool [b, S]."""
+        shift = self.net.token_shift
         rows = self.config.rows(canvas)
         if isinstance(rows, slice):
             if not canvas.edited:
-                return slice(max(rows.start - self.net.token_shift, 0), rows.stop)
+                return slice(max(rows.start - shift, 0), rows.stop)
             rows = _as_mask(rows, canvas)
         if canvas.edited:
             rows = rows | canvas.dirty
@@ -96,23 +200,25 @@ class Session:
             rows = rows | canvas.in_block
         if self.walk.wanted_rows is not None:
             rows = rows | self.walk.wanted_rows
-        if self.net.token_shift:
+        if shift:
             rows = rows | pad(canvas.candidates[:, 1:], (0, 1))
-        return rows_of(rows)
+        return rows
 
-    def _predicted(self, canvas: Canvas, hidden: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
-        """The rows of `hidden` whose logits are wanted, and which positions they predict; S for none of the text's."""
-        shift, size = self.net.token_shift, len(canvas.block)
-        first = max(canvas.block.start - shift, 0)
-        if isinstance(rows, slice):
-            return hidden.narrow(1, first - rows.start, size), slice(first + shift, first + shift + size)
-        if rows.shape[1] < size and not canvas.reads_whole_block:
-            again = pad(rows[:, :-1] == rows[:, 1:], (0, 1))  # a position is drawn once
-            return hidden, torch.where(again, canvas.length, (rows + shift).clamp(max=canvas.length))
-        asked = torch.arange(first, first + size, device=rows.device).repeat(len(rows), 1)
-        index = torch.searchsorted(rows, asked).clamp_(max=rows.shape[1] - 1)  # rows ascend
-        predicted = torch.where(rows.gather(1, index) == asked, asked + shift, canvas.length)
-        return take(hidden, index), predicted
+
+def check_padding(real: Tensor | None, block: int) -> None:
+    """Checks that blocks of so many tokens, counted from position 0, are those of each text behind its padding.
+
+    Args:
+        real: bool [b, S], False at padding; None for none.
+
+    Raises:
+        ConfigError: padding that shifts the blocks.
+    """
+    if real is not None and bool(((~real).sum(dim=1) % block).any()):
+        raise ConfigError(
+            f"the model attends in blocks of {block} tokens, counted from a text's first token, and padding shifts them: give "
+            f"prompts of one length, or pad each on the left by a multiple of {block}."
+        )
 
 
 def _as_mask(rows: slice, canvas: Canvas) -> Tensor:

@@ -2,21 +2,26 @@
 
 `python scripts/measure/language.py accuracy --decoding blocks --rules threshold --json out.json`
 `python scripts/measure/language.py speed --batches 1 8 --json out.json`
+`python scripts/measure/language.py host --json out.json` operations and time of a call at 32 layers, as they are and compiled
+`python scripts/measure/language.py staleness --texts 48 --json out.json` goes on where an earlier command stopped
 """
 
 import argparse
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
+from dataclasses import asdict, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from diffcache import accelerate, generate
 from diffcache.config import CacheConfig
 from diffcache.evals.harness.command_line import parser
 from diffcache.evals.harness.provenance import header
 from diffcache.evals.harness.results import read_result, write_result
-from diffcache.evals.language import benchmark, wordchain
+from diffcache.evals.language import benchmark, staleness, wordchain
+from diffcache.evals.language.host import host_cost
 from diffcache.evals.language.model_shapes import SHAPES
 
 TEST_SEED = 1
@@ -99,14 +104,77 @@ def runs_of(args: argparse.Namespace) -> dict[str, tuple[CacheConfig | None, dic
     }
 
 
+def host(args: argparse.Namespace) -> None:
+    """What a call costs the host, in a model of 32 tiny layers: the sampler and the cache, not the mathematics."""
+    shape = replace(SHAPES["tiny"], layers=args.layers)
+    rows: dict[str, Any] = {}
+    for name in args.only or ("plain", "default", "fast-dllm-dual", "elastic-cache"):
+        for compiled in (False, True):
+            if compiled and name == "elastic-cache":
+                continue  # goes through the layers one by one
+            torch.manual_seed(0)
+            model = shape.build(args.device)
+            if name != "plain":
+                accelerate(model, None if name == "default" else name)
+            if compiled:
+                model = torch.compile(model, dynamic=False)
+            prompts, length = shape.prompts(1).to(args.device), {"gen_length": shape.gen_length}
+            if compiled:
+                generate(model, prompts, **length)  # which compiles
+            cost = host_cost(model, prompts, **length)
+            rows[f"{name}{', compiled' * compiled}"] = asdict(cost)
+            print(
+                f"{name:16} {'compiled' * compiled:9} {cost.operations:7.0f} operations {cost.milliseconds:9.2f} ms",
+                flush=True,
+            )
+            if args.json is not None:
+                write_result(args.json, header(args.device), {"layers": args.layers, "a_call": rows})
+
+
+def curves(args: argparse.Namespace) -> None:
+    """Right pages by refresh interval on texts for fitting; then what was chosen, and the ends of each curve, on others."""
+    points: list[staleness.Point] = []
+    if args.json is not None and args.json.exists():
+        points = [staleness.Point(**point) for point in read_result(args.json)["points"]]
+    fit = list(staleness.wanted(args.only))
+    with ProcessPoolExecutor(args.workers, get_context("spawn")) as pool:
+        _measure(args, points, [(*point, staleness.FIT_SEED) for point in fit], pool)
+        best = staleness.chosen(points)
+        scored = [
+            (*point, staleness.SCORE_SEED)
+            for point in fit
+            if point[1] == "plain" or point[2] in (staleness.NEVER, -1.01, best.get(point[:2]))
+        ]
+        _measure(args, points, scored, pool)
+    print(staleness.curve_table(points))
+
+
+def _measure(
+    args: argparse.Namespace,
+    points: list[staleness.Point],
+    asked: list[tuple[str, str, Any, int]],
+    pool: Executor,
+) -> None:
+    """Measures the points that are not there yet, and writes the file after each."""
+    done = {(point.way, point.method, point.setting, point.seed) for point in points}
+    running = [pool.submit(staleness.measure, *point, args.texts) for point in asked if point not in done]
+    for each in running:
+        points.append(each.result())
+        print(points[-1], flush=True)
+        if args.json is not None:
+            write_result(args.json, header(), {"points": staleness.as_json(points)})
+
+
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("what", choices=["accuracy", "speed"])
+    options.add_argument("what", choices=["accuracy", "speed", "staleness", "host"])
     options.add_argument("--decoding", choices=benchmark.DECODINGS, default="blocks")
     options.add_argument("--rules", nargs="+", choices=benchmark.RULES, default=["quota", "threshold"])
     options.add_argument("--only", nargs="+", help="these caches, beside the plain model")
     options.add_argument("--unpaired", action="store_true", help="without the plain model (accuracy only)")
     options.add_argument("--prompts", type=int, default=512)
+    options.add_argument("--layers", type=int, default=32, help="of the model (host only)")
+    options.add_argument("--texts", type=int, default=48, help="of each point (staleness only)")
     options.add_argument("--batch", type=int, default=32)
     options.add_argument("--batches", nargs="+", type=int, default=[1, 8])
     options.add_argument("--repeats", type=int, default=3)
@@ -121,7 +189,7 @@ def main() -> None:
     options.add_argument("--json", type=Path)
     args = options.parse_args()
     torch.set_num_threads(1)
-    accuracy(args) if args.what == "accuracy" else speed(args)
+    {"accuracy": accuracy, "speed": speed, "staleness": curves, "host": host}[args.what](args)
 
 
 if __name__ == "__main__":

@@ -64,6 +64,23 @@ def test_not_finite_rows_agree(compare: Any) -> None:
     compare(top_two, logits, None)
 
 
+def test_odds_tell_sure_rows_apart_whose_probability_is_one(compare: Any) -> None:
+    logits = torch.zeros(4, 9001)
+    logits[:, 4500] = torch.tensor([30.0, 40.0, 90.0, 200.0])
+    logits[3, 7] = 195.0
+    _, odds = compare(likeliest, logits)
+    assert (confidence(logits).probability[:3] == 1).all()
+    others = logits.double().index_fill(1, torch.tensor(4500), -torch.inf)
+    expected = logits[:, 4500] - others.logsumexp(dim=1)
+    torch.testing.assert_close(odds, expected.float(), atol=1e-4, rtol=1e-6)
+
+
+@pytest.mark.parametrize("vocabulary", [1, 2])
+def test_odds_in_a_tiny_vocabulary(vocabulary: int, compare: Any) -> None:
+    _, odds = compare(likeliest, torch.tensor([[2.0, 1.0]])[:, :vocabulary])
+    assert odds.item() == (torch.inf if vocabulary == 1 else 1.0)
+
+
 def test_no_active_rows(compare: Any) -> None:
     compare(top_two, torch.randn(3, 50), torch.zeros(0, dtype=torch.int64))
 

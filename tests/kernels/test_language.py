@@ -69,6 +69,6 @@ def test_the_kernel_rotates_where_it_has_the_models_own_bits(
     dtype: torch.dtype, device: torch.device, triton: None
 ) -> None:
     pytest.importorskip("triton")
-    net = backbone_of(tiny_llama().to(device, dtype))
+    net = backbone_of(tiny_llama().to(device, dtype)).parts()
     rounds = device.type == "cuda" or dtype != torch.bfloat16  # the interpreter truncates to bf16
     assert (kernel_tables(net, net.rotary(5, device)) is not None) == rounds

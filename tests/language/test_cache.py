@@ -109,7 +109,7 @@ def test_what_is_not_written_is_not_attended() -> None:
     exact = Walker(model, everywhere(tokens)).full(tokens)
     longer = Walker(model, torch.ones(2, 20, dtype=torch.bool))
     torch.testing.assert_close(longer(tokens, slice(0, 8)), exact, atol=1e-5, rtol=0)
-    assert longer.cache.mask() is not None
+    assert longer.cache.mask(slice(0, 8)) is not None
     longer.cache.tokens.fill_(0)  # the negative control: claim that everything is written
     assert (longer(tokens, slice(0, 8)) - exact).abs().max() > 1e-2
 
@@ -141,13 +141,15 @@ def test_rows_of_ragged_texts_repeat_a_real_row() -> None:
 
 def test_a_methods_features_only_on_request() -> None:
     real = torch.ones(1, 4, dtype=torch.bool)
-    assert not TokenKVCache(2, 2, 8, real, dtype=torch.float32).method_features
-    cache = TokenKVCache(2, 2, 8, real, dtype=torch.float32, features={"inputs": (32,)})
+    assert not TokenKVCache(2, real, dtype=torch.float32).method_features
+    cache = TokenKVCache(2, real, dtype=torch.float32, features={"inputs": (32,)})
     assert cache.features("inputs", 0).shape == (1, 0, 32)
-    assert cache.nbytes == 4 * (2 * 2 * 2 * 4 * 8 + 2 * 4 * 32)
+    assert cache.nbytes == 4 * 2 * 4 * 32
+    cache.write(0, slice(0, 1), torch.ones(1, 2, 1, 8), torch.ones(1, 2, 1, 6))
+    assert cache.nbytes == 4 * (2 * 4 * 32 + 2 * 4 * (8 + 6))
 
 
 def test_a_text_longer_than_the_cache_is_refused() -> None:
-    cache = TokenKVCache(1, 1, 4, torch.ones(1, 4, dtype=torch.bool), dtype=torch.float32)
+    cache = TokenKVCache(1, torch.ones(1, 4, dtype=torch.bool), dtype=torch.float32)
     with pytest.raises(TargetError, match="5 positions and the cache 4"):
         cache.resize(5)

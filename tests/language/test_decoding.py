@@ -5,16 +5,18 @@ from typing import Any
 
 import pytest
 import torch
-from language.tiny import EOS, MASK, VOCABULARY, texts, tiny_llama
+from language.tiny import EOS, MASK, VOCABULARY, drawn, texts, tiny_llama
 from torch import Tensor
 
 from diffcache import ConfigError, accelerate, generate, report
+from diffcache.language.sampler.blocks import blocks_of, calls_of
 from diffcache.language.sampler.canvas import Canvas
-from diffcache.language.sampler.decoding import Factor, Quota, Rule, Threshold, draw, quota
-from diffcache.language.sampler.options import blocks_of
+from diffcache.language.sampler.decoding import Factor, Quota, Rule, Threshold
+from diffcache.language.sampler.drawing import Drawing
+from diffcache.language.sampler.noise import Noise
+from diffcache.language.sampler.writer import quota
 
-LOW = -torch.inf
-CONFIDENCE = torch.tensor([[0.95, LOW, 0.4, 0.92, 0.6], [0.1, 0.3, LOW, LOW, 0.2]])
+CONFIDENCE = torch.tensor([[0.95, 0.0, 0.4, 0.92, 0.6], [0.1, 0.3, 0.0, 0.0, 0.2]])
 ONE = torch.ones(2, 1, dtype=torch.int64)
 
 
@@ -34,7 +36,7 @@ ONE = torch.ones(2, 1, dtype=torch.int64)
     ids=lambda value: str(value) if isinstance(value, Rule) else None,
 )
 def test_rules_commit_by_hand_computed_tables(rule: Rule, expected: list[list[int]]) -> None:
-    commit = rule.commit(CONFIDENCE, ONE) & CONFIDENCE.isfinite()
+    commit = rule.commit(CONFIDENCE.logit(), ONE) & (CONFIDENCE > 0)
     assert [row.nonzero()[:, 0].tolist() for row in commit] == expected
 
 
@@ -49,19 +51,21 @@ def test_ties_go_to_the_earlier_position() -> None:
     assert Quota(1).commit(alike, ONE[:1]).tolist() == [[True, False, False]]
 
 
-def test_a_draw_is_no_mask_and_its_probability_is_the_models() -> None:
+def test_a_draw_is_no_mask_and_its_odds_are_the_models() -> None:
     logits = torch.zeros(1, 1, 4)
     logits[..., 1] = 9.0
     logits[..., 3] = 1.0
-    token, probability = draw(logits.clone(), 1, 0.0, None)
+    token, odds = drawn(logits.clone())
     assert token.item() == 3
-    assert probability.item() == pytest.approx(torch.tensor([0.0, 0.0, 1.0]).softmax(0)[2].item())
+    assert odds.sigmoid().item() == pytest.approx(torch.tensor([0.0, 0.0, 1.0]).softmax(0)[2].item())
 
 
 def test_temperature_one_draws_from_the_models_distribution() -> None:
     logits = torch.tensor([0.1, 0.2, 0.7]).log().expand(1, 4000, 3)
     padded = torch.cat([logits, torch.zeros(1, 4000, 1)], dim=2)
-    tokens, _ = draw(padded, 3, 1.0, torch.Generator().manual_seed(0))
+    drawing = Drawing(torch.tensor([3]), torch.tensor([]).long(), temperature=1.0)
+    calls, device = torch.zeros(1, 1, dtype=torch.int64), torch.device("cpu")
+    tokens, _ = drawing(padded, Noise.of(0, 1, 0, device), calls, torch.arange(4000)[None])
     shares = torch.bincount(tokens[0], minlength=4) / 4000
     torch.testing.assert_close(shares, torch.tensor([0.1, 0.2, 0.7, 0.0]), atol=0.03, rtol=0)
 
@@ -206,24 +210,38 @@ def test_the_last_block_may_be_shorter_without_a_quota() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gen_length", "window", "steps", "sizes"),
+    ("gen_length", "window", "steps", "sizes", "calls"),
     [
-        (128, None, 128, [32] * 4),
-        (128, None, 64, [32] * 4),
-        (128, None, 10, [128]),
-        (100, None, 100, [100]),
-        (100, None, None, [32, 32, 32, 4]),
-        (16, None, None, [16]),
-        (128, 16, None, [128]),
+        (128, None, 128, [32] * 4, [32] * 4),
+        (128, None, 64, [32] * 4, [16] * 4),
+        (128, None, 10, [32] * 4, [2, 3, 2, 3]),
+        (100, None, 100, [32, 32, 32, 4], [32, 32, 32, 4]),
+        (100, None, 50, [32, 32, 32, 4], [16, 16, 16, 2]),
+        (100, None, None, [32, 32, 32, 4], [32, 32, 32, 4]),
+        (16, None, None, [16], [16]),
+        (128, 16, None, [128], [128]),
+        (100, 16, 25, [100], [25]),
     ],
     ids=str,
 )
-def test_blocks_are_of_32_unless_a_window_moves_or_a_quota_does_not_come_out_even(
-    gen_length: int, window: int | None, steps: int | None, sizes: list[int]
+def test_blocks_are_of_32_unless_a_window_moves_and_share_the_steps(
+    gen_length: int, window: int | None, steps: int | None, sizes: list[int], calls: list[int]
 ) -> None:
     canvas = Canvas.of_prompts(texts(1, 5), gen_length, MASK)
     canvas.window = window
-    assert [len(block) for block in blocks_of(canvas, None, steps)] == sizes
+    blocks = blocks_of(canvas, None)
+    assert [len(block) for block in blocks] == sizes
+    assert calls_of(blocks, steps) == calls
+
+
+def test_a_hundred_tokens_are_four_blocks_and_cost_a_cache_what_blocks_cost() -> None:
+    model, prompts = accelerate(tiny_llama(), "fast-dllm-dual"), texts(1, 6)
+    written = generate(model, prompts, gen_length=100, eos_early_stop=False)
+    assert written.sequences.shape == (1, 106)
+    assert not (written.sequences == MASK).any()
+    assert written.calls == 100
+    assert report(model).full_calls == 4
+    assert report(model).row_layers == 3 * (4 * 106 + 3 * 31 * 32 + 3 * 4)
 
 
 @pytest.mark.parametrize("method", [None, "none", "fast-dllm-dual"])

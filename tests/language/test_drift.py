@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from language.tiny import MASK, texts, tiny_llama
+from language.tiny import MASK, stored_keys, texts, tiny_llama
 
 from diffcache.language.backbones.families import backbone_of
 from diffcache.language.cache import take
@@ -31,7 +31,7 @@ def test_what_is_compared_is_the_cache_before_and_after_the_call(monkeypatch: py
     canvas.rewrite(canvas.tokens.index_fill(1, torch.tensor(9), 7))
     canvas.advance()
     tracked, cache = WeightedRows.of(session.walk.wanted_rows).rows, session.cache
-    keys, asked = cache.keys.clone(), cache.method_features["queries"].clone()
+    keys, asked = stored_keys(cache), cache.method_features["queries"].clone()
     session.logits(canvas)
     assert len(compared) == 3
     for layer, (queries, weight, old_queries, new_keys, rows, old_keys, *_) in enumerate(compared):

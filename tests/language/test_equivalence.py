@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from diffusers import BlockRefinementScheduler, LLaDA2Pipeline
-from language.tiny import EOS, MASK, pipeline, texts, tiny_llama
+from language.tiny import EOS, MASK, drawn, pipeline, texts, tiny_llama
 from torch import Tensor
 from transformers import DynamicCache, StaticCache
 
@@ -14,7 +14,6 @@ from diffcache.hooks.class_swap import is_swapped
 from diffcache.language.backbones.families import backbone_of
 from diffcache.language.recipes.elastic import ElasticCacheConfig
 from diffcache.language.sampler.canvas import Canvas
-from diffcache.language.sampler.decoding import draw
 from diffcache.language.session import Session
 from diffcache.language.walks.attention_drift import AttentionDriftWalk
 
@@ -190,9 +189,9 @@ def by_hand(model: Any, prompts: Tensor, method: str) -> Tensor:
             cache, rows = DynamicCache(config=model.config), range(start, size)
         logits = model(tokens, past_key_values=cache, use_cache=True).logits[:, start : start + 8]
         while True:
-            guess, sure = draw(logits, MASK, 0.0, None)
+            guess, sure = drawn(logits)
             masked = tokens[:, start : start + 8] == MASK
-            best = torch.where(masked, sure, -1).argmax(dim=1, keepdim=True)
+            best = torch.where(masked, sure, -torch.inf).argmax(dim=1, keepdim=True)
             tokens[:, start : start + 8].scatter_(1, best, guess.gather(1, best))
             if not (tokens[:, start : start + 8] == MASK).any():
                 break

@@ -6,35 +6,35 @@ from typing import Any
 
 import pytest
 import torch
-from language.tiny import EOS, MASK, texts, tiny_llama
+from language.tiny import MASK, greedy, texts, tiny_llama
 
 from diffcache import methods
 from diffcache.language.backbones.families import backbone_of
 from diffcache.language.cache import TokenKVCache
 from diffcache.language.recipes.base import LanguageConfig
 from diffcache.language.sampler.canvas import Canvas
-from diffcache.language.sampler.decoding import Quota
+from diffcache.language.sampler.decoding import Quota, Threshold
+from diffcache.language.sampler.noise import Noise
 from diffcache.language.sampler.options import DecodeOptions
-from diffcache.language.sampler.writer import Sampling, Writer
+from diffcache.language.sampler.writer import Part, Writer
 from diffcache.language.session import PlainCaller, Session
 
 
-def test_a_cache_is_read_before_it_knows_the_texts_length() -> None:
-    cache = TokenKVCache(3, 2, 8, torch.ones(2, 12, dtype=torch.bool), dtype=torch.float32)
-    keys, values = cache.read(2)
-    assert keys.shape == values.shape == (2, 2, 0, 8)
-    assert cache.mask() is None
+def test_a_cache_is_asked_before_it_knows_the_texts_length() -> None:
+    cache = TokenKVCache(3, torch.ones(2, 12, dtype=torch.bool), dtype=torch.float32)
+    assert cache.mask(slice(0, 0)) is None
+    assert cache.nbytes == 0
     cache.resize(5)
-    assert cache.read(2)[0].shape == (2, 2, 5, 8)
+    assert cache.attendable.shape == (2, 5)
 
 
 @torch.inference_mode()
 def test_a_writer_writes_a_block_at_once() -> None:
     canvas = Canvas.of_prompts(texts(2, 5), 12, MASK)
     caller = PlainCaller(backbone_of(tiny_llama()), torch.ones_like(canvas.tokens, dtype=torch.bool))
-    writer = Writer(caller, canvas, Quota(2), Sampling(0.0, None, None), torch.tensor([EOS])[:0])
+    writer = Writer(caller, canvas, greedy(), Noise.of(0, 2, 5, torch.device("cpu")), torch.tensor([]).long())
     for block in (range(5, 9), range(9, 13)):
-        written = list(writer.write(block, 2))
+        written = list(writer.write(Part(block, Quota(2), 2)))
         assert [int(each.sum()) for each in written] == [4, 4]
         assert torch.stack(written).any(dim=0)[:, block.start : block.stop].all()
 
@@ -47,11 +47,9 @@ def test_a_walk_is_one_call(kind: Any) -> None:
     session = Session(net, kind(), torch.ones_like(canvas.tokens, dtype=torch.bool))
     session.cache.resize(canvas.length)
     with session.report.counting_call(canvas.length):
-        hidden, rows = session.walk(canvas, slice(0, canvas.length), True)
-    assert rows.stop == canvas.length
-    if kind is not methods()["block-causal"]:
-        logits = net.call(canvas.tokens, None)
-        torch.testing.assert_close(net.logits(hidden), logits, atol=1e-4, rtol=0)
+        found, predicted = session.walk(canvas, slice(0, canvas.length), True)
+    assert predicted == slice(9, canvas.length)
+    torch.testing.assert_close(found, net.call(canvas.tokens, None, None)[:, 9:], atol=1e-4, rtol=0)
 
 
 def test_a_canvas_has_its_window_from_the_beginning() -> None:
@@ -67,10 +65,6 @@ def test_a_report_that_is_not_counting_a_call_has_none() -> None:
 
 
 def test_decode_options_know_their_rule() -> None:
-    def options(**given: Any) -> DecodeOptions:
-        names = DecodeOptions.__dataclass_fields__
-        usual = {"gen_length": 8, "temperature": 0.0, "remasking": "random", "eos_early_stop": True}
-        return DecodeOptions(**{**dict.fromkeys(names), **usual, **given})
-
-    assert (options().rule, options().calls) == (Quota(1), 8)
-    assert (options(steps=3).rule, options(steps=3).calls) == (Quota(3), 3)
+    assert DecodeOptions(remasking="random").rule(8, 8) == Quota(1)
+    assert DecodeOptions(remasking="random").rule(8, 3) == Quota(3)
+    assert DecodeOptions(threshold=0.9, min_tokens=2).rule(8, 8) == Threshold(0.9, 2)

@@ -1,7 +1,7 @@
-"""Backbone: how a family of language models is called part by part, so that some rows can be computed alone.
+"""Net: a language model as samplers and caches ask it. Backbone: one that is called part by part, so that layers can be watched.
 
-Models are not edited: a backbone names a model's own sub-modules. Before anything is attached, what it computes is compared
-with the model's own forward (`families.py`).
+Models are not edited. What a net computes is compared with the model's own forward before anything is attached
+(`verification.py`).
 """
 
 from abc import ABC, abstractmethod
@@ -19,36 +19,67 @@ Rotary = tuple[Tensor, Tensor]
 """Cosine and sine, [1 or b, n, D or less] each."""
 
 
-class Backbone(ABC):
-    """A model's parts. Sizes: b texts, n rows, S positions, H query heads, K key/value heads, D numbers per head.
+class Net(ABC):
+    """A language model. Sizes: b texts, n rows, S positions, H query heads, K key/value heads, D numbers per head.
 
     Attributes:
         model: the model itself.
         layers: its layers in order.
         heads, kv_heads, head_dim, width, vocabulary: H, K, D, hidden size, number of logits.
         token_shift: 1 where row i predicts token i + 1 (Dream), 0 where it predicts token i.
+        block_attention: tokens of a block, where tokens see their block and what is before it, counted from position 0;
+            None where they see everything.
     """
 
-    token_shift = 0
     heads: int
     kv_heads: int
     head_dim: int
     width: int
     vocabulary: int
 
-    def __init__(self, model: Any, layers: nn.ModuleList) -> None:
+    def __init__(
+        self, model: Any, layers: nn.ModuleList, token_shift: int = 0, block: int | None = None
+    ) -> None:
         self.model = model
         self.layers: list[Any] = list(layers)
-
-    @property
-    def scale(self) -> float:
-        """The factor of the products of queries and keys."""
-        return float(self.head_dim**-0.5)
+        said_shift = getattr(model.config, "token_shift", None)
+        self.token_shift = token_shift if said_shift is None else int(said_shift)
+        said_block = getattr(model.config, "block_attention", None)
+        self.block_attention = block if said_block is None else int(said_block)
 
     @property
     def dtype(self) -> torch.dtype:
         dtype: torch.dtype = next(self.model.parameters()).dtype
         return dtype
+
+    @abstractmethod
+    def call(self, tokens: Tensor, real: Tensor | None, block: int | None) -> Tensor:
+        """The model's own forward, without any cache: logits [b, S, vocabulary].
+
+        Args:
+            real: bool [b, S], False at padding, which is not attended; None for no padding.
+            block: tokens of a block that sees nothing behind itself; None for full attention.
+        """
+
+    @abstractmethod
+    def parts(self) -> "Backbone":
+        """The net part by part.
+
+        Raises:
+            TargetError: its parts are not known.
+        """
+
+
+class Backbone(Net):
+    """A model's parts, under the names that its family has for them."""
+
+    def parts(self) -> "Backbone":
+        return self
+
+    @property
+    def scale(self) -> float:
+        """The factor of the products of queries and keys."""
+        return float(self.head_dim**-0.5)
 
     @abstractmethod
     def embed(self, tokens: Tensor) -> Tensor:
@@ -78,9 +109,7 @@ class Backbone(ABC):
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [b, n, vocabulary] of the last layer's output."""
 
-    def attend(
-        self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
-    ) -> Tensor:
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """Attention of queries [b, H, n, D] over keys and values [b, K, S, D]; [b, n, H * D]."""
         grouped = self.heads != self.kv_heads
         out = functional.scaled_dot_product_attention(
@@ -88,11 +117,33 @@ class Backbone(ABC):
         )
         return out.transpose(1, 2).flatten(2)
 
-    def call(self, tokens: Tensor, real: Tensor | None) -> Tensor:
-        """The model's own forward: logits [b, S, vocabulary]. `real` [b, S] is False at padding."""
-        mask = None if real is None else real.long()
-        logits: Tensor = self.model(tokens, attention_mask=mask).logits
-        return logits
+    def call_parts(self, tokens: Tensor, seen: Tensor | None) -> Tensor:
+        """`call` through the parts, for models whose own forward takes no such mask: `seen` [b, 1, S, S], see `pairs`."""
+        hidden, rotary = self.embed(tokens), self.rotary(tokens.shape[1], tokens.device)
+        for layer in range(len(self.layers)):
+            queries, keys, values = self.project(layer, hidden)
+            queries, keys = self.rotate(queries, keys, rotary)
+            hidden = self.finish(layer, hidden, self.attend(queries, keys, values, seen))
+        return self.logits(hidden)
+
+
+def pairs(tokens: Tensor, real: Tensor | None, block: int | None) -> Tensor | None:
+    """Which position sees which, bool [1 or b, 1, 1 or S, S], for texts `tokens` [b, S]; None where each sees all.
+
+    Args:
+        real, block: as in `Net.call`.
+    """
+    seen = None if real is None else real[:, None, None, :]
+    if block is not None:
+        order = torch.arange(tokens.shape[1], device=tokens.device) // block
+        behind_none = (order[:, None] >= order)[None, None]
+        seen = behind_none if seen is None else sees_something(seen & behind_none)
+    return seen
+
+
+def sees_something(seen: Tensor) -> Tensor:
+    """`seen` [..., S], where rows that see nothing see everything: padding, whose NaN would spread."""
+    return seen | ~seen.any(dim=-1, keepdim=True)
 
 
 def outside_inference_mode(function: Callable[P, R]) -> Callable[P, R]:

@@ -1,4 +1,4 @@
-"""LLaDA (arXiv 2502.09992) and LLaDA-1.5, as their repositories on the hub define them."""
+"""LLaDA (arXiv 2502.09992), LLaDA-1.5 and MMaDA's text model, as their repositories on the hub define them."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from diffcache.language.backbones.base import Backbone, Rotary, by_head
+from diffcache.language.backbones.base import Backbone, Rotary, by_head, pairs
 
 
 class LLaDA(Backbone):
@@ -21,6 +21,14 @@ class LLaDA(Backbone):
         self.width = config.d_model
         self.head_dim = config.d_model // config.n_heads
         self.vocabulary = self._head.weight.shape[0]
+
+    def call(self, tokens: Tensor, real: Tensor | None, block: int | None) -> Tensor:
+        """Its own forward attends everything, padding too, whatever mask it is given."""
+        seen = pairs(tokens, real, block)
+        if seen is not None:
+            return self.call_parts(tokens, seen)
+        logits: Tensor = self.model(tokens).logits
+        return logits
 
     @property
     def _head(self) -> Any:

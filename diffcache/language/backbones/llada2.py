@@ -6,19 +6,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffcache.language.backbones.base import Backbone, Rotary, by_head
+from diffcache.language.backbones.base import Backbone, Rotary, by_head, pairs
 
 
 class LLaDA2(Backbone):
-    """The published `LLaDA2MoeModelLM`."""
+    """The published `LLaDA2MoeModelLM`: attention in blocks, of 32 tokens where its sampler is not told otherwise."""
 
     def __init__(self, model: Any) -> None:
-        super().__init__(model, model.model.layers)
+        super().__init__(model, model.model.layers, block=32)
         config = model.config
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.head_dim = self.layers[0].attention.head_dim
         self.width, self.vocabulary = config.hidden_size, model.lm_head.out_features
         self._source: Any = sys.modules[type(self.layers[0].attention).__module__]
+
+    def call(self, tokens: Tensor, real: Tensor | None, block: int | None) -> Tensor:
+        """Its own forward is causal unless it gets a mask of pairs to add."""
+        seen = pairs(tokens, real, block)
+        size = tokens.shape[1]
+        seen = tokens.new_ones((1, 1, size, size), dtype=torch.bool) if seen is None else seen
+        seen = seen.expand(-1, -1, size, -1)
+        lowest = torch.finfo(self.dtype).min
+        added = torch.zeros_like(seen, dtype=self.dtype).masked_fill(~seen, lowest)
+        logits: Tensor = self.model(tokens, attention_mask=added).logits
+        return logits
 
     def embed(self, tokens: Tensor) -> Tensor:
         hidden: Tensor = self.model.model.word_embeddings(tokens)

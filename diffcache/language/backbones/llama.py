@@ -1,22 +1,19 @@
-"""Llama and its like in Transformers, and Dream, which has the same names."""
+"""Models with Llama's names for their parts: Transformers' own, Dream, LLaDA-MoE, SDAR and Fast-dLLM v2."""
 
 import sys
-from collections.abc import Callable
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from diffcache.language.backbones.base import Backbone, Rotary, by_head
+from diffcache.language.backbones.base import Backbone, Rotary, by_head, pairs
 
 
 class LlamaLike(Backbone):
-    """Transformers' Llama, Qwen, Mistral and their like, with `is_causal=False` in the configuration."""
+    """Llama's names. Norms of heads, and an expert beside the routed ones, where there are any."""
 
-    def __init__(self, model: Any) -> None:
-        super().__init__(model, model.model.layers)
+    def __init__(self, model: Any, token_shift: int = 0, block: int | None = None) -> None:
+        super().__init__(model, model.model.layers, token_shift, block)
         config = model.config
         attention = self.layers[0].self_attn
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
@@ -25,14 +22,8 @@ class LlamaLike(Backbone):
         self._source: Any = sys.modules[type(attention).__module__]
         self._norms_heads = hasattr(attention, "q_norm")
 
-    @cached_property
-    def _attention(self) -> Callable[..., tuple[Tensor, Any]]:
-        """The attention function that the model's configuration asks for. Looked up once for each run, because that is slow."""
-        kind = self.model.config._attn_implementation
-        function: Callable[..., tuple[Tensor, Any]] = ALL_ATTENTION_FUNCTIONS.get_interface(
-            kind, self._source.eager_attention_forward
-        )
-        return function
+    def call(self, tokens: Tensor, real: Tensor | None, block: int | None) -> Tensor:
+        return self.call_parts(tokens, pairs(tokens, real, block))
 
     def embed(self, tokens: Tensor) -> Tensor:
         hidden: Tensor = self.model.model.embed_tokens(tokens)
@@ -65,37 +56,65 @@ class LlamaLike(Backbone):
     def finish(self, layer: int, hidden: Tensor, attended: Tensor) -> Tensor:
         part = self.layers[layer]
         hidden = hidden + part.self_attn.o_proj(attended)
-        out: Tensor = hidden + part.mlp(part.post_attention_layernorm(hidden))
-        return out
+        normed = part.post_attention_layernorm(hidden)
+        out: Tensor = part.mlp(normed)
+        if hasattr(part, "shared_expert"):
+            out = out + part.shared_expert(normed)
+        return hidden + out
 
     def logits(self, hidden: Tensor) -> Tensor:
         logits: Tensor = self.model.lm_head(self.model.model.norm(hidden))
         return logits
 
-    def attend(
-        self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
-    ) -> Tensor:
-        """Through Transformers' attention interface, as the model's configuration asks."""
-        attention = self.layers[layer].self_attn
-        if mask is not None and self._attention is self._source.eager_attention_forward:
-            mask = torch.zeros_like(mask, dtype=queries.dtype).masked_fill(
-                ~mask, torch.finfo(queries.dtype).min
-            )
-        out, _ = self._attention(
-            attention, queries, keys, values, mask, scaling=attention.scaling, is_causal=False
-        )
-        return out.flatten(2)
+
+class LLaDAMoE(LlamaLike):
+    """LLaDA-MoE: OLMoE's names. Its own forward takes no mask."""
+
+    def call(self, tokens: Tensor, real: Tensor | None, block: int | None) -> Tensor:
+        seen = pairs(tokens, real, block)
+        if seen is not None:
+            return self.call_parts(tokens, seen)
+        logits: Tensor = self.model(tokens).logits
+        return logits
 
 
 class Dream(LlamaLike):
-    """Dream's published module: Qwen2's names, an attention of its own, and logits for the next token."""
+    """Dream and DiffuCoder: Qwen2's names, logits for the next token."""
 
-    token_shift = 1
+    def __init__(self, model: Any) -> None:
+        super().__init__(model, token_shift=1)
 
-    attend = Backbone.attend
-
-    def call(self, tokens: Tensor, real: Tensor | None) -> Tensor:
+    def call(self, tokens: Tensor, real: Tensor | None, block: int | None) -> Tensor:
         """Its forward takes a mask of pairs [b, 1, S, S], and the word "full" for none."""
-        mask: Any = "full" if real is None else (real[:, None, :, None] & real[:, None, None, :])
+        seen = pairs(tokens, real, block)
+        size = tokens.shape[1]
+        mask: Any = "full" if seen is None else seen.expand(-1, -1, size, -1)
         logits: Tensor = self.model(tokens, attention_mask=mask).logits
+        return logits
+
+
+class SDAR(LlamaLike):
+    """SDAR: Qwen3's names, attention in blocks. Its caller passes the mask of pairs [b, 1, S, S]."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model, block=model.config.block_size)
+
+    def call(self, tokens: Tensor, real: Tensor | None, block: int | None) -> Tensor:
+        size = tokens.shape[1]
+        seen = pairs(tokens, real, block)
+        seen = tokens.new_ones((1, 1, 1, size), dtype=torch.bool) if seen is None else seen
+        logits: Tensor = self.model(tokens, attention_mask=seen.expand(-1, -1, size, -1)).logits
+        return logits
+
+
+class FastDLLM(LlamaLike):
+    """Fast-dLLM v2: Qwen2's names, attention in blocks, logits for the next token. Its own forward attends padding."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model, token_shift=1, block=model.config.bd_size)
+
+    def call(self, tokens: Tensor, real: Tensor | None, block: int | None) -> Tensor:
+        if real is not None:
+            return self.call_parts(tokens, pairs(tokens, real, block))
+        logits: Tensor = self.model(tokens, block_size=block or tokens.shape[1]).logits
         return logits

@@ -2,14 +2,15 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
-from diffcache.language.backbones.base import Backbone
+from diffcache.language.backbones.base import Net
 from diffcache.language.cache import TokenKVCache
 from diffcache.language.report import LanguageReport
 from diffcache.language.sampler.canvas import Canvas
-from diffcache.language.walks.base import Walk
+from diffcache.language.walks.base import LayerWalk, Walk
 from diffcache.method_config import MethodConfig
 
 
@@ -21,10 +22,17 @@ class LanguageConfig(MethodConfig):
         warmup_steps: model calls at the start of a run that compute everything. None: none but the first.
         max_consecutive_reuses: model calls in a row that compute only some rows, before one computes all; None for
             no cap.
+        imposes_blocks: a block sees nothing behind itself, whatever the model attends.
+        looks_into_layers: the method calls the model part by part.
+        whole_text: the method needs attention over the whole text, not in blocks.
 
     Raises:
         ConfigError: an option out of range.
     """
+
+    imposes_blocks: ClassVar[bool] = False
+    looks_into_layers: ClassVar[bool] = False
+    whole_text: ClassVar[bool] = False
 
     warmup_steps: int | None = None
     max_consecutive_reuses: int | None = None
@@ -42,11 +50,16 @@ class LanguageConfig(MethodConfig):
     def rows(self, canvas: Canvas) -> slice | Tensor:
         """The rows of a call that is not full: a range, or bool [b, S]. All of the canvas's candidates are among them."""
 
-    def walk(self, net: Backbone, cache: TokenKVCache, report: LanguageReport) -> Walk:
-        """How a call goes through the layers: a fresh walk for one run."""
-        return Walk(net, cache, report)
+    def walk(self, net: Net, cache: TokenKVCache, report: LanguageReport) -> Walk:
+        """How a call computes rows: a fresh walk for one run. A method that looks into layers takes `net.parts()`."""
+        from diffcache.language.backbones.native import Native
+        from diffcache.language.walks.own_forward import OwnForwardWalk
 
-    def features(self, net: Backbone) -> dict[str, tuple[int, ...]]:
+        if isinstance(net, Native):
+            return OwnForwardWalk(net, cache, report)
+        return LayerWalk(net.parts(), cache, report)
+
+    def features(self, net: Net) -> dict[str, tuple[int, ...]]:
         """What the cache stores besides keys and values: size for each position and layer, by name."""
         return {}
 

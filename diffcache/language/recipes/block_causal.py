@@ -3,12 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from diffcache.language.backbones.base import Backbone
-from diffcache.language.cache import TokenKVCache
 from diffcache.language.recipes.base import LanguageConfig
-from diffcache.language.report import LanguageReport
 from diffcache.language.sampler.canvas import Canvas
-from diffcache.language.walks.blockwise import BlockWalk
 from diffcache.method_config import method
 
 
@@ -17,15 +13,13 @@ from diffcache.method_config import method
 class BlockCausalConfig(LanguageConfig):
     """Computes the block, which sees itself and what is before it, never what follows.
 
-    One more pass for each finished block, and one for the prompt, computes its final keys and values. An edit or a guard
-    computes them all again. This is exact for a model that was trained with blocks that see no later block, if it takes
-    the prompt as one block. For any other model it is an approximation: the masks behind the block are left out.
+    A block's first call also computes the final keys and values of the block before it. An edit or a guard computes all of
+    them again. This is exact for models that attend in blocks (LLaDA2, SDAR, Fast-dLLM v2), with blocks of the model's own
+    length. For any other model it is an approximation: the prompt is one block, and the masks behind the block are left out.
     """
 
     name: ClassVar[str] = "block-causal"
-
-    def walk(self, net: Backbone, cache: TokenKVCache, report: LanguageReport) -> BlockWalk:
-        return BlockWalk(net, cache, report)
+    imposes_blocks: ClassVar[bool] = True
 
     def forces_full(self, canvas: Canvas, reuses: int, grown: bool) -> bool:
         return super().forces_full(canvas, reuses, grown=False)
@@ -34,4 +28,4 @@ class BlockCausalConfig(LanguageConfig):
         return canvas.edited
 
     def rows(self, canvas: Canvas) -> slice:
-        return slice(canvas.block.start, canvas.block.stop)
+        return slice(canvas.unfinished, canvas.block.stop)

@@ -8,5 +8,5 @@ from diffcache.method_config import register_all_in
 
 register_all_in(__package__, Path(__file__).parent)
 
-LANGUAGE_DEFAULT: LanguageConfig = DKVDecodeConfig(interval=64, ahead=False)
-"""What `accelerate(model)` uses for a language model."""
+LANGUAGE_DEFAULT: LanguageConfig = DKVDecodeConfig(interval=None, ahead=False)
+"""What `accelerate(model)` uses for a language model. The staleness curve says how often it refreshes: docs/language.md."""

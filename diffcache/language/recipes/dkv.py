@@ -5,12 +5,15 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import max_pool1d
 
-from diffcache.language.cache import rows_of
 from diffcache.language.recipes.base import LanguageConfig
 from diffcache.language.sampler.canvas import Canvas
 from diffcache.method_config import method
 from diffcache.schedulers.errors import ConfigError
+
+SHORT_BLOCK, LONG_INTERVAL = 32, 8
+"""Where `interval` is left open: blocks of so many tokens are refreshed once, and longer ones every so many calls."""
 
 
 @method
@@ -22,25 +25,34 @@ class DKVDecodeConfig(LanguageConfig):
     compute the second one in full as well; here the first is kept, and the second computes like the others.
 
     Attributes:
-        interval: calls between two full ones, counted from the block's first (published: 8 for LLaDA, 4 for Dream).
+        interval: calls between two full ones, counted from the block's first (published: 8 for LLaDA, 4 for Dream). None: a
+            block's first call alone; but every 8 calls where a window moves, or the block has more than 32 tokens.
         ahead: compute masks also where nothing may be written yet, behind the block or the window (published). Without
             them the cache keeps what Fast-dLLM's dual cache keeps (arXiv 2505.22618), and written tokens besides.
+        around: also compute positions that are no farther from one that may be written, as dInfer's vicinity refresh
+            does around a block (arXiv 2510.08666). Tokens that were written while their neighbours were masks are so brought
+            up to date.
     """
 
     name: ClassVar[str] = "dkv-decode"
 
-    interval: int = 8
+    interval: int | None = 8
     ahead: bool = True
+    around: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check("interval", 1, whole=True)
+        self._check("around", 0, whole=True)
 
     def full(self, canvas: Canvas) -> bool:
-        return canvas.block_step % self.interval == 0
+        long = canvas.window is not None or len(canvas.block) > SHORT_BLOCK
+        interval = LONG_INTERVAL if self.interval is None and long else self.interval
+        return canvas.block_step == 0 if interval is None else canvas.block_step % interval == 0
 
     def rows(self, canvas: Canvas) -> Tensor:
-        return (canvas.masked if self.ahead else canvas.candidates) | canvas.dirty
+        rows = (canvas.masked if self.ahead else canvas.candidates) | canvas.dirty
+        return within(canvas.candidates, self.around) | rows if self.around else rows
 
 
 @method
@@ -52,7 +64,7 @@ class DKVGreedyConfig(LanguageConfig):
 
     Attributes:
         interval: calls between two full ones (published: 2).
-        window: masks nearest to the next positions that are computed with them (published: 4).
+        window: masks nearest to each next position that are computed with it (published: 4). Windows do not share masks.
     """
 
     name: ClassVar[str] = "dkv-greedy"
@@ -74,8 +86,12 @@ class DKVGreedyConfig(LanguageConfig):
                 'dkv-greedy must know the next positions: generate with remasking="random", and without threshold '
                 "and factor."
             )
-        around = nearest(canvas.masked & ~canvas.upcoming, canvas.upcoming, self.window)
-        return canvas.upcoming | canvas.dirty | around
+        computed = among(canvas.upcoming, canvas.length) | canvas.dirty
+        for position in canvas.upcoming.split(
+            1, dim=1
+        ):  # in order: a later window leaves out what an earlier one has
+            computed = computed | nearest(canvas.masked & ~computed, position, self.window)
+        return computed
 
 
 @method
@@ -105,10 +121,24 @@ class DKVPrefillConfig(LanguageConfig):
         return (canvas.masked | canvas.dirty) & (canvas.positions >= canvas.prompt)
 
 
-def nearest(among: Tensor, targets: Tensor, count: int) -> Tensor:
-    """Bool [b, S]: of the positions `among` [b, S], the `count` that are nearest to any of `targets` [b, S]."""
-    positions = torch.arange(among.shape[1], device=among.device)
-    distance = (positions[None, :, None] - rows_of(targets)[:, None, :]).abs().amin(dim=2)
-    far = among.shape[1]
-    order = distance.masked_fill(~among, far).argsort(dim=1, stable=True)[:, :count]
-    return torch.zeros_like(among).scatter(1, order, True) & among
+def among(positions: Tensor, length: int) -> Tensor:
+    """Bool [b, length]: what is one of these positions [b, q]; -1 is none."""
+    found = positions.new_zeros(len(positions), length + 1, dtype=torch.bool)
+    return found.scatter_(1, positions % (length + 1), True)[:, :length]
+
+
+def within(targets: Tensor, distance: int) -> Tensor:
+    """Bool [b, S]: positions that are no farther than `distance` from one of `targets` [b, S]."""
+    near = max_pool1d(targets.float()[:, None], 2 * distance + 1, stride=1, padding=distance)
+    return near[:, 0] > 0
+
+
+def nearest(among: Tensor, position: Tensor, count: int) -> Tensor:
+    """Bool [b, S]: of the positions `among` [b, S], the `count` that are nearest to `position` [b, 1], the left one first.
+
+    None where the position is -1.
+    """
+    away = torch.arange(among.shape[1], device=among.device) - position
+    distance = torch.where(among, 2 * away.abs() + (away > 0), 2 * among.shape[1])
+    order = distance.topk(min(count, among.shape[1]), dim=1, largest=False).indices
+    return torch.zeros_like(among).scatter(1, order, True) & among & (position >= 0)

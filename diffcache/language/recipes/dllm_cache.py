@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from diffcache.language.backbones.base import Backbone
+from diffcache.language.backbones.base import Net
 from diffcache.language.cache import TokenKVCache
 from diffcache.language.recipes.base import LanguageConfig
 from diffcache.language.report import LanguageReport
@@ -27,6 +27,7 @@ class DLLMCacheConfig(LanguageConfig):
     """
 
     name: ClassVar[str] = "dllm-cache"
+    looks_into_layers: ClassVar[bool] = True
 
     prompt_interval: int = 50
     interval: int = 7
@@ -40,12 +41,12 @@ class DLLMCacheConfig(LanguageConfig):
         if self.ratio > 1:
             raise ConfigError(f"dllm-cache: ratio is a share between 0 and 1, not {self.ratio!r}.")
 
-    def features(self, net: Backbone) -> dict[str, tuple[int, ...]]:
+    def features(self, net: Net) -> dict[str, tuple[int, ...]]:
         return {"changes": (net.width,)}
 
-    def walk(self, net: Backbone, cache: TokenKVCache, report: LanguageReport) -> ValueDriftWalk:
+    def walk(self, net: Net, cache: TokenKVCache, report: LanguageReport) -> ValueDriftWalk:
         refreshes = Refreshes(self.prompt_interval, self.interval, self.ratio)
-        return ValueDriftWalk(net, cache, report, refreshes)
+        return ValueDriftWalk(net.parts(), cache, report, refreshes)
 
     def full(self, canvas: Canvas) -> bool:
         due = canvas.step % self.prompt_interval == 0 and canvas.step % self.interval == 0

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from diffcache.language.backbones.base import Backbone
+from diffcache.language.backbones.base import Net
 from diffcache.language.cache import TokenKVCache
 from diffcache.language.recipes.base import LanguageConfig
 from diffcache.language.report import LanguageReport
@@ -33,6 +33,8 @@ class ElasticCacheConfig(LanguageConfig):
     """
 
     name: ClassVar[str] = "elastic-cache"
+    looks_into_layers: ClassVar[bool] = True
+    whole_text: ClassVar[bool] = True
 
     threshold: float = 0.9
     window: int = 16
@@ -48,12 +50,12 @@ class ElasticCacheConfig(LanguageConfig):
         self._choose("refresh", "immediate", "delayed")
         self._choose("axis", "heads", "keys")
 
-    def features(self, net: Backbone) -> dict[str, tuple[int, ...]]:
+    def features(self, net: Net) -> dict[str, tuple[int, ...]]:
         return {"inputs": (net.width,), "queries": (net.heads, net.head_dim)}
 
-    def walk(self, net: Backbone, cache: TokenKVCache, report: LanguageReport) -> AttentionDriftWalk:
+    def walk(self, net: Net, cache: TokenKVCache, report: LanguageReport) -> AttentionDriftWalk:
         rule = DriftRule(self.threshold, self.tracked, self.refresh == "delayed", self.axis == "keys")
-        return AttentionDriftWalk(net, cache, report, rule)
+        return AttentionDriftWalk(net.parts(), cache, report, rule)
 
     @property
     def commit_window(self) -> int:

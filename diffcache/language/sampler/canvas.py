@@ -22,9 +22,12 @@ class Canvas:
         limit: int64 [b, 1], the position of a text's first EOS; S where there is none. Nothing is written after it.
         window: only the first so many masked positions of a text are candidates; None for all.
         dirty: bool [b, S], positions that were computed from another token than stands there now; set by the session.
-        upcoming: bool [b, S], what is committed next, where that is known before the model is asked.
+        upcoming: int64 [b, q], positions that are committed next, in order and -1 behind the last, where that is known
+            before the model is asked.
         edited: tokens were changed since the last call by somebody else than the sampler.
         reads_whole_block: the sampler looks at the whole block, written or not, because it may edit.
+        attention_block: positions see nothing behind their block of so many, counted from 0; None: everything.
+        unfinished: from here to the block's end, positions were computed before what they see was written; set by the session.
     """
 
     tokens: Tensor
@@ -39,6 +42,8 @@ class Canvas:
     upcoming: Tensor | None = None
     edited: bool = False
     reads_whole_block: bool = False
+    attention_block: int | None = None
+    unfinished: int = 0
 
     @classmethod
     def of_prompts(cls, input_ids: Tensor, length: int, mask_id: int, window: int | None = None) -> "Canvas":
@@ -50,6 +55,21 @@ class Canvas:
         limit = input_ids.new_full((batch, 1), size)
         everything = torch.ones_like(tokens, dtype=torch.bool)
         return cls(tokens, prompt, mask_id, range(prompt, size), limit, everything, window)
+
+    def of_tokens(self, tokens: Tensor, limit: Tensor) -> "Canvas":
+        """A canvas of other texts [c, S] that are written in the same way."""
+        everything = torch.ones_like(tokens, dtype=torch.bool)
+        return Canvas(
+            tokens,
+            self.prompt,
+            self.mask_id,
+            self.block,
+            limit,
+            everything,
+            self.window,
+            reads_whole_block=self.reads_whole_block,
+            attention_block=self.attention_block,
+        )
 
     @property
     def length(self) -> int:

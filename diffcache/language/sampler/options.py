@@ -1,81 +1,180 @@
-"""What a user asks of `generate`: checked, and made into what the sampler works with."""
+"""What a user asks of `generate`: checked, and made into a decode rule."""
 
+from __future__ import annotations
+
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from diffcache.language.backbones.base import Backbone
-from diffcache.language.sampler.canvas import Canvas
-from diffcache.language.sampler.decoding import Factor, Quota, Rule, Threshold
+from diffcache.language.sampler.blocks import quotas_of, shares_of
+from diffcache.language.sampler.decoding import Chance, Factor, Quota, Rule, Threshold
+from diffcache.language.sampler.drawing import BY_CHANCE, BY_PROBABILITY, REMASKING
 from diffcache.schedulers.errors import ConfigError
 
-BLOCK_LENGTH = 32
-"""Of `generate` where nothing else is asked for, as in Fast-dLLM's published runs (arXiv 2505.22618)."""
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DecodeOptions:
-    """How `generate` writes: its options by the same names, with the same meaning.
+    """How `generate` writes.
+
+    Attributes:
+        gen_length: tokens that are written behind each prompt.
+        block_length: how many are written before the next ones are begun. None: 32, or all of them where there is a window.
+        steps: model calls in all, shared out in proportion to the blocks' sizes; None for one token each. Only without
+            threshold and factor.
+        eps: None commits the same number at every call (LLaDA). A number is Dream's schedule: linear timesteps from 1 to
+            `eps` (published: 1e-3), with `steps`.
+        threshold: commit tokens that have at least this probability (Fast-dLLM: 0.9).
+        min_tokens: so many in any case, with a threshold (LLaDA2's num_to_transfer).
+        factor: commit n tokens together while the n-th has a probability of at least 1 - factor / (n + 1).
+        window: commit only the first so many masks. None: all of the block, or the method's own window.
+        remasking: which candidates come first. LLaDA's "low_confidence": the surest; "random". Dream's "maskgit_plus": the
+            surest after temperature, top_p and top_k; "topk_margin": the largest lead over the runner-up; "entropy": the
+            lowest; "origin": by chance, after the schedule.
+        alg_temp: makes Dream's order random: positions are drawn by a softmax of confidence / alg_temp.
+        temperature: 0 takes the likeliest token.
+        top_p, top_k: draw only from the likeliest tokens that have this probability together, or from so many.
+        cfg_scale: guidance away from the prompt-less text, whose prompt is masked; 0 for none (LLaDA). Doubles the batch.
+        editing_threshold: written tokens of the block are replaced where another one has more than this probability
+            (LLaDA2.1: 0.5); None for never.
+        max_post_steps: calls after a block's last mask that may still edit.
+        mask_token_id, eos_token_id, eot_token_id: None: as the model's configuration says.
+        eos_early_stop: True: nothing is written behind a text's first EOS. "block": the EOS's block is finished, and no other
+            begun (LLaDA2, dInfer). False: everything is written.
+        logits_eos_inf: never draw EOS (LLaDA, appendix B.4).
+        confidence_eos_eot_inf: EOS and end-of-turn may be drawn, but are committed last (LLaDA, appendix B.4).
+        seed: of all that is random: one for the batch, or a list with one for each text; None for PyTorch's random state. A text
+            with a seed of its own does not depend on the others.
 
     Raises:
-        ConfigError: a size that is no whole number above 0, a negative temperature, an option that is no finite number, more than one decode rule, or an order that the rule cannot
-            follow.
+        ConfigError: an option out of range, or options that exclude each other.
     """
 
-    gen_length: int
-    block_length: int | None
-    steps: int | None
-    threshold: float | None
-    factor: float | None
-    window: int | None
-    temperature: float
-    remasking: str
-    mask_token_id: int | None
-    eos_token_id: int | None
-    eos_early_stop: bool
-    seed: int | None
+    gen_length: int = 128
+    block_length: int | None = None
+    steps: int | None = None
+    eps: float | None = None
+    threshold: float | None = None
+    min_tokens: int = 1
+    factor: float | None = None
+    window: int | None = None
+    remasking: str = "low_confidence"
+    alg_temp: float | None = None
+    temperature: float = 0.0
+    top_p: float | None = None
+    top_k: int | None = None
+    cfg_scale: float = 0.0
+    editing_threshold: float | None = None
+    max_post_steps: int = 16
+    mask_token_id: int | None = None
+    eos_token_id: int | None = None
+    eot_token_id: int | None = None
+    eos_early_stop: bool | str = True
+    logits_eos_inf: bool = False
+    confidence_eos_eot_inf: bool = False
+    seed: int | list[int] | None = None
+
+    @classmethod
+    def of(cls, **options: Any) -> DecodeOptions:
+        """The options by name.
+
+        Raises:
+            ConfigError: a name that is no option.
+        """
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name in options:
+            if name not in known:
+                raise ConfigError(f"generate has no option {name!r}; its options are {', '.join(known)}.")
+        return cls(**options)
 
     def __post_init__(self) -> None:
-        for name in ("gen_length", "block_length", "steps", "window"):
+        self._check_numbers()
+        self._check_choices()
+        self._check_together()
+
+    @property
+    def asks_quota(self) -> bool:
+        """Whether a fixed number of calls writes the answer."""
+        return self.threshold is None and self.factor is None
+
+    def rule(self, size: int, calls: int) -> Rule:
+        """The decode rule of a block of so many tokens, for which a quota has so many calls."""
+        if self.threshold is not None:
+            return Threshold(self.threshold, self.min_tokens)
+        if self.factor is not None:
+            return Factor(self.factor)
+        if self.remasking == "origin":
+            return Chance(tuple(shares_of(calls, self.eps or 0.0)))
+        quotas = self.quotas(size, calls)
+        return Quota(-(-size // calls) if quotas is None else max(quotas))
+
+    def quotas(self, size: int, calls: int) -> list[int] | None:
+        """What each call of a block of so many tokens commits, where a time schedule says so; None elsewhere."""
+        if self.eps is None or not self.asks_quota or self.remasking == "origin":
+            return None
+        return quotas_of(size, calls, self.eps)
+
+    def _check_numbers(self) -> None:
+        for name in ("gen_length", "block_length", "steps", "window", "top_k", "min_tokens"):
             size = getattr(self, name)
             if size is not None and not (_is_whole(size) and size >= 1):
                 raise ConfigError(f"{name} must be at least 1 and a whole number, not {size!r}.")
-        for name in ("threshold", "factor", "temperature"):
+        if not (_is_whole(self.max_post_steps) and self.max_post_steps >= 0):
+            raise ConfigError(
+                f"max_post_steps must be at least 0 and a whole number, not {self.max_post_steps!r}."
+            )
+        for name in ("threshold", "factor", "eps", "alg_temp", "top_p", "editing_threshold"):
             number = getattr(self, name)
-            if not (_is_finite(number) or (number is None and name != "temperature")):
+            if number is not None and not _is_finite(number):
                 raise ConfigError(f"{name} must be a finite number, not {number!r}.")
-        if self.temperature < 0:
-            raise ConfigError(f"temperature must be at least 0, not {self.temperature!r}.")
-        for name in ("seed", "mask_token_id", "eos_token_id"):
+        for name in ("temperature", "cfg_scale", "alg_temp"):
+            number = getattr(self, name)
+            if number is not None and not (_is_finite(number) and number >= 0):
+                must = "a finite number" if not _is_finite(number) else "at least 0"
+                raise ConfigError(f"{name} must be {must}, not {number!r}.")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise ConfigError(f"top_p must be above 0 and at most 1, not {self.top_p!r}.")
+        if self.eps is not None and not 0 <= self.eps < 1:
+            raise ConfigError(f"eps must be at least 0 and below 1, not {self.eps!r}.")
+        for name in ("mask_token_id", "eos_token_id", "eot_token_id"):
             given = getattr(self, name)
             if given is not None and not _is_whole(given):
                 raise ConfigError(f"{name} must be a whole number, not {given!r}.")
+        seeds = self.seed if isinstance(self.seed, list) else [self.seed]
+        if not all(seed is None or _is_whole(seed) for seed in seeds) or self.seed == []:
+            raise ConfigError(f"seed must be a whole number, or a list of them, not {self.seed!r}.")
+
+    def _check_choices(self) -> None:
+        if self.remasking not in REMASKING:
+            names = ", ".join(f'"{name}"' for name in REMASKING)
+            raise ConfigError(f"remasking must be one of {names}, not {self.remasking!r}.")
+        if not (isinstance(self.eos_early_stop, bool) or self.eos_early_stop == "block"):
+            raise ConfigError(f'eos_early_stop must be True, False or "block", not {self.eos_early_stop!r}.')
+
+    def _check_together(self) -> None:
         given = [name for name in ("steps", "threshold", "factor") if getattr(self, name) is not None]
         if len(given) > 1:
             raise ConfigError(f"{' and '.join(given)} are different decode rules: give one of them.")
-        if self.remasking not in ("low_confidence", "random"):
-            raise ConfigError(f'remasking must be "low_confidence" or "random", not {self.remasking!r}.')
-        if self.remasking == "random" and given and self.steps is None:
+        if not self.asks_quota and self.remasking not in BY_PROBABILITY:
             raise ConfigError(
-                f'{given[0]} asks for confidence, which remasking="random" ignores: leave one of them out.'
+                f'{given[0]} asks for confidence, the probability of a token, which remasking="{self.remasking}" does not '
+                "rank by: leave one of them out."
             )
-
-    @property
-    def calls(self) -> int:
-        """Model calls of a quota: one for each token where `steps` are not given."""
-        return self.gen_length if self.steps is None else self.steps
-
-    @property
-    def rule(self) -> Rule:
-        """The decode rule that was asked for; without any a quota."""
-        if self.threshold is not None:
-            return Threshold(self.threshold)
-        if self.factor is not None:
-            return Factor(self.factor)
-        return Quota(-(-self.gen_length // self.calls))
+        if self.editing_threshold is not None and self.remasking not in BY_PROBABILITY:
+            raise ConfigError(
+                f'editing_threshold asks for the probability of a token, which remasking="{self.remasking}" does not rank by.'
+            )
+        if self.eps is not None and not self.asks_quota:
+            raise ConfigError(f"eps is a schedule of a fixed number of calls: leave out eps or {given[0]}.")
+        if self.min_tokens > 1 and self.threshold is None:
+            raise ConfigError(
+                "min_tokens goes with a threshold: without one, steps say how many tokens are committed."
+            )
+        if self.alg_temp and (not self.asks_quota or self.remasking in BY_CHANCE):
+            raise ConfigError(
+                "alg_temp makes a ranked order of a fixed number of calls random: leave out threshold and factor, and "
+                "rank by confidence, margin or entropy."
+            )
 
 
 def _is_whole(value: Any) -> bool:
@@ -84,107 +183,3 @@ def _is_whole(value: Any) -> bool:
 
 def _is_finite(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def check_prompts(net: Backbone, input_ids: Tensor, attention_mask: Tensor | None) -> None:
-    """Checks that the prompts are a batch of tokens that the model can continue.
-
-    Raises:
-        ConfigError: they are no tokens [b, P], or too few; the mask has another shape, or leaves a gap before the answer.
-    """
-    for name, tensor in (("input_ids", input_ids), ("attention_mask", attention_mask)):
-        is_left_out = tensor is None and name == "attention_mask"
-        if not isinstance(tensor, Tensor) and not is_left_out:
-            raise ConfigError(
-                f"{name} must be a tensor, not a {type(tensor).__name__}: pass the tokenizer's, made with "
-                'return_tensors="pt".'
-            )
-    if input_ids.ndim != 2 or input_ids.is_floating_point():
-        raise ConfigError(
-            f"input_ids must be tokens [b, P], not {input_ids.dtype} {list(input_ids.shape)}: pass the tokenizer's "
-            'input_ids, made with return_tensors="pt".'
-        )
-    if attention_mask is not None and attention_mask.shape != input_ids.shape:
-        raise ConfigError(
-            f"attention_mask has the shape {list(attention_mask.shape)} and input_ids {list(input_ids.shape)}: pass the "
-            "mask of the prompts alone."
-        )
-    if attention_mask is not None and bool((attention_mask.int().diff(dim=1) < 0).any()):
-        raise ConfigError(
-            "attention_mask has padding behind a prompt, where the answer follows: pad on the left (the tokenizer's "
-            'padding_side="left").'
-        )
-    if input_ids.shape[1] < net.token_shift:
-        raise ConfigError(
-            f"{type(net.model).__name__} predicts each token from the one before it: give prompts of one token at least."
-        )
-
-
-def check_edit(edited: Tensor, tokens: Tensor) -> None:
-    """Checks that what a callback returned can replace `tokens` [b, S].
-
-    Raises:
-        ConfigError: these are no tokens, or of another shape.
-    """
-    if not isinstance(edited, Tensor) or edited.shape != tokens.shape or edited.is_floating_point():
-        found = (
-            f"{edited.dtype} {list(edited.shape)}" if isinstance(edited, Tensor) else type(edited).__name__
-        )
-        raise ConfigError(
-            f"the callback returned {found}: return all tokens, {tokens.dtype} {list(tokens.shape)}, or None."
-        )
-
-
-def blocks_of(canvas: Canvas, block_length: int | None, steps: int | None) -> list[range]:
-    """The blocks in order. The last may be shorter, unless a quota needs blocks of one size.
-
-    Args:
-        block_length: None: `BLOCK_LENGTH`; the whole answer where there is a window, or where a quota does not come out
-            even in such blocks.
-        steps: model calls of a quota; None for another rule.
-
-    Raises:
-        ConfigError: with a quota, blocks that do not divide the answer, or steps that the blocks do not divide.
-    """
-    size = canvas.length - canvas.prompt
-    if block_length is None:
-        in_blocks = canvas.window is None and _even(size, BLOCK_LENGTH, steps)
-        block_length = BLOCK_LENGTH if in_blocks else size
-    if not _even(size, block_length, steps):
-        raise ConfigError(
-            f"a quota needs blocks and calls that come out even, and gen_length={size}, block_length={block_length}, "
-            f"steps={steps} do not: choose a block_length that divides gen_length and a multiple of the number of "
-            "blocks as steps, or decode with threshold=0.9."
-        )
-    starts = range(canvas.prompt, canvas.length, block_length)
-    return [range(start, min(start + block_length, canvas.length)) for start in starts]
-
-
-def _even(size: int, block: int, steps: int | None) -> bool:
-    """Whether a quota of `steps` calls is the same in all blocks; True for any other rule (None)."""
-    return steps is None or (size % block == 0 and steps % (size // block) == 0)
-
-
-def mask_id_of(model: Any, given: int | None) -> int:
-    """The mask token.
-
-    Raises:
-        ConfigError: it is neither given nor in the model's configuration, or it is not in the vocabulary.
-    """
-    found = getattr(model.config, "mask_token_id", None) if given is None else given
-    if found is None:
-        raise ConfigError(
-            "the model's configuration names no mask token: pass mask_token_id (LLaDA's is 126336)."
-        )
-    if not 0 <= found < model.config.vocab_size:
-        raise ConfigError(
-            f"mask_token_id={found} is not in the vocabulary of {model.config.vocab_size} tokens."
-        )
-    return int(found)
-
-
-def eos_ids_of(model: Any, given: int | None) -> Tensor:
-    """Tokens that end a text, int64 [0 or more]."""
-    found = getattr(model.config, "eos_token_id", None) if given is None else given
-    many = [] if found is None else found if isinstance(found, list) else [found]
-    return torch.tensor(many, dtype=torch.int64)

@@ -1,28 +1,28 @@
-"""generate(): the sampler of masked-diffusion language models, the same with and without a cache."""
+"""generate() and stream(): the sampler of masked-diffusion language models, the same with and without a cache."""
 
-from collections.abc import Callable
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
 from diffcache.language.attaching import model_caller, window_of
-from diffcache.language.backbones.base import outside_inference_mode
+from diffcache.language.backbones.base import Net, outside_inference_mode
 from diffcache.language.backbones.families import backbone_of
+from diffcache.language.sampler.blocks import blocks_of, calls_of
 from diffcache.language.sampler.canvas import Canvas
-from diffcache.language.sampler.decoding import Quota
-from diffcache.language.sampler.options import (
-    DecodeOptions,
-    blocks_of,
-    check_edit,
-    check_prompts,
-    eos_ids_of,
-    mask_id_of,
-)
-from diffcache.language.sampler.writer import Sampling, Writer, first_eos
+from diffcache.language.sampler.checks import check_edit, check_prompts, given_prompts, ids_of, mask_id_of
+from diffcache.language.sampler.drawing import Drawing
+from diffcache.language.sampler.guidance import GuidedCaller
+from diffcache.language.sampler.noise import Noise
+from diffcache.language.sampler.options import DecodeOptions
+from diffcache.language.sampler.writer import Editing, Part, Writer, first_eos
 from diffcache.language.session import ModelCaller
+from diffcache.schedulers.errors import ConfigError
 
 Callback = Callable[[int, Tensor], Tensor | None]
 
@@ -42,112 +42,173 @@ class Generation:
     calls: int
 
 
-@torch.inference_mode()
+@dataclass(frozen=True)
+class Step:
+    """The texts after a model call.
+
+    Attributes:
+        call: its number, from 1.
+        sequences: int64 [b, P + G], prompts included; masks where nothing is written yet.
+        written: bool [b, P + G], what this call has written or edited.
+    """
+
+    call: int
+    sequences: Tensor
+    written: Tensor
+
+
 def generate(
     model: Any,
-    input_ids: Tensor,
+    input_ids: Tensor | Mapping[str, Tensor],
     attention_mask: Tensor | None = None,
     *,
-    gen_length: int = 128,
-    block_length: int | None = None,
-    steps: int | None = None,
-    threshold: float | None = None,
-    factor: float | None = None,
-    window: int | None = None,
-    temperature: float = 0.0,
-    remasking: Literal["low_confidence", "random"] = "low_confidence",
-    mask_token_id: int | None = None,
-    eos_token_id: int | None = None,
-    eos_early_stop: bool = True,
-    seed: int | None = None,
     progress: bool = False,
     callback: Callback | None = None,
+    **options: Any,
 ) -> Generation:
-    """Writes `gen_length` tokens behind each prompt (LLaDA, arXiv 2502.09992, alg. 4 and 5).
-
-    The decode rule is one of three, whatever the cache: a quota of `gen_length / steps` tokens for each call, all
-    candidates above a `threshold`, or Fast-dLLM's `factor`.
+    """Writes tokens behind each prompt (LLaDA, arXiv 2502.09992, alg. 4 and 5): `generate(model, tokenizer(text, ...))`.
 
     Args:
         model: accelerated, or plain.
-        input_ids: int64 [b, P].
+        input_ids: int64 [b, P], or all that a tokenizer returns.
         attention_mask: [b, P], 0 at padding, which is never attended; pad on the left.
-        block_length: how many tokens are written before the next ones are begun. None: 32; all of them where there is a
-            window, and where a quota does not come out even in blocks of 32.
-        steps: model calls; None for one token each. Only without threshold and factor.
-        threshold: commit tokens that have at least this probability, and one in any case.
-        factor: commit n tokens together while the n-th has a probability of at least 1 - factor / (n + 1).
-        window: commit only the first so many masks. None: all of the block, or the method's own window.
-        temperature: 0 takes the most likely token.
-        remasking: which candidates come first: the most confident ones, or random ones (without threshold and factor).
-        mask_token_id, eos_token_id: None: as the model's configuration says.
-        eos_early_stop: write nothing behind a text's first EOS, and stop when no text has anything left.
-        seed: of temperature and random order; None for PyTorch's own random state.
         progress: show a progress bar over tokens.
         callback: called after each model call with its number and the tokens [b, P + G]. What it returns replaces them:
             a changed token is computed again, and a mask is written again.
+        **options: of `DecodeOptions`: gen_length, block_length, steps, threshold, temperature, remasking, seed and so on.
 
     Raises:
-        ConfigError: prompts that are no batch of tokens; options that are out of range, exclude each other or do not come
-            out even; a model without mask token.
+        ConfigError: prompts that are no batch of tokens; options that are out of range or exclude each other; a model
+            without mask token.
         TargetError: a model of no known family, or a model call that says nothing about what may be written.
     """
-    options = DecodeOptions(
-        gen_length=gen_length,
-        block_length=block_length,
-        steps=steps,
-        threshold=threshold,
-        factor=factor,
-        window=window,
-        temperature=temperature,
-        remasking=remasking,
-        mask_token_id=mask_token_id,
-        eos_token_id=eos_token_id,
-        eos_early_stop=eos_early_stop,
-        seed=seed,
-    )
-    return _generate(model, input_ids, attention_mask, options, callback, progress)
+    run = _Run.of(model, input_ids, attention_mask, options)
+    for _ in _calls(run, callback, progress):
+        pass
+    return _finish(run)
 
 
-def _generate(
+def stream(
     model: Any,
-    input_ids: Tensor,
-    attention_mask: Tensor | None,
-    options: DecodeOptions,
-    callback: Callback | None,
-    progress: bool,
-) -> Generation:
-    net, rule = backbone_of(model), options.rule
-    check_prompts(net, input_ids, attention_mask)
-    mask_id, eos = mask_id_of(model, options.mask_token_id), eos_ids_of(model, options.eos_token_id)
-    canvas = Canvas.of_prompts(input_ids, options.gen_length, mask_id, window_of(model, options.window))
-    blocks = blocks_of(canvas, options.block_length, options.calls if isinstance(rule, Quota) else None)
-    eos = eos.to(input_ids.device)
-    caller = model_caller(net, _real(input_ids, attention_mask, options.gen_length))
-    stops = eos if options.eos_early_stop else eos[:0]
-    writer = Writer(caller, canvas, rule, _sampling(canvas, options), stops)
-    total = len(canvas.tokens) * (canvas.length - canvas.prompt)
+    input_ids: Tensor | Mapping[str, Tensor],
+    attention_mask: Tensor | None = None,
+    *,
+    progress: bool = False,
+    callback: Callback | None = None,
+    **options: Any,
+) -> Generator[Step, None, Generation]:
+    """`generate` call by call: yields a `Step` after each, and returns the `Generation`."""
+    run = _Run.of(model, input_ids, attention_mask, options)
+    for written in _calls(run, callback, progress):
+        yield _shown(run, written)
+    return _finish(run)
+
+
+class _Run:
+    """One run of the sampler.
+
+    Args:
+        net: the model's parts.
+        prompts: int64 [b, P].
+        mask: [b, P], 0 at padding; None for none.
+        asked: how it writes.
+
+    Attributes:
+        parts: the blocks in order.
+        writer: writes them.
+        eos: tokens that end a text.
+        length: positions of a text, prompt included.
+    """
+
+    @classmethod
+    @torch.inference_mode()
+    def of(cls, model: Any, input_ids: Any, attention_mask: Any, options: dict[str, Any]) -> _Run:
+        """A run as `generate` is asked for it."""
+        options.pop("token_type_ids", None)  # some tokenizers return them; these models have none
+        asked = DecodeOptions.of(**options)
+        prompts, mask = given_prompts(input_ids, attention_mask)
+        net = backbone_of(model)
+        check_prompts(net, prompts, mask)
+        return cls(net, prompts, mask, asked)
+
+    def __init__(self, net: Net, prompts: Tensor, mask: Tensor | None, asked: DecodeOptions) -> None:
+        model, device = net.model, prompts.device
+        self.asked = asked
+        self.eos = ids_of(model, "eos_token_id", asked.eos_token_id).to(device)
+        self.length = prompts.shape[1] + asked.gen_length
+        # The length of the blocks in which a model attends; None where it attends everything.
+        own_blocks: int | None = net.block_attention
+        block_length = own_blocks if asked.block_length is None else asked.block_length
+        filled = 0 if own_blocks is None else -self.length % (block_length or own_blocks)
+        canvas = Canvas.of_prompts(
+            prompts,
+            asked.gen_length + filled,
+            mask_id_of(model, asked.mask_token_id),
+            window_of(model, asked.window),
+        )
+        canvas.attention_block = None if own_blocks is None else block_length
+        canvas.reads_whole_block = asked.editing_threshold is not None
+        blocks = blocks_of(canvas, block_length, aligned=own_blocks is not None)
+        calls = calls_of(blocks, asked.steps)
+        self.parts = [self._part(block, own) for block, own in zip(blocks, calls, strict=True)]
+        stops = self.eos if asked.eos_early_stop else self.eos[:0]
+        editing = None
+        if asked.editing_threshold is not None:
+            editing = Editing(asked.editing_threshold, asked.max_post_steps)
+        self.writer = Writer(
+            self._caller(net, _real(canvas, mask)),
+            canvas,
+            self._drawing(model, canvas.mask_id),
+            Noise.of(asked.seed, len(prompts), canvas.prompt, device),
+            stops,
+            asked.eos_early_stop == "block",
+            asked.alg_temp or 0.0,
+            editing,
+        )
+
+    def _part(self, block: range, calls: int) -> Part:
+        """A block, for which a quota has so many calls."""
+        size = len(block)
+        if not self.asked.asks_quota:
+            return Part(block, self.asked.rule(size, calls), None)
+        return Part(block, self.asked.rule(size, calls), calls, self.asked.quotas(size, calls))
+
+    def _caller(self, net: Net, real: Tensor) -> ModelCaller:
+        if self.asked.cfg_scale == 0:
+            return model_caller(net, real)
+        return GuidedCaller(model_caller(net, torch.cat([real, real])), self.asked.cfg_scale)
+
+    def _drawing(self, model: Any, mask_id: int) -> Drawing:
+        asked, eos = self.asked, self.eos
+        if (asked.logits_eos_inf or asked.confidence_eos_eot_inf) and not len(eos):
+            raise ConfigError("the model's configuration names no EOS token: pass eos_token_id.")
+        turn = ids_of(model, "eot_token_id", asked.eot_token_id).to(eos.device)
+        forbidden = torch.cat([eos.new_tensor([mask_id]), eos[: len(eos) * asked.logits_eos_inf]])
+        unsure = torch.cat([eos, turn]) if asked.confidence_eos_eot_inf else eos[:0]
+        return Drawing(forbidden, unsure, asked.remasking, asked.temperature, asked.top_p, asked.top_k)
+
+
+@torch.inference_mode()
+def _calls(run: _Run, callback: Callback | None, progress: bool) -> Iterator[Tensor]:
+    """Writes, and yields after each model call what was written, bool [b, S]."""
+    writer, canvas = run.writer, run.writer.canvas
+    total = len(canvas.tokens) * run.asked.gen_length
     with tqdm(total=total, unit="token", disable=not progress) as bar:
-        for block in blocks:
-            for written in writer.write(block, options.calls // len(blocks)):
+        for part in run.parts:
+            for written in writer.write(part):
                 if callback is not None:
                     _call_back(callback, writer)
                 if progress:
                     bar.update(int(written.sum()))
-    return _finish(canvas, eos, options.eos_early_stop, caller)
+                yield written
 
 
-def _sampling(canvas: Canvas, options: DecodeOptions) -> Sampling:
-    device = canvas.tokens.device
-    generator = None if options.seed is None else torch.Generator(device).manual_seed(options.seed)
-    order = torch.rand(canvas.tokens.shape, generator=generator, device=device)
-    return Sampling(options.temperature, generator, order if options.remasking == "random" else None)
-
-
-def _real(input_ids: Tensor, attention_mask: Tensor | None, gen_length: int) -> Tensor:
-    """Bool [b, P + G], False at padding."""
-    given = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-    return torch.cat([given, given.new_ones(len(given), gen_length)], dim=1).bool()
+def _real(canvas: Canvas, attention_mask: Tensor | None) -> Tensor:
+    """Bool [b, S], False at padding."""
+    real = torch.ones_like(canvas.tokens, dtype=torch.bool)
+    if attention_mask is not None:
+        real[:, : canvas.prompt] = attention_mask.bool()
+    return real
 
 
 @outside_inference_mode
@@ -160,9 +221,16 @@ def _call_back(callback: Callback, writer: Writer) -> None:
 
 
 @outside_inference_mode
-def _finish(canvas: Canvas, eos: Tensor, stopped: bool, caller: ModelCaller) -> Generation:
-    limit = first_eos(eos, canvas)
-    sequences = canvas.tokens.clone()
-    if stopped and len(eos):
-        sequences = torch.where(canvas.positions > limit, eos[0], sequences)
-    return Generation(sequences, limit[:, 0] - canvas.prompt, caller.report.calls)
+def _shown(run: _Run, written: Tensor) -> Step:
+    canvas, length = run.writer.canvas, run.length
+    return Step(canvas.step, canvas.tokens[:, :length].clone(), written[:, :length].clone())
+
+
+@outside_inference_mode
+def _finish(run: _Run) -> Generation:
+    canvas = run.writer.canvas
+    sequences = canvas.tokens[:, : run.length].clone()
+    limit = first_eos(run.eos, sequences, canvas.prompt)
+    if run.asked.eos_early_stop and len(run.eos):
+        sequences = torch.where(canvas.positions[: run.length] > limit, run.eos[0], sequences)
+    return Generation(sequences, limit[:, 0] - canvas.prompt, run.writer.caller.report.calls)

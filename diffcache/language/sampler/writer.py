@@ -1,5 +1,7 @@
 """Writer: a batch of texts being written, one model call after the other."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -9,24 +11,41 @@ from torch.nn.functional import pad
 
 from diffcache.language.cache import Rows
 from diffcache.language.sampler.canvas import Canvas
-from diffcache.language.sampler.decoding import Rule, draw, quota, ranks
-from diffcache.language.session import ModelCaller
+from diffcache.language.sampler.decoding import Chance, Quota, Rule, log_odds
+from diffcache.language.sampler.drawing import BY_CHANCE, Drawing
+from diffcache.language.sampler.noise import Noise, gumbel
+from diffcache.language.session import ModelCaller, Plan
 from diffcache.schedulers.errors import TargetError
 
 
 @dataclass(frozen=True)
-class Sampling:
-    """What is random in a run.
+class Editing:
+    """When written tokens are replaced (LLaDA2.1).
 
     Attributes:
-        temperature: of the draw; 0 takes the most likely token.
-        generator: of the draw; None for PyTorch's own.
-        order: [b, S], candidates with larger numbers are committed first; None for the most confident ones.
+        threshold: another token must have more than this probability.
+        most: calls after a text's last mask in a block.
     """
 
-    temperature: float
-    generator: torch.Generator | None
-    order: Tensor | None
+    threshold: float
+    most: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """A block that is to be written.
+
+    Attributes:
+        block: its positions.
+        rule: which candidates a call commits.
+        calls: model calls of a rule with a quota; None for another rule.
+        quotas: what each of them commits; None to spread what is masked evenly.
+    """
+
+    block: range
+    rule: Rule
+    calls: int | None
+    quotas: list[int] | None = None
 
 
 @dataclass
@@ -36,19 +55,37 @@ class Writer:
     Attributes:
         caller: how the model is asked.
         canvas: the texts.
-        rule: which candidates are committed.
-        sampling: what is random.
+        drawing: how tokens are drawn and ranked.
+        noise: what is random.
         eos: tokens behind whose first nothing is written, int64 [0 or more].
+        finishes_blocks: the block of an EOS is finished.
+        alg_temp: positions are drawn by a softmax of confidence / alg_temp; 0 takes the surest.
+        editing: None for never.
     """
 
     caller: ModelCaller
     canvas: Canvas
-    rule: Rule
-    sampling: Sampling
+    drawing: Drawing
+    noise: Noise
     eos: Tensor
+    finishes_blocks: bool = False
+    alg_temp: float = 0.0
+    editing: Editing | None = None
 
-    def write(self, block: range, steps: int) -> Iterator[Tensor]:
-        """Writes a block, for which a quota counts so many steps.
+    def __post_init__(self) -> None:
+        texts = self.canvas.tokens[:, :1]
+        self._calls = torch.zeros_like(texts)  # that each text has needed
+        self._post = torch.zeros_like(texts)  # of them after the block's last mask
+        self._settled = torch.zeros_like(texts, dtype=torch.bool)
+        self._order: Tensor | None = None
+        self._replaced = False  # by somebody else, in this block
+        self._left: bool | None = (
+            None  # whether any text has masks in this block or behind it; None: not known
+        )
+        self._stuck = torch.zeros((), dtype=torch.bool, device=texts.device)
+
+    def write(self, part: Part) -> Iterator[Tensor]:
+        """Writes a block.
 
         Yields:
             After each model call, bool [b, S]: what was written. The texts may be replaced before the next.
@@ -57,12 +94,32 @@ class Writer:
             TargetError: a call says nothing about what may be written.
         """
         canvas = self.canvas
-        canvas.enter(block)
-        begun = canvas.masked & (canvas.positions < block.stop)
-        quotas = quota(begun, torch.arange(steps + 1, device=begun.device), steps)
-        while bool(canvas.candidates.any()):
-            at = min(canvas.block_step, steps)
-            yield self._call(quotas[:, at : at + 1])
+        if self.finishes_blocks:
+            self._cut()
+            self._left = None
+        if self._left is False:
+            return
+        canvas.enter(part.block)
+        self._replaced = False
+        self._post.zero_()
+        self._settled = ~canvas.candidates.any(dim=1, keepdim=True) | (self.editing is None)
+        quotas = self._quotas(part)
+        while True:
+            at = min(canvas.block_step, quotas.shape[1] - 1)
+            asked = quotas[:, at : at + 1]
+            self._look(part.rule, asked)
+            sure = self._surely_goes_on(part)
+            begins = canvas.block_step == 0
+            if begins and not sure and not self._left and not self._read()[0]:
+                break
+            plan = self.caller.plan(canvas)
+            count = plan.count
+            if not begins and not sure:
+                goes_on, *rest = self._read(count)
+                if not goes_on:
+                    break
+                count = rest[0] if rest else None
+            yield self._call(part.rule, asked, plan, None if count is None else int(count))
 
     def replace(self, tokens: Tensor) -> None:
         """Puts tokens [b, S] of somebody else's in place of the texts.
@@ -70,42 +127,125 @@ class Writer:
         A mask where something had been written is written again; before the block, the block begins anew from there.
         """
         canvas = self.canvas
-        canvas.edited = not torch.equal(tokens, canvas.tokens)
+        self._left = None
+        canvas.edited = self._replaced = not torch.equal(tokens, canvas.tokens)
         self._put(tokens)
         missing = canvas.masked.any(dim=0) & (canvas.positions < canvas.block.start)
         if bool(missing.any()):
             canvas.enter(range(int(missing.nonzero()[0]), canvas.block.stop))
 
-    def _call(self, asked: Tensor) -> Tensor:
-        """One model call, of which a quota asks so many tokens, int64 [b, 1]; returns bool [b, S], what was written."""
-        canvas, order = self.canvas, self.sampling.order
-        if order is not None:
-            first = ranks(order.masked_fill(~canvas.candidates, -1)) < asked
-            canvas.upcoming = canvas.candidates & first
-        tokens, probability = self._guess()
-        predicted = canvas.candidates & (probability >= 0)  # neither -inf nor NaN
-        confidence = torch.where(predicted, probability if order is None else order, -torch.inf)
-        commit = predicted & self.rule.commit(confidence, asked)
-        if not bool(commit.any()):
+    def _quotas(self, part: Part) -> Tensor:
+        """What each call of a block commits, int64 [1 or b, calls]; the last one counts for all that follow."""
+        canvas, calls = self.canvas, part.calls or 1
+        device = canvas.tokens.device
+        if isinstance(part.rule, Chance):
+            return torch.arange(calls, device=device)[None]
+        if part.quotas is not None:
+            return torch.tensor([part.quotas], device=device)
+        begun = canvas.masked & (canvas.positions < part.block.stop)
+        return quota(begun, torch.arange(calls + 1, device=device), calls)
+
+    def _look(self, rule: Rule, asked: Tensor) -> None:
+        """Which texts have something left to write or to edit, and what comes next where that is known."""
+        canvas = self.canvas
+        self._masked = canvas.candidates.any(dim=1, keepdim=True)
+        self._open = self._masked
+        if self.editing is not None:
+            self._post += ~self._masked & ~self._settled
+            self._settled |= ~self._masked & (self._post > self.editing.most)
+            self._open = self._masked | ~self._settled
+        canvas.upcoming = None
+        self._order = None
+        if self.drawing.remasking in BY_CHANCE:
+            self._order = self.noise.of_positions(
+                self._calls * isinstance(rule, Chance), canvas.positions[None]
+            )
+        if self._order is not None and isinstance(rule, Quota):
+            order = self._order.masked_fill(~canvas.candidates, -1.0)
+            next_ones = order.topk(min(rule.most, canvas.length), dim=1)
+            wanted = canvas.positions[: next_ones.indices.shape[1]] < asked
+            canvas.upcoming = next_ones.indices.where(wanted & (next_ones.values >= 0), -1)
+
+    def _surely_goes_on(self, part: Part) -> bool:
+        """Whether something is left, as far as that is known without the device: a quota's calls each have something to do."""
+        untouched = not self._replaced and self.editing is None and not len(self.eos)
+        return untouched and part.calls is not None and self.canvas.block_step < part.calls
+
+    def _read(self, count: Tensor | None = None) -> list[int]:
+        """Whether anything is left, and `count`: one read from the device.
+
+        Raises:
+            TargetError: the last call has said nothing about what may be written.
+        """
+        left = self.canvas.masked.any()
+        numbers = [self._open.any(), self._stuck, left, *([] if count is None else [count])]
+        goes_on, stuck, any_left, *rest = torch.stack([number.long() for number in numbers]).tolist()
+        self._left = bool(any_left)
+        if stuck:
             raise TargetError(
                 "no position that may be written got a probability, so the text would never end: let the "
                 "method's rows() hold all of canvas.candidates, and look for NaN in the model's logits."
             )
-        self._put(torch.where(commit, tokens, canvas.tokens))
+        return [goes_on, *rest]
+
+    def _call(self, rule: Rule, asked: Tensor, plan: Plan, count: int | None) -> Tensor:
+        """One model call, of which a quota asks so many tokens, int64 [b, 1]; returns bool [b, S], what was written."""
+        canvas, order = self.canvas, self._order
+        tokens, sure = self._guess(plan, count)
+        candidates = canvas.candidates & ~sure.isnan()
+        score = torch.where(candidates, self._ranked(sure) if order is None else order, -torch.inf)
+        written = candidates & rule.commit(score, asked)
+        if not rule.may_skip:
+            self._stuck |= (self._masked & ~written.any(dim=1, keepdim=True)).any()
+        if self.editing is not None:
+            edited = self._edits(self.editing, tokens, sure)
+            self._settled |= ~self._masked & ~edited.any(dim=1, keepdim=True)
+            written = written | edited
+        self._put(torch.where(written, tokens, canvas.tokens))
+        self._calls += self._open
         canvas.advance()
-        return commit
+        return written
+
+    def _guess(self, plan: Plan, count: int | None) -> tuple[Tensor, Tensor]:
+        """Tokens [b, S] and their scores [b, S]; NaN where the model was not asked."""
+        canvas = self.canvas
+        logits, predicted = self.caller.logits(canvas, plan, count)
+        at = canvas.positions[None, predicted] if isinstance(predicted, slice) else predicted
+        tokens, score = self.drawing(logits, self.noise, self._calls, at)
+        return _at(predicted, tokens, canvas.length, 0), _at(predicted, score, canvas.length, torch.nan)
+
+    def _ranked(self, score: Tensor) -> Tensor:
+        """Scores [b, S], made random where the order is."""
+        if not self.alg_temp:
+            return score
+        uniform = self.noise.of_positions(self._calls, self.canvas.positions[None])
+        return self.drawing.confidence(score).double() / self.alg_temp + gumbel(uniform)
+
+    def _edits(self, editing: Editing, tokens: Tensor, score: Tensor) -> Tensor:
+        """Bool [b, S]: written tokens of the block that another one replaces."""
+        canvas = self.canvas
+        written = canvas.in_block & ~canvas.masked & (canvas.positions >= canvas.prompt)
+        open_here = self._open & (canvas.positions <= canvas.limit)
+        surer = (score > log_odds(editing.threshold)) & (tokens != canvas.tokens)
+        edited: Tensor = written & open_here & surer
+        return edited
 
     def _put(self, tokens: Tensor) -> None:
         self.canvas.rewrite(tokens)
-        if len(self.eos):
-            self.canvas.rewrite(tokens, first_eos(self.eos, self.canvas))
+        if not self.finishes_blocks:
+            self._cut()
 
-    def _guess(self) -> tuple[Tensor, Tensor]:
-        """Tokens [b, S] and their probabilities [b, S]; -inf where the model was not asked."""
-        logits, predicted = self.caller.logits(self.canvas)
-        sampling, length = self.sampling, self.canvas.length
-        tokens, probability = draw(logits, self.canvas.mask_id, sampling.temperature, sampling.generator)
-        return _at(predicted, tokens, length, 0), _at(predicted, probability, length, -torch.inf)
+    def _cut(self) -> None:
+        """Lets nothing be written behind a text's first EOS."""
+        if len(self.eos):
+            canvas = self.canvas
+            canvas.rewrite(canvas.tokens, first_eos(self.eos, canvas.tokens, canvas.prompt))
+
+
+def quota(masked: Tensor, step: Tensor, steps: int) -> Tensor:
+    """How many tokens each `step` [n] of `steps` commits, int64 [b, n], at least 1; `masked` [b, S] as the block began."""
+    total = masked.sum(dim=1, keepdim=True)
+    return (total // steps + (step < total % steps)).clamp(min=1)
 
 
 def _at(positions: Rows, found: Tensor, length: int, fill: float) -> Tensor:
@@ -115,8 +255,9 @@ def _at(positions: Rows, found: Tensor, length: int, fill: float) -> Tensor:
     return found.new_full((len(found), length + 1), fill).scatter_(1, positions, found)[:, :length]
 
 
-def first_eos(eos: Tensor, canvas: Canvas) -> Tensor:
-    """Where each text has its first EOS behind the prompt, int64 [b, 1]; its length where there is none."""
-    found = torch.isin(canvas.tokens[:, canvas.prompt :], eos)
-    at = canvas.positions[canvas.prompt :]
-    return torch.where(found, at, canvas.length).amin(dim=1, keepdim=True)
+def first_eos(eos: Tensor, tokens: Tensor, prompt: int) -> Tensor:
+    """Where each text [b, S] has its first EOS behind the prompt, int64 [b, 1]; S where there is none."""
+    length = tokens.shape[1]
+    found = torch.isin(tokens[:, prompt:], eos)
+    at = torch.arange(prompt, length, device=tokens.device)
+    return torch.where(found, at, length).amin(dim=1, keepdim=True)

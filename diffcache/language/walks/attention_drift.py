@@ -11,7 +11,7 @@ from diffcache.language.backbones.base import Backbone, Rotary
 from diffcache.language.cache import Rows, TokenKVCache, rows_of, take
 from diffcache.language.report import LanguageReport
 from diffcache.language.sampler.canvas import Canvas
-from diffcache.language.walks.base import Walk
+from diffcache.language.walks.base import LayerWalk
 
 Written = tuple[Tensor, Tensor, Tensor]
 """What a layer's rows are about to replace: old queries of the tracked tokens, the rows, and the keys that stood there."""
@@ -35,7 +35,7 @@ class DriftRule:
     over_keys: bool
 
 
-class AttentionDriftWalk(Walk):
+class AttentionDriftWalk(LayerWalk):
     """Elastic-Cache (arXiv 2510.14973), with the attention of tracked and window rows alone.
 
     Each layer compares how the tracked tokens (those that the window attends most) attended before the rows were written
@@ -52,10 +52,10 @@ class AttentionDriftWalk(Walk):
         self.layer_from = 0
         self._drifts: list[Tensor] = []
 
-    def __call__(self, canvas: Canvas, rows: Rows, full: bool) -> tuple[Tensor, Rows]:
+    def through_layers(self, canvas: Canvas, rows: Rows, full: bool) -> tuple[Tensor, Rows]:
         layers = len(self.net.layers)
         self.layer_from = 0 if full else self._due(layers)
-        hidden, rotary, mask = self.embed(canvas.tokens, rows), self.rotary(rows), self.cache.mask()
+        hidden, rotary, mask = self.embed(canvas, rows), self.rotary(rows), self.cache.mask(rows)
         attendable = None if mask is None else mask[:, 0, 0]
         probe = AttentionProbe(self, canvas.candidates, None if full else self.wanted_rows, attendable)
         for layer in range(layers):

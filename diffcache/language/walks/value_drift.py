@@ -10,7 +10,7 @@ from diffcache.language.backbones.base import Backbone
 from diffcache.language.cache import Rows, TokenKVCache, put, take
 from diffcache.language.report import LanguageReport
 from diffcache.language.sampler.canvas import Canvas
-from diffcache.language.walks.base import Walk
+from diffcache.language.walks.base import LayerWalk
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Refreshes:
     ratio: float
 
 
-class ValueDriftWalk(Walk):
+class ValueDriftWalk(LayerWalk):
     """dLLM-Cache (arXiv 2506.06295). Each layer passes all positions on: its input + the change that it has stored.
 
     Layer 0 always computes everything. The authors store the outputs of attention and MLP; their sum, the change that a
@@ -40,10 +40,10 @@ class ValueDriftWalk(Walk):
         super().__init__(net, cache, report)
         self.refreshes = refreshes
 
-    def __call__(self, canvas: Canvas, rows: Rows, full: bool) -> tuple[Tensor, Rows]:
+    def through_layers(self, canvas: Canvas, rows: Rows, full: bool) -> tuple[Tensor, Rows]:
         prompt = full or canvas.step % self.refreshes.prompt_interval == 0
         answer = full or canvas.step % self.refreshes.interval == 0
-        hidden, mask = self.embed(canvas.tokens, rows), self.cache.mask()
+        hidden = self.embed(canvas, rows)
         for layer in range(len(self.net.layers)):
             everything = layer == 0 or (prompt and answer)
             chosen = (
@@ -53,7 +53,7 @@ class ValueDriftWalk(Walk):
             passed_on = hidden + change
             if isinstance(chosen, slice) or chosen.shape[1] > 0:
                 before = take(hidden, chosen)
-                after = self.layer(layer, before, chosen, self.rotary(chosen), mask)
+                after = self.layer(layer, before, chosen, self.rotary(chosen), self.cache.mask(chosen))
                 put(change, chosen, after - before, dim=1)
                 put(passed_on, chosen, after, dim=1)
             hidden = passed_on
@@ -72,7 +72,7 @@ class ValueDriftWalk(Walk):
     def _changed(self, layer: int, hidden: Tensor, answer: slice) -> Tensor:
         """The answer's rows [b, n] whose values changed most since the last call; stores all of its values."""
         new = self.net.values(layer, take(hidden, answer))
-        similarity = replace_and_compare(take(self.cache.values[layer], answer, dim=2), new)
+        similarity = replace_and_compare(take(self.cache.read(layer)[1], answer, dim=2), new)
         size = answer.stop - answer.start
         self.report.count_probe(size * self.report.costs.value)
         chosen: Tensor = similarity.topk(int(self.refreshes.ratio * size), dim=1, largest=False).indices

@@ -15,7 +15,7 @@ from diffcache.language.recipes.builtin import LANGUAGE_DEFAULT
 from diffcache.language.recipes.elastic import ElasticCacheConfig
 
 GEN_LENGTH = 64
-PROMPTS = wordchain.prompts(8, language.PROMPT_WORDS, seed=7)
+PROMPTS = wordchain.prompts(16, language.PROMPT_WORDS, seed=7)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,192 @@
+"""The staleness curve: how often a cache must refresh, on texts in which what is stale does harm (`tally.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from diffcache.api import accelerate, report, restore
+from diffcache.evals.harness.markdown import markdown_table
+from diffcache.evals.language import tally
+from diffcache.language.recipes.base import LanguageConfig
+from diffcache.language.recipes.dkv import DKVDecodeConfig, DKVPrefillConfig
+from diffcache.language.recipes.dllm_cache import DLLMCacheConfig
+from diffcache.language.recipes.elastic import ElasticCacheConfig
+from diffcache.language.recipes.fast_dllm import DualConfig, PrefixConfig, VicinityConfig
+from diffcache.language.sampler.sampling import generate
+
+FOLDER = Path(__file__).resolve().parents[1] / "testbeds" / "tally"
+PROMPT_PAGES, PAGES = 2, 8
+GEN_LENGTH = tally.PAGE * PAGES
+"""Tokens that are written: 136."""
+
+FIT_SEED, SCORE_SEED = 3, 4
+NEVER = 1_000
+INTERVALS = (2, 4, 8, 16, 32, NEVER)
+DRIFTS = (1.01, 0.999, 0.99, 0.97, 0.9, -1.01)
+TOLERANCE = 0.03
+"""An interval holds if it loses no more than this share of right pages against the plain model."""
+
+WAYS: dict[str, dict[str, Any]] = {
+    "one block": {"block_length": GEN_LENGTH},
+    "a window of 16": {"window": 16},
+    "blocks of 32": {"block_length": 32},
+}
+
+Make = Callable[[Any], LanguageConfig]
+
+METHODS: dict[str, tuple[Make, tuple[Any, ...]]] = {
+    "dkv-decode, ahead=False": (lambda n: DKVDecodeConfig(interval=n, ahead=False), INTERVALS),
+    "dkv-decode, ahead=False, around=16": (
+        lambda n: DKVDecodeConfig(interval=n, ahead=False, around=16),
+        INTERVALS,
+    ),
+    "dkv-decode": (lambda n: DKVDecodeConfig(interval=n), INTERVALS),
+    "dkv-prefill": (lambda n: DKVPrefillConfig(interval=n), INTERVALS),
+    "dllm-cache": (lambda n: DLLMCacheConfig(interval=n), INTERVALS),
+    "fast-dllm-dual": (lambda n: DualConfig(max_consecutive_reuses=n - 1), INTERVALS),
+    "fast-dllm-prefix": (lambda n: PrefixConfig(max_consecutive_reuses=n - 1), INTERVALS),
+    "vicinity": (lambda n: VicinityConfig(max_consecutive_reuses=n - 1), INTERVALS),
+    "elastic-cache": (lambda gamma: ElasticCacheConfig(threshold=gamma), DRIFTS),
+}
+"""What is varied: calls between two refreshes, or the drift below which Elastic-Cache refreshes. From often to never."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of a curve.
+
+    Attributes:
+        way: of `WAYS`.
+        method: of `METHODS`; "plain" for the model without a cache.
+        setting: its interval or drift; None for the plain model.
+        seed: of prompts and sampling.
+        texts: their number.
+        pages: share of pages that are right.
+        exact: share of texts whose pages are all right.
+        work: share of the plain model's operations.
+    """
+
+    way: str
+    method: str
+    setting: float | None
+    seed: int
+    texts: int
+    pages: float
+    exact: float
+    work: float
+
+
+@lru_cache
+def load() -> Any:
+    """The testbed's model in float32, in evaluation mode; one for each process."""
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(FOLDER, local_files_only=True, dtype=torch.float32).eval()
+
+
+def measure(way: str, method: str, setting: Any, seed: int, texts: int) -> Point:
+    """One point: so many texts are written, one token at a call, at temperature 1."""
+    model = load()
+    if method != "plain":
+        accelerate(model, METHODS[method][0](setting))
+    prompts = tally.prompts(texts, PROMPT_PAGES, seed)
+    written = generate(
+        model, prompts, gen_length=GEN_LENGTH, temperature=1.0, seed=seed, eos_early_stop=False, **WAYS[way]
+    )
+    right = tally.right_pages(written.sequences, tally.length_of(PROMPT_PAGES))
+    work = 1.0 if method == "plain" else report(model).compute_fraction
+    if method != "plain":
+        restore(model)
+    pages, exact = right.float().mean(), right.all(dim=1).float().mean()
+    return Point(
+        way, method, setting, seed, texts, round(float(pages), 4), round(float(exact), 4), round(work, 4)
+    )
+
+
+def settings(way: str, method: str) -> tuple[Any, ...]:
+    """What is tried of a method: nothing that is the same as something else."""
+    if method == "elastic-cache" and way != "a window of 16":
+        return ()
+    tried = METHODS[method][1]
+    if method.endswith("around=16") and way == "one block":
+        return ()  # computes everything
+    if way == "blocks of 32" and method != "dllm-cache":  # whose interval counts from the text's beginning
+        return tuple(setting for setting in tried if setting != 32)
+    return tried
+
+
+def wanted(methods: list[str] | None) -> Iterator[tuple[str, str, Any]]:
+    """Way, method and setting of every point of the curves; first of all the plain model in each way."""
+    for way in WAYS:
+        yield way, "plain", None
+        for method in methods or METHODS:
+            for setting in settings(way, method):
+                yield way, method, setting
+
+
+def chosen(points: list[Point]) -> dict[tuple[str, str], Any]:
+    """Of the points with the seed for fitting: each method's rarest refresh that holds, and that every more frequent one does."""
+    fit = [point for point in points if point.seed == FIT_SEED]
+    plain = {point.way: point.pages for point in fit if point.method == "plain"}
+    found: dict[tuple[str, str], Any] = {}
+    for way, least in plain.items():
+        for method in METHODS:
+            curve = {
+                point.setting: point.pages for point in fit if (point.way, point.method) == (way, method)
+            }
+            for setting in settings(way, method):
+                if setting not in curve or curve[setting] < least - TOLERANCE:
+                    break
+                found[way, method] = setting
+    return found
+
+
+def curve_table(points: list[Point]) -> str:
+    """The curves as a Markdown table: share of right pages by what is varied, and what was chosen by it."""
+    fit = {(p.way, p.method, p.setting): p for p in points if p.seed == FIT_SEED}
+    scored = {(p.way, p.method, p.setting): p for p in points if p.seed == SCORE_SEED}
+    best, rows = chosen(points), []
+    for way in WAYS:
+        if (way, "plain", None) not in fit:
+            continue
+        plain = scored.get((way, "plain", None))
+        own = f"{fit[way, 'plain', None].pages:.1%}"
+        rows.append([way, "none (plain model)", *[""] * len(INTERVALS), "", own, _share(plain), "100%"])
+        for method, (_, every) in METHODS.items():
+            tried = settings(way, method)
+            cells = [_cell(fit.get((way, method, s)), method) if s in tried else "" for s in every]
+            if any(cells):
+                setting = best.get((way, method))
+                at = fit.get((way, method, setting))
+                kept = scored.get((way, method, setting))
+                work = "" if at is None else f"{at.work:.0%}"
+                rows.append([way, method, *cells, _named(setting), _share(at), _share(kept), work])
+    names = [_named(interval) for interval in INTERVALS]
+    head = ["written in", "cache", *names, "chosen", "right pages", "of other texts", "operations"]
+    return markdown_table(head, rows)
+
+
+def _share(point: Point | None) -> str:
+    return "" if point is None else f"{point.pages:.1%}"
+
+
+def _cell(point: Point | None, method: str) -> str:
+    """A share; for Elastic-Cache, which has no interval, with its drift."""
+    named = "" if point is None or method != "elastic-cache" else f"{_named(point.setting)}: "
+    return named + _share(point)
+
+
+def _named(setting: float | None) -> str:
+    if setting is None:
+        return "none"
+    return "never" if setting == NEVER else f"{setting:g}"
+
+
+def as_json(points: list[Point]) -> list[dict[str, Any]]:
+    return [asdict(point) for point in points]
