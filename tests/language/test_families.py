@@ -155,11 +155,16 @@ SKIPPING = ["dkv-decode", "dkv-prefill", "fast-dllm-dual", "fast-dllm-prefix", "
 def test_cached_calls_compute_what_the_own_forward_computes_on_stale_keys_and_values(
     name: str, mask: Any
 ) -> None:
-    model, prompts = model_of(name), texts(2, 13)
+    model, prompts, in_blocks = model_of(name), texts(2, 37), name in IN_BLOCKS
     given = None if mask is None else mask(prompts)
-    methods = [*SKIPPING, "block-causal"] if name in IN_BLOCKS else SKIPPING
-    for method in methods:
-        calls = cached_calls(model, method, prompts, given, gen_length=16, threshold=0.9)
+    options = {
+        "gen_length": 16,
+        "block_length": None if in_blocks else 8,
+        "steps": 8,
+        "eos_early_stop": False,
+    }
+    for method in [*SKIPPING, "block-causal"] if in_blocks else SKIPPING:
+        calls = cached_calls(model, method, prompts, given, **options)
         assert min(int(call.computed.sum()) for call in calls) < calls[0].computed.numel()
         assert largest_difference(model, calls) < 1e-4, method
 
