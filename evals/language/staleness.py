@@ -42,6 +42,10 @@ Make = Callable[[Any], LanguageConfig]
 
 METHODS: dict[str, tuple[Make, tuple[Any, ...]]] = {
     "dkv-decode, ahead=False": (lambda n: DKVDecodeConfig(interval=n, ahead=False), INTERVALS),
+    "dkv-decode, ahead=False, around=8": (
+        lambda n: DKVDecodeConfig(interval=n, ahead=False, around=8),
+        INTERVALS,
+    ),
     "dkv-decode, ahead=False, around=16": (
         lambda n: DKVDecodeConfig(interval=n, ahead=False, around=16),
         INTERVALS,
