@@ -272,6 +272,18 @@ def everything_as_it_was(model: Any) -> list[Any]:
     ]
 
 
+@pytest.mark.parametrize("method", ["block-causal", "fast-dllm-dual", "dllm-cache"])
+@pytest.mark.parametrize("name", ["Llama", *FORMS])
+def test_a_model_is_as_it_was_after_restore(name: str, method: str) -> None:
+    model = model_of(name)
+    before, tokens = everything_as_it_was(model), texts(1, 24)
+    with torch.no_grad():
+        logits = backbone_of(model).call(tokens, None, None)
+        generate(accelerate(model, method), tokens, gen_length=8)
+        assert torch.equal(backbone_of(restore(model)).call(tokens, None, None), logits)
+    assert everything_as_it_was(model) == before
+
+
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
