@@ -14,7 +14,7 @@ setup: $(VENV)/.ready
 $(VENV)/.ready: pyproject.toml constraints.txt .ci/torchvision_on_cpu.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q -c constraints.txt torch
-	$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev,evals,peers,quant,serve]"
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev,evals,lm-eval,peers,quant,serve]"
 	site=$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))") && \
 		cp .ci/torchvision_on_cpu.py "$$site/_torchvision_on_cpu.py" && \
 		echo "import _torchvision_on_cpu" > "$$site/_torchvision_on_cpu.pth"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
@@ -138,3 +138,13 @@ def own_class(folder: Path) -> Any:
         config.use_cache = getattr(config, "use_cache", False)
         name = config.auto_map.get("AutoModelForCausalLM", config.auto_map.get("AutoModel"))
         return get_class_from_dynamic_module(name, folder)(config).eval()
+
+
+def by_hand(folder: Path) -> Any:
+    """The model as its modelling file builds it, with the checkpoint's weights put in by torch alone."""
+    model = own_class(folder)
+    weights = load_file(folder / "model.safetensors")
+    if getattr(model.config, "tie_word_embeddings", False) and hasattr(model, "lm_head"):
+        weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
+    model.load_state_dict(weights)
+    return model

@@ -9,7 +9,9 @@ from typing import Any, ClassVar
 import pytest
 import torch
 import transformers
-from language.forms import FORMS, write
+from language import references
+from language.forms import FORMS, by_hand, write
+from language.stale import cached_calls, largest_difference
 from language.tiny import EOS, MASK, VOCABULARY, texts, tiny_llama
 from torch import Tensor, nn
 
@@ -96,6 +98,31 @@ def test_none_writes_what_the_plain_model_writes(name: str, mask: Any) -> None:
     assert torch.equal(plain.sequences, again.sequences)
 
 
+@pytest.mark.parametrize("form", ["llada", "mmada", "llada-moe"])
+@torch.no_grad()
+def test_plain_sampling_is_lladas_on_the_model_that_its_own_file_builds(form: str) -> None:
+    model, own, prompts = model_of(form), by_hand(folder(form)), texts(2, 7)
+    expected = [
+        references.llada(lambda tokens: own(tokens).logits[0], each[None], 16, 8, 16) for each in prompts
+    ]
+    written = generate(model, prompts, gen_length=16, block_length=8, steps=16, eos_early_stop=False)
+    assert torch.equal(written.sequences, torch.cat(expected))
+
+
+@pytest.mark.parametrize("mask", [None, padded], ids=["whole", "padded"])
+@pytest.mark.parametrize("steps", [16, 5])
+def test_plain_sampling_is_that_of_dreams_own_generate(steps: int, mask: Any) -> None:
+    model, own, prompts = model_of("dream"), by_hand(folder("dream")), texts(1, 13, seed=2)
+    own.generation_config = model.generation_config
+    given = None if mask is None else mask(prompts)
+    for each in (model, own):
+        each.lm_head.weight.data[MASK] = 0  # its sampler may draw the mask
+    expected = own.diffusion_generate(prompts, given, max_new_tokens=16, steps=steps)
+    options = {"remasking": "maskgit_plus", "eps": 1e-3, "block_length": 16, "eos_early_stop": False}
+    written = generate(model, prompts, given, gen_length=16, steps=steps, **options)
+    assert torch.equal(written.sequences, expected)
+
+
 @pytest.mark.parametrize(
     "method",
     ["dkv-decode", "dkv-prefill", "fast-dllm-dual", "fast-dllm-prefix", "elastic-cache", "dllm-cache"],
@@ -117,6 +144,36 @@ def test_methods_write_on_every_family(name: str, method: str) -> None:
     written = generate(model, prompts, padded(prompts), **options)
     assert not (written.sequences == MASK).any()
     assert report(model).compute_fraction < 1
+
+
+SKIPPING = ["dkv-decode", "dkv-prefill", "fast-dllm-dual", "fast-dllm-prefix", "vicinity"]
+"""Methods that skip rows, and nothing else."""
+
+
+@pytest.mark.parametrize("mask", [None, padded], ids=["whole", "padded"])
+@pytest.mark.parametrize("name", [*NATIVE, *FORMS])
+def test_cached_calls_compute_what_the_own_forward_computes_on_stale_keys_and_values(
+    name: str, mask: Any
+) -> None:
+    model, prompts, in_blocks = model_of(name), texts(2, 37), name in IN_BLOCKS
+    given = None if mask is None else mask(prompts)
+    options = {
+        "gen_length": 16,
+        "block_length": None if in_blocks else 8,
+        "steps": 8,
+        "eos_early_stop": False,
+    }
+    for method in [*SKIPPING, "block-causal"] if in_blocks else SKIPPING:
+        calls = cached_calls(model, method, prompts, given, **options)
+        assert min(int(call.computed.sum()) for call in calls) < calls[0].computed.numel()
+        assert largest_difference(model, calls) < 1e-4, method
+
+
+def test_a_call_that_computed_other_rows_than_it_says_is_noticed() -> None:
+    model = model_of("Llama")
+    calls = cached_calls(model, "fast-dllm-dual", texts(2, 13), None, gen_length=16, threshold=0.9)
+    calls[2].computed = torch.ones_like(calls[2].computed)
+    assert largest_difference(model, calls) > 1e-2
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
