@@ -125,6 +125,11 @@ def settings(way: str, method: str) -> tuple[Any, ...]:
     return tried
 
 
+def is_default(method: str, setting: Any) -> bool:
+    """Whether this is what the default does in a window and in long blocks."""
+    return (method, setting) == ("dkv-decode, ahead=False, around=8", 8)
+
+
 def wanted(methods: list[str] | None) -> Iterator[tuple[str, str, Any]]:
     """Way, method and setting of every point of the curves; first of all the plain model in each way."""
     for way in WAYS:

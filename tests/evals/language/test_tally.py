@@ -101,3 +101,8 @@ def test_the_choice_is_the_rarest_refresh_that_holds_with_all_before_it() -> Non
     plain = staleness.Point("one block", "plain", None, staleness.FIT_SEED, 8, 0.9, 0.0, 1.0)
     curve = [point(2, 0.9), point(4, 0.88), point(8, 0.6), point(16, 0.95)]
     assert staleness.chosen([plain, *curve]) == {("one block", "dllm-cache"): 4}
+
+
+def test_the_docs_show_the_stored_curves(points: list[staleness.Point]) -> None:
+    page = (staleness.FOLDER.parents[2] / "docs" / "language.md").read_text()
+    assert staleness.curve_table(points) in page
