@@ -79,7 +79,7 @@ case $what in
         size=(--model llada-8b --device cuda --batches 1 8)
         dry && size=(--model tiny --device cpu --batches 1 --repeats 1)
         step 450 scripts/measure/language.py speed "${size[@]}" --rules quota --json "$out/language_speed/gpu.json" \
-            --only dkv-decode "dkv-decode, interval 64, not ahead" fast-dllm-dual elastic-cache
+            --only dkv-decode default fast-dllm-dual elastic-cache
         ;;
     offload)
         real 200 flux --offload

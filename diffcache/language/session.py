@@ -173,10 +173,7 @@ class Session:
             else:
                 self._check_blocks(size, start)
                 self.cache.see_in_blocks(size, block.stop)
-        upcoming = None if canvas.upcoming is None else canvas.upcoming[:, : block.stop]
-        return replace(
-            canvas, tokens=canvas.tokens[:, : block.stop], unfinished=unfinished, upcoming=upcoming
-        )
+        return replace(canvas, tokens=canvas.tokens[:, : block.stop], unfinished=unfinished)
 
     def _check_blocks(self, size: int, start: int) -> None:
         if self.config.whole_text:

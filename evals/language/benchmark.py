@@ -18,6 +18,7 @@ from diffcache.evals.harness.markdown import markdown_table
 from diffcache.evals.language import wordchain
 from diffcache.language.recipes.base import LanguageConfig
 from diffcache.language.recipes.block_causal import BlockCausalConfig
+from diffcache.language.recipes.builtin import LANGUAGE_DEFAULT
 from diffcache.language.recipes.dkv import DKVDecodeConfig, DKVPrefillConfig
 from diffcache.language.recipes.dllm_cache import DLLMCacheConfig
 from diffcache.language.recipes.elastic import ElasticCacheConfig
@@ -62,6 +63,7 @@ def contenders(decoding: str) -> dict[str, LanguageConfig | None]:
         "plain": None,
         "none": NoneConfig(),
         "dkv-decode": DKVDecodeConfig(),
+        "default": LANGUAGE_DEFAULT,
         "dkv-decode, interval 64, not ahead": DKVDecodeConfig(interval=64, ahead=False),
         "dkv-prefill": DKVPrefillConfig(),
         "dkv-prefill, interval 4": DKVPrefillConfig(interval=4),

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from diffcache.language.sampler.sampling import stream
 
 
-class Operations(TorchDispatchMode):
+class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the operations that PyTorch is asked for, by name. Inside a compiled graph nothing is counted."""
 
     @classmethod
@@ -22,7 +22,7 @@ class Operations(TorchDispatchMode):
         return True
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.seen: Counter[str] = Counter()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -63,6 +63,16 @@ SHAPES = {
         prompt_length=41,
         gen_length=256,
     ),
+    "medium": Shape(
+        width=512,
+        inner=1376,
+        layers=8,
+        heads=8,
+        vocabulary=1000,
+        dtype=torch.float32,
+        prompt_length=256,
+        gen_length=256,
+    ),
     "tiny": Shape(
         width=32,
         inner=64,

@@ -42,6 +42,10 @@ Make = Callable[[Any], LanguageConfig]
 
 METHODS: dict[str, tuple[Make, tuple[Any, ...]]] = {
     "dkv-decode, ahead=False": (lambda n: DKVDecodeConfig(interval=n, ahead=False), INTERVALS),
+    "dkv-decode, ahead=False, around=8": (
+        lambda n: DKVDecodeConfig(interval=n, ahead=False, around=8),
+        INTERVALS,
+    ),
     "dkv-decode, ahead=False, around=16": (
         lambda n: DKVDecodeConfig(interval=n, ahead=False, around=16),
         INTERVALS,
@@ -119,6 +123,11 @@ def settings(way: str, method: str) -> tuple[Any, ...]:
     if way == "blocks of 32" and method != "dllm-cache":  # whose interval counts from the text's beginning
         return tuple(setting for setting in tried if setting != 32)
     return tried
+
+
+def is_default(method: str, setting: Any) -> bool:
+    """Whether this is what the default does in a window and in long blocks."""
+    return (method, setting) == ("dkv-decode, ahead=False, around=8", 8)
 
 
 def wanted(methods: list[str] | None) -> Iterator[tuple[str, str, Any]]:

@@ -3,10 +3,12 @@
 `python scripts/measure/language.py accuracy --decoding blocks --rules threshold --json out.json`
 `python scripts/measure/language.py speed --batches 1 8 --json out.json`
 `python scripts/measure/language.py host --json out.json` operations and time of a call at 32 layers, as they are and compiled
+`python scripts/measure/language.py bound --batches 1 --json out.json` what a cache gains, against what its operations allow
 `python scripts/measure/language.py staleness --texts 48 --json out.json` goes on where an earlier command stopped
 """
 
 import argparse
+import time
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import asdict, replace
 from multiprocessing import get_context
@@ -15,7 +17,7 @@ from typing import Any
 
 import torch
 
-from diffcache import accelerate, generate
+from diffcache import accelerate, generate, report, restore
 from diffcache.config import CacheConfig
 from diffcache.evals.harness.command_line import parser
 from diffcache.evals.harness.provenance import header
@@ -131,6 +133,38 @@ def host(args: argparse.Namespace) -> None:
                 write_result(args.json, header(args.device), {"layers": args.layers, "a_call": rows})
 
 
+def bound(args: argparse.Namespace) -> None:
+    """How much of what the operations allow a cache gains, one token for each call in blocks of 32, in CPU time of one process."""
+    shape = SHAPES["medium"]
+    model, rows = shape.build("cpu"), []
+    for batch in args.batches:
+        prompts = shape.prompts(batch)
+
+        def seconds(prompts: torch.Tensor = prompts) -> float:
+            start = time.process_time()
+            generate(model, prompts, gen_length=shape.gen_length, eos_early_stop=False)
+            return time.process_time() - start
+
+        plain = seconds()
+        for name in args.only or ("default", "fast-dllm-dual"):
+            accelerate(model, None if name == "default" else name)
+            faster, allowed = plain / seconds(), report(model).speedup
+            restore(model)
+            share = faster / allowed
+            rows.append(
+                {
+                    "cache": name,
+                    "batch": batch,
+                    "faster": round(faster, 2),
+                    "bound": round(allowed, 2),
+                    "share": round(share, 3),
+                }
+            )
+            print(f"batch {batch} {name:16} {faster:6.2f}x of {allowed:6.2f}x: {share:.0%}", flush=True)
+            if args.json is not None:
+                write_result(args.json, header(), {"model": "medium", "rows": rows})
+
+
 def curves(args: argparse.Namespace) -> None:
     """Right pages by refresh interval on texts for fitting; then what was chosen, and the ends of each curve, on others."""
     points: list[staleness.Point] = []
@@ -143,7 +177,9 @@ def curves(args: argparse.Namespace) -> None:
         scored = [
             (*point, staleness.SCORE_SEED)
             for point in fit
-            if point[1] == "plain" or point[2] in (staleness.NEVER, -1.01, best.get(point[:2]))
+            if point[1] == "plain"
+            or staleness.is_default(*point[1:])
+            or point[2] in (staleness.NEVER, -1.01, best.get(point[:2]))
         ]
         _measure(args, points, scored, pool)
     print(staleness.curve_table(points))
@@ -167,7 +203,7 @@ def _measure(
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("what", choices=["accuracy", "speed", "staleness", "host"])
+    options.add_argument("what", choices=["accuracy", "speed", "staleness", "host", "bound"])
     options.add_argument("--decoding", choices=benchmark.DECODINGS, default="blocks")
     options.add_argument("--rules", nargs="+", choices=benchmark.RULES, default=["quota", "threshold"])
     options.add_argument("--only", nargs="+", help="these caches, beside the plain model")
@@ -189,7 +225,7 @@ def main() -> None:
     options.add_argument("--json", type=Path)
     args = options.parse_args()
     torch.set_num_threads(1)
-    {"accuracy": accuracy, "speed": speed, "staleness": curves, "host": host}[args.what](args)
+    {"accuracy": accuracy, "speed": speed, "staleness": curves, "host": host, "bound": bound}[args.what](args)
 
 
 if __name__ == "__main__":

@@ -47,10 +47,11 @@ def cached_calls(model: Any, method: str, prompts: Tensor, mask: Tensor | None, 
 
         return call
 
+    accelerate(model, method)
     with ExitStack() as recorded:
         for walk in (LayerWalk, OwnForwardWalk):
             recorded.enter_context(patch.object(walk, "__call__", recording(walk.__call__)))
-        generate(accelerate(model, method), prompts, mask, **options)
+        generate(model, prompts, mask, **options)
     restore(model)
     return calls
 

@@ -155,11 +155,16 @@ SKIPPING = ["dkv-decode", "dkv-prefill", "fast-dllm-dual", "fast-dllm-prefix", "
 def test_cached_calls_compute_what_the_own_forward_computes_on_stale_keys_and_values(
     name: str, mask: Any
 ) -> None:
-    model, prompts = model_of(name), texts(2, 13)
+    model, prompts, in_blocks = model_of(name), texts(2, 37), name in IN_BLOCKS
     given = None if mask is None else mask(prompts)
-    methods = [*SKIPPING, "block-causal"] if name in IN_BLOCKS else SKIPPING
-    for method in methods:
-        calls = cached_calls(model, method, prompts, given, gen_length=16, threshold=0.9)
+    options = {
+        "gen_length": 16,
+        "block_length": None if in_blocks else 8,
+        "steps": 8,
+        "eos_early_stop": False,
+    }
+    for method in [*SKIPPING, "block-causal"] if in_blocks else SKIPPING:
+        calls = cached_calls(model, method, prompts, given, **options)
         assert min(int(call.computed.sum()) for call in calls) < calls[0].computed.numel()
         assert largest_difference(model, calls) < 1e-4, method
 
@@ -265,6 +270,18 @@ def everything_as_it_was(model: Any) -> list[Any]:
         model._forward_pre_hooks,
         model._forward_hooks,
     ]
+
+
+@pytest.mark.parametrize("method", ["block-causal", "fast-dllm-dual", "dllm-cache"])
+@pytest.mark.parametrize("name", ["Llama", *FORMS])
+def test_a_model_is_as_it_was_after_restore(name: str, method: str) -> None:
+    model = model_of(name)
+    before, tokens = everything_as_it_was(model), texts(1, 24)
+    with torch.no_grad():
+        logits = backbone_of(model).call(tokens, None, None)
+        generate(accelerate(model, method), tokens, gen_length=8)
+        assert torch.equal(backbone_of(restore(model)).call(tokens, None, None), logits)
+    assert everything_as_it_was(model) == before
 
 
 @pytest.mark.parametrize(
@@ -378,3 +395,12 @@ def test_a_model_of_no_known_family_is_refused() -> None:
 
     with pytest.raises(TargetError, match="no language model of a known family"):
         accelerate(Unknown(), "dkv-decode")
+
+
+def test_the_table_of_models_has_them_all_and_none_that_is_wrong() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "language.md").read_text()
+    table = page.split("<!-- models: begin -->")[1].split("<!-- models: end -->")[0]
+    rows = [line.split("|")[1:-1] for line in table.splitlines() if line.startswith("| ")][1:]
+    names = {row[0].split(" (")[0].strip().removesuffix("ForCausalLM") for row in rows}
+    assert names == {*NATIVE, *FORMS}, "run scripts/tables/language_models.py"
+    assert "NO" not in table

@@ -15,6 +15,8 @@ from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoTokenizer,
+    DiffusionGemmaConfig,
+    DiffusionGemmaForBlockDiffusion,
     LlamaForCausalLM,
     PreTrainedModel,
     utils,
@@ -22,7 +24,7 @@ from transformers import (
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.utils import import_utils
 
-from diffcache import TargetError, load_language_model
+from diffcache import TargetError, accelerate, load_language_model
 from diffcache.evals.language import benchmark as language
 from diffcache.language import loading, remote_code
 from diffcache.language.remote_code import complete, refill_frequencies, transformers_4
@@ -166,6 +168,32 @@ def test_transformers_own_classes_load_by_their_name(tmp_path: Path) -> None:
     assert type(model) is LlamaForCausalLM
     assert model.dtype == torch.bfloat16
     assert (model.config.token_shift, model.config.block_attention) == (1, 4)
+
+
+def test_diffusion_gemma_loads_and_is_not_accelerated(tmp_path: Path) -> None:
+    text = {
+        "vocab_size": 40,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
+    experts = {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 16}
+    config = DiffusionGemmaConfig(
+        text_config={**text, **experts, "num_key_value_heads": 2, "head_dim": 8},
+        vision_config={
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+        },
+        canvas_length=8,
+    )
+    DiffusionGemmaForBlockDiffusion(config).save_pretrained(tmp_path)
+    model, _ = load_language_model(tmp_path)
+    assert type(model) is DiffusionGemmaForBlockDiffusion
+    with pytest.raises(TargetError, match="keeps the keys and values of all finished text itself"):
+        accelerate(model)
 
 
 def test_the_tokenizer_comes_with_the_model() -> None:

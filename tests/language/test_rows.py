@@ -90,9 +90,17 @@ def test_the_default_refreshes_each_block_of_32_once_and_all_else_every_eight_ca
     where: dict[str, int], full: list[int]
 ) -> None:
     model = accelerate(tiny_llama())
-    generate(model, texts(1, PROMPT), gen_length=64, eos_early_stop=False, **where)
+    generate(model, texts(1, 40), gen_length=64, eos_early_stop=False, **where)
     computed = report(model).row_layers_of
-    assert [call for call, rows in enumerate(computed) if rows == 68 * LAYERS] == full
+    assert [call for call, rows in enumerate(computed) if rows == 104 * LAYERS] == full
+
+
+def test_around_computes_the_neighbours_of_candidates_written_or_not() -> None:
+    model = accelerate(tiny_llama(), "dkv-decode", interval=100, ahead=False, around=3)
+    generate(model, texts(1, 10), gen_length=8, block_length=8, eos_early_stop=False, steps=8)
+    per_call = [rows // LAYERS for rows in report(model).row_layers_of]
+    assert per_call[0] == 18
+    assert per_call[1] == 3 + 8  # three of the prompt, and the block, whose masks are all near
 
 
 def test_greedy_computes_what_is_next_what_was_last_and_a_window() -> None:

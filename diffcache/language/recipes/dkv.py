@@ -87,9 +87,9 @@ class DKVGreedyConfig(LanguageConfig):
                 "and factor."
             )
         computed = among(canvas.upcoming, canvas.length) | canvas.dirty
-        for position in canvas.upcoming.split(
-            1, dim=1
-        ):  # in order: a later window leaves out what an earlier one has
+        for position in canvas.upcoming.T[
+            ..., None
+        ]:  # in order: a later window leaves out what an earlier one has
             computed = computed | nearest(canvas.masked & ~computed, position, self.window)
         return computed
 

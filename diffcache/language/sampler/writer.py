@@ -113,13 +113,12 @@ class Writer:
             if begins and not sure and not self._left and not self._read()[0]:
                 break
             plan = self.caller.plan(canvas)
-            count = plan.count
+            count: list[int] = []
             if not begins and not sure:
-                goes_on, *rest = self._read(count)
+                goes_on, *count = self._read(plan.count)
                 if not goes_on:
                     break
-                count = rest[0] if rest else None
-            yield self._call(part.rule, asked, plan, None if count is None else int(count))
+            yield self._call(part.rule, asked, plan, count[0] if count else None)
 
     def replace(self, tokens: Tensor) -> None:
         """Puts tokens [b, S] of somebody else's in place of the texts.

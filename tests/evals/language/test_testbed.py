@@ -95,8 +95,6 @@ def test_the_stored_results_show_that_caches_lose_nothing_and_the_control_does(f
     found = json.loads((language.FOLDER.parents[1] / "results" / "language" / file).read_text())
     exact = {row["cache"]: 1 - len(row["wrong"]) / row["prompts"] for row in found["rows"]}
     assert found["batch"] >= 32
-    contenders = language.contenders(found["decoding"])
-    assert LANGUAGE_DEFAULT in [contenders[name] for name in exact]
     assert all(row["prompts"] >= 500 for row in found["rows"] if not row["cache"].startswith("control"))
     for name, share in exact.items():
         if name.startswith("control"):
