@@ -77,7 +77,9 @@ def plain(name: str) -> str:
     if expected is None:
         return "logits only"
     if name in IN_BLOCKS:
-        written = generate(model, prompt, gen_length=20, threshold=0.95, eos_early_stop="block").sequences[0, 13:]
+        written = generate(model, prompt, gen_length=20, threshold=0.95, eos_early_stop="block").sequences[
+            0, 13:
+        ]
         return told(torch.equal(written[: len(expected)], expected))
     if name == "dream":
         how = {"remasking": "maskgit_plus", "eps": 1e-3, "block_length": 16}
@@ -129,7 +131,14 @@ def main() -> None:
     parser(__doc__).parse_args()
     lines = []
     for name in tqdm([*FORMS, *NATIVE], desc="models"):
-        cells = [loads(name), plain(name), plain_padded(name), caches(name, False), caches(name, True), in_layers(name)]
+        cells = [
+            loads(name),
+            plain(name),
+            plain_padded(name),
+            caches(name, False),
+            caches(name, True),
+            in_layers(name),
+        ]
         shown = f"{name} (checkpoint)" if name in FORMS else f"{name}ForCausalLM"
         lines.append(f"| {shown} | {' | '.join(cells)} |")
     page = ROOT / "docs" / "language.md"
