@@ -1,6 +1,6 @@
 """Takes the pictures of pages in docs/pictures: `python scripts/measure/report_picture.py`, with Chromium, playwright and gradio.
 
-report.png is the page of an evaluation, app.png that of `diffcache app`.
+report.png is the page of an evaluation, app.png that of `diffcache app`, timeline.svg what `report(pipe).plot` draws.
 """
 
 import shutil
@@ -10,12 +10,13 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
+from diffcache import accelerate, report
 from diffcache.command.app import Studio, page, theme
 from diffcache.command.options import Setting
 from diffcache.evals.evaluation.evaluate import Evaluation, evaluate
 from diffcache.evals.harness.command_line import parser
 from diffcache.evals.harness.pipelines import Source
-from diffcache.evals.testbeds import shipped
+from diffcache.evals.testbeds import shipped, zoo
 from diffcache.evals.webpage.page import write_page
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "pictures"
@@ -25,6 +26,9 @@ PORT = 7871
 def main() -> None:
     parser(__doc__).parse_args()
     FOLDER.mkdir(parents=True, exist_ok=True)
+    pipe = accelerate(zoo.load("flux"))
+    pipe(**zoo.sample_call("flux", 1000, 50, 1))
+    report(pipe).plot(FOLDER / "timeline.svg")
     with TemporaryDirectory() as folder, sync_playwright() as driver:
         asked = Evaluation("sd3", options={"speedup": 2.0}, samples=6, steps=28, seed=1000)
         result = evaluate(asked, Path(folder))
