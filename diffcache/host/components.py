@@ -150,20 +150,23 @@ def _has_foreign_hook(module: nn.Module) -> bool:
 
 
 def guidance_scale_of(pipeline: Any, call: Mapping[str, Any]) -> float | None:
-    """The largest scale of guidance among a pipeline call's arguments, left ones included; None where it takes none.
+    """The largest scale of guidance among a pipeline call's arguments, left ones included.
+
+    It is 1, which is no guidance, for a pipeline that takes none, and None where a guider has it or the call leaves it to the pipeline.
 
     Args:
         pipeline: whose `__call__` says what is left open.
         call: its arguments by name.
     """
     parameters = inspect.signature(type(pipeline).__call__).parameters
-    values = {name: call.get(name, parameter.default) for name, parameter in parameters.items()}
-    scales = [
-        float(value)
-        for name, value in values.items()
-        if name.endswith(("guidance_scale", "cfg_scale")) and isinstance(value, (int, float))
-    ]
-    return max(scales, default=None)
+    values = {
+        name: call.get(name, parameter.default)
+        for name, parameter in parameters.items()
+        if name.endswith(("guidance_scale", "cfg_scale"))
+    }
+    if not values:
+        return None if hasattr(pipeline, "guider") else 1.0
+    return max((float(value) for value in values.values() if isinstance(value, (int, float))), default=None)
 
 
 def guidance_of(pipeline: Any) -> dict[str, float]:

@@ -18,7 +18,7 @@ from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.schedulers.guards import Guards
 from diffcache.schedulers.interval import Interval
 from diffcache.schedulers.moments import Moment
-from diffcache.trajectory.control import ExpectedErrorControl, PlannedTicks
+from diffcache.trajectory.control import ExpectedErrorControl, PlannedTicks, cheapest
 from diffcache.trajectory.kernel import Kernel, universal
 from diffcache.trajectory.plan import TrajectoryPlan, planned
 from diffcache.trajectory.process import Process, positions_of, prior_process
@@ -38,8 +38,11 @@ BY_GUIDANCE = 2.0
 TYPICAL_GUIDANCE = 3.0
 """Where the scale is unknown."""
 
-TYPICAL = 2.0
-"""The speed-up for whose plan reused ticks are predicted where a threshold decides how many are computed."""
+USUAL = 0.5
+"""Measured over expected errors, in the median run: so many ticks a threshold comes to in the end."""
+
+LEAST = 2.0
+"""A threshold's reused ticks are predicted as for this speed-up or a larger one: gaps are that long even where few ticks are reused."""
 
 
 @method
@@ -130,8 +133,11 @@ class TrajectoryConfig(BudgetedConfig):
         return super().corrects(run) and (run.influence is None or self._followed(run).corrects)
 
     def _followed(self, run: RunFacts) -> TrajectoryPlan:
-        """The plan that says how reused ticks are predicted and corrected."""
-        return self.plan(run, self.speedup or TYPICAL)
+        """The plan that says how reused ticks are predicted and corrected: with a threshold, the one that runs usually come to."""
+        if self.speedup is not None:
+            return self.plan(run, self.speedup)
+        plans = partial(self.plan, run)
+        return plans(max(cheapest(plans, USUAL, self.threshold), LEAST))
 
     def plan(self, run: RunFacts, speedup: float) -> TrajectoryPlan:
         """What is computed in a run of known length at a speed-up.

@@ -29,6 +29,12 @@ PredictionError = Callable[[Sequence[int], int], float]
 """Expected root mean square error of a prediction, as a fraction of the output, from computed ticks (newest first) and the predicted one."""
 
 
+def cheapest(plans: Callable[[float], TrajectoryPlan], scale: float, threshold: float) -> float:
+    """The largest of `SPEEDUPS` whose plan keeps a threshold if its expected error is multiplied by `scale`; 1 where none does."""
+    found = bisect_left(SPEEDUPS, True, key=lambda speedup: scale * plans(speedup).expected <= threshold)
+    return SPEEDUPS[min(found, len(SPEEDUPS) - 1)]
+
+
 class PlanFollower(CacheScheduler):
     """Follows a plan, and learns from the errors at computed ticks by which factor this run is off from what was expected.
 
@@ -123,15 +129,11 @@ class ExpectedErrorControl(PlanFollower):
     def _after(self) -> int:
         """The next tick to compute."""
         newest, *past = self._computed
-        chosen = bisect_left(SPEEDUPS, True, key=lambda speedup: self._keeps(self._plans(speedup)))
-        self._followed = self._plans(SPEEDUPS[min(chosen, len(SPEEDUPS) - 1)])
+        self._followed = self._plans(cheapest(self._plans, self.scale, self.threshold))
         ticks = self._followed.ticks
         i = bisect_right(ticks, newest)
         gap = (ticks[i] if i < len(ticks) else self._num_ticks) - ticks[i - 1]
         return newest + (min(gap, GROWTH * (newest - past[0])) if past else gap)
-
-    def _keeps(self, plan: TrajectoryPlan) -> bool:
-        return self.scale * plan.expected <= self.threshold
 
 
 class PlannedTicks(PlanFollower):

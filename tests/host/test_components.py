@@ -172,8 +172,11 @@ def test_the_largest_scale_of_guidance_is_found_in_a_call_and_its_defaults(
     assert guidance_scale_of(Guided(), call) == scale
 
 
-def test_a_pipeline_without_guidance_has_no_scale_of_it() -> None:
-    assert guidance_scale_of(type("Plain", (), {"__call__": lambda self, prompt: None})(), {}) is None
+def test_a_pipeline_without_guidance_has_a_scale_of_1_unless_a_guider_knows_it() -> None:
+    plain = type("Plain", (), {"__call__": lambda self, prompt: None})()
+    assert guidance_scale_of(plain, {}) == 1
+    plain.guider = object()
+    assert guidance_scale_of(plain, {}) is None
 
 
 def test_the_scale_of_a_call_reaches_the_method(monkeypatch: pytest.MonkeyPatch) -> None:
