@@ -12,10 +12,13 @@ from diffcache.trajectory.result_error import WINDOW, ResultError, Trust
 HELD = Trust(1e-3, 1e4)
 """So rough a process is held."""
 
-TRUSTS = (*(Trust(1e-3, roughness) for roughness in (0.0, 1e-2, 1e-1, 1.0)), HELD)
+TRUSTS = (
+    *(Trust(noise, roughness) for roughness in (0.0, 1e-2, 1e-1, 1.0) for noise in (1e-3, 1e-5, 1e-2)),
+    HELD,
+)
 """These are tried."""
 
-UNSTABLE = 0.7
+UNSTABLE = 5.0
 """Expected error, at the response that is guarded against, above which errors would feed each other. Then the newest output is held."""
 
 BEYOND = 0.03

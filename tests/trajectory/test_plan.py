@@ -91,12 +91,13 @@ def test_where_errors_would_feed_each_other_the_newest_is_held_at_even_ticks_and
     assert (found.ticks, found.trust, found.corrects) == (tuple(even), HELD, True)
 
 
-def test_the_stronger_errors_come_back_the_less_a_covariance_is_trusted() -> None:
-    roughness = [
-        planned(errors, spread(TICKS, 5), (), 1.0, response).trust.roughness for response in (0, 4, 8)
+def test_the_stronger_errors_come_back_the_less_extrapolation_gains_over_holding() -> None:
+    even = spread(TICKS, 5)
+    gains = [
+        errors(HELD)(even, response) / errors(TRUSTS[0])(even, response) for response in (0.0, 4.0, 8.0, 16.0)
     ]
-    assert roughness == sorted(roughness)
-    assert roughness[0] < roughness[-1]
+    assert gains == sorted(gains, reverse=True)
+    assert gains[0] > 2 * gains[-1]
 
 
 def test_the_expected_error_is_for_the_response_of_the_model_and_not_the_one_that_is_guarded_against() -> (
