@@ -30,7 +30,7 @@ from diffcache.engine import (
     watch,
     whole_model,
 )
-from diffcache.evals.language import benchmark as words
+from diffcache.evals.language import benchmark as wordchain
 from diffcache.evals.testbeds import causal, zoo
 from diffcache.evals.testbeds.next_scale_model import NextScale
 from diffcache.reports import run_report
@@ -46,7 +46,7 @@ SMALLER = {
     "1024": "32",
     "num_inference_steps=28": "num_inference_steps=4",
     "num_inference_steps=50": "num_inference_steps=6",
-    "GSAI-ML/LLaDA-8B-Instruct": str(words.FOLDER),
+    "GSAI-ML/LLaDA-8B-Instruct": str(wordchain.FOLDER),
     'device="cuda"': 'device="cpu"',
 }
 """What is put into the code so that it runs quickly."""
