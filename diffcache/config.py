@@ -38,7 +38,7 @@ class RunFacts:
         moments: when each tick is; empty where the length of the run is unknown.
         influence: how much the result changes with the velocity at each tick; None where unknown, or noise is added or clipped.
         noise_scheduler: its class name; None in a hand-written loop.
-        guidance_scale: of the call, the largest where it has several; None where the call names none.
+        guidance_scale: of the call, the largest where it has several; 1 for a pipeline without guidance, None where nothing tells.
         latents: shapes of the denoiser's latents, without the batch dimension.
         device: where they are.
         blocks: number of blocks in each of the denoiser's lists.

@@ -63,8 +63,8 @@ class TrajectoryConfig(BudgetedConfig):
         covariance: E<v_i, v_j> of the velocities at each two ticks of a run, per element, [ticks, ticks]; None: the universal one.
         response: how large the error of a computed output is, over that of the sample which the denoiser was given. The larger
             it is, the more carefully reused ticks are predicted. None: twice the scale of guidance, and 6 where none is known.
-        evenness: 0 computes the ticks that make the expected error smallest, 1 evenly spaced ones, 0.5 those halfway, or evenly spaced ones
-            if they are better. A covariance that is not quite the pipeline's own makes the first ones worse than they seem.
+        evenness: 0 computes the ticks that make the expected error smallest, 1 evenly spaced ones, 0.5 those halfway. A covariance
+            that is not quite the pipeline's own makes the first ones worse than they seem. Where outputs are held, ticks are evenly spaced.
         warmup_steps: None: 1, and 3 with a threshold, the fewest that show how far this run is from the covariance. These ticks are
             computed even if the speed-up is then missed.
     """

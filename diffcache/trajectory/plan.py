@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from diffcache.trajectory.result_error import WINDOW, ResultError, Trust
 
 HELD = Trust(1e-3, 1e4)
-"""So rough a process is held."""
+"""So rough a process is predicted by its newest output."""
 
 TRUSTS = (
     *(Trust(noise, roughness) for roughness in (0.0, 1e-2, 1e-1, 1.0) for noise in (1e-3, 1e-5, 1e-2)),
@@ -65,7 +65,9 @@ def planned(
     evenness: float = 0.0,
     response: float | None = None,
 ) -> TrajectoryPlan:
-    """A plan with as many computed ticks as `even` has: these, or those between them and the best ones that moves of single ticks find.
+    """A plan with as many computed ticks as `even` has, between these and the best ones that moves of single ticks find.
+
+    Where the newest output is held (see `UNSTABLE`, `BEYOND`), the ticks are those of `even`.
 
     More than `MOST_TICKS` ticks stay where they are.
 
