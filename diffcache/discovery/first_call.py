@@ -194,6 +194,28 @@ class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
         waiting = [*(span.nbytes for span in self._waiting), *(each.nbytes for each in self._ranges)]
         self._keeper.waiting(sum(waiting))
 
+    def repeated(
+        self, unit: UnitCall, twin: UnitCall, args: Any, kwargs: dict[str, Any], output: Any
+    ) -> None:
+        wanted, named = self._wanted, self._wanted.last_parts
+        if twin.name in self.placeholders:
+            self.placeholders[unit.name] = self.placeholders[twin.name]
+        part = unit.name in named or (twin.name in self._parts and twin.name not in named)
+        sub_layer = wanted.sub_layer(unit) if wanted.names_one else twin.name in self._sub_layers
+        if part or sub_layer:
+            like, call = (
+                self._parts.get(twin.name) or self._sub_layers.get(twin.name),
+                (unit.module, args, kwargs),
+            )
+            if like is None:
+                kept = self._keeper.keep(unit.kind, Call.of(*call), output, {})
+            else:
+                kept = self._keeper.keep_again(like, unit.kind, call, output)
+            if part:
+                self._parts[unit.name] = kept
+            if sub_layer:
+                self._sub_layers[unit.name] = kept
+
     def _block_returned(self, unit: UnitCall, call: Call, output: Any) -> None:
         tap = self._request.tap
         if tap is not None and not tap.is_ahead and self._is_tapped(unit):

@@ -6,13 +6,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from diffcache.discovery.candidates import Arguments
 from diffcache.discovery.cuts import Cuts
 from diffcache.discovery.sites import Site
 from diffcache.discovery.unit_recorder import CallNames
 from diffcache.engine.branches import Branch
 from diffcache.engine.execution import Carried, Computation, Invocation, Parts, UnitCall
 from diffcache.engine.first_pass import compute_first_pass, store_site
-from diffcache.engine.learned import form_of, recall, remember
+from diffcache.engine.learned import Form, form_of, recall, remember
 from diffcache.engine.observers import NOBODY
 from diffcache.host.call import Call
 from diffcache.reports.records import Done
@@ -21,9 +22,6 @@ from diffcache.store.rings import Store, Tensors
 from diffcache.store.streams import Layout
 
 Forward = Callable[..., Any]
-Arguments = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
-"""A module, and what it is called with."""
-
 STRAYED = "the denoiser called its blocks in another order than before"
 
 
@@ -49,30 +47,28 @@ class InnerSites:
 
     def run(self, asked: Invocation, step: Step, branch: Branch, lanes: int) -> Carried:
         """One denoiser call: decides at each site that the forward reaches."""
-        is_first = branch.cuts is None
-        if branch.cuts is None and not self._recalls(asked, branch):
-            output, done = self._learn(asked, step, branch)
+        form = form_of(asked, self.parts.choices, branch) if branch.cuts is None else None
+        if form is not None and not self._recalls(asked, form, branch):
+            output, done = self._learn(asked, form, step, branch)
         else:
             assert branch.cuts is not None
-            this = _Pass(self, asked.call, step, branch, branch.cuts, is_first=is_first)
+            this = _Pass(self, asked.call, step, branch, branch.cuts, is_first=form is not None)
             output = yield Computation(asked.call.args, asked.call.kwargs, watcher=this)
             done = [Done(visit.step, visit.verdicts, visit.site.share) for visit in this.reached]
             if this.went_astray:
                 branch.empty()
-                output, done = self._learn(asked, step, branch)
+                output, done = self._learn(asked, form_of(asked, self.parts.choices, branch), step, branch)
                 done = [each._replace(verdicts=[Verdict(Decision.COMPUTE, STRAYED)]) for each in done]
         branch.changed = False
         self.write_down(asked.call, step, branch, done)
         return output
 
-    def _recalls(self, asked: Invocation, branch: Branch) -> bool:
+    def _recalls(self, asked: Invocation, form: Form, branch: Branch) -> bool:
         """Whether an earlier call of this form has taught where the denoiser can be cut. Observers see every first call."""
-        unobserved = self.decider.observer is NOBODY
-        return unobserved and recall(asked, form_of(asked, self.parts.choices, branch), branch)
+        return self.decider.observer is NOBODY and recall(asked, form, branch)
 
-    def _learn(self, asked: Invocation, step: Step, branch: Branch) -> tuple[Any, list[Done]]:
+    def _learn(self, asked: Invocation, form: Form, step: Step, branch: Branch) -> tuple[Any, list[Done]]:
         """Traces a call to find the sites, and keeps what it teaches with the denoiser."""
-        form = form_of(asked, self.parts.choices, branch)
         output, done = compute_first_pass(self.parts, asked, step, branch)
         remember(asked, form, branch)
         return output, done

@@ -39,10 +39,11 @@ def found(net: nn.Module, inputs: dict[str, Any], *, traces_all: bool) -> tuple[
         (call.name, call.kind, call.depth, call.begin, call.end, call.flops, call.evolves, call.refills)
         for call in calls
     ]
-    forms = [[each and each[1] for each in call.outputs] for call in calls]
-    made = [[shape for _, shape in call.made] for call in calls]
+    whole = [call if call.depth == 0 else call.twin or call for call in calls]
+    forms = [[each and each[1] for each in call.outputs] for call in whole]
+    made = [[shape for _, shape in call.made] for call in whole]
     continues = [dict(call.continues) for call in calls]
-    spans = [(call.begin, call.end) for call in calls]
+    spans = [(call.begin, call.end) for call in calls if call.depth == 0]
     memory = [(trace.reads_old(b, b, e), trace.writes_outside(b, e)) for b, e in spans]
     sites = list(SiteFinder(net, calls, trace, output, bare).table)
     return recorder.followed, [told, forms, made, continues, memory, sites, trace.now, trace.flops]
@@ -178,14 +179,14 @@ class Injected(Chain):
 @pytest.mark.parametrize(
     ("net", "number"),
     [
-        (Chain(), 4),
-        (Chain(Writes), 4),
-        (Chain(Counts), 4),
-        (of_attributes(), 3),
-        (of_shared_weights(), 4),
-        (of_shared_blocks(), 4),
-        (Skipping(), 4),
-        (Injected(), 4),
+        (Chain(), 5),
+        (Chain(Writes), 5),
+        (Chain(Counts), 5),
+        (of_attributes(), 4),
+        (of_shared_weights(), 5),
+        (of_shared_blocks(), 5),
+        (Skipping(), 5),
+        (Injected(), 5),
         (of_hooks(), 0),
         (Chain(LooksAtContent), 0),
         (Chain(Remembers), 0),
@@ -201,8 +202,8 @@ def test_equal_blocks_are_followed_and_others_are_not(net: nn.Module, number: in
 
 
 DEEP = [
-    ("FluxTransformer2DModel", {"num_layers": 5, "num_single_layers": 5}, 4),
-    ("WanTransformer3DModel", {"num_layers": 5}, 3),
+    ("FluxTransformer2DModel", {"num_layers": 5, "num_single_layers": 5}, 6),
+    ("WanTransformer3DModel", {"num_layers": 5}, 4),
 ]
 
 
