@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
@@ -218,6 +219,73 @@ def test_a_deep_denoiser_is_followed(name: str, more: dict[str, int], number: in
 def test_every_denoiser(name: str) -> None:
     case = CASES[name]
     assert followed(case.build(), case.inputs(torch.Generator().manual_seed(0), 1)) >= 0
+
+
+class Mlp(nn.Module):
+    """A feed-forward. What it leaves beside its output lasts, and is no part of what it returns."""
+
+    beside: ClassVar[Tensor | None] = None
+    calls = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(4, 8), nn.Linear(8, 4)
+
+    def forward(self, h: Tensor) -> Tensor:
+        Mlp.beside = 3 * h
+        return self.down(self.up(h))
+
+
+class FickleMlp(Mlp):
+    """The fourth call returns more."""
+
+    def forward(self, h: Tensor) -> Tensor | tuple[Tensor, Tensor]:  # type: ignore[override]
+        Mlp.calls += 1
+        return (h + 1, h) if Mlp.calls == 4 else h + 1
+
+
+class WithMlp(nn.Module):
+    """Returns what the feed-forward has left, too."""
+
+    def __init__(self, weight: float) -> None:
+        super().__init__()
+        self.mlp = Mlp()
+
+    def forward(self, h: Tensor, t: Tensor) -> tuple[Tensor, Tensor | None]:
+        h, beside, Mlp.beside = self.mlp(h), Mlp.beside, None
+        return h * t, beside
+
+
+class WithFickleMlp(Block):
+    """Returns the same, whatever its feed-forward does."""
+
+    def __init__(self, weight: float) -> None:
+        super().__init__(weight)
+        self.mlp = FickleMlp()
+
+    def forward(self, h: Tensor, t: Tensor) -> Tensor:
+        made = self.mlp(h)
+        return t * (made if isinstance(made, Tensor) else made[0])
+
+
+class UsesTheLast(Chain):
+    """What the last block leaves is used, and that of the others is not."""
+
+    def __init__(self) -> None:
+        super().__init__(WithMlp)
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        h, beside = 2 * x, 2 * x
+        for block in self.blocks:
+            h, beside = block(h, t)
+        return h + beside
+
+
+@pytest.mark.parametrize("make", [UsesTheLast, lambda: Chain(WithFickleMlp)], ids=["lasts", "inner-output"])
+def test_what_equal_blocks_may_not_share_inside_is_noticed(make: Callable[[], nn.Module]) -> None:
+    Mlp.calls = 0
+    with pytest.raises(Unlike):
+        found(make(), INPUTS, traces_all=False)
 
 
 class Fickle(Block):
