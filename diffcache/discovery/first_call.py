@@ -140,6 +140,7 @@ class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
         self._depths: Depths[KeptT] = Depths(wanted.depth, self.trace)
         # with which a site with a bare feed-forward may end, and what keeps it
         self._newest_part: tuple[UnitCall, Callable[[], KeptT | None]] | None = None
+        self._repeated: list[tuple[UnitCall, KeptT, Any]] = []  # such parts of a block that is not traced
         self._overwritten_parts: set[str] = set()  # whose output their block writes to: they are kept at once
         self._parts: dict[str, KeptT] = {}  # sites of several parts of a block, by the last one
 
@@ -149,6 +150,7 @@ class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
             kept.clear()
         self._waiting, self._ranges, self._depths = [], [], Depths(0, self.trace)
         self._newest_part = self._given = None
+        self._repeated.clear()
 
     def kept_of(self, sites: Sequence[Site]) -> dict[str, KeptT]:
         """What was kept of these sites. What still waits is kept now: the forward is over."""
@@ -202,7 +204,11 @@ class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
             self.placeholders[unit.name] = self.placeholders[twin.name]
         part = unit.name in named or (twin.name in self._parts and twin.name not in named)
         sub_layer = wanted.sub_layer(unit) if wanted.names_one else twin.name in self._sub_layers
-        if part or sub_layer:
+        begin = self.calls[self._begin].path
+        copied = self._request.reuses_memory or unit.path.removeprefix(begin) in self._overwritten_parts
+        if part and twin.name in self._parts and not (sub_layer or copied):
+            self._repeated.append((unit, self._parts[twin.name], output))
+        elif part or sub_layer:
             like, call = (
                 self._parts.get(twin.name) or self._sub_layers.get(twin.name),
                 (unit.module, args, kwargs),
@@ -223,6 +229,9 @@ class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
         parts = self.calls[self._begin + 1 :]
         if self._wanted.depth and not any(part.depth == 1 and part.is_in_list for part in parts):
             self._depths.layer_returned(unit, unit, lambda: self._keeper.keep(unit.kind, call, output, {}))
+        for part, like, made in self._repeated:
+            self._parts[part.name] = self._keeper.keep_again(like, part.kind, (part.module, (), {}), made)
+        self._repeated.clear()
         if self._newest_part is not None:
             self._keep_site_of_parts([unit, *parts])
         if self._given is not None and self._wanted.block(unit):
