@@ -1,6 +1,7 @@
 """Linear layers through bitsandbytes: what loading a model with its config would have made of them."""
 
 from copy import copy
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -33,8 +34,7 @@ def checked(config: Any) -> Any:
 
 def converted(layer: nn.Linear, config: Any) -> nn.Module:
     """A layer of bitsandbytes with this layer's weights, on its device. It has the same bias; the layer stays as it is."""
-    from bitsandbytes import nn as bnb
-
+    bnb = import_module("bitsandbytes.nn")
     sizes, has_bias = (layer.in_features, layer.out_features), layer.bias is not None
     made: Any
     if config.load_in_8bit:
