@@ -38,9 +38,7 @@ def _at_speedups() -> Iterator[Compared]:
     for testbed, result in stored("trajectory").items():
         for row in result["rows"]:
             for name, typed in TYPED.items():
-                yield Compared(
-                    typed, testbed, row["ticks"], row["steps"], row[name] - row["fewer_steps"]
-                )
+                yield Compared(typed, testbed, row["ticks"], row["steps"], row[name] - row["fewer_steps"])
 
 
 def _at_thresholds() -> Iterator[Compared]:
@@ -48,9 +46,7 @@ def _at_thresholds() -> Iterator[Compared]:
         for row in result["rows"]:
             if row["ticks"] < row["steps"]:
                 typed = f"threshold={row['threshold']:g}"
-                yield Compared(
-                    typed, testbed, row["ticks"], row["steps"], row["psnr"] - row["fewer_steps"]
-                )
+                yield Compared(typed, testbed, row["ticks"], row["steps"], row["psnr"] - row["fewer_steps"])
 
 
 def _raced(races: Sequence[RaceResult]) -> Iterator[Compared]:
@@ -59,6 +55,4 @@ def _raced(races: Sequence[RaceResult]) -> Iterator[Compared]:
             mine, plain = standing(result, own(ours.SPEEDUP), budget), standing(result, ours.FEWER, budget)
             if mine is not None and plain is not None:
                 ticks = round(result.steps * mine.pair.low.compute)
-                yield Compared(
-                    "speedup=", result.testbed, ticks, result.steps, mine.ahead_of(plain).mean
-                )
+                yield Compared("speedup=", result.testbed, ticks, result.steps, mine.ahead_of(plain).mean)
