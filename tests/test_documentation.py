@@ -27,6 +27,7 @@ from diffcache.engine import (
     inner_sites,
     runs,
     some_tokens,
+    vote,
     watch,
     whole_model,
 )
@@ -247,6 +248,7 @@ REASONS = {
         inner_sites,
         runs,
         some_tokens,
+        vote,
         watch,
         whole_model,
     )

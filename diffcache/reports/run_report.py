@@ -85,7 +85,7 @@ class RunReport:
     def compute_fraction(self) -> float:
         """The share of the work that was computed, calls weighted by samples and parameters; 1.0 before any run."""
         total = sum(call.weight for call in self.calls)
-        return sum(call.weight * call.computed for call in self.calls) / total if total else 1.0
+        return sum(call.cost for call in self.calls) / total if total else 1.0
 
     @property
     def speedup(self) -> float:
