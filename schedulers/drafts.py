@@ -55,7 +55,8 @@ class Drafts(CacheScheduler):
     def tau(self, step: Step) -> float:
         """The bound at a tick. Where the length of the run is unknown, that of its start."""
         progress = step.tick / step.num_ticks if step.num_ticks else 0.0
-        return max(self.threshold * self.decay**progress, self.floor)
+        bound: float = self.threshold * self.decay**progress
+        return max(bound, self.floor)
 
 
 def _relative_error(guess: Tensor, truth: Tensor) -> Tensor:
