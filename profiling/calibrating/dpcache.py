@@ -42,23 +42,34 @@ def calibrate_dpcache(pipe: Any, calls: Sequence[Call], compute: float = 0.5) ->
         TooLittle: the share does not pay for a path whose jumps are all short enough.
         TargetError: a call has no denoising loop or several, or the pipeline has several denoisers.
     """
-    order = DPCacheConfig().order
+    return schedule_on(pipe, calls[0], measured_costs(pipe, calls), compute)
+
+
+def measured_costs(pipe: Any, calls: Sequence[Call]) -> Tensor:
+    """The mean of the calls' cost tensors (see `costs_of`)."""
 
     def measured(call: Call) -> Entry:
         features, _ = features_of(pipe, call, UniformConfig(interval=1, site="stack", basis="output"))
-        return Entry({"costs": costs_of(features, order)}, {})
+        return Entry({"costs": costs_of(features, DPCacheConfig().order)}, {})
 
     keys = [key_of("dpcache", call=calls_hash([call])) for call in calls]
     entries = shared(len(calls), lambda i: journal().entry(keys[i], lambda: measured(calls[i])))
-    costs = torch.stack([entry.tensors["costs"] for entry in entries]).mean(dim=0)
-    count = ticks_for(compute, len(costs) - 1)
+    return torch.stack([entry.tensors["costs"] for entry in entries]).mean(dim=0)
+
+
+def schedule_on(pipe: Any, call: Call, costs: Tensor, compute: float) -> Schedule:
+    """The schedule of the cheapest path; of a run of this call.
+
+    Raises:
+        TooLittle: the share does not pay for a path whose jumps are all short enough.
+    """
     try:
-        ticks = cheapest_path(costs, count, FIRST)
+        ticks = cheapest_path(costs, ticks_for(compute, len(costs) - 1), FIRST)
     except ConfigError as error:
         raise TooLittle(
-            f"dpcache: compute={compute} is too little here: its jumps are at most {REACH:.0%} of a run."
+            f"dpcache: compute={compute:.3g} is too little here: its jumps are at most {REACH:.0%} of a run."
         ) from error
-    return frozen(pipe, calls[0], DPCacheConfig(ticks=tuple(ticks)))
+    return frozen(pipe, call, DPCacheConfig(ticks=tuple(ticks)))
 
 
 def costs_of(features: Tensor, order: int) -> Tensor:

@@ -41,6 +41,11 @@ def calibrate_meancache(pipe: Any, calls: Sequence[Call], compute: float = 0.5) 
         TooLittle: the share does not pay for one tick.
         TargetError: a call has no denoising loop or several, or the pipeline has several denoisers.
     """
+    return schedule_on(pipe, calls[0], measured_errors(pipe, calls), compute)
+
+
+def measured_errors(pipe: Any, calls: Sequence[Call]) -> Tensor:
+    """The mean of the calls' errors (see `errors_of`)."""
 
     def measured(call: Call) -> Entry:
         velocities, record = features_of(pipe, call, FULL)
@@ -48,12 +53,17 @@ def calibrate_meancache(pipe: Any, calls: Sequence[Call], compute: float = 0.5) 
 
     keys = [key_of("meancache", call=calls_hash([call])) for call in calls]
     entries = shared(len(calls), lambda i: journal().entry(keys[i], lambda: measured(calls[i])))
-    least, choice = torch.stack([entry.tensors["errors"] for entry in entries]).mean(dim=0).min(dim=0)
+    return torch.stack([entry.tensors["errors"] for entry in entries]).mean(dim=0)
+
+
+def schedule_on(pipe: Any, call: Call, errors: Tensor, compute: float) -> Schedule:
+    """The schedule of the path with the least sum of powers; of a run of this call."""
+    least, choice = errors.min(dim=0)
     end = len(least) - 1
     costs = least.double().pow(PEAKS).expand(end + 1, -1, -1)
     ticks = cheapest_path(costs, ticks_for(compute, end))
     backs = [BACKS[choice[tick, to]] for tick, to in zip(ticks, [*ticks[1:], end], strict=True)]
-    return frozen(pipe, calls[0], MeanCacheConfig(ticks=tuple(ticks), backs=tuple(backs)))
+    return frozen(pipe, call, MeanCacheConfig(ticks=tuple(ticks), backs=tuple(backs)))
 
 
 def errors_of(velocities: Tensor, levels: Sequence[float]) -> Tensor:
