@@ -41,7 +41,7 @@ def main() -> None:
         report_page = write_page(result, Path(folder)).as_uri()
         _opened(browser, report_page, 1000, 860).screenshot(path=FOLDER / "report.png")
         _opened(browser, report_page, 380, 800).screenshot(path=FOLDER / "phone.png")
-        site = _opened(browser, (ROOT / "outputs" / "site" / "index.html").as_uri(), 1200, 900)
+        site = _opened(browser, (ROOT / "outputs" / "site" / "index.html").as_uri(), 1400, 900)
         site.screenshot(path=FOLDER / "site.png")
         blocks = page(Studio(Setting(Source(shipped.NAME))))
         blocks.launch(server_port=PORT, prevent_thread_lock=True, quiet=True, theme=theme())
