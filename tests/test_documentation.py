@@ -28,6 +28,7 @@ from diffcache.engine import (
     inner_sites,
     runs,
     some_tokens,
+    vote,
     watch,
     whole_model,
 )
@@ -248,6 +249,7 @@ REASONS = {
         inner_sites,
         runs,
         some_tokens,
+        vote,
         watch,
         whole_model,
     )
