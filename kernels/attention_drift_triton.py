@@ -218,7 +218,8 @@ def _cosines(
 def _cosine(sums: Tensor) -> Tensor:
     """Of old and new attention, from sums of their products and squares [parts, 3, ...]."""
     dot, old_square, new_square = sums.sum(0)
-    return dot * (old_square * new_square).clamp_(min=TINY).rsqrt_()
+    cosines: Tensor = dot * (old_square * new_square).clamp_(min=TINY).rsqrt_()
+    return cosines
 
 
 def _slots(rows: Tensor, count: int) -> Tensor:
