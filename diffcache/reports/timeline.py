@@ -18,7 +18,7 @@ STEP, BAR, ROW, LEGEND, TALL = 12, 10, 38, 34, 16
 SAID = {"by guard": "computed by a guard"}
 """What the legend says where a word needs more."""
 
-ENTRY = 134
+ENTRY = 150
 """Width of an entry of the legend."""
 
 

@@ -153,6 +153,7 @@ assert main(["demo", "--samples", "1", "--rounds", "1", "--steps", "8", "--speed
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3000)
 @pytest.mark.parametrize("older", OLDEST.values(), ids=OLDEST)
 def test_the_demo_runs_with_the_oldest_versions(older: list[str], python: Path, tmp_path: Path) -> None:
     asked = (ROOT / "pyproject.toml").read_text()
