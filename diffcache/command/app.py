@@ -55,7 +55,7 @@ class Studio:
 def drawn(studio: Studio, prompt: str, speedup: float, seed: float) -> Iterator[tuple[Any, ...]]:
     """What the page shows: the full picture, the cached one, their difference, the timeline and a sentence; as they come."""
     full = studio.full(prompt, int(seed))
-    yield _image(full.pictures), None, None, "", "The full run is there; the cached one comes."
+    yield _image(full.pictures), None, None, "", "The full run is done. The cached run is being drawn."
     made = studio.cached(prompt, int(seed), speedup)
     report = made.run_report
     difference = (GAIN * (made.pictures - full.pictures).abs()).clamp(0, 1)

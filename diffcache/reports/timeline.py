@@ -18,8 +18,8 @@ STEP, BAR, ROW, LEGEND, TALL = 12, 10, 38, 34, 16
 SAID = {"by guard": "computed by a guard"}
 """What the legend says where a word needs more."""
 
-ENTRY = 150
-"""Width of an entry of the legend."""
+ENTRY, AXIS = 150, 30
+"""Widths of an entry of the legend, and of the name of the axis."""
 
 
 def timeline_svg(num_ticks: int, rows: Mapping[str, Mapping[int, str]], title: str = "") -> str:
@@ -35,7 +35,7 @@ def timeline_svg(num_ticks: int, rows: Mapping[str, Mapping[int, str]], title: s
     """
     top = 22 if title else 0
     used = [kind for kind in KINDS if any(kind in row.values() for row in rows.values())]
-    width, height = max(STEP * num_ticks + 4, ENTRY * len(used)), top + ROW * len(rows) + 14 + LEGEND
+    width, height = max(STEP * num_ticks + 4 + AXIS, ENTRY * len(used)), top + ROW * len(rows) + 14 + LEGEND
     said = f"{title} {'; '.join(rows)}: {num_ticks} ticks"
     parts = [
         (
@@ -52,9 +52,10 @@ def timeline_svg(num_ticks: int, rows: Mapping[str, Mapping[int, str]], title: s
     axis = top + ROW * len(rows) + 12
     every = 5 if num_ticks <= 60 else 10
     parts += (
-        f'<text x="{2 + STEP * tick + BAR / 2}" y="{axis}" text-anchor="middle" font-size="9">{tick}</text>'
+        f'<text x="{2 + STEP * tick + BAR / 2}" y="{axis}" text-anchor="middle">{tick}</text>'
         for tick in range(0, num_ticks, every)
     )
+    parts.append(f'<text x="{2 + STEP * num_ticks + 4}" y="{axis}">tick</text>')
     for i, kind in enumerate(used):
         parts.append(_bar(2 + ENTRY * i, axis + LEGEND - 8, kind, kind))
         parts.append(f'<text x="{18 + ENTRY * i}" y="{axis + LEGEND - 10}">{SAID.get(kind, kind)}</text>')

@@ -39,7 +39,7 @@ def main() -> None:
             executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
         )
         report_page = write_page(result, Path(folder)).as_uri()
-        _opened(browser, report_page, 1000, 860).screenshot(path=FOLDER / "report.png")
+        _opened(browser, report_page, 1000, 970).screenshot(path=FOLDER / "report.png")
         _opened(browser, report_page, 380, 800).screenshot(path=FOLDER / "phone.png")
         site = _opened(browser, (ROOT / "outputs" / "site" / "index.html").as_uri(), 1400, 900)
         site.screenshot(path=FOLDER / "site.png")
