@@ -1,6 +1,6 @@
 """Rollouts of ten times the trained length on the causal testbed, by policy: quality, bytes and time along the video.
 
-`python scripts/measure/long_video.py` writes evals/results/long_video/causal_wan.json, in about ten CPU minutes.
+`python scripts/measure/long_video.py` writes evals/results/long_video/causal_wan.json, in about 15 CPU minutes.
 """
 
 import torch
@@ -14,7 +14,7 @@ TESTBED = "causal_wan"
 
 
 def main() -> None:
-    args = parser_for_testbeds(__doc__, samples=12, names=(TESTBED,)).parse_args()
+    args = parser_for_testbeds(__doc__, samples=16, names=(TESTBED,)).parse_args()
     torch.set_num_threads(1)
     settings = {
         "testbed": TESTBED,
