@@ -53,18 +53,17 @@ class Places:
         """Keys [B, T, C] of some frames, int64 [B, T], as they would be at the places of others."""
         if torch.equal(frames, places):
             return keys
-        distinct, which = torch.stack((frames, places), -1).flatten(0, 1).unique(dim=0, return_inverse=True)
+        moves = torch.stack((frames, places), -1).flatten(0, 1)
+        distinct, which = torch.unique(moves, dim=0, return_inverse=True)
         turns = torch.stack([self._turns[p] / self._turns[f] for f, p in distinct.tolist()])
         turn = turns.to(torch.complex64)[which.view(frames.shape)].to(keys.device)
         if turn.ndim == 3:
-            return (
-                torch.view_as_real(torch.view_as_complex(keys.float().unflatten(2, (-1, 2))) * turn)
-                .flatten(2)
-                .to(keys.dtype)
-            )
-        halves = keys.float().unflatten(2, (turn.shape[2], 2, -1))
-        both = torch.complex(halves[..., 0, :], halves[..., 1, :]) * turn
-        return torch.stack((both.real, both.imag), -2).flatten(2).to(keys.dtype)
+            pairs = torch.view_as_complex(keys.float().view(*turn.shape, 2))
+            return torch.view_as_real(pairs * turn).flatten(2).to(keys.dtype)
+        batch, tokens, heads, half = turn.shape
+        first, second = keys.float().view(batch, tokens, heads, 2, half).unbind(3)
+        halves = torch.complex(first, second) * turn
+        return torch.stack((halves.real, halves.imag), 3).flatten(2).to(keys.dtype)
 
 
 class HistoryLayer:
@@ -129,7 +128,7 @@ class HistoryLayer:
         assert history is not None
         assert self.query is not None
         heads = self.query.shape[1]
-        keys = history[0].unflatten(2, (heads, -1)).transpose(1, 2)
+        keys = history[0].view(*history[0].shape[:2], heads, -1).transpose(1, 2)
         relevance = self.policy.relevance(self.query, keys, self.query.shape[-1] ** -0.5).cpu()
         of_history = replace(self.policy, sink=0, budget=frames)
         index = of_history.kept(self.book, chunk, relevance)
@@ -165,7 +164,8 @@ def refiner_history(transformer: nn.Module, policy: Participative) -> Iterator[N
             f"{policy.name} is what the refiner does itself (sink_size=, kv_max_frames=): give a participative policy."
         )
     places = Places()
-    attentions = {f"{i}": block.attn1 for i, block in enumerate(transformer.transformer_blocks)}
+    blocks: Any = transformer.transformer_blocks
+    attentions = {f"{i}": block.attn1 for i, block in enumerate(blocks)}
     layers: dict[str, HistoryLayer] = {}
 
     def begin(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ All policies get the same noise, so videos are compared one by one. "Late" is th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from time import process_time
 from typing import Any
@@ -66,21 +66,33 @@ def measured(samples: int) -> Iterator[dict[str, Any]]:
     pipe = causal.load()
     for name, policy in POLICIES.items():
         clock = Clock()
-        with clock.listening():
+        with chunks_noted(clock.note):
             videos = rolled_out(pipe, prompts, policy)
         yield {"policy": name, **quality(videos, labels), **clock.figures()}
 
 
-def rolled_out(pipe: Any, prompts: list[str], policy: RolloutPolicy) -> Tensor:
+def rolled_out(pipe: Any, prompts: list[str], policy: RolloutPolicy, steps: int = STEPS) -> Tensor:
     """Videos [N, F, 3, 32, 32] of ten times the trained length."""
     videos: Tensor = pipe(
         prompts,
         num_frames=2 * (FRAMES - 1) + 1,
         policy=policy,
         generator=torch.Generator().manual_seed(0),
-        **causal.call(STEPS, GUIDANCE),
+        **causal.call(steps, GUIDANCE),
     ).frames
     return videos
+
+
+def chunks_noted(note: Callable[[Rollout], None]) -> Any:
+    """Inside, a function is told of each chunk that a rollout has written."""
+    write = Rollout.write
+
+    def noted(video: Rollout, *args: Any, **kwargs: Any) -> Any:
+        output = write(video, *args, **kwargs)
+        note(video)
+        return output
+
+    return patch.object(Rollout, "write", noted)
 
 
 class Clock:
@@ -90,17 +102,10 @@ class Clock:
         self.bytes: list[int] = []
         self.times: list[float] = []
 
-    def listening(self) -> Any:
-        """Inside, rollouts are listened to."""
-        write = Rollout.write
-
-        def noted(video: Rollout, *args: Any, **kwargs: Any) -> Any:
-            output = write(video, *args, **kwargs)
-            self.bytes.append(video.cache_bytes)
-            self.times.append(process_time())
-            return output
-
-        return patch.object(Rollout, "write", noted)
+    def note(self, video: Rollout) -> None:
+        """A chunk has been written."""
+        self.bytes.append(video.cache_bytes)
+        self.times.append(process_time())
 
     def figures(self) -> dict[str, Any]:
         """Bytes and seconds per chunk, means over each tenth of the video; its first chunk, which is learned from, has no time."""

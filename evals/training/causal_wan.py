@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from diffcache.evals.testbeds import zoo
 from diffcache.evals.testbeds.bouncing import bouncing_clips
 from diffcache.evals.training import text
-from diffcache.evals.training.common import drawn, flow_target, is_block_matrix, shifted_sigma
+from diffcache.evals.training.common import drawn, is_block_matrix, shifted_sigma
 from diffcache.evals.training.loop import Pace, Progress, Training, fit
 from diffcache.evals.training.optim import Optimiser
 from diffcache.evals.training.wan import SHIFT
@@ -107,13 +107,10 @@ class _TwicePlaced(nn.Module):
 
 def noised(clean: Tensor, generator: torch.Generator, most: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
     """Clips with a noise level for each frame, at most `most`; their velocities; and the levels [n, frames]."""
-    n, frames = clean.shape[0], clean.shape[2]
     noise = torch.randn(clean.shape, generator=generator, device=clean.device)
-    sigma = shifted_sigma(n * frames, SHIFT, generator).view(n, frames) * most
-    noisy, velocity = flow_target(
-        *(part.transpose(1, 2).flatten(0, 1) for part in (clean, noise)), sigma.flatten()
-    )
-    return *(part.unflatten(0, (n, frames)).transpose(1, 2) for part in (noisy, velocity)), sigma
+    sigma = shifted_sigma(clean.shape[0] * clean.shape[2], SHIFT, generator).view(len(clean), -1) * most
+    level = sigma[:, None, :, None, None]
+    return (1 - level) * clean + level * noise, noise - clean, sigma
 
 
 def train(training: Training) -> Progress:
