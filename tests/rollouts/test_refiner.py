@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from diffusers import FlowMatchEulerDiscreteScheduler
 from support.long_video import tiny_wan
-from zoo.denoisers import CASES
+from support.refiner import raw_latents, tiny_refiner
 
 from diffcache import ConfigError, TargetError
 from diffcache.rollouts.policies import Participative, Rolling
@@ -15,7 +14,6 @@ from diffcache.rollouts.refiner import BUILDER, HistoryLayer, refiner_history
 transformers = pytest.importorskip("diffusers.models.transformers.transformer_sana_wm_refiner")
 refiners = pytest.importorskip("diffusers.pipelines.sana_wm.refiner")
 FRAMES, SIDE, SINK, CONTEXT, BLOCK = 12, 2, 1, 5, 2
-CASE = CASES["SanaWMLTX2RefinerTransformer3DModel"]
 POLICY = Participative(sink=SINK, budget=CONTEXT, recent=2)
 
 
@@ -35,24 +33,9 @@ class Oldest(Participative):
         return -torch.arange(keys.shape[2]).float().expand(keys.shape[0], 1, -1)
 
 
-class Refiner(refiners.SanaWMLTX2Refiner):
-    """Without a text encoder."""
-
-    def _encode_prompt(self, prompt, device, dtype):
-        states = CASE.inputs(torch.Generator().manual_seed(0), 1)["encoder_hidden_states"]
-        return states, torch.ones(states.shape[:2])
-
-
-def refiner(**config):
-    made = Refiner(CASE.build(**config), None, None, None, FlowMatchEulerDiscreteScheduler(shift=1.0))
-    made.set_progress_bar_config(disable=True)
-    return made
-
-
 def refined(pipe, context=CONTEXT, sink=SINK):
-    latents = torch.randn(1, 4, FRAMES, SIDE, SIDE, generator=torch.Generator().manual_seed(1))
     call = {"fps": 16.0, "sink_size": sink, "block_size": BLOCK, "kv_max_frames": context}
-    return pipe(latents, "a street", output_type="latent", **call)
+    return pipe(raw_latents(FRAMES, SIDE), "a street", output_type="latent", **call)
 
 
 def caches(monkeypatch):
@@ -69,14 +52,14 @@ def caches(monkeypatch):
 
 
 def test_where_nothing_is_dropped_nothing_changes_to_the_bit():
-    pipe = refiner()
+    pipe = tiny_refiner()
     plain = refined(pipe, 99)
     with refiner_history(pipe.transformer, Participative(window=120, sink=SINK, budget=99)):
         assert torch.equal(refined(pipe, 99), plain)
 
 
 def test_the_newest_tokens_are_what_the_refiner_itself_keeps():
-    pipe = refiner()
+    pipe = tiny_refiner()
     plain = refined(pipe)
     assert not torch.equal(plain, refined(pipe, 99))
     with refiner_history(pipe.transformer, Newest(sink=SINK, budget=CONTEXT, recent=2)):
@@ -84,7 +67,7 @@ def test_the_newest_tokens_are_what_the_refiner_itself_keeps():
 
 
 def test_other_tokens_are_kept_and_as_many(monkeypatch):
-    pipe = refiner()
+    pipe = tiny_refiner()
     plain, made = refined(pipe), caches(monkeypatch)
     with refiner_history(pipe.transformer, POLICY):
         assert not torch.equal(refined(pipe), plain)
@@ -98,7 +81,7 @@ def test_other_tokens_are_kept_and_as_many(monkeypatch):
 
 @pytest.mark.parametrize("rope", ["interleaved", "split"])
 def test_old_keys_stand_where_the_refiner_would_have_placed_them(rope, monkeypatch):
-    pipe = refiner(rope_type=rope)
+    pipe = tiny_refiner(rope_type=rope)
     made = caches(monkeypatch)
     with refiner_history(pipe.transformer, Oldest(sink=SINK, budget=CONTEXT, recent=2)):
         refined(pipe)
@@ -120,7 +103,7 @@ def turned_by(pipe, keys, frames, sign):
 
 
 def test_a_call_that_does_not_fit_is_refused_and_the_refiner_left_as_it_was():
-    pipe = refiner()
+    pipe = tiny_refiner()
     plain = refined(pipe)
     with (
         pytest.raises(ConfigError, match="sink_size=1 and kv_max_frames=7"),
@@ -137,5 +120,8 @@ def test_a_call_that_does_not_fit_is_refused_and_the_refiner_left_as_it_was():
 def test_other_networks_and_policies_are_refused_with_the_remedy():
     with pytest.raises(TargetError, match="there is `rollout`"), refiner_history(tiny_wan(), POLICY):
         pass
-    with pytest.raises(ConfigError, match="sink_size="), refiner_history(refiner().transformer, Rolling()):
+    with (
+        pytest.raises(ConfigError, match="sink_size="),
+        refiner_history(tiny_refiner().transformer, Rolling()),
+    ):
         pass
