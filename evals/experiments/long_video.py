@@ -5,7 +5,7 @@ All policies get the same noise, so videos are compared one by one. "Late" is th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import process_time
 from typing import Any
@@ -45,30 +45,33 @@ CHOOSING = {"window": WINDOW, "sink": 4, "budget": 7, "recent": 2}
 POLICIES: dict[str, RolloutPolicy] = {
     "rolling": Rolling(window=WINDOW),
     "sink": Sink(window=WINDOW, sink=2),
-    "sink, not re-phased (control)": Sink(window=WINDOW, sink=2, rephase=False),
+    "sink-not-rephased": Sink(window=WINDOW, sink=2, rephase=False),
     "deep-sink": DeepSink(window=WINDOW, sink=4),
-    "deep-sink, not re-phased (control)": DeepSink(window=WINDOW, sink=4, rephase=False),
+    "deep-sink-not-rephased": DeepSink(window=WINDOW, sink=4, rephase=False),
     "participative": Participative(**CHOOSING),  # type: ignore[arg-type]
-    "random choice (control)": RandomChoice(**CHOOSING),  # type: ignore[arg-type]
+    "random-choice": RandomChoice(**CHOOSING),  # type: ignore[arg-type]
 }
+CONTROLS = ("sink-not-rephased", "deep-sink-not-rephased", "random-choice")
 METRICS = ("accuracy", "motion", "flicker")
 
 
-def measured(samples: int) -> Iterator[dict[str, Any]]:
-    """A row for real clips, and one for each policy.
+REAL = "real-clips"
+
+
+def measured(name: str, samples: int) -> dict[str, Any]:
+    """A policy's row, or that of real clips.
 
     Each metric has its means and their bootstrap intervals by tenth of the video, and its "late" values video by video.
     """
+    if name == REAL:
+        real = bouncing_clips(samples, 1, 32, PARTS * 2 * WINDOW)
+        return {"policy": name, **quality(real.pixels.transpose(1, 2), real.labels)}
     prompts = zoo.prompts("wan", samples, "heldout")
     labels = torch.tensor([procedural.label_of(prompt) for prompt in prompts])
-    real = bouncing_clips(samples, 1, 32, PARTS * 2 * WINDOW)
-    yield {"policy": "real clips", **quality(real.pixels.transpose(1, 2), real.labels)}
-    pipe = causal.load()
-    for name, policy in POLICIES.items():
-        clock = Clock()
-        with chunks_noted(clock.note):
-            videos = rolled_out(pipe, prompts, policy)
-        yield {"policy": name, **quality(videos, labels), **clock.figures()}
+    clock = Clock()
+    with chunks_noted(clock.note):
+        videos = rolled_out(causal.load(), prompts, POLICIES[name])
+    return {"policy": name, **quality(videos, labels), **clock.figures()}
 
 
 def rolled_out(pipe: Any, prompts: list[str], policy: RolloutPolicy, steps: int = STEPS) -> Tensor:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from diffcache.evals.experiments.long_video import CONTROLS, POLICIES, REAL
 from diffcache.evals.harness.markdown import markdown_table
 from diffcache.evals.harness.results import Result, read_result, result_path
 from diffcache.evals.race.frontier import interval
@@ -20,10 +21,10 @@ PAIRS = (
     ("sink", "rolling"),
     ("deep-sink", "rolling"),
     ("deep-sink", "sink"),
-    ("sink", "sink, not re-phased (control)"),
-    ("deep-sink", "deep-sink, not re-phased (control)"),
+    ("sink", "sink-not-rephased"),
+    ("deep-sink", "deep-sink-not-rephased"),
     ("participative", "deep-sink"),
-    ("participative", "random choice (control)"),
+    ("participative", "random-choice"),
 )
 """What is compared with what."""
 BUDGETS = (12, 48)
@@ -32,18 +33,18 @@ BUDGETS = (12, 48)
 
 def long_video_table() -> str:
     """A row for each policy: the videos' second half, bytes and time."""
-    result = read_result(result_path("long_video", "causal_wan"))
+    rows = _long_videos()
     head = ["what is kept", *METRICS.values(), "KiB: 2nd tenth", "last", "CPU ms a frame: 2nd tenth", "last"]
-    lines = [[row["policy"], *_late(row), *_costs(row)] for row in result["rows"]]
-    return f"{markdown_table(head, lines)}\n\n{_about(result)}, window {result['window']}. {_INTERVALS}"
+    lines = [[_said(row["policy"]), *_late(row), *_costs(row)] for row in rows.values()]
+    about = rows["rolling"]
+    return f"{markdown_table(head, lines)}\n\n{_about(about)}, window {about['window']}. {_INTERVALS}"
 
 
 def long_video_pairs_table() -> str:
     """Policies beside each other, video by video."""
-    result = read_result(result_path("long_video", "causal_wan"))
-    rows = {row["policy"]: row for row in result["rows"]}
+    rows = _long_videos()
     head = ["this", "minus that", *METRICS.values()]
-    lines = [[a, b, *_beside(rows[a], rows[b])] for a, b in PAIRS]
+    lines = [[_said(a), _said(b), *_beside(rows[a], rows[b])] for a, b in PAIRS]
     return f"{markdown_table(head, lines)}\n\nVideos of the same noise; their second half. {_BOLD}"
 
 
@@ -141,15 +142,13 @@ def draw_long_video(path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    result = read_result(result_path("long_video", "causal_wan"))
     figure, axes = pyplot.subplots(1, len(METRICS), figsize=(15, 4.2))
     for axis, (metric, label) in zip(axes, METRICS.items(), strict=True):
-        for row in result["rows"]:
-            control = "control" in row["policy"]
-            style = "k:" if row["policy"] == "real clips" else "--" if control else "-"
+        for name, row in _long_videos().items():
+            style = "k:" if name == REAL else "--" if name in CONTROLS else "-"
             values = row[metric]
             lengths = [i + 1 for i in range(len(values["mean"]))]
-            (line,) = axis.plot(lengths, values["mean"], style, label=row["policy"])
+            (line,) = axis.plot(lengths, values["mean"], style, label=_said(name))
             if style == "-":
                 axis.fill_between(lengths, values["low"], values["high"], color=line.get_color(), alpha=0.12)
         axis.set(xlabel="length, in trained lengths", ylabel=label)
@@ -163,6 +162,21 @@ def draw_long_video(path: Path) -> None:
 
 _INTERVALS = "In brackets 95 % bootstrap intervals of the mean."
 _BOLD = "Bold: zero lies outside of the interval."
+
+
+def _long_videos() -> dict[str, Result]:
+    """The results of long rollouts, by what is kept."""
+    names = (REAL, *POLICIES)
+    return {name: read_result(result_path("long_video", f"causal_wan_{name}")) for name in names}
+
+
+def _said(name: str) -> str:
+    words = (
+        name.replace("-not-rephased", ", not re-phased")
+        .replace("real-clips", "real clips")
+        .replace("m-c", "m c")
+    )
+    return f"{words} (control)" if name in CONTROLS else words
 
 
 def _about(result: Result) -> str:

@@ -1,6 +1,6 @@
 """Ticks reused inside long rollouts on the causal testbed: quality along the video, and the share of computed ticks.
 
-`python scripts/measure/rollout_reuse.py` writes evals/results/rollout_reuse/causal_wan.json, in about six CPU minutes.
+`python scripts/measure/rollout_reuse.py` writes evals/results/rollout_reuse/causal_wan.json, in about five CPU minutes.
 """
 
 from argparse import Namespace
@@ -21,5 +21,5 @@ def measured(testbed: str, args: Namespace) -> dict[str, Any]:
 
 if __name__ == "__main__":
     measure_testbeds(
-        parser_for_testbeds(__doc__, samples=12, names=("causal_wan",)), "rollout_reuse", measured
+        parser_for_testbeds(__doc__, samples=8, names=("causal_wan",)), "rollout_reuse", measured
     )
