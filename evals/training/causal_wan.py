@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from diffcache.evals.testbeds import zoo
 from diffcache.evals.testbeds.bouncing import bouncing_clips
 from diffcache.evals.training import text
-from diffcache.evals.training.common import drawn, is_block_matrix, shifted_sigma
+from diffcache.evals.training.common import drawn, forget_origin, is_block_matrix, shifted_sigma
 from diffcache.evals.training.loop import Pace, Progress, Training, fit
 from diffcache.evals.training.optim import Optimiser
 from diffcache.evals.training.wan import SHIFT
@@ -136,6 +136,7 @@ def train(training: Training) -> Progress:
 
     progress = fit(transformer, loss, Optimiser(transformer, is_block_matrix), Pace(lr=2e-3), training)
     transformer.half().save_pretrained(training.out / "transformer")
+    forget_origin(training.out / "transformer" / "config.json")
     return progress
 
 
