@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from diffcache import accelerate, report, restore
+from diffcache.api import accelerate, report, restore
 from diffcache.evals.experiments.long_video import POLICIES, chunks_noted, quality, rolled_out
 from diffcache.evals.testbeds import causal, procedural, zoo
 from diffcache.rollouts.video import Rollout
