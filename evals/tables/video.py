@@ -50,10 +50,7 @@ def long_video_pairs_table() -> str:
 
 def rollout_reuse_table() -> str:
     """A row for each way of making a chunk."""
-    path = result_path("rollout_reuse", "causal_wan")
-    if not path.exists():
-        return "Not measured yet: `python scripts/measure/rollout_reuse.py`."
-    result = read_result(path)
+    result = read_result(result_path("rollout_reuse", "causal_wan"))
     rows = result["rows"]
     head = [
         "ticks of a chunk",
