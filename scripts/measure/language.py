@@ -177,9 +177,7 @@ def curves(args: argparse.Namespace) -> None:
         scored = [
             (*point, staleness.SCORE_SEED)
             for point in fit
-            if point[1] == "plain"
-            or staleness.is_default(*point[1:])
-            or point[2] in (staleness.NEVER, -1.01, best.get(point[:2]))
+            if point[2] in (None, staleness.NEVER, -1.01, best.get(point[:2]))
         ]
         _measure(args, points, scored, pool)
     print(staleness.curve_table(points))
