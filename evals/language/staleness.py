@@ -55,7 +55,6 @@ METHODS: dict[str, tuple[Make, tuple[Any, ...]]] = {
     "dkv-decode, ahead=False": (_around(0), INTERVALS),
     "dkv-decode, ahead=False, around=4": (_around(4), INTERVALS),
     "dkv-decode, ahead=False, around=8": (_around(8), INTERVALS),
-    "dkv-decode, ahead=False, around=16": (_around(16), INTERVALS),
     "dkv-decode": (lambda n: DKVDecodeConfig(interval=n), INTERVALS),
     "dkv-greedy": (lambda n: DKVGreedyConfig(interval=n), INTERVALS),
     "dkv-prefill": (lambda n: DKVPrefillConfig(interval=n), INTERVALS),
@@ -70,6 +69,13 @@ METHODS: dict[str, tuple[Make, tuple[Any, ...]]] = {
 
 ONLY_IN = {"elastic-cache": WINDOW, "block-causal": BLOCKS, "dkv-greedy": BY_CHANCE}
 """Methods that are for one way of writing."""
+
+SAME_AS = {
+    (ONE_BLOCK, "dkv-decode"): "dkv-decode, ahead=False",
+    (ONE_BLOCK, "fast-dllm-prefix"): "fast-dllm-dual",
+    (WINDOW, "fast-dllm-prefix"): "fast-dllm-dual",
+}
+"""Methods that compute the same rows as another one where nothing follows the block."""
 
 
 @dataclass(frozen=True)
@@ -128,9 +134,9 @@ def settings(way: str, method: str) -> tuple[Any, ...]:
     """What is tried of a method: nothing that is the same as something else."""
     if ONLY_IN.get(method, way) != way or (way == BY_CHANCE and method not in ONLY_IN):
         return ()
+    if (way, method) in SAME_AS:
+        return ()
     tried = METHODS[method][1]
-    if method.endswith("around=16") and way == ONE_BLOCK:
-        return ()  # computes everything
     if (
         way in (BLOCKS, BY_CHANCE) and method != "dllm-cache"
     ):  # whose interval counts from the text's beginning
