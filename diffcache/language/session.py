@@ -84,8 +84,8 @@ class PlainCaller:
     ) -> tuple[Tensor, Rows]:
         tokens, real, block = canvas.tokens, self._real, canvas.attention_block
         if block is not None:  # nothing in front sees what is behind the block
-            tokens = tokens[:, : canvas.block.stop]
-            real = None if real is None else real[:, : canvas.block.stop]
+            tokens = tokens[:, : canvas.shown]
+            real = None if real is None else real[:, : canvas.shown]
             check_padding(real, block)
         length = tokens.shape[1]
         with self.report.counting_call(length):
@@ -160,7 +160,7 @@ class Session:
         return rows_of(rows, next((size for size in SIZES if size >= most), rows.shape[1]))
 
     def _shown(self, canvas: Canvas) -> Canvas:
-        """What the model is shown. Where texts are attended in blocks, this ends with the block, and tells the cache of it."""
+        """What the model is shown. Where texts are attended in blocks, this ends with one, and tells the cache of it."""
         size, block = canvas.attention_block, canvas.block
         if size is None and not self.config.imposes_blocks:
             return canvas
@@ -172,8 +172,8 @@ class Session:
                 self.cache.see_no_further(start, block.stop)
             else:
                 self._check_blocks(size, start)
-                self.cache.see_in_blocks(size, block.stop)
-        return replace(canvas, tokens=canvas.tokens[:, : block.stop], unfinished=unfinished)
+                self.cache.see_in_blocks(size, canvas.shown)
+        return replace(canvas, tokens=canvas.tokens[:, : canvas.shown], unfinished=unfinished)
 
     def _check_blocks(self, size: int, start: int) -> None:
         if self.config.whole_text:

@@ -8,7 +8,6 @@
 """
 
 import argparse
-import time
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import asdict, replace
 from multiprocessing import get_context
@@ -17,12 +16,13 @@ from typing import Any
 
 import torch
 
-from diffcache import accelerate, generate, report, restore
+from diffcache import accelerate, generate
 from diffcache.config import CacheConfig
 from diffcache.evals.harness.command_line import parser
 from diffcache.evals.harness.provenance import header
 from diffcache.evals.harness.results import read_result, write_result
 from diffcache.evals.language import benchmark, staleness, wordchain
+from diffcache.evals.language.bound import share_of_bound
 from diffcache.evals.language.host import host_cost
 from diffcache.evals.language.model_shapes import SHAPES
 
@@ -134,33 +134,13 @@ def host(args: argparse.Namespace) -> None:
 
 
 def bound(args: argparse.Namespace) -> None:
-    """How much of what the operations allow a cache gains, one token for each call in blocks of 32, in CPU time of one process."""
-    shape = SHAPES["medium"]
-    model, rows = shape.build("cpu"), []
+    """How much of what the operations allow a cache gains, one token for each call, in CPU time of one process."""
+    rows = []
     for batch in args.batches:
-        prompts = shape.prompts(batch)
-
-        def seconds(prompts: torch.Tensor = prompts) -> float:
-            start = time.process_time()
-            generate(model, prompts, gen_length=shape.gen_length, eos_early_stop=False)
-            return time.process_time() - start
-
-        plain = seconds()
-        for name in args.only or ("default", "fast-dllm-dual"):
-            accelerate(model, None if name == "default" else name)
-            faster, allowed = plain / seconds(), report(model).speedup
-            restore(model)
-            share = faster / allowed
-            rows.append(
-                {
-                    "cache": name,
-                    "batch": batch,
-                    "faster": round(faster, 2),
-                    "bound": round(allowed, 2),
-                    "share": round(share, 3),
-                }
-            )
-            print(f"batch {batch} {name:16} {faster:6.2f}x of {allowed:6.2f}x: {share:.0%}", flush=True)
+        for name in args.only or ("default",):
+            row = share_of_bound(SHAPES["medium"], batch, None if name == "default" else name, args.decoding)
+            rows.append({"cache": name, "written in": args.decoding, "batch": batch, **asdict(row)})
+            print(rows[-1], flush=True)
             if args.json is not None:
                 write_result(args.json, header(), {"model": "medium", "rows": rows})
 
