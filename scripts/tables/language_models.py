@@ -36,6 +36,7 @@ compute everything against plain.
 | model | loads | plain, whole | plain, padded | caches, whole | caches, padded | in layers |
 |---|---|---|---|---|---|---|
 """
+PART = 4  # of the blocks of Fast-dLLM v2
 GIVEN = {"gen_length": 16, "eos_early_stop": False}
 
 
@@ -55,9 +56,11 @@ def loads(name: str) -> str:
 def own_tokens(name: str, model: Any, prompt: Tensor) -> Tensor:
     """What the authors' sampler writes behind a prompt, [S]."""
     if name == "fast-dllm-v2":
-        return references.fast_dllm_v2(
-            lambda tokens: model(tokens, block_size=32).logits[0], prompt, 20, 32, 8, 0.95
-        )[0, 13:]
+        size = model.config.bd_size
+        text = references.fast_dllm_v2(
+            lambda tokens: model(tokens, block_size=size).logits[0], prompt, 20, size, PART, 0.95
+        )
+        return text[0, 13:]
     if name in ("llada2", "sdar"):
         own = own_of_llada2 if name == "llada2" else own_of_sdar
         return own(model, prompt, 0.95, 1)
@@ -77,7 +80,7 @@ def plain(name: str) -> str:
         own.generation_config = model.generation_config
     expected = own_tokens(name, own, prompt)
     if name in IN_BLOCKS:
-        parts = {"sub_block_length": 8} if name == "fast-dllm-v2" else {}
+        parts = {"sub_block_length": PART} if name == "fast-dllm-v2" else {}
         options = {"gen_length": 20, "threshold": 0.95, "eos_early_stop": "block"}
         written = generate(model, prompt, **options, **parts).sequences[0, 13:]
         return told(torch.equal(written[: len(expected)], expected))

@@ -30,11 +30,12 @@ def test_what_is_compared_is_the_cache_before_and_after_the_call(monkeypatch: py
     session.logits(canvas)
     canvas.rewrite(canvas.tokens.index_fill(1, torch.tensor(9), 7))
     canvas.advance()
-    tracked, cache = WeightedRows.of(session.walk.wanted_rows).rows, session.cache
+    wanted, cache = session.walk.wanted_rows, session.cache
     keys, asked = stored_keys(cache), cache.method_features["queries"].clone()
     session.logits(canvas)
     assert len(compared) == 3
     for layer, (queries, weight, old_queries, new_keys, rows, old_keys, *_) in enumerate(compared):
+        tracked = WeightedRows.of(wanted, rows.shape[1]).rows
         assert 9 in rows[0]
         assert torch.equal(old_keys, take(keys[layer], rows, dim=2))
         assert torch.equal(new_keys, cache.read(layer)[0])
@@ -51,12 +52,12 @@ def test_the_most_attended_of_each_layer_are_chosen_among_the_eligible() -> None
 
 
 def test_short_lists_are_filled_up_with_positions_that_do_not_count() -> None:
-    watched = WeightedRows.of(torch.tensor([[0, 1, 0, 1], [0, 0, 1, 0], [0, 0, 0, 0]]).bool())
+    watched = WeightedRows.of(torch.tensor([[0, 1, 0, 1], [0, 0, 1, 0], [0, 0, 0, 0]]).bool(), 2)
     assert watched.rows.tolist() == [[1, 3], [2, 2], [3, 3]]
     assert watched.weight.tolist() == [[0.5, 0.5], [1.0, 0.0], [0.0, 0.0]]
 
 
 def test_nothing_that_counts_has_not_drifted() -> None:
-    watched = WeightedRows.of(torch.tensor([[0, 1, 0, 1], [0, 0, 1, 0], [0, 0, 0, 0]]).bool())
+    watched = WeightedRows.of(torch.tensor([[0, 1, 0, 1], [0, 0, 1, 0], [0, 0, 0, 0]]).bool(), 2)
     cosine = torch.tensor([[0.5, 1.0], [0.25, 0.25], [0.0, 0.0]])
     assert watched.mean(cosine).tolist() == [0.75, 0.25, 1.0]
