@@ -2,7 +2,7 @@
 
 `python scripts/measure/language.py accuracy --decoding blocks --rules threshold --json out.json`
 `python scripts/measure/language.py speed --batches 1 8 --json out.json`
-`python scripts/measure/language.py host --json out.json` operations and time of a call at 32 layers, as they are and compiled
+`python scripts/measure/language.py host --json out.json` kernels, operations and time of a call at 32 layers
 `python scripts/measure/language.py bound --batches 1 --json out.json` what a cache gains, against what its operations allow
 `python scripts/measure/language.py staleness --texts 48 --json out.json` goes on where an earlier command stopped
 """
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from diffcache import accelerate, generate
+from diffcache import accelerate
 from diffcache.config import CacheConfig
 from diffcache.evals.harness.command_line import parser
 from diffcache.evals.harness.provenance import header
@@ -109,28 +109,16 @@ def runs_of(args: argparse.Namespace) -> dict[str, tuple[CacheConfig | None, dic
 def host(args: argparse.Namespace) -> None:
     """What a call costs the host, in a model of 32 tiny layers: the sampler and the cache, not the mathematics."""
     shape = replace(SHAPES["tiny"], layers=args.layers)
-    rows: dict[str, Any] = {}
-    for name in args.only or ("plain", "default", "fast-dllm-dual", "elastic-cache"):
-        for compiled in (False, True):
-            if compiled and name == "elastic-cache":
-                continue  # goes through the layers one by one
-            torch.manual_seed(0)
-            model = shape.build(args.device)
-            if name != "plain":
-                accelerate(model, None if name == "default" else name)
-            if compiled:
-                model = torch.compile(model, dynamic=False)
-            prompts, length = shape.prompts(1).to(args.device), {"gen_length": shape.gen_length}
-            if compiled:
-                generate(model, prompts, **length)  # which compiles
-            cost = host_cost(model, prompts, **length)
-            rows[f"{name}{', compiled' * compiled}"] = asdict(cost)
-            print(
-                f"{name:16} {'compiled' * compiled:9} {cost.operations:7.0f} operations {cost.milliseconds:9.2f} ms",
-                flush=True,
-            )
-            if args.json is not None:
-                write_result(args.json, header(args.device), {"layers": args.layers, "a_call": rows})
+    prompts, rows = shape.prompts(1).to(args.device), {}
+    for name in args.only or ("plain", "default", "dkv-decode", "elastic-cache", "dllm-cache"):
+        torch.manual_seed(0)
+        model = shape.build(args.device)
+        if name != "plain":
+            accelerate(model, None if name == "default" else name)
+        rows[name] = asdict(host_cost(model, prompts, gen_length=shape.gen_length))
+        print(name, rows[name], flush=True)
+    if args.json is not None:
+        write_result(args.json, header(args.device), {"layers": args.layers, "a_call": rows})
 
 
 def bound(args: argparse.Namespace) -> None:
