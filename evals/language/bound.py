@@ -49,7 +49,8 @@ def share_of_bound(shape: Shape, batch: int, method: str | None, decoding: str) 
     cached = accelerate(shape.build("cpu"), method)
     plain_calls = stream(shape.build("cpu"), prompts, **options)
     cached_calls = stream(cached, prompts, **options)
-    plain, with_cache = [], []
+    plain: list[float] = []
+    with_cache: list[float] = []
     while turn := list(islice(seconds_of(cached_calls), TURN)):
         with_cache += turn
         plain += islice(seconds_of(plain_calls), PLAIN_CALLS)

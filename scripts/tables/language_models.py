@@ -1,4 +1,4 @@
-"""Checks every language model of the tests, tiny and with random weights, and writes the table in docs/language.md.
+"""Checks every language model of the tests, tiny and with random weights, and writes the table in docs/measured/language.md.
 
 `python scripts/tables/language_models.py`
 """
@@ -144,7 +144,7 @@ def main() -> None:
         ]
         shown = f"{name} (checkpoint)" if name in FORMS else f"{name}ForCausalLM"
         lines.append(f"| {shown} | {' | '.join(cells)} |")
-    page = ROOT / "docs" / "language.md"
+    page = ROOT / "docs" / "measured" / "language.md"
     before, rest = page.read_text().split(BEGIN)
     behind = rest.split(END)[1]
     page.write_text(before + BEGIN + HEAD + "\n".join(lines) + "\n" + END + behind)
