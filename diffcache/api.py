@@ -22,7 +22,7 @@ from diffcache.method_config import MethodConfig
 from diffcache.planning.memory_bound import MemoryBound
 from diffcache.planning.plan import Plan, outline, plan_of
 from diffcache.planning.with_rows import WithRows, source_of
-from diffcache.quantization.weights import put_back, quantised, quantising, repaired
+from diffcache.quantization.weights import put_back, quantised, quantised_parts, quantising, repaired
 from diffcache.recipes.builtin import DEFAULT
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.replay import ReplayConfig
@@ -65,11 +65,11 @@ def accelerate(
         speedup: instead of an interval or a threshold: ticks of a run over computed ticks, at least (2.0 computes half).
         quality: instead of those: PSNR in dB to the full run that must be kept on most pictures. This measures first: see `tune`, to which
             `prompts=` (texts, or whole calls as dicts) and the call's own arguments are passed on.
-        quantize: what the weights of linear layers are quantised to first, through torchao: "int8", "float8", "mxfp8", "nvfp4"
+        quantize: what the weights of linear layers are quantised to first: "int8", "float8", "mxfp8", "nvfp4"
             (activations too, at each call), "int8-weight-only", "float8-weight-only", "nvfp4-weight-only", "int4", "int4-hqq"
-            (weights alone), a torchao config, Diffusers' `TorchAoConfig` or `PipelineQuantizationConfig`, or a dict of these by
+            (weights alone), a torchao config, Diffusers' `TorchAoConfig` or `BitsAndBytesConfig`, or a dict of these by
             regular expressions on layers' paths, with "_default" for the other layers and None for layers that are left as they
-            are. A denoiser that is quantised already is left as it is. Corrections of the weights that a schedule was calibrated
+            are. A `PipelineQuantizationConfig` may name other components too, such as text encoders. A denoiser that is quantised already is left as it is. Corrections of the weights that a schedule was calibrated
             with are applied.
         keep_original: keep the replaced weights in CPU memory, for `restore` to put back.
         max_cache_bytes: how much a call of a pipeline may hold at once on its device. Where the method would hold more,
@@ -121,10 +121,11 @@ def accelerate(
             "quality= is measured with every denoiser cached: pass it without components=, or a method with them."
         )
     denoisers = each_uncompiled(denoisers_of(target, components))
+    parts = quantised_parts(target, denoisers, quantize)
     with ExitStack() as undone_on_error:
         undone_on_error.enter_context(attach.put_back_on_error(target))
         if quantize is not None:
-            undone_on_error.enter_context(quantising(denoisers, quantize, keep_original))
+            undone_on_error.enter_context(quantising(parts, quantize, keep_original))
         if speedup is not None or quality is not None:
             config, options = _aimed(target, config, speedup, quality, options), {}
         resolved = _for_denoisers(_chosen(config, options, DEFAULT), denoisers)
@@ -136,7 +137,7 @@ def accelerate(
         attach.attach(target, resolved, bound, components)
     if verbose:
         print(outline(resolved, denoisers_of(target, components)))
-        for name, module in denoisers.items():
+        for name, module in parts.items():
             if module in quantised:
                 print(f"diffcache: {name} quantised: {quantised[module]}")
     return target

@@ -8,6 +8,7 @@ import re
 from abc import ABC
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -128,6 +129,17 @@ class MethodConfig(ABC):
         if not numbers or not value or (count is not None and len(value) != count):
             many = "finite numbers" if count is None else f"{count} finite numbers"
             raise ConfigError(f"{self.name}: {option} must be a tuple of {many}, not {value!r}.")
+
+    def _check_ticks(self, option: str) -> None:
+        """Refuses what is no sequence of whole numbers that rise from 0. None is an option left open."""
+        value = getattr(self, option)
+        if value is None:
+            return
+        whole = isinstance(value, (list, tuple)) and all(type(tick) is int for tick in value)
+        if not whole or [*value[:1]] != [0] or any(a >= b for a, b in pairwise(value)):
+            raise ConfigError(
+                f"{self.name}: {option} must be a tuple of whole numbers that rise from 0, not {value!r}."
+            )
 
     def _choose(self, option: str, *allowed: object) -> None:
         """Refuses a value that is none of these."""

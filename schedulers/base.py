@@ -82,6 +82,20 @@ class CacheScheduler(ABC):
     def computed(self, latents: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         """Called at every computed tick, after `arrived`, with the latents and outputs of the leading branch."""
 
+    def verifies(self, step: Step) -> bool:
+        """Whether at this reused tick the last site inside the denoiser is also computed, for `accepts`. Asked after `decide`."""
+        return False
+
+    def accepts(self, step: Step, guess: Sequence[Tensor], truth: Sequence[Tensor]) -> bool:
+        """Whether a verified tick stays reused. If not, all of it is computed instead, in every guidance pass.
+
+        Args:
+            step: of the tick.
+            guess: the last site's outputs as predicted, one tensor for each stream.
+            truth: as computed from the predictions of the sites before it.
+        """
+        return True
+
     def held(self) -> Iterator[Tensor]:
         """The tensors that the scheduler keeps; they count as cache."""
         return iter(())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import os
 import re
 import subprocess
@@ -27,6 +28,7 @@ from diffcache.engine import (
     inner_sites,
     runs,
     some_tokens,
+    vote,
     watch,
     whole_model,
 )
@@ -247,6 +249,7 @@ REASONS = {
         inner_sites,
         runs,
         some_tokens,
+        vote,
         watch,
         whole_model,
     )
@@ -298,6 +301,20 @@ def test_every_refusal_is_explained() -> None:
     assert len(refusals()) > 50
     known = phrases()
     assert [said for said in refusals() if not any(phrase in said[1] for phrase in known)] == []
+
+
+def test_the_page_of_methods_is_what_the_recipes_say() -> None:
+    spec = importlib.util.spec_from_file_location("methods_page", ROOT / "scripts" / "tables" / "methods.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    own = {
+        name: kind
+        for name, kind in diffcache.CacheConfig.methods().items()
+        if kind.__module__.startswith("diffcache.")
+    }
+    assert (ROOT / "docs" / "methods.md").read_text() == script.page(own), "run scripts/tables/methods.py"
 
 
 def test_the_page_of_options_has_every_method() -> None:

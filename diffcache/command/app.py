@@ -55,7 +55,7 @@ class Studio:
 def drawn(studio: Studio, prompt: str, speedup: float, seed: float) -> Iterator[tuple[Any, ...]]:
     """What the page shows: the full picture, the cached one, their difference, the timeline and a sentence; as they come."""
     full = studio.full(prompt, int(seed))
-    yield _image(full.pictures), None, None, "", "The full run is there; the cached one comes."
+    yield _image(full.pictures), None, None, "", "The full run is done. The cached run is being drawn."
     made = studio.cached(prompt, int(seed), speedup)
     report = made.run_report
     difference = (GAIN * (made.pictures - full.pictures).abs()).clamp(0, 1)
@@ -76,12 +76,13 @@ def page(studio: Studio) -> Any:
     prompts = [str(prompt) for prompt in studio.setting.asked(8, "heldout")]
     with gr.Blocks(title="diffcache", analytics_enabled=False) as blocks:
         gr.Markdown(
-            f"# diffcache\n{studio.setting.source.model}, {studio.steps} steps. Move the slider for less work, and see what it costs."
+            f"# diffcache\nThe model {studio.setting.source.model} draws your prompt twice: all {studio.steps} steps computed, "
+            "and some of them predicted. Move the slider to compute fewer steps, and see what that costs."
         )
         with gr.Row():
             prompt = gr.Textbox(prompts[0], label="Prompt", scale=3)
             seed = gr.Number(studio.setting.seed, label="Seed", precision=0, scale=1)
-        speedup = gr.Slider(1.0, 4.0, 2.0, step=0.25, label="Speed-up: full run's work over this run's")
+        speedup = gr.Slider(1.0, 4.0, 2.0, step=0.25, label="Speed-up: at 2, half of the steps are computed")
         button = gr.Button("Draw", variant="primary")
         told = gr.Markdown("Press Draw.")
         with gr.Row():

@@ -10,6 +10,7 @@ from diffcache.discovery.sites import Site
 from diffcache.engine.branches import Branch
 from diffcache.engine.choices import Choices
 from diffcache.engine.observers import NOBODY, observer_now
+from diffcache.engine.vote import Vote, settled
 from diffcache.engine.watch import OFF_BOUND, Watch
 from diffcache.host.parallel import Agreement
 from diffcache.schedulers.base import CacheScheduler
@@ -22,24 +23,7 @@ Seen = Callable[[int], list[Tensor]]
 
 CHANGED = "the call's shapes, dtypes, devices, adapters or optional inputs changed"
 FOLLOWER_FIRST = "arrived before the leading branch"
-OUTVOTED = "another process that computes the denoiser with this one decided so"
-
-
-@dataclass(frozen=True, slots=True)
-class Vote:
-    """What this process would do with each lane, to be settled among the processes that compute the denoiser together.
-
-    Attributes:
-        agreement: among them.
-        decisions: this process's.
-    """
-
-    agreement: Agreement
-    decisions: list[Decision]
-
-    def settled(self) -> list[Decision]:
-        """What all processes do. Costs one collective."""
-        return self.agreement.settle(self.decisions)
+REJECTED = "its prediction was verified, and rejected"
 
 
 @dataclass(slots=True)
@@ -126,7 +110,7 @@ class Decider:
                 for verdict, reason in zip(decided, forced, strict=True)
             ]
         if self._agreement is not None and self._agreement.always:
-            return (yield from _settled(self._agreement, verdicts))
+            return (yield from settled(self._agreement, verdicts))
         return verdicts
 
     def site_verdicts(
@@ -151,6 +135,22 @@ class Decider:
                 self._decided[site.name] = known[alike]
             found.append((at, known[alike]))
         return found
+
+    def verifies(self, branch: Branch, step: Step) -> bool:
+        """Whether the last site of a reused tick is to be computed too. Only the leading branch is verified."""
+        return (
+            branch is self.leader and not self.choices.each_branch and self.lanes[0].scheduler.verifies(step)
+        )
+
+    def accepts(self, step: Step, guess: Sequence[Tensor], truth: Sequence[Tensor]) -> bool:
+        """Whether a verified tick stays reused; if not, all branches compute it."""
+        accepted = self.lanes[0].scheduler.accepts(step, guess, truth)
+        decision = Decision.PREDICT if accepted else Decision.COMPUTE
+        if self._agreement is not None:
+            (decision,) = Vote(self._agreement, [decision]).settled()
+        if decision.computes:
+            self._decided = {"": [Verdict(decision, REJECTED)]}
+        return not decision.computes
 
     def leads(self, branch: Branch, tick: int, lanes: int) -> bool:
         """Whether a branch leads at a tick: elected now, if nobody leads or the leader has left or changed."""
@@ -247,7 +247,7 @@ class Decider:
         measured = lane.scheduler.adaptive or (lane.watch is not None and step.site == MODEL)
         if agreement is None or not (measured or agreement.always):
             return verdicts  # nothing is asked where all processes decide the same anyhow
-        return (yield from _settled(agreement, verdicts))
+        return (yield from settled(agreement, verdicts))
 
     def _signals(self, seen: Seen, forced: Sequence[str | None]) -> dict[int, list[float]]:
         """The signals of the lanes that are not forced, where they have one; all are read from the device at once."""
@@ -281,14 +281,3 @@ class Decider:
             return Verdict(Decision.COMPUTE, OFF_BOUND)
         ahead = step.tick - lane.refreshed.get(step.site, step.tick)
         return Verdict(Decision.PREDICT if lane.watch.trusts_prediction(ahead) else Decision.HOLD)
-
-
-def _settled(agreement: Agreement, verdicts: list[Verdict]) -> Generator[Vote, list[Decision], list[Verdict]]:
-    """What all processes do."""
-    settled = yield Vote(agreement, [verdict.decision for verdict in verdicts])
-    return [
-        verdict
-        if verdict.decision is decision
-        else Verdict(decision, OUTVOTED if decision.computes else None)
-        for verdict, decision in zip(verdicts, settled, strict=True)
-    ]

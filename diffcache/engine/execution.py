@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from diffcache.engine.branches import Branch
 from diffcache.engine.choices import Choices
-from diffcache.engine.decider import Decider, Vote
+from diffcache.engine.decider import Decider
+from diffcache.engine.vote import Vote
 from diffcache.hooks.watcher import Watcher, watched
 from diffcache.host.call import Call
 from diffcache.reports.records import RunRecord

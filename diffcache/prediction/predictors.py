@@ -2,12 +2,11 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.moments import Axis, Moment, positions
 from diffcache.schedulers.steps import Decision
 from diffcache.trajectory.gaussian import BETWEEN, conditional_weights
@@ -49,7 +48,7 @@ class Predictor(ABC):
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """Name and parameters, from which `predictor_from` makes an equal predictor."""
+        """Name and parameters, from which `descriptions.predictor_from` makes an equal predictor."""
 
     @abstractmethod
     def weights(self, past: Sequence[Moment], target: Moment) -> list[float]:
@@ -263,43 +262,3 @@ class Scaled(Predictor):
 
     def weights(self, past: Sequence[Moment], target: Moment) -> list[float]:
         return [math.prod(self.ratios[past[0].tick + 1 : target.tick + 1])]
-
-
-def predictor_from(description: Mapping[str, Any]) -> Predictor:
-    """The predictor with this description (see `Predictor.describe`).
-
-    Raises:
-        ScheduleError: the description is of no known predictor.
-    """
-    match description:
-        case {"name": "hold"}:
-            return Hold()
-        case {"name": "polynomial", "order": int(order), "axis": "angle" | "sigma" | "tick" as axis} if (
-            order >= 0
-        ):
-            return Polynomial(order, axis)
-        case {"name": "taylor", "order": int(order), "first": int(first)} if order >= 0:
-            return Taylor(order, first)
-        case {
-            "name": "chebyshev", "depth": int(depth), "length": int(length), "degree": int(degree),
-            "ridge": float(ridge), "mixture": float(mixture),
-        } if min(depth, length, degree) > 0 and ridge >= 0:  # fmt: skip
-            return Chebyshev(depth, length, degree, ridge, mixture)
-        case {
-            "name": "conditional", "covariance": list(rows), "between": list(between),
-            "noise": float(noise), "window": int(window),
-        } if window > 0 and _is_square(rows) and _is_square(between):  # fmt: skip
-            covariance, corrects = np.array(rows, dtype=float), np.array(between, dtype=float)
-            return Conditional(covariance, noise, window, corrects)
-        case {"name": "lerp", "weight": int() | float() as weight}:
-            return Lerp(weight)
-        case {"name": "scaled", "ratios": list(ratios)} if all(isinstance(r, (int, float)) for r in ratios):
-            return Scaled(ratios)
-    raise ScheduleError(f"predictor: {dict(description)} is not a predictor that this version knows.")
-
-
-def _is_square(rows: Sequence[Any]) -> bool:
-    return bool(rows) and all(
-        isinstance(row, list) and len(row) == len(rows) and all(isinstance(x, (int, float)) for x in row)
-        for row in rows
-    )

@@ -1,4 +1,4 @@
-"""Which of torchao's configs each linear layer of a denoiser gets."""
+"""Which config each linear layer of a denoiser gets: one of torchao, or one of bitsandbytes."""
 
 import dataclasses
 import re
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch._inductor import config as inductor
 
+from diffcache.quantization.with_bitsandbytes import checked, is_bitsandbytes
 from diffcache.schedulers.errors import ConfigError
 
 TORCHAO, PROTOTYPES = "torchao.quantization", "torchao.prototype.mx_formats"
@@ -67,15 +68,15 @@ NOT_ASKED = "not asked for"
 
 
 class Rules:
-    """Which of torchao's configs each linear layer gets.
+    """Which config each linear layer gets.
 
     Args:
-        quantize: what `accelerate` is given: a name of `NAMED`, a torchao config, Diffusers' `TorchAoConfig`, or a dict of
-            these (None leaves a layer as it is) by regular expressions that are searched in a layer's path, first match
+        quantize: what `accelerate` is given: a name of `NAMED`, a torchao config, Diffusers' `TorchAoConfig` or
+            `BitsAndBytesConfig`, or a dict of these (None leaves a layer as it is) by regular expressions that are searched in a layer's path, first match
             first, with "_default" for the others.
 
     Raises:
-        ConfigError: none of these, or torchao is not installed.
+        ConfigError: none of these, or its package is not installed.
     """
 
     def __init__(self, quantize: Any) -> None:
@@ -84,6 +85,11 @@ class Rules:
         self.patterns = {
             _pattern(pattern): _config(config) for pattern, config in given.items() if pattern != REST
         }
+        configs = [config for config in (self.default, *self.patterns.values()) if config is not None]
+        if any(map(is_bitsandbytes, configs)) and any(config is not configs[0] for config in configs):
+            raise ConfigError(
+                "quantize=: a BitsAndBytesConfig is for all layers of a model: beside it a dict may have None only, for layers to leave."
+            )
 
     def config_for(self, path: str, *, at_end: bool) -> tuple[Any, str]:
         """The layer's config, None to leave it as it is, and why."""
@@ -96,24 +102,30 @@ class Rules:
 
 
 def asked_of(quantize: Any, component: str) -> Any:
-    """What is asked of one component; None: nothing. A `PipelineQuantizationConfig` has a config for each.
-
-    Raises:
-        ConfigError: it asks bitsandbytes for it.
-    """
-    if type(quantize).__name__ == "PipelineQuantizationConfig":
-        quantize = quantize._resolve_quant_config(is_diffusers=True, module_name=component)
-    if type(quantize).__name__ == "BitsAndBytesConfig":
-        raise ConfigError(
-            "quantize=: bitsandbytes quantises while it loads: pass this config as quantization_config= to from_pretrained and "
-            "accelerate without quantize=, or pass 'int8' or 'int4' here."
-        )
+    """What is asked of one component; None: nothing. A `PipelineQuantizationConfig` has a config for each."""
+    if is_for_components(quantize):
+        return quantize._resolve_quant_config(is_diffusers=True, module_name=component)
     return quantize
 
 
+def named_components(quantize: Any) -> list[str]:
+    """The components that a `PipelineQuantizationConfig` names; empty for everything else."""
+    if not is_for_components(quantize):
+        return []
+    return [*(quantize.quant_mapping or ()), *(quantize.components_to_quantize or ())]
+
+
+def is_for_components(quantize: Any) -> bool:
+    return type(quantize).__name__ == "PipelineQuantizationConfig"
+
+
 def _as_rules(quantize: Any) -> dict[str, Any]:
-    """What is no dict as rules: `TorchAoConfig` may name modules to leave out, `FqnToConfig` has a config for each layer."""
-    left = getattr(quantize, "modules_to_not_convert", None) or ()
+    """What is no dict as rules: configs of Diffusers may name modules to leave out, `FqnToConfig` has a config for each layer."""
+    left = (
+        getattr(quantize, "modules_to_not_convert", None)
+        or getattr(quantize, "llm_int8_skip_modules", None)
+        or ()
+    )
     rules: dict[str, Any] = {rf"(^|\.){re.escape(name)}(\.|$)": None for name in left}
     config = getattr(quantize, "quant_type", quantize)
     for path, its in getattr(config, "fqn_to_config", {REST: config}).items():
@@ -163,9 +175,11 @@ def _capability() -> tuple[int, int]:
 
 
 def _config(config: Any) -> Any:
-    """torchao's config for one layer; None to leave it as it is."""
+    """The config for one layer, torchao's or bitsandbytes'; None to leave it as it is."""
     if config is None:
         return None
+    if is_bitsandbytes(config):
+        return checked(config)
     try:
         from torchao.core.config import AOBaseConfig
     except ImportError as error:
@@ -180,5 +194,5 @@ def _config(config: Any) -> Any:
     if isinstance(config, AOBaseConfig):
         return config
     raise ConfigError(
-        f"quantize=: {config!r} must be one of {', '.join(NAMED)}, a torchao config, or a dict of these."
+        f"quantize=: {config!r} must be one of {', '.join(NAMED)}, a torchao config, a BitsAndBytesConfig, or a dict of these."
     )

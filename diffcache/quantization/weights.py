@@ -1,4 +1,4 @@
-"""Quantised weights: a denoiser's linear layers through torchao, in place, and the originals put back."""
+"""Quantised weights: a denoiser's linear layers through torchao or bitsandbytes, and the originals put back."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -11,10 +11,12 @@ from torch import nn
 
 from diffcache.config import CacheConfig
 from diffcache.discovery.units import block_counts
+from diffcache.host.compiled import each_uncompiled
 from diffcache.host.weight_formats import is_quantised, quantization_of, weight_bytes
 from diffcache.prediction.correctors import Repair
 from diffcache.quantization.folding import can_fold, fold
-from diffcache.quantization.rules import Rules, asked_of
+from diffcache.quantization.rules import Rules, asked_of, named_components
+from diffcache.quantization.with_bitsandbytes import converted, is_bitsandbytes, told
 from diffcache.schedulers.errors import ConfigError, ScheduleError
 
 logger = logging.getLogger("diffcache")
@@ -65,27 +67,38 @@ quantised: "WeakKeyDictionary[nn.Module, Quantised]" = WeakKeyDictionary()
 """Denoisers that were quantised here; copies of them are not."""
 
 
-@contextmanager
-def quantising(denoisers: Mapping[str, nn.Module], quantize: Any, keep_original: bool) -> Iterator[None]:
-    """Quantises these denoisers, and puts the originals back if that, or what is done inside, fails.
+def quantised_parts(target: Any, denoisers: Mapping[str, nn.Module], quantize: Any) -> dict[str, nn.Module]:
+    """What `quantize` is about: the denoisers, and other components of a pipeline that it names, such as text encoders."""
+    others = {
+        name: getattr(target, name, None) for name in named_components(quantize) if name not in denoisers
+    }
+    modules = {name: part for name, part in others.items() if isinstance(part, nn.Module)}
+    return {**denoisers, **each_uncompiled(modules)}
 
-    A denoiser that is quantised already is left alone, which is logged.
+
+@contextmanager
+def quantising(parts: Mapping[str, nn.Module], quantize: Any, keep_original: bool) -> Iterator[None]:
+    """Quantises these parts of a pipeline, and puts the originals back if that, or what is done inside, fails.
+
+    A part that is quantised already is left alone, which is logged.
 
     Args:
+        parts: by name.
+        quantize: as for `accelerate`.
         keep_original: keep the replaced weights in CPU memory, for `put_back`. Inside the context they are always kept.
 
     Raises:
         ConfigError: not a way to quantise, or there is no layer that torchao quantises so.
     """
-    asked = {name: asked_of(quantize, name) for name in denoisers}
+    asked = {name: asked_of(quantize, name) for name in parts}
     rules = {name: Rules(its) for name, its in asked.items() if its is not None}
     if not rules:
         raise ConfigError(
-            f"quantize=: it names no denoiser of this target, which has {', '.join(denoisers)}."
+            f"quantize=: it names nothing of this target: name {', '.join(parts)} or another network of the pipeline."
         )
     done: list[nn.Module] = []
     try:
-        for name, module in denoisers.items():
+        for name, module in parts.items():
             if name not in rules:
                 continue
             if any(parameter.device.type == "meta" for parameter in module.parameters()):
@@ -120,10 +133,13 @@ def put_back(module: nn.Module) -> bool:
     if found.layers and not found.originals:
         return False
     refold(module, {})
-    for layer, weight in found.originals.values():
-        device: Any = layer.weight.device
+    for path, (layer, weight) in found.originals.items():
+        now: Any = module.get_submodule(path)
+        device = now.weight.device
         here = weight.device == device
         layer.weight = weight if here else nn.Parameter(weight.to(device), weight.requires_grad)
+        if now is not layer:
+            module.set_submodule(path, layer)
     if found.config is not None:
         module._internal_dict = found.config
         del module.hf_quantizer
@@ -169,13 +185,15 @@ def _quantise(module: nn.Module, rules: Rules, result: Quantised) -> None:
     """Quantises one denoiser and notes in `result`, as it goes, what was replaced."""
     has_blocks = bool(block_counts(module))
     configs = {}
-    for path, layer in module.named_modules():
+    for path, layer in list(module.named_modules()):
         if not isinstance(layer, nn.Linear):
             if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
                 result.left[path] = "torchao has no convolutions"
             continue
         config, reason = rules.config_for(path, at_end=has_blocks and "." not in path)
-        if config is not None:
+        if is_bitsandbytes(config):
+            _swap(module, path, layer, config, result)
+        elif config is not None:
             reason = _replace(layer, path, config, result)
         if path in result.layers:
             configs[path] = config
@@ -207,23 +225,44 @@ def _replace(layer: nn.Linear, path: str, config: Any, result: Quantised) -> str
     return reason
 
 
+def _swap(module: nn.Module, path: str, layer: nn.Linear, config: Any, result: Quantised) -> None:
+    """Puts a layer of bitsandbytes in a layer's place."""
+    module.set_submodule(path, converted(layer, config))
+    layer.weight = _on_cpu(layer.weight)
+    result.originals[path] = Original(layer, layer.weight)
+    result.layers.append(path)
+
+
 def _on_cpu(weight: Any) -> nn.Parameter:
     return weight if weight.device.type == "cpu" else nn.Parameter(weight.cpu(), weight.requires_grad)
 
 
 def _tell_diffusers(module: nn.Module, configs: dict[str, Any], result: Quantised) -> None:
-    """Makes a Diffusers model one that was loaded with a `TorchAoConfig`, so that it saves and loads as such."""
-    from collections import OrderedDict
-
-    from diffusers import ModelMixin, TorchAoConfig
+    """Makes a Diffusers model one that was loaded with a config, so that it saves and loads as such."""
+    from diffusers import ModelMixin
     from diffusers.quantizers.auto import DiffusersAutoQuantizer
-    from torchao.quantization import FqnToConfig
 
     if not isinstance(module, ModelMixin):
         return
-    config = TorchAoConfig(FqnToConfig(OrderedDict(configs)))
+    config = _one_config(
+        configs, [path for path, layer in module.named_modules() if type(layer) is nn.Linear]
+    )
     quantizer = DiffusersAutoQuantizer.from_config(config)
-    quantizer.validate_environment()
+    if not is_bitsandbytes(config):  # its quantizer refuses a machine without GPU, on which bitsandbytes runs
+        quantizer.validate_environment()
     result.config = module._internal_dict
     module.hf_quantizer = quantizer
     module.register_to_config(quantization_config=config)
+
+
+def _one_config(configs: Mapping[str, Any], others: list[str]) -> Any:
+    """The config of Diffusers that says of each layer what became of it."""
+    first = next(iter(configs.values()))
+    if is_bitsandbytes(first):
+        return told(first, others)
+    from collections import OrderedDict
+
+    from diffusers import TorchAoConfig
+    from torchao.quantization import FqnToConfig
+
+    return TorchAoConfig(FqnToConfig(OrderedDict(configs)))

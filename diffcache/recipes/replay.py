@@ -13,7 +13,8 @@ from diffcache.discovery.missing_sites import missing_site
 from diffcache.discovery.site_names import is_inside
 from diffcache.host.identity import model_of
 from diffcache.prediction.correctors import GAIN, SHIFT, WEIGHTS, Affine, Corrector, Repair, coefficient_name
-from diffcache.prediction.predictors import Predictor, predictor_from
+from diffcache.prediction.descriptions import predictor_from
+from diffcache.prediction.predictors import Predictor
 from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.schedulers.guards import Guards
 from diffcache.schedulers.schedule import Schedule
@@ -23,6 +24,9 @@ from diffcache.store.formats import DTYPES
 from diffcache.store.streams import Basis
 
 SIGMA_TOLERANCE = 1e-3
+
+BOUND = ("conditional", "average velocity")
+"""Predictors that are for the ticks of their own run."""
 
 RESPACED = "sigmas"
 """Name of a schedule's own noise levels among its corrections."""
@@ -203,9 +207,9 @@ class ReplayConfig(CacheConfig):
             raise ScheduleError(
                 f"the schedule has {difference}: pass resample=True, or record one for this run."
             )
-        if self.schedule.predictor["name"] == "conditional":
+        if self.schedule.predictor["name"] in BOUND:
             raise ScheduleError(
-                f"the schedule predicts by covariances of its own {self.schedule.num_ticks} ticks: tune one for this run."
+                f"the schedule predicts by what it knows of its own {self.schedule.num_ticks} ticks: tune one for this run."
             )
         return self.schedule.resampled(run.num_ticks, run.sigmas)
 

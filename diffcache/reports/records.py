@@ -27,6 +27,7 @@ class CallRecord:
         reason: why a guard made it compute; None if the method decided.
         weight: its cost when computed: samples times parameters.
         cached: it can be reused. False for the part of a denoiser that lies outside its cached sites.
+        extra: what was computed besides, to verify predictions, in the unit of `weight`; the full run has none of it.
     """
 
     tick: int
@@ -37,6 +38,12 @@ class CallRecord:
     reason: str | None
     weight: float
     cached: bool = True
+    extra: float = 0.0
+
+    @property
+    def cost(self) -> float:
+        """What it cost, in the unit of `weight`."""
+        return self.weight * self.computed + self.extra
 
 
 class Done(NamedTuple):
@@ -48,6 +55,7 @@ class Done(NamedTuple):
         share: the site's share of the denoiser's work.
         cached: the site can be reused.
         work: the share of the site's work that a computed call of some tokens took.
+        extra: share of the denoiser's work that was computed besides, to verify predictions.
     """
 
     step: Step
@@ -55,6 +63,7 @@ class Done(NamedTuple):
     share: float = 1.0
     cached: bool = True
     work: float = 1.0
+    extra: float = 0.0
 
 
 @dataclass(slots=True)
@@ -152,7 +161,7 @@ class RunRecord:
         noted = self._noted[first:]
         calls = [_record(name, batch, size, each) for name, batch, size, done in noted for each in done]
         total = sum(call.weight for call in calls)
-        return sum(call.weight * call.computed for call in calls) / total if total else 1.0
+        return sum(call.cost for call in calls) / total if total else 1.0
 
     def as_dict(self) -> dict[str, Any]:
         """The public attributes and the calls, as JSON can hold them."""
@@ -183,14 +192,16 @@ class RunRecord:
 
 
 def _record(denoiser: str, batch: int, parameters: int, done: Done) -> CallRecord:
-    step, verdicts, share, cached, work = done
+    step, verdicts, share, cached, work, extra = done
     decisions = [verdict.decision for verdict in verdicts]
     computed = (decisions.count(Decision.COMPUTE) + work * decisions.count(Decision.ROWS)) / len(decisions)
     mark = decisions[0].value if decisions.count(decisions[0]) == len(decisions) else MIXED
     reason = next((verdict.reason for verdict in verdicts if verdict.reason), None)
     site = step.full_name(denoiser)
-    weight = share * batch * parameters
-    return CallRecord(step.tick, step.branch, site, computed, mark, reason, weight, cached)
+    whole = batch * parameters
+    return CallRecord(
+        step.tick, step.branch, site, computed, mark, reason, share * whole, cached, extra * whole
+    )
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:

@@ -85,7 +85,7 @@ class RunReport:
     def compute_fraction(self) -> float:
         """The share of the work that was computed, calls weighted by samples and parameters; 1.0 before any run."""
         total = sum(call.weight for call in self.calls)
-        return sum(call.weight * call.computed for call in self.calls) / total if total else 1.0
+        return sum(call.cost for call in self.calls) / total if total else 1.0
 
     @property
     def speedup(self) -> float:
@@ -201,6 +201,7 @@ class RunReport:
     def _rows(self) -> dict[str, dict[int, str]]:
         """By site and branch, what was done at each tick, in the words of `diffcache.reports.timeline.KINDS`."""
         forced = {call for calls in self.reasons.values() for call in calls}
+        several = len(self.branches) > 1
         rows: dict[str, dict[int, str]] = {}
         for tick, call in self._numbered():
             if call.cached:
@@ -208,7 +209,8 @@ class RunReport:
                 some = call.mark == Decision.ROWS.value
                 computed = "some tokens" if some else "by guard" if guarded else "computed"
                 done = computed if call.computed else "reused"
-                rows.setdefault(f"{call.site} · {call.branch}", {})[tick] = done
+                label = f"{call.site} · {call.branch}" if several else call.site
+                rows.setdefault(label, {})[tick] = done
         return rows
 
     def save(self, path: str | Path) -> Path:

@@ -15,11 +15,11 @@ KINDS = {
 STEP, BAR, ROW, LEGEND, TALL = 12, 10, 38, 34, 16
 """Sizes in pixels: from tick to tick, of a bar, from row to row, of the legend, and of a full bar."""
 
-SAID = {"by guard": "forced by a guard"}
+SAID = {"by guard": "computed by a guard"}
 """What the legend says where a word needs more."""
 
-LEAST = 540
-"""Width for the legend."""
+ENTRY, AXIS = 150, 30
+"""Widths of an entry of the legend, and of the name of the axis."""
 
 
 def timeline_svg(num_ticks: int, rows: Mapping[str, Mapping[int, str]], title: str = "") -> str:
@@ -34,7 +34,8 @@ def timeline_svg(num_ticks: int, rows: Mapping[str, Mapping[int, str]], title: s
         An `<svg>` element that needs nothing else. Text has the page's colour.
     """
     top = 22 if title else 0
-    width, height = max(STEP * num_ticks + 4, LEAST), top + ROW * len(rows) + 14 + LEGEND
+    used = [kind for kind in KINDS if any(kind in row.values() for row in rows.values())]
+    width, height = max(STEP * num_ticks + 4 + AXIS, ENTRY * len(used)), top + ROW * len(rows) + 14 + LEGEND
     said = f"{title} {'; '.join(rows)}: {num_ticks} ticks"
     parts = [
         (
@@ -51,13 +52,13 @@ def timeline_svg(num_ticks: int, rows: Mapping[str, Mapping[int, str]], title: s
     axis = top + ROW * len(rows) + 12
     every = 5 if num_ticks <= 60 else 10
     parts += (
-        f'<text x="{2 + STEP * tick + BAR / 2}" y="{axis}" text-anchor="middle" font-size="9">{tick}</text>'
+        f'<text x="{2 + STEP * tick + BAR / 2}" y="{axis}" text-anchor="middle">{tick}</text>'
         for tick in range(0, num_ticks, every)
     )
-    used = [kind for kind in KINDS if any(kind in row.values() for row in rows.values())]
+    parts.append(f'<text x="{2 + STEP * num_ticks + 4}" y="{axis}">tick</text>')
     for i, kind in enumerate(used):
-        parts.append(_bar(2 + 134 * i, axis + LEGEND - 8, kind, kind))
-        parts.append(f'<text x="{18 + 134 * i}" y="{axis + LEGEND - 10}">{SAID.get(kind, kind)}</text>')
+        parts.append(_bar(2 + ENTRY * i, axis + LEGEND - 8, kind, kind))
+        parts.append(f'<text x="{18 + ENTRY * i}" y="{axis + LEGEND - 10}">{SAID.get(kind, kind)}</text>')
     return "".join([*parts, "</svg>"])
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from diffcache.engine.decider import Vote
 from diffcache.engine.execution import Carried, Computation, Need
+from diffcache.engine.vote import Vote
 from diffcache.hooks.watcher import watched
 from diffcache.host.call import version_of
 from diffcache.schedulers.errors import TargetError

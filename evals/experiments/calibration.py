@@ -8,8 +8,10 @@ from diffcache.config import CacheConfig
 from diffcache.evals.experiments.baselines import even
 from diffcache.evals.harness.comparison import Comparison, Row
 from diffcache.profiling.calibrating.corrections import Corrections
+from diffcache.profiling.calibrating.dpcache import calibrate_dpcache
 from diffcache.profiling.calibrating.ertacache import calibrate_ertacache
 from diffcache.profiling.calibrating.magcache import calibrate_magcache
+from diffcache.profiling.calibrating.meancache import calibrate_meancache
 from diffcache.profiling.calibrating.profilingdit import calibrate_profilingdit
 from diffcache.profiling.calibrating.teacache import calibrate_teacache
 from diffcache.profiling.calibrating.threshold import calibrate_threshold
@@ -67,9 +69,19 @@ def _teacache(pipe: Any, calls: Sequence[Call], given: Calibration) -> CacheConf
     return calibrate_threshold(pipe, calls, calibrate_teacache(pipe, calls), given.compute)
 
 
+def _dpcache(pipe: Any, calls: Sequence[Call], given: Calibration) -> Schedule:
+    return calibrate_dpcache(pipe, calls, given.compute)
+
+
+def _meancache(pipe: Any, calls: Sequence[Call], given: Calibration) -> Schedule:
+    return calibrate_meancache(pipe, calls, given.compute)
+
+
 METHODS: Mapping[str, Callable[[Any, Sequence[Call], Calibration], Schedule | CacheConfig]] = {
     "ertacache": _ertacache,
     "profilingdit": _profilingdit,
+    "dpcache": _dpcache,
+    "meancache": _meancache,
     "magcache": _magcache,
     "teacache": _teacache,
     "easycache": _easycache,

@@ -68,10 +68,11 @@ def draw_rows(path: Path) -> None:
     _save(
         [
             Column("reference", references),
-            Column("computed at %", references * (GREY + GREY * region)),
+            Column("light: computed\nat %", references * (GREY + GREY * region)),
             Column(f"all tokens\n{'#' * zoo.STEPS[TESTBED]}", full),
             some,
-            drawn("even ticks alone", config="even", speedup=2),
+            drawn("a tick skipped", config="uniform", interval=2, order=1),
+            drawn("two ticks skipped", config="even", speedup=2),
         ],
         path,
     )

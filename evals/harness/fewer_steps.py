@@ -41,9 +41,7 @@ def _converted(own: Any, kind: type[Any]) -> Any:
     """A noise scheduler of another class for the same model: the same noise levels, the same prediction."""
     if not isinstance(own, FlowMatchEulerDiscreteScheduler):
         return kind.from_config(own.config)
-    if not own.config.use_dynamic_shifting:
-        kind = _without_mu(kind)
-    return kind(
+    return _for_flow(kind, own.config.use_dynamic_shifting)(
         num_train_timesteps=own.config.num_train_timesteps,
         prediction_type="flow_prediction",
         use_flow_sigmas=True,
@@ -53,12 +51,19 @@ def _converted(own: Any, kind: type[Any]) -> Any:
     )
 
 
-def _without_mu(kind: type[Any]) -> type[Any]:
-    """A class that ignores `mu`: Flux's pipeline gives its shift to every noise scheduler, and these have a fixed one."""
+def _for_flow(kind: type[Any], is_shifted: bool) -> type[Any]:
+    """A class that takes what Flux's pipelines give: sigmas, which count as a number of steps here, and a shift `mu`."""
 
     def set_timesteps(
-        self: Any, num_inference_steps: int, device: Any = None, mu: Any = None, **kwargs: Any
+        self: Any,
+        num_inference_steps: int | None = None,
+        device: Any = None,
+        mu: float | None = None,
+        sigmas: Any = None,
+        **kwargs: Any,
     ) -> None:
-        kind.set_timesteps(self, num_inference_steps, device, **kwargs)
+        count = len(sigmas) if num_inference_steps is None else num_inference_steps
+        shift = {"mu": mu} if is_shifted else {}
+        kind.set_timesteps(self, count, device, **shift, **kwargs)
 
     return type(kind.__name__, (kind,), {"set_timesteps": set_timesteps})

@@ -1,4 +1,4 @@
-"""The picture of the race: what full run, fewer steps, diffcache and the best peer draw at a budget."""
+"""The picture of the race: what full run, fewer steps, diffcache and the best peer draw at a budget, one sample of each testbed."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,7 +30,7 @@ def row_of(result: RaceResult, budget: float) -> list[Shown]:
     track = Track(Setup(result.testbed, result.steps))
     with judged_on(result.testbed):
         full = track.drawn(None, {}, SAMPLE)
-        shown = [Shown("all steps", full)]
+        shown = [Shown(f"{result.testbed}: {result.steps} steps", full)]
         for title, one in _compared(result, budget).items():
             contender = next(each for each in EVERYBODY if each.full_name == one.contender)
             picture = track.drawn(contender, one.pair.low.options, SAMPLE)
@@ -44,7 +44,7 @@ def _compared(result: RaceResult, budget: float) -> dict[str, Standing]:
     found = {
         "fewer steps": standing(result, ours.FEWER, budget),
         "diffcache": standing(result, own(ours.SPEEDUP), budget),
-        "" if peer is None else peer.contender.split(":")[0]: peer,
+        "" if peer is None else " ".join(reversed(peer.contender.split(": "))): peer,
     }
     return {title: one for title, one in found.items() if one is not None}
 
@@ -60,6 +60,8 @@ def draw_gallery(results: Sequence[RaceResult], budget: float, path: Path) -> Pa
     for line, row in zip(axes, rows, strict=True):
         for place in line:
             place.axis("off")
+        for place in line[len(row) :]:
+            place.text(0.5, 0.5, "no peer was\nmeasured here", ha="center", va="center", fontsize=9)
         for place, (title, picture) in zip(line, row, strict=False):
             still = picture[len(picture) // 2] if picture.ndim == 4 else picture
             place.imshow(still.movedim(0, -1).numpy(), interpolation="nearest")

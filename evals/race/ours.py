@@ -20,9 +20,11 @@ from diffcache.evals.race.contender import (
 )
 from diffcache.evals.race.solvers import multistep, solvers
 from diffcache.evals.testbeds import splits, zoo
-from diffcache.profiling.tuning.engine import Task
+from diffcache.profiling.tuning.engine import Engine, Task
 from diffcache.profiling.tuning.parts import Parts
+from diffcache.profiling.tuning.tune import ENGINES
 from diffcache.profiling.tuning.tuner import Tuner
+from diffcache.recipes.meancache import QWEN_IMAGE
 
 THRESHOLDS = (0.3, 0.15, 0.08, 0.05, 0.03, 0.02, 0.01, 0.005)
 CHANGES = (0.4, 0.25, 0.16, 0.1, 0.07, 0.045, 0.03, 0.02)
@@ -56,6 +58,36 @@ def _tuned(pipe: Any, options: Options, setup: Setup) -> AbstractContextManager[
 
 
 @contextmanager
+def _on_a_path(pipe: Any, options: Options, setup: Setup, *, method: str) -> Iterator[None]:
+    """A method with its published plan, or with what its calibration finds."""
+    found = _calibrated(setup, method, options["speedup"]) if "speedup" in options else None
+    with _accelerated(pipe, options, setup, method=method) if found is None else _attached(pipe, found):
+        yield
+
+
+@cache
+def _calibrated(setup: Setup, method: str, speedup: float) -> CacheConfig:
+    """What a method's engine finds on calibration prompts and seeds."""
+    return next(_fitted(setup, method).propose(1 / speedup))
+
+
+@cache
+def _fitted(setup: Setup, method: str) -> Engine:
+    return ENGINES[method](_task(setup, range(0, TUNED_ON, 2)))
+
+
+def _task(setup: Setup, some: range) -> Task:
+    """To fit on some of the calibration prompts, in one call."""
+    return Task(pipe=zoo.load(setup.testbed), calls=[_fit_call(setup, some)], ticks=setup.steps)
+
+
+def _fit_call(setup: Setup, some: range) -> Any:
+    part = splits.PARTS["search"]
+    prompts = zoo.prompts(setup.testbed, TUNED_ON, part.prompts)
+    return zoo.call_for(setup.testbed, [prompts[i] for i in some], [part.seed + i for i in some], setup.steps)
+
+
+@contextmanager
 def _attached(pipe: Any, config: Any = None) -> Iterator[None]:
     accelerate(pipe, config)
     try:
@@ -66,15 +98,9 @@ def _attached(pipe: Any, config: Any = None) -> Iterator[None]:
 
 @cache
 def _tuner(setup: Setup) -> Tuner:
-    part = splits.PARTS["search"]
-    prompts = zoo.prompts(setup.testbed, TUNED_ON, part.prompts)
-    halves = [range(0, TUNED_ON, 2), range(1, TUNED_ON, 2)]
-    fit, choose = [
-        zoo.call_for(setup.testbed, [prompts[i] for i in half], [part.seed + i for i in half], setup.steps)
-        for half in halves
-    ]
-    task = Task(pipe=zoo.load(setup.testbed), calls=[fit], ticks=setup.steps)
-    return Tuner(task, Parts([fit], [choose], []))
+    fit, choose = range(0, TUNED_ON, 2), range(1, TUNED_ON, 2)
+    task = _task(setup, fit)
+    return Tuner(task, Parts(task.calls, [_fit_call(setup, choose)], []))
 
 
 @cache
@@ -117,12 +143,31 @@ def _taylor(setup: Setup) -> tuple[Sweep, ...]:
     return tuple(Sweep("interval", INTERVALS, {"site": site, "order": order}) for site, order in kinds)
 
 
+def _growing(setup: Setup) -> tuple[Sweep, ...]:
+    return (Sweep("growth", (6.0, 3.0, 1.5, 0.75, 0.0)),)
+
+
+def _verified(setup: Setup) -> tuple[Sweep, ...]:
+    """As published, with two ticks that are not verified after each computed one; and with none."""
+    bounds = (7.0, 3.0, 1.5, 0.7, 0.4, 0.2)
+    return Sweep("threshold", bounds), Sweep("threshold", bounds, {"unverified": 0})
+
+
+def _planned(setup: Setup) -> tuple[Sweep, ...]:
+    """Published plans, and its own for this pipeline."""
+    return Sweep("budget", tuple(QWEN_IMAGE)[::-1]), *_with_speedup(setup)
+
+
 def _speedy(name: str, method: str | None = None, sweeps: Any = _with_speedup) -> Contender:
     return Contender(name, OURS, sweeps, partial(_accelerated, method=method), "whole ticks")
 
 
 def _published(name: str, sweeps: Callable[[Setup], tuple[Sweep, ...]]) -> Contender:
     return Contender(name, OURS, sweeps, partial(_accelerated, method=name), group="published")
+
+
+def _on_paths(name: str, sweeps: Callable[[Setup], tuple[Sweep, ...]]) -> Contender:
+    return Contender(name, OURS, sweeps, partial(_on_a_path, method=name), group="published")
 
 
 CONTENDERS = (
@@ -138,4 +183,9 @@ CONTENDERS = (
     _published("fbcache", _watching),
     _published("taylorseer", _taylor),
     _published("deepcache", _deep),
+    _published("seacache", _watching),
+    _published("spectrum", _growing),
+    _published("speca", _verified),
+    _on_paths("dpcache", _with_speedup),
+    _on_paths("meancache", _planned),
 )

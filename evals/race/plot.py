@@ -4,7 +4,7 @@ import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from diffcache.evals.race import ours
 from diffcache.evals.race.budgets import budgets_for
@@ -12,16 +12,32 @@ from diffcache.evals.race.result import RaceResult
 from diffcache.evals.race.row import ROUNDING, Row
 from diffcache.evals.race.standings import own
 
-COLOURS = {
-    ours.FEWER: "#777777",
-    own(ours.SPEEDUP): "#0b6e4f",
-    own(ours.EVEN): "#b7b64a",
-    own(ours.TUNED): "#12304a",
+
+class Look(NamedTuple):
+    """How a contender is drawn, in every plot alike."""
+
+    colour: str
+    marker: str
+    line: str
+    width: float = 1.0
+    size: float = 5.0
+
+
+LOOKS = {
+    ours.FEWER: Look("#777777", "o", "-", 2.0),
+    own(ours.SPEEDUP): Look("#0b6e4f", "^", "-", 2.0),
+    own(ours.EVEN): Look("#b7b64a", "s", "--", 2.0),
+    own(ours.TUNED): Look("#12304a", "D", "-", 2.0),
+    own(ours.TYPED): Look("#e07b00", "X", "", size=9.0),
 }
 """Of contenders that have one of their own."""
-PACKAGES = {"diffcache": "#b5d0a8", "cache-dit": "#c8553d", "diffusers": "#3d5a98", "DeepCache": "#8e5ea2"}
-MARKERS = "osD^vPX<>"
-STYLES = ("-", "--", "-.", ":")
+PACKAGES = {
+    "diffcache": Look("#7fa86e", "v", ":"),
+    "cache-dit": Look("#c8553d", "P", "-."),
+    "diffusers": Look("#3d5a98", "<", ":"),
+    "DeepCache": Look("#8e5ea2", ">", "--"),
+}
+"""Of the best other contender of each package."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +71,15 @@ def lines(result: RaceResult) -> Iterator[tuple[str, list[Row]]]:
 
 
 def few(result: RaceResult) -> Iterator[tuple[str, list[Row]]]:
-    """Of `lines` those of `COLOURS`, and of each package the one that is best on average."""
+    """Of `lines` those of `LOOKS`, and of each package the one that is best on average.
+
+    A cached multistep solver is left out: it is nearer to the truth, and not to the full run of another solver.
+    """
     found = dict(lines(result))
+    found.pop(own(ours.CACHED_SOLVER), None)
     for package in PACKAGES:
         own_lines = {
-            name: rows
-            for name, rows in found.items()
-            if name.split(":")[0] == package and name not in COLOURS
+            name: rows for name, rows in found.items() if name.split(":")[0] == package and name not in LOOKS
         }
         best = max(
             own_lines,
@@ -83,17 +101,19 @@ def _figure(result: RaceResult, here: Here | None = None) -> Any:
         axes.annotate(
             f" {budget:.3g}x", (1 / budget, 0.99), xycoords=("data", "axes fraction"), va="top", fontsize=8
         )
-    axes.axhline(ROUNDING, color="#bbbbbb", linewidth=1, linestyle=":")
-    for i, (name, rows) in enumerate(few(result)):
+    axes.axhline(ROUNDING, color="#999999", linewidth=1, linestyle=":", label="less than rounding to 8 bits")
+    for name, rows in few(result):
+        look = LOOKS.get(name) or PACKAGES[name.split(":")[0]]
         axes.plot(
             [row.compute for row in rows],
             [row.mean_psnr for row in rows],
             label=name,
-            color=COLOURS.get(name, PACKAGES.get(name.split(":")[0], "#777777")),
-            linewidth=2 if name in COLOURS else 1,
-            linestyle=STYLES[i % len(STYLES)],
-            marker=MARKERS[i % len(MARKERS)],
-            markersize=5,
+            color=look.colour,
+            linewidth=look.width,
+            linestyle=look.line,
+            marker=look.marker,
+            markersize=look.size,
+            zorder=2 if look.line else 5,
         )
     if here is not None:
         x, y = here.compute, min(here.psnr, ROUNDING)

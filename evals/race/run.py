@@ -19,6 +19,7 @@ from diffcache.evals.race.result import RaceResult
 from diffcache.evals.race.row import Row
 from diffcache.evals.race.track import FULL, Track
 from diffcache.evals.testbeds import splits
+from diffcache.profiling.recording.shares import TooLittle
 from diffcache.schedulers.errors import TargetError
 
 MOST = 0.8
@@ -97,7 +98,7 @@ class Race:
     def _measured(self, contender: Contender, options: Options, part: splits.Use) -> Row | None:
         """The row of a setting; None where the contender does not attach.
 
-        Whatever a peer raises is published as its reason; our own methods may only refuse the target.
+        Whatever a peer raises is published as its reason; our own methods may only refuse the target or the budget.
         """
         name, written = contender.full_name, _written(options)
         found = self.result.find(name, options, part)
@@ -105,7 +106,7 @@ class Race:
             return found
         if self.result.refused.get(name, {}).get(written):
             return None
-        refusal = TargetError if contender.ours else Exception
+        refusal = (TargetError, TooLittle) if contender.ours else Exception
         try:
             row = self.track.measured(contender, options, part)
         except refusal as error:

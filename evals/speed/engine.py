@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from diffcache.api import accelerate, report, restore
 from diffcache.attach.attach import denoising_run
-from diffcache.engine.inner_sites import _Pass
+from diffcache.engine.site_pass import SitePass
 
 METHODS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("easycache", {"threshold": 0.0}),
@@ -123,9 +123,9 @@ class _Inside:
 def _module_time(net: nn.Module) -> Iterator[_Inside]:
     """Measures the module's own time: its forward, minus what the engine does around units inside it."""
     inside = _Inside()
-    plain_forward, plain_unit = net.forward, _Pass.unit
+    plain_forward, plain_unit = net.forward, SitePass.unit
 
-    def unit(self: _Pass, module: nn.Module, forward: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def unit(self: SitePass, module: nn.Module, forward: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         beneath = 0.0
 
         def timed_forward(*args: Any, **kwargs: Any) -> Any:
@@ -146,12 +146,12 @@ def _module_time(net: nn.Module) -> Iterator[_Inside]:
         inside.seconds += _now() - start
         return output
 
-    net.forward, _Pass.unit = timed, unit  # type: ignore[method-assign]
+    net.forward, SitePass.unit = timed, unit  # type: ignore[method-assign]
     try:
         yield inside
     finally:
         del net.forward
-        _Pass.unit = plain_unit  # type: ignore[method-assign]
+        SitePass.unit = plain_unit  # type: ignore[method-assign]
 
 
 def _now() -> float:

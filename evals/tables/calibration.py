@@ -60,7 +60,7 @@ def _promises(found: Results) -> str:
     rows = (
         [
             testbed,
-            f"{row['target']:.0f}",
+            f"{row['target']:.0f} dB",
             f"{row['compute']:.0%}",
             *(
                 f"{row[side]:.0%}"

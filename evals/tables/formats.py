@@ -5,7 +5,7 @@ from diffcache.evals.harness.results import stored
 from diffcache.store.formats import DTYPES
 
 HEAD = (
-    "testbed", "method", "KiB as computed", "bfloat16", "int8", "PSNR", "bfloat16", "float16", "int8", "float8",
+    "testbed", "method", "KiB as computed", "bfloat16", "int8", "PSNR", "bfloat16", "float16", "int8", "float8", "int8, worst",
 )  # fmt: skip
 METHODS = ("order 1, watched", "taylorseer")
 """Those that the page shows."""
@@ -20,5 +20,6 @@ def formats_table() -> str:
             first = of["as computed"]
             sizes = [f"{of[name]['cache_bytes'] / 1024:,.0f}" for name in ("as computed", "bfloat16", "int8")]
             lost = [f"{-of[name]['lost']:+.2f}" for name in DTYPES]
-            lines.append([testbed, method, *sizes, f"{first['psnr']:.1f}", *lost])
+            worst = f"{-of['int8']['most_lost']:+.2f}"
+            lines.append([testbed, method, *sizes, f"{first['psnr']:.1f}", *lost, worst])
     return markdown_table(HEAD, lines)

@@ -11,10 +11,10 @@ model in the same round, medians with 95 % intervals (`{command}`, {date}, {devi
 """
 
 SHOWN = (
-    "plain again (A/A)", "diffcache, curvature (the default)", "diffcache, fbcache", "diffcache, taylorseer (every block)",
+    "plain again (A/A)", "diffcache, fbcache", "diffcache, taylorseer (every block)",
     "Diffusers, TaylorSeer (every block)", "cache-dit, F1", "cache-dit, DBPrune (every block but one)",
 )  # fmt: skip
-"""Variants that the page shows; all are stored."""
+"""Variants that the page shows; all are stored, an earlier default too."""
 
 
 def own_time_section() -> str:

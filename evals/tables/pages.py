@@ -9,7 +9,11 @@ from diffcache.evals.tables.calibration import calibration_tables
 from diffcache.evals.tables.first_call import first_call_table
 from diffcache.evals.tables.formats import formats_table
 from diffcache.evals.tables.judging import judging_table
+<<<<<<< HEAD
 from diffcache.evals.tables.language import language_tables
+=======
+from diffcache.evals.tables.losses import losses_table
+>>>>>>> 28c7deaefa7ae372207ac78e85212d48117745f6
 from diffcache.evals.tables.methods import methods_page
 from diffcache.evals.tables.quantization import quantization_tables
 from diffcache.evals.tables.race import race_tables
@@ -22,7 +26,7 @@ from diffcache.evals.tables.video import long_video_table, next_scale_table
 from diffcache.evals.testbeds import splits
 
 PAGES_WITH_TABLES = (
-    "README.md", "docs/race.md", "docs/regimes.md", "docs/serving.md", "docs/trajectory.md",
+    "README.md", "docs/limits.md", "docs/race.md", "docs/regimes.md", "docs/serving.md", "docs/trajectory.md",
     "docs/measured/calibration.md", "docs/measured/memory.md", "docs/measured/quantization.md",
     "docs/measured/rows.md", "docs/measured/video.md", "docs/measured/language.md", "docs/language.md",
 )  # fmt: skip
@@ -41,8 +45,10 @@ def pages(root: Path) -> dict[str, str]:
     Args:
         root: of the checkout, for the pages that are written by hand.
     """
+    races = race_results()
     tables = {
-        **race_tables(race_results()),
+        **race_tables(races),
+        "losses": losses_table(races),
         "formats": formats_table(),
         "first_call": first_call_table(),
         "quantization": quantization_tables(),

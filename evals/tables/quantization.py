@@ -18,8 +18,13 @@ def _section(result: Result) -> str:
     return (
         f"### {settings['model']}, {settings['quantize']}, {settings['predictor']}, {len(rows[0].psnr)} samples\n\n"
         f"{_short(rows)}\n\n"
-        f"Beyond the sum: {interaction['loss']:.2f} dB. Brought back: {interaction['gain']:.2f} dB."
+        f"Both together are {_beside(interaction['loss'])} if the two errors were independent and added up. "
+        f"Planned ticks gain {interaction['gain']:.2f} dB, in the median over samples."
     )
+
+
+def _beside(loss: float) -> str:
+    return f"{abs(loss):.2f} dB {'lower' if loss > 0 else 'higher'} than"
 
 
 def _short(rows: Sequence[Row]) -> str:

@@ -44,7 +44,7 @@ def race_tables(results: Sequence[RaceResult]) -> dict[str, str]:
 def summary_table(results: Iterable[RaceResult]) -> str:
     """A row for each testbed and budget of the README: who loses by how much."""
     head = [
-        "testbed", "budget", "fewer steps", *SHOWN.values(), "best peer",
+        "testbed", "steps", "budget", "fewer steps", *SHOWN.values(), "best peer",
         "`speedup=` minus fewer steps", "`tune` minus fewer steps", "`tune` minus best peer",
     ]  # fmt: skip
     rows = []
@@ -56,6 +56,7 @@ def summary_table(results: Iterable[RaceResult]) -> str:
                 rows.append(
                     [
                         _name(result),
+                        str(result.steps),
                         f"{budget:g}x",
                         _db(fewer),
                         *map(_db, mine.values()),
@@ -65,7 +66,7 @@ def summary_table(results: Iterable[RaceResult]) -> str:
                         _ahead(mine[ours.TUNED], peer),
                     ]
                 )
-    return markdown_table(head, rows)
+    return _without_empty(head, rows)
 
 
 def counts(results: Sequence[RaceResult]) -> str:
@@ -99,12 +100,18 @@ def _differences(results: Iterable[RaceResult], name: str, rival: str) -> Iterat
 def race_table(results: Iterable[RaceResult]) -> str:
     """A row for each testbed and budget: PSNR in dB to the full run."""
     head = [
-        "testbed", "steps", "budget", "fewer steps", *SHOWN.values(), "default", "published", "best peer",
+        "testbed", "steps", "budget", "fewer steps", *SHOWN.values(), "threshold", "published", "best peer",
         "`speedup=` minus fewer steps", "minus best peer",
     ]  # fmt: skip
-    return markdown_table(
+    return _without_empty(
         head, [_race_row(result, budget) for result in results for budget in at_budgets(result)]
     )
+
+
+def _without_empty(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table without columns in which nothing has been measured."""
+    kept = [i for i in range(len(head)) if any(row[i] != "-" for row in rows)]
+    return markdown_table([head[i] for i in kept], [[row[i] for i in kept] for row in rows])
 
 
 def _race_row(result: RaceResult, budget: float) -> list[str]:
@@ -137,7 +144,7 @@ def truth_table(results: Iterable[RaceResult]) -> str:
             rows += [
                 [_name(result), f"{full:.1f}", *_truth_row(result, budget)] for budget in at_budgets(result)
             ]
-    return markdown_table(head, rows)
+    return markdown_table(head, rows) if rows else "Not measured yet."
 
 
 def _truth_row(result: RaceResult, budget: float) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from diffcache.evals.experiments.regimes import METHODS
-from diffcache.evals.harness.markdown import markdown_table
+from diffcache.evals.harness.markdown import grouped, markdown_table
 from diffcache.evals.harness.results import Result, stored
 
 Row = Mapping[str, Any]
@@ -39,7 +39,7 @@ def _table(rows: list[Row], method: str) -> str:
         cells.setdefault(key, {})[row["guidance"], row["steps"]] = _cell(row, method)
     head = [f"g={guidance}, {steps}" for guidance, steps in COLUMNS]
     body = ([*key, *(of.get(column, "") for column in COLUMNS)] for key, of in cells.items())
-    return markdown_table(["predicts", "noise scheduler", *head], body)
+    return markdown_table(["predicts", "noise scheduler", *head], grouped(body))
 
 
 def _cell(row: Row, method: str) -> str:

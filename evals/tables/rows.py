@@ -6,7 +6,7 @@ from diffcache.evals.harness.results import stored
 SHOWN = {"flux": (28,), "kontext": (28,), "kontext_turbo": (4,)}
 """The numbers of steps that the page shows of each testbed; all are stored."""
 
-LEFT_OUT = ("(control)", "full", "without decay", "even, ", "default, ")
+LEFT_OUT = ("(control)", "full", "without decay", "default, ")
 """Ways that the page leaves out: controls, and what differs little from others."""
 
 

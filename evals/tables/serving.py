@@ -26,6 +26,6 @@ def serving_table() -> str:
     ]
     return (
         f"{markdown_table(head, lines)}\n\n"
-        f"{result['requests']} requests, {header['device']}, {header['date']}. Own time is wall time, on a machine that had "
-        "other work to do."
+        f"{result['requests']} requests, {header['device']}, {header['date']}. Requests per second are of processor time, on a "
+        "busy machine: they differ by up to a quarter from run to run. Own time is wall time."
     )

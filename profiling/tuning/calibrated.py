@@ -1,9 +1,12 @@
-"""Engines that calibrate a published method for a share of the compute: ERTACache, ProfilingDiT, MagCache, TeaCache."""
+"""Engines that calibrate a published method for a share of the compute."""
 
 from collections.abc import Iterator
 from functools import cached_property
 
+from torch import Tensor
+
 from diffcache.config import CacheConfig
+from diffcache.profiling.calibrating import dpcache, meancache
 from diffcache.profiling.calibrating.corrections import Corrections, with_hindsight
 from diffcache.profiling.calibrating.ertacache import calibrate_ertacache, policy, static_schedule
 from diffcache.profiling.calibrating.magcache import calibrate_magcache
@@ -12,7 +15,7 @@ from diffcache.profiling.calibrating.teacache import calibrate_teacache
 from diffcache.profiling.calibrating.threshold import HALVINGS, calibrate_threshold
 from diffcache.profiling.recording.record import recorded
 from diffcache.profiling.recording.recording import Recording
-from diffcache.profiling.recording.shares import TooLittle
+from diffcache.profiling.recording.shares import TooLittle, ticks_for
 from diffcache.profiling.tuning.engine import Engine, engine
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.schedulers.errors import ScheduleError
@@ -70,6 +73,42 @@ class ProfilingDiTEngine(Engine):
 
     def fit_renders(self) -> int:
         return 2 * len(self.task.calls) + len(INTERVALS)
+
+
+@engine("dpcache")
+class DPCacheEngine(Engine):
+    """DPCache's path with the most ticks that the share pays for; what lies outside the stack is computed at every tick."""
+
+    @cached_property
+    def costs(self) -> Tensor:
+        return dpcache.measured_costs(self.task.pipe, self.task.calls)
+
+    def propose(self, compute: float) -> Iterator[CacheConfig]:
+        for count in range(ticks_for(compute, self.task.ticks), 0, -1):
+            share = count / self.task.ticks
+            schedule = dpcache.schedule_on(self.task.pipe, self.task.calls[0], self.costs, share)
+            if schedule.measured["compute_fraction"] <= compute + 1e-9:
+                yield ReplayConfig(schedule=schedule)
+                return
+
+    def fit_renders(self) -> int:
+        return len(self.task.calls) + 2
+
+
+@engine("meancache")
+class MeanCacheEngine(Engine):
+    """MeanCache's path for the share."""
+
+    @cached_property
+    def errors(self) -> Tensor:
+        return meancache.measured_errors(self.task.pipe, self.task.calls)
+
+    def propose(self, compute: float) -> Iterator[CacheConfig]:
+        pipe, calls = self.task.pipe, self.task.calls
+        yield ReplayConfig(schedule=meancache.schedule_on(pipe, calls[0], self.errors, compute))
+
+    def fit_renders(self) -> int:
+        return len(self.task.calls) + 1
 
 
 @engine("magcache")

@@ -120,7 +120,8 @@ def tune(
         front: find one schedule for each share of `FRONT`.
         at_least: the share of samples that must keep the quality; None: 0.9.
         minutes: time for the search; what follows it, some renders more, comes on top. None: no limit.
-        engine: "trajectory", "dp", "evolution", "router", "ertacache", "profilingdit", "bac", "magcache" or "teacache".
+        engine: "trajectory", "dp", "evolution", "router", "ertacache", "profilingdit", "dpcache", "meancache", "bac", "magcache" or
+            "teacache".
         sites: what is cached, as `UniformConfig.site` ("model", "block", "sub-layer"); None: what suits the engine.
         objective: from pictures and the full runs' [N, ..., H, W] in 0..1 to a number for each sample; the larger, the better.
         folder: for the result, which `accelerate(pipe, folder)` loads, and for what was rendered; None: nothing is written.

@@ -1,6 +1,7 @@
-"""Takes the pictures of pages in docs/pictures: `python scripts/measure/report_picture.py`, with Chromium, playwright and gradio.
+"""Takes the pictures of pages in docs/pictures: `make site; python scripts/measure/report_picture.py`, with Chromium.
 
-report.png is the page of an evaluation, app.png that of `diffcache app`, timeline.svg what `report(pipe).plot` draws.
+report.png and phone.png are the page of an evaluation, app.png is that of `diffcache app`, site.png the first page of `make site`,
+timeline.svg what `report(pipe).plot` draws.
 """
 
 import shutil
@@ -19,7 +20,8 @@ from diffcache.evals.harness.pipelines import Source
 from diffcache.evals.testbeds import shipped, zoo
 from diffcache.evals.webpage.page import write_page
 
-FOLDER = Path(__file__).resolve().parents[2] / "docs" / "pictures"
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "docs" / "pictures"
 PORT = 7871
 
 
@@ -36,22 +38,24 @@ def main() -> None:
         browser = driver.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
         )
-        _opened(browser, write_page(result, Path(folder)).as_uri(), 860).screenshot(
-            path=FOLDER / "report.png"
-        )
+        report_page = write_page(result, Path(folder)).as_uri()
+        _opened(browser, report_page, 1000, 970).screenshot(path=FOLDER / "report.png")
+        _opened(browser, report_page, 380, 800).screenshot(path=FOLDER / "phone.png")
+        site = _opened(browser, (ROOT / "outputs" / "site" / "index.html").as_uri(), 1400, 900)
+        site.screenshot(path=FOLDER / "site.png")
         blocks = page(Studio(Setting(Source(shipped.NAME))))
         blocks.launch(server_port=PORT, prevent_thread_lock=True, quiet=True, theme=theme())
-        app = _opened(browser, f"http://127.0.0.1:{PORT}/", 900)
+        app = _opened(browser, f"http://127.0.0.1:{PORT}/", 1000, 1000)
         app.get_by_role("button", name="Draw").click()
-        app.get_by_text("less work").wait_for()
+        app.get_by_text("PSNR").wait_for(timeout=120_000)
         app.wait_for_timeout(1000)
         app.screenshot(path=FOLDER / "app.png")
         blocks.close()
         browser.close()
 
 
-def _opened(browser: Any, address: str, height: int) -> Any:
-    shown = browser.new_page(viewport={"width": 1000, "height": height})
+def _opened(browser: Any, address: str, width: int, height: int) -> Any:
+    shown = browser.new_page(viewport={"width": width, "height": height})
     shown.goto(address)
     return shown
 

@@ -4,17 +4,19 @@
 """
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
+from textwrap import wrap
 
 ROOT = Path(__file__).resolve().parents[2]
+Place = tuple[float, float]
 LINKED = ("kernels", "schedulers", "profiling", "evals")
 """Folders beside the package that are linked into it."""
 
 PURPOSES = {
     "kernels": "tensor operations",
-    "schedulers": "when to compute; plain types; searches over arrays",
+    "schedulers": "when to compute; plain types; searches",
     "hooks": "how our code comes to be called",
     "host": "facts about other people's objects",
     "noise_schedulers": "all we know of them",
@@ -40,7 +42,8 @@ PURPOSES = {
     "command": "the command diffcache and its verbs",
     "scripts": "measurements, tables, training",
 }
-BOX, GAP = (206, 44), (18, 34)
+BOX, GAP, LINE = (186, 64), (14, 34), 22
+"""Sizes in pixels of a box and of what is between boxes, and the characters in a line of a box."""
 
 
 def sources() -> Iterator[Path]:
@@ -148,18 +151,39 @@ def drawn(rooms: Mapping[str, set[str]]) -> str:
         f'<rect width="{width}" height="{height}" fill="white"/>',
     ]
     for room, other in reduced(rooms):
-        (x, y), (u, v) = at[room], at[other]
-        begin, end = (x + BOX[0] / 2, y + BOX[1]), (u + BOX[0] / 2, v)
-        bend = (begin[1] + end[1]) / 2
-        path = f"M{begin[0]:g},{begin[1]:g} C{begin[0]:g},{bend:g} {end[0]:g},{bend:g} {end[0]:g},{end[1]:g}"
+        passed = [[at[name] for name in by_floor[n]] for n in range(floors[room] - 1, floors[other], -1)]
+        path = _arrow(at[room], at[other], passed)
         lines.append(f'<path d="{path}" fill="none" stroke="#8794a8" marker-end="url(#tip)"/>')
     for room, (x, y) in sorted(at.items()):
         lines.append(
             f'<rect x="{x:g}" y="{y:g}" width="{BOX[0]}" height="{BOX[1]}" rx="6" fill="#eef3fa" stroke="#1f5fa8"/>'
-            f'<text x="{x + 10:g}" y="{y + 18:g}" font-size="14" font-weight="bold" fill="#12355f">{room}</text>'
-            f'<text x="{x + 10:g}" y="{y + 34:g}" font-size="10" fill="#444">{escape(PURPOSES[room])}</text>'
+            f'<text x="{x + 9:g}" y="{y + 20:g}" font-size="16" font-weight="bold" fill="#12355f">{room}</text>'
+        )
+        lines += (
+            f'<text x="{x + 9:g}" y="{y + 38 + 17 * i:g}" font-size="14" fill="#444">{escape(text)}</text>'
+            for i, text in enumerate(wrap(PURPOSES[room], LINE))
         )
     return "\n".join([*lines, "</svg>", ""])
+
+
+def _arrow(begin: Place, end: Place, passed: Iterable[Sequence[Place]]) -> str:
+    """A path from below one box to above another, through gaps between the boxes of the floors that it passes."""
+    x, y = begin[0] + BOX[0] / 2, begin[1] + BOX[1]
+    aim, path = end[0] + BOX[0] / 2, f"M{x:g},{y:g}"
+    for boxes in passed:
+        lefts = [left for left, _ in boxes]
+        gaps = [left - GAP[0] / 2 for left in lefts] + [lefts[-1] + BOX[0] + GAP[0] / 2]
+        free = [aim, *gaps] if all(not left <= aim <= left + BOX[0] for left in lefts) else gaps
+        gap = min(free, key=lambda place: abs(place - x) + abs(place - aim))
+        path += f" {_curve((x, y), (gap, boxes[0][1]))} V{boxes[0][1] + BOX[1]:g}"
+        x, y = gap, boxes[0][1] + BOX[1]
+    return f"{path} {_curve((x, y), (aim, end[1]))}"
+
+
+def _curve(begin: Place, end: Place) -> str:
+    """From one height to another, vertical at both ends."""
+    bend = (begin[1] + end[1]) / 2
+    return f"C{begin[0]:g},{bend:g} {end[0]:g},{bend:g} {end[0]:g},{end[1]:g}"
 
 
 def main() -> None:

@@ -80,7 +80,7 @@ def test_the_page_draws_in_a_browser(address: str, size: tuple[int, int]) -> Non
         # the frame of Gradio's own page asks for a script that only embedded pages need
         with opened(chromium, address, size, ignored="ERR_") as shown:
             shown.get_by_role("button", name="Draw").click()
-            shown.get_by_text("less work").wait_for(timeout=30_000)
+            shown.get_by_text("PSNR").wait_for(timeout=30_000)
             shown.locator("svg.timeline rect").first.wait_for(state="attached", timeout=30_000)
             assert shown.locator("svg.timeline rect").count() >= 6
             assert shown.get_by_label("Speed-up").first.is_visible()

@@ -131,6 +131,45 @@ def test_a_bare_environment_runs_the_quickstart(python: Path, tmp_path: Path) ->
     assert "2 of 4 ticks computed" in ran(python, "-c", code, folder=tmp_path)
 
 
+OLDEST = {
+    "diffusers": ["diffusers==0.36.0"],
+    "diffusers and transformers": [  # newer Diffusers need a hub library that this Transformers cannot use
+        "diffusers==0.36.0", "transformers==4.56.0", "huggingface_hub==0.36.0", "tokenizers==0.22.0",
+    ],
+}  # fmt: skip
+"""The lower bounds of pyproject.toml; of torch only the version in constraints.txt is at hand."""
+
+ON_OLDEST = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from importlib.metadata import version
+from diffcache.command.main import main
+
+for requirement in sys.argv[2:]:
+    name, wanted = requirement.split("==")
+    assert version(name) == wanted, name
+assert main(["demo", "--samples", "1", "--rounds", "1", "--steps", "8", "--speedup", "2"]) == 0
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("older", OLDEST.values(), ids=OLDEST)
+def test_the_demo_runs_with_the_oldest_versions(older: list[str], python: Path, tmp_path: Path) -> None:
+    asked = (ROOT / "pyproject.toml").read_text()
+    for requirement in older[:2]:
+        assert f'"{requirement.replace("==", ">=").removesuffix(".0")}"' in asked
+    pip = [sys.executable, "-m", "pip", "-q", "install", "--target", str(tmp_path / "old")]
+    for wanted in (
+        ["--no-deps", *older],
+        ["httpx<1", "requests"],
+    ):  # what newer versions do not ask for any more
+        if subprocess.run([*pip, *wanted], check=False).returncode:
+            pytest.skip("the oldest versions cannot be downloaded here")
+    printed = ran(python, "-c", ON_OLDEST, tmp_path / "old", *older, folder=tmp_path)
+    assert "| 4/8 |" in printed
+
+
 @pytest.mark.slow
 def test_what_needs_an_extra_says_which(python: Path, tmp_path: Path) -> None:
     needs = "import sys; from diffcache.command.main import main; sys.exit(main(sys.argv[1:]) - 2)"

@@ -15,7 +15,7 @@ from compatibility.levels import Cell
 from compatibility.two_processes import FEWER_STEPS, FLUX, METHODS, STEPS, TOGETHER, flux
 
 from diffcache import accelerate, decide_together, report
-from diffcache.engine.decider import OUTVOTED
+from diffcache.engine.vote import OUTVOTED
 from diffcache.schedulers.errors import TargetError
 
 GROUP = "Several processes"

@@ -6,6 +6,8 @@ import math
 import numpy as np
 import pytest
 
+from diffcache.prediction.average_velocity import AverageVelocity
+from diffcache.prediction.descriptions import predictor_from
 from diffcache.prediction.predictors import (
     Chebyshev,
     Hold,
@@ -14,7 +16,6 @@ from diffcache.prediction.predictors import (
     Predictor,
     Scaled,
     Taylor,
-    predictor_from,
 )
 from diffcache.schedulers.moments import Moment
 
@@ -107,6 +108,34 @@ def test_scaled_multiplies_the_ratios_in_between() -> None:
     assert Scaled([1, 2, 3, 5]).weights([Moment(1)], Moment(3)) == [15]
 
 
+def test_an_average_velocity_is_meancaches_rule_on_a_trajectory() -> None:
+    # Levels 1, 0.8, 0.5, 0.4, 0.1, 0; ticks 0 and 1 are computed, with velocities 2 and 5. From z = 7 the samples are
+    # 7, 6.6 (7 - 0.2 * 2) and 5.1 (6.6 - 0.3 * 5).
+    rule = AverageVelocity([1.0, 0.8, 0.5, 0.4, 0.1, 0.0], [0, 0, 2, 1, 3])
+    past, velocities = [Moment(1), Moment(0)], [5.0, 2.0]
+
+    def value(tick: int) -> float:
+        return sum(w * v for w, v in zip(rule.weights(past, Moment(tick)), velocities, strict=True))
+
+    # tick 2 looks back to 0: J = ((5.1 - 7) / -0.5 - 2) / -0.5 = -3.6, u = 5 + (0.4 - 0.5) J
+    assert value(2) == pytest.approx(5.36)
+    # tick 3 looks back one tick, which says nothing of a slope
+    assert value(3) == pytest.approx(5.36)
+    # z = 5.1 - 0.1 * 5.36 - 0.3 * 5.36 = 2.956 at tick 4, which looks back to 1: J = ((2.956 - 6.6) / -0.7 - 5) / -0.7
+    slope = ((2.956 - 6.6) / -0.7 - 5) / -0.7
+    assert value(4) == pytest.approx(5.36 + (0.0 - 0.1) * slope)
+    assert rule.depth == 2
+
+
+def test_an_average_velocity_keeps_as_much_as_its_sums_reach_back_to() -> None:
+    levels = [1 - tick / 8 for tick in range(9)]
+    assert AverageVelocity(levels, [0, 0, 0, 0, 1, 0, 1, 1]).depth == 1
+    assert AverageVelocity(levels, [0, 0, 0, 0, 3, 0, 1, 1]).depth == 3  # tick 4 sees 1, 2, 3
+    assert (
+        AverageVelocity(levels, [0, 0, 0, 0, 3, 0, 2, 1]).depth == 4
+    )  # tick 6 sees 4, which sees 1, 2, 3; and 5
+
+
 @pytest.mark.parametrize(
     "predictor",
     [
@@ -116,6 +145,7 @@ def test_scaled_multiplies_the_ratios_in_between() -> None:
         Lerp(0.3),
         Scaled([1.0, 0.9]),
         Chebyshev(9, 50, 4, 0.1, 0.5),
+        AverageVelocity([1.0, 0.7, 0.5, 0.2, 0.0], [0, 0, 2, 1]),
     ],
 )
 def test_what_describes_a_predictor_makes_it_again(predictor: Predictor) -> None:

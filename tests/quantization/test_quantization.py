@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import logging
 import pickle
 import subprocess
@@ -29,12 +30,13 @@ from torchao.quantization import (
     MappingType,
     PerGroup,
 )
+from transformers import CLIPTextConfig, CLIPTextModel
 from zoo.pipelines import CASES
 
 from diffcache import ConfigError, ScheduleError, TargetError, accelerate, report, restore
 from diffcache.host.weight_formats import is_quantised, quantization_of, weight_bytes
 from diffcache.prediction.correctors import GAIN, SHIFT, WEIGHTS, coefficient_name
-from diffcache.quantization import rules
+from diffcache.quantization import rules, with_bitsandbytes
 from diffcache.quantization.folding import can_fold, fold
 from diffcache.quantization.weights import quantised
 
@@ -427,16 +429,88 @@ def test_a_config_for_a_whole_pipeline_quantises_the_denoisers_that_it_names() -
     )
     assert QKV in quantised_layers(pipe.transformer)
     other = CASES[NAME].build()
-    with pytest.raises(ConfigError, match="it names no denoiser of this target, which has transformer"):
+    with pytest.raises(
+        ConfigError, match="it names nothing of this target: name transformer or another network"
+    ):
         accelerate(
             other,
             quantize=PipelineQuantizationConfig(
-                quant_mapping={"text_encoder": TorchAoConfig(Int8WeightOnlyConfig())}
+                quant_mapping={"text_encoder_9": TorchAoConfig(Int8WeightOnlyConfig())}
             ),
         )
-    with pytest.raises(ConfigError, match="bitsandbytes quantises while it loads"):
-        accelerate(other, quantize=BitsAndBytesConfig(load_in_8bit=True))
     assert_untouched(other)
+
+
+def test_text_encoders_are_quantised_where_they_are_named_and_put_back() -> None:
+    pipe = CASES[NAME].build()
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    encoder = CLIPTextModel(CLIPTextConfig(vocab_size=50, **sizes)).eval()
+    pipe.register_modules(text_encoder=encoder)
+    words = torch.arange(8)[None]
+    before = encoder(words).last_hidden_state
+    asked = PipelineQuantizationConfig(quant_mapping={"text_encoder": TorchAoConfig(Int8WeightOnlyConfig())})
+    accelerate(pipe, "uniform", quantize=asked, keep_original=True)
+    assert any(path.endswith("q_proj") for path in quantised_layers(encoder))
+    assert not quantised_layers(pipe.transformer)
+    assert 0 < float((encoder(words).last_hidden_state - before).detach().abs().max()) < 0.1
+    restore(pipe)
+    assert torch.equal(encoder(words).last_hidden_state, before)
+
+
+BITSANDBYTES = {
+    "8 bits": BitsAndBytesConfig(load_in_8bit=True),
+    "4 bits": BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        llm_int8_skip_modules=["to_v"],
+    ),
+}
+
+
+@pytest.mark.parametrize("config", BITSANDBYTES.values(), ids=BITSANDBYTES)
+def test_bitsandbytes_quantises_a_loaded_model_as_its_config_says(
+    config: BitsAndBytesConfig, tmp_path: Path
+) -> None:
+    pipe = CASES[NAME].build()
+    original = pipe.transformer.get_submodule(QKV)
+    weight, before = original.weight.detach().clone(), dict(pipe.transformer.config)
+    accelerate(pipe, "uniform", interval=1, quantize=config, keep_original=True)
+    layers = quantised_layers(pipe.transformer)
+    assert QKV in layers
+    assert ("transformer_blocks.0.attn.to_v" in layers) == config.load_in_8bit
+    assert not {path for path in layers if "norm" in path or "." not in path}
+    layer = pipe.transformer.get_submodule(QKV)
+    kind = bitsandbytes.nn.Linear8bitLt if config.load_in_8bit else bitsandbytes.nn.Linear4bit
+    assert type(layer) is kind
+    x = torch.randn(3, original.in_features, generator=torch.Generator().manual_seed(0))
+    exact = nn.functional.linear(x, weight, original.bias)
+    loss = float((layer(x) - exact).norm() / exact.norm())
+    assert 0 < loss < (0.02 if config.load_in_8bit else 0.15)
+    assert not torch.equal(render(pipe, NAME), reference(NAME))
+    assert report(pipe).records[0].quantization
+    pipe.transformer.save_pretrained(tmp_path)
+    told = json.loads((tmp_path / "config.json").read_text())["quantization_config"]
+    assert told["load_in_8bit"] == config.load_in_8bit
+    assert not layers & set(told["llm_int8_skip_modules"])
+    assert "proj_out" in told["llm_int8_skip_modules"]
+    restore(pipe)
+    assert pipe.transformer.get_submodule(QKV) is original
+    assert torch.equal(original.weight, weight)
+    assert dict(pipe.transformer.config) == before
+    assert torch.equal(render(pipe, NAME), reference(NAME))
+
+
+def test_a_bitsandbytes_config_that_cannot_be_served_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = CASES[NAME].build()
+    with pytest.raises(ConfigError, match="asks for nothing: pass load_in_4bit=True"):
+        accelerate(pipe, quantize=BitsAndBytesConfig())
+    with pytest.raises(ConfigError, match="is for all layers of a model"):
+        accelerate(pipe, quantize={"attn": BitsAndBytesConfig(load_in_8bit=True), "_default": "int8"})
+    monkeypatch.setattr(with_bitsandbytes, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="needs bitsandbytes: pip install bitsandbytes"):
+        accelerate(pipe, quantize=BitsAndBytesConfig(load_in_8bit=True))
+    assert_untouched(pipe)
 
 
 def test_after_sequential_offload_quantising_is_refused_in_a_sentence() -> None:

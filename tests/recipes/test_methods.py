@@ -19,7 +19,7 @@ PIPELINE = {
 }
 ALL_COMPUTE = {
     "interval": 1, "temporal_interval": 1, "cross_interval": 1, "guidance_interval": 1, "gate": 1.0, "threshold": 0.0, "speedup": 1.0,
-    "delta": 0.0, "growth": 0.0,
+    "delta": 0.0, "growth": 0.0, "budget": 50,
 }  # fmt: skip
 REUSING: dict[str, dict[str, Any]] = {
     "trajectory": {"threshold": 100.0},

@@ -58,6 +58,24 @@ GOLDEN: list[tuple[str, dict[str, Any], str, int, list[int]]] = [
     ("fora", {}, "DiTTransformer2DModel", 10, [0, 3, 6, 9]),
     ("spectrum", {}, FLUX_CLASS, 50, [*range(5), 6, 8, 11, 15, 20, 25, 31, 38, 46]),
     ("spectrum", {"growth": 3}, FLUX_CLASS, 50, [*range(5), 6, 11, 19, 30, 44]),
+    (
+        "speca",
+        {},
+        FLUX_CLASS,
+        50,
+        [0, 1, 2, 11, 20, 29, 38, 47],
+    ),  # where every draft is accepted: eight in a row
+    ("speca", {}, HUNYUAN, 30, [0, 13, 26]),
+    ("dpcache", {"ticks": (0, 1, 2, 7, 12, 16)}, FLUX_CLASS, 20, [0, 1, 2, 7, 12, 16]),
+    ("dpcache", {}, FLUX_CLASS, 12, [0, 1, 2, 6, 10]),
+    ("meancache", {"budget": 10}, FLUX_CLASS, 50, [0, 1, 3, 7, 14, 21, 28, 35, 42, 49]),
+    (
+        "meancache",
+        {"budget": 13},
+        "ZImageTransformer2DModel",
+        50,
+        [0, 1, 2, 3, 5, 9, 15, 22, 29, 36, 43, 47, 49],
+    ),
     ("profilingdit", {}, "WanTransformer3DModel", 50, [*range(6), *range(6, 50, 6)]),
 ]
 
@@ -127,6 +145,7 @@ def test_every_method_has_a_setting_that_computes_everything(method: str) -> Non
         "threshold": 0.0,
         "speedup": 1.0,
         "growth": 0.0,
+        "budget": 50,
     }
     options = {name: value for name, value in static.items() if name in kind.__dataclass_fields__}
     config = kind(**options)
@@ -155,6 +174,15 @@ def test_every_method_has_a_setting_that_computes_everything(method: str) -> Non
         ("fora", {"interval": True}),
         ("spectrum", {"interval": 0.5}),
         ("spectrum", {"mixture": -1}),
+        ("speca", {"threshold": -1}),
+        ("speca", {"unverified": 0.5}),
+        ("speca", {"order": -1}),
+        ("dpcache", {"ticks": (1, 2)}),
+        ("dpcache", {"ticks": (0, 2, 2)}),
+        ("dpcache", {"order": 0}),
+        ("meancache", {"budget": 0}),
+        ("meancache", {"ticks": "all"}),
+        ("meancache", {"backs": ("x",)}),
         ("seacache", {"threshold": -1}),
         ("seacache", {"order": 2}),
     ],

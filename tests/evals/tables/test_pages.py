@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from diffcache.evals.harness.results import RESULTS, read_result
+from diffcache.evals.harness.results import RESULTS, read_result, stored
+from diffcache.evals.tables.losses import losses_table
 from diffcache.evals.tables.own_time import own_time_section
 from diffcache.evals.tables.pages import pages, race_results
 
@@ -20,6 +21,14 @@ def test_pages_are_what_the_stored_results_give(path: str) -> None:
 
 def test_the_own_time_in_the_compatibility_page_is_the_stored_one() -> None:
     assert own_time_section() in (ROOT / "docs" / "compatibility.md").read_text()
+
+
+def test_every_loss_against_fewer_steps_is_listed() -> None:
+    lines = losses_table(race_results()).splitlines()
+    for testbed, result in stored("trajectory").items():
+        for row in result["rows"]:
+            begin = f"| `speedup=` | {testbed} | {row['ticks']} of {row['steps']} | -"
+            assert any(line.startswith(begin) for line in lines) == (row["prior"] < row["fewer_steps"])
 
 
 def test_every_race_has_a_plot() -> None:

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from diffcache.evals.harness.results import result_path
-from diffcache.evals.race.plot import COLOURS, PACKAGES, few, lines
+from diffcache.evals.race.plot import LOOKS, PACKAGES, few, lines
 from diffcache.evals.race.result import EXPERIMENT, RaceResult
 from diffcache.evals.webpage import inline
 from diffcache.evals.webpage.inline import data_uri
@@ -36,7 +36,7 @@ def test_of_each_package_one_line_is_drawn() -> None:
     names = [name for name, _ in few(result)]
     assert 3 < len(names) < len(list(lines(result)))
     for package in PACKAGES:
-        assert sum(name.split(":")[0] == package and name not in COLOURS for name in names) <= 1
+        assert sum(name.split(":")[0] == package and name not in LOOKS for name in names) <= 1
 
 
 def test_a_timeline_tells_by_shape_what_was_done() -> None:

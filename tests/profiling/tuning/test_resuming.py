@@ -15,6 +15,7 @@ from diffcache.profiling.tuning import searched
 from diffcache.profiling.tuning.tune import ENGINES
 
 STEPS = 6
+LONGER = {"teacache": 8, "dpcache": 10}
 
 
 def counted(kill_at: int | None = None) -> tuple[Any, list[int]]:
@@ -33,7 +34,8 @@ def counted(kill_at: int | None = None) -> tuple[Any, list[int]]:
 
 
 def found(pipe: Any, engine: str, folder: Path) -> dict[str, bytes]:
-    tune(pipe, flux_calls(8 if engine == "teacache" else STEPS, 4), speedup=1.5, engine=engine, folder=folder)
+    calls = flux_calls(LONGER.get(engine, STEPS), 4)
+    tune(pipe, calls, speedup=1.5, engine=engine, folder=folder)
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
 
 

@@ -1,0 +1,257 @@
+"""One forward of a denoiser whose sites are known: its units are computed and stored, or skipped."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from diffcache.discovery.cuts import Cuts
+from diffcache.discovery.sites import Site
+from diffcache.discovery.unit_recorder import CallNames
+from diffcache.engine.branches import Branch
+from diffcache.engine.execution import Parts, UnitCall
+from diffcache.engine.first_pass import store_site
+from diffcache.engine.observers import NOBODY
+from diffcache.host.call import Call
+from diffcache.schedulers.steps import Decision, Step, Verdict
+from diffcache.store.rings import Store, Tensors
+from diffcache.store.streams import Layout
+
+Forward = Callable[..., Any]
+Arguments = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
+"""A module, and what it is called with."""
+
+
+@dataclass(slots=True)
+class _Visit:
+    """What one forward is to do at a site; `seen` of the units of one that it skips have been called.
+
+    One that is `verified` is computed too, and the forward goes on with the prediction.
+    """
+
+    site: Site
+    last: str
+    step: Step
+    verdicts: list[Verdict]
+    skips: bool
+    store: Store
+    seen: int = 0
+    verified: bool = False
+
+
+class SitePass:
+    """One forward whose sites are known. Its units are told by path and number of calls.
+
+    Args:
+        is_first: it is its branch's first one, and the sites are known from another branch or run. All is computed, and
+            all units are watched, to see that it goes the way that it went then.
+
+    Attributes:
+        watches: the units whose calls it has to see, by identity.
+        reached: the sites that the forward has come to.
+        here: the site that it is in; None between sites.
+        seen: what signals are measured on.
+        strayed: a span was skipped whose units this forward calls differently: what it returned is worth nothing.
+        rejected: what was reused did not stand its verification.
+        extra: share of the denoiser's work that verifying took.
+    """
+
+    def __init__(
+        self, parts: Parts, call: Call, step: Step, branch: Branch, cuts: Cuts, *, is_first: bool
+    ) -> None:
+        self.parts = parts
+        self.name = parts.choices.facts.denoiser
+        self.decider = parts.decider
+        self.step = step
+        self.branch = branch
+        self.cuts = cuts
+        self.watches: Mapping[int, str] = cuts.looked_at if is_first else cuts.paths
+        self.reached: list[_Visit] = []
+        self.here: _Visit | None = None
+        self._tap, self._tapped = parts.choices.tap, cuts.tap
+        self.seen = call.latents if self._tap is None else []
+        self.strayed = self.rejected = False
+        self.extra = 0.0
+        self._starts = cuts.starts
+        self._is_observed = parts.decider.observer is not NOBODY
+        self._reuses_memory = cuts.reuses_memory
+        self._visits: dict[str, _Visit] = {}
+        self._straight: dict[str, _Visit] = {}
+        self._names = CallNames()
+        self._called: list[str] | None = [] if is_first else None
+        self._first: Arguments
+        self._given: Tensors
+        self._bases: Tensors
+
+    @property
+    def went_astray(self) -> bool:
+        """The forward is over, and did not call its units as it did when the sites were found."""
+        if self._called is not None:
+            return tuple(self._called) != self.cuts.calls
+        return self.strayed or (self.here is not None and self.here.skips)
+
+    def unit(self, module: nn.Module, forward: Forward, args: Any, kwargs: dict[str, Any]) -> Any:
+        """A unit is called: runs it, or stands in for it."""
+        call = self.unit_call(module, args, kwargs)
+        try:
+            next(call)
+            call.send(forward(*args, **kwargs))
+        except StopIteration as end:
+            return end.value
+
+    def unit_call(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> UnitCall:
+        """A unit's call, which several runs may share: yields if it is to be computed, and returns what it gives."""
+        name = self._names.next(self.watches[id(module)])
+        if self._called is not None:
+            self._called.append(name)
+        here = self._straight.get(name)
+        if here is not None and self.here is None:
+            return (yield from self._unit_of_its_own(here, module, args, kwargs))
+        tap = self._tap if name == self._tapped else None
+        if tap is not None and tap.is_ahead:
+            self._see(tap.ahead(module, args, kwargs))
+        if name in self._starts:
+            self._begin(name, module, args, kwargs)
+        here = self.here
+        if here is None or self.strayed:
+            output = yield
+        elif here.skips:
+            output = yield from self._skipped(here, name, module, args, kwargs)
+        else:
+            output = yield
+            if name == here.last:
+                self.here = None
+                self._computed(here, self._first, output)
+        if tap is not None and not tap.is_ahead:
+            self._see(tap.after(Call.of(module, args, kwargs), output))
+        return output
+
+    def _see(self, seen: list[Tensor]) -> None:
+        """The tap has measured this. Schedulers look at it again when a site has been computed."""
+        self.seen = [tensor.clone() for tensor in seen] if self._reuses_memory else seen
+
+    def _unit_of_its_own(
+        self, here: _Visit, module: nn.Module, args: Any, kwargs: dict[str, Any]
+    ) -> UnitCall:
+        """A site of one unit, which nobody observes: `unit` without what other sites need."""
+        self.reached.append(here)
+        layout = here.store.layout
+        assert layout is not None
+        given = layout.given(args, kwargs)
+        if here.skips:
+            value = here.store.value(here.verdicts[0].decision, here.step, 0, given)
+            return layout.join(value, given)
+        self._given, self._bases = given, _copied_bases(layout, given) if self._reuses_memory else given
+        output = yield
+        self._computed(here, (module, args, kwargs), output)
+        return output
+
+    def _begin(self, name: str, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        """The site that begins with this unit is reached."""
+        if self.here is not None and self.here.skips:
+            self.stray()
+        if not self._visits:
+            self._visits = self._decide()
+        self.here = here = self._visits[name]
+        self.reached.append(here)
+        layout, self._first = here.store.layout, (module, args, kwargs)
+        self._given = Call.of(*self._first).tensors if layout is None else layout.given(args, kwargs)
+        self._bases = self._given
+        observer = self.decider.observer
+        if not here.skips or here.verified or observer.shadow:
+            if self._reuses_memory and layout is not None:
+                self._bases = _copied_bases(layout, self._given)
+            if self._is_observed:
+                observer.computing(self.name, here.step)
+
+    def _decide(self) -> dict[str, _Visit]:
+        """For all sites at once, when the first is reached: by then signals have been seen. By first unit."""
+        visits, branch, sites = {}, self.branch, self._starts.values()
+        decided = self.decider.site_verdicts(self.step, branch, self.cuts.sites, lambda lane: self.seen)
+        skips_any = False
+        for name, site, (step, verdicts) in zip(self._starts, sites, decided, strict=True):
+            skips = verdicts[0].decision is not Decision.COMPUTE
+            skips_any = skips_any or skips
+            last, store = site.units[-1], branch.stores[site.name]
+            visits[name] = visit = _Visit(site, last, step, verdicts, skips, store)
+            alone = last == name != self._tapped and store.layout is not None and not self._is_observed
+            if alone:
+                self._straight[name] = visit
+        if visit.skips and self.decider.verifies(branch, self.step):
+            visit.verified = True
+            self._straight.pop(name, None)
+        if self.seen:
+            self.decider.arrived(branch, 0, self.seen)
+        if not skips_any and self._called is None:
+            self.watches = self.cuts.edges  # nothing is skipped: what lies between need not be seen
+        return visits
+
+    def stray(self) -> None:
+        """What the forward returns is worth nothing: the call is computed again, as the branch's first."""
+        self.strayed, self._straight = True, {}
+
+    def _skipped(
+        self, here: _Visit, name: str, module: nn.Module, args: Any, kwargs: dict[str, Any]
+    ) -> UnitCall:
+        """What stands for a unit in a site that is reused."""
+        if name != here.site.units[here.seen]:
+            self.stray()
+            return (yield)
+        here.seen += 1
+        ends = here.seen == len(here.site.units)
+        if ends:
+            self.here = None
+        shadow = self.decider.observer.shadow
+        if shadow or here.verified:
+            truth = yield
+            if not ends:
+                return truth
+            if here.verified:
+                self._verify(here, truth)
+            if shadow:
+                return self._shadow(here, truth)
+        if ends:
+            return self._reused(here)
+        return self.cuts.placeholders[name].make(Call.of(module, args, kwargs).tensors)
+
+    def _computed(self, here: _Visit, first: Arguments, output: Any) -> None:
+        """Stores what a site has computed."""
+        store, layout = here.store, here.store.layout
+        pairs = None if layout is None else layout.pairs_if_fits(output, self._given, self._bases)
+        if pairs is None:
+            continues = here.site.continues
+            outputs = store_site(self.parts, store, here.step, Call.of(*first), output, continues)
+            if self._reuses_memory:
+                store.empty(1)  # the arguments may have been overwritten; the next computed call is stored
+        else:
+            store.push(here.step.tick, 0, pairs)
+            outputs = [own for own, _ in pairs]
+        if self._is_observed and len(store):
+            self.decider.observe(here.step, store, 0, outputs)
+        self.decider.computed(self.branch, 0, here.step, self.seen, outputs)
+
+    def _reused(self, here: _Visit) -> Any:
+        value = here.store.value(here.verdicts[0].decision, here.step, 0, self._bases)
+        return here.store.learned.join(value, self._given)
+
+    def _verify(self, here: _Visit, truth: Any) -> None:
+        """Asks whether the prediction of what has been computed is good enough."""
+        layout, self.extra = here.store.learned, here.site.share
+        guess, outputs = layout.split(self._reused(here)), layout.split(truth)
+        self.rejected = not self.decider.accepts(here.step, guess, outputs)
+
+    def _shadow(self, here: _Visit, truth: Any) -> Any:
+        """Predicts what has been computed, for an observer to compare, and goes on with what it says."""
+        observer, layout = self.decider.observer, here.store.learned
+        guess, outputs = layout.split(self._reused(here)), layout.split(truth)
+        features = layout.features(self._bases, outputs)
+        goes_on = observer.predicted(self.name, here.step, guess, outputs, features)
+        observer.computed(self.name, here.step, features, outputs)
+        return layout.join(goes_on, self._given)
+
+
+def _copied_bases(layout: Layout, given: Tensors) -> Tensors:
+    """Copies of the arguments to which a site's streams are residuals, because its units may overwrite them."""
+    paths = layout.sources() if layout.basis == "residual" else ()
+    return {path: given[path].clone() for path in paths if given[path] is not None}

@@ -1,0 +1,66 @@
+"""From a predictor's description, as schedules hold it, to the predictor."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from diffcache.prediction.average_velocity import AverageVelocity
+from diffcache.prediction.predictors import (
+    Chebyshev,
+    Conditional,
+    Hold,
+    Lerp,
+    Polynomial,
+    Predictor,
+    Scaled,
+    Taylor,
+)
+from diffcache.schedulers.errors import ScheduleError
+
+
+def predictor_from(description: Mapping[str, Any]) -> Predictor:
+    """The predictor with this description (see `Predictor.describe`).
+
+    Raises:
+        ScheduleError: the description is of no known predictor.
+    """
+    match description:
+        case {"name": "hold"}:
+            return Hold()
+        case {"name": "polynomial", "order": int(order), "axis": "angle" | "sigma" | "tick" as axis} if (
+            order >= 0
+        ):
+            return Polynomial(order, axis)
+        case {"name": "taylor", "order": int(order), "first": int(first)} if order >= 0:
+            return Taylor(order, first)
+        case {
+            "name": "chebyshev", "depth": int(depth), "length": int(length), "degree": int(degree),
+            "ridge": float(ridge), "mixture": float(mixture),
+        } if min(depth, length, degree) > 0 and ridge >= 0:  # fmt: skip
+            return Chebyshev(depth, length, degree, ridge, mixture)
+        case {
+            "name": "conditional", "covariance": list(rows), "between": list(between),
+            "noise": float(noise), "window": int(window),
+        } if window > 0 and _is_square(rows) and _is_square(between):  # fmt: skip
+            covariance, corrects = np.array(rows, dtype=float), np.array(between, dtype=float)
+            return Conditional(covariance, noise, window, corrects)
+        case {"name": "average velocity", "levels": list(levels), "backs": list(backs)} if (
+            _are_numbers(levels) and _are_numbers(backs) and len(levels) == len(backs) + 1
+        ):
+            return AverageVelocity(levels, backs)
+        case {"name": "lerp", "weight": int() | float() as weight}:
+            return Lerp(weight)
+        case {"name": "scaled", "ratios": list(ratios)} if _are_numbers(ratios):
+            return Scaled(ratios)
+    raise ScheduleError(f"predictor: {dict(description)} is not a predictor that this version knows.")
+
+
+def _is_square(rows: Sequence[Any]) -> bool:
+    return bool(rows) and all(
+        isinstance(row, list) and len(row) == len(rows) and _are_numbers(row) for row in rows
+    )
+
+
+def _are_numbers(values: list[Any]) -> bool:
+    return all(isinstance(value, (int, float)) for value in values)
