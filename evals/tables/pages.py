@@ -9,11 +9,8 @@ from diffcache.evals.tables.calibration import calibration_tables
 from diffcache.evals.tables.first_call import first_call_table
 from diffcache.evals.tables.formats import formats_table
 from diffcache.evals.tables.judging import judging_table
-<<<<<<< HEAD
 from diffcache.evals.tables.language import language_tables
-=======
 from diffcache.evals.tables.losses import losses_table
->>>>>>> 28c7deaefa7ae372207ac78e85212d48117745f6
 from diffcache.evals.tables.methods import methods_page
 from diffcache.evals.tables.quantization import quantization_tables
 from diffcache.evals.tables.race import race_tables
