@@ -6,6 +6,7 @@ import pytest
 import torch
 from language.tiny import MASK, stored_keys, texts, tiny_llama
 
+from diffcache import accelerate, generate
 from diffcache.language.backbones.families import backbone_of
 from diffcache.language.cache import take
 from diffcache.language.recipes.elastic import ElasticCacheConfig
@@ -61,3 +62,10 @@ def test_nothing_that_counts_has_not_drifted() -> None:
     watched = WeightedRows.of(torch.tensor([[0, 1, 0, 1], [0, 0, 1, 0], [0, 0, 0, 0]]).bool(), 2)
     cosine = torch.tensor([[0.5, 1.0], [0.25, 0.25], [0.0, 0.0]])
     assert watched.mean(cosine).tolist() == [0.75, 0.25, 1.0]
+
+
+def test_a_run_of_full_calls_writes_what_the_plain_model_writes() -> None:
+    model, options = tiny_llama(), {"gen_length": 16, "eos_early_stop": False}
+    expected = generate(model, texts(2, 13), **options).sequences
+    accelerate(model, "elastic-cache", warmup_steps=100)
+    assert torch.equal(generate(model, texts(2, 13), **options).sequences, expected)

@@ -55,11 +55,12 @@ class AttentionDriftWalk(LayerWalk):
         self.layer_from = 0
 
     def through_layers(self, canvas: Canvas, rows: Rows, full: bool) -> tuple[Tensor, Rows]:
-        layers, mask = len(self.net.layers), self.cache.mask(rows)
+        layers, hidden = len(self.net.layers), self.embed(canvas, rows)
+        mask = self.cache.mask(rows)  # which knows now what the call writes
         attendable = None if mask is None else mask[:, 0, 0]
         probe = AttentionProbe(self, canvas, None if full else self.wanted_rows, rows, attendable)
         self.layer_from = layers if self.told is None else self.told
-        hidden = self._layers(probe, range(self.layer_from), self.embed(canvas, rows), rows, mask)
+        hidden = self._layers(probe, range(self.layer_from), hidden, rows, mask)
         if self.layer_from < layers:
             self.cache.write_features("inputs", self.layer_from, rows, hidden)
         elif probe.drifts and not self.rule.delayed:
