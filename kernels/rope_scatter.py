@@ -44,8 +44,8 @@ def rope_scatter(
         v: [B, Hk, n, D].
         cos: [1 or B, n, R], of each row's position.
         sin: likewise, from `signed`.
-        rows: int32 or int64 [B, n], the rows' slots. Rows with one slot must be equal. A row with slot -1 is not written.
-            None: row i has slot i.
+        rows: int32 or int64 [B, n], the rows' slots. Rows with one slot must be equal. None: row i has
+            slot i.
         keys: [B, Hk, S, D], the cache, or n slots of it; written in place.
         values: likewise.
     """
@@ -54,11 +54,6 @@ def rope_scatter(
     if rows is None:
         keys.copy_(rotated)
         values.copy_(v)
-    elif rows.numel() and int(rows.min()) < 0:
-        b, i = (rows >= 0).nonzero(as_tuple=True)
-        slots = rows[b, i].long()
-        keys[b, :, slots] = rotated[b, :, i].to(keys.dtype)
-        values[b, :, slots] = v[b, :, i].to(values.dtype)
     else:
         slots = rows.long().unsqueeze(1).unsqueeze(3).expand(k.shape)
         keys.scatter_(2, slots, rotated.to(keys.dtype))

@@ -8,6 +8,7 @@ import transformers
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import cached_file
 
+from diffcache.language.probing import probe_token_shift
 from diffcache.language.remote_code import complete, is_remote, transformers_4
 from diffcache.schedulers.errors import TargetError
 
@@ -34,7 +35,7 @@ def load_language_model(
         trust_remote_code: run the modelling files that come with the checkpoint. LLaDA, LLaDA-MoE, LLaDA2, Dream, DiffuCoder,
             SDAR, Fast-dLLM v2 and MMaDA need it.
         token_shift: 1 where row i of the logits predicts token i + 1, 0 where it predicts token i. None: what is known of
-            the family. Kept as `model.config.token_shift`.
+            the family, unless the model clearly fills in an English text the other way. Kept as `model.config.token_shift`.
         block_attention: tokens of a block, where a token sees its block and what is before it, counted from position 0.
             None: what is known of the family, else full attention. Kept as `model.config.block_attention`.
         **options: of `from_pretrained`, such as `device_map`, `quantization_config`, `attn_implementation`, `revision`.
@@ -58,7 +59,10 @@ def load_language_model(
         if value is not None:
             setattr(model.config, name, value)
     model.eval()
-    return (model if device is None else model.to(device)), tokenizer
+    model = model if device is None else model.to(device)
+    if tokenizer is not None and token_shift is None:
+        probe_token_shift(model, tokenizer)
+    return model, tokenizer
 
 
 def _loader(config: Any) -> Any:

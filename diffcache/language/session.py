@@ -31,13 +31,13 @@ class Plan:
         text: what the model is shown.
         full: every row.
         rows: a range, or bool [b, S].
-        count: the most rows of a text, int64 [], where only the device knows it; else None.
+        asked: what only the device knows, int64 [1 or 2]: the most rows of a text, and what the walk asks; None for nothing.
     """
 
     text: Canvas
     full: bool
     rows: slice | Tensor
-    count: Tensor | None = None
+    asked: Tensor | None = None
 
 
 class ModelCaller(Protocol):
@@ -50,16 +50,16 @@ class ModelCaller(Protocol):
     report: LanguageReport
 
     def plan(self, canvas: Canvas) -> Plan:
-        """What the next call will compute. Its count may be read from the device together with other numbers."""
+        """What the next call will compute. What it asks may be read from the device together with other numbers."""
 
     def logits(
-        self, canvas: Canvas, plan: Plan | None = None, count: int | None = None
+        self, canvas: Canvas, plan: Plan | None = None, told: list[int] | None = None
     ) -> tuple[Tensor, Rows]:
         """Logits [b, m, V], and the positions that they predict: all candidates at least, each once; S for no position.
 
         Args:
             plan: of this call; None plans it.
-            count: the plan's, read from the device; None reads it.
+            told: what the plan has asked, read from the device; None reads it.
         """
 
 
@@ -80,12 +80,12 @@ class PlainCaller:
         return Plan(canvas, True, slice(0, canvas.length))
 
     def logits(
-        self, canvas: Canvas, plan: Plan | None = None, count: int | None = None
+        self, canvas: Canvas, plan: Plan | None = None, told: list[int] | None = None
     ) -> tuple[Tensor, Rows]:
         tokens, real, block = canvas.tokens, self._real, canvas.attention_block
         if block is not None:  # nothing in front sees what is behind the block
-            tokens = tokens[:, : canvas.block.stop]
-            real = None if real is None else real[:, : canvas.block.stop]
+            tokens = tokens[:, : canvas.shown]
+            real = None if real is None else real[:, : canvas.shown]
             check_padding(real, block)
         length = tokens.shape[1]
         with self.report.counting_call(length):
@@ -131,23 +131,29 @@ class Session:
         if self.config.forces_full(text, self._reuses, grown) or self.config.full(text):
             return Plan(text, True, slice(0, text.length))
         rows = self._rows(text)
-        return Plan(text, False, rows, None if isinstance(rows, slice) else rows.sum(dim=1).amax())
+        if isinstance(rows, slice):
+            return Plan(text, False, rows)
+        asked = [rows.sum(dim=1).amax(), *([] if self.walk.asked is None else [self.walk.asked])]
+        return Plan(text, False, rows, torch.stack(asked))
 
     def logits(
-        self, canvas: Canvas, plan: Plan | None = None, count: int | None = None
+        self, canvas: Canvas, plan: Plan | None = None, told: list[int] | None = None
     ) -> tuple[Tensor, Rows]:
         plan = self.plan(canvas) if plan is None else plan
-        text, asked = plan.text, plan.rows
+        text, rows = plan.text, plan.rows
         self._reuses = 0 if plan.full else self._reuses + 1
+        if told is None:
+            told = [] if plan.asked is None else plan.asked.tolist()
+        count, self.walk.told = (*told, None, None)[:2]
         if not plan.full and self._fixes_sizes:
-            asked = self._of_fixed_size(asked, count)
-        elif isinstance(asked, Tensor):
-            asked = rows_of(asked, count)
-        if isinstance(asked, Tensor):
-            asked = block_last(asked, text, self.net.token_shift)
+            rows = self._of_fixed_size(rows, count)
+        elif isinstance(rows, Tensor):
+            rows = rows_of(rows, count)
+        if isinstance(rows, Tensor):
+            rows = block_last(rows, text, self.net.token_shift)
         plain_length = canvas.length if canvas.attention_block is None else text.length
         with self.report.counting_call(plain_length):
-            found = self.walk(text, asked, plan.full)
+            found = self.walk(text, rows, plan.full)
         self.report.cache_bytes = self.report.cache_bytes or self.cache.nbytes
         return found
 
@@ -156,11 +162,12 @@ class Session:
         if isinstance(rows, slice):
             every = torch.arange(rows.start, rows.stop, device=self.cache.real.device)
             return every.expand(len(self.cache.real), -1)
-        most = int(rows.sum(dim=1).amax()) if count is None else count
-        return rows_of(rows, next((size for size in SIZES if size >= most), rows.shape[1]))
+        return rows_of(
+            rows, next((size for size in SIZES if count is not None and size >= count), rows.shape[1])
+        )
 
     def _shown(self, canvas: Canvas) -> Canvas:
-        """What the model is shown. Where texts are attended in blocks, this ends with the block, and tells the cache of it."""
+        """What the model is shown. Where texts are attended in blocks, this ends with one, and tells the cache of it."""
         size, block = canvas.attention_block, canvas.block
         if size is None and not self.config.imposes_blocks:
             return canvas
@@ -172,8 +179,8 @@ class Session:
                 self.cache.see_no_further(start, block.stop)
             else:
                 self._check_blocks(size, start)
-                self.cache.see_in_blocks(size, block.stop)
-        return replace(canvas, tokens=canvas.tokens[:, : block.stop], unfinished=unfinished)
+                self.cache.see_in_blocks(size, canvas.shown)
+        return replace(canvas, tokens=canvas.tokens[:, : canvas.shown], unfinished=unfinished)
 
     def _check_blocks(self, size: int, start: int) -> None:
         if self.config.whole_text:

@@ -14,7 +14,9 @@ from diffcache.api import accelerate, report, restore
 from diffcache.evals.harness.markdown import markdown_table
 from diffcache.evals.language import tally
 from diffcache.language.recipes.base import LanguageConfig
-from diffcache.language.recipes.dkv import DKVDecodeConfig, DKVPrefillConfig
+from diffcache.language.recipes.block_causal import BlockCausalConfig
+from diffcache.language.recipes.builtin import LANGUAGE_DEFAULT
+from diffcache.language.recipes.dkv import DKVDecodeConfig, DKVGreedyConfig, DKVPrefillConfig
 from diffcache.language.recipes.dllm_cache import DLLMCacheConfig
 from diffcache.language.recipes.elastic import ElasticCacheConfig
 from diffcache.language.recipes.fast_dllm import DualConfig, PrefixConfig, VicinityConfig
@@ -32,33 +34,48 @@ DRIFTS = (1.01, 0.999, 0.99, 0.97, 0.9, -1.01)
 TOLERANCE = 0.03
 """An interval holds if it loses no more than this share of right pages against the plain model."""
 
+ONE_BLOCK, WINDOW, BLOCKS, BY_CHANCE = "one block", "a window of 16", "blocks of 32", "blocks, by chance"
+
 WAYS: dict[str, dict[str, Any]] = {
-    "one block": {"block_length": GEN_LENGTH},
-    "a window of 16": {"window": 16},
-    "blocks of 32": {"block_length": 32},
+    ONE_BLOCK: {"block_length": GEN_LENGTH},
+    WINDOW: {"window": 16},
+    BLOCKS: {"block_length": 32},
+    BY_CHANCE: {"block_length": 32, "remasking": "random"},
 }
 
 Make = Callable[[Any], LanguageConfig]
 
+
+def _around(distance: int) -> Make:
+    return lambda interval: DKVDecodeConfig(interval=interval, ahead=False, around=distance)
+
+
 METHODS: dict[str, tuple[Make, tuple[Any, ...]]] = {
-    "dkv-decode, ahead=False": (lambda n: DKVDecodeConfig(interval=n, ahead=False), INTERVALS),
-    "dkv-decode, ahead=False, around=8": (
-        lambda n: DKVDecodeConfig(interval=n, ahead=False, around=8),
-        INTERVALS,
-    ),
-    "dkv-decode, ahead=False, around=16": (
-        lambda n: DKVDecodeConfig(interval=n, ahead=False, around=16),
-        INTERVALS,
-    ),
+    "default": (lambda _: LANGUAGE_DEFAULT, (None,)),
+    "dkv-decode, ahead=False": (_around(0), INTERVALS),
+    "dkv-decode, ahead=False, around=4": (_around(4), INTERVALS),
+    "dkv-decode, ahead=False, around=8": (_around(8), INTERVALS),
     "dkv-decode": (lambda n: DKVDecodeConfig(interval=n), INTERVALS),
+    "dkv-greedy": (lambda n: DKVGreedyConfig(interval=n), INTERVALS),
     "dkv-prefill": (lambda n: DKVPrefillConfig(interval=n), INTERVALS),
     "dllm-cache": (lambda n: DLLMCacheConfig(interval=n), INTERVALS),
     "fast-dllm-dual": (lambda n: DualConfig(max_consecutive_reuses=n - 1), INTERVALS),
     "fast-dllm-prefix": (lambda n: PrefixConfig(max_consecutive_reuses=n - 1), INTERVALS),
     "vicinity": (lambda n: VicinityConfig(max_consecutive_reuses=n - 1), INTERVALS),
+    "block-causal": (lambda _: BlockCausalConfig(), (NEVER,)),
     "elastic-cache": (lambda gamma: ElasticCacheConfig(threshold=gamma), DRIFTS),
 }
 """What is varied: calls between two refreshes, or the drift below which Elastic-Cache refreshes. From often to never."""
+
+ONLY_IN = {"elastic-cache": WINDOW, "block-causal": BLOCKS, "dkv-greedy": BY_CHANCE}
+"""Methods that are for one way of writing."""
+
+SAME_AS = {
+    (ONE_BLOCK, "dkv-decode"): "dkv-decode, ahead=False",
+    (ONE_BLOCK, "fast-dllm-prefix"): "fast-dllm-dual",
+    (WINDOW, "fast-dllm-prefix"): "fast-dllm-dual",
+}
+"""Methods that compute the same rows as another one where nothing follows the block."""
 
 
 @dataclass(frozen=True)
@@ -115,19 +132,16 @@ def measure(way: str, method: str, setting: Any, seed: int, texts: int) -> Point
 
 def settings(way: str, method: str) -> tuple[Any, ...]:
     """What is tried of a method: nothing that is the same as something else."""
-    if method == "elastic-cache" and way != "a window of 16":
+    if ONLY_IN.get(method, way) != way or (way == BY_CHANCE and method not in ONLY_IN):
+        return ()
+    if (way, method) in SAME_AS:
         return ()
     tried = METHODS[method][1]
-    if method.endswith("around=16") and way == "one block":
-        return ()  # computes everything
-    if way == "blocks of 32" and method != "dllm-cache":  # whose interval counts from the text's beginning
+    if (
+        way in (BLOCKS, BY_CHANCE) and method != "dllm-cache"
+    ):  # whose interval counts from the text's beginning
         return tuple(setting for setting in tried if setting != 32)
     return tried
-
-
-def is_default(method: str, setting: Any) -> bool:
-    """Whether this is what the default does in a window and in long blocks."""
-    return (method, setting) == ("dkv-decode, ahead=False, around=8", 8)
 
 
 def wanted(methods: list[str] | None) -> Iterator[tuple[str, str, Any]]:
@@ -171,14 +185,40 @@ def curve_table(points: list[Point]) -> str:
             tried = settings(way, method)
             cells = [_cell(fit.get((way, method, s)), method) if s in tried else "" for s in every]
             if any(cells):
-                setting = best.get((way, method))
-                at = fit.get((way, method, setting))
-                kept = scored.get((way, method, setting))
-                work = "" if at is None else f"{at.work:.0%}"
-                rows.append([way, method, *cells, _named(setting), _share(at), _share(kept), work])
+                cells = [""] * (
+                    len(INTERVALS) - len(cells)
+                ) + cells  # what has no interval is never refreshed
+                rows.append([way, method, *cells, *_choice(best, fit, scored, (way, method))])
     names = [_named(interval) for interval in INTERVALS]
     head = ["written in", "cache", *names, "chosen", "right pages", "of other texts", "operations"]
     return markdown_table(head, rows)
+
+
+def default_table(points: list[Point]) -> str:
+    """The default beside the plain model in each way of writing, on the texts that chose it and on others."""
+    found = {(p.way, p.method, p.seed): p for p in points if p.setting is None}
+    rows = []
+    for way in (BLOCKS, WINDOW, ONE_BLOCK):
+        shares = [
+            f"{found[way, name, seed].pages:.1%}"
+            for seed in (FIT_SEED, SCORE_SEED)
+            for name in ("plain", "default")
+        ]
+        rows.append([way, *shares, f"{found[way, 'default', SCORE_SEED].work:.0%}"])
+    names = [
+        f"{name}, {texts}" for texts in ("choosing", "other texts") for name in ("plain model", "default")
+    ]
+    return markdown_table(["written in", *names, "operations"], rows)
+
+
+def _choice(
+    best: dict[Any, Any], fit: dict[Any, Point], scored: dict[Any, Point], key: tuple[str, str]
+) -> list[str]:
+    """What was chosen of a method, its right pages on both halves, and its operations."""
+    if key not in best:
+        return ["none", "", "", ""]
+    at, setting = (*key, best[key]), best[key]
+    return [_named(setting), _share(fit[at]), _share(scored.get(at)), f"{fit[at].work:.0%}"]
 
 
 def _share(point: Point | None) -> str:
@@ -193,7 +233,7 @@ def _cell(point: Point | None, method: str) -> str:
 
 def _named(setting: float | None) -> str:
     if setting is None:
-        return "none"
+        return "as it is"
     return "never" if setting == NEVER else f"{setting:g}"
 
 

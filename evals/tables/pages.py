@@ -9,6 +9,7 @@ from diffcache.evals.tables.calibration import calibration_tables
 from diffcache.evals.tables.first_call import first_call_table
 from diffcache.evals.tables.formats import formats_table
 from diffcache.evals.tables.judging import judging_table
+from diffcache.evals.tables.language import language_tables
 from diffcache.evals.tables.losses import losses_table
 from diffcache.evals.tables.methods import methods_page
 from diffcache.evals.tables.quantization import quantization_tables
@@ -31,7 +32,7 @@ from diffcache.evals.testbeds import splits
 PAGES_WITH_TABLES = (
     "README.md", "docs/limits.md", "docs/race.md", "docs/regimes.md", "docs/serving.md", "docs/trajectory.md",
     "docs/measured/calibration.md", "docs/measured/memory.md", "docs/measured/quantization.md",
-    "docs/measured/rows.md", "docs/measured/video.md",
+    "docs/measured/rows.md", "docs/measured/video.md", "docs/measured/language.md", "docs/language.md",
 )  # fmt: skip
 """Written by hand, with places for tables."""
 
@@ -59,6 +60,7 @@ def pages(root: Path) -> dict[str, str]:
         "serving": serving_table(),
         "trajectory": trajectory_table(),
         "rows": rows_table(),
+        **language_tables(),
         "threshold": threshold_table(),
         "long_video": long_video_table(),
         "long_video_pairs": long_video_pairs_table(),

@@ -2,13 +2,12 @@
 
 `python scripts/measure/language.py accuracy --decoding blocks --rules threshold --json out.json`
 `python scripts/measure/language.py speed --batches 1 8 --json out.json`
-`python scripts/measure/language.py host --json out.json` operations and time of a call at 32 layers, as they are and compiled
+`python scripts/measure/language.py host --json out.json` kernels, operations and time of a call at 32 layers
 `python scripts/measure/language.py bound --batches 1 --json out.json` what a cache gains, against what its operations allow
 `python scripts/measure/language.py staleness --texts 48 --json out.json` goes on where an earlier command stopped
 """
 
 import argparse
-import time
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import asdict, replace
 from multiprocessing import get_context
@@ -17,12 +16,13 @@ from typing import Any
 
 import torch
 
-from diffcache import accelerate, generate, report, restore
+from diffcache import accelerate
 from diffcache.config import CacheConfig
 from diffcache.evals.harness.command_line import parser
 from diffcache.evals.harness.provenance import header
 from diffcache.evals.harness.results import read_result, write_result
 from diffcache.evals.language import benchmark, staleness, wordchain
+from diffcache.evals.language.bound import share_of_bound
 from diffcache.evals.language.host import host_cost
 from diffcache.evals.language.model_shapes import SHAPES
 
@@ -109,58 +109,26 @@ def runs_of(args: argparse.Namespace) -> dict[str, tuple[CacheConfig | None, dic
 def host(args: argparse.Namespace) -> None:
     """What a call costs the host, in a model of 32 tiny layers: the sampler and the cache, not the mathematics."""
     shape = replace(SHAPES["tiny"], layers=args.layers)
-    rows: dict[str, Any] = {}
-    for name in args.only or ("plain", "default", "fast-dllm-dual", "elastic-cache"):
-        for compiled in (False, True):
-            if compiled and name == "elastic-cache":
-                continue  # goes through the layers one by one
-            torch.manual_seed(0)
-            model = shape.build(args.device)
-            if name != "plain":
-                accelerate(model, None if name == "default" else name)
-            if compiled:
-                model = torch.compile(model, dynamic=False)
-            prompts, length = shape.prompts(1).to(args.device), {"gen_length": shape.gen_length}
-            if compiled:
-                generate(model, prompts, **length)  # which compiles
-            cost = host_cost(model, prompts, **length)
-            rows[f"{name}{', compiled' * compiled}"] = asdict(cost)
-            print(
-                f"{name:16} {'compiled' * compiled:9} {cost.operations:7.0f} operations {cost.milliseconds:9.2f} ms",
-                flush=True,
-            )
-            if args.json is not None:
-                write_result(args.json, header(args.device), {"layers": args.layers, "a_call": rows})
+    prompts, rows = shape.prompts(1).to(args.device), {}
+    for name in args.only or ("plain", "default", "dkv-decode", "elastic-cache", "dllm-cache"):
+        torch.manual_seed(0)
+        model = shape.build(args.device)
+        if name != "plain":
+            accelerate(model, None if name == "default" else name)
+        rows[name] = asdict(host_cost(model, prompts, gen_length=shape.gen_length))
+        print(name, rows[name], flush=True)
+    if args.json is not None:
+        write_result(args.json, header(args.device), {"layers": args.layers, "a_call": rows})
 
 
 def bound(args: argparse.Namespace) -> None:
-    """How much of what the operations allow a cache gains, one token for each call in blocks of 32, in CPU time of one process."""
-    shape = SHAPES["medium"]
-    model, rows = shape.build("cpu"), []
+    """How much of what the operations allow a cache gains, one token for each call, in CPU time of one process."""
+    rows = []
     for batch in args.batches:
-        prompts = shape.prompts(batch)
-
-        def seconds(prompts: torch.Tensor = prompts) -> float:
-            start = time.process_time()
-            generate(model, prompts, gen_length=shape.gen_length, eos_early_stop=False)
-            return time.process_time() - start
-
-        plain = seconds()
-        for name in args.only or ("default", "fast-dllm-dual"):
-            accelerate(model, None if name == "default" else name)
-            faster, allowed = plain / seconds(), report(model).speedup
-            restore(model)
-            share = faster / allowed
-            rows.append(
-                {
-                    "cache": name,
-                    "batch": batch,
-                    "faster": round(faster, 2),
-                    "bound": round(allowed, 2),
-                    "share": round(share, 3),
-                }
-            )
-            print(f"batch {batch} {name:16} {faster:6.2f}x of {allowed:6.2f}x: {share:.0%}", flush=True)
+        for name in args.only or ("default",):
+            row = share_of_bound(SHAPES["medium"], batch, None if name == "default" else name, args.decoding)
+            rows.append({"cache": name, "written in": args.decoding, "batch": batch, **asdict(row)})
+            print(rows[-1], flush=True)
             if args.json is not None:
                 write_result(args.json, header(), {"model": "medium", "rows": rows})
 
@@ -177,9 +145,7 @@ def curves(args: argparse.Namespace) -> None:
         scored = [
             (*point, staleness.SCORE_SEED)
             for point in fit
-            if point[1] == "plain"
-            or staleness.is_default(*point[1:])
-            or point[2] in (staleness.NEVER, -1.01, best.get(point[:2]))
+            if point[2] in (None, staleness.NEVER, -1.01, best.get(point[:2]))
         ]
         _measure(args, points, scored, pool)
     print(staleness.curve_table(points))

@@ -122,6 +122,32 @@ def fast_dllm(
     return x
 
 
+def fast_dllm_v2(
+    logits: Logits, prompt: Tensor, gen_length: int, block_length: int, part: int, threshold: float
+) -> Tensor:
+    """Fast-dLLM v2's own sampler without its block cache: the first token of a block by the row before it, then its parts.
+
+    `logits` sees tokens up to the block's end, under a mask that is triangular in blocks. Row i predicts token i + 1.
+    """
+    size = prompt.shape[1]
+    total = -(-(size + gen_length) // block_length) * block_length
+    x = prompt
+    for start in range(size // block_length * block_length, total, block_length):
+        if x.shape[1] == start:
+            following = without_mask(logits(x))[-1].argmax()
+            x = torch.cat([x, following.view(1, 1)], dim=1)
+        x = torch.cat([x, torch.full((1, start + block_length - x.shape[1]), MASK)], dim=1)
+        for first in range(start, start + block_length, part):
+            while masked := [at for at in range(first, first + part) if x[0, at] == MASK]:
+                out = without_mask(logits(x))
+                tokens = {at: int(out[at - 1].argmax()) for at in masked}
+                scores = {at: log_odds(out[at - 1], token) for at, token in tokens.items()}
+                sure = [at for at in masked if probability(out[at - 1], tokens[at]) > threshold]
+                for at in {*sure, *surest(scores, 1)}:
+                    x[0, at] = tokens[at]
+    return x[:, : size + gen_length]
+
+
 def dream(
     logits: Logits,
     prompt: Tensor,

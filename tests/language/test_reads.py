@@ -88,6 +88,21 @@ def test_a_call_reads_the_device_once_at_most(
     assert max(reads_of_calls(model, monkeypatch, **WAYS[way])) <= 1
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_dllm_cache_reads_the_device_once_at_most(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = accelerate(tiny_llama(), "dllm-cache", prompt_interval=3, interval=2)
+    assert max(reads_of_calls(model, monkeypatch, **WAYS[way])) <= 1
+
+
+@pytest.mark.parametrize("threshold", [1.01, 0.9, -1.01])
+@pytest.mark.parametrize(("refresh", "most"), [("delayed", 1), ("immediate", 2)])
+def test_elastic_reads_the_drift_of_all_layers_at_once(
+    refresh: str, most: int, threshold: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = accelerate(tiny_llama(), "elastic-cache", window=5, refresh=refresh, threshold=threshold)
+    assert max(reads_of_calls(model, monkeypatch, **WAYS["window"])) <= most
+
+
 def test_greedy_reads_the_device_once_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     model = accelerate(tiny_llama(), "dkv-greedy")
     assert max(reads_of_calls(model, monkeypatch, block_length=8, steps=12, remasking="random", seed=0)) <= 1

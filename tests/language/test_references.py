@@ -171,6 +171,23 @@ def test_llada2(scale: float, cache: str | None, rule: tuple[float, float | None
     assert torch.equal(written(model, **options), expected)
 
 
+@pytest.mark.parametrize("length", [5, 8, 13, 16])
+@pytest.mark.parametrize(("part", "threshold", "scale"), [(2, 0.9, 8.0), (4, 0.2, 1.0), (8, 0.5, 20.0)])
+@pytest.mark.parametrize("cache", [None, "none", "block-causal"])
+def test_fast_dllm_v2(scale: float, cache: str | None, part: int, threshold: float, length: int) -> None:
+    model, prompts = scaled(scale), texts(2, length, seed=5)
+    model.config.block_attention, model.config.token_shift = 8, 1
+    expected = torch.cat(
+        [
+            references.fast_dllm_v2(in_blocks(model, 8), prompt[None], GEN, 8, part, threshold)
+            for prompt in prompts
+        ]
+    )
+    if cache:
+        accelerate(model, cache)
+    assert torch.equal(written(model, prompts, threshold=threshold, sub_block_length=part), expected)
+
+
 def test_an_eos_ends_a_text_after_its_block_as_llada2_has_it() -> None:
     model = scaled(1.0)
     model.config.block_attention = 8

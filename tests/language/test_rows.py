@@ -95,6 +95,24 @@ def test_the_default_refreshes_each_block_of_32_once_and_all_else_every_eight_ca
     assert [call for call, rows in enumerate(computed) if rows == 104 * LAYERS] == full
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+def test_around_left_open_computes_the_whole_of_a_short_block(ahead: bool) -> None:
+    model = accelerate(tiny_llama(), "dkv-decode", interval=None, ahead=ahead, around=None)
+    generate(model, texts(1, 10), gen_length=16, block_length=8, eos_early_stop=False)
+    per_call = [rows // LAYERS for rows in report(model).row_layers_of]
+    behind = 8 if ahead else 0
+    assert per_call == [26, *[8 + behind] * 7, 26, *[8] * 7]
+
+
+def test_around_left_open_computes_eight_neighbours_in_a_window() -> None:
+    found = []
+    for around in (None, 8):
+        model = accelerate(tiny_llama(), "dkv-decode", ahead=False, around=around)
+        generate(model, texts(1, 10), gen_length=64, window=4, eos_early_stop=False)
+        found.append(report(model).row_layers_of)
+    assert found[0] == found[1]
+
+
 def test_around_computes_the_neighbours_of_candidates_written_or_not() -> None:
     model = accelerate(tiny_llama(), "dkv-decode", interval=100, ahead=False, around=3)
     generate(model, texts(1, 10), gen_length=8, block_length=8, eos_early_stop=False, steps=8)

@@ -128,6 +128,8 @@ def test_a_run_that_raised_leaves_the_next_one_as_it_was() -> None:
         ({"gen_length": 0}, "gen_length must be at least 1"),
         ({"gen_length": -1}, "gen_length must be at least 1"),
         ({"gen_length": 8, "block_length": 0}, "block_length must be at least 1"),
+        ({"gen_length": 8, "sub_block_length": 0}, "sub_block_length must be at least 1"),
+        ({"gen_length": 8, "sub_block_length": 4}, "give block_length=4"),
         ({"gen_length": 8, "steps": 0}, "steps must be at least 1"),
         ({"gen_length": 8, "window": 0}, "window must be at least 1"),
         ({"gen_length": 8, "temperature": -1.0}, "temperature must be at least 0"),

@@ -28,4 +28,4 @@ class BlockCausalConfig(LanguageConfig):
         return canvas.edited
 
     def rows(self, canvas: Canvas) -> slice:
-        return slice(canvas.unfinished, canvas.block.stop)
+        return slice(canvas.unfinished, canvas.length)

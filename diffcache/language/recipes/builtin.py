@@ -8,5 +8,5 @@ from diffcache.method_config import register_all_in
 
 register_all_in(__package__, Path(__file__).parent)
 
-LANGUAGE_DEFAULT: LanguageConfig = DKVDecodeConfig(interval=None, ahead=False, around=8)
+LANGUAGE_DEFAULT: LanguageConfig = DKVDecodeConfig(interval=None, ahead=False, around=None)
 """What `accelerate(model)` uses for a language model. The staleness curve says how often it refreshes: docs/language.md."""

@@ -12,8 +12,9 @@ from diffcache.language.sampler.canvas import Canvas
 from diffcache.method_config import method
 from diffcache.schedulers.errors import ConfigError
 
-SHORT_BLOCK, LONG_INTERVAL = 32, 8
-"""Where `interval` is left open: blocks of so many tokens are refreshed once, and longer ones every so many calls."""
+SHORT_BLOCK = 32
+LONG_INTERVAL, LONG_AROUND = 8, 8
+"""Of a window and of blocks that are longer than `SHORT_BLOCK`, where `interval` and `around` are left open."""
 
 
 @method
@@ -31,14 +32,15 @@ class DKVDecodeConfig(LanguageConfig):
             them the cache keeps what Fast-dLLM's dual cache keeps (arXiv 2505.22618), and written tokens besides.
         around: also compute positions that are no farther from one that may be written, as dInfer's vicinity refresh
             does around a block (arXiv 2510.08666). Tokens that were written while their neighbours were masks are so brought
-            up to date.
+            up to date. None: the whole block, as Fast-dLLM's dual cache; but 8 where a window moves, or the block has more
+            than 32 tokens.
     """
 
     name: ClassVar[str] = "dkv-decode"
 
     interval: int | None = 8
     ahead: bool = True
-    around: int = 0
+    around: int | None = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,13 +48,21 @@ class DKVDecodeConfig(LanguageConfig):
         self._check("around", 0, whole=True)
 
     def full(self, canvas: Canvas) -> bool:
-        long = canvas.window is not None or len(canvas.block) > SHORT_BLOCK
-        interval = LONG_INTERVAL if self.interval is None and long else self.interval
-        return canvas.block_step == 0 if interval is None else canvas.block_step % interval == 0
+        if self.interval is None and _writes_short_block(canvas):
+            return canvas.block_step == 0
+        return canvas.block_step % (self.interval or LONG_INTERVAL) == 0
 
-    def rows(self, canvas: Canvas) -> Tensor:
+    def rows(self, canvas: Canvas) -> slice | Tensor:
+        if self.around is None and _writes_short_block(canvas):
+            block = slice(canvas.block.start, canvas.block.stop)
+            return canvas.masked | canvas.in_block if self.ahead else block
         rows = (canvas.masked if self.ahead else canvas.candidates) | canvas.dirty
-        return within(canvas.candidates, self.around) | rows if self.around else rows
+        around = LONG_AROUND if self.around is None else self.around
+        return within(canvas.candidates, around) | rows if around else rows
+
+
+def _writes_short_block(canvas: Canvas) -> bool:
+    return canvas.window is None and len(canvas.block) <= SHORT_BLOCK
 
 
 @method

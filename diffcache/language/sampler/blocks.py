@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 
 from diffcache.language.sampler.canvas import Canvas
@@ -24,6 +26,21 @@ def blocks_of(canvas: Canvas, block_length: int | None, aligned: bool = False) -
     origin = canvas.prompt // block_length * block_length if aligned else canvas.prompt
     starts = range(origin, canvas.length, block_length)
     return [range(max(at, canvas.prompt), min(at + block_length, canvas.length)) for at in starts]
+
+
+def parts_of(block: range, size: int | None, first_alone: bool) -> list[range]:
+    """A block of a model that attends in blocks, in the parts in which it is written (Fast-dLLM v2, arXiv 2509.26328).
+
+    Args:
+        size: tokens of a part, counted from position 0; None for the whole block.
+        first_alone: the first token is a part by itself, where the row before the block predicts it.
+    """
+    size = len(block) + block.start if size is None else size
+    starts = {block.start, *range(-(-block.start // size) * size, block.stop, size)}
+    if first_alone and len(block) > 1:
+        starts.add(block.start + 1)
+    ordered = [*sorted(starts), block.stop]
+    return [range(start, stop) for start, stop in pairwise(ordered)]
 
 
 def calls_of(blocks: list[range], steps: int | None) -> list[int]:

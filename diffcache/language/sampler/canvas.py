@@ -75,6 +75,12 @@ class Canvas:
     def length(self) -> int:
         return self.tokens.shape[1]
 
+    @property
+    def shown(self) -> int:
+        """So many positions the model sees where it attends in blocks: those to the end of the block that holds `block`."""
+        size = self.attention_block or 1
+        return min(-(-self.block.stop // size) * size, self.length)
+
     @cached_property
     def positions(self) -> Tensor:
         return torch.arange(self.length, device=self.tokens.device)

@@ -30,10 +30,10 @@ class GuidedCaller:
         return self.caller.plan(self._doubled(canvas))
 
     def logits(
-        self, canvas: Canvas, plan: Plan | None = None, count: int | None = None
+        self, canvas: Canvas, plan: Plan | None = None, told: list[int] | None = None
     ) -> tuple[Tensor, Rows]:
         both = self._doubled(canvas) if plan is None or self._both is None else self._both
-        logits, predicted = self.caller.logits(both, plan, count)
+        logits, predicted = self.caller.logits(both, plan, told)
         batch = len(canvas.tokens)
         with_prompt, without = logits[:batch].float(), logits[batch:].float()
         if isinstance(predicted, Tensor):

@@ -20,6 +20,8 @@ class DecodeOptions:
     Attributes:
         gen_length: tokens that are written behind each prompt.
         block_length: how many are written before the next ones are begun. None: 32, or all of them where there is a window.
+        sub_block_length: how many tokens of a block are written before the next ones of it, where a model attends in blocks. It
+            sees the masks of the whole block (Fast-dLLM v2's small_block_size: 8). None for the block.
         steps: model calls in all, shared out in proportion to the blocks' sizes; None for one token each. Only without
             threshold and factor.
         eps: None commits the same number at every call (LLaDA). A number is Dream's schedule: linear timesteps from 1 to
@@ -52,6 +54,7 @@ class DecodeOptions:
 
     gen_length: int = 128
     block_length: int | None = None
+    sub_block_length: int | None = None
     steps: int | None = None
     eps: float | None = None
     threshold: float | None = None
@@ -115,7 +118,15 @@ class DecodeOptions:
         return quotas_of(size, calls, self.eps)
 
     def _check_numbers(self) -> None:
-        for name in ("gen_length", "block_length", "steps", "window", "top_k", "min_tokens"):
+        for name in (
+            "gen_length",
+            "block_length",
+            "sub_block_length",
+            "steps",
+            "window",
+            "top_k",
+            "min_tokens",
+        ):
             size = getattr(self, name)
             if size is not None and not (_is_whole(size) and size >= 1):
                 raise ConfigError(f"{name} must be at least 1 and a whole number, not {size!r}.")

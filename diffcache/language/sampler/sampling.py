@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 from diffcache.language.attaching import model_caller, window_of
 from diffcache.language.backbones.base import Net, outside_inference_mode
 from diffcache.language.backbones.families import backbone_of
-from diffcache.language.sampler.blocks import blocks_of, calls_of
+from diffcache.language.sampler.blocks import blocks_of, calls_of, parts_of
 from diffcache.language.sampler.canvas import Canvas
 from diffcache.language.sampler.checks import check_edit, check_prompts, given_prompts, ids_of, mask_id_of
 from diffcache.language.sampler.drawing import Drawing
@@ -148,7 +148,7 @@ class _Run:
         )
         canvas.attention_block = None if own_blocks is None else block_length
         canvas.reads_whole_block = asked.editing_threshold is not None
-        blocks = blocks_of(canvas, block_length, aligned=own_blocks is not None)
+        blocks = self._blocks(canvas, block_length, net)
         calls = calls_of(blocks, asked.steps)
         self.parts = [self._part(block, own) for block, own in zip(blocks, calls, strict=True)]
         stops = self.eos if asked.eos_early_stop else self.eos[:0]
@@ -165,6 +165,23 @@ class _Run:
             asked.alg_temp or 0.0,
             editing,
         )
+
+    def _blocks(self, canvas: Canvas, block_length: int | None, net: Net) -> list[range]:
+        """What is written one after the other: blocks; parts of them where the model attends in blocks."""
+        attended, parts = canvas.attention_block, self.asked.sub_block_length
+        blocks = blocks_of(canvas, block_length, aligned=attended is not None)
+        if attended is None:
+            if parts is not None:
+                raise ConfigError(
+                    f"sub_block_length={parts} is for models that attend in blocks, and {type(net.model).__name__} does not: "
+                    f"give block_length={parts}."
+                )
+            return blocks
+        return [
+            part
+            for block in blocks
+            for part in parts_of(block, parts, net.token_shift > 0 and block.start % attended == 0)
+        ]
 
     def _part(self, block: range, calls: int) -> Part:
         """A block, for which a quota has so many calls."""

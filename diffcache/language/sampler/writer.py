@@ -113,12 +113,12 @@ class Writer:
             if begins and not sure and not self._left and not self._read()[0]:
                 break
             plan = self.caller.plan(canvas)
-            count: list[int] = []
+            told: list[int] | None = None
             if not begins and not sure:
-                goes_on, *count = self._read(plan.count)
+                goes_on, *told = self._read(plan.asked)
                 if not goes_on:
                     break
-            yield self._call(part.rule, asked, plan, count[0] if count else None)
+            yield self._call(part.rule, asked, plan, told)
 
     def replace(self, tokens: Tensor) -> None:
         """Puts tokens [b, S] of somebody else's in place of the texts.
@@ -170,15 +170,15 @@ class Writer:
         untouched = not self._replaced and self.editing is None and not len(self.eos)
         return untouched and part.calls is not None and self.canvas.block_step < part.calls
 
-    def _read(self, count: Tensor | None = None) -> list[int]:
-        """Whether anything is left, and `count`: one read from the device.
+    def _read(self, besides: Tensor | None = None) -> list[int]:
+        """Whether anything is left, and what is asked `besides`, int64 [n]: one read from the device.
 
         Raises:
             TargetError: the last call has said nothing about what may be written.
         """
         left = self.canvas.masked.any()
-        numbers = [self._open.any(), self._stuck, left, *([] if count is None else [count])]
-        goes_on, stuck, any_left, *rest = torch.stack([number.long() for number in numbers]).tolist()
+        own = torch.stack([self._open.any(), self._stuck, left]).long()
+        goes_on, stuck, any_left, *rest = (own if besides is None else torch.cat([own, besides])).tolist()
         self._left = bool(any_left)
         if stuck:
             raise TargetError(
@@ -187,10 +187,10 @@ class Writer:
             )
         return [goes_on, *rest]
 
-    def _call(self, rule: Rule, asked: Tensor, plan: Plan, count: int | None) -> Tensor:
+    def _call(self, rule: Rule, asked: Tensor, plan: Plan, told: list[int] | None) -> Tensor:
         """One model call, of which a quota asks so many tokens, int64 [b, 1]; returns bool [b, S], what was written."""
         canvas, order = self.canvas, self._order
-        tokens, sure = self._guess(plan, count)
+        tokens, sure = self._guess(plan, told)
         candidates = canvas.candidates & ~sure.isnan()
         score = torch.where(candidates, self._ranked(sure) if order is None else order, -torch.inf)
         written = candidates & rule.commit(score, asked)
@@ -205,10 +205,10 @@ class Writer:
         canvas.advance()
         return written
 
-    def _guess(self, plan: Plan, count: int | None) -> tuple[Tensor, Tensor]:
+    def _guess(self, plan: Plan, told: list[int] | None) -> tuple[Tensor, Tensor]:
         """Tokens [b, S] and their scores [b, S]; NaN where the model was not asked."""
         canvas = self.canvas
-        logits, predicted = self.caller.logits(canvas, plan, count)
+        logits, predicted = self.caller.logits(canvas, plan, told)
         at = canvas.positions[None, predicted] if isinstance(predicted, slice) else predicted
         tokens, score = self.drawing(logits, self.noise, self._calls, at)
         return _at(predicted, tokens, canvas.length, 0), _at(predicted, score, canvas.length, torch.nan)

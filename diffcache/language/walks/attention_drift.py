@@ -24,8 +24,8 @@ class DriftRule:
     Attributes:
         gamma: bound on the cosine between a tracked token's old and new attention.
         tracked: tracked tokens in each layer.
-        delayed: act on the drift that the call before has measured. One read from the device for each call instead of
-            one for each layer; a refresh comes one call later.
+        delayed: act on the drift that the call before has measured, which is read together with the number of rows. A refresh
+            comes one call later.
         over_keys: the cosine runs over keys, not heads.
     """
 
@@ -42,6 +42,9 @@ class AttentionDriftWalk(LayerWalk):
     and how they attend now. Where the mean cosine falls below gamma, all positions are computed from the next layer on,
     from the inputs of that layer that are stored.
 
+    The drifts are read once for each call: the layers are computed as if none had drifted, and where one has, those above it
+    are computed again. So rows of these layers are computed twice in such a call.
+
     Attributes:
         layer_from: the first layer that the last call computed for all rows; number of layers where there was none.
     """
@@ -50,31 +53,38 @@ class AttentionDriftWalk(LayerWalk):
         super().__init__(net, cache, report)
         self.rule = rule
         self.layer_from = 0
-        self._drifts: list[Tensor] = []
 
     def through_layers(self, canvas: Canvas, rows: Rows, full: bool) -> tuple[Tensor, Rows]:
-        layers = len(self.net.layers)
-        self.layer_from = 0 if full else self._due(layers)
-        hidden, rotary, mask = self.embed(canvas, rows), self.rotary(rows), self.cache.mask(rows)
+        layers, hidden = len(self.net.layers), self.embed(canvas, rows)
+        mask = self.cache.mask(rows)  # which knows now what the call writes
         attendable = None if mask is None else mask[:, 0, 0]
-        probe = AttentionProbe(self, canvas.candidates, None if full else self.wanted_rows, attendable)
-        for layer in range(layers):
-            self.cache.write_features("inputs", layer, rows, hidden)
-            if layer == self.layer_from and not full:
-                rows, probe.tracked = self.all_rows(), None
-                hidden, rotary = self.cache.features("inputs", layer).clone(), self.rotary(rows)
-            hidden = self._probed_layer(probe, layer, hidden, rows, rotary, mask)
-            if (
-                probe.tracked is not None
-                and not self.rule.delayed
-                and float(probe.drifts[-1].min()) < self.rule.gamma
-            ):
-                self.layer_from = layer + 1
+        probe = AttentionProbe(self, canvas, None if full else self.wanted_rows, rows, attendable)
+        self.layer_from = layers if self.told is None else self.told
+        hidden = self._layers(probe, range(self.layer_from), hidden, rows, mask)
+        if self.layer_from < layers:
+            self.cache.write_features("inputs", self.layer_from, rows, hidden)
+        elif probe.drifts and not self.rule.delayed:
+            self.layer_from = int(self._first_due(probe.drifts))
+        if self.layer_from < layers:
+            probe.forget_from(self.layer_from)
+            rows, hidden = self.all_rows(), self.cache.features("inputs", self.layer_from).clone()
+            hidden = self._layers(probe, range(self.layer_from, layers), hidden, rows, mask)
         eligible = canvas.tokens != canvas.mask_id
         eligible = eligible if attendable is None else eligible & attendable
         self.wanted_rows = most_attended(torch.stack(probe.received), eligible, self.rule.tracked)
-        self._drifts = probe.drifts
+        self.asked = self._first_due(probe.drifts) if self.rule.delayed and probe.drifts else None
+        self.layer_from = 0 if full else self.layer_from
         return hidden, rows
+
+    def _layers(
+        self, probe: "AttentionProbe", which: range, hidden: Tensor, rows: Rows, mask: Tensor | None
+    ) -> Tensor:
+        """The output of these layers for rows; keeps their inputs."""
+        rotary = self.rotary(rows)
+        for layer in which:
+            self.cache.write_features("inputs", layer, rows, hidden)
+            hidden = self._probed_layer(probe, layer, hidden, rows, rotary, mask)
+        return hidden
 
     def _probed_layer(
         self,
@@ -92,12 +102,10 @@ class AttentionDriftWalk(LayerWalk):
         probe.after(layer, before)
         return self.attend(layer, hidden, queries, mask)
 
-    def _due(self, layers: int) -> int:
-        """The layer to refresh from, by what the call before has measured."""
-        if not self.rule.delayed or not self._drifts:
-            return layers
-        due = (torch.stack(self._drifts).amin(dim=1) < self.rule.gamma).tolist()
-        return due.index(True) + 1 if any(due) else layers
+    def _first_due(self, drifts: list[Tensor]) -> Tensor:
+        """The layer above the first that has drifted too far for some text, int64 []; number of layers where none has."""
+        due = torch.stack(drifts).amin(dim=1) < self.rule.gamma
+        return torch.where(due.any(), due.int().argmax() + 1, len(self.net.layers))
 
 
 class AttentionProbe:
@@ -105,8 +113,9 @@ class AttentionProbe:
 
     Args:
         walk: whose call.
-        window: bool [b, S], positions whose attention is summed up.
+        canvas: the texts. The attention of what may be written next is summed up.
         tracked: bool [b, S], positions whose attention before and after is compared; None for none.
+        rows: what the call computes.
         attendable: bool [b, S]; None where all positions are.
 
     Attributes:
@@ -116,17 +125,29 @@ class AttentionProbe:
     """
 
     def __init__(
-        self, walk: AttentionDriftWalk, window: Tensor, tracked: Tensor | None, attendable: Tensor | None
+        self,
+        walk: AttentionDriftWalk,
+        canvas: Canvas,
+        tracked: Tensor | None,
+        rows: Rows,
+        attendable: Tensor | None,
     ) -> None:
         self.walk = walk
-        self.window = WeightedRows.of(window)
-        self.tracked = None if tracked is None else WeightedRows.of(tracked)
+        self.window = WeightedRows.of(canvas.candidates, canvas.window or canvas.length)
+        self.tracked = None
+        if tracked is not None and isinstance(rows, Tensor):
+            self.tracked = WeightedRows.of(tracked, rows.shape[1])  # they are among the rows
         self.attendable = attendable
         self.received: list[Tensor] = []
         self.drifts: list[Tensor] = []
         self._both = self.window.rows
         if self.tracked is not None:
             self._both = torch.cat([self.window.rows, self.tracked.rows], dim=1)
+
+    def forget_from(self, layer: int) -> None:
+        """From this layer on nothing is compared any more, and what was seen is seen anew."""
+        self.tracked = None
+        del self.received[layer:]
 
     def before(self, layer: int, rows: Rows) -> Written | None:
         """What is compared with after these rows of a layer were written."""
@@ -163,9 +184,9 @@ class WeightedRows:
     weight: Tensor
 
     @classmethod
-    def of(cls, wanted: Tensor) -> "WeightedRows":
-        """Those where `wanted` [b, S] holds. One read from the device."""
-        rows = rows_of(wanted)
+    def of(cls, wanted: Tensor, most: int) -> "WeightedRows":
+        """Those where `wanted` [b, S] holds, no more than `most` for each text."""
+        rows = rows_of(wanted, most)
         counts = wanted.sum(dim=1, keepdim=True)
         index = torch.arange(rows.shape[1], device=rows.device)
         return cls(rows, (index < counts) / counts.clamp(min=1))

@@ -19,6 +19,8 @@ class Walk(ABC):
 
     Attributes:
         wanted_rows: bool [b, S], rows that the next call should compute besides the method's; None for none.
+        asked: a number int64 [] that the next call needs from the device, where it is read with others; None for none.
+        told: what was read of it; None where nothing was asked.
     """
 
     def __init__(self, net: Net, cache: TokenKVCache, report: LanguageReport) -> None:
@@ -26,6 +28,8 @@ class Walk(ABC):
         self.report = report
         self.token_shift = net.token_shift
         self.wanted_rows: Tensor | None = None
+        self.asked: Tensor | None = None
+        self.told: int | None = None
 
     @abstractmethod
     def __call__(self, canvas: Canvas, rows: Rows, full: bool) -> tuple[Tensor, Rows]:
