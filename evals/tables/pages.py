@@ -14,7 +14,7 @@ from diffcache.evals.tables.losses import losses_table
 from diffcache.evals.tables.methods import methods_page
 from diffcache.evals.tables.quantization import quantization_tables
 from diffcache.evals.tables.race import race_tables
-from diffcache.evals.tables.regimes import regimes_tables
+from diffcache.evals.tables.regimes import regimes_summary
 from diffcache.evals.tables.rows import rows_table
 from diffcache.evals.tables.searched import searched_page
 from diffcache.evals.tables.serving import serving_table
@@ -69,7 +69,7 @@ def pages(root: Path) -> dict[str, str]:
         "next_scale_layers": next_scale_layers_table(),
         "chimera": chimera_table(),
         **calibration_tables(),
-        **regimes_tables(),
+        "regimes_summary": regimes_summary(),
     }
     by_hand = {path: with_tables((root / path).read_text(), tables) for path in PAGES_WITH_TABLES}
     generated = {
