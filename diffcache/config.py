@@ -44,7 +44,6 @@ class RunFacts:
         blocks: number of blocks in each of the denoiser's lists.
         quantization: what the denoiser's weights are quantised to (see `quantization_of`); None: they are not.
         evolves: its output is what the noise scheduler steps with; a control network's is not.
-        separable: rows of a batch can be computed alone.
     """
 
     denoiser_class: str
@@ -61,7 +60,6 @@ class RunFacts:
     blocks: Mapping[str, int] = field(default_factory=dict)
     quantization: str | None = None
     evolves: bool = True
-    separable: bool = True
 
 
 GUIDANCE = "guidance"

@@ -8,6 +8,8 @@ between, while blocks' outputs are blended with those that were recorded:
 For the first fifth of the steps an anchor, the words that both prompts have in common, is put beside the texts.
 
     python examples/chimera.py --out morph.png
+
+`--result evals/results/chimera/flux.json` keeps the figures too, for the table in docs/measured/video.md.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ from torch import Tensor
 
 from diffcache import accelerate, denoising_run, restore
 from diffcache.engine.observers import Observer, observed
+from diffcache.evals.harness.provenance import header
+from diffcache.evals.harness.results import write_result
 from diffcache.evals.testbeds import procedural, zoo
 from diffcache.evals.testbeds.shape_classifier import ShapeColourClassifier
 from diffcache.evals.training.grids import save_grid
@@ -35,10 +39,10 @@ PAIRS = (
     ("a large yellow square centre on a grey background", "a large green square centre on a grey background"),
     ("a large white star centre on a dark background", "a large purple star centre on a dark background"),
 )
+SEEDS = (0, 1)
+"""Of the noise of each pair; the strips show the first."""
 STEPS, WEIGHT, ANCHORED, INJECTED = 50, 0.4, 0.2, 0.6
 """Ticks, weight of what was recorded, and in which share of the ticks there are anchors and injections."""
-CLASSIFIER_ERROR = 0.02
-"""Shares that differ by less count as equal: pictures of one colour differ by as much."""
 EVERY_TICK = {"interval": 1, "site": "block"}
 """Every block is computed at every tick: a recorder is told of all."""
 ONCE = {"interval": 10**6, "warmup_steps": 1, "tail_steps": 0, "site": "block"}
@@ -150,22 +154,27 @@ class Morph:
         self.levels = torch.linspace(0, 1, STEPS + 1).tolist()  # ascending
         self.noise, self.recording = self._inverted(pictures)
 
-    @torch.no_grad()
     def between(self, alphas: Tensor, weight: float) -> tuple[Tensor, int]:
-        """Pictures [n, 3, 64, 64], and how many injections there were."""
+        """Pictures [n, 3, 64, 64] with injections of a weight, and how many of these there were."""
+        injector = Injector(self.recording, [*range(STEPS, 0, -1)], alphas, weight, self.tokens)
+        with self._attached(ONCE), observed(injector):
+            return self.alone(alphas), injector.injections
+
+    @torch.no_grad()
+    def alone(self, alphas: Tensor) -> Tensor:
+        """Pictures [n, 3, 64, 64] of noise and texts in between."""
         indices = [*range(STEPS, 0, -1)]
-        injector = Injector(self.recording, indices, alphas, weight, self.tokens)
         text = Text(*(_between(part, alphas) for part in (self.text.states, self.text.pooled)))
         anchor = self.anchor.states.expand(len(alphas), -1, -1)
         anchored = Text(torch.cat((text.states, anchor), 1), text.pooled)
         first = slerp(self.noise[:1].flatten(1), self.noise[1:].flatten(1), alphas[:, None])
         latents = first.unflatten(1, self.noise.shape[1:])
-        with self._attached(ONCE), observed(injector), denoising_run(self.denoiser, STEPS) as run:
+        with denoising_run(self.denoiser, STEPS) as run:
             for i, index in enumerate(indices):
                 run.begin_step(i)
                 velocity = self._velocity(latents, index, anchored if i < ANCHORED * STEPS else text)
                 latents = latents + (self.levels[index - 1] - self.levels[index]) * velocity
-        return self._decoded(latents), injector.injections
+        return self._decoded(latents)
 
     @torch.no_grad()
     def _inverted(self, latents: Tensor) -> tuple[Tensor, Recording]:
@@ -232,30 +241,47 @@ def largest_step(pictures: Tensor) -> float:
     return float(steps.max() / steps.mean())
 
 
+def measured(
+    pipe: Any, prompts: tuple[str, str], seed: int, pictures: int
+) -> tuple[list[dict[str, Any]], Tensor]:
+    """A row for each way from one picture to the other, and the pictures of all ways, [2 * pictures, 3, 64, 64]."""
+    morph, alphas = Morph(pipe, prompts, seed), torch.linspace(0, 1, pictures)
+    alone, (injected, injections) = morph.alone(alphas), morph.between(alphas, WEIGHT)
+    changed = float((morph.between(alphas, 0.0)[0] - alone).abs().max())
+    rows = []
+    for way, strip in (("latent slerp alone", alone), (f"injection, weight {WEIGHT:g}", injected)):
+        shares = share_of_second(strip, prompts)
+        row = {
+            "pair": f"{prompts[0]} to {prompts[1].split()[2]}",
+            "seed": seed,
+            "way": way,
+            "shares": [round(share, 3) for share in shares],
+            "largest_fall": round(max(0.0, *(a - b for a, b in pairwise(shares))), 4),
+            "largest_step": round(largest_step(strip), 3),
+        }
+        rows.append(row | {"changed_by_weight_0": changed, "injections": injections})
+    return rows, torch.cat((alone, injected))
+
+
 def main() -> None:
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument("--out", type=Path, default=Path("outputs/morph.png"))
     options.add_argument("--pictures", type=int, default=7, help="of each strip, the two ends included")
+    options.add_argument("--result", type=Path, help="a JSON file for the figures")
     args = options.parse_args()
     torch.set_num_threads(1)
-    pipe, alphas, strips = zoo.load("flux"), torch.linspace(0, 1, args.pictures), []
-    print("| pair | way | share of the second colour | largest step over mean |\n|---|---|---|---|")
-    for prompts in PAIRS:
-        morph = Morph(pipe, prompts)
-        for name, weight in (("latent slerp alone", 0.0), (f"injection, weight {WEIGHT:g}", WEIGHT)):
-            pictures, injections = morph.between(alphas, weight)
-            strips.append(pictures)
-            shares = share_of_second(pictures, prompts)
-            rises = all(b >= a - CLASSIFIER_ERROR for a, b in pairwise(shares))
-            said = ", ".join(f"{share:.2f}" for share in shares) + ("" if rises else " (not monotone)")
-            print(
-                f"| {prompts[0]} to {prompts[1].split()[2]} | {name} | {said} | {largest_step(pictures):.2f} |",
-                flush=True,
-            )
-    print(f"\n{injections} injections in each run.")
+    pipe, rows, strips = zoo.load("flux"), list[dict[str, Any]](), []
+    for seed, prompts in product(SEEDS, PAIRS):
+        new, pictures = measured(pipe, prompts, seed, args.pictures)
+        rows += new
+        strips += [pictures] * (seed == SEEDS[0])
+        for row in new:
+            print(f"{row['pair']}, {row['way']}: {row['shares']}, {row['largest_step']}", flush=True)
     save_grid(torch.cat(strips), args.out, columns=args.pictures)
+    if args.result is not None:
+        write_result(args.result, header(), {"testbed": "flux", "pictures": args.pictures, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Cosines of old and new attention, over heads or over keys, tile by tile; letters as in `attention_probe_triton`.
 
-Each tile of keys is loaded once and serves both: the old keys differ from the new ones only in the overwritten rows.
+Each tile of keys is loaded once and serves both: the old keys differ from the new ones only in the overwritten rows. What the
+cosines are made of is summed by several programs: old times new attention, and the squares of both.
 """
 
 from typing import Any
@@ -18,17 +19,13 @@ from diffcache.kernels.attention_probe_triton import (
     key_mass,
     log_sum_exp,
     restored,
+    shared_loop,
     tile_of,
     tile_options,
     weights_of,
 )
 from diffcache.kernels.cosine import TINY
 from diffcache.kernels.strided import contiguous_channels
-
-
-@triton.jit
-def cosine(dot, old_square, new_square, tiny):
-    return dot / tl.sqrt(tl.maximum(old_square * new_square, tiny))
 
 
 @triton.jit
@@ -41,13 +38,13 @@ def cosine_over_heads_kernel(
     lse,
     slots,  # [B, S], index in `old_keys` of each key, -1 for none
     valid,  # [B, S]
-    sums,  # [B, T, tiles of keys], of cosines
+    sums,  # [P, 3, B, T, S], over each program's heads
     H,
     T,
     S,
     D,
+    span,
     scale,
-    tiny,
     p_b,
     p_h,
     p_t,
@@ -69,12 +66,14 @@ def cosine_over_heads_kernel(
 ):
     b = tl.program_id(0).to(tl.int64)
     token = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
-    key = tl.program_id(2) * KEYS + tl.arange(0, KEYS)
+    key = tl.program_id(2) % tl.cdiv(S, KEYS) * KEYS + tl.arange(0, KEYS)
     counted = counted_keys(valid, b, key, S, HAS_VALID)
     dot = tl.zeros([TOKENS, KEYS], tl.float32)
     old_square = tl.zeros([TOKENS, KEYS], tl.float32)
     new_square = tl.zeros([TOKENS, KEYS], tl.float32)
-    for h in range(H):
+    tiles = tl.cdiv(S, KEYS)
+    part = tl.program_id(2) // tiles
+    for h in range(part * span, tl.minimum(H, (part + 1) * span)):
         row = (b * H + h) * T + token
         k = tile_of(keys + b * k_b + (h // G) * k_h, k_s, key, S, D, CHANNELS, UPCAST)
         query = tile_of(q + b * q_b + h * q_h, q_t, token, T, D, CHANNELS, UPCAST)
@@ -88,9 +87,12 @@ def cosine_over_heads_kernel(
         dot += past * new
         old_square += past * past
         new_square += new * new
-    total = tl.sum(cosine(dot, old_square, new_square, tiny), axis=1)
-    tiles = tl.num_programs(2)
-    tl.store(sums + (b * T + token) * tiles + tl.program_id(2), total, mask=token < T)
+    size = tl.num_programs(0).to(tl.int64) * T * S
+    place = sums + part * 3 * size + (b * T + token[:, None]) * S + key[None, :]
+    inside = (token[:, None] < T) & (key[None, :] < S)
+    tl.store(place, dot, mask=inside)
+    tl.store(place + size, old_square, mask=inside)
+    tl.store(place + 2 * size, new_square, mask=inside)
 
 
 @triton.jit
@@ -103,13 +105,13 @@ def cosine_over_keys_kernel(
     lse,
     slots,  # [B, S], index in `old_keys` of each key, -1 for none
     valid,  # [B, S]
-    cosines,  # [B, H, T]
+    sums,  # [P, 3, B, H, T], over each program's keys
     H,
     T,
     S,
     D,
+    span,
     scale,
-    tiny,
     p_b,
     p_h,
     p_t,
@@ -140,7 +142,8 @@ def cosine_over_keys_kernel(
     dot = tl.zeros([TOKENS], tl.float32)
     old_square = tl.zeros([TOKENS], tl.float32)
     new_square = tl.zeros([TOKENS], tl.float32)
-    for start in range(0, S, KEYS):
+    part = tl.program_id(2)
+    for start in range(part * span, tl.minimum(S, (part + 1) * span), KEYS):
         key = start + tl.arange(0, KEYS)
         counted = counted_keys(valid, b, key, S, HAS_VALID)
         k = tile_of(keys + b * k_b + (h // G) * k_h, k_s, key, S, D, CHANNELS, UPCAST)
@@ -151,7 +154,11 @@ def cosine_over_keys_kernel(
         dot += tl.sum(past * new, axis=1)
         old_square += tl.sum(past * past, axis=1)
         new_square += tl.sum(new * new, axis=1)
-    tl.store(cosines + row, cosine(dot, old_square, new_square, tiny), mask=token < T)
+    size = tl.num_programs(0).to(tl.int64) * T
+    place = sums + part * 3 * size + row
+    tl.store(place, dot, mask=token < T)
+    tl.store(place + size, old_square, mask=token < T)
+    tl.store(place + 2 * size, new_square, mask=token < T)
 
 
 def attention_drift(
@@ -191,17 +198,28 @@ def _cosines(
         *(old_q, q, keys, old_keys, old_lse, lse.contiguous(), slots),
         keys if valid is None else valid.contiguous(),
     )
-    sizes = (heads, tokens, count, channels, scale, TINY)
+    sizes = (heads, tokens, count, channels)
     strides = [stride for x in (old_q, q, keys, old_keys) for stride in x.stride()[:3]]
     options: dict[str, Any] = {"G": heads // keys.shape[1], **tile_options(valid, old_q, q, keys, old_keys)}
-    tiles = triton.cdiv(tokens, TOKENS)
+    tiles, key_tiles = triton.cdiv(tokens, TOKENS), triton.cdiv(count, KEYS)
     if over_keys:
-        cosines = q.new_empty(batch, heads, tokens, dtype=torch.float32)
-        cosine_over_keys_kernel[(batch * heads, tiles)](*given, cosines, *sizes, *strides, **options)
-        return cosines.mean(1)
-    sums = q.new_empty(batch, tokens, triton.cdiv(count, KEYS), dtype=torch.float32)
-    cosine_over_heads_kernel[(batch, tiles, sums.shape[2])](*given, sums, *sizes, *strides, **options)
-    return sums.sum(-1) / (count if valid is None else valid.sum(-1, keepdim=True))
+        parts, span = shared_loop(batch * heads * tiles, key_tiles)
+        sums = q.new_empty(parts, 3, batch, heads, tokens, dtype=torch.float32)
+        grid = batch * heads, tiles, parts
+        cosine_over_keys_kernel[grid](*given, sums, *sizes, span * KEYS, scale, *strides, **options)
+        return _cosine(sums).mean(1)
+    parts, span = shared_loop(batch * tiles * key_tiles, heads)
+    sums = q.new_empty(parts, 3, batch, tokens, count, dtype=torch.float32)
+    grid = batch, tiles, key_tiles * parts
+    cosine_over_heads_kernel[grid](*given, sums, *sizes, span, scale, *strides, **options)
+    return _cosine(sums).sum(-1) / (count if valid is None else valid.sum(-1, keepdim=True))
+
+
+def _cosine(sums: Tensor) -> Tensor:
+    """Of old and new attention, from sums of their products and squares [parts, 3, ...]."""
+    dot, old_square, new_square = sums.sum(0)
+    cosines: Tensor = dot * (old_square * new_square).clamp_(min=TINY).rsqrt_()
+    return cosines
 
 
 def _slots(rows: Tensor, count: int) -> Tensor:

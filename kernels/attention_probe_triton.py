@@ -1,6 +1,7 @@
 """The log-sum-exp of attention, and the attention that each key receives, from tiles of queries and tiles of keys.
 
-Letters as in `attention_probe`; G = H / Hk queries share a key head. A tile is [TOKENS, KEYS].
+Letters as in `attention_probe`; G = H / Hk queries share a key head. A tile is [TOKENS, KEYS]. P programs share a loop, and
+each does `span` of it.
 """
 
 import torch
@@ -12,6 +13,9 @@ from diffcache.kernels.strided import contiguous_channels
 
 TOKENS = 16
 KEYS = 32
+
+FULL = 264
+"""Programs that fill a GPU: two for each multiprocessor of an H100 or H200. Where there are fewer, a loop is split among several."""
 
 
 @triton.jit
@@ -58,11 +62,12 @@ def lse_kernel(
     old_keys,  # [B, Hk, n, D]
     slots,  # [B, S], index in `old_keys` of each key, -1 for none
     valid,  # [B, S]
-    lse,  # [B, H, T]
+    lse,  # [P, B, H, T], of each program's keys
     H,
     T,
     S,
     D,
+    span,
     scale,
     q_b,
     q_h,
@@ -87,7 +92,8 @@ def lse_kernel(
     query = tile_of(q + b * q_b + h * q_h, q_t, token, T, D, CHANNELS, UPCAST)
     top = tl.full([TOKENS], float("-inf"), tl.float32)
     total = tl.zeros([TOKENS], tl.float32)
-    for start in range(0, S, KEYS):
+    part = tl.program_id(2)
+    for start in range(part * span, tl.minimum(S, (part + 1) * span), KEYS):
         key = start + tl.arange(0, KEYS)
         counted = counted_keys(valid, b, key, S, HAS_VALID)
         k = tile_of(keys + b * k_b + (h // G) * k_h, k_s, key, S, D, CHANNELS, UPCAST)
@@ -100,7 +106,8 @@ def lse_kernel(
         shift = tl.where(higher == float("-inf"), 0.0, higher)  # -inf - -inf is NaN
         total = total * tl.exp(top - shift) + tl.sum(tl.exp(scores - shift[:, None]), axis=1)
         top = higher
-    tl.store(lse + head * T + token, tl.where(top == float("-inf"), top, top + tl.log(total)), mask=token < T)
+    row = (part * tl.num_programs(0) + head) * T + token
+    tl.store(lse + row, tl.where(top == float("-inf"), top, top + tl.log(total)), mask=token < T)
 
 
 @triton.jit
@@ -109,11 +116,12 @@ def key_mass_kernel(
     keys,  # [B, Hk, S, D]
     lse,  # [B, H, T]
     valid,  # [B, S]
-    masses,  # [B, Hk, S], to be summed over Hk
+    masses,  # [B, Hk, P, S], to be summed over Hk and P
     Hk,
     T,
     S,
     D,
+    span,
     scale,
     q_b,
     q_h,
@@ -134,14 +142,20 @@ def key_mass_kernel(
     counted = counted_keys(valid, b, key, S, HAS_VALID)
     k = tile_of(keys + b * k_b + kh * k_h, k_s, key, S, D, CHANNELS, UPCAST)
     mass = tl.zeros([KEYS], tl.float32)
-    for g in range(G):
-        h = kh * G + g
-        for start in range(0, T, TOKENS):
-            token = start + tl.arange(0, TOKENS)
-            query = tile_of(q + b * q_b + h * q_h, q_t, token, T, D, CHANNELS, UPCAST)
-            norm = tl.load(lse + (b * Hk * G + h) * T + token, mask=token < T, other=float("inf"))
-            mass += tl.sum(weights_of(query, k, norm, counted, scale), axis=0)
-    tl.store(masses + key_head * S + key, mass, mask=key < S)
+    part, tiles = tl.program_id(2), tl.cdiv(T, TOKENS)
+    for i in range(part * span, tl.minimum(G * tiles, (part + 1) * span)):
+        h = kh * G + i // tiles
+        token = i % tiles * TOKENS + tl.arange(0, TOKENS)
+        query = tile_of(q + b * q_b + h * q_h, q_t, token, T, D, CHANNELS, UPCAST)
+        norm = tl.load(lse + (b * Hk * G + h) * T + token, mask=token < T, other=float("inf"))
+        mass += tl.sum(weights_of(query, k, norm, counted, scale), axis=0)
+    tl.store(masses + (key_head * tl.num_programs(2) + part) * S + key, mass, mask=key < S)
+
+
+def shared_loop(programs: int, length: int) -> tuple[int, int]:
+    """How many programs share a loop of `length` where there are `programs` without that, and what each does of it."""
+    span = triton.cdiv(length, min(triton.cdiv(FULL, programs), length))
+    return int(triton.cdiv(length, span)), int(span)
 
 
 def attention_lse(q: Tensor, keys: Tensor, valid: Tensor | None, scale: float) -> Tensor:
@@ -159,8 +173,10 @@ def log_sum_exp(
     q, keys = contiguous_channels(q), contiguous_channels(keys)
     old_keys, slots = old or (keys, keys)
     batch, heads, tokens, channels = q.shape
-    lse = q.new_empty(batch, heads, tokens, dtype=torch.float32)
-    lse_kernel[(batch * heads, triton.cdiv(tokens, TOKENS))](
+    tiles = triton.cdiv(tokens, TOKENS)
+    parts, span = shared_loop(batch * heads * tiles, triton.cdiv(keys.shape[2], KEYS))
+    lse = q.new_empty(parts, batch, heads, tokens, dtype=torch.float32)
+    lse_kernel[(batch * heads, tiles, parts)](
         q,
         keys,
         old_keys,
@@ -171,6 +187,7 @@ def log_sum_exp(
         tokens,
         keys.shape[2],
         channels,
+        span * KEYS,
         scale,
         *q.stride()[:3],
         *keys.stride()[:3],
@@ -179,15 +196,17 @@ def log_sum_exp(
         HAS_OLD=old is not None,
         **tile_options(valid, q, keys, old_keys),
     )
-    return lse
+    return lse[0] if parts == 1 else lse.logsumexp(0)
 
 
 def key_mass(q: Tensor, keys: Tensor, lse: Tensor, valid: Tensor | None, scale: float) -> Tensor:
     q, keys = contiguous_channels(q), contiguous_channels(keys)
     _, heads, tokens, channels = q.shape
     batch, key_heads, count, _ = keys.shape
-    masses = q.new_empty(batch, key_heads, count, dtype=torch.float32)
-    key_mass_kernel[(batch * key_heads, triton.cdiv(count, KEYS))](
+    tiles, group = triton.cdiv(count, KEYS), heads // key_heads
+    parts, span = shared_loop(batch * key_heads * tiles, group * triton.cdiv(tokens, TOKENS))
+    masses = q.new_empty(batch, key_heads, parts, count, dtype=torch.float32)
+    key_mass_kernel[(batch * key_heads, tiles, parts)](
         q,
         keys,
         lse.contiguous(),
@@ -197,13 +216,14 @@ def key_mass(q: Tensor, keys: Tensor, lse: Tensor, valid: Tensor | None, scale: 
         tokens,
         count,
         channels,
+        span,
         scale,
         *q.stride()[:3],
         *keys.stride()[:3],
-        G=heads // key_heads,
+        G=group,
         **tile_options(valid, q, keys),
     )
-    return masses.sum(1)
+    return masses.sum((1, 2))
 
 
 def attention_received(

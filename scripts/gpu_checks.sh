@@ -54,8 +54,8 @@ real() { # seconds for the rounds, then the script's arguments
 case $what in
     real-size)
         real 180 flux
-        real 90 flux --compiled
-        step 60 scripts/benchmark/real_size.py page --out "$out"
+        dry && real 90 flux --compiled --only "every 2nd"
+        dry || real 90 flux --compiled
         ;;
     tests)
         step 280 -m pytest -q -p no:cacheprovider --junit-xml "$out/tests_gpu.xml" tests/gpu
@@ -68,7 +68,6 @@ case $what in
         dry || real 30 wan1.3 --rounds 1 --ticks 12
         dry || real 30 qwen --rounds 1 --ticks 12
         dry || real 20 wan14 --rounds 1 --ticks 8 --only uniform
-        step 60 scripts/benchmark/real_size.py page --out "$out"
         ;;
     quantisation)
         size=(--device cuda)
@@ -81,10 +80,7 @@ case $what in
         step 450 scripts/measure/language.py speed "${size[@]}" --rules quota --json "$out/language_speed/gpu.json" \
             --only dkv-decode default fast-dllm-dual elastic-cache
         ;;
-    offload)
-        real 200 flux --offload
-        step 60 scripts/benchmark/real_size.py page --out "$out"
-        ;;
+    offload) real 200 flux --offload ;;
     *)
         sed -n '2,15s/^# \{0,1\}//p' "$root/scripts/gpu_checks.sh"
         exit 2

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from diffusers import DiffusionPipeline, FlowMatchEulerDiscreteScheduler, FluxPipeline
+from support.refiner import raw_latents, tiny_refiner
 from torch import Tensor, nn
 from zoo.pipelines import CASES
 
@@ -106,6 +107,10 @@ def next_scale(folder: Path) -> Names:
     return {"model": model, "sample": lambda: model.sample(torch.arange(2), torch.Generator().manual_seed(0))}
 
 
+def refining(folder: Path) -> Names:
+    return {"refiner": tiny_refiner(), "latents": raw_latents(16, 2)}
+
+
 def tuning(folder: Path) -> Names:
     prompts = zoo.prompts("sd3", 6)
     return {"pipe": zoo.load("sd3"), "prompts": prompts, "my_prompts": prompts}
@@ -143,7 +148,7 @@ RUN: dict[str, list[Callable[[Path], Names] | None]] = {
     "quantization.md": [plain, after_run],
     "report.md": [after_run],
     "rows.md": [plain],
-    "video.md": [video, nothing, next_scale],
+    "video.md": [video, nothing, refining, next_scale],
 }
 """By page and block the names that the code is given; None: those that the block before it has made."""
 

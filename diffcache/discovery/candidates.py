@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from diffcache.discovery.site_finder import reason_against
@@ -15,13 +15,15 @@ from diffcache.discovery.unit_recorder import UnitCall
 from diffcache.host.call import Call
 
 KeptT = TypeVar("KeptT")
-KeptT_co = TypeVar("KeptT_co", covariant=True)
+
+Arguments = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
+"""A module, and what it is called with."""
 
 
-class Keeper(Protocol[KeptT_co]):
+class Keeper(Protocol[KeptT]):
     """Keeps what computed sites returned."""
 
-    def keep(self, kind: str, first: Call, output: Any, continues: Mapping[int, str]) -> KeptT_co:
+    def keep(self, kind: str, first: Call, output: Any, continues: Mapping[int, str]) -> KeptT:
         """Keeps what may turn out to be a site, in new memory; it is dropped if it is none.
 
         Args:
@@ -29,6 +31,16 @@ class Keeper(Protocol[KeptT_co]):
             first: the call of the site's first unit; of a site that is stored without its input, that of its last unit.
             output: what the site's last unit returned.
             continues: `Site.continues`.
+        """
+
+    def keep_again(self, like: KeptT, kind: str, call: Arguments, output: Any) -> KeptT:
+        """Keeps what may turn out to be a site of one unit, stored without its input.
+
+        Args:
+            like: what was kept of the same unit of an equal block.
+            kind: `Site.kind`.
+            call: of the unit.
+            output: what it returned.
         """
 
     def waiting(self, nbytes: int) -> None:
@@ -72,6 +84,10 @@ class GivenCall:
         def one(leaf: Tensor) -> Tensor:
             return given[id(leaf)] if id(leaf) in given else leaf.clone() if copied else leaf
 
+        if isinstance(output, Tensor):
+            return one(output)
+        if type(output) is tuple and all(isinstance(leaf, Tensor) for leaf in output):
+            return (*map(one, output),)  # nearly always, and ten times as fast
         return pytree.tree_map_only(Tensor, one, output)
 
 

@@ -140,6 +140,7 @@ class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
         self._depths: Depths[KeptT] = Depths(wanted.depth, self.trace)
         # with which a site with a bare feed-forward may end, and what keeps it
         self._newest_part: tuple[UnitCall, Callable[[], KeptT | None]] | None = None
+        self._repeated: list[tuple[UnitCall, KeptT, Any]] = []  # such parts of a block that is not traced
         self._overwritten_parts: set[str] = set()  # whose output their block writes to: they are kept at once
         self._parts: dict[str, KeptT] = {}  # sites of several parts of a block, by the last one
 
@@ -149,6 +150,7 @@ class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
             kept.clear()
         self._waiting, self._ranges, self._depths = [], [], Depths(0, self.trace)
         self._newest_part = self._given = None
+        self._repeated.clear()
 
     def kept_of(self, sites: Sequence[Site]) -> dict[str, KeptT]:
         """What was kept of these sites. What still waits is kept now: the forward is over."""
@@ -194,6 +196,32 @@ class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
         waiting = [*(span.nbytes for span in self._waiting), *(each.nbytes for each in self._ranges)]
         self._keeper.waiting(sum(waiting))
 
+    def repeated(
+        self, unit: UnitCall, twin: UnitCall, args: Any, kwargs: dict[str, Any], output: Any
+    ) -> None:
+        wanted, named = self._wanted, self._wanted.last_parts
+        if twin.name in self.placeholders:
+            self.placeholders[unit.name] = self.placeholders[twin.name]
+        part = unit.name in named or (twin.name in self._parts and twin.name not in named)
+        sub_layer = wanted.sub_layer(unit) if wanted.names_one else twin.name in self._sub_layers
+        begin = self.calls[self._begin].path
+        copied = self._request.reuses_memory or unit.path.removeprefix(begin) in self._overwritten_parts
+        if part and twin.name in self._parts and not (sub_layer or copied):
+            self._repeated.append((unit, self._parts[twin.name], output))
+        elif part or sub_layer:
+            like, call = (
+                self._parts.get(twin.name) or self._sub_layers.get(twin.name),
+                (unit.module, args, kwargs),
+            )
+            if like is None:
+                kept = self._keeper.keep(unit.kind, Call.of(*call), output, {})
+            else:
+                kept = self._keeper.keep_again(like, unit.kind, call, output)
+            if part:
+                self._parts[unit.name] = kept
+            if sub_layer:
+                self._sub_layers[unit.name] = kept
+
     def _block_returned(self, unit: UnitCall, call: Call, output: Any) -> None:
         tap = self._request.tap
         if tap is not None and not tap.is_ahead and self._is_tapped(unit):
@@ -201,6 +229,9 @@ class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
         parts = self.calls[self._begin + 1 :]
         if self._wanted.depth and not any(part.depth == 1 and part.is_in_list for part in parts):
             self._depths.layer_returned(unit, unit, lambda: self._keeper.keep(unit.kind, call, output, {}))
+        for part, like, made in self._repeated:
+            self._parts[part.name] = self._keeper.keep_again(like, part.kind, (part.module, (), {}), made)
+        self._repeated.clear()
         if self._newest_part is not None:
             self._keep_site_of_parts([unit, *parts])
         if self._given is not None and self._wanted.block(unit):

@@ -38,12 +38,12 @@ def flops_of(func: Any, args: Any, kwargs: Mapping[str, Any], output: Any) -> in
         return 0  # a higher-order operator (flex attention): its parts are not counted
     if func._schema.name.startswith("aten::_scaled_dot_product"):  # the CPU's is not in the registry
         return int(sdpa_flop_count(args[0].shape, args[1].shape, args[2].shape))  # type: ignore[no-untyped-call]
-    if func._schema.name in _FUSED:
-        return _FUSED[func._schema.name](*args)
+    if func._schema.name in _OWN:
+        return _OWN[func._schema.name](*args)
     count = flop_registry.get(func._overloadpacket)
     if count is None:
         return 0
-    raw = getattr(count, "_get_raw", None)
+    raw = getattr(count, "__wrapped__", None)
     if raw is None:
         return int(count(*args, **kwargs, out_val=output))
     shapes = map(_shape, args)  # torch flattens all arguments for that, which takes ten times as long
@@ -61,8 +61,8 @@ def _shape(value: Any) -> Any:
 def may_have_flops(func: OpOverload) -> bool:
     """Whether `flops_of` a call of this operator may be more than zero."""
     name = func._schema.name
-    fused = name in _FUSED or name.startswith("aten::_scaled_dot_product")
-    return fused or func._overloadpacket in flop_registry
+    own = name in _OWN or name.startswith("aten::_scaled_dot_product")
+    return own or func._overloadpacket in flop_registry
 
 
 def _attention_flops(query: Tensor, key: Tensor, *_: Any) -> int:
@@ -77,7 +77,20 @@ def _encoder_layer_flops(source: Tensor, *others: Any) -> int:
     return _attention_flops(source, source) + int(4 * source.numel() * inner)
 
 
-_FUSED: dict[str, Callable[..., int]] = {
+def _product_flops(first: Tensor, other: Tensor, *_: Any) -> int:
+    """[..., m, k] times [..., k, n]. torch's formula flattens all arguments, which takes ten times as long."""
+    return 2 * first.numel() * other.shape[-1]
+
+
+def _added_product_flops(_: Tensor, first: Tensor, other: Tensor, *__: Any) -> int:
+    return _product_flops(first, other)
+
+
+_OWN: dict[str, Callable[..., int]] = {
+    "aten::mm": _product_flops,
+    "aten::bmm": _product_flops,
+    "aten::addmm": _added_product_flops,
+    "aten::baddbmm": _added_product_flops,
     "aten::_native_multi_head_attention": _attention_flops,
     "aten::_transformer_encoder_layer_fwd": _encoder_layer_flops,
 }

@@ -1,6 +1,7 @@
 """Whether two blocks, and two calls of blocks, are alike: then they do the same, on other memory."""
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
+from dataclasses import dataclass
 from enum import Enum
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from diffcache.discovery.storage_trace import Trace
+from diffcache.discovery.storage_trace import Storage, Trace
 from diffcache.hooks.class_swap import base_class
 from diffcache.host.call import Call, version_of
 from diffcache.host.structure import PLAIN, modules_inside
@@ -25,33 +26,93 @@ class Opaque(Exception):
     """Something may hold what cannot be compared: a cache, a tensor, a hook, a replaced `forward`."""
 
 
-def form_of_block(block: nn.Module) -> Hashable:
-    """What a block is made of now: equal for blocks that differ in nothing but their weights.
+@dataclass(frozen=True, slots=True)
+class _ModuleForm:
+    """Of one module.
+
+    Attributes:
+        kind: its class.
+        names: of all its attributes.
+        children: those of the modules inside it, by name.
+        attributes: the values of those attributes that not every module has.
+        memory: (name, form) of each parameter and buffer.
+    """
+
+    kind: type
+    names: frozenset[str]
+    children: "dict[str, _ModuleForm | None]"
+    attributes: dict[str, Hashable]
+    memory: list[tuple[str, Hashable]]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> "_ModuleForm":
+        """What a module is made of now.
+
+        Raises:
+            Opaque: it has forward hooks, or an attribute that is more than plain values.
+        """
+        own = vars(module)
+        if own["_forward_hooks"] or own["_forward_pre_hooks"]:
+            raise Opaque
+        attributes = {name: _frozen(value) for name, value in own.items() if name not in _OF_MODULES}
+        children = {name: None if child is None else cls.of(child) for name, child in own["_modules"].items()}
+        return cls(base_class(type(module)), frozenset(own), children, attributes, _memory(own))
+
+    def fits(self, module: nn.Module) -> bool:
+        """Whether a module is made of the same now. This runs for every module of a denoiser.
+
+        Raises:
+            Opaque: it has an attribute that is more than plain values.
+        """
+        own = vars(module)
+        if base_class(type(module)) is not self.kind or own.keys() != self.names:
+            return False
+        if own["_forward_hooks"] or own["_forward_pre_hooks"] or _memory(own) != self.memory:
+            return False
+        for name, value in self.attributes.items():
+            if _frozen(own[name]) != value:
+                return False
+        children = own["_modules"]
+        if [*children] != [*self.children]:
+            return False
+        for form, child in zip(self.children.values(), children.values(), strict=True):
+            if (form is None) != (child is None) or (form is not None and not form.fits(child)):
+                return False
+        return True
+
+
+class BlockForm:
+    """What a block is made of: blocks that fit it differ in nothing but their weights.
 
     Classes, plain attributes, and the shapes and types of parameters and buffers, for all modules inside.
+
+    Args:
+        block: the block as it is now.
 
     Raises:
         Opaque: a module has forward hooks, or an attribute that is more than plain values.
     """
-    parts: list[Hashable] = []
-    for module in modules_inside(block):
-        attributes = vars(module)
-        if attributes["_forward_hooks"] or attributes["_forward_pre_hooks"]:
-            raise Opaque
-        parts += base_class(type(module)), *attributes["_modules"]
-        for name in sorted(attributes.keys() - _OF_MODULES):
-            parts += name, _frozen(attributes[name])
-        for memory in (attributes["_parameters"], attributes["_buffers"]):
-            for name, tensor in memory.items():
-                parts += name, None if tensor is None else _form_of_tensor(tensor)
-    return tuple(parts)
+
+    def __init__(self, block: nn.Module) -> None:
+        self._form = _ModuleForm.of(block)
+
+    def fits(self, block: nn.Module) -> bool:
+        """Whether a block is made of the same now."""
+        try:
+            return self._form.fits(block)
+        except Opaque:
+            return False
 
 
-def memory_of_block(block: nn.Module) -> Iterator[Tensor]:
-    """Its parameters and buffers, in the same order for all blocks of one form."""
-    for module in modules_inside(block):
-        for memory in (vars(module)["_parameters"], vars(module)["_buffers"]):
-            yield from (tensor for tensor in memory.values() if tensor is not None)
+def memory_of_block(block: nn.Module) -> list[Storage]:
+    """Of its parameters and buffers, in the same order for all blocks of one form."""
+    return [
+        tensor.untyped_storage()._cdata
+        for module in modules_inside(block)
+        for held in (vars(module)["_parameters"], vars(module)["_buffers"])
+        for tensor in held.values()
+        if tensor is not None
+    ]
 
 
 def form_of_call(call: Call, trace: Trace) -> Hashable:
@@ -73,6 +134,15 @@ def form_of_call(call: Call, trace: Trace) -> Hashable:
         else:
             parts += path, _frozen(leaf)
     return tuple(parts)
+
+
+def _memory(own: dict[str, Any]) -> list[tuple[str, Hashable]]:
+    """Name and form of each parameter and buffer among a module's attributes."""
+    return [
+        (name, None if tensor is None else _form_of_tensor(tensor))
+        for held in (own["_parameters"], own["_buffers"])
+        for name, tensor in held.items()
+    ]
 
 
 def _form_of_tensor(tensor: Tensor) -> Hashable:

@@ -3,9 +3,7 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import count
 
-from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from diffcache.discovery.storage_trace import NOTHING, Storage, Trace
@@ -43,7 +41,6 @@ class Stretch:
 
     Attributes:
         flops: their floating-point operations.
-        views: (number of the operation before it, memory) of each view that was taken meanwhile.
         reads, writes: by memory, the newest operation that read or viewed it, and all that wrote to it.
         made: the memory that they made.
         evolving: the part of the memory that they touched that evolved in the end.
@@ -55,7 +52,6 @@ class Stretch:
     begin: int
     end: int
     flops: int
-    views: list[tuple[int, Storage]]
     reads: dict[Storage, int]
     writes: dict[Storage, list[int]]
     made: set[Storage]
@@ -67,10 +63,6 @@ class Stretch:
 
 class RepeatingTrace(Trace):
     """A trace whose stretches can be repeated."""
-
-    def __init__(self, latents: Iterable[Tensor]) -> None:
-        super().__init__(latents)
-        self._unseen = count(-1, -1)  # keys of memory that was never seen: no address is negative
 
     @property
     def is_innermost(self) -> bool:
@@ -93,7 +85,6 @@ class RepeatingTrace(Trace):
     def since(self, point: tuple[int, int, int]) -> Stretch:
         """The stretch of operations from a point until now."""
         begin, flops, first_view = point
-        views = self._views[first_view:]
         reads: dict[Storage, int] = {}
         writes: dict[Storage, list[int]] = {}
         for n in range(begin + 1, self.now + 1):
@@ -101,7 +92,7 @@ class RepeatingTrace(Trace):
             reads.update(dict.fromkeys(read, n))
             for storage in changed:
                 writes.setdefault(storage, []).append(n)
-        for n, storage in views:
+        for n, storage in self._views[first_view:]:
             reads[storage] = max(n, reads.get(storage, n))
         touched = reads.keys() | writes.keys()
         made = {s for s in touched if s in self._made and self._writes[s][0] > begin}
@@ -109,43 +100,25 @@ class RepeatingTrace(Trace):
         evolving = touched & self._evolving
         told = self._told > begin
         count = self.flops - flops
-        return Stretch(begin, self.now, count, views, reads, writes, made, evolving, lasting, touched, told)
-
-    def are_alike(self, first: Stretch, other: Stretch, pairs: Pairs) -> bool:
-        """Whether two stretches did the same, on memory that stands for each other."""
-        shift = other.begin - first.begin
-        if (first.end + shift, first.flops, len(first.views)) != (other.end, other.flops, len(other.views)):
-            return False
-        try:
-            for n in range(first.begin + 1, first.end + 1):
-                here, there = self._operations.get(n, NOTHING), self._operations.get(n + shift, NOTHING)
-                for one, another in zip(here, there, strict=True):
-                    pairs.put(one, another)
-            for (n, viewed), (m, also_viewed) in zip(first.views, other.views, strict=True):
-                pairs.put([viewed], [also_viewed])
-                if n + shift != m:
-                    return False
-        except (Unlike, ValueError):  # other memory, or more or less of it
-            return False
-        kinds = (first.made, other.made), (first.evolving, other.evolving), (first.lasting, other.lasting)
-        return all({pairs.to[storage] for storage in one} == another for one, another in kinds)
+        return Stretch(begin, self.now, count, reads, writes, made, evolving, lasting, touched, told)
 
     def repeat(self, stretch: Stretch, pairs: Pairs) -> None:
-        """Notes a stretch once more, now, on the memory that stands for its own.
+        """Notes a stretch once more, now, on the memory that stands for its own, as if it were one operation.
 
-        Memory for which none stands was made inside and is gone.
+        Memory for which none stands is left out: no other operation touches it.
         """
         shift, to = self.now - stretch.begin, pairs.to
-        gone = stretch.touched - to.keys()
-        pairs.put(gone, [next(self._unseen) for _ in gone])
-        for n in range(stretch.begin + 1, stretch.end + 1):
-            read, changed = self._operations.get(n, NOTHING)
-            self._operations[n + shift] = [to[x] for x in read], [to[x] for x in changed]
-        self._views += [(n + shift, to[viewed]) for n, viewed in stretch.views]
-        for storage, n in stretch.reads.items():
-            self._last_read[to[storage]] = n + shift
-        for storage, numbers in stretch.writes.items():
-            self._writes.setdefault(to[storage], []).extend([n + shift for n in numbers])
-        self._made.update(to[storage] for storage in stretch.made)
-        self._evolving.update(to[storage] for storage in stretch.evolving)
+        for storage, other in to.items():
+            if storage in stretch.reads:
+                self._last_read[other] = stretch.reads[storage] + shift
+            if storage in stretch.writes:
+                written = [n + shift for n in stretch.writes[storage]]
+                self._writes.setdefault(other, []).extend(written)
+            if storage in stretch.made:
+                self._made.add(other)
+            if storage in stretch.evolving:
+                self._evolving.add(other)
+        read = [other for storage, other in to.items() if storage in stretch.reads]
+        changed = [other for storage, other in to.items() if storage in stretch.writes]
         self.now, self.flops = stretch.end + shift, self.flops + stretch.flops
+        self._operations[self.now] = read, changed

@@ -1,14 +1,16 @@
 """Finds the sites of a denoiser from the record of one forward, and the reasons why some must not be cached."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from diffcache.discovery.repeats import Unlike
 from diffcache.discovery.sites import Site, SiteTable
-from diffcache.discovery.storage_trace import Trace
+from diffcache.discovery.storage_trace import Storage, Trace
 from diffcache.discovery.unit_recorder import UnitCall
 from diffcache.discovery.units import is_attention, is_attention_or_projection, is_sub_layer
 from diffcache.host.structure import modules_inside
@@ -49,7 +51,9 @@ class SiteFinder:
         self.bare = bare
         self._total_flops = max(trace.flops, 1)
         self._indices = {call.name: i for i, call in enumerate(calls)}
+        self._parts_of = _parts_by_block(calls)
         self._top_level = [call for call in calls if call.depth == 0]
+        self._sites: dict[tuple[str, ...], Site] = {}  # inside traced blocks that others do the same as
         evolving = [call for call in self._top_level if call.is_in_list and call.evolves]
         making = [call for call in evolving if call.made]
         self.stack = _between(self._top_level, evolving[0], making[-1]) if making else []
@@ -81,10 +85,13 @@ class SiteFinder:
     @cached_property
     def _single(self) -> list[tuple[str, UnitCall]]:
         """The blocks and sub-layers, with the kinds of sites that they are."""
-        blocks = (("block", call) for call in self.calls if call.depth == 0 and call.is_in_list)
-        parts = (call for call in self.calls if call.depth > 0 and is_sub_layer(call.module))
-        found = [*blocks, *((call.kind, call) for call in parts)]
-        return sorted(found, key=lambda each: self._indices[each[1].name])
+        found = []
+        for call in self.calls:
+            if call.depth == 0 and call.is_in_list:
+                found.append(("block", call))
+            elif call.depth > 0 and is_sub_layer((call.twin or call).module):
+                found.append((call.kind, call))
+        return found
 
     def extent(self, site: Site) -> tuple[int, int]:
         """A site inside the denoiser runs the operations n with begin < n <= end; returns (begin, end)."""
@@ -123,16 +130,30 @@ class SiteFinder:
         A feed-forward that comes after its block's attentions is a site alone. One that runs beside the attention is one
         site with it, up to the projection that joins the two.
         """
-        found = []
+        found, known = [], dict[str, tuple[str, int, int] | None]()
         for block in self._top_level:
-            parts = [call for call in self._parts(block) if call.path in self.bare]
-            work = [call for call in parts if is_attention_or_projection(call.module)]
-            if work:
-                after = self._after_attention(work)
-                span = _between(parts, (after or work)[0], work[-1])
-                kind = "feed-forward" if after else "parallel"
+            like = (block.twin or block).name
+            if like not in known:
+                known[like] = self._bare_feed_forward(block.twin or block)
+            place = known[like]
+            if place is not None:
+                kind, first, last = place
+                span = self._bare_parts(block)[first : last + 1]
                 found.append(self._site(f"{span[0].name}..{span[-1].name}", kind, span))
         return found
+
+    def _bare_feed_forward(self, block: UnitCall) -> tuple[str, int, int] | None:
+        """Kind of the site with a block's bare feed-forward, and the indices of its first and last part."""
+        parts = self._bare_parts(block)
+        work = [call for call in parts if is_attention_or_projection(call.module)]
+        if not work:
+            return None
+        after = self._after_attention(work)
+        first, last = parts.index((after or work)[0]), parts.index(work[-1])
+        return "feed-forward" if after else "parallel", first, last
+
+    def _bare_parts(self, block: UnitCall) -> list[UnitCall]:
+        return [call for call in self._parts(block) if call.path in self.bare]
 
     def _depths(self) -> list[Site]:
         """A UNet's depths, outermost first.
@@ -166,17 +187,16 @@ class SiteFinder:
 
     def _parts(self, block: UnitCall) -> list[UnitCall]:
         """The calls of units directly inside a block's call."""
-        return [
-            call
-            for call in self.calls
-            if call.depth == 1 and block.begin <= call.begin and call.end <= block.end
-        ]
+        return self._parts_of[block.name]
 
     def _layers(self, block: UnitCall) -> list[UnitCall]:
         """The layers that a block consists of, or the block itself if it has none."""
         return [call for call in self._parts(block) if call.is_in_list] or [block]
 
     def _site(self, name: str, kind: str, span: list[UnitCall]) -> Site:
+        if span[0].depth > 0 and span[0].twin is not None:
+            twin = self._twin_site(kind, [call.twin for call in span if call.twin is not None])
+            return replace(twin, name=name, units=tuple(call.name for call in span))
         return Site(
             name=name,
             kind=kind,
@@ -187,6 +207,40 @@ class SiteFinder:
             reason=reason_against(span, self.trace),
             continues=span[-1].continues,
         )
+
+    def _twin_site(self, kind: str, span: list[UnitCall]) -> Site:
+        """The site of a span inside a traced block, which is that of equal blocks too.
+
+        Raises:
+            Unlike: it may not be: the span writes to memory that lasts, and what reads that memory has not been compared.
+        """
+        key = kind, span[0].name, span[-1].name
+        if key not in self._sites:
+            site = self._sites[key] = self._site("", kind, span)
+            block = next(block for block in self._top_level if span[0] in self._parts_of[block.name])
+            lasting = {storage for _, storage, _ in block.inputs} | _storages([block])
+            missing = self.trace.written(span[0].begin, span[-1].end) - _storages(span[-1:])
+            shared = _storages(span[:-1]) & _storages(span[-1:])
+            if site.reason not in (NO_TENSOR, WRITES, REFILLS) and lasting & (missing | shared):
+                raise Unlike
+        return self._sites[key]
+
+
+def _parts_by_block(calls: Sequence[UnitCall]) -> dict[str, list[UnitCall]]:
+    """The calls of units directly inside each top-level unit's call, by that one's name."""
+    found: dict[str, list[UnitCall]] = {}
+    parts: list[UnitCall] = []
+    for call in calls:
+        if call.depth == 0:
+            parts = found[call.name] = []
+        elif call.depth == 1:
+            parts.append(call)
+    return found
+
+
+def _storages(calls: Sequence[UnitCall]) -> set[Storage]:
+    """The memory of what they returned."""
+    return {output[0] for call in calls for output in call.outputs if output is not None}
 
 
 def _between(calls: list[UnitCall], first: UnitCall, last: UnitCall) -> list[UnitCall]:

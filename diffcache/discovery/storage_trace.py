@@ -132,7 +132,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             replaced: memory whose content the cache supplies at the end of the last span.
         """
         begin, end = skipped[0][0], skipped[-1][1]
-        if not self.reads(self._written(begin, end) - replaced, end):
+        if not self.reads(self.written(begin, end) - replaced, end):
             return False
         missing: set[Storage] = set()
         for n in range(begin + 1, end + 1):
@@ -144,11 +144,9 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def writes_outside(self, begin: int, end: int) -> bool:
         """Whether operations begin < n <= end write to memory that existed before them."""
         made, writes = self._made, self._writes
-        return any(
-            storage not in made or writes[storage][0] <= begin for storage in self._written(begin, end)
-        )
+        return any(storage not in made or writes[storage][0] <= begin for storage in self.written(begin, end))
 
-    def _written(self, begin: int, end: int) -> set[Storage]:
+    def written(self, begin: int, end: int) -> set[Storage]:
         """The memory that operations begin < n <= end write to."""
         found: set[Storage] = set()
         for n in range(begin + 1, end + 1):
@@ -165,11 +163,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._views.append((self.now, self.storage(args[0])))
             self._last_read[self._views[-1][1]] = self.now
             return output
-        written = [
-            value
-            for i, name in effect.writes
-            for value in _tensors(args[i] if i < len(args) else kwargs.get(name))
-        ]
+        written = _written(effect.writes, args, kwargs) if effect.writes else ()
         flops = flops_of(func, args, kwargs, output) if effect.has_flops else 0
         self._note(tensors_in(args, kwargs), written, output, flops)
         if effect.tells_content:
@@ -192,7 +186,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for storage in read:
             self._last_read[storage] = now
         changed = [self.storage(tensor) for tensor in written]
-        for tensor in (output,) if isinstance(output, Tensor) else _tensors(output):
+        for tensor in _tensors(output):
             storage = self.storage(tensor)
             if storage not in read:
                 if storage not in changed:
@@ -217,6 +211,12 @@ if _IS_SKIPPED_BY_DYNAMO:  # it, and all that it calls
     )
 
 
+def _written(writes: Iterable[tuple[int, str]], args: Any, kwargs: dict[str, Any]) -> list[Tensor]:
+    """The tensors among an operation's arguments that it writes to."""
+    values = (args[i] if i < len(args) else kwargs.get(name) for i, name in writes)
+    return [tensor for value in values for tensor in _tensors(value)]
+
+
 def tensors_in(args: Iterable[Any], kwargs: dict[str, Any]) -> list[Tensor]:
     """All tensors among the arguments of an operation."""
     found: list[Tensor] = []
@@ -228,5 +228,8 @@ def tensors_in(args: Iterable[Any], kwargs: dict[str, Any]) -> list[Tensor]:
     return found
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
-    return (leaf for leaf in tree_iter(value) if isinstance(leaf, Tensor))
+def _tensors(value: Any) -> Iterable[Tensor]:
+    if isinstance(value, Tensor):
+        return (value,)
+    is_flat = isinstance(value, (tuple, list)) and all(isinstance(leaf, Tensor) for leaf in value)
+    return value if is_flat else [leaf for leaf in tree_iter(value) if isinstance(leaf, Tensor)]

@@ -1,8 +1,10 @@
-"""Blocks that are not traced, because two blocks before them, of the same form and called in the same form, did the same.
+"""Blocks that are not traced, because a block before them, of the same form and called in the same form, has been.
 
 Tracing costs several times what an operation costs, and most of a denoiser is one block many times over. Of blocks of one
-form, the first two are traced. Where both did the same, the others run untraced, and what the first did is noted for them
-on their own memory. What they are given and return, inside too, is compared with it.
+form the first is traced. The others run untraced, and what the first did is noted for them: for the block on its own memory,
+for the units inside it without any (`UnitCall.twin` has it). Blocks of one form run the same code on the same plain values,
+so they do the same, unless that code goes by something outside them. What they and the units inside them return is compared
+with what the first one's returned, and which units they call.
 
 A block is only followed if it is closed: it touches nothing but its arguments, its own parameters and buffers, and memory
 that it makes and does not keep. And the forward must not have looked at a tensor's content in it.
@@ -13,8 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
-from diffcache.discovery.likeness import Opaque, form_of_block, form_of_call, memory_of_block
+from diffcache.discovery.likeness import BlockForm, Opaque, form_of_call, memory_of_block
 from diffcache.discovery.repeats import Pairs, RepeatingTrace, Stretch, Unlike
 from diffcache.discovery.storage_trace import Storage
 from diffcache.discovery.unit_recorder import UnitCall, UnitRecorder
@@ -27,25 +30,31 @@ class _Model:
     """A traced block, and what it did.
 
     Attributes:
+        form: what the block is made of.
         calls: of the block, and of the units inside it.
         memory: of its parameters and buffers.
         did: its operations.
-        is_sure: a second block did the same.
+        is_followed: others are not traced.
     """
 
+    form: BlockForm
     calls: Sequence[UnitCall]
     memory: list[Storage]
     did: Stretch
-    is_sure: bool = False
+    is_followed: bool = field(init=False)
 
-    @property
-    def is_closed(self) -> bool:
-        """It can be followed (see above), and holds no layers in lists, as a UNet's blocks do."""
+    def __post_init__(self) -> None:
         block, *inside = self.calls
         own = {storage for _, storage, _ in block.inputs} | self.did.made | set(self.memory)
         returned = {output[0] for output in block.outputs if output is not None}
-        layered = any(unit.depth == 1 and unit.is_in_list for unit in inside)
-        return self.did.touched <= own and self.did.lasting <= returned and not (self.did.told or layered)
+        is_closed = self.did.touched <= own and self.did.lasting <= returned and not self.did.told
+        layered = any(unit.depth == 1 and unit.is_in_list for unit in inside)  # as a UNet's blocks
+        self.is_followed = is_closed and not layered
+
+    @property
+    def writes_own_memory(self) -> bool:
+        """It writes to its parameters or buffers."""
+        return not self.did.writes.keys().isdisjoint(self.memory)
 
 
 @dataclass
@@ -54,54 +63,49 @@ class _Follower:
 
     Attributes:
         model: what it does too.
+        block: its record.
         shift: by which its operations are later than the model's.
         pairs: whose memory the model's stands for.
-        block: of it; None before it begins.
     """
 
     model: _Model
+    block: UnitCall
     shift: int
     pairs: Pairs
-    block: UnitCall | None = None
     _left: Iterator[UnitCall] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._left = iter(self.model.calls)
+        first, *inside = self.model.calls
+        self._left = iter(inside)
+        self.pairs.put(_given(first), _given(self.block))
 
-    def begins(self, unit: UnitCall) -> UnitCall:
-        """Notes when a unit begins; returns the model's unit for which it stands.
+    def next(self, module: nn.Module, path: str, nth: int, depth: int) -> UnitCall:
+        """The record of a unit inside the block that is called now.
 
         Raises:
             Unlike: the model had no such call here.
         """
-        twin = next(self._left, None)
-        self.block = self.block or unit
-        if twin is None or _call_form(twin, self.model.calls[0]) != _call_form(unit, self.block):
+        twin, first = next(self._left, None), self.model.calls[0]
+        if (
+            twin is None
+            or twin.depth != depth
+            or twin.path[len(first.path) :] != path[len(self.block.path) :]
+        ):
             raise Unlike
-        self.pairs.put((storage for _, storage, _ in twin.inputs), (storage for _, storage, _ in unit.inputs))
-        unit.begin, unit.evolves = twin.begin + self.shift, twin.evolves
-        return twin
-
-    def returned(self, unit: UnitCall, twin: UnitCall) -> None:
-        """Notes what a unit has done.
-
-        Raises:
-            Unlike: the model's returned something else.
-        """
-        if _return_form(twin) != _return_form(unit):
-            raise Unlike
-        self.pairs.put(*(_storages(call.outputs) for call in (twin, unit)))
-        unit.end, unit.flops = twin.end + self.shift, twin.flops
-        unit.made = [(self.pairs.to[storage], shape) for storage, shape in twin.made]
+        return twin.repeated(module, path, nth, self.shift)
 
     def is_over(self) -> None:
-        """The block has returned.
+        """The block has returned, and its record is complete.
 
         Raises:
-            Unlike: the model called more units.
+            Unlike: the model called more units, or returned something else.
         """
-        if next(self._left, None) is not None:
+        first, block = self.model.calls[0], self.block
+        if next(self._left, None) is not None or _return_form(first) != _return_form(block):
             raise Unlike
+        self.pairs.put(_returned(first), _returned(block))
+        block.end, block.flops = first.end + self.shift, first.flops
+        block.made = [(self.pairs.to[storage], shape) for storage, shape in first.made]
 
 
 class FollowingRecorder(UnitRecorder):
@@ -123,7 +127,7 @@ class FollowingRecorder(UnitRecorder):
         self.followed = 0
         self.trace = self._trace = RepeatingTrace(latents)
         self._traces_all = traces_all
-        self._models: dict[Hashable, _Model | None] = {}  # None: these are not followed
+        self._models: dict[Hashable, list[_Model]] = {}  # by the form of their calls
         self._follower: _Follower | None = None
 
     def unit(self, module: nn.Module, forward: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -133,105 +137,108 @@ class FollowingRecorder(UnitRecorder):
             Unlike: a block that is not traced does otherwise than those before it. Everything has to be traced.
         """
         if self._follower is not None:
-            return self._followed(self._follower, module, forward, args, kwargs)
-        form = None if self._open or self._traces_all else self._form(module, args, kwargs)
+            return self._unit_inside(self._follower, module, forward, args, kwargs)
+        alike = None if self._open or self._traces_all else self._called_alike(module, args, kwargs)
+        if alike is None:
+            return super().unit(module, forward, args, kwargs)
+        model = next((each for each in alike if each.form.fits(module)), None)
+        if model is not None and model.is_followed:
+            return self._follow(model, module, forward, args, kwargs)
+        form = _form(module) if model is None else None
         if form is None:
             return super().unit(module, forward, args, kwargs)
-        model = self._models.get(form)
-        if model is not None and model.is_sure:
-            return self._follow(model, module, forward, args, kwargs)
         point, first = self._trace.point(), len(self.calls)
         output = super().unit(module, forward, args, kwargs)
-        self._learn(form, _Model(self.calls[first:], self._memory(module), self._trace.since(point)))
+        alike.append(_Model(form, self.calls[first:], memory_of_block(module), self._trace.since(point)))
         return output
 
-    def _form(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Hashable:
-        """The form of a block and its call; None for what is no block or cannot be compared."""
+    def _called_alike(self, module: nn.Module, args: Any, kwargs: Any) -> list[_Model] | None:
+        """The traced blocks whose calls had the same form; None for what is no block, or cannot be compared."""
         if not is_list_member(self.watches[id(module)]) or not self._trace.is_innermost:
             return None
         try:
-            return form_of_block(module), form_of_call(Call.of(module, args, kwargs), self.trace)
+            form = form_of_call(Call.of(module, args, kwargs), self.trace)
         except Opaque:
             return None
-
-    def _memory(self, module: nn.Module) -> list[Storage]:
-        """Of a block's parameters and buffers. They live as long as the forward, so the trace need not look after them."""
-        return [tensor.untyped_storage()._cdata for tensor in memory_of_block(module)]
-
-    def _learn(self, form: Hashable, traced: _Model) -> None:
-        """Compares a traced block with the first one of its form."""
-        if form not in self._models:
-            self._models[form] = traced if traced.is_closed else None
-            return
-        model = self._models[form]
-        if model is None:
-            return
-        model.is_sure = self._do_the_same(model, traced)
-        if not model.is_sure:
-            self._models[form] = None
-
-    def _do_the_same(self, model: _Model, other: _Model) -> bool:
-        """Whether two traced blocks of one form did the same."""
-        pairs = Pairs()
-        try:
-            pairs.put(model.memory, other.memory)
-            follower = _Follower(model, other.did.begin - model.did.begin, pairs)
-            for call in other.calls:
-                at = call.begin, call.end, call.evolves, call.flops, call.made
-                twin = follower.begins(call)
-                follower.returned(call, twin)
-                if at != (call.begin, call.end, call.evolves, call.flops, call.made):
-                    return False
-            follower.is_over()
-        except Unlike:
-            return False
-        return self._trace.are_alike(model.did, other.did, pairs)
+        return self._models.setdefault(form, [])
 
     def _follow(self, model: _Model, module: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
-        """Runs a block without tracing it."""
-        pairs = Pairs()
-        pairs.put(model.memory, self._memory(module))
-        self._follower = _Follower(model, self.trace.now - model.did.begin, pairs)
+        """Runs a block without tracing it, and records what its model did."""
+        block, call = self._opened(module, args, kwargs)
+        self._follower = _Follower(model, block, self.trace.now - model.did.begin, Pairs())
+        if model.writes_own_memory:
+            self._follower.pairs.put(model.memory, memory_of_block(module))
+        block.twin = model.calls[0]
+        self.begins(block, call)
+        self.calls.append(block)
+        self._open.append(block)
         self.followed += 1
         try:
             with self._trace.paused():
-                return self._followed(self._follower, module, forward, args, kwargs)
+                output = forward(*args, **kwargs)
+                block.refills = call.refilled()
+                self._record_outputs(block, call, output)
+                self._follower.is_over()
+                self._trace.repeat(model.did, self._follower.pairs)
+                self.returned(block, call, output)
         finally:
+            self._open.pop()
             self._follower = None
+        return output
 
-    def _followed(
-        self, follower: _Follower, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any
+    def _unit_inside(
+        self,
+        follower: _Follower,
+        module: nn.Module,
+        forward: Callable[..., Any],
+        args: Any,
+        kwargs: dict[str, Any],
     ) -> Any:
-        """Runs a block that is not traced, or a unit inside it, and records what its model did."""
-        unit, call = self._opened(module, args, kwargs)
-        twin = follower.begins(unit)
-        self.begins(unit, call)
+        """Runs a unit inside a block that is not traced."""
+        path = self.watches[id(module)]
+        unit = follower.next(module, path, self._counted(path), len(self._open))
+        assert unit.twin is not None
         self.calls.append(unit)
         self._open.append(unit)
         try:
             output = forward(*args, **kwargs)
         finally:
             self._open.pop()
-        unit.refills = call.refilled()
-        self._record_outputs(unit, call, output)
-        follower.returned(unit, twin)
-        if not self._open:
-            follower.is_over()
-            self._trace.repeat(follower.model.did, follower.pairs)
-        self.returned(unit, call, output)
+        if _shapes(output) != [returned and returned[1] for returned in unit.twin.outputs]:
+            raise Unlike
+        self.repeated(unit, unit.twin, args, kwargs, output)
         return output
 
+    def repeated(
+        self, unit: UnitCall, twin: UnitCall, args: Any, kwargs: dict[str, Any], output: Any
+    ) -> None:
+        """A unit inside a block that is not traced has run as its twin did."""
 
-def _call_form(unit: UnitCall, block: UnitCall) -> Hashable:
-    """What must be alike when a unit inside a block is called."""
-    inputs = tuple((path, shape) for path, _, shape in unit.inputs)
-    return unit.path.removeprefix(block.path), unit.depth, inputs
+
+def _form(block: nn.Module) -> BlockForm | None:
+    """None where it cannot be compared."""
+    try:
+        return BlockForm(block)
+    except Opaque:
+        return None
+
+
+def _given(unit: UnitCall) -> list[Storage]:
+    return [storage for _, storage, _ in unit.inputs]
+
+
+def _returned(unit: UnitCall) -> list[Storage]:
+    return [output[0] for output in unit.outputs if output is not None]
 
 
 def _return_form(unit: UnitCall) -> Hashable:
-    """What must be alike when it has returned."""
-    return unit.refills, tuple(None if output is None else output[1] for output in unit.outputs)
+    return unit.refills, tuple(output and output[1] for output in unit.outputs)
 
 
-def _storages(outputs: Sequence[tuple[Storage, Any] | None]) -> list[Storage]:
-    return [output[0] for output in outputs if output is not None]
+def _shapes(output: Any) -> list[tuple[int, ...] | None]:
+    """Of an output's leaves, None for one that is no tensor."""
+    if isinstance(output, Tensor):
+        return [tuple(output.shape)]
+    is_flat = type(output) is tuple and all(isinstance(leaf, Tensor) for leaf in output)
+    leaves = output if is_flat else tree_leaves(output)
+    return [tuple(leaf.shape) if isinstance(leaf, Tensor) else None for leaf in leaves]

@@ -52,6 +52,8 @@ class UnitCall:
         outputs: (storage, shape) of each leaf of the output; None for a leaf that is no tensor.
         made: the entries of `outputs` that the unit wrote, not returned as they were given.
         continues: see `Site`.
+        twin: the call that did the same in an equal block, if this block was not traced (see `twins`). A unit inside such a
+            block has no `inputs`, `outputs` and `made`: its twin has them.
     """
 
     path: str
@@ -67,6 +69,14 @@ class UnitCall:
     outputs: list[tuple[Storage, Shape] | None] = field(default_factory=list)
     made: list[tuple[Storage, Shape]] = field(default_factory=list)
     continues: Mapping[int, str] = field(default_factory=dict)
+    twin: "UnitCall | None" = None
+
+    def repeated(self, module: nn.Module, path: str, nth: int, shift: int) -> "UnitCall":
+        """The call of a unit that does the same, so many operations later."""
+        begin, end = self.begin + shift, self.end + shift
+        return UnitCall(
+            path, nth, module, begin, self.depth, self.evolves, [], end, self.flops, self.refills, twin=self
+        )
 
     @property
     def name(self) -> str:
@@ -81,6 +91,8 @@ class UnitCall:
     @property
     def kind(self) -> str:
         """The kind of the sub-layer that the unit is, as in `Site.kind`."""
+        if self.depth > 0 and self.twin is not None:
+            return self.twin.kind
         if not is_attention(self.module):
             return "feed-forward"
         if sum(output is not None for output in self.outputs) > 1:
@@ -146,11 +158,9 @@ class UnitRecorder:
 
     def _opened(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[UnitCall, Call]:
         path, call = self.watches[id(module)], Call.of(module, args, kwargs)
-        nth = self._counts[path]
-        self._counts[path] += 1
         unit = UnitCall(
             path=path,
-            nth=nth,
+            nth=self._counted(path),
             module=module,
             begin=self.trace.now,
             depth=len(self._open),
@@ -159,6 +169,12 @@ class UnitRecorder:
         )
         self._follow_streams(unit)
         return unit, call
+
+    def _counted(self, path: str) -> int:
+        """The number of calls of this module before this one."""
+        nth = self._counts[path]
+        self._counts[path] += 1
+        return nth
 
     def begins(self, unit: UnitCall, call: Call) -> None:
         """A unit is about to run. It is the newest of `calls` from then on."""

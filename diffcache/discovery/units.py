@@ -12,7 +12,7 @@ from torch import nn
 from diffcache.host.compiled import uncompiled
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict)
-QUERIES = ("to_q", "to_qkv", "to_qkv_mlp_proj", "qkv", "q_proj", "wq", "query", "linear_q")
+QUERIES = frozenset(("to_q", "to_qkv", "to_qkv_mlp_proj", "qkv", "q_proj", "wq", "query", "linear_q"))
 FEED_FORWARDS = ("feedforward", "mlp", "glu", "ffn", "swiglu")
 
 
@@ -81,8 +81,8 @@ def is_sub_layer(module: nn.Module) -> bool:
 def is_attention(module: nn.Module) -> bool:
     """Whether it is torch's own attention, or has a projection to queries."""
     children = vars(uncompiled(module))["_modules"]  # `getattr` takes as long as the rest of discovery
-    is_torchs_own = isinstance(module, nn.MultiheadAttention)
-    return is_torchs_own or any(children.get(name) is not None for name in QUERIES)
+    projects = not QUERIES.isdisjoint(children) and any(children.get(name) is not None for name in QUERIES)
+    return projects or isinstance(module, nn.MultiheadAttention)
 
 
 def is_feed_forward(module: nn.Module) -> bool:

@@ -39,6 +39,7 @@ class Wanted:
         ranges: the names of ranges of blocks.
         last_parts: names of units with which a named range of a block's parts ends.
         depth: number of the UNet's depth that is a site; 0 if none is.
+        names_one: one of the names is that of a part of one block.
     """
 
     def __init__(self, names: Sequence[str], bare: Collection[str]) -> None:
@@ -48,6 +49,7 @@ class Wanted:
         self.last_parts = {name.split("..", 1)[1] for name in named}
         numbers = [name.removeprefix("depth ") for name in names if name.startswith("depth ")]
         self.depth = max((int(number) for number in numbers if number.isdigit()), default=0)
+        self.names_one = any("." in name and range_of_stack(name) is None for name in names)
         self._names = names
         self._kinds = {kind for name in names for kind in GROUPS.get(name, (name,))}
 

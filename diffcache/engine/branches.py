@@ -4,6 +4,7 @@ The name that the pipeline gives it (`cache_context`) decides where there is one
 else its order inside the tick.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -230,10 +231,11 @@ class Habits:
 
     def learn(self, before: Conditioning, now: Conditioning, tick: int) -> None:
         """`now` was called where `before` was called earlier."""
-        for path, argument in now.items():
-            if path not in before or path in self.steady or path in self.evolving:
-                continue
-            if _same(before[path], argument):
+        unknown = [
+            path for path in now if path in before and path not in self.steady and path not in self.evolving
+        ]
+        for path, same in zip(unknown, _same_each(before, now, unknown), strict=True):
+            if same:
                 self.steady.add(path)
             elif self._changed_at.setdefault(path, tick) != tick:
                 self.evolving.add(path)
@@ -254,6 +256,25 @@ def _shared(a: Argument | None, b: Argument) -> bool:
 
 def _same(a: Argument, b: Argument) -> bool:
     """The same value: the same memory, not written to since, or else the same content."""
+    known = _same_unread(a, b)
+    return torch.equal(a.value, b.value) if known is None else known
+
+
+def _same_each(before: Conditioning, now: Conditioning, paths: Sequence[str]) -> list[bool]:
+    """`_same` at each of these paths; a device is read once. A ControlNet's residuals are a dozen new tensors at every tick."""
+    same = {path: _same_unread(before[path], now[path]) for path in paths}
+    unread: dict[torch.device, list[str]] = {}
+    for path in paths:
+        if same[path] is None:
+            unread.setdefault(now[path].value.device, []).append(path)
+    for there in unread.values():
+        equal = torch.stack([(before[path].value == now[path].value).all() for path in there]).tolist()
+        same.update(zip(there, equal, strict=True))
+    return [bool(same[path]) for path in paths]
+
+
+def _same_unread(a: Argument, b: Argument) -> bool | None:
+    """Whether two values are the same, as far as that is known without their content; None where it is not."""
     if not isinstance(a.value, Tensor) or not isinstance(b.value, Tensor):
         return type(a.value) is type(b.value) and bool(a.value == b.value)
     x, y = a.value, b.value
@@ -261,4 +282,4 @@ def _same(a: Argument, b: Argument) -> bool:
         return False
     if x is y or (x.data_ptr() == y.data_ptr() and x.stride() == y.stride()):
         return a.version == b.version
-    return bool(torch.equal(x, y))
+    return None

@@ -108,7 +108,7 @@ class Engine:
         self.branches = Branches(self.setup)
         self.execution = execution(Parts(choices, self.decider, record))
         self.guidance = None if rule is None else Guidance(name, rule, choices.guards, record)
-        self.batched_guidance = BatchedGuidance(separable=choices.facts.separable)
+        self.batched_guidance = BatchedGuidance()
         self._is_busy = False
 
     def call(self, asked: Invocation) -> Any:
@@ -127,7 +127,7 @@ class Engine:
         self._is_busy = True
         try:
             if self.guidance is not None and self.batched_guidance.found_in(
-                asked.call, self.progress.tick, asked.context
+                asked.module, asked.call, self.progress.tick, asked.context
             ):
                 return (yield from self._one_by_one(asked))
             return (yield from self._call(asked))
@@ -265,11 +265,11 @@ class Engine:
 
     def _lane_count(self, asked: Invocation) -> int:
         """Of a method that decides for each sample by itself."""
-        if not self.batched_guidance.separable or not asked.call.divisible():
+        if not self.batched_guidance.is_separable(asked.module) or not asked.call.divisible():
             raise ConfigError(
                 f"per_sample cannot tell {self.name}'s samples apart in this call: leave it off."
             )
-        doubled = self.batched_guidance.found_in(asked.call, self.progress.tick, asked.context)
+        doubled = self.batched_guidance.found_in(asked.module, asked.call, self.progress.tick, asked.context)
         return asked.call.batch // 2 if doubled else asked.call.batch
 
 

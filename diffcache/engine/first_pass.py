@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from diffcache.discovery.candidates import Arguments
 from diffcache.discovery.first_call import compute_first_call
 from diffcache.discovery.wanted import Request
 from diffcache.engine.branches import Branch
@@ -94,6 +95,17 @@ class _Keeper:
         step = self.step._replace(kind=kind)
         outputs = store_site(self.parts, store, step, first, output, continues)
         return _Kept(store, [output.clone() for output in outputs] if self.with_outputs else [])
+
+    def keep_again(self, like: _Kept, kind: str, call: Arguments, output: Any) -> _Kept:
+        layout = like.store.learned
+        pairs = layout.pairs_if_fits(output, layout.given(*call[1:]))
+        if pairs is None:
+            return self.keep(kind, Call.of(*call), output, {})
+        store = Store(self.branch.setup)
+        store.empty(1)
+        store.layout = layout
+        store.push(self.step.tick, 0, pairs)
+        return _Kept(store, [own.clone() for own, _ in pairs] if self.with_outputs else [])
 
     def waiting(self, nbytes: int) -> None:
         """In a run nobody counts."""

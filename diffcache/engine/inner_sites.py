@@ -8,7 +8,7 @@ from torch import Tensor
 from diffcache.engine.branches import Branch
 from diffcache.engine.execution import Carried, Computation, Invocation, Parts
 from diffcache.engine.first_pass import compute_first_pass
-from diffcache.engine.learned import form_of, recall, remember
+from diffcache.engine.learned import Form, form_of, recall, remember
 from diffcache.engine.observers import NOBODY
 from diffcache.engine.site_pass import SitePass
 from diffcache.host.call import Call
@@ -40,12 +40,12 @@ class InnerSites:
 
     def run(self, asked: Invocation, step: Step, branch: Branch, lanes: int) -> Carried:
         """One denoiser call: decides at each site that the forward reaches. One whose reuse is rejected is made again."""
-        is_first, extra = branch.cuts is None, 0.0
-        if branch.cuts is None and not self._recalls(asked, branch):
-            output, done = self._learn(asked, step, branch)
+        form, extra = form_of(asked, self.parts.choices, branch) if branch.cuts is None else None, 0.0
+        if form is not None and not self._recalls(asked, form, branch):
+            output, done = self._learn(asked, form, step, branch)
         else:
             assert branch.cuts is not None
-            this = SitePass(self.parts, asked.call, step, branch, branch.cuts, is_first=is_first)
+            this = SitePass(self.parts, asked.call, step, branch, branch.cuts, is_first=form is not None)
             output = yield Computation(asked.call.args, asked.call.kwargs, watcher=this)
             extra = this.extra
             if this.rejected and not this.went_astray:
@@ -55,20 +55,18 @@ class InnerSites:
             done = [Done(visit.step, visit.verdicts, visit.site.share) for visit in this.reached]
             if this.went_astray:
                 branch.empty()
-                output, done = self._learn(asked, step, branch)
+                output, done = self._learn(asked, form_of(asked, self.parts.choices, branch), step, branch)
                 done = [each._replace(verdicts=[Verdict(Decision.COMPUTE, STRAYED)]) for each in done]
         branch.changed = False
         self.write_down(asked.call, step, branch, done, extra)
         return output
 
-    def _recalls(self, asked: Invocation, branch: Branch) -> bool:
+    def _recalls(self, asked: Invocation, form: Form, branch: Branch) -> bool:
         """Whether an earlier call of this form has taught where the denoiser can be cut. Observers see every first call."""
-        unobserved = self.decider.observer is NOBODY
-        return unobserved and recall(asked, form_of(asked, self.parts.choices, branch), branch)
+        return self.decider.observer is NOBODY and recall(asked, form, branch)
 
-    def _learn(self, asked: Invocation, step: Step, branch: Branch) -> tuple[Any, list[Done]]:
+    def _learn(self, asked: Invocation, form: Form, step: Step, branch: Branch) -> tuple[Any, list[Done]]:
         """Traces a call to find the sites, and keeps what it teaches with the denoiser."""
-        form = form_of(asked, self.parts.choices, branch)
         output, done = compute_first_pass(self.parts, asked, step, branch)
         remember(asked, form, branch)
         return output, done

@@ -17,7 +17,6 @@ from diffcache.host.components import is_control_network
 from diffcache.host.identity import model_of
 from diffcache.host.network_facts import NetworkFacts, facts_of_network
 from diffcache.host.parallel import agreement_of
-from diffcache.host.rows import counts_rows
 from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.reports.records import RunRecord
 
@@ -161,7 +160,6 @@ class Run:
             device=call.latents[0].device if call.latents else CPU,
             quantization=served.facts.quantization,
             evolves=not is_control_network(module),
-            separable=not counts_rows(module),
         )
 
     def _note_length(self) -> None:

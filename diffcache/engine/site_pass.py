@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from diffcache.discovery.candidates import Arguments
 from diffcache.discovery.cuts import Cuts
 from diffcache.discovery.sites import Site
 from diffcache.discovery.unit_recorder import CallNames
@@ -19,8 +20,6 @@ from diffcache.store.rings import Store, Tensors
 from diffcache.store.streams import Layout
 
 Forward = Callable[..., Any]
-Arguments = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
-"""A module, and what it is called with."""
 
 
 @dataclass(slots=True)

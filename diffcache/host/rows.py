@@ -27,23 +27,28 @@ class BatchedGuidance:
     The two passes have equal latents. So the batch's halves are compared at the run's first two ticks, which reads the
     device twice. The second tick tells guidance from two pictures of one seed, whose latents are equal at the first only.
 
-    Args:
-        separable: rows of a batch can be computed alone.
     """
 
-    def __init__(self, *, separable: bool) -> None:
-        self.separable = separable
+    def __init__(self) -> None:
+        self._is_separable: bool | None = None
         self._halves_are_equal: dict[int, bool] = {}
 
-    def found_in(self, call: Call, tick: int, context: str | None) -> bool:
+    def is_separable(self, denoiser: nn.Module) -> bool:
+        """Whether rows of a batch can be computed alone. It looks through the denoiser's modules at the first question."""
+        if self._is_separable is None:
+            self._is_separable = not counts_rows(denoiser)
+        return self._is_separable
+
+    def found_in(self, denoiser: nn.Module, call: Call, tick: int, context: str | None) -> bool:
         """Whether a call holds both passes.
 
         Args:
+            denoiser: what is called.
             call: its arguments.
             tick: its tick.
             context: the name that the pipeline gives the pass (`cache_context`), if any.
         """
-        if context not in (None, "cond_uncond") or not self.separable:
+        if context not in (None, "cond_uncond") or not self.is_separable(denoiser):
             return False
         known = self._halves_are_equal
         if len(known) < 2 and tick not in known and all(known.values()):

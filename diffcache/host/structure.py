@@ -13,9 +13,14 @@ def structure_of(network: nn.Module) -> int:
     reads no tensor, and takes 0.4 ms for 1,300 modules.
     """
     parts: list[object] = [value for value in network.__dict__.values() if isinstance(value, PLAIN)]
-    for module in modules_inside(network):
+    todo = [network]
+    while todo:
+        module = todo.pop()
         parts.append(id(module))
         attributes = module.__dict__
+        children = attributes["_modules"]
+        if children:
+            todo += [child for child in children.values() if child is not None]
         parameters = attributes["_parameters"]
         if parameters:
             parts += map(type, parameters.values())

@@ -8,6 +8,7 @@ from weakref import finalize
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from diffcache.discovery.candidates import Arguments
 from diffcache.engine.branches import Branch
 from diffcache.engine.execution import Parts
 from diffcache.engine.first_pass import store_site
@@ -63,6 +64,10 @@ class FirstCallBytes:
         _add(self._now, sizes, 1)
         finalize(site, _add, self._now, sizes, -1).atexit = False  # holds no more than these two dicts
         return site
+
+    def keep_again(self, like: CountedSite, kind: str, call: Arguments, output: Any) -> CountedSite:
+        """See `Keeper`."""
+        return self.keep(kind, Call.of(*call), output, {})
 
     def waiting(self, nbytes: int) -> None:
         """See `Keeper`."""

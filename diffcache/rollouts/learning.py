@@ -30,6 +30,7 @@ from diffcache.rollouts.attending import (
     placed,
 )
 from diffcache.rollouts.history import TokenShape
+from diffcache.rollouts.own_caches import own_cache_of
 from diffcache.rollouts.rotary import Rotary
 from diffcache.schedulers.errors import TargetError
 
@@ -85,6 +86,8 @@ def learn(denoiser: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         raise _refused(
             denoiser, "its attentions are compiled, and cannot be seen", "roll out before compiling"
         )
+    if (own := own_cache_of(denoiser)) is not None:
+        raise _refused(denoiser, *own)
     call = Call.of(denoiser, args, kwargs)
     latent = call.latents[0] if len(call.latents) == 1 else None
     if latent is None or latent.ndim != 5:
@@ -230,7 +233,7 @@ def _check_turning(denoiser: nn.Module, parts: Parts, call: Call) -> None:
     modules, sites, rotary = parts
     assert rotary is not None
     keys = []
-    for start in (0, 1):
+    for start in (1, 2):  # from 0 a turn is right by its definition
         writing = Writing(sites, lambda *_: None)
         with placed(rotary, start, call.latents[0].shape[2]), attended(modules, writing.attend):
             denoiser(*call.args, **call.kwargs)

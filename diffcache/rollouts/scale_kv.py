@@ -108,17 +108,17 @@ def selectivity(query: Tensor, key: Tensor, scale: float, top: int) -> float:
     return float(attention[..., -own:].sum(-1).mean() * most.mean())
 
 
-def drafters_of(indices: Sequence[Sequence[float]], count: int) -> tuple[int, ...]:
-    """The layers whose index is lowest: they look at the past, and at all of it.
-
-    Args:
-        indices: by scale and layer. They are compared within a scale (z-scores), and their mean over the scales counts.
-        count: how many drafters there are to be.
-    """
+def relative_selectivity(indices: Sequence[Sequence[float]]) -> list[float]:
+    """How selective each layer is beside the others, from indices by scale and layer: z-scores within a scale, their mean over scales."""
     table = torch.tensor(indices)
     spread = table.std(1, keepdim=True).clamp_min(1e-12)
-    score = ((table - table.mean(1, keepdim=True)) / spread).mean(0)
-    return tuple(sorted(score.argsort()[:count].tolist()))
+    scores: list[float] = ((table - table.mean(1, keepdim=True)) / spread).mean(0).tolist()
+    return scores
+
+
+def drafters_of(scores: Sequence[float], count: int) -> tuple[int, ...]:
+    """The layers that are least selective: they look at the past, and at all of it."""
+    return tuple(sorted(torch.tensor(scores).argsort()[:count].tolist()))
 
 
 def mean_by_scale(found: Mapping[tuple[int, int], Sequence[float]]) -> list[list[float]]:

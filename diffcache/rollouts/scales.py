@@ -19,7 +19,7 @@ from diffcache.hooks.module_calls import ModuleCalls, replaced
 from diffcache.rollouts.attending import Site, attended
 from diffcache.rollouts.book import Book, joined
 from diffcache.rollouts.policies import Chunk, RolloutPolicy
-from diffcache.rollouts.scale_kv import drafters_of, mean_by_scale, selectivity
+from diffcache.rollouts.scale_kv import drafters_of, mean_by_scale, relative_selectivity, selectivity
 from diffcache.schedulers.errors import TargetError
 
 
@@ -123,10 +123,8 @@ def choose_drafters(
     """Which layers are drafters, by their selectivity in a few samples.
 
     Args:
-        model: as for `scales`.
-        sample: draws one or more samples, with caching.
+        model, sample, top: as for `layer_selectivity`.
         count: how many drafters there are to be.
-        top: so many past tokens count in the index.
 
     Raises:
         TargetError: the model has no modules with caches, or fewer than `count`.
@@ -134,6 +132,18 @@ def choose_drafters(
     modules = caching_modules(model)
     if not 0 < count < len(modules):
         raise TargetError(f"{count} drafters of {len(modules)} attentions: choose fewer, and at least one.")
+    return drafters_of(relative_selectivity(layer_selectivity(model, sample, top)), count)
+
+
+def layer_selectivity(model: nn.Module, sample: Callable[[], Any], top: int = 16) -> list[list[float]]:
+    """The attention selectivity index by scale and layer, mean over samples; scales without a past are left out.
+
+    Args:
+        model: as for `scales`.
+        sample: draws one or more samples, with caching.
+        top: so many past tokens count in the index.
+    """
+    modules = caching_modules(model)
     names = list(modules)
     found: dict[tuple[int, int], list[float]] = defaultdict(list)
     reached: dict[str, int] = {}
@@ -148,7 +158,7 @@ def choose_drafters(
 
     with torch.no_grad(), attended(ModuleCalls(modules), note):
         sample()
-    return drafters_of(mean_by_scale(found), count)
+    return mean_by_scale(found)
 
 
 def caching_modules(model: nn.Module) -> dict[str, Any]:

@@ -82,6 +82,7 @@ VARIANTS: dict[str, Callable[[FluxTransformer2DModel], Picture]] = {
     "plain": plain,
     "plain again (A/A)": plain,
     "diffcache, fbcache": lambda net: ours(net, "fbcache", threshold=0.0),
+    "diffcache, taylorseer (stack)": lambda net: ours(net, "taylorseer", interval=1, order=1, site="stack"),
     "diffcache, taylorseer (every block)": lambda net: ours(net, "taylorseer", **_blocks),
     "diffcache, taylorseer (every sub-layer)": lambda net: ours(net, "taylorseer", interval=1, order=1),
     "Diffusers, FirstBlockCache": lambda net: diffusers(net, FirstBlockCacheConfig(threshold=0.0)),

@@ -40,16 +40,6 @@ def _typed() -> str:
     return markdown_table(["row", "what to type"], lines)
 
 
-def _typed() -> str:
-    """What to type for rows that bear no method's name."""
-    lines = []
-    for name, (method, fixed, knob, _) in SWEEPS.items():
-        if name != method:
-            options = ", ".join(f"{option}={value!r}" for option, value in fixed.items())
-            lines.append([name, f'`accelerate(pipe, "{method}", {options}, {knob}=n)`'.replace("'", '"')])
-    return markdown_table(["row", "what to type"], lines)
-
-
 def _table(columns: dict[str, dict[str, Row]]) -> str:
     """Methods by the highest PSNR that they reach on a testbed."""
     best: dict[str, float] = {}

@@ -19,7 +19,14 @@ from diffcache.evals.tables.rows import rows_table
 from diffcache.evals.tables.searched import searched_page
 from diffcache.evals.tables.serving import serving_table
 from diffcache.evals.tables.trajectory import threshold_table, trajectory_table
-from diffcache.evals.tables.video import long_video_table, next_scale_table
+from diffcache.evals.tables.video import (
+    chimera_table,
+    long_video_pairs_table,
+    long_video_table,
+    next_scale_layers_table,
+    next_scale_table,
+    rollout_reuse_table,
+)
 from diffcache.evals.testbeds import splits
 
 PAGES_WITH_TABLES = (
@@ -56,7 +63,11 @@ def pages(root: Path) -> dict[str, str]:
         **language_tables(),
         "threshold": threshold_table(),
         "long_video": long_video_table(),
+        "long_video_pairs": long_video_pairs_table(),
+        "rollout_reuse": rollout_reuse_table(),
         "next_scale": next_scale_table(),
+        "next_scale_layers": next_scale_layers_table(),
+        "chimera": chimera_table(),
         **calibration_tables(),
         **regimes_tables(),
     }

@@ -1,89 +1,156 @@
-"""The tables and plots of docs/measured/video.md: long rollouts by policy, and ScaleKV's bytes against PSNR."""
+"""The tables and plots of docs/measured/video.md: long rollouts by policy and with reuse, ScaleKV's bytes against PSNR, and morphs."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from diffcache.evals.harness.markdown import markdown_table
-from diffcache.evals.harness.results import read_result, result_path
+import numpy as np
 
-BUDGETS = (None, 12, 48)
-"""Tokens of a layer that the page shows of next-scale models."""
+from diffcache.evals.experiments.long_video import CONTROLS, POLICIES, REAL
+from diffcache.evals.harness.markdown import markdown_table
+from diffcache.evals.harness.results import Result, read_result, result_path
+from diffcache.evals.race.frontier import interval
 
 METRICS = {
     "accuracy": "class accuracy",
     "motion": "motion per frame",
     "flicker": "temporal flickering (1 is still)",
 }
+DIGITS = {"accuracy": 2, "motion": 4, "flicker": 4}
+PAIRS = (
+    ("sink", "rolling"),
+    ("deep-sink", "rolling"),
+    ("deep-sink", "sink"),
+    ("sink", "sink-not-rephased"),
+    ("deep-sink", "deep-sink-not-rephased"),
+    ("participative", "deep-sink"),
+    ("participative", "random-choice"),
+)
+"""What is compared with what."""
+BUDGETS = (12, 48)
+"""Tokens of a layer that the page shows of next-scale models."""
 
 
 def long_video_table() -> str:
-    """A row for each policy: first and last tenth of the video."""
-    result = read_result(result_path("long_video", "causal_wan"))
+    """A row for each policy: the videos' second half, bytes and time."""
+    rows = _long_videos()
+    head = ["what is kept", *METRICS.values(), "KiB: 2nd tenth", "last", "CPU ms a frame: 2nd tenth", "last"]
+    lines = [[_said(row["policy"]), *_late(row), *_costs(row)] for row in rows.values()]
+    about = rows["rolling"]
+    return f"{markdown_table(head, lines)}\n\n{_about(about)}, window {about['window']}. {_INTERVALS}"
+
+
+def long_video_pairs_table() -> str:
+    """Policies beside each other, video by video."""
+    rows = _long_videos()
+    head = ["this", "minus that", *METRICS.values()]
+    lines = [[_said(a), _said(b), *_beside(rows[a], rows[b])] for a, b in PAIRS]
+    return f"{markdown_table(head, lines)}\n\nVideos of the same noise; their second half. {_BOLD}"
+
+
+def rollout_reuse_table() -> str:
+    """A row for each way of making a chunk."""
+    result = read_result(result_path("rollout_reuse", "causal_wan"))
+    rows = result["rows"]
     head = [
-        "what is kept",
-        "accuracy: first",
+        "ticks of a chunk",
+        "computed: 1st tenth",
         "last",
-        "motion: first",
-        "last",
-        "flickering: last",
-        "KiB after 90 frames",
+        *METRICS.values(),
+        "accuracy minus every tick's",
     ]
-    lines = [[row["policy"], *_ends(row), *_costs(row)] for row in result["rows"]]
-    header = result["header"]
-    return (
-        f"{markdown_table(head, lines)}\n\n{result['samples']} videos of {result['frames']} latent frames, window "
-        f"{result['window']}, {header['device']}, {header['date']}. First and last are tenths of the video."
-    )
+    lines = [
+        [
+            row["way"],
+            *(f"{row['computed'][tenth]:.0%}" for tenth in (0, -1)),
+            *_late(row),
+            "" if row is rows[0] else _beside(row, rows[0])[0],
+        ]
+        for row in rows
+    ]
+    about = f"{_about(result)}, {result['steps']} steps a chunk, {result['policy']}. The clean pass is not counted"
+    return f"{markdown_table(head, lines)}\n\n{about}. {_INTERVALS} {_BOLD}"
 
 
 def next_scale_table() -> str:
     """A row for each policy and budget."""
-    path = result_path("next_scale", "next_scale")
-    if not path.exists():
-        return (
-            "Not measured yet: `python scripts/train_testbeds.py next_scale --minutes 3`, then "
-            "`python scripts/measure/next_scale.py`."
-        )
-    result = read_result(path)
+    result = read_result(result_path("next_scale", "next_scale"))
     full = result["rows"][0]["bytes"]
     lines = [
         [
             row["policy"],
-            "all" if row["budget"] is None else str(row["budget"]),
-            f"{row['bytes'] / 1024:.0f}",
-            f"{row['bytes'] / full:.0%}",
-            "" if row["psnr"] is None else f"{row['psnr']:.1f}",
+            str(row["budget"] or "all"),
+            f"{row['bytes'] / 1024:.0f} ({row['bytes'] / full:.0%})",
+            _interval(row["psnr"], 1) if "psnr" in row else "",
+            _difference(row["over_uniform"], 1) if "psnr" in row else "",
             f"{row['accuracy']:.2f}",
         ]
         for row in result["rows"]
-        if row["budget"] in BUDGETS
+        if row["budget"] in (None, *BUDGETS)
     ]
     head = [
         "what is kept",
         "tokens of a layer",
         "KiB of a picture",
-        "of all",
         "PSNR to all, dB",
+        "minus uniform",
         "class accuracy",
     ]
-    return f"{markdown_table(head, lines)}\n\n{result['samples']} pictures, medians. Drafters: layers {_listed(result['drafters'])}."
+    return f"{markdown_table(head, lines)}\n\n{result['samples']} pictures. {_INTERVALS} {_BOLD}"
+
+
+def next_scale_layers_table() -> str:
+    """Each layer: how selective it is, and how much harm its cutting does."""
+    layers = read_result(result_path("next_scale", "next_scale"))["layers"]
+    scores, harms = layers["selectivity"], layers["harm"]
+    head = ["layer", *(str(i) for i in range(len(scores)))]
+    lines = [
+        ["selectivity, z-score", *(f"{score:+.2f}" for score in scores)],
+        ["harm if cut to 6 tokens", *(f"{harm:.3f}" for harm in harms)],
+    ]
+    by_score, by_harm = (np.argsort(np.argsort(values)) for values in (scores, harms))
+    correlation = float(np.corrcoef(by_score, by_harm)[0, 1])
+    return (
+        f"{markdown_table(head, lines)}\n\nDrafters by selectivity: {_listed(layers['drafters'])}; the layers that are harmed "
+        f"most: {_listed(layers['most_harmed'])}. Rank correlation {correlation:+.2f}; ScaleKV counts on -1."
+    )
+
+
+def chimera_table() -> str:
+    """A row for each morph and way."""
+    result = read_result(result_path("chimera", "flux"))
+    head = ["pair", "seed", "way", "share of the second colour", "largest fall", "largest step over mean"]
+    lines = [
+        [
+            row["pair"],
+            str(row["seed"]),
+            row["way"],
+            ", ".join(f"{share:.2f}" for share in row["shares"]),
+            f"{row['largest_fall']:.3f}",
+            f"{row['largest_step']:.2f}",
+        ]
+        for row in result["rows"]
+    ]
+    changed = max(row["changed_by_weight_0"] for row in result["rows"])
+    return f"{markdown_table(head, lines)}\n\nThe largest difference of a pixel between weight 0 and no observer at all: {changed:g}."
 
 
 def draw_long_video(path: Path) -> None:
-    """Quality along the video, a line for each policy."""
+    """Quality along the video, a line for each policy, with the intervals of those that are no controls."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    result = read_result(result_path("long_video", "causal_wan"))
     figure, axes = pyplot.subplots(1, len(METRICS), figsize=(15, 4.2))
     for axis, (metric, label) in zip(axes, METRICS.items(), strict=True):
-        for row in result["rows"]:
-            control = "control" in row["policy"]
-            style = "k:" if row["policy"] == "real clips" else "--" if control else "-"
-            lengths = [i + 1 for i in range(len(row[metric]))]
-            axis.plot(lengths, row[metric], style, label=row["policy"])
+        for name, row in _long_videos().items():
+            style = "k:" if name == REAL else "--" if name in CONTROLS else "-"
+            values = row[metric]
+            lengths = [i + 1 for i in range(len(values["mean"]))]
+            (line,) = axis.plot(lengths, values["mean"], style, label=_said(name))
+            if style == "-":
+                axis.fill_between(lengths, values["low"], values["high"], color=line.get_color(), alpha=0.12)
         axis.set(xlabel="length, in trained lengths", ylabel=label)
         axis.grid(alpha=0.3)
     axes[-1].legend(fontsize=7)
@@ -93,18 +160,66 @@ def draw_long_video(path: Path) -> None:
     pyplot.close(figure)
 
 
-def _ends(row: dict[str, Any]) -> list[str]:
+_INTERVALS = "In brackets 95 % bootstrap intervals of the mean."
+_BOLD = "Bold: zero lies outside of the interval."
+
+
+def _long_videos() -> dict[str, Result]:
+    """The results of long rollouts, by what is kept."""
+    names = (REAL, *POLICIES)
+    return {name: read_result(result_path("long_video", f"causal_wan_{name}")) for name in names}
+
+
+def _said(name: str) -> str:
+    words = (
+        name.replace("-not-rephased", ", not re-phased")
+        .replace("real-clips", "real clips")
+        .replace("m-c", "m c")
+    )
+    return f"{words} (control)" if name in CONTROLS else words
+
+
+def _about(result: Result) -> str:
+    header = result["header"]
+    return f"{result['samples']} videos of 90 latent frames, {header['device']}, {header['date']}; quality of their second half"
+
+
+def _late(row: dict[str, Any]) -> list[str]:
+    return [_interval(_mean_and_ends(row[metric]["late"]), DIGITS[metric]) for metric in METRICS]
+
+
+def _beside(row: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    """Differences of the second halves, by metric."""
     cells = []
-    for metric, digits in (("accuracy", 2), ("motion", 3), ("flicker", 3)):
-        values = row[metric]
-        shown = values[-1:] if metric == "flicker" else (values[0], values[-1])
-        cells += [f"{value:.{digits}f}" for value in shown]
+    for metric in METRICS:
+        differences = np.array(row[metric]["late"]) - np.array(other[metric]["late"])
+        cells.append(_difference(_mean_and_ends(differences), DIGITS[metric]))
     return cells
 
 
+def _mean_and_ends(values: Any) -> list[float]:
+    array = np.asarray(values, dtype=np.float64)
+    return [float(array.mean()), *interval(array)]
+
+
+def _interval(values: Sequence[float], digits: int) -> str:
+    mean, low, high = values
+    return f"{mean:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def _difference(values: Sequence[float], digits: int) -> str:
+    mean, low, high = values
+    said = f"{mean:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
+    return f"**{said}**" if low > 0 or high < 0 else said
+
+
 def _costs(row: dict[str, Any]) -> list[str]:
-    return [f"{row['bytes'][-1] / 1024:.0f}" if "bytes" in row else ""]
+    if "bytes" not in row:
+        return [""] * 4
+    return [f"{row['bytes'][i] / 1024:.0f}" for i in (1, -1)] + [
+        f"{1000 * row['seconds'][i]:.0f}" for i in (1, -1)
+    ]
 
 
-def _listed(numbers: list[int]) -> str:
-    return " and ".join(map(str, numbers))
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))

@@ -81,7 +81,7 @@ class NextScale(nn.Module):
 
     sizes: Tensor
 
-    def __init__(self, width: int = 64, heads: int = 4, layers: int = 6) -> None:
+    def __init__(self, width: int = 64, heads: int = 4, layers: int = 10) -> None:
         super().__init__()
         self.embed = nn.Linear(CHANNELS, width)
         self.places = nn.ParameterList([nn.Parameter(torch.randn(side**2, width) * 0.02) for side in SIDES])

@@ -1,8 +1,9 @@
 """The causal testbed: the wan testbed's denoiser, trained on to make a video frame by frame from the frames before.
 
-Each latent frame has a noise level of its own (diffusion forcing, Chen et al. 2024, arXiv 2407.01392), and attention is
-block-causal: a frame sees itself and the frames before it. In half of the samples the frames before a random one are clean or
-nearly so, as they are in a rollout.
+Each frame is trained as a rollout sees it: its noise level is its own, and it attends to clean frames before it, whose keys and values
+come from a clean pass. Clean and noisy frames go through the denoiser together, and a mask tells them apart (teacher forcing).
+In half of the batches the clean frames are of the denoiser's own making, so that it learns to go on from its own errors
+(self-resampling, Guo et al. 2025, arXiv 2512.15702; ours takes one step from each frame's own noise level).
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from typing import Any
 
 import torch
 from diffusers import AutoencoderKLWan, WanTransformer3DModel
-from torch import Tensor
+from torch import Tensor, nn
 
 from diffcache.evals.testbeds import zoo
 from diffcache.evals.testbeds.bouncing import bouncing_clips
 from diffcache.evals.training import text
-from diffcache.evals.training.common import drawn, is_block_matrix, shifted_sigma
+from diffcache.evals.training.common import drawn, forget_origin, is_block_matrix, shifted_sigma
 from diffcache.evals.training.loop import Pace, Progress, Training, fit
 from diffcache.evals.training.optim import Optimiser
 from diffcache.evals.training.wan import SHIFT
@@ -29,23 +30,21 @@ FRAMES = 17
 """Of pixels in a training clip; 9 latent frames."""
 TOKENS = 16
 """Of a latent frame."""
-_BATCH = 16
+_BATCH = 8
 _POOL = 3_000
-_CONTEXT_NOISE = 0.1
-"""The highest noise level of a frame that counts as nearly clean."""
+_OWN_NOISE = 0.8
+"""Frames of the denoiser's own making start from noise levels up to this one."""
 
 
-class BlockCausalMask:
-    """Masks each attention of the video's tokens on themselves, so that a frame sees no later frame.
+class MaskedAttention:
+    """Masks each attention of the video's tokens on themselves.
 
     Args:
-        frames: of the video.
-        tokens: of a frame.
+        mask: which token sees which, bool [tokens, tokens].
     """
 
-    def __init__(self, frames: int, tokens: int) -> None:
-        frame = torch.arange(frames).repeat_interleave(tokens)
-        self.mask = frame[:, None] >= frame[None, :]
+    def __init__(self, mask: Tensor) -> None:
+        self.mask = mask
 
     def attend(self, call: AttentionCall) -> Tensor:
         size = len(self.mask)
@@ -54,15 +53,64 @@ class BlockCausalMask:
         return call.compute()
 
 
-def noise_levels(n: int, frames: int, generator: torch.Generator) -> Tensor:
-    """Noise levels [n, frames]: independent, but that in half of the samples the frames before a random one are nearly clean."""
-    device = generator.device
-    levels = shifted_sigma(n * frames, SHIFT, generator).view(n, frames)
-    first = torch.randint(frames, (n, 1), generator=generator, device=device)
-    first = first * (torch.rand(n, 1, generator=generator, device=device) < 0.5)
-    nearly = torch.rand(n, frames, generator=generator, device=device) * _CONTEXT_NOISE
-    nearly = nearly * (torch.rand(n, frames, generator=generator, device=device) < 0.5)
-    return torch.where(torch.arange(frames, device=device) < first, nearly, levels)
+def block_causal(frames: int, tokens: int) -> Tensor:
+    """Which tokens of a video see which, bool: a frame of so many tokens sees no later frame."""
+    frame = torch.arange(frames).repeat_interleave(tokens)
+    return frame[:, None] >= frame[None, :]
+
+
+class TeacherForcing:
+    """A denoiser on a clip's clean frames and its noisy ones at once: a noisy frame sees itself and the clean frames before it.
+
+    Args:
+        transformer: its rotary embedding is wrapped, so that a frame's two versions stand at one place.
+        frames: of a clip.
+        tokens: of a frame.
+    """
+
+    def __init__(self, transformer: Any, frames: int, tokens: int) -> None:
+        frame = torch.arange(frames).repeat_interleave(tokens)
+        seen = torch.zeros(2 * len(frame), 2 * len(frame), dtype=torch.bool)
+        past, own = seen[:, : len(frame)], seen[:, len(frame) :]
+        past[: len(frame)] = frame[:, None] >= frame
+        past[len(frame) :] = frame[:, None] > frame
+        own[len(frame) :] = frame[:, None] == frame
+        self.transformer, self.tokens = transformer, tokens
+        self.mask = MaskedAttention(seen)
+
+    def __call__(self, clean: Tensor, noisy: Tensor, sigma: Tensor, states: Tensor) -> Tensor:
+        """The velocity of the noisy frames at their noise levels [n, frames]."""
+        frames = clean.shape[2]
+        rotary = self.transformer.rope
+        told = torch.cat((torch.zeros_like(sigma), sigma), 1).repeat_interleave(self.tokens, 1) * 1000
+        self.transformer.rope = _TwicePlaced(rotary)
+        try:
+            with AttentionCalls(self.mask):
+                output = self.transformer(torch.cat((clean, noisy), 2), told, states, return_dict=False)[0]
+        finally:
+            self.transformer.rope = rotary
+        velocity: Tensor = output[:, :, frames:]
+        return velocity
+
+
+class _TwicePlaced(nn.Module):
+    """A rotary embedding for the clean and then the noisy frames of a clip."""
+
+    def __init__(self, rotary: nn.Module) -> None:
+        super().__init__()
+        self.rotary = rotary
+
+    def forward(self, latents: Tensor) -> tuple[Tensor, ...]:
+        rows = self.rotary(latents[:, :, : latents.shape[2] // 2])
+        return tuple(torch.cat((part, part), 1) for part in rows)
+
+
+def noised(clean: Tensor, generator: torch.Generator, most: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
+    """Clips with a noise level for each frame, at most `most`; their velocities; and the levels [n, frames]."""
+    noise = torch.randn(clean.shape, generator=generator, device=clean.device)
+    sigma = shifted_sigma(clean.shape[0] * clean.shape[2], SHIFT, generator).view(len(clean), -1) * most
+    level = sigma[:, None, :, None, None]
+    return (1 - level) * clean + level * noise, noise - clean, sigma
 
 
 def train(training: Training) -> Progress:
@@ -73,25 +121,22 @@ def train(training: Training) -> Progress:
     latents, captions = clip_latents(vae, training.folder, device)
     states = _states([*captions, ""]).to(device)
     transformer: Any = WanTransformer3DModel.from_pretrained(zoo.FOLDER / "wan" / "transformer").to(device)
-    causal = BlockCausalMask(latents.shape[2], TOKENS)
+    forced = TeacherForcing(transformer, latents.shape[2], TOKENS)
 
     def loss(generator: torch.Generator) -> Tensor:
         clean, prompts = drawn(latents, _BATCH, generator)
-        sigma = noise_levels(_BATCH, clean.shape[2], generator)
-        noise = torch.randn(clean.shape, generator=generator, device=device)
-        level = sigma[:, None, :, None, None]
-        noisy = (1 - level) * clean + level * noise
-        with AttentionCalls(causal):
-            output = transformer(
-                noisy, sigma.repeat_interleave(TOKENS, 1) * 1000, states[prompts], return_dict=False
-            )[0]
-        error = (output - (noise - clean)).square().mean((1, 3, 4))
-        counted = (sigma > _CONTEXT_NOISE).float()  # what is nearly clean has nothing to be learnt from
-        total: Tensor = (error * counted).sum() / counted.sum()
-        return total
+        past = clean
+        if float(torch.rand(1, generator=generator, device=device)) < 0.5:
+            noisy, _, sigma = noised(clean, generator, _OWN_NOISE)
+            with torch.no_grad():
+                velocity = forced(clean, noisy, sigma, states[prompts])
+            past = noisy - sigma[:, None, :, None, None] * velocity
+        noisy, target, sigma = noised(clean, generator)
+        return (forced(past, noisy, sigma, states[prompts]) - target).square().mean()
 
     progress = fit(transformer, loss, Optimiser(transformer, is_block_matrix), Pace(lr=2e-3), training)
     transformer.half().save_pretrained(training.out / "transformer")
+    forget_origin(training.out / "transformer" / "config.json")
     return progress
 
 
@@ -103,17 +148,26 @@ def clip_latents(vae: AutoencoderKLWan, folder: Path, device: torch.device) -> t
     if path.exists():
         saved = torch.load(path, weights_only=True)
         return saved["latents"], saved["captions"]
-    mean = torch.tensor(vae.config.latents_mean, device=device).view(1, -1, 1, 1, 1)
-    std = torch.tensor(vae.config.latents_std, device=device).view(1, -1, 1, 1, 1)
     chunks, captions = [], list[str]()
     for part in range(_POOL // 50):
         batch = bouncing_clips(50, seed=70_000 + part, side=SIDE, frames=FRAMES)
         captions += batch.captions
-        encoded = vae.encode((batch.pixels * 2 - 1).to(device)).latent_dist.mode()
-        chunks.append(((encoded - mean) / std).half().cpu())
+        chunks.append(encoded(vae, batch.pixels))
     latents = torch.cat(chunks)
     torch.save({"latents": latents, "captions": captions}, path)
     return latents, captions
+
+
+@torch.no_grad()
+def encoded(vae: AutoencoderKLWan, pixels: Tensor) -> Tensor:
+    """Latents in float16 on the CPU, normalised per channel, of clips [n, 3, frames, side, side] in 0..1."""
+    mean, std = (
+        torch.tensor(part).view(1, -1, 1, 1, 1) for part in (vae.config.latents_mean, vae.config.latents_std)
+    )
+    parts = [
+        vae.encode((part * 2 - 1).to(vae.device)).latent_dist.mode().cpu() for part in torch.split(pixels, 50)
+    ]
+    return ((torch.cat(parts) - mean) / std).half()
 
 
 @torch.no_grad()

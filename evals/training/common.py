@@ -126,10 +126,10 @@ def save_pipeline(pipe: DiffusionPipeline, folder: Path) -> None:
             part.float()
     pipe.save_pretrained(folder, safe_serialization=True)
     for path in folder.rglob("*.json"):
-        _forget_origin(path)
+        forget_origin(path)
 
 
-def _forget_origin(path: Path) -> None:
+def forget_origin(path: Path) -> None:
     """Removes the path that a part was loaded from in training: it exists on that machine only."""
     config = json.loads(path.read_text())
     if config.pop("_name_or_path", None) is not None:

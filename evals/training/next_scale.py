@@ -7,23 +7,27 @@ from diffusers import AutoencoderKLWan
 from torch import Tensor
 from torch.nn import functional
 
-from diffcache.evals.testbeds import procedural, zoo
+from diffcache.evals.testbeds import zoo
+from diffcache.evals.testbeds.bouncing import bouncing_clips
 from diffcache.evals.testbeds.next_scale_model import SIDES, NextScale, causal_mask
-from diffcache.evals.training.causal_wan import clip_latents
-from diffcache.evals.training.common import is_block_matrix
+from diffcache.evals.training.causal_wan import encoded
+from diffcache.evals.training.common import is_block_matrix, made_once
 from diffcache.evals.training.loop import Pace, Progress, Training, fit
 from diffcache.evals.training.optim import Optimiser
+from diffcache.evals.training.wan_vae import SIDE
 
-_BATCH = 32
+_BATCH = 16
+_POOL, _POOL_SEED = 12_000, 80_000
 
 
 def train(training: Training) -> Progress:
-    """Trains on the first latent frames of the causal testbed's clips, and saves to `training.out`."""
+    """Trains on first frames of bouncing shapes, and saves to `training.out`."""
     torch.manual_seed(training.seed)
+    training.folder.mkdir(parents=True, exist_ok=True)
     vae = AutoencoderKLWan.from_pretrained(zoo.FOLDER / "wan" / "vae")
-    clips, captions = clip_latents(vae, training.work / "causal_wan", torch.device("cpu"))
-    latents = clips[:, :, 0].float().to(training.device)
-    labels = torch.tensor([procedural.label_of(caption) for caption in captions], device=training.device)
+    frames = bouncing_clips(_POOL, _POOL_SEED, SIDE, frames=1)
+    kept = made_once(training.folder / "latents.pt", lambda: encoded(vae, frames.pixels)[:, :, 0])
+    latents, labels = kept.float().to(training.device), frames.labels.to(training.device)
     model = NextScale().to(training.device)
     model.measure_sizes(latents)
     mask = causal_mask().to(training.device)

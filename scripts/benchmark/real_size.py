@@ -2,7 +2,7 @@
 
 `python scripts/benchmark/real_size.py flux --out results` writes results/real_size/flux.json, row by row; `--compiled` compiles
 the blocks; `--offload` measures caches and weights in host memory; `--dry-run` takes tiny denoisers on a CPU.
-`python scripts/benchmark/real_size.py page --out results` draws what lies there as results/real_size.html.
+At its end, and with `page` in a denoiser's place, it draws what lies there as results/real_size.html.
 """
 
 from argparse import Namespace
@@ -45,8 +45,14 @@ def measured(name: str, args: Namespace) -> None:
     for variant, row in rows.items():
         print(f"{name}{suffix:10s} {variant:48s} {line(row)}", flush=True)
     failed = [variant for variant, row in rows.items() if "error" in row]
+    draw(args.out)
     if args.dry_run and failed:
         raise SystemExit(f"these failed: {', '.join(failed)}")
+
+
+def draw(out: Path) -> None:
+    """Draws all results in a folder."""
+    print(write_page(out / EXPERIMENT, out / f"{EXPERIMENT}.html"))
 
 
 def chosen(name: str, args: Namespace) -> dict[str, Variant]:
@@ -82,7 +88,7 @@ def main() -> None:
     options.add_argument("--dry-run", action="store_true", help="a tiny denoiser on the CPU")
     args = options.parse_args()
     if args.model == "page":
-        print(write_page(args.out / EXPERIMENT, args.out / f"{EXPERIMENT}.html"))
+        draw(args.out)
     else:
         measured(args.model, args)
 

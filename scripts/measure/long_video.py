@@ -1,6 +1,6 @@
 """Rollouts of ten times the trained length on the causal testbed, by policy: quality, bytes and time along the video.
 
-`python scripts/measure/long_video.py` writes evals/results/long_video/causal_wan.json, in about ten CPU minutes.
+`python scripts/measure/long_video.py` writes evals/results/long_video/causal_wan_<policy>.json, in about eight CPU minutes.
 """
 
 import torch
@@ -11,10 +11,13 @@ from diffcache.evals.harness.provenance import header
 from diffcache.evals.harness.results import result_path, write_result
 
 TESTBED = "causal_wan"
+NAMES = (long_video.REAL, *long_video.POLICIES)
 
 
 def main() -> None:
-    args = parser_for_testbeds(__doc__, samples=12, names=(TESTBED,)).parse_args()
+    options = parser_for_testbeds(__doc__, samples=16, names=(TESTBED,))
+    options.add_argument("--policies", nargs="+", default=NAMES, choices=NAMES)
+    args = options.parse_args()
     torch.set_num_threads(1)
     settings = {
         "testbed": TESTBED,
@@ -22,11 +25,10 @@ def main() -> None:
         "frames": long_video.FRAMES,
         "window": long_video.WINDOW,
     }
-    rows = []
-    for row in long_video.measured(args.samples):
-        rows.append(row)
+    for name in args.policies:
+        row = long_video.measured(name, args.samples)
         print(row, flush=True)
-        write_result(result_path("long_video", TESTBED, args.out), header(), {**settings, "rows": rows})
+        write_result(result_path("long_video", f"{TESTBED}_{name}", args.out), header(), {**settings, **row})
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import pytest
 import torch
 from support import flows
 
-from diffcache.discovery.candidates import shapes_tell
+from diffcache.discovery.candidates import Arguments, shapes_tell
 from diffcache.discovery.first_call import compute_first_call
 from diffcache.discovery.site_names import units_for
 from diffcache.discovery.wanted import Request
@@ -35,6 +35,9 @@ class CountingKeeper:
         self._alive.add(kept)
         self.most = max(self.most, len(self._alive))
         return kept
+
+    def keep_again(self, like: Kept, kind: str, call: Arguments, output: Any) -> Kept:
+        raise AssertionError("no two blocks here are alike")
 
     def waiting(self, nbytes: int) -> None:
         pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
@@ -39,10 +40,11 @@ def found(net: nn.Module, inputs: dict[str, Any], *, traces_all: bool) -> tuple[
         (call.name, call.kind, call.depth, call.begin, call.end, call.flops, call.evolves, call.refills)
         for call in calls
     ]
-    forms = [[each and each[1] for each in call.outputs] for call in calls]
-    made = [[shape for _, shape in call.made] for call in calls]
+    whole = [call if call.depth == 0 else call.twin or call for call in calls]
+    forms = [[each and each[1] for each in call.outputs] for call in whole]
+    made = [[shape for _, shape in call.made] for call in whole]
     continues = [dict(call.continues) for call in calls]
-    spans = [(call.begin, call.end) for call in calls]
+    spans = [(call.begin, call.end) for call in calls if call.depth == 0]
     memory = [(trace.reads_old(b, b, e), trace.writes_outside(b, e)) for b, e in spans]
     sites = list(SiteFinder(net, calls, trace, output, bare).table)
     return recorder.followed, [told, forms, made, continues, memory, sites, trace.now, trace.flops]
@@ -178,14 +180,14 @@ class Injected(Chain):
 @pytest.mark.parametrize(
     ("net", "number"),
     [
-        (Chain(), 4),
-        (Chain(Writes), 4),
-        (Chain(Counts), 4),
-        (of_attributes(), 3),
-        (of_shared_weights(), 4),
-        (of_shared_blocks(), 4),
-        (Skipping(), 4),
-        (Injected(), 4),
+        (Chain(), 5),
+        (Chain(Writes), 5),
+        (Chain(Counts), 5),
+        (of_attributes(), 4),
+        (of_shared_weights(), 5),
+        (of_shared_blocks(), 5),
+        (Skipping(), 5),
+        (Injected(), 5),
         (of_hooks(), 0),
         (Chain(LooksAtContent), 0),
         (Chain(Remembers), 0),
@@ -201,8 +203,8 @@ def test_equal_blocks_are_followed_and_others_are_not(net: nn.Module, number: in
 
 
 DEEP = [
-    ("FluxTransformer2DModel", {"num_layers": 5, "num_single_layers": 5}, 4),
-    ("WanTransformer3DModel", {"num_layers": 5}, 3),
+    ("FluxTransformer2DModel", {"num_layers": 5, "num_single_layers": 5}, 6),
+    ("WanTransformer3DModel", {"num_layers": 5}, 4),
 ]
 
 
@@ -217,6 +219,73 @@ def test_a_deep_denoiser_is_followed(name: str, more: dict[str, int], number: in
 def test_every_denoiser(name: str) -> None:
     case = CASES[name]
     assert followed(case.build(), case.inputs(torch.Generator().manual_seed(0), 1)) >= 0
+
+
+class Mlp(nn.Module):
+    """A feed-forward. What it leaves beside its output lasts, and is no part of what it returns."""
+
+    beside: ClassVar[Tensor | None] = None
+    calls = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(4, 8), nn.Linear(8, 4)
+
+    def forward(self, h: Tensor) -> Tensor:
+        Mlp.beside = 3 * h
+        return self.down(self.up(h))
+
+
+class FickleMlp(Mlp):
+    """The fourth call returns more."""
+
+    def forward(self, h: Tensor) -> Tensor | tuple[Tensor, Tensor]:  # type: ignore[override]
+        Mlp.calls += 1
+        return (h + 1, h) if Mlp.calls == 4 else h + 1
+
+
+class WithMlp(nn.Module):
+    """Returns what the feed-forward has left, too."""
+
+    def __init__(self, weight: float) -> None:
+        super().__init__()
+        self.mlp = Mlp()
+
+    def forward(self, h: Tensor, t: Tensor) -> tuple[Tensor, Tensor | None]:
+        h, beside, Mlp.beside = self.mlp(h), Mlp.beside, None
+        return h * t, beside
+
+
+class WithFickleMlp(Block):
+    """Returns the same, whatever its feed-forward does."""
+
+    def __init__(self, weight: float) -> None:
+        super().__init__(weight)
+        self.mlp = FickleMlp()
+
+    def forward(self, h: Tensor, t: Tensor) -> Tensor:
+        made = self.mlp(h)
+        return t * (made if isinstance(made, Tensor) else made[0])
+
+
+class UsesTheLast(Chain):
+    """What the last block leaves is used, and that of the others is not."""
+
+    def __init__(self) -> None:
+        super().__init__(WithMlp)
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        h, beside = 2 * x, 2 * x
+        for block in self.blocks:
+            h, beside = block(h, t)
+        return h + beside
+
+
+@pytest.mark.parametrize("make", [UsesTheLast, lambda: Chain(WithFickleMlp)], ids=["lasts", "inner-output"])
+def test_what_equal_blocks_may_not_share_inside_is_noticed(make: Callable[[], nn.Module]) -> None:
+    Mlp.calls = 0
+    with pytest.raises(Unlike):
+        found(make(), INPUTS, traces_all=False)
 
 
 class Fickle(Block):

@@ -1,7 +1,9 @@
 """Guidance passes are told apart by name, by conditioning, by order; never by parity."""
 
+from collections import Counter
 from typing import Any
 
+import pytest
 import torch
 
 from diffcache.engine.branches import Branches
@@ -68,6 +70,25 @@ def test_an_input_that_changes_at_every_tick_stops_mattering() -> None:
     assert not any(
         "control" in branch.conditioning for branch in loop.branches.known if branch.tick == loop.tick
     )
+
+
+def test_many_inputs_that_change_are_compared_with_few_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, reads = Loop(), Counter[str]()
+
+    def counting(owner: Any, name: str) -> None:
+        read = getattr(owner, name)
+
+        def counted(*args: Any) -> Any:
+            reads[name] += 1
+            return read(*args)
+
+        monkeypatch.setattr(owner, name, counted)
+
+    counting(torch, "equal")
+    counting(torch.Tensor, "tolist")
+    for _ in range(10):
+        loop({"text": COND, **{f"residuals.{i}": torch.randn(1, 4, 8) for i in range(12)}})
+    assert reads.total() <= 6
 
 
 def test_another_prompt_under_the_same_name_empties_the_branch() -> None:

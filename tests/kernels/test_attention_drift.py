@@ -130,3 +130,14 @@ def test_compiles_into_one_graph(device: torch.device, triton: None) -> None:
     compiled = torch.compile(drift, backend="aot_eager", fullgraph=True)
     for one, other in zip(compiled(given.queries), drift(given.queries), strict=True):
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("full", [1, 30, 9999])
+@pytest.mark.parametrize("over_keys", [False, True], ids=["heads", "keys"])
+def test_several_programs_that_share_a_loop_find_what_one_does(
+    full: int, over_keys: bool, compare: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.setattr("diffcache.kernels.attention_probe_triton.FULL", full)
+    given = case("odd")
+    compare(attention_drift, *given, keys_that_count(given.keys), SCALE, over_keys)

@@ -73,3 +73,23 @@ def test_compiles_into_one_graph(device: torch.device, triton: None) -> None:
 
     compiled = torch.compile(probe, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(q, keys), probe(q, keys))
+
+
+@pytest.mark.parametrize("full", [1, 30, 9999])
+def test_several_programs_that_share_a_loop_find_what_one_does(
+    full: int, compare: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.setattr("diffcache.kernels.attention_probe_triton.FULL", full)
+    q, keys = attention("odd")
+    lse = compare(attention_lse, q, keys, keys_that_count(keys), SCALE)
+    compare(key_mass, q, keys, lse, keys_that_count(keys), SCALE)
+
+
+def test_loops_are_shared_until_a_gpu_is_full() -> None:
+    pytest.importorskip("triton")
+    from diffcache.kernels.attention_probe_triton import shared_loop
+
+    assert shared_loop(32, 128) == (9, 15)
+    assert shared_loop(264, 128) == (1, 128)
+    assert shared_loop(1, 3) == (3, 1)

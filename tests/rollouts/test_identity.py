@@ -7,7 +7,7 @@ from support.long_video import TOKENS, chunks, condition, in_one_forward, rolled
 from torch import nn
 
 from diffcache import TargetError, rollout
-from diffcache.evals.training.causal_wan import BlockCausalMask
+from diffcache.evals.training.causal_wan import MaskedAttention, block_causal
 from diffcache.hooks.attention_calls import AttentionCalls
 from diffcache.rollouts.history import LayerHistory
 
@@ -34,13 +34,11 @@ def test_chunk_after_chunk_is_block_causal_attention_to_the_bit(policy, options,
 
 def test_block_causal_attention_is_what_a_mask_gives():
     net, parts = tiny_wan(), chunks(6, 1)
-    outputs = rolled_out(net, parts)
     call = condition()
     call["encoder_hidden_states"] = call["encoder_hidden_states"][:, :3]  # the mask is told by its length
-    outputs = []
     with torch.no_grad(), rollout(net, "everything") as video:
         outputs = torch.cat(rolled(net, video, parts, **call), 2)
-    with torch.no_grad(), AttentionCalls(BlockCausalMask(6, TOKENS)):
+    with torch.no_grad(), AttentionCalls(MaskedAttention(block_causal(6, TOKENS))):
         masked = net(torch.cat(list(parts), 2), **call)[0]
     assert float((outputs - masked).abs().max()) < 1e-5
 
@@ -76,23 +74,34 @@ class Mixing(WanTransformer3DModel):
         return super().forward(hidden_states + hidden_states.mean(2, keepdim=True), *args, **kwargs)
 
 
-class Untrue(nn.Module):
-    """Rotary rows for one frame's turn, and others' keys."""
-
-    def __init__(self, rope):
-        super().__init__()
-        self.rope = rope
-
-    def forward(self, hidden_states):
-        cos, sin = self.rope.forward(hidden_states)
-        return cos, -sin if hidden_states.shape[2] % 2 else sin
-
-
 def test_frames_that_meet_outside_attention_are_refused():
     net = tiny_wan()
     net.__class__ = Mixing
     with pytest.raises(TargetError, match="something else than with block-causal attention"):
         rolled_out(net, chunks(2, 1))
+
+
+class Squared(nn.Module):
+    """Places frame i where another denoiser has frame i * i: no turn is the same for all frames."""
+
+    def __init__(self, rope):
+        super().__init__()
+        self.rope = rope
+
+    def forward(self, latents):
+        frames, shape = latents.shape[2], [*latents.shape]
+        shape[2] = (frames - 1) ** 2 + 1
+        rows = self.rope.forward(latents[:, :, :1].expand(shape))
+        which = torch.arange(frames) ** 2
+        return tuple(part.unflatten(1, (shape[2], -1))[:, which].flatten(1, 2) for part in rows)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_keys_that_do_not_turn_as_the_rows_say_are_refused(size):
+    net = tiny_wan()
+    net.rope = Squared(net.rope)
+    with pytest.raises(TargetError, match="do not turn as its rotary rows say"):
+        rolled_out(net, chunks(2 * size, size))
 
 
 def test_other_shapes_and_networks_are_refused():

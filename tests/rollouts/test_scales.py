@@ -9,7 +9,7 @@ from diffcache import ConfigError, TargetError
 from diffcache.evals.testbeds.next_scale_model import NextScale, SelfAttention
 from diffcache.rollouts.book import Book
 from diffcache.rollouts.policies import Chunk
-from diffcache.rollouts.scale_kv import ScaleKV, drafters_of, selectivity
+from diffcache.rollouts.scale_kv import ScaleKV, drafters_of, relative_selectivity, selectivity
 from diffcache.rollouts.scales import choose_drafters, scales
 
 
@@ -70,11 +70,19 @@ def test_a_query_for_each_patch():
     assert policy.observed(query[:, :, :9], Chunk(2, 1, 9)).shape[2] == 9
 
 
-def test_layers_that_look_at_the_past_are_drafters():
-    key = torch.eye(4)[None, None]
-    own, past = key[:, :, 3:] * 9, key[:, :, :1] * 9
-    assert selectivity(own, key, 1.0, 2) != selectivity(past, key, 1.0, 2)
-    assert drafters_of([[0.5, 0.1, 0.4], [5.0, 0.2, 0.3]], 1) == (1,)
+def test_selectivity_is_attention_on_the_own_map_times_that_on_the_most_seen_past():
+    key = torch.eye(4)[None, None]  # three past tokens and the own one
+    query = torch.tensor([4.0, 2.0, 1.0, 3.0]).log()[None, None, None]  # attention .4, .2, .1, .3
+    assert selectivity(query, key, 1.0, 1) == pytest.approx(0.3 * 0.4)
+    assert selectivity(query, key, 1.0, 2) == pytest.approx(0.3 * 0.6)
+    assert selectivity(query, key[:, :, 3:], 1.0, 1) == 0.0
+
+
+def test_drafters_are_the_least_selective_layers_of_each_scale():
+    scores = relative_selectivity([[0.5, 0.1, 0.4], [500.0, 20.0, 10.0]])
+    assert sum(scores) == pytest.approx(0.0, abs=1e-6)
+    assert drafters_of(scores, 1) == (1,)
+    assert drafters_of(scores, 2) == (1, 2)
 
 
 def test_drafters_are_chosen_from_samples(model):
