@@ -125,7 +125,7 @@ def sample_calls() -> dict[str, tuple[Any, ...]]:
     x = torch.randn(2, 4, 6)
     last = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
     q, keys, lse = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 5, 4), torch.zeros(1, 2, 3)
-    rows = torch.tensor([[0, 4, -1]])
+    rows = torch.tensor([[0, 4, 2]])
     rotated = q.mT.contiguous().mT
     rotation = (rotated, q, q, torch.randn(1, 3, 4), torch.randn(1, 3, 4), rows, keys, keys.clone())
     return {

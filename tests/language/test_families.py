@@ -398,7 +398,7 @@ def test_a_model_of_no_known_family_is_refused() -> None:
 
 
 def test_the_table_of_models_has_them_all_and_none_that_is_wrong() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "language.md").read_text()
+    page = (Path(__file__).resolve().parents[2] / "docs" / "measured" / "language.md").read_text()
     table = page.split("<!-- models: begin -->")[1].split("<!-- models: end -->")[0]
     rows = [line.split("|")[1:-1] for line in table.splitlines() if line.startswith("| ")][1:]
     names = {row[0].split(" (")[0].strip().removesuffix("ForCausalLM") for row in rows}
