@@ -144,7 +144,9 @@ def _taylor(setup: Setup) -> tuple[Sweep, ...]:
 
 
 def _growing(setup: Setup) -> tuple[Sweep, ...]:
-    return (Sweep("growth", (6.0, 3.0, 1.5, 0.75, 0.0)),)
+    """The published mixture of a regression and a line, and the regression alone."""
+    growths = (6.0, 3.0, 1.5, 0.75, 0.0)
+    return Sweep("growth", growths), Sweep("growth", growths, {"mixture": 1.0})
 
 
 def _verified(setup: Setup) -> tuple[Sweep, ...]:

@@ -155,5 +155,5 @@ def test_a_schedule_replays_it_to_the_bit_and_on_no_other_length(tmp_path: Path)
     accelerate(pipe, schedule)
     assert torch.equal(FLUX.render(pipe, 0, STEPS), picture)
     accelerate(pipe, schedule, resample=True)
-    with pytest.raises(DiffcacheError, match="covariances of its own 8 ticks"):
+    with pytest.raises(DiffcacheError, match="predicts by what it knows of its own 8 ticks"):
         FLUX.render(pipe, 0, STEPS + 2)
