@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from diffcache.prediction.predictors import Taylor
-from diffcache.profiling.recording.calling import Call, calls_hash
+from diffcache.profiling.recording.calling import Call
+from diffcache.profiling.recording.each_call import of_each_call
 from diffcache.profiling.recording.features import features_of
 from diffcache.profiling.recording.frozen import frozen
-from diffcache.profiling.recording.journal import Entry, journal, key_of
-from diffcache.profiling.recording.processes import shared
+from diffcache.profiling.recording.journal import Entry
 from diffcache.profiling.recording.shares import TooLittle, ticks_for
 from diffcache.recipes.dpcache import DPCacheConfig
 from diffcache.recipes.uniform import UniformConfig
@@ -52,8 +52,7 @@ def measured_costs(pipe: Any, calls: Sequence[Call]) -> Tensor:
         features, _ = features_of(pipe, call, UniformConfig(interval=1, site="stack", basis="output"))
         return Entry({"costs": costs_of(features, DPCacheConfig().order)}, {})
 
-    keys = [key_of("dpcache", call=calls_hash([call])) for call in calls]
-    entries = shared(len(calls), lambda i: journal().entry(keys[i], lambda: measured(calls[i])))
+    entries = of_each_call("dpcache", calls, measured)
     return torch.stack([entry.tensors["costs"] for entry in entries]).mean(dim=0)
 
 

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from diffcache.prediction.average_velocity import AverageVelocity
-from diffcache.profiling.recording.calling import Call, calls_hash
+from diffcache.profiling.recording.calling import Call
 from diffcache.profiling.recording.covariance import FULL
+from diffcache.profiling.recording.each_call import of_each_call
 from diffcache.profiling.recording.features import features_of, mean_sizes
 from diffcache.profiling.recording.frozen import frozen
-from diffcache.profiling.recording.journal import Entry, journal, key_of
-from diffcache.profiling.recording.processes import shared
+from diffcache.profiling.recording.journal import Entry
 from diffcache.profiling.recording.shares import ticks_for
 from diffcache.recipes.meancache import MeanCacheConfig, levels_of
 from diffcache.schedulers.schedule import Schedule
@@ -51,8 +51,7 @@ def measured_errors(pipe: Any, calls: Sequence[Call]) -> Tensor:
         velocities, record = features_of(pipe, call, FULL)
         return Entry({"errors": errors_of(velocities, levels_of(record.sigmas, len(velocities)))}, {})
 
-    keys = [key_of("meancache", call=calls_hash([call])) for call in calls]
-    entries = shared(len(calls), lambda i: journal().entry(keys[i], lambda: measured(calls[i])))
+    entries = of_each_call("meancache", calls, measured)
     return torch.stack([entry.tensors["errors"] for entry in entries]).mean(dim=0)
 
 

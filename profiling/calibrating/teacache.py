@@ -8,9 +8,9 @@ import numpy as np
 from torch import Tensor
 
 from diffcache.engine.observers import Observer
-from diffcache.profiling.recording.calling import Call, accelerated, calls_hash, watched_run
-from diffcache.profiling.recording.journal import Entry, journal, key_of
-from diffcache.profiling.recording.processes import shared
+from diffcache.profiling.recording.calling import Call, accelerated, watched_run
+from diffcache.profiling.recording.each_call import of_each_call
+from diffcache.profiling.recording.journal import Entry
 from diffcache.recipes.teacache import TeaCacheConfig
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.signals import EPS
@@ -39,9 +39,8 @@ def calibrate_teacache(pipe: Any, calls: Sequence[Call], **options: Any) -> TeaC
         watched_run(pipe, call, seen)
         return Entry({}, {"pairs": list(zip(seen.of_signal, seen.of_output, strict=True))})
 
-    keys = [key_of("teacache", call=calls_hash([call])) for call in calls]
     with accelerated(pipe, TeaCacheConfig(threshold=0, coefficients=(1.0, 0.0))):
-        entries = shared(len(calls), lambda i: journal().entry(keys[i], lambda: changes(calls[i])))
+        entries = of_each_call("teacache", calls, changes)
     pairs = [(x, y) for entry in entries for x, y in entry.facts["pairs"] if y > 0]
     if len(pairs) <= DEGREE:
         raise ConfigError(f"TeaCache: {len(pairs)} changes are too few: calibrate on more steps or calls.")

@@ -5,11 +5,11 @@ from typing import Any
 
 from diffcache.attach.attach import report_of
 from diffcache.config import CacheConfig
-from diffcache.profiling.recording.calling import Call, accelerated, calls_hash
-from diffcache.profiling.recording.journal import Entry, journal, key_of
+from diffcache.profiling.recording.calling import Call, accelerated
+from diffcache.profiling.recording.each_call import of_each_call
+from diffcache.profiling.recording.journal import Entry
 from diffcache.profiling.recording.loops import target_of
 from diffcache.profiling.recording.pictures import rewound
-from diffcache.profiling.recording.processes import shared
 from diffcache.profiling.recording.shares import TooLittle, check_share
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.search.bisection import smallest
@@ -55,7 +55,6 @@ def _compute(pipe: Any, calls: Sequence[Call], config: CacheConfig) -> float:
         pipe(**rewound(call))
         return Entry({}, {"compute": report_of(target_of(pipe)).compute_fraction})
 
-    keys = [key_of("share", config=config, call=calls_hash([call])) for call in calls]
     with accelerated(pipe, config):
-        entries = shared(len(calls), lambda i: journal().entry(keys[i], lambda: share(calls[i])))
+        entries = of_each_call("share", calls, share, config=config)
     return sum(float(entry.facts["compute"]) for entry in entries) / len(entries)

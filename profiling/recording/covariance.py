@@ -2,15 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from diffcache.engine.observers import Observer
-from diffcache.profiling.recording.calling import Call, accelerated, calls_hash, watched_run
-from diffcache.profiling.recording.journal import Entry, journal, key_of
-from diffcache.profiling.recording.processes import shared
+from diffcache.profiling.recording.calling import Call, accelerated, watched_run
+from diffcache.profiling.recording.each_call import of_each_call
+from diffcache.profiling.recording.journal import Entry
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.schedulers.errors import TargetError
 from diffcache.schedulers.moments import Moment
@@ -59,9 +60,8 @@ def covariance_of(pipe: Any, calls: Sequence[Call]) -> Covariance:
     Raises:
         TargetError: a call has no denoising loop or several, several denoisers, or runs of different lengths.
     """
-    keys = [key_of("covariance", call=calls_hash([call])) for call in calls]
     with accelerated(pipe, FULL):
-        entries = shared(len(calls), lambda i: journal().entry(keys[i], lambda: _measured(pipe, calls[i])))
+        entries = of_each_call("covariance", calls, partial(_measured, pipe))
     found = [entry.tensors["products"] for entry in entries]
     if len({products.shape for products in found}) > 1:
         raise TargetError("the calls have runs of different lengths: give all of them as many steps.")

@@ -13,9 +13,9 @@ from diffcache.host.compiled import each_uncompiled
 from diffcache.host.components import denoisers_of, noise_schedulers_of
 from diffcache.host.identity import model_of
 from diffcache.profiling.recording.calling import Call, accelerated, calls_hash, watched_run
-from diffcache.profiling.recording.journal import Entry, journal, key_of
+from diffcache.profiling.recording.each_call import of_each_call
+from diffcache.profiling.recording.journal import Entry
 from diffcache.profiling.recording.loops import target_of
-from diffcache.profiling.recording.processes import shared
 from diffcache.profiling.recording.recorder import Metric, Recorder
 from diffcache.profiling.recording.recording import JSON_NAME, STATISTICS, Curve, RecordedSite, Recording
 from diffcache.recipes.replay import ReplayConfig
@@ -72,8 +72,7 @@ def recorded(pipe: Any, calls: Sequence[Call], **options: Any) -> Recording:
         found = record(pipe, [call], **options)
         return Entry(found.tensors(), found.as_json())
 
-    keys = [key_of("recording", call=calls_hash([call]), **options) for call in calls]
-    entries = shared(len(calls), lambda i: journal().entry(keys[i], lambda: alone(calls[i])))
+    entries = of_each_call("recording", calls, alone, **options)
     recordings = [Recording.of_json(entry.facts, entry.tensors) for entry in entries]
     return _mean(recordings, {**recordings[-1].prompts, "calls": len(calls), "hash": calls_hash(calls)})
 
