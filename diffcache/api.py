@@ -69,8 +69,8 @@ def accelerate(
             (activations too, at each call), "int8-weight-only", "float8-weight-only", "nvfp4-weight-only", "int4", "int4-hqq"
             (weights alone), a torchao config, Diffusers' `TorchAoConfig` or `BitsAndBytesConfig`, or a dict of these by
             regular expressions on layers' paths, with "_default" for the other layers and None for layers that are left as they
-            are. A `PipelineQuantizationConfig` may name other components too, such as text encoders. A denoiser that is quantised already is left as it is. Corrections of the weights that a schedule was calibrated
-            with are applied.
+            are. A `PipelineQuantizationConfig` may name other components too, such as text encoders. A denoiser that is quantised
+            already is left as it is. Corrections of the weights that a schedule was calibrated with are applied.
         keep_original: keep the replaced weights in CPU memory, for `restore` to put back.
         max_cache_bytes: how much a call of a pipeline may hold at once on its device. Where the method would hold more,
             features are kept in fewer bits, then in host memory, then at fewer sites; the report's notes say so. A call

@@ -12,6 +12,7 @@ from torch import nn
 from diffcache.config import CacheConfig
 from diffcache.discovery.units import block_counts
 from diffcache.host.compiled import each_uncompiled
+from diffcache.host.components import components_of, is_pipeline
 from diffcache.host.weight_formats import is_quantised, quantization_of, weight_bytes
 from diffcache.prediction.correctors import Repair
 from diffcache.quantization.folding import can_fold, fold
@@ -69,11 +70,13 @@ quantised: "WeakKeyDictionary[nn.Module, Quantised]" = WeakKeyDictionary()
 
 def quantised_parts(target: Any, denoisers: Mapping[str, nn.Module], quantize: Any) -> dict[str, nn.Module]:
     """What `quantize` is about: the denoisers, and other components of a pipeline that it names, such as text encoders."""
+    components = components_of(target) if is_pipeline(target) else {}
     others = {
-        name: getattr(target, name, None) for name in named_components(quantize) if name not in denoisers
+        name: components[name]
+        for name in named_components(quantize)
+        if name not in denoisers and isinstance(components.get(name), nn.Module)
     }
-    modules = {name: part for name, part in others.items() if isinstance(part, nn.Module)}
-    return {**denoisers, **each_uncompiled(modules)}
+    return {**denoisers, **each_uncompiled(others)}
 
 
 @contextmanager
