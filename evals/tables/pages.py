@@ -8,7 +8,6 @@ from diffcache.evals.race.result import EXPERIMENT, RaceResult
 from diffcache.evals.tables.calibration import calibration_tables
 from diffcache.evals.tables.first_call import first_call_table
 from diffcache.evals.tables.formats import formats_table
-from diffcache.evals.tables.judging import judging_table
 from diffcache.evals.tables.language import language_tables
 from diffcache.evals.tables.losses import losses_table
 from diffcache.evals.tables.methods import methods_page
@@ -56,7 +55,6 @@ def pages(root: Path) -> dict[str, str]:
         "formats": formats_table(),
         "first_call": first_call_table(),
         "quantization": quantization_tables(),
-        "judging": judging_table(),
         "serving": serving_table(),
         "trajectory": trajectory_table(),
         "rows": rows_table(),
