@@ -12,23 +12,17 @@ LEFT_OUT = ("(control)", "full", "without decay", "default, ")
 
 def rows_table() -> str:
     """A row for each testbed, number of steps and way to run a call that is shown."""
-    columns = {
-        "own": "dB to own full run",
-        "region": "there in the region",
-        "truth": "dB to truth",
-    }
-    head = ["testbed", "steps", "way", "work", "ticks", *columns.values()]
-    rows = (
-        [
-            testbed,
-            str(row["steps"]),
-            row["way"],
-            f"{row['work']:.2f}",
-            f"`{row['ticks']}`",
-            *("" if row.get(name) is None else f"{row[name]:.1f}" for name in columns),
+    columns = {"own": "dB to own full run", "region": "in the region", "truth": "dB to truth"}
+    head = ["testbed", "way", "work", "ticks", *columns.values()]
+    lines = []
+    for testbed, result in stored("rows").items():
+        shown = [
+            row
+            for row in result["rows"]
+            if row["steps"] in SHOWN[testbed] and not any(part in row["way"] for part in LEFT_OUT)
         ]
-        for testbed, result in stored("rows").items()
-        for row in result["rows"]
-        if row["steps"] in SHOWN[testbed] and not any(part in row["way"] for part in LEFT_OUT)
-    )
-    return markdown_table(head, rows)
+        for row in shown:
+            first = f"{testbed}, {row['steps']} steps" if row is shown[0] else ""
+            figures = ("" if row.get(name) is None else f"{row[name]:.1f}" for name in columns)
+            lines.append([first, row["way"], f"{row['work']:.2f}", f"`{row['ticks']}`", *figures])
+    return markdown_table(head, lines)
