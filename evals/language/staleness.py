@@ -33,6 +33,8 @@ INTERVALS = (2, 4, 8, 16, 32, NEVER)
 DRIFTS = (1.01, 0.999, 0.99, 0.97, 0.9, -1.01)
 SHOWN = (0, 2, 5)
 """Of the intervals or drifts, those that the table shows; all are stored."""
+NOT_SHOWN = "dkv-decode, ahead=False, around=4"
+"""Lies between its neighbours."""
 TOLERANCE = 0.03
 """An interval holds if it loses no more than this share of right pages against the plain model."""
 
@@ -182,11 +184,11 @@ def curve_table(points: list[Point]) -> str:
             continue
         plain = scored.get((way, "plain", None))
         own = f"{fit[way, 'plain', None].pages:.1%}"
-        rows.append([way, "none (plain model)", *[""] * len(SHOWN), "", own, _share(plain), "100%"])
+        rows.append([way, "plain model", *[""] * len(SHOWN), "", own, _share(plain), "100%"])
         for method, (_, every) in METHODS.items():
             tried = settings(way, method)
             cells = [_cell(fit.get((way, method, s)), method) if s in tried else "" for s in every]
-            if any(cells):
+            if any(cells) and method != NOT_SHOWN:
                 cells = [""] * (
                     len(INTERVALS) - len(cells)
                 ) + cells  # what has no interval is never refreshed

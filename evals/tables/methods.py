@@ -23,11 +23,10 @@ def methods_page() -> str:
     results = stored("methods")
     samples = next(iter(results.values()))["samples"]
     rows = {testbed: [Row(**row) for row in result["rows"]] for testbed, result in results.items()}
-    parts = [HEAD.format(samples=samples, tolerance=100 * TOLERANCE)]
-    for share in SHARES:
-        parts.append(f"## At {share:.0%} of the compute")
-        parts.append(_table({testbed: nearest(found, share) for testbed, found in rows.items()}))
-    return "\n\n".join(parts) + "\n"
+    columns = {
+        f"{testbed}, {share:.0%}": nearest(found, share) for testbed, found in rows.items() for share in SHARES
+    }
+    return f"{HEAD.format(samples=samples, tolerance=100 * TOLERANCE)}\n\n{_table(columns)}\n"
 
 
 def _table(columns: dict[str, dict[str, Row]]) -> str:
@@ -35,9 +34,8 @@ def _table(columns: dict[str, dict[str, Row]]) -> str:
     best: dict[str, float] = {}
     for column in columns.values():
         for method, row in column.items():
-            if method in LEFT_OUT:
-                continue
-            best[method] = max(best.get(method, 0.0), row.psnr_full)
+            if method not in LEFT_OUT:
+                best[method] = max(best.get(method, 0.0), row.psnr_full)
     lines = (
         [method, *(_cell(column.get(method)) for column in columns.values())]
         for method in sorted(best, key=lambda method: -best[method])

@@ -20,7 +20,7 @@ TEN_PICTURES = """Ten pictures in a row on that Flux, {ticks} ticks each, the fi
 
 SHOWN = (
     "plain again (A/A)", "diffcache, trajectory (the default)", "diffcache, fbcache", "diffcache, taylorseer (every block)",
-    "Diffusers, TaylorSeer (every block)", "cache-dit, F1", "cache-dit, DBPrune (every block but one)",
+    "Diffusers, FirstBlockCache", "Diffusers, TaylorSeer (every block)", "cache-dit, F1", "cache-dit, DBPrune (every block but one)",
 )  # fmt: skip
 """Variants that the page shows; all are stored."""
 
@@ -66,6 +66,7 @@ def _ten_pictures() -> str:
             ),
         ]
         for row in found["rows"][1:]
+        if row["variant"] in SHOWN
     ]
     text = TEN_PICTURES.format(ticks=found["ticks"], repeats=found["repeats"], **found["header"])
     return f"{text}\n{markdown_table(['', 'ten pictures', 'each later one'], lines)}\n"

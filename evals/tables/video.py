@@ -27,6 +27,8 @@ PAIRS = (
     ("participative", "random-choice"),
 )
 """What is compared with what."""
+BESIDE = ("everything", "uniform budgets")
+"""What the other policies of next-scale models are compared with."""
 BUDGETS = (12, 48)
 """Tokens of a layer that the page shows of next-scale models."""
 
@@ -81,8 +83,7 @@ def next_scale_table() -> str:
             str(row["budget"] or "all"),
             f"{row['bytes'] / 1024:.0f} ({row['bytes'] / full:.0%})",
             _interval(row["psnr"], 1) if "psnr" in row else "",
-            _difference(row["over_uniform"], 1) if "psnr" in row else "",
-            f"{row['accuracy']:.2f}",
+            "" if row["policy"] in BESIDE else _difference(row["over_uniform"], 1),
         ]
         for row in result["rows"]
         if row["budget"] in (None, *BUDGETS)
@@ -93,7 +94,6 @@ def next_scale_table() -> str:
         "KiB of a picture",
         "PSNR to all, dB",
         "minus uniform",
-        "class accuracy",
     ]
     return f"{markdown_table(head, lines)}\n\n{result['samples']} pictures. {_INTERVALS} {_BOLD}"
 
