@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from diffcache.api import accelerate, report, restore
-from diffcache.evals.harness.markdown import markdown_table
+from diffcache.evals.harness.markdown import markdown_table, named_once
 from diffcache.evals.language import tally
 from diffcache.language.recipes.base import LanguageConfig
 from diffcache.language.recipes.block_causal import BlockCausalConfig
@@ -193,10 +193,10 @@ def curve_table(points: list[Point]) -> str:
                     len(INTERVALS) - len(cells)
                 ) + cells  # what has no interval is never refreshed
                 shown = [cells[i] for i in SHOWN]
-                rows.append(["", method, *shown, *_choice(best, fit, scored, (way, method))])
+                rows.append([way, method, *shown, *_choice(best, fit, scored, (way, method))])
     names = [_named(INTERVALS[i]) for i in SHOWN]
     head = ["written in", "cache", *names, "chosen", "right pages", "of other texts", "operations"]
-    return markdown_table(head, rows)
+    return markdown_table(head, named_once(rows))
 
 
 def default_table(points: list[Point]) -> str:

@@ -1,6 +1,6 @@
 """The table of docs/measured/memory.md: what storing the cache in fewer bits saves and costs."""
 
-from diffcache.evals.harness.markdown import markdown_table
+from diffcache.evals.harness.markdown import markdown_table, named_once
 from diffcache.evals.harness.results import stored
 from diffcache.store.formats import DTYPES
 
@@ -22,4 +22,4 @@ def formats_table() -> str:
             lost = [f"{-of[name]['lost']:+.2f}" for name in DTYPES]
             worst = f"{-of['int8']['most_lost']:+.2f}"
             lines.append([testbed, method, *sizes, f"{first['psnr']:.1f}", *lost, worst])
-    return markdown_table(HEAD, lines)
+    return markdown_table(HEAD, named_once(lines))

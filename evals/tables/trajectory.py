@@ -3,7 +3,7 @@
 from statistics import median
 from typing import Any
 
-from diffcache.evals.harness.markdown import markdown_table
+from diffcache.evals.harness.markdown import markdown_table, named_once
 from diffcache.evals.harness.results import stored
 
 EVEN = ("even", "even, order 2")
@@ -23,7 +23,7 @@ def trajectory_table() -> str:
     result = next(iter(found.values()))
     header = result["header"]
     return (
-        f"{markdown_table(head, lines)}\n\n{_differences([row for _, row in rows])}\n\n"
+        f"{markdown_table(head, named_once(lines))}\n\n{_differences([row for _, row in rows])}\n\n"
         f"{result['samples']} samples of {result['rows'][0]['steps']} steps, {header['device']}, {header['date']}."
     )
 
@@ -69,7 +69,7 @@ def threshold_table() -> str:
     result = next(iter(found.values()))
     header = result["header"]
     return (
-        f"{markdown_table(head, lines)}\n\n"
+        f"{markdown_table(head, named_once(lines))}\n\n"
         f"- against even ticks: median {median(gains):+.1f} dB, from {min(gains):+.1f} to {max(gains):+.1f}; more than 0.5 dB below in "
         f"{below} of {len(gains)} rows\n"
         f"- measured over expected error: median {median(ratios):.2f}, from {min(ratios):.2f} to {max(ratios):.2f}; within a factor of two "
