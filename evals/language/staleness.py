@@ -200,20 +200,13 @@ def curve_table(points: list[Point]) -> str:
 
 
 def default_table(points: list[Point]) -> str:
-    """The default beside the plain model in each way of writing, on the texts that chose it and on others."""
-    found = {(p.way, p.method, p.seed): p for p in points if p.setting is None}
+    """The default beside the plain model in each way of writing, on texts that decided nothing."""
+    found = {(p.way, p.method): p for p in points if p.setting is None and p.seed == SCORE_SEED}
     rows = []
     for way in (BLOCKS, WINDOW, ONE_BLOCK):
-        shares = [
-            f"{found[way, name, seed].pages:.1%}"
-            for seed in (FIT_SEED, SCORE_SEED)
-            for name in ("plain", "default")
-        ]
-        rows.append([way, *shares, f"{found[way, 'default', SCORE_SEED].work:.0%}"])
-    names = [
-        f"{name}, {texts}" for texts in ("choosing", "other texts") for name in ("plain model", "default")
-    ]
-    return markdown_table(["written in", *names, "operations"], rows)
+        shares = [f"{found[way, name].pages:.1%}" for name in ("plain", "default")]
+        rows.append([way, *shares, f"{found[way, 'default'].work:.0%}"])
+    return markdown_table(["written in", "plain model", "default", "operations"], rows)
 
 
 def _choice(

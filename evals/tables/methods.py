@@ -9,11 +9,13 @@ HEAD = """# Methods on the testbeds
 The race compares at equal compute, but does not have these published methods yet. So here is an older comparison of single settings
 (`python scripts/measure/methods.py`; every setting is in `evals/results/methods/`). Today's default is not in it.
 
-PSNR in dB to the full run of 50 steps, and in brackets to 1000 steps, medians over {samples} seeds. A cell is the method's setting nearest to the share of
-compute; a dash: none is within {tolerance:.0f} points of it, or the denoiser has no such site. "N steps" is the plain pipeline with fewer steps.
+PSNR in dB to the full run of 50 steps, and in brackets to 1000 steps, medians over {samples} seeds. A cell is the method's setting nearest to {share:.0%} of
+the compute; a dash: none is within {tolerance:.0f} points of it, or the denoiser has no such site. "N steps" is the plain pipeline with fewer steps.
 
 "hold" is `accelerate(pipe, "uniform", warmup_steps=3, interval=n)`; "order 1" adds `order=1, basis="output"`."""
 
+SHARE = max(SHARES)
+"""Of the compute; the stored results have less, too."""
 LEFT_OUT = ("curvature", "order 1, watched", "order 2")
 """Rows that the page leaves out: a default that is gone, and settings of `uniform` beside "order 1"."""
 
@@ -23,10 +25,9 @@ def methods_page() -> str:
     results = stored("methods")
     samples = next(iter(results.values()))["samples"]
     rows = {testbed: [Row(**row) for row in result["rows"]] for testbed, result in results.items()}
-    columns = {
-        f"{testbed}, {share:.0%}": nearest(found, share) for testbed, found in rows.items() for share in SHARES
-    }
-    return f"{HEAD.format(samples=samples, tolerance=100 * TOLERANCE)}\n\n{_table(columns)}\n"
+    columns = {testbed: nearest(found, SHARE) for testbed, found in rows.items()}
+    head = HEAD.format(samples=samples, share=SHARE, tolerance=100 * TOLERANCE)
+    return f"{head}\n\n{_table(columns)}\n"
 
 
 def _table(columns: dict[str, dict[str, Row]]) -> str:

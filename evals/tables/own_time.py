@@ -26,7 +26,7 @@ SHOWN = (
 
 
 def own_time_section() -> str:
-    return "\n".join([_per_tick(), _first_ticks(), _ten_pictures()])
+    return f"{_per_tick()}\n{_first_ticks()}\n{_ten_pictures()}"
 
 
 def _per_tick() -> str:
@@ -50,7 +50,10 @@ def _first_ticks() -> str:
     later = [row["later_runs_first_tick"] - 1 for row in found["rows"]]
     return FIRST_TICKS.format(
         methods=", ".join(row["method"] for row in found["rows"]),
-        **{"least": min(ticks), "most": max(ticks), "later_least": min(later), "later_most": max(later)},
+        least=min(ticks),
+        most=max(ticks),
+        later_least=min(later),
+        later_most=max(later),
         **found["header"],
     )
 

@@ -1,5 +1,6 @@
 """The tables of the race: of README.md and docs/race.md."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
@@ -23,6 +24,7 @@ from diffcache.evals.race.standings import (
 )
 from diffcache.evals.testbeds import splits
 
+CLASS = re.compile(r"'?\w+(Pipeline|Model)\b(' object)?")
 SUMMARISED = (2.0, 3.0)
 """Budgets in the README."""
 SHOWN = {ours.SPEEDUP: "`speedup=`", ours.EVEN: "even ticks", ours.TUNED: "`tune`"}
@@ -227,4 +229,5 @@ def _ahead(one: Standing | None, other: Standing | None) -> str:
 
 
 def _short(reason: str) -> str:
-    return reason.replace("|", "/")[:110]
+    """Without the names of classes, so that testbeds share a reason."""
+    return CLASS.sub("it", reason.replace("|", "/"))[:100]

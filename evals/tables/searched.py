@@ -7,8 +7,8 @@ from diffcache.evals.harness.results import Result, stored
 
 HEAD = """# Searched schedules, measured
 
-PSNR in dB to the full run of 24 steps, medians, on prompts, seeds or observations that no search saw (`evals/results/search/`, `search_policy/`,
-`screening/` and `transfer/` have the commands, and more methods). An older version measured this, which drew lines over raw noise levels instead of the angle.
+PSNR in dB to the full run of 24 steps, medians, on prompts, seeds or observations that no search saw. `evals/results/search/`, `search_policy/`, `screening/` and
+`transfer/` have the commands, and more methods. An older version measured this: it drew lines over raw noise levels.
 
 With `hold` and hindsight, dynamic programming ("dp") is {least:.1f} to {most:.1f} dB above as many even ticks on dit and sd, and below them on flux. "Evolved" begins with
 that, and is only taken where further samples confirm it. Routers of 24 training runs stay near their start; published ones have thousands. Search again for another

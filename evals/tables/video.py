@@ -47,7 +47,7 @@ def long_video_pairs_table() -> str:
     rows = _long_videos()
     head = ["this", "minus that", *METRICS.values()]
     lines = [[_said(a), _said(b), *_beside(rows[a], rows[b])] for a, b in PAIRS]
-    return f"{markdown_table(head, lines)}\n\nVideos of the same noise; their second half. {_BOLD}"
+    return f"{markdown_table(head, lines)}\n\nVideos of the same noise. {_BOLD}"
 
 
 def rollout_reuse_table() -> str:
@@ -161,7 +161,7 @@ def draw_long_video(path: Path) -> None:
     pyplot.close(figure)
 
 
-_INTERVALS = "In brackets 95 % bootstrap intervals of the mean."
+_INTERVALS = "In brackets 95 % intervals of the mean."
 _BOLD = "Bold: zero lies outside of the interval."
 
 
