@@ -1,6 +1,6 @@
 """The table of docs/measured/rows.md: some tokens beside tick caching."""
 
-from diffcache.evals.harness.markdown import markdown_table
+from diffcache.evals.harness.markdown import markdown_table, named_once
 from diffcache.evals.harness.results import stored
 
 SHOWN = {"flux": (28,), "kontext": (28,), "kontext_turbo": (4,)}
@@ -12,16 +12,11 @@ LEFT_OUT = ("(control)", "full", "without decay", "default, ")
 
 def rows_table() -> str:
     """A row for each testbed, number of steps and way to run a call that is shown."""
-    columns = {
-        "own": "dB to own full run",
-        "region": "there in the region",
-        "truth": "dB to truth",
-    }
-    head = ["testbed", "steps", "way", "work", "ticks", *columns.values()]
+    columns = {"own": "dB to own full run", "region": "in the region", "truth": "dB to truth"}
+    head = ["testbed", "way", "work", "ticks", *columns.values()]
     rows = (
         [
-            testbed,
-            str(row["steps"]),
+            f"{testbed}, {row['steps']} steps",
             row["way"],
             f"{row['work']:.2f}",
             f"`{row['ticks']}`",
@@ -31,4 +26,4 @@ def rows_table() -> str:
         for row in result["rows"]
         if row["steps"] in SHOWN[testbed] and not any(part in row["way"] for part in LEFT_OUT)
     )
-    return markdown_table(head, rows)
+    return markdown_table(head, named_once(rows))
