@@ -18,6 +18,12 @@ TRUSTS = (
 )
 """These are tried."""
 
+BEYOND = 0.02
+"""Expected error, with no error coming back, above which the covariance says little of a run: its few ticks are too far apart."""
+
+CLEARLY = 1.5
+"""So many times smaller the expected squared error must then be than that of holding, if the covariance is to be followed."""
+
 NEAR = 1.15
 """Expected squared errors that differ by less than this factor count as equal; then the smoother process is taken."""
 
@@ -59,14 +65,14 @@ def planned(
 ) -> TrajectoryPlan:
     """A plan with as many computed ticks as `even` has.
 
-    Where computed ticks are so far apart that it is expected to be better, the newest output is held at even ticks and nothing is
-    corrected: that is what a first-order solver does in fewer steps. More than `MOST_TICKS` ticks stay where they are.
+    Where computed ticks are too far apart to predict much, the newest output is held at even ticks and nothing is corrected: that
+    is what a first-order solver does in fewer steps. More than `MOST_TICKS` ticks stay where they are.
 
     Args:
         errors: of the result, by how far the covariance is trusted, and whether reused ticks are corrected.
         even: the computed ticks to start with, by rising number from 0.
         forced: ticks among them that are not moved.
-        response: of the denoiser, for which it is decided how ticks are predicted; None: that of `errors`.
+        response: of the denoiser, for which the trust is chosen; None: that of `errors`.
     """
     long = len(even) > MOST_TICKS
     tried = [errors(trust, True) for trust in ((FOR_LONG_RUNS,) if long else TRUSTS)]
@@ -75,9 +81,10 @@ def planned(
         plans.append(moved(min(tried, key=lambda error: error(even)), even, {0, *forced}))
     ticks = min(plans, key=lambda plan: min(error(plan, response) for error in tried))
     found, held = _simplest(tried, ticks, response), errors(HELD, False)
-    if held(even, response) < found(ticks, response):
-        return _plan(held, even, corrects=False)
-    return _plan(found, ticks)
+    known = min(error(ticks, response=0.0) for error in tried) <= BEYOND**2
+    if known or CLEARLY * found(ticks, response) < held(even, response):
+        return _plan(found, ticks)
+    return _plan(held, even, corrects=False)
 
 
 def _plan(error: ResultError, ticks: Sequence[int], corrects: bool = True) -> TrajectoryPlan:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from diffcache.schedulers.ticks import spread
-from diffcache.trajectory.plan import HELD, MOST_TICKS, NEAR, TRUSTS, moved, planned
+from diffcache.trajectory.plan import BEYOND, CLEARLY, HELD, MOST_TICKS, NEAR, TRUSTS, moved, planned
 from diffcache.trajectory.process import Process
 from diffcache.trajectory.result_error import ResultError, Trust
 
@@ -78,13 +78,22 @@ def test_forced_ticks_stay_and_the_count_is_kept(forced: tuple[int, ...]) -> Non
     assert ticks == sorted(ticks)
 
 
-@pytest.mark.parametrize("response", [14.0, 40.0])
-def test_where_errors_come_back_strongly_the_newest_is_held_as_in_fewer_steps(response: float) -> None:
-    even = spread(TICKS, 5)
-    found = planned(errors, even, forced=(), response=response)
+def test_where_little_is_foretold_the_newest_is_held_as_in_fewer_steps_unless_that_is_clearly_worse() -> None:
+    far, even = partial(errors, positions=6 * LATE), spread(TICKS, 3)
+    foretold = min(far(trust)(moved(far(trust), even, (0,)), response=0.0) for trust in TRUSTS)
+    assert foretold > BEYOND**2
+    found = planned(far, even, forced=(), response=40.0)
     assert (found.ticks, found.trust, found.corrects) == (tuple(even), HELD, False)
-    near = planned(errors, even, forced=())
-    assert (near.trust == HELD, near.corrects) == (False, True)
+    clear = planned(far, even, forced=(), response=0.0)
+    assert clear.corrects
+    assert CLEARLY * far(clear.trust)(clear.ticks, response=0.0) < far(HELD, False)(even, response=0.0)
+
+
+def test_where_errors_come_back_strongly_the_newest_is_held_and_corrected() -> None:
+    even = spread(TICKS, 5)
+    assert planned(errors, even, forced=()).trust != HELD
+    found = planned(errors, even, forced=(), response=40.0)
+    assert (found.trust, found.corrects) == (HELD, True)
 
 
 def test_the_stronger_errors_come_back_the_less_extrapolation_gains_over_holding() -> None:
