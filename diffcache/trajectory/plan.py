@@ -18,10 +18,10 @@ TRUSTS = (
 )
 """These are tried."""
 
-BEYOND = 0.02
+BEYOND = 0.01
 """Expected error, with no error coming back, above which the covariance says little of a run: its few ticks are too far apart."""
 
-CLEARLY = 1.5
+CLEARLY = 1.4
 """So many times smaller the expected squared error must then be than that of holding, if the covariance is to be followed."""
 
 NEAR = 1.15
