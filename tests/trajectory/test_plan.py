@@ -90,7 +90,7 @@ def test_where_little_is_foretold_the_newest_is_held_as_in_fewer_steps_unless_th
 
 
 def test_where_errors_come_back_strongly_the_newest_is_held_and_corrected() -> None:
-    even = spread(TICKS, 5)
+    even = spread(TICKS, 7)
     assert planned(errors, even, forced=()).trust != HELD
     found = planned(errors, even, forced=(), response=40.0)
     assert (found.trust, found.corrects) == (HELD, True)
