@@ -32,17 +32,22 @@ class _ModuleForm:
 
     Attributes:
         kind: its class.
-        names: of all its attributes.
-        children: those of the modules inside it, by name.
-        attributes: the values of those attributes that not every module has.
-        memory: (name, form) of each parameter and buffer.
+        names: of all its attributes, in order.
+        plain: of those attributes that not every module has, the names of those with a single plain value.
+        values, kinds: these values, and their types.
+        others: the rest of those attributes, in a form that can be compared.
+        memory: name and form of each parameter and buffer.
+        children: the forms of the modules inside it, by name.
     """
 
     kind: type
-    names: frozenset[str]
+    names: list[str]
+    plain: list[str]
+    values: list[Any]
+    kinds: list[type]
+    others: list[tuple[str, Hashable]]
+    memory: list[Hashable]
     children: "dict[str, _ModuleForm | None]"
-    attributes: dict[str, Hashable]
-    memory: list[tuple[str, Hashable]]
 
     @classmethod
     def of(cls, module: nn.Module) -> "_ModuleForm":
@@ -54,9 +59,21 @@ class _ModuleForm:
         own = vars(module)
         if own["_forward_hooks"] or own["_forward_pre_hooks"]:
             raise Opaque
-        attributes = {name: _frozen(value) for name, value in own.items() if name not in _OF_MODULES}
-        children = {name: None if child is None else cls.of(child) for name, child in own["_modules"].items()}
-        return cls(base_class(type(module)), frozenset(own), children, attributes, _memory(own))
+        plain = [name for name in own if name not in _OF_MODULES and _is_plain(own[name])]
+        others = [name for name in own if name not in _OF_MODULES and name not in plain]
+        values = [own[name] for name in plain]
+        return cls(
+            kind=base_class(type(module)),
+            names=[*own],
+            plain=plain,
+            values=values,
+            kinds=[*map(type, values)],
+            others=[(name, _frozen(own[name])) for name in others],
+            memory=_memory(own),
+            children={
+                name: None if child is None else cls.of(child) for name, child in own["_modules"].items()
+            },
+        )
 
     def fits(self, module: nn.Module) -> bool:
         """Whether a module is made of the same now. This runs for every module of a denoiser.
@@ -64,19 +81,28 @@ class _ModuleForm:
         Raises:
             Opaque: it has an attribute that is more than plain values.
         """
-        own = vars(module)
-        if base_class(type(module)) is not self.kind or own.keys() != self.names:
+        own = module.__dict__
+        if base_class(type(module)) is not self.kind or [*own] != self.names:
             return False
-        if own["_forward_hooks"] or own["_forward_pre_hooks"] or _memory(own) != self.memory:
+        if own["_forward_hooks"] or own["_forward_pre_hooks"]:
             return False
-        for name, value in self.attributes.items():
+        values = [own[name] for name in self.plain]
+        if [*map(type, values)] != self.kinds or values != self.values:
+            return False
+        for name, value in self.others:
             if _frozen(own[name]) != value:
                 return False
-        children = own["_modules"]
+        if (own["_parameters"] or own["_buffers"] or self.memory) and _memory(own) != self.memory:
+            return False
+        return not (own["_modules"] or self.children) or self._children_fit(own["_modules"])
+
+    def _children_fit(self, children: "dict[str, nn.Module | None]") -> bool:
         if [*children] != [*self.children]:
             return False
         for form, child in zip(self.children.values(), children.values(), strict=True):
-            if (form is None) != (child is None) or (form is not None and not form.fits(child)):
+            if (form is None) != (child is None):
+                return False
+            if form is not None and child is not None and not form.fits(child):
                 return False
         return True
 
@@ -136,17 +162,21 @@ def form_of_call(call: Call, trace: Trace) -> Hashable:
     return tuple(parts)
 
 
-def _memory(own: dict[str, Any]) -> list[tuple[str, Hashable]]:
-    """Name and form of each parameter and buffer among a module's attributes."""
-    return [
-        (name, None if tensor is None else _form_of_tensor(tensor))
-        for held in (own["_parameters"], own["_buffers"])
-        for name, tensor in held.items()
-    ]
+def _memory(own: dict[str, Any]) -> list[Hashable]:
+    """Name and form of each parameter and buffer among a module's attributes, one after another."""
+    parts: list[Hashable] = []
+    for name, tensor in (*own["_parameters"].items(), *own["_buffers"].items()):
+        parts += (name, None) if tensor is None else (name, *_form_of_tensor(tensor))
+    return parts
 
 
-def _form_of_tensor(tensor: Tensor) -> Hashable:
+def _form_of_tensor(tensor: Tensor) -> tuple[Hashable, ...]:
     return type(tensor), tensor.shape, tensor.stride(), tensor.dtype, tensor.device
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value tells all of itself by being equal to another one of its type."""
+    return type(value) in PLAIN or isinstance(value, _BY_VALUE)
 
 
 def _frozen(value: Any) -> Hashable:
@@ -156,7 +186,7 @@ def _frozen(value: Any) -> Hashable:
         Opaque: it is something else.
     """
     kind = type(value)
-    if kind in PLAIN or isinstance(value, _BY_VALUE):
+    if _is_plain(value):
         return kind, value
     if isinstance(value, (list, tuple, set, frozenset)):
         return kind, *map(_frozen, value)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from diffcache.discovery.storage_trace import NOTHING, Storage, Trace
+from diffcache.discovery.storage_trace import Storage, Trace
 
 
 class Unlike(Exception):
@@ -87,8 +87,7 @@ class RepeatingTrace(Trace):
         begin, flops, first_view = point
         reads: dict[Storage, int] = {}
         writes: dict[Storage, list[int]] = {}
-        for n in range(begin + 1, self.now + 1):
-            read, changed = self._operations.get(n, NOTHING)
+        for n, read, changed in self.operations(begin, self.now):
             reads.update(dict.fromkeys(read, n))
             for storage in changed:
                 writes.setdefault(storage, []).append(n)
@@ -121,4 +120,4 @@ class RepeatingTrace(Trace):
         read = [other for storage, other in to.items() if storage in stretch.reads]
         changed = [other for storage, other in to.items() if storage in stretch.writes]
         self.now, self.flops = stretch.end + shift, self.flops + stretch.flops
-        self._operations[self.now] = read, changed
+        self._operations.append((self.now, read, changed))

@@ -201,7 +201,7 @@ class SiteFinder:
             name=name,
             kind=kind,
             units=tuple(call.name for call in span),
-            streams=tuple(output[1] for output in span[-1].outputs if output is not None),
+            streams=tuple(tuple(output[1]) for output in span[-1].outputs if output is not None),
             parameters=_parameters_of([call.module for call in span]),
             share=sum(call.flops for call in span) / self._total_flops,
             reason=reason_against(span, self.trace),

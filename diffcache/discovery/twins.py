@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from diffcache.discovery.likeness import BlockForm, Opaque, form_of_call, memory_of_block
 from diffcache.discovery.repeats import Pairs, RepeatingTrace, Stretch, Unlike
@@ -23,6 +22,7 @@ from diffcache.discovery.storage_trace import Storage
 from diffcache.discovery.unit_recorder import UnitCall, UnitRecorder
 from diffcache.discovery.units import is_list_member
 from diffcache.host.call import Call
+from diffcache.host.leaves import leaves_of
 
 
 @dataclass
@@ -138,33 +138,34 @@ class FollowingRecorder(UnitRecorder):
         """
         if self._follower is not None:
             return self._unit_inside(self._follower, module, forward, args, kwargs)
-        alike = None if self._open or self._traces_all else self._called_alike(module, args, kwargs)
+        call = Call.of(module, args, kwargs)
+        alike = None if self._open or self._traces_all else self._called_alike(module, call)
         if alike is None:
-            return super().unit(module, forward, args, kwargs)
+            return self._recorded(module, forward, call)
         model = next((each for each in alike if each.form.fits(module)), None)
         if model is not None and model.is_followed:
-            return self._follow(model, module, forward, args, kwargs)
+            return self._follow(model, module, forward, call)
         form = _form(module) if model is None else None
         if form is None:
-            return super().unit(module, forward, args, kwargs)
+            return self._recorded(module, forward, call)
         point, first = self._trace.point(), len(self.calls)
-        output = super().unit(module, forward, args, kwargs)
+        output = self._recorded(module, forward, call)
         alike.append(_Model(form, self.calls[first:], memory_of_block(module), self._trace.since(point)))
         return output
 
-    def _called_alike(self, module: nn.Module, args: Any, kwargs: Any) -> list[_Model] | None:
+    def _called_alike(self, module: nn.Module, call: Call) -> list[_Model] | None:
         """The traced blocks whose calls had the same form; None for what is no block, or cannot be compared."""
         if not is_list_member(self.watches[id(module)]) or not self._trace.is_innermost:
             return None
         try:
-            form = form_of_call(Call.of(module, args, kwargs), self.trace)
+            form = form_of_call(call, self.trace)
         except Opaque:
             return None
         return self._models.setdefault(form, [])
 
-    def _follow(self, model: _Model, module: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+    def _follow(self, model: _Model, module: nn.Module, forward: Any, call: Call) -> Any:
         """Runs a block without tracing it, and records what its model did."""
-        block, call = self._opened(module, args, kwargs)
+        block = self._opened(module, call)
         self._follower = _Follower(model, block, self.trace.now - model.did.begin, Pairs())
         if model.writes_own_memory:
             self._follower.pairs.put(model.memory, memory_of_block(module))
@@ -175,9 +176,8 @@ class FollowingRecorder(UnitRecorder):
         self.followed += 1
         try:
             with self._trace.paused():
-                output = forward(*args, **kwargs)
-                block.refills = call.refilled()
-                self._record_outputs(block, call, output)
+                output = forward(*call.args, **call.kwargs)
+                block.refills, block.outputs = call.refilled(), self._forms_of(output)
                 self._follower.is_over()
                 self._trace.repeat(model.did, self._follower.pairs)
                 self.returned(block, call, output)
@@ -198,6 +198,7 @@ class FollowingRecorder(UnitRecorder):
         path = self.watches[id(module)]
         unit = follower.next(module, path, self._counted(path), len(self._open))
         assert unit.twin is not None
+        self._newest[unit.depth] = unit
         self.calls.append(unit)
         self._open.append(unit)
         try:
@@ -237,8 +238,4 @@ def _return_form(unit: UnitCall) -> Hashable:
 
 def _shapes(output: Any) -> list[tuple[int, ...] | None]:
     """Of an output's leaves, None for one that is no tensor."""
-    if isinstance(output, Tensor):
-        return [tuple(output.shape)]
-    is_flat = type(output) is tuple and all(isinstance(leaf, Tensor) for leaf in output)
-    leaves = output if is_flat else tree_leaves(output)
-    return [tuple(leaf.shape) if isinstance(leaf, Tensor) else None for leaf in leaves]
+    return [leaf.shape if isinstance(leaf, Tensor) else None for leaf in leaves_of(output)]
