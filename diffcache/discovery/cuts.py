@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,8 +13,7 @@ from diffcache.discovery.sites import Site
 from diffcache.host.structure import PLAIN
 
 
-@dataclass(frozen=True)
-class _TensorForm:
+class _TensorForm(NamedTuple):
     """Shape, dtype and device of a tensor."""
 
     size: tuple[int, ...]

@@ -35,7 +35,7 @@ from diffcache.discovery.candidates import (
 from diffcache.discovery.cuts import Cuts, Placeholder
 from diffcache.discovery.repeats import Unlike
 from diffcache.discovery.site_finder import SiteFinder
-from diffcache.discovery.site_names import FIRST_BLOCK, sites_named, units_for
+from diffcache.discovery.site_names import FIRST_BLOCK, may_be_bare, sites_named, units_for
 from diffcache.discovery.sites import Site
 from diffcache.discovery.twins import FollowingRecorder
 from diffcache.discovery.unit_recorder import UnitCall
@@ -89,7 +89,8 @@ def _first_call(
     denoiser: nn.Module, forward: Callable[..., Any], call: Call, request: Request, keeper: Keeper[KeptT]
 ) -> FirstCall[KeptT]:
     """The same, but for an `Unlike` where a block was taken to be like another and is not."""
-    units, bare = units_for(denoiser, request.names), bare_parts_of_blocks(denoiser)
+    units = units_for(denoiser, request.names)
+    bare = bare_parts_of_blocks(denoiser) if may_be_bare(request.names) else {}
     recorder = _KeepingRecorder(units, call, request, Wanted(request.names, bare), keeper)
     try:
         output = recorder.record(lambda: forward(*call.args, **call.kwargs))

@@ -85,12 +85,17 @@ class SiteFinder:
     @cached_property
     def _single(self) -> list[tuple[str, UnitCall]]:
         """The blocks and sub-layers, with the kinds of sites that they are."""
-        found = []
+        found, kinds = list[tuple[str, UnitCall]](), dict[UnitCall, str]()
         for call in self.calls:
-            if call.depth == 0 and call.is_in_list:
-                found.append(("block", call))
-            elif call.depth > 0 and is_sub_layer((call.twin or call).module):
-                found.append((call.kind, call))
+            if call.depth == 0:
+                kind = "block" if call.is_in_list else ""
+            else:
+                twin = call.twin or call
+                if twin not in kinds:
+                    kinds[twin] = twin.kind if is_sub_layer(twin.module) else ""
+                kind = kinds[twin]
+            if kind:
+                found.append((kind, call))
         return found
 
     def extent(self, site: Site) -> tuple[int, int]:
