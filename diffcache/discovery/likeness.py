@@ -142,7 +142,7 @@ def memory_of_block(block: nn.Module) -> list[Storage]:
 
 
 def form_of_call(call: Call, trace: Trace) -> Hashable:
-    """Forms and values of the arguments, which tensors evolve, and which of them share memory.
+    """Forms and values of the arguments, and which of them share memory.
 
     A tensor of whole numbers is told by its memory: the forward may go by its content.
 
@@ -153,10 +153,10 @@ def form_of_call(call: Call, trace: Trace) -> Hashable:
     numbers: dict[int, int] = {}
     for path, leaf in call.leaves.items():
         if isinstance(leaf, Tensor):
-            number = numbers.setdefault(trace.storage(leaf), len(numbers))
-            parts += path, _form_of_tensor(leaf), trace.evolves([leaf]), number
+            storage = trace.storage(leaf)
+            parts += path, numbers.setdefault(storage, len(numbers)), *_form_of_tensor(leaf)
             if not leaf.is_floating_point():
-                parts += trace.storage(leaf), leaf.storage_offset(), version_of(leaf)
+                parts += storage, leaf.storage_offset(), version_of(leaf)
         else:
             parts += path, _frozen(leaf)
     return tuple(parts)

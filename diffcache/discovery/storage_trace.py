@@ -20,8 +20,8 @@ from diffcache.host.leaves import tensors_of
 
 Storage = int
 
-Operation = tuple[int, list[Storage], list[Storage]]
-"""Its number, and the memory that it reads and writes."""
+Operation = tuple[int, list[Storage], list[Storage], list[Storage]]
+"""Its number, the memory that it reads, that it writes, and that evolves if any that it reads does."""
 
 
 _number = itemgetter(0)
@@ -55,6 +55,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._operations: list[Operation] = []
         self._views: list[tuple[int, Storage]] = []
         self._told = 0  # number of the newest operation that told the forward a tensor's content
+        self._unseen = 0  # number of the newest operation that no dispatch has told
         self._is_untraced = False
         self._evolving: set[Storage] = {self.storage(latent) for latent in latents}
 
@@ -84,7 +85,9 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         new = {tensor.untyped_storage()._cdata: tensor for tensor in outputs}
         seen = self._writes, self._last_read
         unseen = [self.storage(x) for key, x in new.items() if not any(key in each for each in seen)]
-        self._operations.append((self.now, [], unseen))
+        self._operations.append((self.now, [], unseen, []))
+        if unseen:
+            self._unseen = self.now
         for storage in unseen:
             self._made.add(storage)
             self._writes[storage] = [self.now]
@@ -122,7 +125,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return any(
             storage in self._evolving
             and (storage not in self._writes or self._writes[storage][-1] <= written)
-            for _, reads, _ in self.operations(begin, end)
+            for _, reads, _, _ in self.operations(begin, end)
             for storage in reads
         )
 
@@ -138,7 +141,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not self.reads(self.written(begin, end) - replaced, end):
             return False
         missing: set[Storage] = set()
-        for n, reads, writes in self.operations(begin, end):
+        for n, reads, writes, _ in self.operations(begin, end):
             if any(first < n <= last for first, last in skipped) or not missing.isdisjoint(reads):
                 missing.update(writes)
         return self.reads(missing - replaced, end)
@@ -151,7 +154,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def written(self, begin: int, end: int) -> set[Storage]:
         """The memory that operations begin < n <= end write to."""
         found: set[Storage] = set()
-        for _, _, writes in self.operations(begin, end):
+        for _, _, writes, _ in self.operations(begin, end):
             found.update(writes)
         return found
 
@@ -193,22 +196,24 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for storage in read:
             self._last_read[storage] = now
         changed = [self.storage(tensor) for value in written for tensor in tensors_of(value)]
+        aliased: list[Storage] = []
         for tensor in tensors_of(output):
             storage = self.storage(tensor)
             if storage not in read:
                 if storage not in changed:
                     changed.append(storage)
                 self._made.add(storage)
-            elif evolves:
-                self._evolving.add(storage)
-        self._operations.append((now, read, changed))
+            else:
+                aliased.append(storage)
+        following = changed + aliased if aliased else changed
+        if evolves:
+            self._evolving.update(following)
+        self._operations.append((now, read, changed, following))
         for storage in changed:
             if storage in self._writes:
                 self._writes[storage].append(now)
             else:
                 self._writes[storage] = [now]
-            if evolves:
-                self._evolving.add(storage)
 
 
 if _IS_SKIPPED_BY_DYNAMO:  # it, and all that it calls

@@ -10,6 +10,7 @@ A block is only followed if it is closed: it touches nothing but its arguments, 
 that it makes and does not keep. And the forward must not have looked at a tensor's content in it.
 """
 
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,6 +35,7 @@ class _Model:
         calls: of the block, and of the units inside it.
         memory: of its parameters and buffers.
         did: its operations.
+        evolved: which of its arguments evolved.
         is_followed: others are not traced.
     """
 
@@ -41,7 +43,9 @@ class _Model:
     calls: Sequence[UnitCall]
     memory: list[Storage]
     did: Stretch
+    evolved: tuple[bool, ...]
     is_followed: bool = field(init=False)
+    _evolving: dict[tuple[bool, ...], set[Storage] | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         block, *inside = self.calls
@@ -55,6 +59,37 @@ class _Model:
     def writes_own_memory(self) -> bool:
         """It writes to its parameters or buffers."""
         return not self.did.writes.keys().isdisjoint(self.memory)
+
+    def stands_for(self, block: nn.Module, evolved: tuple[bool, ...]) -> bool:
+        """Whether a block does the same if these of its arguments evolve, called in the form in which this one was."""
+        return self.evolving(evolved) is not None and self.form.fits(block)
+
+    def evolving(self, evolved: tuple[bool, ...]) -> set[Storage] | None:
+        """The part of the memory it touched that would have evolved in the end if these of its arguments had.
+
+        Returns:
+            None where other units inside it would have been given what evolves, or its operations do not tell.
+        """
+        if evolved == self.evolved:
+            return self.did.evolving
+        if evolved not in self._evolving:
+            self._evolving[evolved] = self._followed_through(evolved)
+        return self._evolving[evolved]
+
+    def _followed_through(self, evolved: tuple[bool, ...]) -> set[Storage] | None:
+        if self.writes_own_memory or not self.did.is_seen or not self.did.evolving.isdisjoint(self.memory):
+            return None
+        block, *inside = self.calls
+        found = {storage for (_, storage, _), does in zip(block.inputs, evolved, strict=True) if does}
+        todo = deque(inside)
+        for n, reads, _, following in (*self.did.operations, (self.did.end + 1, [], [], [])):
+            while todo and todo[0].begin < n:
+                unit = todo.popleft()
+                if unit.evolves == found.isdisjoint(storage for _, storage, _ in unit.inputs):
+                    return None
+            if not found.isdisjoint(reads):
+                found.update(following)
+        return found
 
 
 @dataclass
@@ -142,15 +177,18 @@ class FollowingRecorder(UnitRecorder):
         alike = None if self._open or self._traces_all else self._called_alike(module, call)
         if alike is None:
             return self._recorded(module, forward, call)
-        model = next((each for each in alike if each.form.fits(module)), None)
-        if model is not None and model.is_followed:
-            return self._follow(model, module, forward, call)
+        evolved = tuple(self.trace.evolves((tensor,)) for tensor in call.tensors.values())
+        model = next((each for each in alike if each.stands_for(module, evolved)), None)
+        evolving = None if model is None else model.evolving(evolved)
+        if model is not None and model.is_followed and evolving is not None:
+            return self._follow(model, module, forward, call, evolving)
         form = _form(module) if model is None else None
         if form is None:
             return self._recorded(module, forward, call)
         point, first = self._trace.point(), len(self.calls)
         output = self._recorded(module, forward, call)
-        alike.append(_Model(form, self.calls[first:], memory_of_block(module), self._trace.since(point)))
+        did = self._trace.since(point)
+        alike.append(_Model(form, self.calls[first:], memory_of_block(module), did, evolved))
         return output
 
     def _called_alike(self, module: nn.Module, call: Call) -> list[_Model] | None:
@@ -163,8 +201,14 @@ class FollowingRecorder(UnitRecorder):
             return None
         return self._models.setdefault(form, [])
 
-    def _follow(self, model: _Model, module: nn.Module, forward: Any, call: Call) -> Any:
-        """Runs a block without tracing it, and records what its model did."""
+    def _follow(
+        self, model: _Model, module: nn.Module, forward: Any, call: Call, evolving: set[Storage]
+    ) -> Any:
+        """Runs a block without tracing it, and records what its model did.
+
+        Args:
+            evolving: see `_Model.evolving`.
+        """
         block = self._opened(module, call)
         self._follower = _Follower(model, block, self.trace.now - model.did.begin, Pairs())
         if model.writes_own_memory:
@@ -179,7 +223,7 @@ class FollowingRecorder(UnitRecorder):
                 output = forward(*call.args, **call.kwargs)
                 block.refills, block.outputs = call.refilled(), self._forms_of(output)
                 self._follower.is_over()
-                self._trace.repeat(model.did, self._follower.pairs)
+                self._trace.repeat(model.did, self._follower.pairs, evolving)
                 self.returned(block, call, output)
         finally:
             self._open.pop()

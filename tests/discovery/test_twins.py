@@ -177,9 +177,57 @@ class Injected(Chain):
         return h + first
 
 
+class PlainMlp(nn.Module):
+    """A feed-forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(4, 8), nn.Linear(8, 4)
+
+    def forward(self, h: Tensor) -> Tensor:
+        made: Tensor = self.down(self.up(h))
+        return made
+
+
+class WithMlpOfTime(Block):
+    """Its feed-forward is given the second argument alone."""
+
+    def __init__(self, weight: float) -> None:
+        super().__init__(weight)
+        self.mlp = PlainMlp()
+
+    def forward(self, h: Tensor, t: Tensor) -> Tensor:
+        return h + self.mlp(t)
+
+
+class EvolvesLater(Chain):
+    """The second argument evolves from the fourth block on."""
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        h, context = 2 * x, torch.ones(1, 2, 4)
+        for i, block in enumerate(self.blocks):
+            h = block(h, context)
+            context = context + h if i == 2 else context
+        return h
+
+
+class EvolvesFirst(Chain):
+    """The first block is given nothing that evolves."""
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        h = torch.ones(1, 2, 4)
+        for i, block in enumerate(self.blocks):
+            h = block(h + x if i == 1 else h, t)
+        return h
+
+
 @pytest.mark.parametrize(
     ("net", "number"),
     [
+        (EvolvesLater(Block), 5),
+        (EvolvesFirst(Block), 5),
+        (EvolvesLater(WithMlpOfTime), 4),
+        (EvolvesFirst(Counts), 4),
         (Chain(), 5),
         (Chain(Writes), 5),
         (Chain(Counts), 5),
@@ -194,8 +242,9 @@ class Injected(Chain):
         (Chain(Borrows), 0),
     ],
     ids=[
-        "equal", "write-input", "write-buffer", "attribute", "shared-weights", "shared-blocks", "skipped-and-repeated",
-        "injected", "hooks", "content", "kept", "outside",
+        "evolves-later", "evolves-first", "evolves-inside", "evolves-and-counts", "equal", "write-input", "write-buffer",
+        "attribute", "shared-weights", "shared-blocks", "skipped-and-repeated", "injected", "hooks", "content", "kept",
+        "outside",
     ],
 )  # fmt: skip
 def test_equal_blocks_are_followed_and_others_are_not(net: nn.Module, number: int) -> None:
@@ -203,7 +252,7 @@ def test_equal_blocks_are_followed_and_others_are_not(net: nn.Module, number: in
 
 
 DEEP = [
-    ("FluxTransformer2DModel", {"num_layers": 5, "num_single_layers": 5}, 6),
+    ("FluxTransformer2DModel", {"num_layers": 5, "num_single_layers": 5}, 7),
     ("WanTransformer3DModel", {"num_layers": 5}, 4),
 ]
 
