@@ -31,7 +31,7 @@ class _ModuleForm:
     """Of one module.
 
     Attributes:
-        kind: its class.
+        kind: its class, swapped or not.
         names: of all its attributes, in order.
         plain: of those attributes that not every module has, the names of those with a single plain value.
         values, kinds: these values, and their types.
@@ -59,16 +59,22 @@ class _ModuleForm:
         own = vars(module)
         if own["_forward_hooks"] or own["_forward_pre_hooks"]:
             raise Opaque
-        plain = [name for name in own if name not in _OF_MODULES and _is_plain(own[name])]
-        others = [name for name in own if name not in _OF_MODULES and name not in plain]
+        plain, others = list[str](), list[tuple[str, Hashable]]()
+        for name, value in own.items():
+            if name in _OF_MODULES:
+                continue
+            if _is_plain(value):
+                plain.append(name)
+            else:
+                others.append((name, _frozen(value)))
         values = [own[name] for name in plain]
         return cls(
-            kind=base_class(type(module)),
+            kind=type(module),
             names=[*own],
             plain=plain,
             values=values,
             kinds=[*map(type, values)],
-            others=[(name, _frozen(own[name])) for name in others],
+            others=others,
             memory=_memory(own),
             children={
                 name: None if child is None else cls.of(child) for name, child in own["_modules"].items()
@@ -81,8 +87,10 @@ class _ModuleForm:
         Raises:
             Opaque: it has an attribute that is more than plain values.
         """
-        own = module.__dict__
-        if base_class(type(module)) is not self.kind or [*own] != self.names:
+        own, kind = module.__dict__, type(module)
+        if kind is not self.kind and base_class(kind) is not base_class(self.kind):
+            return False
+        if [*own] != self.names:
             return False
         if own["_forward_hooks"] or own["_forward_pre_hooks"]:
             return False

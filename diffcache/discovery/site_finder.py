@@ -53,6 +53,7 @@ class SiteFinder:
         self._indices = {call.name: i for i, call in enumerate(calls)}
         self._parts_of = _parts_by_block(calls)
         self._top_level = [call for call in calls if call.depth == 0]
+        self._counts: dict[UnitCall, int] = {}  # parameters of traced blocks
         self._sites: dict[tuple[str, ...], Site] = {}  # inside traced blocks that others do the same as
         evolving = [call for call in self._top_level if call.is_in_list and call.evolves]
         making = [call for call in evolving if call.made]
@@ -207,11 +208,20 @@ class SiteFinder:
             kind=kind,
             units=tuple(call.name for call in span),
             streams=tuple(tuple(output[1]) for output in span[-1].outputs if output is not None),
-            parameters=_parameters_of([call.module for call in span]),
+            parameters=self._parameters(span),
             share=sum(call.flops for call in span) / self._total_flops,
             reason=reason_against(span, self.trace),
             continues=span[-1].continues,
         )
+
+    def _parameters(self, span: Sequence[UnitCall]) -> int:
+        """A block has as many as one that it is equal to."""
+        if len(span) > 1:
+            return _parameters_of([call.module for call in span])
+        twin = span[0].twin or span[0]
+        if twin not in self._counts:
+            self._counts[twin] = _parameters_of([twin.module])
+        return self._counts[twin]
 
     def _twin_site(self, kind: str, span: list[UnitCall]) -> Site:
         """The site of a span inside a traced block, which is that of equal blocks too.

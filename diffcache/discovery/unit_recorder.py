@@ -1,7 +1,7 @@
 """Records the calls of units in one traced forward: what each was given, what it returned, and what it made of it."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,9 @@ from diffcache.host.call import Call
 from diffcache.host.leaves import leaves_of, tensors_of
 
 Shape = tuple[int, ...]
+
+NONE: Mapping[int, str] = {}
+"""What a unit continues whose class has not been called twice in a row."""
 
 
 def call_name(path: str, nth: int) -> str:
@@ -63,13 +66,13 @@ class UnitCall:
     begin: int
     depth: int
     evolves: bool
-    inputs: list[tuple[str, Storage, Shape]]
+    inputs: Sequence[tuple[str, Storage, Shape]] = ()
     end: int = 0
     flops: int = 0
     refills: bool = False
-    outputs: list[tuple[Storage, Shape] | None] = field(default_factory=list)
-    made: list[tuple[Storage, Shape]] = field(default_factory=list)
-    continues: Mapping[int, str] = field(default_factory=dict)
+    outputs: Sequence[tuple[Storage, Shape] | None] = ()
+    made: Sequence[tuple[Storage, Shape]] = ()
+    continues: Mapping[int, str] = field(default_factory=lambda: NONE)
     twin: "UnitCall | None" = None
     name: str = field(init=False)
 
@@ -80,7 +83,7 @@ class UnitCall:
         """The call of a unit that does the same, so many operations later."""
         begin, end = self.begin + shift, self.end + shift
         return UnitCall(
-            path, nth, module, begin, self.depth, self.evolves, [], end, self.flops, self.refills, twin=self
+            path, nth, module, begin, self.depth, self.evolves, (), end, self.flops, self.refills, twin=self
         )
 
     @property
@@ -126,7 +129,7 @@ class UnitRecorder:
         self.streams: dict[type, dict[int, str]] = {}
         self._open: list[UnitCall] = []
         self._newest: dict[int, UnitCall] = {}  # by depth
-        self._counts = Counter[str]()
+        self._counts: dict[str, int] = {}
 
     def record(self, forward: Callable[[], Any]) -> Any:
         """Runs `forward`, and returns its output."""
@@ -134,7 +137,7 @@ class UnitRecorder:
             output = forward()
         self.trace.forward_returned(tensors_of(output))
         for call in self.calls:
-            call.continues = self.streams.get(base_class(type(call.module)), {})
+            call.continues = self.streams.get(base_class(type(call.module)), NONE)
         return output
 
     def unit(self, module: nn.Module, forward: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -177,8 +180,8 @@ class UnitRecorder:
 
     def _counted(self, path: str) -> int:
         """The number of calls of this module before this one."""
-        nth = self._counts[path]
-        self._counts[path] += 1
+        nth = self._counts.get(path, 0)
+        self._counts[path] = nth + 1
         return nth
 
     def begins(self, unit: UnitCall, call: Call) -> None:

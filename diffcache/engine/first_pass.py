@@ -96,11 +96,13 @@ class _Keeper:
         outputs = store_site(self.parts, store, step, first, output, continues)
         return _Kept(store, [output.clone() for output in outputs] if self.with_outputs else [])
 
-    def keep_again(self, like: _Kept, kind: str, call: Arguments, output: Any) -> _Kept:
+    def keep_again(
+        self, like: _Kept, kind: str, call: Arguments, output: Any, continues: Mapping[int, str]
+    ) -> _Kept:
         layout = like.store.learned
         pairs = layout.pairs_if_fits(output, layout.given(*call[1:]))
         if pairs is None:
-            return self.keep(kind, Call.of(*call), output, {})
+            return self.keep(kind, Call.of(*call), output, continues)
         store = Store(self.branch.setup)
         store.empty(1)
         store.layout = layout

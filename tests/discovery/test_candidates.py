@@ -36,7 +36,9 @@ class CountingKeeper:
         self.most = max(self.most, len(self._alive))
         return kept
 
-    def keep_again(self, like: Kept, kind: str, call: Arguments, output: Any) -> Kept:
+    def keep_again(
+        self, like: Kept, kind: str, call: Arguments, output: Any, continues: Mapping[int, str]
+    ) -> Kept:
         raise AssertionError("no two blocks here are alike")
 
     def waiting(self, nbytes: int) -> None:
