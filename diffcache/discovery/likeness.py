@@ -37,7 +37,7 @@ class _ModuleForm:
         values, kinds: these values, and their types.
         others: the rest of those attributes, in a form that can be compared.
         memory: name and form of each parameter and buffer.
-        children: the forms of the modules inside it, by name.
+        children: the names of the modules inside it, each with whether it is None.
     """
 
     kind: type
@@ -47,7 +47,7 @@ class _ModuleForm:
     kinds: list[type]
     others: list[tuple[str, Hashable]]
     memory: list[Hashable]
-    children: "dict[str, _ModuleForm | None]"
+    children: list[tuple[str, bool]]
 
     @classmethod
     def of(cls, module: nn.Module) -> "_ModuleForm":
@@ -68,17 +68,9 @@ class _ModuleForm:
             else:
                 others.append((name, _frozen(value)))
         values = [own[name] for name in plain]
+        children = [(name, child is None) for name, child in own["_modules"].items()]
         return cls(
-            kind=type(module),
-            names=[*own],
-            plain=plain,
-            values=values,
-            kinds=[*map(type, values)],
-            others=others,
-            memory=_memory(own),
-            children={
-                name: None if child is None else cls.of(child) for name, child in own["_modules"].items()
-            },
+            type(module), [*own], plain, values, [*map(type, values)], others, _memory(own), children
         )
 
     def fits(self, module: nn.Module) -> bool:
@@ -90,9 +82,7 @@ class _ModuleForm:
         own, kind = module.__dict__, type(module)
         if kind is not self.kind and base_class(kind) is not base_class(self.kind):
             return False
-        if [*own] != self.names:
-            return False
-        if own["_forward_hooks"] or own["_forward_pre_hooks"]:
+        if [*own] != self.names or own["_forward_hooks"] or own["_forward_pre_hooks"]:
             return False
         values = [own[name] for name in self.plain]
         if [*map(type, values)] != self.kinds or values != self.values:
@@ -102,17 +92,10 @@ class _ModuleForm:
                 return False
         if (own["_parameters"] or own["_buffers"] or self.memory) and _memory(own) != self.memory:
             return False
-        return not (own["_modules"] or self.children) or self._children_fit(own["_modules"])
-
-    def _children_fit(self, children: "dict[str, nn.Module | None]") -> bool:
-        if [*children] != [*self.children]:
-            return False
-        for form, child in zip(self.children.values(), children.values(), strict=True):
-            if (form is None) != (child is None):
-                return False
-            if form is not None and child is not None and not form.fits(child):
-                return False
-        return True
+        children = own["_modules"]
+        if not (children or self.children):
+            return True
+        return [(name, child is None) for name, child in children.items()] == self.children
 
 
 class BlockForm:
@@ -128,12 +111,13 @@ class BlockForm:
     """
 
     def __init__(self, block: nn.Module) -> None:
-        self._form = _ModuleForm.of(block)
+        self._forms = [*map(_ModuleForm.of, modules_inside(block))]
 
     def fits(self, block: nn.Module) -> bool:
         """Whether a block is made of the same now."""
+        modules = modules_inside(block)
         try:
-            return self._form.fits(block)
+            return len(modules) == len(self._forms) and all(map(_ModuleForm.fits, self._forms, modules))
         except Opaque:
             return False
 
@@ -173,8 +157,12 @@ def form_of_call(call: Call, trace: Trace) -> Hashable:
 def _memory(own: dict[str, Any]) -> list[Hashable]:
     """Name and form of each parameter and buffer among a module's attributes, one after another."""
     parts: list[Hashable] = []
-    for name, tensor in (*own["_parameters"].items(), *own["_buffers"].items()):
-        parts += (name, None) if tensor is None else (name, *_form_of_tensor(tensor))
+    for held in (own["_parameters"], own["_buffers"]):
+        for name, tensor in held.items():
+            if tensor is None:
+                parts += (name, None)
+            else:  # as `_form_of_tensor`, without a call
+                parts += (name, type(tensor), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
     return parts
 
 

@@ -4,9 +4,9 @@ A denoiser's units are the members of its block lists, and the other children be
 one after another. Inside a block, its sub-layers (attentions and feed-forwards) are units too.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterator
-from functools import cache
 
 from torch import nn
 
@@ -15,7 +15,7 @@ from diffcache.host.structure import children_of, modules_inside
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict)
 QUERIES = frozenset(("to_q", "to_qkv", "to_qkv_mlp_proj", "qkv", "q_proj", "wq", "query", "linear_q"))
-FEED_FORWARDS = ("feedforward", "mlp", "glu", "ffn", "swiglu")
+FEED_FORWARDS = re.compile("feedforward|mlp|glu|ffn", re.IGNORECASE)
 
 
 def blocks_of(denoiser: nn.Module) -> dict[str, nn.Module]:
@@ -69,9 +69,10 @@ def bare_parts_of_blocks(denoiser: nn.Module) -> dict[str, nn.Module]:
     found: dict[str, nn.Module] = {}
     for path, block in blocks_of(denoiser).items():
         children = children_of(block)
-        linear = sum(isinstance(child, nn.Linear) for child in children.values())
-        attends = any(is_attention(child) for child in children.values())
-        if linear >= 2 and attends and not any(is_feed_forward(child) for child in children.values()):
+        parts = children.values()
+        if sum(isinstance(part, nn.Linear) for part in parts) < 2:
+            continue
+        if any(map(is_attention, parts)) and not any(map(is_feed_forward, parts)):
             found.update({f"{path}.{name}": child for name, child in children.items()})
     return found
 
@@ -91,16 +92,11 @@ def is_attention(module: nn.Module) -> bool:
 
 def is_feed_forward(module: nn.Module) -> bool:
     """Whether its class name says so, and it holds at least two projections and no attention."""
-    if not _is_named_feed_forward(type(module)):
+    if not FEED_FORWARDS.search(type(module).__name__):
         return False
     parts = modules_inside(module)
     projections = {id(part) for part in parts if isinstance(part, (nn.Linear, nn.Conv1d, nn.Conv2d))}
     return len(projections) >= 2 and not any(map(is_attention, parts))
-
-
-@cache
-def _is_named_feed_forward(cls: type) -> bool:
-    return any(part in cls.__name__.lower() for part in FEED_FORWARDS)
 
 
 def is_attention_or_projection(module: nn.Module) -> bool:
