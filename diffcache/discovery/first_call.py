@@ -137,7 +137,9 @@ class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
         self._ranges: list[Range[KeptT]] = [Range(name) for name in wanted.ranges]
         self._waiting: list[Span[KeptT]] = []
         self._spans: dict[tuple[str, str], KeptT] = {}  # blocks and ranges, by first and last unit
-        self._continued: dict[tuple[str, str], Mapping[int, str]] = {}  # `Site.continues` with which these were kept
+        self._continued: dict[
+            tuple[str, str], Mapping[int, str]
+        ] = {}  # `Site.continues` with which these were kept
         self._sub_layers: dict[str, KeptT] = {}
         self._depths: Depths[KeptT] = Depths(wanted.depth, self.trace)
         # with which a site with a bare feed-forward may end, and what keeps it
@@ -213,7 +215,10 @@ class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
         if part and twin.name in self._parts and not (sub_layer or copied):
             self._repeated.append((unit, self._parts[twin.name], output))
             return
-        like, call = self._parts.get(twin.name) or self._sub_layers.get(twin.name), (unit.module, args, kwargs)
+        like, call = (
+            self._parts.get(twin.name) or self._sub_layers.get(twin.name),
+            (unit.module, args, kwargs),
+        )
         if like is None:
             kept = self._keeper.keep(unit.kind, Call.of(*call), output, {})
         else:

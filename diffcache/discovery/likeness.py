@@ -1,6 +1,6 @@
 """Whether two blocks, and two calls of blocks, are alike: then they do the same, on other memory."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from types import BuiltinFunctionType, FunctionType
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from diffcache.discovery.storage_trace import Storage, Trace
+from diffcache.discovery.storage_trace import Storage
 from diffcache.hooks.class_swap import base_class
 from diffcache.host.call import Call, version_of
 from diffcache.host.structure import PLAIN, modules_inside
@@ -69,9 +69,7 @@ class _ModuleForm:
                 others.append((name, _frozen(value)))
         values = [own[name] for name in plain]
         children = [(name, child is None) for name, child in own["_modules"].items()]
-        return cls(
-            type(module), [*own], plain, values, [*map(type, values)], others, _memory(own), children
-        )
+        return cls(type(module), [*own], plain, values, [*map(type, values)], others, _memory(own), children)
 
     def fits(self, module: nn.Module) -> bool:
         """Whether a module is made of the same now. This runs for every module of a denoiser.
@@ -133,19 +131,24 @@ def memory_of_block(block: nn.Module) -> list[Storage]:
     ]
 
 
-def form_of_call(call: Call, trace: Trace) -> Hashable:
+def form_of_call(call: Call, memory: Iterable[Storage]) -> Hashable:
     """Forms and values of the arguments, and which of them share memory.
 
     A tensor of whole numbers is told by its memory: the forward may go by its content.
+
+    Args:
+        call: the call.
+        memory: of each of its tensors.
 
     Raises:
         Opaque: an argument is more than tensors and plain values.
     """
     parts: list[Hashable] = []
     numbers: dict[int, int] = {}
+    storages = iter(memory)
     for path, leaf in call.leaves.items():
         if isinstance(leaf, Tensor):
-            storage = trace.storage(leaf)
+            storage = next(storages)
             parts += path, numbers.setdefault(storage, len(numbers)), *_form_of_tensor(leaf)
             if not leaf.is_floating_point():
                 parts += storage, leaf.storage_offset(), version_of(leaf)

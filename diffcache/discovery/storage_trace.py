@@ -112,6 +112,10 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Whether any of these is computed from the latents."""
         return any(self.storage(tensor) in self._evolving for tensor in tensors)
 
+    def each_evolves(self, memory: Iterable[Storage]) -> tuple[bool, ...]:
+        """Which of this memory evolves."""
+        return tuple(map(self._evolving.__contains__, memory))
+
     def writes(self, storage: Storage, begin: int, end: int) -> bool:
         """Whether operations begin < n <= end write to this memory."""
         return any(begin < n <= end for n in self._writes.get(storage, ()))

@@ -21,7 +21,6 @@ from diffcache.discovery.likeness import BlockForm, Opaque, form_of_call, memory
 from diffcache.discovery.repeats import Pairs, RepeatingTrace, Stretch, Unlike
 from diffcache.discovery.storage_trace import Storage
 from diffcache.discovery.unit_recorder import UnitCall, UnitRecorder
-from diffcache.discovery.units import is_list_member
 from diffcache.host.call import Call
 from diffcache.host.leaves import leaves_of
 
@@ -174,45 +173,45 @@ class FollowingRecorder(UnitRecorder):
         if self._follower is not None:
             return self._unit_inside(self._follower, module, forward, args, kwargs)
         call = Call.of(module, args, kwargs)
-        alike = None if self._open or self._traces_all else self._called_alike(module, call)
+        unit = self._opened(module, call)
+        alike = None if self._open or self._traces_all else self._called_alike(unit, call)
         if alike is None:
-            return self._recorded(module, forward, call)
-        evolved = tuple(self.trace.evolves((tensor,)) for tensor in call.tensors.values())
+            return self._recorded(unit, forward, call)
+        evolved = self.trace.each_evolves(_given(unit))
         model = next((each for each in alike if each.stands_for(module, evolved)), None)
         evolving = None if model is None else model.evolving(evolved)
         if model is not None and model.is_followed and evolving is not None:
-            return self._follow(model, module, forward, call, evolving)
+            return self._follow(model, unit, forward, call, evolving)
         form = _form(module) if model is None else None
         if form is None:
-            return self._recorded(module, forward, call)
+            return self._recorded(unit, forward, call)
         point, first = self._trace.point(), len(self.calls)
-        output = self._recorded(module, forward, call)
+        output = self._recorded(unit, forward, call)
         did = self._trace.since(point)
         alike.append(_Model(form, self.calls[first:], memory_of_block(module), did, evolved))
         return output
 
-    def _called_alike(self, module: nn.Module, call: Call) -> list[_Model] | None:
+    def _called_alike(self, unit: UnitCall, call: Call) -> list[_Model] | None:
         """The traced blocks whose calls had the same form; None for what is no block, or cannot be compared."""
-        if not is_list_member(self.watches[id(module)]) or not self._trace.is_innermost:
+        if not unit.is_in_list or not self._trace.is_innermost:
             return None
         try:
-            form = form_of_call(call, self.trace)
+            form = form_of_call(call, _given(unit))
         except Opaque:
             return None
         return self._models.setdefault(form, [])
 
     def _follow(
-        self, model: _Model, module: nn.Module, forward: Any, call: Call, evolving: set[Storage]
+        self, model: _Model, block: UnitCall, forward: Any, call: Call, evolving: set[Storage]
     ) -> Any:
         """Runs a block without tracing it, and records what its model did.
 
         Args:
             evolving: see `_Model.evolving`.
         """
-        block = self._opened(module, call)
         self._follower = _Follower(model, block, self.trace.now - model.did.begin, Pairs())
         if model.writes_own_memory:
-            self._follower.pairs.put(model.memory, memory_of_block(module))
+            self._follower.pairs.put(model.memory, memory_of_block(block.module))
         block.twin = model.calls[0]
         self.begins(block, call)
         self.calls.append(block)

@@ -142,11 +142,12 @@ class UnitRecorder:
 
     def unit(self, module: nn.Module, forward: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Runs one call of a unit, and records it."""
-        return self._recorded(module, forward, Call.of(module, args, kwargs))
+        call = Call.of(module, args, kwargs)
+        return self._recorded(self._opened(module, call), forward, call)
 
-    def _recorded(self, module: nn.Module, forward: Any, call: Call) -> Any:
+    def _recorded(self, unit: UnitCall, forward: Any, call: Call) -> Any:
+        """Runs a call whose record has been opened."""
         with self.trace.untraced():
-            unit = self._opened(module, call)
             self.begins(unit, call)
             flops = self.trace.flops
             self.calls.append(unit)
@@ -166,14 +167,15 @@ class UnitRecorder:
 
     def _opened(self, module: nn.Module, call: Call) -> UnitCall:
         path = self.watches[id(module)]
+        inputs = [(name, self.trace.storage(t), t.shape) for name, t in call.tensors.items()]
         unit = UnitCall(
             path=path,
             nth=self._counted(path),
             module=module,
             begin=self.trace.now,
             depth=len(self._open),
-            evolves=self.trace.evolves(call.tensors.values()),
-            inputs=[(name, self.trace.storage(t), t.shape) for name, t in call.tensors.items()],
+            evolves=any(self.trace.each_evolves(storage for _, storage, _ in inputs)),
+            inputs=inputs,
         )
         self._follow_streams(unit)
         return unit

@@ -118,7 +118,9 @@ class Call:
         self.signature, self.args, self.kwargs = signature, args, kwargs
         arguments = signature.bind(args, kwargs)
         self.leaves = flattened(arguments)
-        self._refillable = self.leaves.keys() != arguments.keys() and not all(map(_is_fixed, arguments.values()))
+        self._refillable = self.leaves.keys() != arguments.keys() and not all(
+            map(_is_fixed, arguments.values())
+        )
         self.tensors: dict[str, Tensor] = {}
         for path, leaf in self.leaves.items():
             if isinstance(leaf, Tensor):
