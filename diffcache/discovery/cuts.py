@@ -47,8 +47,16 @@ class Placeholder:
         """Whether it holds nothing but forms and plain values: no object of the forward that may hold a tensor."""
         return all(isinstance(leaf, (_TensorForm, *PLAIN)) for leaf in self._leaves)
 
+    @property
+    def passes(self) -> bool:
+        """Whether the unit returned an argument unchanged: then `make` needs the arguments."""
+        return bool(self._passed)
+
     def make(self, given: Mapping[str, Tensor]) -> Any:
-        """An output for a call with these tensor arguments."""
+        """An output for a call with these tensor arguments; where nothing `passes`, they may be left out."""
+        if self._spec.is_leaf() and not self._passed:
+            (leaf,) = self._leaves
+            return leaf.make() if isinstance(leaf, _TensorForm) else leaf
         leaves = [
             given[self._passed[i]]
             if i in self._passed

@@ -1,7 +1,6 @@
 """Finds the sites of a denoiser from the record of one forward, and the reasons why some must not be cached."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -202,7 +201,9 @@ class SiteFinder:
     def _site(self, name: str, kind: str, span: list[UnitCall]) -> Site:
         if span[0].depth > 0 and span[0].twin is not None:
             twin = self._twin_site(kind, [call.twin for call in span if call.twin is not None])
-            return replace(twin, name=name, units=tuple(call.name for call in span))
+            units = tuple(call.name for call in span)
+            same = twin.streams, twin.parameters, twin.share, twin.reason, twin.continues
+            return Site(name, kind, units, *same)
         return Site(
             name=name,
             kind=kind,

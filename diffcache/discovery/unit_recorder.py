@@ -1,6 +1,5 @@
 """Records the calls of units in one traced forward: what each was given, what it returned, and what it made of it."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,13 +28,13 @@ class CallNames:
     """Names the calls of units in one forward, in order."""
 
     def __init__(self) -> None:
-        self._counts = Counter[str]()
+        self._counts: dict[str, int] = {}
 
     def next(self, path: str) -> str:
         """The name of the next call of the unit at `path`."""
-        nth = self._counts[path]
-        self._counts[path] += 1
-        return call_name(path, nth)
+        nth = self._counts.get(path, 0)
+        self._counts[path] = nth + 1
+        return call_name(path, nth) if nth else path
 
 
 @dataclass(slots=True, eq=False)
@@ -77,7 +76,7 @@ class UnitCall:
     name: str = field(init=False)
 
     def __post_init__(self) -> None:
-        self.name = call_name(self.path, self.nth)
+        self.name = call_name(self.path, self.nth) if self.nth else self.path
 
     def repeated(self, module: nn.Module, path: str, nth: int, shift: int) -> "UnitCall":
         """The call of a unit that does the same, so many operations later."""
