@@ -7,7 +7,11 @@ so they do the same, unless that code goes by something outside them. What they 
 with what the first one's returned, and which units they call.
 
 A block is only followed if it is closed: it touches nothing but its arguments, its own parameters and buffers, and memory
-that it makes and does not keep. And the forward must not have looked at a tensor's content in it.
+that it makes and does not keep. None of its own memory may evolve, and the forward must not have looked at a tensor's
+content in it.
+
+Which arguments evolve may be other ones than in the first block. What evolves then is found by going through its operations
+again. It must be the same units inside that are given something that evolves.
 """
 
 from collections import deque
@@ -51,8 +55,9 @@ class _Model:
         own = {storage for _, storage, _ in block.inputs} | self.did.made | set(self.memory)
         returned = {output[0] for output in block.outputs if output is not None}
         is_closed = self.did.touched <= own and self.did.lasting <= returned and not self.did.told
+        evolves = not self.did.evolving.isdisjoint(self.memory)
         layered = any(unit.depth == 1 and unit.is_in_list for unit in inside)  # as a UNet's blocks
-        self.is_followed = is_closed and not layered
+        self.is_followed = is_closed and not layered and not evolves
 
     @property
     def writes_own_memory(self) -> bool:
@@ -76,7 +81,7 @@ class _Model:
         return self._evolving[evolved]
 
     def _followed_through(self, evolved: tuple[bool, ...]) -> set[Storage] | None:
-        if self.writes_own_memory or not self.did.is_seen or not self.did.evolving.isdisjoint(self.memory):
+        if self.writes_own_memory or not self.did.is_seen:
             return None
         block, *inside = self.calls
         found = {storage for (_, storage, _), does in zip(block.inputs, evolved, strict=True) if does}

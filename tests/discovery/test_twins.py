@@ -9,6 +9,7 @@ import pytest
 import torch
 from support.flows import Block, blocks
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
 from zoo.denoisers import CASES
 
 from diffcache import accelerate, denoising_run
@@ -200,6 +201,53 @@ class WithMlpOfTime(Block):
         return h + self.mlp(t)
 
 
+class UnseenMlp(PlainMlp):
+    """No operation of it is seen, as of compiled code."""
+
+    def forward(self, h: Tensor) -> Tensor:
+        with _disable_current_modes():
+            return super().forward(h)
+
+
+class WithUnseenMlp(Block):
+    """The second argument has no part in what it returns."""
+
+    def __init__(self, weight: float) -> None:
+        super().__init__(weight)
+        self.mlp = UnseenMlp()
+
+    def forward(self, h: Tensor, t: Tensor) -> Tensor:
+        made: Tensor = self.mlp(h)
+        return 2 * made
+
+
+class WithState(Block):
+    """Adds a buffer of its own."""
+
+    def __init__(self, weight: float) -> None:
+        super().__init__(weight)
+        self.register_buffer("state", torch.zeros(1, 2, 4))
+
+    def forward(self, h: Tensor, t: Tensor) -> Tensor:
+        return h + self.state * t
+
+
+class SetsStates(Chain):
+    """What its blocks add evolves, but what the second one is given does not."""
+
+    def __init__(self) -> None:
+        super().__init__(WithState)
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        for block in self.blocks:
+            block.state.copy_(x)
+        first, *others = self.blocks
+        skip, h = first(2 * x, t), torch.ones(1, 2, 4)
+        for block in others:
+            h = block(h, t)
+        return h + skip
+
+
 class EvolvesLater(Chain):
     """The second argument evolves from the fourth block on."""
 
@@ -227,7 +275,9 @@ class EvolvesFirst(Chain):
         (EvolvesLater(Block), 5),
         (EvolvesFirst(Block), 5),
         (EvolvesLater(WithMlpOfTime), 4),
+        (EvolvesLater(WithUnseenMlp), 4),
         (EvolvesFirst(Counts), 4),
+        (SetsStates(), 0),
         (Chain(), 5),
         (Chain(Writes), 5),
         (Chain(Counts), 5),
@@ -242,8 +292,8 @@ class EvolvesFirst(Chain):
         (Chain(Borrows), 0),
     ],
     ids=[
-        "evolves-later", "evolves-first", "evolves-inside", "evolves-and-counts", "equal", "write-input", "write-buffer",
-        "attribute", "shared-weights", "shared-blocks", "skipped-and-repeated", "injected", "hooks", "content", "kept",
+        "evolves-later", "evolves-first", "evolves-inside", "evolves-unseen", "evolves-and-counts", "evolves-in-buffer",
+        "equal", "write-input", "write-buffer", "attribute", "shared-weights", "shared-blocks", "skipped-and-repeated", "injected", "hooks", "content", "kept",
         "outside",
     ],
 )  # fmt: skip
