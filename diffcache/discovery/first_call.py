@@ -23,6 +23,7 @@ from typing import Any, Generic
 from torch import Tensor, nn
 
 from diffcache.discovery.candidates import (
+    Arguments,
     Depths,
     GivenCall,
     Keeper,
@@ -236,7 +237,7 @@ class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
         if self._wanted.depth and not any(part.depth == 1 and part.is_in_list for part in parts):
             self._depths.layer_returned(unit, unit, lambda: self._keeper.keep(unit.kind, call, output, {}))
         for part, like, made in self._repeated:
-            call_of_part = (part.module, (), {})
+            call_of_part: Arguments = part.module, (), {}
             self._parts[part.name] = self._keeper.keep_again(like, part.kind, call_of_part, made, {})
         self._repeated.clear()
         if self._newest_part is not None:

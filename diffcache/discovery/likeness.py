@@ -159,7 +159,7 @@ def form_of_call(call: Call, memory: Iterable[Storage]) -> Hashable:
 
 def _memory(own: dict[str, Any]) -> list[Hashable]:
     """Name and form of each parameter and buffer among a module's attributes, one after another."""
-    parts: list[Hashable] = []
+    parts: list[Any] = []
     for held in (own["_parameters"], own["_buffers"]):
         for name, tensor in held.items():
             if tensor is None:
