@@ -18,8 +18,9 @@ TRUSTS = (
 )
 """These are tried."""
 
+FEW = 8
 BEYOND = 0.01
-"""Expected error, with no error coming back, above which the covariance says little of a run: its few ticks are too far apart."""
+"""With fewer computed ticks than `FEW`, and an expected error above this with no error coming back, the covariance says little of a run."""
 
 CLEARLY = 1.4
 """So many times smaller the expected squared error must then be than that of holding, if the covariance is to be followed."""
@@ -81,8 +82,8 @@ def planned(
         plans.append(moved(min(tried, key=lambda error: error(even)), even, {0, *forced}))
     ticks = min(plans, key=lambda plan: min(error(plan, response) for error in tried))
     found, held = _simplest(tried, ticks, response), errors(HELD, False)
-    known = min(error(ticks, response=0.0) for error in tried) <= BEYOND**2
-    if known or CLEARLY * found(ticks, response) < held(even, response):
+    far_apart = len(even) < FEW and min(error(ticks, response=0.0) for error in tried) > BEYOND**2
+    if not far_apart or CLEARLY * found(ticks, response) < held(even, response):
         return _plan(found, ticks)
     return _plan(held, even, corrects=False)
 
