@@ -34,8 +34,7 @@ test. Features with the same results share a row.
 FAULTS = """
 ## Faults of others
 
-diffcache passes a test for each of these (`tests/compatibility/test_faults_of_*.py`). The peer fails the same test ("both": Diffusers), unless "not run"
-follows.
+diffcache passes a test for each of these (`tests/compatibility/test_faults_of_*.py`). The peer fails the same test ("both": Diffusers).
 """
 
 
@@ -90,11 +89,10 @@ def page(found: Sequence[Collector]) -> Iterator[str]:
 
 
 def faults(found: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A list for each peer. Each fault is (whose, what, what the peer does in that test)."""
+    """A list for each peer of what it fails. Each fault is (whose, what, what the peer does in that test)."""
     for whose in dict.fromkeys(fault[0] for fault in found):
         yield f"\n**{whose}**\n\n"
-        for _, what, outcome in (fault for fault in found if fault[0] == whose):
-            yield f"- {what}{'' if outcome == 'fails' else f' ({outcome})'}\n"
+        yield from (f"- {what}\n" for owner, what, outcome in found if (owner, outcome) == (whose, "fails"))
 
 
 def _mark(outcomes: set[str], notes: list[str]) -> str:
