@@ -92,7 +92,9 @@ def faults(found: Sequence[Sequence[str]]) -> Iterator[str]:
     """A list for each peer of what it fails. Each fault is (whose, what, what the peer does in that test)."""
     for whose in dict.fromkeys(fault[0] for fault in found):
         yield f"\n**{whose}**\n\n"
-        yield from (f"- {what}\n" for owner, what, outcome in found if (owner, outcome) == (whose, "fails"))
+        for owner, what, outcome in found:
+            if owner == whose and outcome != "not run":
+                yield f"- {what}{'' if outcome == 'fails' else f' ({outcome})'}\n"
 
 
 def _mark(outcomes: set[str], notes: list[str]) -> str:
