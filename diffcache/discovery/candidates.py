@@ -33,14 +33,17 @@ class Keeper(Protocol[KeptT]):
             continues: `Site.continues`.
         """
 
-    def keep_again(self, like: KeptT, kind: str, call: Arguments, output: Any) -> KeptT:
-        """Keeps what may turn out to be a site of one unit, stored without its input.
+    def keep_again(
+        self, like: KeptT, kind: str, call: Arguments, output: Any, continues: Mapping[int, str]
+    ) -> KeptT:
+        """Keeps what may turn out to be a site of one unit, of which an equal one has been kept.
 
         Args:
-            like: what was kept of the same unit of an equal block.
+            like: what was kept of a block that is equal to this one, or of the same unit inside it.
             kind: `Site.kind`.
             call: of the unit.
             output: what it returned.
+            continues: `Site.continues`, the same as of the other one.
         """
 
     def waiting(self, nbytes: int) -> None:

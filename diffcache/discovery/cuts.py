@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,8 +13,7 @@ from diffcache.discovery.sites import Site
 from diffcache.host.structure import PLAIN
 
 
-@dataclass(frozen=True)
-class _TensorForm:
+class _TensorForm(NamedTuple):
     """Shape, dtype and device of a tensor."""
 
     size: tuple[int, ...]
@@ -48,8 +47,16 @@ class Placeholder:
         """Whether it holds nothing but forms and plain values: no object of the forward that may hold a tensor."""
         return all(isinstance(leaf, (_TensorForm, *PLAIN)) for leaf in self._leaves)
 
+    @property
+    def passes(self) -> bool:
+        """Whether the unit returned an argument unchanged: then `make` needs the arguments."""
+        return bool(self._passed)
+
     def make(self, given: Mapping[str, Tensor]) -> Any:
-        """An output for a call with these tensor arguments."""
+        """An output for a call with these tensor arguments; where nothing `passes`, they may be left out."""
+        if self._spec.is_leaf() and not self._passed:
+            (leaf,) = self._leaves
+            return leaf.make() if isinstance(leaf, _TensorForm) else leaf
         leaves = [
             given[self._passed[i]]
             if i in self._passed

@@ -23,6 +23,7 @@ from typing import Any, Generic
 from torch import Tensor, nn
 
 from diffcache.discovery.candidates import (
+    Arguments,
     Depths,
     GivenCall,
     Keeper,
@@ -35,7 +36,7 @@ from diffcache.discovery.candidates import (
 from diffcache.discovery.cuts import Cuts, Placeholder
 from diffcache.discovery.repeats import Unlike
 from diffcache.discovery.site_finder import SiteFinder
-from diffcache.discovery.site_names import FIRST_BLOCK, sites_named, units_for
+from diffcache.discovery.site_names import FIRST_BLOCK, may_be_bare, sites_named, units_for
 from diffcache.discovery.sites import Site
 from diffcache.discovery.twins import FollowingRecorder
 from diffcache.discovery.unit_recorder import UnitCall
@@ -89,7 +90,8 @@ def _first_call(
     denoiser: nn.Module, forward: Callable[..., Any], call: Call, request: Request, keeper: Keeper[KeptT]
 ) -> FirstCall[KeptT]:
     """The same, but for an `Unlike` where a block was taken to be like another and is not."""
-    units, bare = units_for(denoiser, request.names), bare_parts_of_blocks(denoiser)
+    units = units_for(denoiser, request.names)
+    bare = bare_parts_of_blocks(denoiser) if may_be_bare(request.names) else {}
     recorder = _KeepingRecorder(units, call, request, Wanted(request.names, bare), keeper)
     try:
         output = recorder.record(lambda: forward(*call.args, **call.kwargs))
@@ -136,6 +138,9 @@ class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
         self._ranges: list[Range[KeptT]] = [Range(name) for name in wanted.ranges]
         self._waiting: list[Span[KeptT]] = []
         self._spans: dict[tuple[str, str], KeptT] = {}  # blocks and ranges, by first and last unit
+        self._continued: dict[
+            tuple[str, str], Mapping[int, str]
+        ] = {}  # `Site.continues` with which these were kept
         self._sub_layers: dict[str, KeptT] = {}
         self._depths: Depths[KeptT] = Depths(wanted.depth, self.trace)
         # with which a site with a bare feed-forward may end, and what keeps it
@@ -204,23 +209,25 @@ class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
             self.placeholders[unit.name] = self.placeholders[twin.name]
         part = unit.name in named or (twin.name in self._parts and twin.name not in named)
         sub_layer = wanted.sub_layer(unit) if wanted.names_one else twin.name in self._sub_layers
+        if not (part or sub_layer):
+            return
         begin = self.calls[self._begin].path
         copied = self._request.reuses_memory or unit.path.removeprefix(begin) in self._overwritten_parts
         if part and twin.name in self._parts and not (sub_layer or copied):
             self._repeated.append((unit, self._parts[twin.name], output))
-        elif part or sub_layer:
-            like, call = (
-                self._parts.get(twin.name) or self._sub_layers.get(twin.name),
-                (unit.module, args, kwargs),
-            )
-            if like is None:
-                kept = self._keeper.keep(unit.kind, Call.of(*call), output, {})
-            else:
-                kept = self._keeper.keep_again(like, unit.kind, call, output)
-            if part:
-                self._parts[unit.name] = kept
-            if sub_layer:
-                self._sub_layers[unit.name] = kept
+            return
+        like, call = (
+            self._parts.get(twin.name) or self._sub_layers.get(twin.name),
+            (unit.module, args, kwargs),
+        )
+        if like is None:
+            kept = self._keeper.keep(unit.kind, Call.of(*call), output, {})
+        else:
+            kept = self._keeper.keep_again(like, unit.kind, call, output, {})
+        if part:
+            self._parts[unit.name] = kept
+        if sub_layer:
+            self._sub_layers[unit.name] = kept
 
     def _block_returned(self, unit: UnitCall, call: Call, output: Any) -> None:
         tap = self._request.tap
@@ -230,7 +237,8 @@ class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
         if self._wanted.depth and not any(part.depth == 1 and part.is_in_list for part in parts):
             self._depths.layer_returned(unit, unit, lambda: self._keeper.keep(unit.kind, call, output, {}))
         for part, like, made in self._repeated:
-            self._parts[part.name] = self._keeper.keep_again(like, part.kind, (part.module, (), {}), made)
+            call_of_part: Arguments = part.module, (), {}
+            self._parts[part.name] = self._keeper.keep_again(like, part.kind, call_of_part, made, {})
         self._repeated.clear()
         if self._newest_part is not None:
             self._keep_site_of_parts([unit, *parts])
@@ -251,9 +259,14 @@ class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
         if given.is_overwritten:
             return
         continues, adapted = self._continues(last), given.adapted(output, copied=False)
-        if continues is not None or shapes_tell(given.call, adapted):
+        twin = last.name if last.twin is None else last.twin.name
+        if kind == "block" and continues is not None and self._continued.get((twin, twin)) == continues:
+            like, of = self._spans[twin, twin], (last.module, given.call.args, given.call.kwargs)
+            self._spans[begin, last.name] = self._keeper.keep_again(like, kind, of, adapted, continues)
+        elif continues is not None or shapes_tell(given.call, adapted):
             kept = self._keeper.keep(kind, given.call, adapted, continues or {})
             self._spans[begin, last.name] = kept
+            self._continued[begin, last.name] = dict(continues or {})
         else:
             self._waiting.append(Span(kind, begin, given, last, given.adapted(output, copied=True)))
 
@@ -268,6 +281,7 @@ class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
             kept = span.kept_by(self._keeper, self._continues(span.last) or {})
             if kept is not None:
                 self._spans[span.begin, span.last.name] = kept
+                self._continued[span.begin, span.last.name] = dict(self._continues(span.last) or {})
 
     def _part_returned(self, unit: UnitCall, call: Call, output: Any) -> None:
         """A unit inside a block has returned: it may be a sub-layer, a layer of a UNet, or end a site of several parts."""

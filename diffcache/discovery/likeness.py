@@ -1,6 +1,6 @@
 """Whether two blocks, and two calls of blocks, are alike: then they do the same, on other memory."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from types import BuiltinFunctionType, FunctionType
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from diffcache.discovery.storage_trace import Storage, Trace
+from diffcache.discovery.storage_trace import Storage
 from diffcache.hooks.class_swap import base_class
 from diffcache.host.call import Call, version_of
 from diffcache.host.structure import PLAIN, modules_inside
@@ -31,18 +31,23 @@ class _ModuleForm:
     """Of one module.
 
     Attributes:
-        kind: its class.
-        names: of all its attributes.
-        children: those of the modules inside it, by name.
-        attributes: the values of those attributes that not every module has.
-        memory: (name, form) of each parameter and buffer.
+        kind: its class, swapped or not.
+        names: of all its attributes, in order.
+        plain: of those attributes that not every module has, the names of those with a single plain value.
+        values, kinds: these values, and their types.
+        others: the rest of those attributes, in a form that can be compared.
+        memory: name and form of each parameter and buffer.
+        children: the names of the modules inside it, each with whether it is None.
     """
 
     kind: type
-    names: frozenset[str]
-    children: "dict[str, _ModuleForm | None]"
-    attributes: dict[str, Hashable]
-    memory: list[tuple[str, Hashable]]
+    names: list[str]
+    plain: list[str]
+    values: list[Any]
+    kinds: list[type]
+    others: list[tuple[str, Hashable]]
+    memory: list[Hashable]
+    children: list[tuple[str, bool]]
 
     @classmethod
     def of(cls, module: nn.Module) -> "_ModuleForm":
@@ -54,9 +59,17 @@ class _ModuleForm:
         own = vars(module)
         if own["_forward_hooks"] or own["_forward_pre_hooks"]:
             raise Opaque
-        attributes = {name: _frozen(value) for name, value in own.items() if name not in _OF_MODULES}
-        children = {name: None if child is None else cls.of(child) for name, child in own["_modules"].items()}
-        return cls(base_class(type(module)), frozenset(own), children, attributes, _memory(own))
+        plain, others = list[str](), list[tuple[str, Hashable]]()
+        for name, value in own.items():
+            if name in _OF_MODULES:
+                continue
+            if _is_plain(value):
+                plain.append(name)
+            else:
+                others.append((name, _frozen(value)))
+        values = [own[name] for name in plain]
+        children = [(name, child is None) for name, child in own["_modules"].items()]
+        return cls(type(module), [*own], plain, values, [*map(type, values)], others, _memory(own), children)
 
     def fits(self, module: nn.Module) -> bool:
         """Whether a module is made of the same now. This runs for every module of a denoiser.
@@ -64,21 +77,23 @@ class _ModuleForm:
         Raises:
             Opaque: it has an attribute that is more than plain values.
         """
-        own = vars(module)
-        if base_class(type(module)) is not self.kind or own.keys() != self.names:
+        own, kind = module.__dict__, type(module)
+        if kind is not self.kind and base_class(kind) is not base_class(self.kind):
             return False
-        if own["_forward_hooks"] or own["_forward_pre_hooks"] or _memory(own) != self.memory:
+        if [*own] != self.names or own["_forward_hooks"] or own["_forward_pre_hooks"]:
             return False
-        for name, value in self.attributes.items():
+        values = [own[name] for name in self.plain]
+        if [*map(type, values)] != self.kinds or values != self.values:
+            return False
+        for name, value in self.others:
             if _frozen(own[name]) != value:
                 return False
-        children = own["_modules"]
-        if [*children] != [*self.children]:
+        if (own["_parameters"] or own["_buffers"] or self.memory) and _memory(own) != self.memory:
             return False
-        for form, child in zip(self.children.values(), children.values(), strict=True):
-            if (form is None) != (child is None) or (form is not None and not form.fits(child)):
-                return False
-        return True
+        children = own["_modules"]
+        if not (children or self.children):
+            return True
+        return [(name, child is None) for name, child in children.items()] == self.children
 
 
 class BlockForm:
@@ -94,12 +109,13 @@ class BlockForm:
     """
 
     def __init__(self, block: nn.Module) -> None:
-        self._form = _ModuleForm.of(block)
+        self._forms = [*map(_ModuleForm.of, modules_inside(block))]
 
     def fits(self, block: nn.Module) -> bool:
         """Whether a block is made of the same now."""
+        modules = modules_inside(block)
         try:
-            return self._form.fits(block)
+            return len(modules) == len(self._forms) and all(map(_ModuleForm.fits, self._forms, modules))
         except Opaque:
             return False
 
@@ -115,38 +131,51 @@ def memory_of_block(block: nn.Module) -> list[Storage]:
     ]
 
 
-def form_of_call(call: Call, trace: Trace) -> Hashable:
-    """Forms and values of the arguments, which tensors evolve, and which of them share memory.
+def form_of_call(call: Call, memory: Iterable[Storage]) -> Hashable:
+    """Forms and values of the arguments, and which of them share memory.
 
     A tensor of whole numbers is told by its memory: the forward may go by its content.
+
+    Args:
+        call: the call.
+        memory: of each of its tensors.
 
     Raises:
         Opaque: an argument is more than tensors and plain values.
     """
     parts: list[Hashable] = []
     numbers: dict[int, int] = {}
+    storages = iter(memory)
     for path, leaf in call.leaves.items():
         if isinstance(leaf, Tensor):
-            number = numbers.setdefault(trace.storage(leaf), len(numbers))
-            parts += path, _form_of_tensor(leaf), trace.evolves([leaf]), number
+            storage = next(storages)
+            parts += path, numbers.setdefault(storage, len(numbers)), *_form_of_tensor(leaf)
             if not leaf.is_floating_point():
-                parts += trace.storage(leaf), leaf.storage_offset(), version_of(leaf)
+                parts += storage, leaf.storage_offset(), version_of(leaf)
         else:
             parts += path, _frozen(leaf)
     return tuple(parts)
 
 
-def _memory(own: dict[str, Any]) -> list[tuple[str, Hashable]]:
-    """Name and form of each parameter and buffer among a module's attributes."""
-    return [
-        (name, None if tensor is None else _form_of_tensor(tensor))
-        for held in (own["_parameters"], own["_buffers"])
-        for name, tensor in held.items()
-    ]
+def _memory(own: dict[str, Any]) -> list[Hashable]:
+    """Name and form of each parameter and buffer among a module's attributes, one after another."""
+    parts: list[Any] = []
+    for held in (own["_parameters"], own["_buffers"]):
+        for name, tensor in held.items():
+            if tensor is None:
+                parts += (name, None)
+            else:  # as `_form_of_tensor`, without a call
+                parts += (name, type(tensor), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+    return parts
 
 
-def _form_of_tensor(tensor: Tensor) -> Hashable:
+def _form_of_tensor(tensor: Tensor) -> tuple[Hashable, ...]:
     return type(tensor), tensor.shape, tensor.stride(), tensor.dtype, tensor.device
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value tells all of itself by being equal to another one of its type."""
+    return type(value) in PLAIN or isinstance(value, _BY_VALUE)
 
 
 def _frozen(value: Any) -> Hashable:
@@ -156,7 +185,7 @@ def _frozen(value: Any) -> Hashable:
         Opaque: it is something else.
     """
     kind = type(value)
-    if kind in PLAIN or isinstance(value, _BY_VALUE):
+    if _is_plain(value):
         return kind, value
     if isinstance(value, (list, tuple, set, frozenset)):
         return kind, *map(_frozen, value)

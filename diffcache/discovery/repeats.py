@@ -1,12 +1,12 @@
 """A trace that can note a stretch of operations once more, on other memory, without seeing them again."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from diffcache.discovery.storage_trace import NOTHING, Storage, Trace
+from diffcache.discovery.storage_trace import Operation, Storage, Trace
 
 
 class Unlike(Exception):
@@ -43,10 +43,12 @@ class Stretch:
         flops: their floating-point operations.
         reads, writes: by memory, the newest operation that read or viewed it, and all that wrote to it.
         made: the memory that they made.
+        operations: themselves, but for views.
         evolving: the part of the memory that they touched that evolved in the end.
         lasting: the part of `made` that lives on after them.
         touched: all memory that they read, viewed or wrote.
         told: one of them told the forward a tensor's content.
+        is_seen: none of them was left out, as compiled code's are.
     """
 
     begin: int
@@ -55,10 +57,12 @@ class Stretch:
     reads: dict[Storage, int]
     writes: dict[Storage, list[int]]
     made: set[Storage]
+    operations: Sequence[Operation]
     evolving: set[Storage]
     lasting: set[Storage]
     touched: set[Storage]
     told: bool
+    is_seen: bool
 
 
 class RepeatingTrace(Trace):
@@ -87,8 +91,8 @@ class RepeatingTrace(Trace):
         begin, flops, first_view = point
         reads: dict[Storage, int] = {}
         writes: dict[Storage, list[int]] = {}
-        for n in range(begin + 1, self.now + 1):
-            read, changed = self._operations.get(n, NOTHING)
+        operations = self.operations(begin, self.now)
+        for n, read, changed, _ in operations:
             reads.update(dict.fromkeys(read, n))
             for storage in changed:
                 writes.setdefault(storage, []).append(n)
@@ -98,14 +102,30 @@ class RepeatingTrace(Trace):
         made = {s for s in touched if s in self._made and self._writes[s][0] > begin}
         lasting = {s for s in made if not self._known[s].expired()}  # type: ignore[no-untyped-call]
         evolving = touched & self._evolving
-        told = self._told > begin
+        told, is_seen = self._told > begin, self._unseen <= begin
         count = self.flops - flops
-        return Stretch(begin, self.now, count, reads, writes, made, evolving, lasting, touched, told)
+        return Stretch(
+            begin,
+            self.now,
+            count,
+            reads,
+            writes,
+            made,
+            operations,
+            evolving,
+            lasting,
+            touched,
+            told,
+            is_seen,
+        )
 
-    def repeat(self, stretch: Stretch, pairs: Pairs) -> None:
+    def repeat(self, stretch: Stretch, pairs: Pairs, evolving: set[Storage]) -> None:
         """Notes a stretch once more, now, on the memory that stands for its own, as if it were one operation.
 
         Memory for which none stands is left out: no other operation touches it.
+
+        Args:
+            evolving: the part of the stretch's memory that stands for what evolves in the end.
         """
         shift, to = self.now - stretch.begin, pairs.to
         for storage, other in to.items():
@@ -116,9 +136,9 @@ class RepeatingTrace(Trace):
                 self._writes.setdefault(other, []).extend(written)
             if storage in stretch.made:
                 self._made.add(other)
-            if storage in stretch.evolving:
+            if storage in evolving:
                 self._evolving.add(other)
         read = [other for storage, other in to.items() if storage in stretch.reads]
         changed = [other for storage, other in to.items() if storage in stretch.writes]
         self.now, self.flops = stretch.end + shift, self.flops + stretch.flops
-        self._operations[self.now] = read, changed
+        self._operations.append((self.now, read, changed, []))

@@ -1,7 +1,6 @@
 """Finds the sites of a denoiser from the record of one forward, and the reasons why some must not be cached."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -53,6 +52,7 @@ class SiteFinder:
         self._indices = {call.name: i for i, call in enumerate(calls)}
         self._parts_of = _parts_by_block(calls)
         self._top_level = [call for call in calls if call.depth == 0]
+        self._counts: dict[UnitCall, int] = {}  # parameters of traced blocks
         self._sites: dict[tuple[str, ...], Site] = {}  # inside traced blocks that others do the same as
         evolving = [call for call in self._top_level if call.is_in_list and call.evolves]
         making = [call for call in evolving if call.made]
@@ -85,12 +85,17 @@ class SiteFinder:
     @cached_property
     def _single(self) -> list[tuple[str, UnitCall]]:
         """The blocks and sub-layers, with the kinds of sites that they are."""
-        found = []
+        found, kinds = list[tuple[str, UnitCall]](), dict[UnitCall, str]()
         for call in self.calls:
-            if call.depth == 0 and call.is_in_list:
-                found.append(("block", call))
-            elif call.depth > 0 and is_sub_layer((call.twin or call).module):
-                found.append((call.kind, call))
+            if call.depth == 0:
+                kind = "block" if call.is_in_list else ""
+            else:
+                twin = call.twin or call
+                if twin not in kinds:
+                    kinds[twin] = twin.kind if is_sub_layer(twin.module) else ""
+                kind = kinds[twin]
+            if kind:
+                found.append((kind, call))
         return found
 
     def extent(self, site: Site) -> tuple[int, int]:
@@ -196,17 +201,28 @@ class SiteFinder:
     def _site(self, name: str, kind: str, span: list[UnitCall]) -> Site:
         if span[0].depth > 0 and span[0].twin is not None:
             twin = self._twin_site(kind, [call.twin for call in span if call.twin is not None])
-            return replace(twin, name=name, units=tuple(call.name for call in span))
+            units = tuple(call.name for call in span)
+            same = twin.streams, twin.parameters, twin.share, twin.reason, twin.continues
+            return Site(name, kind, units, *same)
         return Site(
             name=name,
             kind=kind,
             units=tuple(call.name for call in span),
-            streams=tuple(output[1] for output in span[-1].outputs if output is not None),
-            parameters=_parameters_of([call.module for call in span]),
+            streams=tuple(tuple(output[1]) for output in span[-1].outputs if output is not None),
+            parameters=self._parameters(span),
             share=sum(call.flops for call in span) / self._total_flops,
             reason=reason_against(span, self.trace),
             continues=span[-1].continues,
         )
+
+    def _parameters(self, span: Sequence[UnitCall]) -> int:
+        """A block has as many as one that it is equal to."""
+        if len(span) > 1:
+            return _parameters_of([call.module for call in span])
+        twin = span[0].twin or span[0]
+        if twin not in self._counts:
+            self._counts[twin] = _parameters_of([twin.module])
+        return self._counts[twin]
 
     def _twin_site(self, kind: str, span: list[UnitCall]) -> Site:
         """The site of a span inside a traced block, which is that of equal blocks too.

@@ -3,25 +3,28 @@
 Memory is identified by storage, so a view counts as the tensor that it views. The trace keeps no tensor alive.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
 
 from diffcache.discovery.effects import effect_of
 from diffcache.discovery.flops import flops_of
+from diffcache.host.leaves import tensors_of
 
 Storage = int
 
-NOTHING: tuple[list[Storage], list[Storage]] = [], []
-"""What an operation reads and writes that touches no memory."""
+Operation = tuple[int, list[Storage], list[Storage], list[Storage]]
+"""Its number, the memory that it reads, that it writes, and that evolves if any that it reads does."""
 
 
+_number = itemgetter(0)
 _dynamo = torch._C._dynamo.eval_frame
 _IS_SKIPPED_BY_DYNAMO = hasattr(_dynamo, "_FrameExecStrategy")
 
@@ -49,9 +52,10 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._made: set[Storage] = set()
         self._writes: dict[Storage, list[int]] = {}
         self._last_read: dict[Storage, int] = {}
-        self._operations: dict[int, tuple[list[Storage], list[Storage]]] = {}
+        self._operations: list[Operation] = []
         self._views: list[tuple[int, Storage]] = []
         self._told = 0  # number of the newest operation that told the forward a tensor's content
+        self._unseen = 0  # number of the newest operation that no dispatch has told
         self._is_untraced = False
         self._evolving: set[Storage] = {self.storage(latent) for latent in latents}
 
@@ -81,7 +85,9 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         new = {tensor.untyped_storage()._cdata: tensor for tensor in outputs}
         seen = self._writes, self._last_read
         unseen = [self.storage(x) for key, x in new.items() if not any(key in each for each in seen)]
-        self._operations[self.now] = [], unseen
+        self._operations.append((self.now, [], unseen, []))
+        if unseen:
+            self._unseen = self.now
         for storage in unseen:
             self._made.add(storage)
             self._writes[storage] = [self.now]
@@ -106,6 +112,10 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Whether any of these is computed from the latents."""
         return any(self.storage(tensor) in self._evolving for tensor in tensors)
 
+    def each_evolves(self, memory: Iterable[Storage]) -> tuple[bool, ...]:
+        """Which of this memory evolves."""
+        return tuple(map(self._evolving.__contains__, memory))
+
     def writes(self, storage: Storage, begin: int, end: int) -> bool:
         """Whether operations begin < n <= end write to this memory."""
         return any(begin < n <= end for n in self._writes.get(storage, ()))
@@ -119,8 +129,8 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return any(
             storage in self._evolving
             and (storage not in self._writes or self._writes[storage][-1] <= written)
-            for n in range(begin + 1, end + 1)
-            for storage in self._operations.get(n, NOTHING)[0]
+            for _, reads, _, _ in self.operations(begin, end)
+            for storage in reads
         )
 
     def leaks(self, skipped: Sequence[tuple[int, int]], replaced: set[Storage]) -> bool:
@@ -135,8 +145,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not self.reads(self.written(begin, end) - replaced, end):
             return False
         missing: set[Storage] = set()
-        for n in range(begin + 1, end + 1):
-            reads, writes = self._operations.get(n, NOTHING)
+        for n, reads, writes, _ in self.operations(begin, end):
             if any(first < n <= last for first, last in skipped) or not missing.isdisjoint(reads):
                 missing.update(writes)
         return self.reads(missing - replaced, end)
@@ -149,9 +158,14 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def written(self, begin: int, end: int) -> set[Storage]:
         """The memory that operations begin < n <= end write to."""
         found: set[Storage] = set()
-        for n in range(begin + 1, end + 1):
-            found.update(self._operations.get(n, NOTHING)[1])
+        for _, _, writes, _ in self.operations(begin, end):
+            found.update(writes)
         return found
+
+    def operations(self, begin: int, end: int) -> Sequence[Operation]:
+        """The operations begin < n <= end that touch memory, but for views."""
+        first, last = (bisect_right(self._operations, n, key=_number) for n in (begin, end))
+        return self._operations[first:last]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -160,48 +174,50 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return output
         effect = effect_of(func)
         if effect.is_view:
-            self._views.append((self.now, self.storage(args[0])))
-            self._last_read[self._views[-1][1]] = self.now
+            viewed = self.storage(args[0])
+            self._views.append((self.now, viewed))
+            self._last_read[viewed] = self.now
             return output
-        written = _written(effect.writes, args, kwargs) if effect.writes else ()
-        flops = flops_of(func, args, kwargs, output) if effect.has_flops else 0
-        self._note(tensors_in(args, kwargs), written, output, flops)
+        self.flops += flops_of(func, args, kwargs, output) if effect.has_flops else 0
+        given = [*args, *kwargs.values()] if effect.given is None else _taken(effect.given, args, kwargs)
+        written = _taken(effect.writes, args, kwargs) if effect.writes else ()
+        self._note(given, written, output)
         if effect.tells_content:
             self._told = self.now
         return output
 
-    def _note(self, given: list[Tensor], written: Iterable[Tensor], output: Any, flops: int) -> None:
+    def _note(self, given: Iterable[Any], written: Iterable[Any], output: Any) -> None:
         """Notes an operation.
 
         Args:
-            given: the tensors that it was given.
+            given: the tensors that it was given, or containers of them.
             written: those of them that it wrote to.
             output: what it returned.
-            flops: its floating-point operations.
         """
         self.now = now = self.now + 1
-        self.flops += flops
-        read = [self.storage(tensor) for tensor in given]
+        read = [self.storage(tensor) for value in given for tensor in tensors_of(value)]
         evolves = not self._evolving.isdisjoint(read)
         for storage in read:
             self._last_read[storage] = now
-        changed = [self.storage(tensor) for tensor in written]
-        for tensor in _tensors(output):
+        changed = [self.storage(tensor) for value in written for tensor in tensors_of(value)]
+        aliased: list[Storage] = []
+        for tensor in tensors_of(output):
             storage = self.storage(tensor)
             if storage not in read:
                 if storage not in changed:
                     changed.append(storage)
                 self._made.add(storage)
-            elif evolves:
-                self._evolving.add(storage)
-        self._operations[now] = read, changed
+            else:
+                aliased.append(storage)
+        following = changed + aliased if aliased else changed
+        if evolves:
+            self._evolving.update(following)
+        self._operations.append((now, read, changed, following))
         for storage in changed:
             if storage in self._writes:
                 self._writes[storage].append(now)
             else:
                 self._writes[storage] = [now]
-            if evolves:
-                self._evolving.add(storage)
 
 
 if _IS_SKIPPED_BY_DYNAMO:  # it, and all that it calls
@@ -211,25 +227,6 @@ if _IS_SKIPPED_BY_DYNAMO:  # it, and all that it calls
     )
 
 
-def _written(writes: Iterable[tuple[int, str]], args: Any, kwargs: dict[str, Any]) -> list[Tensor]:
-    """The tensors among an operation's arguments that it writes to."""
-    values = (args[i] if i < len(args) else kwargs.get(name) for i, name in writes)
-    return [tensor for value in values for tensor in _tensors(value)]
-
-
-def tensors_in(args: Iterable[Any], kwargs: dict[str, Any]) -> list[Tensor]:
-    """All tensors among the arguments of an operation."""
-    found: list[Tensor] = []
-    for value in (*args, *kwargs.values()) if kwargs else args:
-        if isinstance(value, Tensor):
-            found.append(value)
-        elif isinstance(value, (list, tuple, dict)):
-            found += _tensors(value)
-    return found
-
-
-def _tensors(value: Any) -> Iterable[Tensor]:
-    if isinstance(value, Tensor):
-        return (value,)
-    is_flat = isinstance(value, (tuple, list)) and all(isinstance(leaf, Tensor) for leaf in value)
-    return value if is_flat else [leaf for leaf in tree_iter(value) if isinstance(leaf, Tensor)]
+def _taken(places: Iterable[tuple[int, str]], args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """The arguments of an operation at these places, by index and name."""
+    return [args[i] if i < len(args) else kwargs.get(name) for i, name in places]

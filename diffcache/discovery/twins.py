@@ -7,22 +7,26 @@ so they do the same, unless that code goes by something outside them. What they 
 with what the first one's returned, and which units they call.
 
 A block is only followed if it is closed: it touches nothing but its arguments, its own parameters and buffers, and memory
-that it makes and does not keep. And the forward must not have looked at a tensor's content in it.
+that it makes and does not keep. None of its own memory may evolve, and the forward must not have looked at a tensor's
+content in it.
+
+Which arguments evolve may be other ones than in the first block. What evolves then is found by going through its operations
+again. It must be the same units inside that are given something that evolves.
 """
 
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from diffcache.discovery.likeness import BlockForm, Opaque, form_of_call, memory_of_block
 from diffcache.discovery.repeats import Pairs, RepeatingTrace, Stretch, Unlike
 from diffcache.discovery.storage_trace import Storage
 from diffcache.discovery.unit_recorder import UnitCall, UnitRecorder
-from diffcache.discovery.units import is_list_member
 from diffcache.host.call import Call
+from diffcache.host.leaves import leaves_of
 
 
 @dataclass
@@ -34,6 +38,7 @@ class _Model:
         calls: of the block, and of the units inside it.
         memory: of its parameters and buffers.
         did: its operations.
+        evolved: which of its arguments evolved.
         is_followed: others are not traced.
     """
 
@@ -41,20 +46,54 @@ class _Model:
     calls: Sequence[UnitCall]
     memory: list[Storage]
     did: Stretch
+    evolved: tuple[bool, ...]
     is_followed: bool = field(init=False)
+    _evolving: dict[tuple[bool, ...], set[Storage] | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         block, *inside = self.calls
         own = {storage for _, storage, _ in block.inputs} | self.did.made | set(self.memory)
         returned = {output[0] for output in block.outputs if output is not None}
         is_closed = self.did.touched <= own and self.did.lasting <= returned and not self.did.told
+        evolves = not self.did.evolving.isdisjoint(self.memory)
         layered = any(unit.depth == 1 and unit.is_in_list for unit in inside)  # as a UNet's blocks
-        self.is_followed = is_closed and not layered
+        self.is_followed = is_closed and not layered and not evolves
 
     @property
     def writes_own_memory(self) -> bool:
         """It writes to its parameters or buffers."""
         return not self.did.writes.keys().isdisjoint(self.memory)
+
+    def stands_for(self, block: nn.Module, evolved: tuple[bool, ...]) -> bool:
+        """Whether a block does the same if these of its arguments evolve, called in the form in which this one was."""
+        return self.evolving(evolved) is not None and self.form.fits(block)
+
+    def evolving(self, evolved: tuple[bool, ...]) -> set[Storage] | None:
+        """The part of the memory it touched that would have evolved in the end if these of its arguments had.
+
+        Returns:
+            None where other units inside it would have been given what evolves, or its operations do not tell.
+        """
+        if evolved == self.evolved:
+            return self.did.evolving
+        if evolved not in self._evolving:
+            self._evolving[evolved] = self._followed_through(evolved)
+        return self._evolving[evolved]
+
+    def _followed_through(self, evolved: tuple[bool, ...]) -> set[Storage] | None:
+        if self.writes_own_memory or not self.did.is_seen:
+            return None
+        block, *inside = self.calls
+        found = {storage for (_, storage, _), does in zip(block.inputs, evolved, strict=True) if does}
+        todo = deque(inside)
+        for n, reads, _, following in (*self.did.operations, (self.did.end + 1, [], [], [])):
+            while todo and todo[0].begin < n:
+                unit = todo.popleft()
+                if unit.evolves == found.isdisjoint(storage for _, storage, _ in unit.inputs):
+                    return None
+            if not found.isdisjoint(reads):
+                found.update(following)
+        return found
 
 
 @dataclass
@@ -138,36 +177,46 @@ class FollowingRecorder(UnitRecorder):
         """
         if self._follower is not None:
             return self._unit_inside(self._follower, module, forward, args, kwargs)
-        alike = None if self._open or self._traces_all else self._called_alike(module, args, kwargs)
+        call = Call.of(module, args, kwargs)
+        unit = self._opened(module, call)
+        alike = None if self._open or self._traces_all else self._called_alike(unit, call)
         if alike is None:
-            return super().unit(module, forward, args, kwargs)
-        model = next((each for each in alike if each.form.fits(module)), None)
-        if model is not None and model.is_followed:
-            return self._follow(model, module, forward, args, kwargs)
+            return self._recorded(unit, forward, call)
+        evolved = self.trace.each_evolves(_given(unit))
+        model = next((each for each in alike if each.stands_for(module, evolved)), None)
+        evolving = None if model is None else model.evolving(evolved)
+        if model is not None and model.is_followed and evolving is not None:
+            return self._follow(model, unit, forward, call, evolving)
         form = _form(module) if model is None else None
         if form is None:
-            return super().unit(module, forward, args, kwargs)
+            return self._recorded(unit, forward, call)
         point, first = self._trace.point(), len(self.calls)
-        output = super().unit(module, forward, args, kwargs)
-        alike.append(_Model(form, self.calls[first:], memory_of_block(module), self._trace.since(point)))
+        output = self._recorded(unit, forward, call)
+        did = self._trace.since(point)
+        alike.append(_Model(form, self.calls[first:], memory_of_block(module), did, evolved))
         return output
 
-    def _called_alike(self, module: nn.Module, args: Any, kwargs: Any) -> list[_Model] | None:
+    def _called_alike(self, unit: UnitCall, call: Call) -> list[_Model] | None:
         """The traced blocks whose calls had the same form; None for what is no block, or cannot be compared."""
-        if not is_list_member(self.watches[id(module)]) or not self._trace.is_innermost:
+        if not unit.is_in_list or not self._trace.is_innermost:
             return None
         try:
-            form = form_of_call(Call.of(module, args, kwargs), self.trace)
+            form = form_of_call(call, _given(unit))
         except Opaque:
             return None
         return self._models.setdefault(form, [])
 
-    def _follow(self, model: _Model, module: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
-        """Runs a block without tracing it, and records what its model did."""
-        block, call = self._opened(module, args, kwargs)
+    def _follow(
+        self, model: _Model, block: UnitCall, forward: Any, call: Call, evolving: set[Storage]
+    ) -> Any:
+        """Runs a block without tracing it, and records what its model did.
+
+        Args:
+            evolving: see `_Model.evolving`.
+        """
         self._follower = _Follower(model, block, self.trace.now - model.did.begin, Pairs())
         if model.writes_own_memory:
-            self._follower.pairs.put(model.memory, memory_of_block(module))
+            self._follower.pairs.put(model.memory, memory_of_block(block.module))
         block.twin = model.calls[0]
         self.begins(block, call)
         self.calls.append(block)
@@ -175,11 +224,10 @@ class FollowingRecorder(UnitRecorder):
         self.followed += 1
         try:
             with self._trace.paused():
-                output = forward(*args, **kwargs)
-                block.refills = call.refilled()
-                self._record_outputs(block, call, output)
+                output = forward(*call.args, **call.kwargs)
+                block.refills, block.outputs = call.refilled(), self._forms_of(output)
                 self._follower.is_over()
-                self._trace.repeat(model.did, self._follower.pairs)
+                self._trace.repeat(model.did, self._follower.pairs, evolving)
                 self.returned(block, call, output)
         finally:
             self._open.pop()
@@ -198,6 +246,7 @@ class FollowingRecorder(UnitRecorder):
         path = self.watches[id(module)]
         unit = follower.next(module, path, self._counted(path), len(self._open))
         assert unit.twin is not None
+        self._newest[unit.depth] = unit
         self.calls.append(unit)
         self._open.append(unit)
         try:
@@ -237,8 +286,4 @@ def _return_form(unit: UnitCall) -> Hashable:
 
 def _shapes(output: Any) -> list[tuple[int, ...] | None]:
     """Of an output's leaves, None for one that is no tensor."""
-    if isinstance(output, Tensor):
-        return [tuple(output.shape)]
-    is_flat = type(output) is tuple and all(isinstance(leaf, Tensor) for leaf in output)
-    leaves = output if is_flat else tree_leaves(output)
-    return [tuple(leaf.shape) if isinstance(leaf, Tensor) else None for leaf in leaves]
+    return [leaf.shape if isinstance(leaf, Tensor) else None for leaf in leaves_of(output)]

@@ -1,20 +1,22 @@
 """Records the calls of units in one traced forward: what each was given, what it returned, and what it made of it."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from diffcache.discovery.storage_trace import Storage, Trace
 from diffcache.discovery.units import is_attention, is_list_member
 from diffcache.hooks.class_swap import base_class
 from diffcache.hooks.watcher import watched
 from diffcache.host.call import Call
+from diffcache.host.leaves import leaves_of, tensors_of
 
 Shape = tuple[int, ...]
+
+NONE: Mapping[int, str] = {}
+"""What a unit continues whose class has not been called twice in a row."""
 
 
 def call_name(path: str, nth: int) -> str:
@@ -26,20 +28,21 @@ class CallNames:
     """Names the calls of units in one forward, in order."""
 
     def __init__(self) -> None:
-        self._counts = Counter[str]()
+        self._counts: dict[str, int] = {}
 
     def next(self, path: str) -> str:
         """The name of the next call of the unit at `path`."""
-        nth = self._counts[path]
-        self._counts[path] += 1
-        return call_name(path, nth)
+        nth = self._counts.get(path, 0)
+        self._counts[path] = nth + 1
+        return call_name(path, nth) if nth else path
 
 
-@dataclass
+@dataclass(slots=True, eq=False)
 class UnitCall:
     """One call of a unit.
 
     Attributes:
+        name: see `call_name`.
         path: path of the module.
         nth: index of this call among the module's calls in this forward (0 unless the module is used twice).
         module: the unit.
@@ -62,26 +65,25 @@ class UnitCall:
     begin: int
     depth: int
     evolves: bool
-    inputs: list[tuple[str, Storage, Shape]]
+    inputs: Sequence[tuple[str, Storage, Shape]] = ()
     end: int = 0
     flops: int = 0
     refills: bool = False
-    outputs: list[tuple[Storage, Shape] | None] = field(default_factory=list)
-    made: list[tuple[Storage, Shape]] = field(default_factory=list)
-    continues: Mapping[int, str] = field(default_factory=dict)
+    outputs: Sequence[tuple[Storage, Shape] | None] = ()
+    made: Sequence[tuple[Storage, Shape]] = ()
+    continues: Mapping[int, str] = field(default_factory=lambda: NONE)
     twin: "UnitCall | None" = None
+    name: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.name = call_name(self.path, self.nth) if self.nth else self.path
 
     def repeated(self, module: nn.Module, path: str, nth: int, shift: int) -> "UnitCall":
         """The call of a unit that does the same, so many operations later."""
         begin, end = self.begin + shift, self.end + shift
         return UnitCall(
-            path, nth, module, begin, self.depth, self.evolves, [], end, self.flops, self.refills, twin=self
+            path, nth, module, begin, self.depth, self.evolves, (), end, self.flops, self.refills, twin=self
         )
-
-    @property
-    def name(self) -> str:
-        """See `call_name`."""
-        return call_name(self.path, self.nth)
 
     @property
     def is_in_list(self) -> bool:
@@ -125,55 +127,62 @@ class UnitRecorder:
         self.calls: list[UnitCall] = []
         self.streams: dict[type, dict[int, str]] = {}
         self._open: list[UnitCall] = []
-        self._counts = Counter[str]()
+        self._newest: dict[int, UnitCall] = {}  # by depth
+        self._counts: dict[str, int] = {}
 
     def record(self, forward: Callable[[], Any]) -> Any:
         """Runs `forward`, and returns its output."""
         with self.trace, watched(self):
             output = forward()
-        self.trace.forward_returned(_tensors(output))
+        self.trace.forward_returned(tensors_of(output))
         for call in self.calls:
-            call.continues = self.streams.get(base_class(type(call.module)), {})
+            call.continues = self.streams.get(base_class(type(call.module)), NONE)
         return output
 
     def unit(self, module: nn.Module, forward: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Runs one call of a unit, and records it."""
+        call = Call.of(module, args, kwargs)
+        return self._recorded(self._opened(module, call), forward, call)
+
+    def _recorded(self, unit: UnitCall, forward: Any, call: Call) -> Any:
+        """Runs a call whose record has been opened."""
         with self.trace.untraced():
-            unit, call = self._opened(module, args, kwargs)
             self.begins(unit, call)
             flops = self.trace.flops
             self.calls.append(unit)
         self._open.append(unit)
         try:
-            output = forward(*args, **kwargs)
+            output = forward(*call.args, **call.kwargs)
         finally:
             self._open.pop()
         with self.trace.untraced():
             unit.refills = call.refilled()
-            self.trace.unit_returned(call.tensors.values(), _tensors(output))
+            self.trace.unit_returned(call.tensors.values(), tensors_of(output))
             unit.end, unit.flops = self.trace.now, self.trace.flops - flops
-            self._record_outputs(unit, call, output)
+            unit.outputs = self._forms_of(output)
+            unit.made = self._made(unit, call, output)
             self.returned(unit, call, output)
         return output
 
-    def _opened(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[UnitCall, Call]:
-        path, call = self.watches[id(module)], Call.of(module, args, kwargs)
+    def _opened(self, module: nn.Module, call: Call) -> UnitCall:
+        path = self.watches[id(module)]
+        inputs = [(name, self.trace.storage(t), t.shape) for name, t in call.tensors.items()]
         unit = UnitCall(
             path=path,
             nth=self._counted(path),
             module=module,
             begin=self.trace.now,
             depth=len(self._open),
-            evolves=self.trace.evolves(call.tensors.values()),
-            inputs=[(name, self.trace.storage(t), tuple(t.shape)) for name, t in call.tensors.items()],
+            evolves=any(self.trace.each_evolves(storage for _, storage, _ in inputs)),
+            inputs=inputs,
         )
         self._follow_streams(unit)
-        return unit, call
+        return unit
 
     def _counted(self, path: str) -> int:
         """The number of calls of this module before this one."""
-        nth = self._counts[path]
-        self._counts[path] += 1
+        nth = self._counts.get(path, 0)
+        self._counts[path] = nth + 1
         return nth
 
     def begins(self, unit: UnitCall, call: Call) -> None:
@@ -182,23 +191,29 @@ class UnitRecorder:
     def returned(self, unit: UnitCall, call: Call, output: Any) -> None:
         """A unit has run, and its record is complete."""
 
-    def _record_outputs(self, unit: UnitCall, call: Call, output: Any) -> None:
+    def _forms_of(self, output: Any) -> list[tuple[Storage, Shape] | None]:
+        """`UnitCall.outputs`."""
+        return [
+            (self.trace.storage(leaf), leaf.shape) if isinstance(leaf, Tensor) else None
+            for leaf in leaves_of(output)
+        ]
+
+    def _made(self, unit: UnitCall, call: Call, output: Any) -> list[tuple[Storage, Shape]]:
+        """`UnitCall.made`, of a unit whose operations have been traced."""
         given = {id(tensor) for tensor in call.tensors.values()}
-        for leaf in tree_leaves(output):
-            if not isinstance(leaf, Tensor):
-                unit.outputs.append(None)
-                continue
-            storage, shape = self.trace.storage(leaf), tuple(leaf.shape)
-            unit.outputs.append((storage, shape))
-            if id(leaf) not in given or self.trace.writes(storage, unit.begin, unit.end):
-                unit.made.append((storage, shape))
+        return [
+            form
+            for leaf, form in zip(leaves_of(output), unit.outputs, strict=True)
+            if form is not None
+            and (id(leaf) not in given or self.trace.writes(form[0], unit.begin, unit.end))
+        ]
 
     def _follow_streams(self, unit: UnitCall) -> None:
         """Compares a unit's arguments with the outputs of the unit before it, if both are of one class.
 
         An output that is an argument here, unchanged, continues that argument's stream, in all units of the class.
         """
-        before = next((call for call in reversed(self.calls) if call.depth == unit.depth), None)
+        before, self._newest[unit.depth] = self._newest.get(unit.depth), unit
         if before is None or type(before.module) is not type(unit.module):
             return
         indices = {output: index for index, output in enumerate(before.outputs) if output is not None}
@@ -208,7 +223,3 @@ class UnitRecorder:
             if (storage, shape) in indices
         }
         self.streams.setdefault(base_class(type(unit.module)), {}).update(found)
-
-
-def _tensors(output: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]

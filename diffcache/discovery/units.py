@@ -4,16 +4,18 @@ A denoiser's units are the members of its block lists, and the other children be
 one after another. Inside a block, its sub-layers (attentions and feed-forwards) are units too.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 
 from torch import nn
 
 from diffcache.host.compiled import uncompiled
+from diffcache.host.structure import children_of, modules_inside
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict)
 QUERIES = frozenset(("to_q", "to_qkv", "to_qkv_mlp_proj", "qkv", "q_proj", "wq", "query", "linear_q"))
-FEED_FORWARDS = ("feedforward", "mlp", "glu", "ffn", "swiglu")
+FEED_FORWARDS = re.compile("feedforward|mlp|glu|ffn", re.IGNORECASE)
 
 
 def blocks_of(denoiser: nn.Module) -> dict[str, nn.Module]:
@@ -66,10 +68,11 @@ def bare_parts_of_blocks(denoiser: nn.Module) -> dict[str, nn.Module]:
     """
     found: dict[str, nn.Module] = {}
     for path, block in blocks_of(denoiser).items():
-        children = dict(block.named_children())
-        linear = sum(isinstance(child, nn.Linear) for child in children.values())
-        attends = any(is_attention(child) for child in children.values())
-        if linear >= 2 and attends and not any(is_feed_forward(child) for child in children.values()):
+        children = children_of(block)
+        parts = children.values()
+        if sum(isinstance(part, nn.Linear) for part in parts) < 2:
+            continue
+        if any(map(is_attention, parts)) and not any(map(is_feed_forward, parts)):
             found.update({f"{path}.{name}": child for name, child in children.items()})
     return found
 
@@ -80,18 +83,20 @@ def is_sub_layer(module: nn.Module) -> bool:
 
 def is_attention(module: nn.Module) -> bool:
     """Whether it is torch's own attention, or has a projection to queries."""
-    children = vars(uncompiled(module))["_modules"]  # `getattr` takes as long as the rest of discovery
+    children = module.__dict__["_modules"]  # `getattr` takes as long as the rest of discovery
+    if "_orig_mod" in children:
+        children = uncompiled(module).__dict__["_modules"]
     projects = not QUERIES.isdisjoint(children) and any(children.get(name) is not None for name in QUERIES)
     return projects or isinstance(module, nn.MultiheadAttention)
 
 
 def is_feed_forward(module: nn.Module) -> bool:
     """Whether its class name says so, and it holds at least two projections and no attention."""
-    name = type(module).__name__.lower()
-    if not any(part in name for part in FEED_FORWARDS):
+    if not FEED_FORWARDS.search(type(module).__name__):
         return False
-    projections = [part for part in module.modules() if isinstance(part, (nn.Linear, nn.Conv1d, nn.Conv2d))]
-    return len(projections) >= 2 and not any(is_attention(part) for part in module.modules())
+    parts = modules_inside(module)
+    projections = {id(part) for part in parts if isinstance(part, (nn.Linear, nn.Conv1d, nn.Conv2d))}
+    return len(projections) >= 2 and not any(map(is_attention, parts))
 
 
 def is_attention_or_projection(module: nn.Module) -> bool:
@@ -117,7 +122,9 @@ def _are_alike(blocks: list[nn.Module]) -> bool:
 def _sub_layers_of(block: nn.Module) -> dict[str, nn.Module]:
     """The outermost attentions and feed-forwards of a block, by path."""
     found: dict[str, nn.Module] = {}
-    for name, child in block.named_children():
+    for name, child in children_of(block).items():
+        if not child.__dict__["_modules"]:
+            continue  # a sub-layer has parts
         if is_sub_layer(child):
             found[name] = child
         else:
@@ -144,7 +151,7 @@ def _is_block_list(module: nn.Module) -> bool:
 
 def _flat(owner: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """A module's children by name; of a list or dict, its members instead."""
-    for name, child in owner.named_children():
+    for name, child in children_of(owner).items():
         if isinstance(child, CONTAINERS):
             yield from ((f"{name}.{path}", member) for path, member in _flat(child))
         else:

@@ -121,11 +121,11 @@ class Decider:
         refreshed, known = self.lanes[0].refreshed, dict[tuple[object, ...], list[Verdict]]()
         for site in sites:
             at = step._replace(site=site.name, kind=site.kind)
-            store = branch.stores.get(site.name)
-            if store is None or not self._sites_are_alike:
+            if not self._sites_are_alike:
                 found.append((at, self.verdicts(at, branch, seen)))
                 continue
-            last = store.rings[0][0].tick if store.rings and store.rings[0] else None
+            store = branch.stores.get(site.name)
+            last = store.rings[0][0].tick if store is not None and store.rings and store.rings[0] else None
             alike: tuple[object, ...] = (last,)
             if not leads:
                 alike = (last, refreshed.get(site.name), *self._decided.get(site.name, ()))

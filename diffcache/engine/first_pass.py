@@ -34,10 +34,9 @@ def compute_first_pass(parts: Parts, asked: Invocation, step: Step, branch: Bran
     first = compute_first_call(asked.module, asked.forward, call, request, keeper)
     branch.cuts, branch.sources = first.cuts, Layout(call, first.output, basis="residual").sources()
     seen = call.latents if choices.tap is None else first.seen or []
-    done = []
-    for site in first.cuts.sites:
-        at = step._replace(site=site.name, kind=site.kind)
-        done.append(Done(at, decider.verdicts(at, branch, lambda lane: []), site.share))
+    sites = first.cuts.sites
+    decided = decider.site_verdicts(step, branch, sites, lambda lane: [])
+    done = [Done(at, verdicts, site.share) for site, (at, verdicts) in zip(sites, decided, strict=True)]
     decider.arrived(branch, 0, seen)
     for at, *_ in done:
         kept = first.kept.get(at.site)
@@ -96,11 +95,13 @@ class _Keeper:
         outputs = store_site(self.parts, store, step, first, output, continues)
         return _Kept(store, [output.clone() for output in outputs] if self.with_outputs else [])
 
-    def keep_again(self, like: _Kept, kind: str, call: Arguments, output: Any) -> _Kept:
+    def keep_again(
+        self, like: _Kept, kind: str, call: Arguments, output: Any, continues: Mapping[int, str]
+    ) -> _Kept:
         layout = like.store.learned
         pairs = layout.pairs_if_fits(output, layout.given(*call[1:]))
         if pairs is None:
-            return self.keep(kind, Call.of(*call), output, {})
+            return self.keep(kind, Call.of(*call), output, continues)
         store = Store(self.branch.setup)
         store.empty(1)
         store.layout = layout

@@ -172,7 +172,7 @@ class SitePass:
         for name, site, (step, verdicts) in zip(self._starts, sites, decided, strict=True):
             skips = verdicts[0].decision is not Decision.COMPUTE
             skips_any = skips_any or skips
-            last, store = site.units[-1], branch.stores[site.name]
+            last, store = site.units[-1], branch.store(site.name)
             visits[name] = visit = _Visit(site, last, step, verdicts, skips, store)
             alone = last == name != self._tapped and store.layout is not None and not self._is_observed
             if alone:
@@ -212,7 +212,8 @@ class SitePass:
                 return self._shadow(here, truth)
         if ends:
             return self._reused(here)
-        return self.cuts.placeholders[name].make(Call.of(module, args, kwargs).tensors)
+        placeholder = self.cuts.placeholders[name]
+        return placeholder.make(Call.of(module, args, kwargs).tensors if placeholder.passes else {})
 
     def _computed(self, here: _Visit, first: Arguments, output: Any) -> None:
         """Stores what a site has computed."""

@@ -118,7 +118,9 @@ class Call:
         self.signature, self.args, self.kwargs = signature, args, kwargs
         arguments = signature.bind(args, kwargs)
         self.leaves = flattened(arguments)
-        self._nested = self.leaves.keys() != arguments.keys()  # some arguments are lists or dicts
+        self._refillable = self.leaves.keys() != arguments.keys() and not all(
+            map(_is_fixed, arguments.values())
+        )
         self.tensors: dict[str, Tensor] = {}
         for path, leaf in self.leaves.items():
             if isinstance(leaf, Tensor):
@@ -210,7 +212,7 @@ class Call:
         return args, kwargs
 
     def _tensors_now(self) -> dict[str, Tensor]:
-        if not self._nested:
+        if not self._refillable:
             return self.tensors
         leaves = flattened(self.signature.bind(self.args, self.kwargs))
         return {path: leaf for path, leaf in leaves.items() if isinstance(leaf, Tensor)}
@@ -251,6 +253,13 @@ def _add_leaves(leaves: dict[str, Any], path: str, value: Any) -> None:
 def version_of(tensor: Tensor) -> int | None:
     """How often a tensor has been written to; None for an inference tensor, which does not count."""
     return None if tensor.is_inference() else tensor._version
+
+
+def _is_fixed(value: Any) -> bool:
+    """Whether a value is no list or dict, and no tuple that may hold one."""
+    if type(value) is tuple:
+        return all(isinstance(item, Tensor) for item in value)
+    return isinstance(value, Tensor) or not isinstance(value, (Mapping, list, tuple))
 
 
 def _are_samples(values: Any) -> bool:

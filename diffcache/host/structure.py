@@ -33,6 +33,15 @@ def structure_of(network: nn.Module) -> int:
     return hash(tuple(parts))
 
 
+def children_of(module: nn.Module) -> dict[str, nn.Module]:
+    """As `dict(module.named_children())`: a shared child once. Several times as fast."""
+    children = module.__dict__["_modules"]
+    if not children:
+        return {}
+    first = {id(child): name for name, child in reversed(children.items()) if child is not None}
+    return {name: child for name, child in children.items() if first.get(id(child)) == name}
+
+
 def modules_inside(network: nn.Module) -> list[nn.Module]:
     """A network and all modules inside it, a shared one as often as it is used. Five times as fast as `modules()`."""
     found, todo = list[nn.Module](), [network]

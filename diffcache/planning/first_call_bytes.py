@@ -65,9 +65,11 @@ class FirstCallBytes:
         finalize(site, _add, self._now, sizes, -1).atexit = False  # holds no more than these two dicts
         return site
 
-    def keep_again(self, like: CountedSite, kind: str, call: Arguments, output: Any) -> CountedSite:
+    def keep_again(
+        self, like: CountedSite, kind: str, call: Arguments, output: Any, continues: Mapping[int, str]
+    ) -> CountedSite:
         """See `Keeper`."""
-        return self.keep(kind, Call.of(*call), output, {})
+        return self.keep(kind, Call.of(*call), output, continues)
 
     def waiting(self, nbytes: int) -> None:
         """See `Keeper`."""

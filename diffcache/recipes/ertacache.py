@@ -16,8 +16,9 @@ from diffcache.schedulers.schedule import Schedule
 @method
 @dataclass(frozen=True, kw_only=True)
 class ERTACacheConfig(CacheConfig):
-    """Where: the whole denoiser. When: a calibrated schedule. How: hold the residual v - x, corrected as the calibration found
-    best: by an affine map of each channel, by shorter steps where reuse is far off, or by hindsight.
+    """Where: the whole denoiser. When: a calibrated schedule. How: hold the residual v - x, corrected as calibrated.
+
+    The calibration chooses among an affine map of each channel, shorter steps where reuse is far off, and hindsight.
 
     Attributes:
         calibration: folder or hub id of a schedule that scripts/calibrate.py has made (`diffcache.profiling.calibrating.ertacache`).

@@ -13,7 +13,7 @@ from diffcache.schedulers.interval import Interval, Window
 @dataclass(frozen=True, kw_only=True)
 class FasterCacheConfig(CacheConfig):
     """Where: every attention, its output, and the unconditional pass. When: fixed intervals inside a window. How: F +
-    weight * (F - the F before it); conditional output + the last difference, low and high frequencies growing.
+    weight * (F - the F before it); conditional output + the last difference, by frequency.
 
     A batch of both passes is taken apart into two calls. Where the pipeline makes two calls, the conditional one must
     come first; else nothing is rebuilt and the report says so.

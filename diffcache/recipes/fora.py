@@ -11,7 +11,7 @@ from diffcache.schedulers.interval import Interval
 @method
 @dataclass(frozen=True, kw_only=True)
 class FORAConfig(CacheConfig):
-    """Where: every attention and feed-forward, its output. When: a fixed interval. How: hold.
+    """Where: every attention and feed-forward. When: a fixed interval. How: hold.
 
     Attributes:
         interval: ticks 0, interval, 2 * interval, ... are computed; 1 computes everything.

@@ -43,8 +43,8 @@ them to float16, on which the choice of ticks depends."""
 @method
 @dataclass(frozen=True, kw_only=True)
 class RegionEConfig(CacheConfig):
-    """Where: the tokens of an edit's region, and all tokens at the first ticks, one in the middle, and in runs of eight steps or more the
-    last. When: where velocities have decayed by more than a threshold. How: velocities are scaled inside the region, and held outside.
+    """Where: the tokens of an edit's region. When: where velocities have decayed by more than a threshold; all tokens at the first ticks,
+    one in the middle, and in runs of eight steps or more the last. How: velocities are scaled inside the region, and held outside.
 
     RegionE (arXiv 2510.25590) for pipelines that append the tokens of a reference to those of the picture: the region comes from
     what stands still between ticks, so no pipeline is known by name. Its three parts: adaptive region partition (ARP) chooses

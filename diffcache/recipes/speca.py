@@ -36,7 +36,7 @@ PUBLISHED = {
 @method
 @dataclass(frozen=True, kw_only=True)
 class SpeCaConfig(CacheConfig):
-    """Where: every attention and feed-forward, its output. When: until a forecast fails its verification. How: a Taylor expansion in ticks.
+    """Where: every attention and feed-forward. When: until a forecast fails its verification. How: a Taylor expansion in ticks.
 
     At a verified tick the last sub-layer of the leading guidance pass is computed as well (in Flux that is the last block). If
     mean(|p - v| / |v|), p forecast and v computed, exceeds max(threshold * decay^progress, floor), the forecast is rejected:

@@ -24,7 +24,7 @@ GENERAL = (5, 3, 1)
 @method
 @dataclass(frozen=True, kw_only=True)
 class TaylorSeerConfig(CacheConfig):
-    """Where: every attention and feed-forward, its output. When: a fixed interval. How: a Taylor expansion in ticks.
+    """Where: every attention and feed-forward. When: a fixed interval. How: a Taylor expansion in ticks.
 
     Attributes:
         interval: distance between computed ticks, counted from the last warm-up tick; 1 computes everything.

@@ -19,8 +19,8 @@ from diffcache.schedulers.guards import Guards
 from diffcache.schedulers.interval import Interval
 from diffcache.schedulers.moments import Moment
 from diffcache.trajectory.control import ExpectedErrorControl, PlannedTicks, cheapest
-from diffcache.trajectory.kernel import Kernel, universal
 from diffcache.trajectory.plan import TrajectoryPlan, planned
+from diffcache.trajectory.prior import Prior, universal
 from diffcache.trajectory.process import Process, positions_of, prior_process
 from diffcache.trajectory.result_error import ResultError
 
@@ -29,8 +29,8 @@ Covariance = tuple[tuple[float, ...], ...]
 MEASURED_FIRST = 3
 """With a threshold as many ticks are computed before one is reused: the third is the first that was predicted from two."""
 
-TYPICAL_RESPONSE = 4.0
-"""Of denoisers, in the median (see `ResultError`). Ticks are planned and errors expected for it."""
+TYPICAL_RESPONSE = 3.0
+"""Of denoisers (see `ResultError`). Ticks are planned and errors expected for it."""
 
 BY_GUIDANCE = 2.0
 """Response of the denoiser over the scale of guidance, which multiplies differences of its outputs."""
@@ -63,8 +63,6 @@ class TrajectoryConfig(BudgetedConfig):
         covariance: E<v_i, v_j> of the velocities at each two ticks of a run, per element, [ticks, ticks]; None: the universal one.
         response: how large the error of a computed output is, over that of the sample which the denoiser was given. The larger
             it is, the more carefully reused ticks are predicted. None: twice the scale of guidance, and 6 where none is known.
-        evenness: 0 computes the ticks that make the expected error smallest, 1 evenly spaced ones, 0.5 those halfway. A covariance
-            that is not quite the pipeline's own makes the first ones worse than they seem. Where outputs are held, ticks are evenly spaced.
         warmup_steps: None: 1, and 3 with a threshold, the fewest that show how far this run is from the covariance. These ticks are
             computed even if the speed-up is then missed.
     """
@@ -74,15 +72,11 @@ class TrajectoryConfig(BudgetedConfig):
     threshold: float = 0.02
     covariance: Covariance | None = None
     response: float | None = None
-    evenness: float = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check("threshold", 0)
         self._check("response", 0)
-        self._check("evenness", 0)
-        if self.evenness > 1:
-            raise ConfigError(f"trajectory: evenness must be between 0 and 1, not {self.evenness!r}.")
         if self.covariance is not None:
             rows = tuple(map(tuple, self.covariance))
             if not rows or any(len(row) != len(rows) for row in rows) or not np.isfinite(rows).all():
@@ -95,8 +89,8 @@ class TrajectoryConfig(BudgetedConfig):
         return 1 if self.speedup is not None else MEASURED_FIRST
 
     @property
-    def kernel(self) -> Kernel:
-        """What is known of a pipeline whose covariance has not been measured."""
+    def prior(self) -> Prior:
+        """What is known of a pipeline before it is run."""
         return universal()
 
     def scheduler(self, run: RunFacts) -> CacheScheduler:
@@ -154,13 +148,13 @@ class TrajectoryConfig(BudgetedConfig):
 
     def _process(self, moments: Sequence[Moment]) -> Process:
         if self.covariance is None:
-            return prior_process(self.kernel, moments)
+            return prior_process(self.prior.kernel, moments)
         if len(self.covariance) != len(moments):
             raise ScheduleError(
                 f"trajectory: the covariance was measured in {len(self.covariance)} ticks and this run has {len(moments)}: "
                 "measure it with as many steps."
             )
-        return Process(np.array(self.covariance), positions_of(self.kernel, moments))
+        return Process(np.array(self.covariance), positions_of(self.prior.kernel, moments))
 
 
 def _moments(run: RunFacts) -> tuple[Moment, ...]:
@@ -184,11 +178,12 @@ def _plan(
     # Where the noise scheduler adds noise or clips, nothing is corrected and all ticks count alike.
     ratio = LARGEST_RATIO if config.hindsight and influence is not None else 0.0
     weighed = np.array(influence or [-1 / ticks] * ticks)
-    process = config._process(moments)
+    process, sensitivity = config._process(moments), config.prior.sensitivity.at(moments)
     return planned(
-        lambda trust: ResultError(process, weighed, ratio, trust, TYPICAL_RESPONSE),
+        lambda trust, corrects: ResultError(
+            process, weighed, sensitivity, ratio if corrects else 0.0, trust, TYPICAL_RESPONSE
+        ),
         even,
         forced,
-        config.evenness,
         response,
     )

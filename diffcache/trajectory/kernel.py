@@ -1,10 +1,7 @@
-"""The universal prior: the covariance of a denoiser's velocities at two noise levels, with a few hyperparameters."""
+"""The covariance of a denoiser's velocities at two noise levels, with a few hyperparameters."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +10,6 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 RIGHT_ANGLE = np.pi / 2
-
-PRIOR = Path(__file__).with_name("prior.json")
-"""The hyperparameters that are shipped, and how they were fitted."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +61,6 @@ class Kernel:
         varying = (1 - self.fine) * _matern(distance) + self.fine * _matern(self.finer * distance)
         correlation: Array = self.constant + (1 - self.constant) * varying
         return correlation
-
-
-@cache
-def universal() -> Kernel:
-    """The kernel that is shipped."""
-    return Kernel.from_dict(json.loads(PRIOR.read_text())["kernel"])
 
 
 def _matern(distance: Array) -> Array:

@@ -18,12 +18,12 @@ TRUSTS = (
 )
 """These are tried."""
 
-UNSTABLE = 5.0
-"""Expected error, at the response that is guarded against, above which errors would feed each other. Then the newest output is held."""
+FEW = 8
+BEYOND = 0.01
+"""With fewer computed ticks than `FEW`, and an expected error above this with no error coming back, the covariance says little of a run."""
 
-BEYOND = 0.03
-"""Expected error, with no error coming back, above which the covariance says nothing of a run: its few ticks are too far apart. Then
-the newest output is held at evenly spaced ticks and nothing is corrected, which is what a first-order solver does in fewer steps."""
+CLEARLY = 1.4
+"""So many times smaller the expected squared error must then be than that of holding, if the covariance is to be followed."""
 
 NEAR = 1.15
 """Expected squared errors that differ by less than this factor count as equal; then the smoother process is taken."""
@@ -59,36 +59,33 @@ class TrajectoryPlan:
 
 
 def planned(
-    errors: Callable[[Trust], ResultError],
+    errors: Callable[[Trust, bool], ResultError],
     even: Sequence[int],
     forced: Collection[int],
-    evenness: float = 0.0,
     response: float | None = None,
 ) -> TrajectoryPlan:
-    """A plan with as many computed ticks as `even` has, between these and the best ones that moves of single ticks find.
+    """A plan with as many computed ticks as `even` has.
 
-    Where the newest output is held (see `UNSTABLE`, `BEYOND`), the ticks are those of `even`.
-
-    More than `MOST_TICKS` ticks stay where they are.
+    Where computed ticks are too far apart to predict much, the newest output is held at even ticks and nothing is corrected: that
+    is what a first-order solver does in fewer steps. More than `MOST_TICKS` ticks stay where they are.
 
     Args:
-        errors: of the result, by how far the covariance is trusted.
+        errors: of the result, by how far the covariance is trusted, and whether reused ticks are corrected.
         even: the computed ticks to start with, by rising number from 0.
         forced: ticks among them that are not moved.
-        evenness: 0 takes the best ticks, 1 leaves them as they are, 0.5 takes those halfway.
         response: of the denoiser, for which the trust is chosen; None: that of `errors`.
     """
-    trusts = (FOR_LONG_RUNS,) if len(even) > MOST_TICKS else TRUSTS
-    tried = [errors(trust) for trust in trusts]
-    if min(error(even, response=0.0) for error in tried) > BEYOND**2:
-        return _plan(errors(HELD), even, corrects=False)
-    if min(error(even, response) for error in tried) > UNSTABLE**2:
-        return _plan(errors(HELD), even)
-    ticks = even
-    if evenness < 1 and len(even) <= MOST_TICKS:
-        best = moved(min(tried, key=lambda error: error(even)), even, {0, *forced})
-        ticks = [int(evenness * a + (1 - evenness) * b + 0.5) for a, b in zip(even, best, strict=True)]
-    return _plan(_simplest(tried, ticks, response), ticks)
+    long = len(even) > MOST_TICKS
+    tried = [errors(trust, True) for trust in ((FOR_LONG_RUNS,) if long else TRUSTS)]
+    plans = [even]
+    if not long:
+        plans.append(moved(min(tried, key=lambda error: error(even)), even, {0, *forced}))
+    ticks = min(plans, key=lambda plan: min(error(plan, response) for error in tried))
+    found, held = _simplest(tried, ticks, response), errors(HELD, False)
+    far_apart = len(even) < FEW and min(error(ticks, response=0.0) for error in tried) > BEYOND**2
+    if not far_apart or CLEARLY * found(ticks, response) < held(even, response):
+        return _plan(found, ticks)
+    return _plan(held, even, corrects=False)
 
 
 def _plan(error: ResultError, ticks: Sequence[int], corrects: bool = True) -> TrajectoryPlan:

@@ -10,9 +10,6 @@ from diffcache.trajectory.gaussian import BETWEEN, regressed
 from diffcache.trajectory.kernel import Array
 from diffcache.trajectory.process import Process
 
-GROWTH = 1.0
-"""By how much an error of the sample feeds itself, per unit of influence. See `ResultError`."""
-
 WINDOW = 4
 """How many computed ticks predict a reused one."""
 
@@ -32,29 +29,38 @@ class Trust(NamedTuple):
 class ResultError:
     """The expected squared error of a result, by computed ticks.
 
-    The result changes by influence[t] times the error of tick t's output. Let x_i be the error of the sample before the i-th
-    computed tick. Predicting reused ticks, and correcting them later, adds S_i, a weighted sum of the outputs at all ticks whose
-    square the covariance foretells. The denoiser, given a sample with an error, returns an output with an error: a part
-    that goes along with x_i and makes it grow, and a part n_i in any direction, of variance `response`^2 E x_i^2:
+    Let x_i be the error of the sample before the i-th computed tick, as it will show in the result. An error that tick t's
+    output makes adds influence[t] * sensitivity[t] times itself. Predicting reused ticks, and correcting them later, adds S_i,
+    a weighted sum of the outputs at all ticks whose square the covariance foretells. And the denoiser, given a sample with an
+    error, returns an output with an error n_i, of variance `response`^2 E x_i^2 / sensitivity_i^2. What it does to the computed
+    tick is in the sensitivity already, but predictions and corrections multiply it by their weights, W_ij in sum:
 
-        x_{i+1} = x_i + S_i + sum_j B_ij (n_j - growth x_j)
+        x_{i+1} = x_i + S_i + sum_j W_ij n_j
 
-    B_ij is how much the output at computed tick j enters there: the step itself, predictions and corrections. So steep weights
-    and long gaps cost more than the covariance alone says, as they do in multistep solvers near their bound of stability.
+    So steep weights and long gaps cost more than the covariance alone says, as they do in multistep solvers near their bound
+    of stability.
 
     Args:
         process: of the outputs.
-        influence: of each tick's output on the result, [ticks].
+        influence: of each tick's output on the result if all other outputs stay as they are, [ticks].
+        sensitivity: error of the result over that of the sample, at each tick, [ticks].
         largest_ratio: a tick is not corrected if its influence is more than this many times the computed tick's; 0: none is.
         trust: how reused ticks are predicted.
         response: of the denoiser, see above.
     """
 
     def __init__(
-        self, process: Process, influence: Array, largest_ratio: float, trust: Trust, response: float
+        self,
+        process: Process,
+        influence: Array,
+        sensitivity: Array,
+        largest_ratio: float,
+        trust: Trust,
+        response: float,
     ) -> None:
         self.covariance = process.covariance
         self.influence = influence
+        self.sensitivity = sensitivity
         self.largest_ratio = largest_ratio
         self.trust = trust
         self.response = response
@@ -67,19 +73,20 @@ class ResultError:
 
     def of(self, plans: NDArray[np.intp], response: float | None = None) -> Array:
         """For several plans of equally many computed ticks, [plans, computed], which rise from 0: [plans]."""
-        every, influence = np.arange(self.num_ticks), self.influence[plans]
+        every, sensitivity = np.arange(self.num_ticks), self.sensitivity[plans]
         ends = np.append(plans[:, 1:], np.full_like(plans[:, :1], self.num_ticks), axis=1)
         reused = (plans[:, :, None] < every) & (every < ends[:, :, None])
         predicted = np.where(reused, self.influence, 0.0)
-        largest = self.largest_ratio * np.abs(influence[:, 1:, None])
+        largest = self.largest_ratio * np.abs(self.influence[plans][:, 1:, None])
         corrected = np.where(np.abs(self.influence) <= largest, predicted[:, :-1], 0.0)
+        felt = predicted * self.sensitivity
         # Row i of `weights` is what computed ticks have to do with what is added at computed tick i and until the next.
-        weights = self._weights(plans, predicted, 0)
-        weights[:, 1:] += self._weights(plans, corrected, 1)
-        weights[:, 1:] -= self._weights(plans, corrected, 0)
-        sources = weights @ (plans[:, :, None] == every) - predicted
-        entering = weights + influence[:, None] * np.eye(plans.shape[1])
+        weights = self._weights(plans, felt, 0)
+        corrections = self._weights(plans, corrected, 1) - self._weights(plans, corrected, 0)
+        weights[:, 1:] += sensitivity[:, 1:, None] * corrections
+        sources = weights @ (plans[:, :, None] == every) - felt
         added = sources @ self.covariance @ np.swapaxes(sources, 1, 2)
+        entering = weights / sensitivity[:, None]
         return _at_the_end(added, entering, self.response if response is None else response)
 
     def _weights(self, plans: NDArray[np.intp], sums: Array, ahead: int) -> Array:
@@ -109,13 +116,11 @@ class ResultError:
 
 
 def _at_the_end(added: Array, entering: Array, returned: float) -> Array:
-    """E x_n^2, from the covariance of what is added and how outputs enter, both [plans, n, n]; x_0 = 0."""
+    """E x_n^2, from the covariance of what is added and how errors of outputs enter, both [plans, n, n]; x_0 = 0."""
     n = added.shape[-1]
-    system = np.repeat((np.eye(n) - np.eye(n, k=-1))[None], len(added), axis=0)
-    system[:, :, :-1] += GROWTH * entering[:, :, 1:]
-    response = np.linalg.inv(system)  # x_{i+1} to what is added
-    known = ((response @ added) * response).sum(axis=2)
-    squares = (response @ entering[:, :, 1:]) ** 2  # x_{i+1} to the noise of computed ticks 1 to n - 1
+    until = np.tri(n)  # x_{i+1} is the sum of all that was added until i
+    known = ((until @ added) * until).sum(axis=2)
+    squares = (until @ entering[:, :, 1:]) ** 2  # x_{i+1} to the noise of computed ticks 1 to n - 1
     noise = np.linalg.solve(np.eye(n - 1) - returned**2 * squares[:, :-1], returned**2 * known[:, :-1, None])
     found: Array = known[:, -1] + (squares[:, -1:] @ noise)[:, 0, 0]
     return found

@@ -1,6 +1,7 @@
 """Regimes: what a denoiser predicts, its noise scheduler, guidance and the number of steps, and how a cache does in each.
 
-In every regime a cached run is compared with a plain run of the same noise scheduler that computes as many ticks.
+In every regime a cached run is compared with a plain run of the same noise scheduler that computes as many ticks. What
+`trajectory` knows before a run was learned without the regime's testbed.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +14,7 @@ import torch
 
 from diffcache.config import CacheConfig
 from diffcache.evals.harness.cell import Cell
+from diffcache.evals.harness.unseen import judged_on
 from diffcache.evals.testbeds import splits, zoo
 from diffcache.evals.testbeds.repredicting import sd_predicting
 from diffcache.recipes.builtin import DEFAULT
@@ -120,7 +122,8 @@ def measure(regime: Regime, samples: int, use: splits.Use = "choose") -> dict[st
     cell = Cell(pipe, lambda steps: _call(pipe, regime, steps, samples, seed), regime.steps)
     found: dict[str, Any] = asdict(regime)
     for name, config in METHODS.items():
-        run = cell.method(config)
+        with judged_on(_testbed(regime)):
+            run = cell.method(config)
         ticks = len(run.report.computed_ticks)
         steps = _steps_with(pipe, regime, ticks)
         found[name] = {
@@ -131,6 +134,10 @@ def measure(regime: Regime, samples: int, use: splits.Use = "choose") -> dict[st
             "notes": run.report.notes,
         }
     return found
+
+
+def _testbed(regime: Regime) -> str:
+    return regime.noise_scheduler.split(",")[0] if regime.prediction == "flow" else "sd"
 
 
 def _models() -> Iterator[tuple[str, str]]:

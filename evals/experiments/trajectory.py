@@ -9,7 +9,7 @@ from diffcache.evals.harness.cell import Cell
 from diffcache.evals.harness.unseen import judged_on
 from diffcache.evals.testbeds import splits, zoo
 from diffcache.profiling.recording.covariance import covariance_of
-from diffcache.profiling.tuning.planned import OWN
+from diffcache.profiling.tuning.planned import RESPONSES
 from diffcache.recipes.budgeted import allowed
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.trajectory import TrajectoryConfig
@@ -38,10 +38,10 @@ def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]
     covariance = covariance_of(tried.pipe, [tried.call(steps)]).matrix.tolist()
     for speedup in SPEEDUPS:
         own = {
-            f"own covariance, response {response:g}, evenness {evenness:g}": TrajectoryConfig(
-                speedup=speedup, covariance=covariance, response=response, evenness=evenness
+            f"own covariance, response {response:g}": TrajectoryConfig(
+                speedup=speedup, covariance=covariance, response=response
             )
-            for response, evenness in OWN
+            for response in RESPONSES
         }
         contenders: dict[str, CacheConfig] = {
             "even": EvenConfig(speedup=speedup),

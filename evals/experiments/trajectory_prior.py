@@ -1,4 +1,4 @@
-"""The universal prior of the method `trajectory`: measured covariances of the testbeds, and the kernel that fits them best."""
+"""The kernel of the method `trajectory`: measured covariances of the testbeds, and the kernel that fits them best."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, fields

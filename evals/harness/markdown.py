@@ -19,6 +19,15 @@ def grouped(rows: Iterable[Sequence[str]]) -> list[list[str]]:
     return [["; ".join(of), *others] for others, of in names.items()]
 
 
+def named_once(rows: Iterable[Sequence[str]]) -> list[list[str]]:
+    """The first cell of a row is empty where it is that of the row above."""
+    found, above = [], None
+    for first, *others in rows:
+        found.append(["" if first == above else first, *others])
+        above = first
+    return found
+
+
 def with_tables(page: str, tables: Mapping[str, str]) -> str:
     """A page with its tables replaced; each stands between `<!-- table: name -->` and `<!-- end -->`.
 

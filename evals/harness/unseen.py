@@ -1,4 +1,4 @@
-"""The library as it would be if a testbed had had no part in the fit of `trajectory`'s kernel."""
+"""The library as it would be if a testbed had had no part in what `trajectory` knows before a run."""
 
 import json
 from collections.abc import Iterator
@@ -10,13 +10,13 @@ from diffcache.evals.errors import EvaluationError
 from diffcache.evals.harness.results import read_result, result_path
 from diffcache.evals.testbeds import splits
 from diffcache.recipes import trajectory
-from diffcache.trajectory.kernel import PRIOR, Kernel
+from diffcache.trajectory.prior import SHIPPED, Prior
 
-WHAT = "trajectory's kernel"
+WHAT = "trajectory's prior"
 
 
-def unseen_kernel(testbed: str, shipped: Path = PRIOR) -> Kernel:
-    """The kernel to judge a testbed with: the shipped one, or where that was fitted on the testbed, the one fitted without it.
+def unseen_prior(testbed: str, shipped: Path = SHIPPED) -> Prior:
+    """The prior to judge a testbed with: the shipped one, or where that was fitted on the testbed, the one fitted without it.
 
     Raises:
         EvaluationError: there is none: the testbed had part in every fit.
@@ -30,20 +30,20 @@ def unseen_kernel(testbed: str, shipped: Path = PRIOR) -> Kernel:
             )
         fit = read_result(without)
         splits.refuse_seen(testbed, fit["fitted_on"], WHAT)
-    return Kernel.from_dict(fit["kernel"])
+    return Prior.from_dict(fit)
 
 
 @contextmanager
 def judged_on(testbed: str) -> Iterator[None]:
-    """Within it the whole library uses the kernel that was fitted without a testbed: the method, the default, and `tune`.
+    """Within it the whole library uses the prior that was fitted without a testbed: the method, the default, and `tune`.
 
     Raises:
-        EvaluationError: see `unseen_kernel`.
+        EvaluationError: see `unseen_prior`.
     """
-    kernel = unseen_kernel(testbed)
-    trajectory._plan.cache_clear()  # it remembers plans of the other kernel
+    prior = unseen_prior(testbed)
+    trajectory._plan.cache_clear()  # it remembers plans of the other prior
     try:
-        with patch.object(trajectory, "universal", lambda: kernel):
+        with patch.object(trajectory, "universal", lambda: prior):
             yield
     finally:
         trajectory._plan.cache_clear()

@@ -31,12 +31,8 @@ def _source(found: Results) -> str:
     """Where a table's numbers come from, by the first of its files."""
     one = next(iter(found.values()))
     header = one["header"]
-    sides = ", ".join(f"{name} {result['samples']}" for name, result in found.items())
-    torch, diffusers = header["versions"]["torch"], header["versions"]["diffusers"]
-    return (
-        f"Samples on each side: {sides}; {one['steps']} steps, {header['device']}, {header['date']}, torch {torch}, "
-        f"diffusers {diffusers}."
-    )
+    samples = " or ".join(map(str, sorted({result["samples"] for result in found.values()})))
+    return f"{samples} samples on each side, {one['steps']} steps, {header['device']}, {header['date']}."
 
 
 def _ablation(found: Results) -> str:

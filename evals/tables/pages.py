@@ -8,11 +8,10 @@ from diffcache.evals.race.result import EXPERIMENT, RaceResult
 from diffcache.evals.tables.calibration import calibration_tables
 from diffcache.evals.tables.first_call import first_call_table
 from diffcache.evals.tables.formats import formats_table
-from diffcache.evals.tables.judging import judging_table
 from diffcache.evals.tables.language import language_tables
 from diffcache.evals.tables.losses import losses_table
 from diffcache.evals.tables.methods import methods_page
-from diffcache.evals.tables.quantization import quantization_tables
+from diffcache.evals.tables.quantization import quantization_table
 from diffcache.evals.tables.race import race_tables
 from diffcache.evals.tables.regimes import regimes_summary
 from diffcache.evals.tables.rows import rows_tables
@@ -55,8 +54,7 @@ def pages(root: Path) -> dict[str, str]:
         "losses": losses_table(races),
         "formats": formats_table(),
         "first_call": first_call_table(),
-        "quantization": quantization_tables(),
-        "judging": judging_table(),
+        "quantization": quantization_table(),
         "serving": serving_table(),
         "trajectory": trajectory_table(),
         **rows_tables(),

@@ -34,11 +34,11 @@ def _summary(rows: list[Row], results: Mapping[str, Result]) -> str:
         below = list(_named_below(rows, method))
         median = gained[len(gained) // 2]
         text = (
-            f"`{method}`: of {len(rows)} regimes {len(rows) - len(gained)} without any reuse; in the others "
+            f"`{method}`: {len(rows) - len(gained)} of {len(rows)} regimes without any reuse; in the others "
             f"{gained[0]:+.1f} to {gained[-1]:+.1f} dB, median {median:+.1f}. "
         )
-        named = f"Below by more than 3 dB in {len(below)}: {'; '.join(below)}." if below else ""
-        lines.append(f"- {text}{named or 'Nowhere below by more than 3 dB.'}")
+        named = f": {'; '.join(below)}" if below else ""
+        lines.append(f"- {text}More than 3 dB below in {len(below)}{named}.")
     result = next(iter(results.values()))
     header, versions = result["header"], result["header"]["versions"]
     lines.append(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from diffcache.evals.harness.markdown import markdown_table
+from diffcache.evals.harness.markdown import markdown_table, named_once
 from diffcache.evals.harness.results import Result, stored
 
 TASKS = {"edits": "edit", "inpainting": "inpaint"}
@@ -50,7 +50,7 @@ def _table(columns: dict[str, str], wanted: Callable[[Where, Row], bool]) -> str
         for where, row in _measured()
         if wanted(where, row)
     )
-    return markdown_table(head, rows)
+    return markdown_table(head, named_once(rows))
 
 
 def _ways_table() -> str:
@@ -106,7 +106,7 @@ def _sources_table() -> str:
         for row in result["rows"]
         if row["way"] != "full"
     )
-    return markdown_table(head, rows)
+    return markdown_table(head, named_once(rows))
 
 
 def _cell(row: Row, key: str) -> str:

@@ -6,6 +6,9 @@ from diffcache.evals.harness.results import read_result, result_path
 BEGUN_ANEW = "one cache, begun anew"
 """As fast as "one cache" within the noise; the page leaves it out of the table."""
 
+SHORTER = {"a cache for each request": "own caches", "served without caches": "served, no cache"}
+"""Of the stored names."""
+
 
 def serving_table() -> str:
     """A row for each contender and setting."""
@@ -14,7 +17,7 @@ def serving_table() -> str:
     head = ["", "setting", "calls reused", "requests per second", "PSNR, dB", "own time per batch, ms"]
     lines = [
         [
-            row["contender"],
+            SHORTER.get(row["contender"], row["contender"]),
             row["setting"],
             f"{row['hit_rate']:.0%}",
             f"{row['requests_per_second']:.2f}",
@@ -26,6 +29,6 @@ def serving_table() -> str:
     ]
     return (
         f"{markdown_table(head, lines)}\n\n"
-        f"{result['requests']} requests, {header['device']}, {header['date']}. Requests per second are of processor time, on a "
-        "busy machine: they differ by up to a quarter from run to run. Own time is wall time."
+        f"{result['requests']} requests, {header['device']}, {header['date']}. Requests per second of processor time differ by up to a "
+        "quarter from run to run. Own time is wall time."
     )

@@ -3,7 +3,7 @@
 from statistics import median
 from typing import Any
 
-from diffcache.evals.harness.markdown import markdown_table
+from diffcache.evals.harness.markdown import markdown_table, named_once
 from diffcache.evals.harness.results import stored
 
 EVEN = ("even", "even, order 2")
@@ -15,23 +15,23 @@ SHOWN = {
 
 
 def trajectory_table() -> str:
-    """A row for each testbed, length and speed-up; and the medians of the differences to even ticks."""
+    """A row for each testbed and speed-up; and the medians of the differences to even ticks."""
     found = stored("trajectory")
     rows = [(testbed, row) for testbed, result in found.items() for row in result["rows"]]
-    head = ["testbed", "steps", "ticks", "evenly spaced", *SHOWN.values(), "as many plain steps"]
-    lines = ([testbed, str(row["steps"]), str(row["ticks"]), *_figures(row)] for testbed, row in rows)
+    head = ["testbed", "ticks", "evenly spaced", *SHOWN.values(), "as many plain steps"]
+    lines = ([testbed, str(row["ticks"]), *_figures(row)] for testbed, row in rows)
     result = next(iter(found.values()))
     header = result["header"]
     return (
-        f"{markdown_table(head, lines)}\n\n{_differences([row for _, row in rows])}\n\n"
-        f"{result['samples']} samples, {header['device']}, {header['date']}."
+        f"{markdown_table(head, named_once(lines))}\n\n{_differences([row for _, row in rows])}\n\n"
+        f"{result['samples']} samples of {result['rows'][0]['steps']} steps, {header['device']}, {header['date']}."
     )
 
 
 def _figures(row: dict[str, Any]) -> list[str]:
-    even = max(row[name] for name in EVEN)
-    shown = [f"{row[name]:.1f} ({row[name] - even:+.1f})" for name in SHOWN]
-    return [f"{even:.1f}", *shown, f"{row['fewer_steps']:.1f}"]
+    """PSNR of even ticks, the better of two orders; of what is shown; and of as many plain steps."""
+    figures = (max(row[name] for name in EVEN), *(row[name] for name in SHOWN), row["fewer_steps"])
+    return [f"{figure:.1f}" for figure in figures]
 
 
 def _differences(rows: list[dict[str, Any]]) -> str:
@@ -41,8 +41,8 @@ def _differences(rows: list[dict[str, Any]]) -> str:
         gains = [row[name] - max(row[even] for even in EVEN) for row in rows]
         below = sum(gain < -0.5 for gain in gains)
         lines.append(
-            f"- {title}: median {median(gains):+.1f} dB, from {min(gains):+.1f} to {max(gains):+.1f}; more than 0.5 dB below in "
-            f"{below} of {len(gains)} rows"
+            f"- {title} against even ticks: median {median(gains):+.1f} dB, from {min(gains):+.1f} to {max(gains):+.1f}; more than 0.5 dB "
+            f"below in {below} of {len(gains)} rows"
         )
     return "\n".join(lines)
 
@@ -69,7 +69,7 @@ def threshold_table() -> str:
     result = next(iter(found.values()))
     header = result["header"]
     return (
-        f"{markdown_table(head, lines)}\n\n"
+        f"{markdown_table(head, named_once(lines))}\n\n"
         f"- against even ticks: median {median(gains):+.1f} dB, from {min(gains):+.1f} to {max(gains):+.1f}; more than 0.5 dB below in "
         f"{below} of {len(gains)} rows\n"
         f"- measured over expected error: median {median(ratios):.2f}, from {min(ratios):.2f} to {max(ratios):.2f}; within a factor of two "

@@ -27,6 +27,8 @@ PAIRS = (
     ("participative", "random-choice"),
 )
 """What is compared with what."""
+BESIDE = ("everything", "uniform budgets")
+"""What the other policies of next-scale models are compared with."""
 BUDGETS = (12, 48)
 """Tokens of a layer that the page shows of next-scale models."""
 
@@ -34,10 +36,10 @@ BUDGETS = (12, 48)
 def long_video_table() -> str:
     """A row for each policy: the videos' second half, bytes and time."""
     rows = _long_videos()
-    head = ["what is kept", *METRICS.values(), "KiB: 2nd tenth", "last", "CPU ms a frame: 2nd tenth", "last"]
+    head = ["what is kept", *METRICS.values(), "KiB", "CPU ms a frame"]
     lines = [[_said(row["policy"]), *_late(row), *_costs(row)] for row in rows.values()]
     about = rows["rolling"]
-    return f"{markdown_table(head, lines)}\n\n{_about(about)}, window {about['window']}. {_INTERVALS}"
+    return f"{markdown_table(head, lines)}\n\n{_about(about)}, window {about['window']}. {_INTERVALS} KiB and ms: in the second tenth, and in the last."
 
 
 def long_video_pairs_table() -> str:
@@ -45,7 +47,7 @@ def long_video_pairs_table() -> str:
     rows = _long_videos()
     head = ["this", "minus that", *METRICS.values()]
     lines = [[_said(a), _said(b), *_beside(rows[a], rows[b])] for a, b in PAIRS]
-    return f"{markdown_table(head, lines)}\n\nVideos of the same noise; their second half. {_BOLD}"
+    return f"{markdown_table(head, lines)}\n\nVideos of the same noise. {_BOLD}"
 
 
 def rollout_reuse_table() -> str:
@@ -54,21 +56,20 @@ def rollout_reuse_table() -> str:
     rows = result["rows"]
     head = [
         "ticks of a chunk",
-        "computed: 1st tenth",
-        "last",
+        "computed",
         *METRICS.values(),
         "accuracy minus every tick's",
     ]
     lines = [
         [
             row["way"],
-            *(f"{row['computed'][tenth]:.0%}" for tenth in (0, -1)),
+            ", ".join(f"{row['computed'][tenth]:.0%}" for tenth in (0, -1)),
             *_late(row),
             "" if row is rows[0] else _beside(row, rows[0])[0],
         ]
         for row in rows
     ]
-    about = f"{_about(result)}, {result['steps']} steps a chunk, {result['policy']}. The clean pass is not counted"
+    about = f"{_about(result)}, {result['steps']} steps a chunk, {result['policy']}. Computed: in the first tenth, and in the last, without the clean pass"
     return f"{markdown_table(head, lines)}\n\n{about}. {_INTERVALS} {_BOLD}"
 
 
@@ -82,8 +83,7 @@ def next_scale_table() -> str:
             str(row["budget"] or "all"),
             f"{row['bytes'] / 1024:.0f} ({row['bytes'] / full:.0%})",
             _interval(row["psnr"], 1) if "psnr" in row else "",
-            _difference(row["over_uniform"], 1) if "psnr" in row else "",
-            f"{row['accuracy']:.2f}",
+            "" if row["policy"] in BESIDE else _difference(row["over_uniform"], 1),
         ]
         for row in result["rows"]
         if row["budget"] in (None, *BUDGETS)
@@ -94,7 +94,6 @@ def next_scale_table() -> str:
         "KiB of a picture",
         "PSNR to all, dB",
         "minus uniform",
-        "class accuracy",
     ]
     return f"{markdown_table(head, lines)}\n\n{result['samples']} pictures. {_INTERVALS} {_BOLD}"
 
@@ -117,19 +116,21 @@ def next_scale_layers_table() -> str:
 
 
 def chimera_table() -> str:
-    """A row for each morph and way."""
+    """A row for each morph: the fall and the step of each way."""
     result = read_result(result_path("chimera", "flux"))
-    head = ["pair", "seed", "way", "share of the second colour", "largest fall", "largest step over mean"]
+    ways = list(dict.fromkeys(row["way"] for row in result["rows"]))
+    morphs: dict[str, dict[str, Any]] = {}
+    for row in result["rows"]:
+        begin, end = row["pair"].split(" centre on a ")[0].removeprefix("a large "), row["pair"].split()[-1]
+        morphs.setdefault(f"{begin} to {end}, seed {row['seed']}", {})[row["way"]] = row
+    head = ["morph", *(f"largest {what}, {way}" for what in ("fall", "step") for way in ways)]
     lines = [
         [
-            row["pair"],
-            str(row["seed"]),
-            row["way"],
-            ", ".join(f"{share:.2f}" for share in row["shares"]),
-            f"{row['largest_fall']:.3f}",
-            f"{row['largest_step']:.2f}",
+            name,
+            *(f"{of[way]['largest_fall']:.3f}" for way in ways),
+            *(f"{of[way]['largest_step']:.2f}" for way in ways),
         ]
-        for row in result["rows"]
+        for name, of in morphs.items()
     ]
     changed = max(row["changed_by_weight_0"] for row in result["rows"])
     return f"{markdown_table(head, lines)}\n\nThe largest difference of a pixel between weight 0 and no observer at all: {changed:g}."
@@ -160,7 +161,7 @@ def draw_long_video(path: Path) -> None:
     pyplot.close(figure)
 
 
-_INTERVALS = "In brackets 95 % bootstrap intervals of the mean."
+_INTERVALS = "In brackets 95 % intervals of the mean."
 _BOLD = "Bold: zero lies outside of the interval."
 
 
@@ -214,11 +215,14 @@ def _difference(values: Sequence[float], digits: int) -> str:
 
 
 def _costs(row: dict[str, Any]) -> list[str]:
+    """KiB and milliseconds a frame in the second tenth and in the last."""
     if "bytes" not in row:
-        return [""] * 4
-    return [f"{row['bytes'][i] / 1024:.0f}" for i in (1, -1)] + [
-        f"{1000 * row['seconds'][i]:.0f}" for i in (1, -1)
-    ]
+        return ["", ""]
+    sizes, times = (
+        [row["bytes"][i] / 1024 for i in (1, -1)],
+        [1000 * row["seconds"][i] for i in (1, -1)],
+    )
+    return [f"{second:.0f}, {last:.0f}" for second, last in (sizes, times)]
 
 
 def _listed(numbers: Sequence[int]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from diffcache.config import CacheConfig
 from diffcache.engine.observers import Observer
 from diffcache.profiling.recording.calling import Call, accelerated, watched_run
 from diffcache.profiling.recording.each_call import of_each_call
@@ -54,13 +55,18 @@ class Velocities(Observer):
         self.moments[step.tick] = step.moment
 
 
-def covariance_of(pipe: Any, calls: Sequence[Call]) -> Covariance:
+def covariance_of(pipe: Any, calls: Sequence[Call], config: CacheConfig = FULL) -> Covariance:
     """Measured on full runs of some calls of one length. The pipeline is plain afterwards.
+
+    Args:
+        pipe: a pipeline.
+        calls: arguments of each call.
+        config: computes everything, and stores velocities.
 
     Raises:
         TargetError: a call has no denoising loop or several, several denoisers, or runs of different lengths.
     """
-    with accelerated(pipe, FULL):
+    with accelerated(pipe, config):
         entries = of_each_call("covariance", calls, partial(_measured, pipe))
     found = [entry.tensors["products"] for entry in entries]
     if len({products.shape for products in found}) > 1:

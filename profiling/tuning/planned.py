@@ -13,8 +13,8 @@ from diffcache.profiling.tuning.engine import Engine, engine
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.trajectory import Covariance, TrajectoryConfig
 
-OWN = ((2.0, 0.5), (4.0, 0.5), (8.0, 0.5), (4.0, 0.0))
-"""Response and evenness (see `TrajectoryConfig`) of plans with a pipeline's own covariance. Denoisers differ in which is best."""
+RESPONSES = (2.0, 4.0, 8.0)
+"""Of plans with a pipeline's own covariance (see `TrajectoryConfig`). Denoisers differ in which is best."""
 
 ORDERS = (1, 2, 0)
 """Orders in which evenly spread ticks are extrapolated."""
@@ -27,7 +27,7 @@ class TrajectoryEngine(Engine):
     One calibration render suffices; up to four are averaged.
     """
 
-    proposals = 1 + len(OWN) + len(ORDERS)
+    proposals = 1 + len(RESPONSES) + len(ORDERS)
 
     @cached_property
     def covariance(self) -> Covariance | None:
@@ -42,10 +42,8 @@ class TrajectoryEngine(Engine):
         yield TrajectoryConfig(speedup=speedup)
         yield from (EvenConfig(speedup=speedup, order=order) for order in ORDERS)
         if self.covariance is not None:
-            for response, evenness in OWN:
-                yield TrajectoryConfig(
-                    speedup=speedup, covariance=self.covariance, response=response, evenness=evenness
-                )
+            for response in RESPONSES:
+                yield TrajectoryConfig(speedup=speedup, covariance=self.covariance, response=response)
 
     def fit_renders(self) -> int:
         return len(self.task.calls)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from support.flows import Block, blocks
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
 from zoo.denoisers import CASES
 
 from diffcache import accelerate, denoising_run
@@ -177,9 +178,106 @@ class Injected(Chain):
         return h + first
 
 
+class PlainMlp(nn.Module):
+    """A feed-forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(4, 8), nn.Linear(8, 4)
+
+    def forward(self, h: Tensor) -> Tensor:
+        made: Tensor = self.down(self.up(h))
+        return made
+
+
+class WithMlpOfTime(Block):
+    """Its feed-forward is given the second argument alone."""
+
+    def __init__(self, weight: float) -> None:
+        super().__init__(weight)
+        self.mlp = PlainMlp()
+
+    def forward(self, h: Tensor, t: Tensor) -> Tensor:
+        return h + self.mlp(t)
+
+
+class UnseenMlp(PlainMlp):
+    """No operation of it is seen, as of compiled code."""
+
+    def forward(self, h: Tensor) -> Tensor:
+        with _disable_current_modes():
+            return super().forward(h)
+
+
+class WithUnseenMlp(Block):
+    """The second argument has no part in what it returns."""
+
+    def __init__(self, weight: float) -> None:
+        super().__init__(weight)
+        self.mlp = UnseenMlp()
+
+    def forward(self, h: Tensor, t: Tensor) -> Tensor:
+        made: Tensor = self.mlp(h)
+        return 2 * made
+
+
+class WithState(Block):
+    """Adds a buffer of its own."""
+
+    def __init__(self, weight: float) -> None:
+        super().__init__(weight)
+        self.register_buffer("state", torch.zeros(1, 2, 4))
+
+    def forward(self, h: Tensor, t: Tensor) -> Tensor:
+        return h + self.state * t
+
+
+class SetsStates(Chain):
+    """What its blocks add evolves, but what the second one is given does not."""
+
+    def __init__(self) -> None:
+        super().__init__(WithState)
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        for block in self.blocks:
+            block.state.copy_(x)
+        first, *others = self.blocks
+        skip, h = first(2 * x, t), torch.ones(1, 2, 4)
+        for block in others:
+            h = block(h, t)
+        return h + skip
+
+
+class EvolvesLater(Chain):
+    """The second argument evolves from the fourth block on."""
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        h, context = 2 * x, torch.ones(1, 2, 4)
+        for i, block in enumerate(self.blocks):
+            h = block(h, context)
+            context = context + h if i == 2 else context
+        return h
+
+
+class EvolvesFirst(Chain):
+    """The first block is given nothing that evolves."""
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        h = torch.ones(1, 2, 4)
+        for i, block in enumerate(self.blocks):
+            h = block(h + x if i == 1 else h, t)
+        return h
+
+
 @pytest.mark.parametrize(
     ("net", "number"),
     [
+        (EvolvesLater(Block), 5),
+        (EvolvesFirst(Block), 5),
+        (EvolvesLater(WithMlpOfTime), 4),
+        (EvolvesLater(WithUnseenMlp), 4),
+        (EvolvesFirst(Counts), 4),
+        (SetsStates(), 0),
         (Chain(), 5),
         (Chain(Writes), 5),
         (Chain(Counts), 5),
@@ -194,8 +292,9 @@ class Injected(Chain):
         (Chain(Borrows), 0),
     ],
     ids=[
-        "equal", "write-input", "write-buffer", "attribute", "shared-weights", "shared-blocks", "skipped-and-repeated",
-        "injected", "hooks", "content", "kept", "outside",
+        "evolves-later", "evolves-first", "evolves-inside", "evolves-unseen", "evolves-and-counts", "evolves-in-buffer",
+        "equal", "write-input", "write-buffer", "attribute", "shared-weights", "shared-blocks", "skipped-and-repeated", "injected", "hooks", "content", "kept",
+        "outside",
     ],
 )  # fmt: skip
 def test_equal_blocks_are_followed_and_others_are_not(net: nn.Module, number: int) -> None:
@@ -203,7 +302,7 @@ def test_equal_blocks_are_followed_and_others_are_not(net: nn.Module, number: in
 
 
 DEEP = [
-    ("FluxTransformer2DModel", {"num_layers": 5, "num_single_layers": 5}, 6),
+    ("FluxTransformer2DModel", {"num_layers": 5, "num_single_layers": 5}, 7),
     ("WanTransformer3DModel", {"num_layers": 5}, 4),
 ]
 

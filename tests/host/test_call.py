@@ -7,6 +7,7 @@ from itertools import chain, permutations
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from diffcache.host.call import Call
@@ -72,3 +73,17 @@ def test_plain_arguments_are_picked_however_they_are_given() -> None:
     pick = Call.of(Plain(), (1, 2), {}).signature.picker(["b", "c"])
     assert pick((0, 7), {"c": 8}) == pick((), {"c": 8, "b": 7, "a": 0}) == {"b": 7, "c": 8}
     assert pick((0, 7), {}) == {"b": 7, "c": None}
+
+
+class TakesGroups(nn.Module):
+    def forward(self, groups: Any) -> None:
+        """Nothing."""
+
+
+def test_a_list_inside_a_tuple_may_be_refilled() -> None:
+    kept = [torch.ones(1)]
+    call, fixed = (Call.of(TakesGroups(), (groups,), {}) for groups in ((torch.ones(1), kept), (kept[0],)))
+    assert not call.refilled()
+    kept[0] = torch.ones(1)
+    assert call.refilled()
+    assert not fixed.refilled()

@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 
 from diffcache.schedulers.moments import Moment
-from diffcache.trajectory.kernel import RIGHT_ANGLE, Kernel, universal
+from diffcache.trajectory.kernel import RIGHT_ANGLE, Kernel
+from diffcache.trajectory.prior import universal
 from diffcache.trajectory.process import PACE, positions_of, prior_process
+
+KERNEL = universal().kernel
 
 SCHEDULES = {
     "flow": np.arctan2(np.linspace(1, 0.02, 50), 1 - np.linspace(1, 0.02, 50)),
@@ -25,37 +28,37 @@ def moments(angles: np.ndarray, scales: np.ndarray | None = None) -> list[Moment
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_it_is_a_covariance_with_unit_variances(name: str) -> None:
-    process = prior_process(universal(), moments(SCHEDULES[name]))
+    process = prior_process(KERNEL, moments(SCHEDULES[name]))
     assert np.linalg.eigvalsh(process.covariance).min() > 0
     assert process.covariance.diagonal() == pytest.approx(1, abs=1e-3)
     assert (np.diff(process.positions) < 0).all()  # one way from noise to data
 
 
 def test_near_ticks_are_more_alike_than_far_ones() -> None:
-    row = prior_process(universal(), moments(SCHEDULES["flow"])).covariance[10]
+    row = prior_process(KERNEL, moments(SCHEDULES["flow"])).covariance[10]
     assert (np.diff(row[10:]) < 0).all()
     assert (np.diff(row[:11]) > 0).all()
 
 
 def test_a_velocity_from_a_predicted_noise_is_less_certain_the_more_noise_there_is() -> None:
     angles = SCHEDULES["karras"]
-    plain = prior_process(universal(), moments(angles)).covariance
-    computed = prior_process(universal(), moments(angles, np.cos(angles))).covariance
+    plain = prior_process(KERNEL, moments(angles)).covariance
+    computed = prior_process(KERNEL, moments(angles, np.cos(angles))).covariance
     noise = (computed - plain).diagonal()
-    assert noise == pytest.approx(universal().output_noise ** 2 * np.tan(angles) ** 2)
+    assert noise == pytest.approx(KERNEL.output_noise**2 * np.tan(angles) ** 2)
     assert np.array_equal(computed - np.diag(noise), plain)
 
 
 def test_ticks_of_unknown_noise_levels_are_evenly_spaced() -> None:
     unknown = [Moment(0, None, 1.5), Moment(1), Moment(2, None, 0.5)]
-    assert positions_of(universal(), unknown) == pytest.approx([0, PACE, 2 * PACE])
+    assert positions_of(KERNEL, unknown) == pytest.approx([0, PACE, 2 * PACE])
 
 
 def test_its_ends_are_finite() -> None:
-    assert np.isfinite(universal().position(np.array([0.0, RIGHT_ANGLE]))).all()
+    assert np.isfinite(KERNEL.position(np.array([0.0, RIGHT_ANGLE]))).all()
 
 
 def test_a_kernel_is_read_from_what_was_written() -> None:
     with pytest.raises(KeyError):
         Kernel.from_dict({"data": 1.0})
-    assert Kernel.from_dict(vars(universal())) == universal()
+    assert Kernel.from_dict(vars(KERNEL)) == KERNEL

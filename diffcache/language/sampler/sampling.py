@@ -1,4 +1,20 @@
-"""generate() and stream(): the sampler of masked-diffusion language models, the same with and without a cache."""
+"""generate() and stream(): the sampler of masked-diffusion language models, the same with and without a cache.
+
+The way of a call, with the files in diffcache/language:
+
+    generate(...), stream(...)           sampler/sampling.py   checks the options (options.py); the loop over blocks (blocks.py)
+      Writer.write(part)                 sampler/writer.py     for each model call: plan, ask, choose, commit
+        Session.plan(canvas)             session.py            which rows; their number is read with the writer's own question
+        Session.logits(canvas)           session.py            *** which rows: the method's, edited ones, those the walk wants ***
+          config.rows(canvas)            recipes/              depends on the canvas alone (sampler/canvas.py)
+          Walk(canvas, rows, full)       walks/                own_forward.py calls the model itself, base.py its layers;
+                                                               attention_drift.py is Elastic-Cache's, value_drift.py dLLM-Cache's
+            Net, Backbone                backbones/            the model, and its parts
+            TokenKVCache                 cache.py              keys (rotated) and values, written in place
+            LanguageReport               report.py             counts rows, operations and bytes
+        Drawing(logits)                  sampler/drawing.py    tokens and their scores; noise.py
+        Rule.commit(score)               sampler/decoding.py   quota, threshold, factor, chance
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from diffcache.evals.harness import provenance
-from diffcache.evals.harness.markdown import markdown_table, with_tables
+from diffcache.evals.harness.markdown import markdown_table, named_once, with_tables
 from diffcache.evals.harness.provenance import header
 from diffcache.evals.harness.results import read_result, renewals, result_path, stored, write_result
 
@@ -44,3 +44,8 @@ def test_tables_are_put_into_their_places() -> None:
     assert with_tables(page, {"toy": table}) == page.replace("old", table)
     with pytest.raises(KeyError):
         with_tables(page, {})
+
+
+def test_the_first_cell_of_a_row_is_written_where_it_changes() -> None:
+    rows = [["a", "1"], ["a", "2"], ["b", "1"], ["a", "1"]]
+    assert named_once(rows) == [["a", "1"], ["", "2"], ["b", "1"], ["a", "1"]]

@@ -7,33 +7,33 @@ import pytest
 
 from diffcache.evals.errors import EvaluationError
 from diffcache.evals.harness.results import read_result, result_path
-from diffcache.evals.harness.unseen import judged_on, unseen_kernel
+from diffcache.evals.harness.unseen import judged_on, unseen_prior
 from diffcache.evals.testbeds import splits, zoo
 from diffcache.recipes import trajectory
 from diffcache.recipes.trajectory import TrajectoryConfig
-from diffcache.trajectory.kernel import Kernel, universal
+from diffcache.trajectory.prior import Prior, universal
 
 
 @pytest.mark.parametrize("testbed", zoo.ALL)
-def test_the_kernel_that_judges_a_testbed_has_not_seen_it(testbed: str) -> None:
+def test_the_prior_that_judges_a_testbed_has_not_seen_it(testbed: str) -> None:
     stored = result_path("trajectory_prior", testbed)
-    kernel = unseen_kernel(testbed)
+    prior = unseen_prior(testbed)
     if stored.exists():
         assert testbed not in read_result(stored)["fitted_on"]
-        assert kernel == Kernel.from_dict(read_result(stored)["kernel"]) != universal()
+        assert prior == Prior.from_dict(read_result(stored)) != universal()
     with judged_on(testbed):
-        assert TrajectoryConfig().kernel == kernel
-        assert trajectory.universal() == kernel
-    assert TrajectoryConfig().kernel == universal()
+        assert TrajectoryConfig().prior == prior
+        assert trajectory.universal() == prior
+    assert TrajectoryConfig().prior == universal()
 
 
 def test_a_testbed_that_had_part_in_every_fit_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shipped = tmp_path / "prior.json"
-    shipped.write_text(json.dumps({"fitted_on": ["sd3", "turbo"], "kernel": {}}))
+    shipped.write_text(json.dumps({"fitted_on": ["sd3", "turbo"], "kernel": {}, "sensitivity": {}}))
     with pytest.raises(EvaluationError, match="was fitted on turbo: fit it without"):
-        unseen_kernel("turbo", shipped)
+        unseen_prior("turbo", shipped)
     with pytest.raises(EvaluationError, match="a thing was fitted on sd3: judge it on another testbed"):
         splits.refuse_seen("sd3", ["sd", "sd3"], "a thing")
     splits.refuse_seen("sd3", ["sd"], "a thing")

@@ -133,6 +133,6 @@ def test_tables_say_who_loses() -> None:
     ]  # fmt: skip
     rows.append(row(0.5, [44.0, 44.0], own(ours.SPEEDUP), "score"))
     summary, full = summary_table([raced(rows)]), race_table([raced(rows)])
-    assert "| sd3 | 50 | 2x | 46.0 | 44.0 | -2.0 [-3.0, -1.0] |" in summary
+    assert "| sd3, 50 steps | 2x | 46.0 | 44.0 | -2.0 [-3.0, -1.0] |" in summary
     assert "`tune`" not in summary  # nothing of it was measured
-    assert "| sd3 | 50 | 2x | 46.0 UniPC | 44.0 |" in full
+    assert "| sd3, 50 steps | 2x | 46.0 UniPC | 44.0 |" in full

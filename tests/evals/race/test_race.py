@@ -38,7 +38,7 @@ def test_compute_and_memory_are_what_our_report_says(name: str) -> None:
     found = []
     for config in (None, DEFAULT):
         pipe, call = zoo.load(name), zoo.sample_call(name, 0, STEPS, 2)
-        with counted_flops(pipe) as flops, live_memory(pipe.scheduler, STEPS // 2) as memory:
+        with counted_flops(pipe) as flops, live_memory(pipe.scheduler, STEPS - 2) as memory:
             report = render(pipe, call, config).report
         assert memory.bytes is not None
         found.append((flops.total, memory.bytes))
