@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from zoo.pipelines import CASES
 
 import diffcache
-from diffcache import report
+from diffcache import method_config, report
 from diffcache.command.main import VERBS, app
 from diffcache.engine import (
     decider,
@@ -182,7 +182,8 @@ def vars_of_package() -> Names:
 
 @pytest.fixture
 def no_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Pipelines of the pages are stand-ins, and run in an empty folder and on the CPU."""
+    """Pipelines of the pages are stand-ins, and run in an empty folder and on the CPU. Methods that a page defines go with it."""
+    monkeypatch.setattr(method_config, "_methods", dict(method_config._methods))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(FluxPipeline, "from_pretrained", lambda *_, **__: flux())
     monkeypatch.setattr(DiffusionPipeline, "to", lambda self, *_, **__: self)

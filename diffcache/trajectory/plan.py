@@ -19,8 +19,10 @@ TRUSTS = (
 """These are tried."""
 
 FEW = 8
+"""Fewer computed ticks than this stay where they are: over such gaps a covariance says too little to move them."""
+
 BEYOND = 0.01
-"""With fewer computed ticks than `FEW`, and an expected error above this with no error coming back, the covariance says little of a run."""
+"""If the expected error of so few ticks, with no error coming back, is above this, the newest output may as well be held."""
 
 CLEARLY = 1.4
 """So many times smaller the expected squared error must then be than that of holding, if the covariance is to be followed."""
@@ -67,7 +69,7 @@ def planned(
     """A plan with as many computed ticks as `even` has.
 
     Where computed ticks are too far apart to predict much, the newest output is held at even ticks and nothing is corrected: that
-    is what a first-order solver does in fewer steps. More than `MOST_TICKS` ticks stay where they are.
+    is what a first-order solver does in fewer steps. Fewer than `FEW` ticks and more than `MOST_TICKS` stay where they are.
 
     Args:
         errors: of the result, by how far the covariance is trusted, and whether reused ticks are corrected.
@@ -75,10 +77,9 @@ def planned(
         forced: ticks among them that are not moved.
         response: of the denoiser, for which the trust is chosen; None: that of `errors`.
     """
-    long = len(even) > MOST_TICKS
-    tried = [errors(trust, True) for trust in ((FOR_LONG_RUNS,) if long else TRUSTS)]
+    tried = [errors(trust, True) for trust in ((FOR_LONG_RUNS,) if len(even) > MOST_TICKS else TRUSTS)]
     plans = [even]
-    if not long:
+    if FEW <= len(even) <= MOST_TICKS:
         plans.append(moved(min(tried, key=lambda error: error(even)), even, {0, *forced}))
     ticks = min(plans, key=lambda plan: min(error(plan, response) for error in tried))
     found, held = _simplest(tried, ticks, response), errors(HELD, False)

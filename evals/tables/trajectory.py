@@ -9,7 +9,7 @@ from diffcache.evals.harness.results import stored
 EVEN = ("even", "even, order 2")
 SHOWN = {
     "prior": "universal covariance",
-    "own covariance, response 4, evenness 0.5": "own covariance",
+    "own covariance, response 4": "own covariance",
     "tuned": "`tune`",
 }
 

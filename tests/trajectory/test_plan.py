@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from diffcache.schedulers.ticks import spread
-from diffcache.trajectory.plan import BEYOND, CLEARLY, HELD, MOST_TICKS, NEAR, TRUSTS, moved, planned
+from diffcache.trajectory import plan
+from diffcache.trajectory.plan import BEYOND, CLEARLY, FEW, HELD, MOST_TICKS, NEAR, TRUSTS, moved, planned
 from diffcache.trajectory.process import Process
 from diffcache.trajectory.result_error import ResultError, Trust
 
@@ -26,6 +27,13 @@ def errors(
     return ResultError(Process(covariance, positions), np.full(TICKS, -0.1), sensitivity, ratio, trust, 2.0)
 
 
+@pytest.fixture
+def few_are_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many ticks as there can be in runs so short that all plans can be tried."""
+    monkeypatch.setattr(plan, "FEW", 2)
+
+
+@pytest.mark.usefixtures("few_are_moved")
 def test_no_plan_is_better_where_all_are_tried() -> None:
     found = planned(errors, spread(TICKS, 5), forced=())
     error = errors(found.trust)
@@ -34,6 +42,7 @@ def test_no_plan_is_better_where_all_are_tried() -> None:
     assert error(found.ticks) < error(spread(TICKS, 5))
 
 
+@pytest.mark.usefixtures("few_are_moved")
 def test_ticks_are_computed_where_the_outputs_change() -> None:
     late = planned(errors, spread(TICKS, 6), forced=()).ticks
     early = planned(partial(errors, positions=1 - LATE[::-1]), spread(TICKS, 6), forced=()).ticks
@@ -49,6 +58,7 @@ def test_the_trust_is_the_first_that_is_nearly_the_best_for_the_plan() -> None:
     )
 
 
+@pytest.mark.usefixtures("few_are_moved")
 def test_ticks_are_computed_where_the_result_feels_errors() -> None:
     linear = np.linspace(0, 0.3, TICKS)
     late = planned(partial(errors, positions=linear), spread(TICKS, 6), forced=()).ticks
@@ -67,6 +77,14 @@ def test_very_many_ticks_stay_where_they_are() -> None:
         return ResultError(process, np.full(size, -1 / size), np.ones(size), 3.0, trust, 2.0)
 
     assert planned(long, start, forced=()).ticks == tuple(start)
+
+
+def test_few_ticks_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    even = spread(TICKS, 6)
+    assert len(even) < FEW
+    assert planned(errors, even, forced=()).ticks == tuple(even)
+    monkeypatch.setattr(plan, "FEW", len(even))
+    assert planned(errors, even, forced=()).ticks != tuple(even)
 
 
 @pytest.mark.parametrize("forced", [(0, 1, 2), (0, 10, 11)])
@@ -90,9 +108,9 @@ def test_where_little_is_foretold_the_newest_is_held_as_in_fewer_steps_unless_th
 
 
 def test_where_errors_come_back_strongly_the_newest_is_held_and_corrected() -> None:
-    even = spread(TICKS, 7)
+    even = spread(TICKS, 8)
     assert planned(errors, even, forced=()).trust != HELD
-    found = planned(errors, even, forced=(), response=40.0)
+    found = planned(errors, even, forced=(), response=160.0)
     assert (found.trust, found.corrects) == (HELD, True)
 
 
