@@ -33,13 +33,15 @@ Score = Callable[[AttentionCall], Tensor]
 
 def norms_of_keys(call: AttentionCall) -> Tensor:
     """ToCa's score where attention maps are not to be had."""
-    return call.key.float().norm(dim=-1).mean(1)
+    norms: Tensor = call.key.float().norm(dim=-1).mean(1)
+    return norms
 
 
 def attention_received(call: AttentionCall) -> Tensor:
     """ToCa's first score: how much all queries attend to a token."""
     weights = call.query.float() @ call.key.float().mT * call.query.shape[-1] ** -0.5
-    return weights.softmax(-1).sum(-2).mean(1)
+    received: Tensor = weights.softmax(-1).sum(-2).mean(1)
+    return received
 
 
 @dataclass(eq=False)

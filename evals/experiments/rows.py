@@ -96,7 +96,9 @@ class OfOrder(WithRows):
     order: int
 
     def token_rows(self, run: RunFacts) -> RowRule:
-        return replace(super().token_rows(run), order=self.order)
+        rule = super().token_rows(run)
+        assert rule is not None
+        return replace(rule, order=self.order)
 
 
 EVENLY = (
