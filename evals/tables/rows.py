@@ -11,8 +11,28 @@ TASKS = {"edits": "edit", "inpainting": "inpaint"}
 PARTS = ("regione: region", "regione: region and K/V", "regione")
 """Of RegionE, as the paper's ablation adds them."""
 
-SHOWN = {"kontext_turbo": (4, 8), "kontext": (8, 28), "flux": (8, 28)}
-"""The numbers of steps for which the page shows all ways; all are stored."""
+SHOWN = {
+    ("kontext_turbo", "edit"): (4,),
+    ("kontext_turbo", "inpaint"): (8,),
+    ("kontext", "edit"): (28,),
+    ("kontext", "inpaint"): (28,),
+}
+"""The numbers of steps that the page shows; all are stored."""
+
+LEFT_OUT = (
+    "even, speedup=2",
+    "three quarters of the steps",
+    "rows=context",
+    "rows=mask of the edit",
+    "speedup=4",
+)
+"""Ways that the page leaves out, as it does the default with rows."""
+
+SOURCES = (("turbo", 4), ("kontext_turbo", 8))
+"""Where tokens that a cache chooses by itself are shown."""
+
+CONTROLS = ("regione, elsewhere (control)", "rows=region, elsewhere (control)", "K/V withheld (control)")
+"""Ends of the names of controls that the page shows."""
 
 Row = Result
 Where = tuple[str, str]
@@ -31,10 +51,11 @@ def rows_tables() -> dict[str, str]:
 
 
 def _measured() -> Iterator[tuple[Where, Row]]:
-    """Every row of every testbed."""
+    """Every row that may be shown."""
     for testbed, result in stored("rows").items():
         for key, said in TASKS.items():
-            yield from (((testbed, said), row) for row in result.get(key, ()))
+            where = testbed, said
+            yield from ((where, row) for row in result.get(key, ()) if row["steps"] in SHOWN.get(where, ()))
 
 
 def _table(columns: dict[str, str], wanted: Callable[[Where, Row], bool]) -> str:
@@ -55,18 +76,13 @@ def _table(columns: dict[str, str], wanted: Callable[[Where, Row], bool]) -> str
 
 def _ways_table() -> str:
     """Every way to run a call that is neither broken nor part of an ablation."""
-    columns = {
-        "ticks": "ticks",
-        "own": "dB to own full run",
-        "region": "there in the region",
-        "truth": "dB to truth",
-    }
-    return _table(
-        columns,
-        lambda where, row: (
-            row["way"] != "full" and row["steps"] in SHOWN[where[0]] and not _is_of_another_table(row["way"])
-        ),
-    )
+    return _table({"ticks": "ticks", "own": "dB to own full run", "truth": "dB to truth"}, _is_a_way)
+
+
+def _is_a_way(where: Where, row: Row) -> bool:
+    name = row["way"]
+    left_out = name in ("full", *LEFT_OUT) or name.startswith("default, rows")
+    return not (left_out or _is_of_another_table(name))
 
 
 def _is_of_another_table(way: str) -> bool:
@@ -75,36 +91,30 @@ def _is_of_another_table(way: str) -> bool:
 
 def _controls_table() -> str:
     """Each control, and how much it loses in the region beside what it breaks."""
-    columns = {"ticks": "ticks", "region": "dB in the region", "lost": "lost there"}
-    return _table(columns, lambda where, row: "lost" in row)
+    columns = {"region": "dB in the region", "lost": "lost there"}
+    return _table(columns, lambda where, row: row["way"].endswith(CONTROLS))
 
 
 def _parts_table() -> str:
     """RegionE with one part after another."""
-    columns = {"own": "dB to own full run", "region": "there in the region"}
-    return _table(columns, lambda where, row: row["way"] in PARTS)
+    return _table({"own": "dB to own full run"}, lambda where, row: row["way"] in PARTS)
 
 
 def _errors_table() -> str:
     """What the error of inpainting is made of, and what was tried against it."""
-    columns = {"ticks": "ticks", "own": "dB to own full run", "region": "there in the region"}
     return _table(
-        columns,
-        lambda where, row: (
-            where[1] == "inpaint"
-            and (row["way"].endswith("(oracle)") or row["way"].startswith("rows=mask"))
-            and not row["way"].endswith("(control)")
-        ),
+        {"own": "dB to own full run"},
+        lambda where, row: where[1] == "inpaint" and row["way"].startswith("rows=mask: "),
     )
 
 
 def _sources_table() -> str:
-    head = ["testbed", "steps", "way", "work", "ticks", "dB to own full run"]
+    head = ["testbed, steps", "way", "work", "dB to own full run"]
     rows = (
-        [testbed, str(row["steps"]), row["way"], f"{row['work']:.2f}", _cell(row, "ticks"), _cell(row, "own")]
+        [f"{testbed}, {row['steps']}", row["way"], f"{row['work']:.2f}", _cell(row, "own")]
         for testbed, result in stored("row_sources").items()
         for row in result["rows"]
-        if row["way"] != "full"
+        if row["way"] != "full" and (testbed, row["steps"]) in SOURCES
     )
     return markdown_table(head, named_once(rows))
 
