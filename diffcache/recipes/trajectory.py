@@ -30,7 +30,7 @@ MEASURED_FIRST = 3
 """With a threshold as many ticks are computed before one is reused: the third is the first that was predicted from two."""
 
 TYPICAL_RESPONSE = 3.0
-"""Of denoisers (see `ResultError`). Ticks are planned and errors expected for it."""
+"""Of denoisers (see `ResultError`). Ticks are planned for it; errors are expected for it, or for the scale of guidance if that is more."""
 
 BY_GUIDANCE = 2.0
 """Response of the denoiser over the scale of guidance, which multiplies differences of its outputs."""

@@ -18,7 +18,7 @@ SPEEDUPS = (8.0, 6.0, 5.0, 4.0, 3.5, 3.0, 2.75, 2.5, 2.25, 2.0, 1.8, 1.6, 1.4, 1
 GROWTH = 2
 """Longest gap between computed ticks over the gap before it, so that a smooth stretch cannot hide a bend that follows."""
 
-CAUTION = 4.0
+CAUTION = 8.0
 """The factor with which a run begins, before anything is measured: the first ticks count most, and what they lose stays lost."""
 
 

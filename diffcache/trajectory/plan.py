@@ -85,12 +85,16 @@ def planned(
     found, held = _simplest(tried, ticks, response), errors(HELD, False)
     far_apart = len(even) < FEW and min(error(ticks, response=0.0) for error in tried) > BEYOND**2
     if not far_apart or CLEARLY * found(ticks, response) < held(even, response):
-        return _plan(found, ticks)
-    return _plan(held, even, corrects=False)
+        return _plan(found, ticks, response)
+    return _plan(held, even, response, corrects=False)
 
 
-def _plan(error: ResultError, ticks: Sequence[int], corrects: bool = True) -> TrajectoryPlan:
-    return TrajectoryPlan(tuple(ticks), error.trust, math.sqrt(max(error(ticks), 0.0)), corrects)
+def _plan(
+    error: ResultError, ticks: Sequence[int], response: float | None, corrects: bool = True
+) -> TrajectoryPlan:
+    """Errors are expected for the usual response, or for half of the one that is guarded against where that is more."""
+    usual = max(error.response, (response or 0.0) / 2)
+    return TrajectoryPlan(tuple(ticks), error.trust, math.sqrt(max(error(ticks, usual), 0.0)), corrects)
 
 
 def _simplest(tried: Sequence[ResultError], ticks: Sequence[int], response: float | None) -> ResultError:

@@ -44,7 +44,7 @@ def race_tables(results: Sequence[RaceResult]) -> dict[str, str]:
 
 
 def summary_table(results: Iterable[RaceResult]) -> str:
-    """A row for each testbed and budget of the README: who loses by how much."""
+    """A row for each budget of the README and each testbed to judge on: who loses by how much."""
     shown = {name: title for name, title in SHOWN.items() if name != ours.EVEN}
     head = [
         "testbed", "budget", "fewer steps", *shown.values(), "best peer",
@@ -53,7 +53,7 @@ def summary_table(results: Iterable[RaceResult]) -> str:
     rows = []
     for result in results:
         for budget in at_budgets(result):
-            if budget in SUMMARISED:
+            if budget in SUMMARISED and result.testbed in splits.JUDGING:
                 fewer, peer = standing(result, ours.FEWER, budget), _best_peer(result, budget)
                 mine = {name: standing(result, own(name), budget) for name in shown}
                 rows.append(

@@ -7,11 +7,7 @@ from diffcache.evals.harness.markdown import markdown_table, named_once
 from diffcache.evals.harness.results import stored
 
 EVEN = ("even", "even, order 2")
-SHOWN = {
-    "prior": "universal covariance",
-    "own covariance, response 4": "own covariance",
-    "tuned": "`tune`",
-}
+SHOWN = {"prior": "`speedup=`", "tuned": "`tune`"}
 
 
 def trajectory_table() -> str:

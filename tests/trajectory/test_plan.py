@@ -123,8 +123,9 @@ def test_the_stronger_errors_come_back_the_less_extrapolation_gains_over_holding
     assert gains[0] > 1 > gains[-1]
 
 
-def test_the_expected_error_is_for_the_response_of_the_model_and_not_the_one_that_is_guarded_against() -> (
-    None
-):
-    found = planned(errors, spread(TICKS, 5), forced=(), response=8.0)
-    assert found.expected == pytest.approx(errors(found.trust)(found.ticks) ** 0.5)
+@pytest.mark.parametrize(("guarded", "expected"), [(None, 2.0), (3.0, 2.0), (8.0, 4.0)])
+def test_errors_are_expected_for_the_usual_response_or_half_of_the_guarded_one(
+    guarded: float | None, expected: float
+) -> None:
+    found = planned(errors, spread(TICKS, 5), forced=(), response=guarded)
+    assert found.expected == pytest.approx(errors(found.trust)(found.ticks, expected) ** 0.5)
