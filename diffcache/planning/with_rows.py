@@ -19,6 +19,10 @@ FEWEST, FEW = 4, 8
 """Runs of more ticks than the first and no more than the second compute every second tick in full, others every third. The last tick is
 always computed in full: chosen on the testbed flux, where `#%%#` is 3 dB nearer than `#%#%` for the same work."""
 
+FEWEST_BETWEEN = 2
+"""So many ticks after a full one some tokens may be computed, and in longer runs an eighth of the run. Chosen on flux and on kontext's
+calibration prompts: in eight steps a method that computes half of the ticks saves a fifth of its work by that, as near to the full run."""
+
 NO_MASK = 'rows="mask" takes the mask_image of an inpainting pipeline, and this call has none: pass rows=mask itself.'
 
 CROPPED = 'rows="mask" does not follow padding_mask_crop, which paints a part of the picture: leave one of them out.'
@@ -43,7 +47,7 @@ class WithRows(DerivedConfig):
             return RowRule(Moving(), FullCalls())
         ticks = FEW if run.num_ticks is None else run.num_ticks
         every = 2 if FEWEST < ticks <= FEW else 3
-        return RowRule(self.source, FullCalls(every=every, last=1, reach=max(ticks // FEW, every - 1)))
+        return RowRule(self.source, FullCalls(every=every, last=1, reach=max(ticks // FEW, FEWEST_BETWEEN)))
 
     def for_call(self, call: Mapping[str, Any]) -> CacheConfig:
         source = self.source

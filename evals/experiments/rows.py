@@ -1,31 +1,56 @@
 """Some tokens only, beside tick caching: edits of a reference, and inpainting under a mask of a quarter of the picture."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
-from unittest.mock import patch
 
 import torch
-from diffusers import FluxInpaintPipeline
+from diffusers import FluxInpaintPipeline, FluxKontextInpaintPipeline
 from torch import Tensor
 
 from diffcache.api import accelerate, report, restore
+from diffcache.config import RunFacts
+from diffcache.evals.experiments.row_controls import (
+    curved,
+    rolled,
+    text_left,
+    true_key_values,
+    true_outputs,
+    withheld,
+)
 from diffcache.evals.metrics.fidelity import psnr
+from diffcache.evals.race.frontier import interval
 from diffcache.evals.testbeds import zoo
-from diffcache.tokens.attention import Completing
-from diffcache.tokens.row_rule import Region
+from diffcache.planning.with_rows import WithRows
+from diffcache.recipes.regione import RegionEConfig
+from diffcache.recipes.uniform import UniformConfig
+from diffcache.tokens.row_rule import Masked, RowRule
 
 TRUTH = 1000
 """Steps of the run that stands for the truth."""
 
 PICTURES = 28
-"""Steps of the pictures that are inpainted."""
+"""Steps of the pictures of flux that are inpainted."""
 
 STICKER = slice(32, 64)
 """Rows and columns of the quarter that holds the sticker of an edit."""
 
+LONG = 20
+"""Fewer steps than these leave no room for large speed-ups."""
+
 EVERYTHING = {"config": "uniform", "interval": 1}
+"""Computes every tick."""
+
+TOLD, UNREFRESHED = "regione: told the region", "regione: told the region, never refreshed"
+
+SELDOM = {"warmup_steps": 2, "refresh": 1, "tail_steps": 0}
+"""RegionE that computes all tokens at its first ticks only."""
+
+DISTILLED = ("kontext_turbo",)
+"""Testbeds of few steps: more of them are no truth."""
+
+Figures = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -34,13 +59,46 @@ class Way:
 
     Attributes:
         name: in the table.
-        options: of `accelerate`.
-        control: what is broken on purpose.
+        options: of `accelerate`; None: no cache.
+        broken: what is changed on purpose while it runs.
+        steps: share of the run's steps that it takes instead of all.
+        fewest: it is left out of shorter runs.
+        beside: name of the way that it is compared with, sample by sample.
     """
 
     name: str
-    options: dict[str, Any]
-    control: Callable[[], AbstractContextManager[None]] = nullcontext
+    options: dict[str, Any] | None
+    broken: Callable[[], AbstractContextManager[None]] = nullcontext
+    steps: float = 1.0
+    fewest: int = 0
+    beside: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfMask(WithRows):
+    """A method with rows of its own, which are those of a mask instead."""
+
+    def token_rows(self, run: RunFacts) -> RowRule:
+        rule = self.base.token_rows(run)
+        assert rule is not None
+        assert self.source is not None
+        return replace(rule, source=self.source)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfOrder(WithRows):
+    """Keys and values are extrapolated by a polynomial of another order.
+
+    Attributes:
+        order: its degree.
+    """
+
+    order: int
+
+    def token_rows(self, run: RunFacts) -> RowRule:
+        rule = super().token_rows(run)
+        assert rule is not None
+        return replace(rule, order=self.order)
 
 
 EVENLY = (
@@ -49,146 +107,191 @@ EVENLY = (
 )
 """Tick caching that is spread evenly; the latter computes the last tick too."""
 
+CACHED = (
+    Way("default", {}),
+    Way("speedup=2", {"speedup": 2.0}),
+    Way("speedup=3", {"speedup": 3.0}, fewest=LONG),
+    Way("speedup=4", {"speedup": 4.0}, fewest=LONG),
+    *EVENLY,
+    Way("half of the steps", None, steps=0.5),
+    Way("three quarters of the steps", None, steps=0.75),
+)
 
-def quarter(right: bool = True) -> Tensor:
-    """A mask of the lower right quarter of a picture of 64 pixels, or of the upper left one."""
+
+def quarter(right: bool = True, ring: int = 0) -> Tensor:
+    """A mask of the lower right quarter of a picture of 64 pixels, or of the upper left one, and of so many pixels around."""
     mask = torch.zeros(64, 64, dtype=torch.bool)
-    place = STICKER if right else slice(0, 32)
+    place = slice(STICKER.start - ring, 64) if right else slice(0, 32 + ring)
     mask[place, place] = True
     return mask
 
 
+def of_order(order: int) -> dict[str, Any]:
+    """Options: the tokens under the pipeline's own mask, keys and values extrapolated so."""
+    return {"config": OfOrder(base=UniformConfig(interval=1), source=None, order=order)}
+
+
+def regione_of(mask: Tensor, **options: Any) -> dict[str, Any]:
+    """Options: RegionE without decay, told what is edited."""
+    return {"config": OfMask(base=RegionEConfig(delta=0.0, **options), source=Masked(mask))}
+
+
 def ways_to_edit() -> list[Way]:
     """Tick caching, rows, both, RegionE with its ablation, and controls."""
+    regione, undecayed = {"config": "regione"}, {"config": "regione", "delta": 0.0}
+    region = {**EVERYTHING, "rows": "region"}
     return [
-        Way("default", {}),
-        Way("speedup=2", {"speedup": 2.0}),
-        *EVENLY,
+        *CACHED,
         Way("rows=context", {**EVERYTHING, "rows": "context"}),
-        Way("rows=region", {**EVERYTHING, "rows": "region"}),
+        Way("rows=region", region),
         Way("rows=mask of the edit", {**EVERYTHING, "rows": quarter()}),
         Way("default, rows=region", {"rows": "region"}),
         Way("speedup=2, rows=region", {"speedup": 2.0, "rows": "region"}),
-        Way("regione", {"config": "regione"}),
-        Way("regione without decay", {"config": "regione", "delta": 0.0}),
-        Way("regione without decay and K/V (control)", {"config": "regione", "delta": 0.0}, control=withheld),
-        Way("regione of the wrong region (control)", {"config": "regione"}, control=turned_round),
-        Way("rows=mask, K/V withheld (control)", {**EVERYTHING, "rows": quarter()}, control=withheld),
-        Way("rows=mask of the wrong place (control)", {**EVERYTHING, "rows": quarter(right=False)}),
+        Way("regione", regione),
+        Way("regione: region and K/V", undecayed),
+        Way("regione: region", undecayed, withheld),
+        Way(TOLD, regione_of(quarter())),
+        Way(UNREFRESHED, regione_of(quarter(), **SELDOM)),
+        _against("regione", regione, "elsewhere", rolled),
+        _against("regione: region and K/V", undecayed, "elsewhere", rolled),
+        _against(TOLD, regione_of(quarter(right=False)), "elsewhere"),
+        _against(UNREFRESHED, regione_of(quarter(right=False), **SELDOM), "elsewhere"),
+        _against("rows=region", region, "elsewhere", rolled),
+        _against("rows=region", region, "K/V withheld", withheld),
     ]
 
 
 def ways_to_inpaint() -> list[Way]:
-    """Tick caching, rows under the pipeline's own mask, both, and controls."""
+    """Tick caching, rows under the pipeline's own mask, both, what their error is made of, and controls."""
+    mask = {**EVERYTHING, "rows": "mask"}
     return [
-        Way("default", {}),
-        Way("speedup=2", {"speedup": 2.0}),
-        *EVENLY,
-        Way("rows=mask", {**EVERYTHING, "rows": "mask"}),
+        *CACHED,
+        Way("rows=mask", mask),
         Way("default, rows=mask", {"rows": "mask"}),
         Way("speedup=2, rows=mask", {"speedup": 2.0, "rows": "mask"}),
-        Way("rows=mask, K/V withheld (control)", {**EVERYTHING, "rows": "mask"}, control=withheld),
-        Way("rows=mask of the wrong place (control)", {**EVERYTHING, "rows": quarter(right=False)}),
+        Way("rows=mask: K/V held", of_order(0)),
+        Way("rows=mask: K/V on a parabola", of_order(2), curved),
+        Way("rows=mask: a ring of tokens more", {**EVERYTHING, "rows": quarter(ring=8)}),
+        Way("rows=mask: the text left as it was", mask, text_left),
+        Way("rows=mask: true K/V (oracle)", mask, true_key_values),
+        Way("rows=mask: true outputs outside (oracle)", mask, true_outputs),
+        Way(UNREFRESHED, regione_of(quarter(), **SELDOM)),
+        _against("rows=mask", mask, "K/V withheld", withheld),
+        _against(UNREFRESHED, regione_of(quarter(right=False), **SELDOM), "elsewhere"),
     ]
 
 
-def edited(testbed: str, steps: Sequence[int], samples: int) -> list[dict[str, Any]]:
-    """One row for each way to edit, and each number of steps: stickers, held-out prompts, medians of PSNR in dB.
+def edited(testbed: str, steps: Sequence[int], samples: int) -> list[Figures]:
+    """One row for each way to edit, and each number of steps: stickers, held-out prompts.
 
-    "own" is to the same testbed's full run, "region" the same in the quarter of the sticker, "truth" to kontext's 1000 steps, "kept" to the
-    reference, where the edit leaves it alone.
+    PSNR in dB, the mean over samples and its bootstrap interval of 95 %: "own" is to the same testbed's full run, "region" the same in
+    the quarter of the sticker, "truth" to 1000 steps.
     """
-    prompts = [text for text in zoo.prompts("kontext", 400, "heldout") if " with " in text][:samples]
-    pipe, teacher = zoo.load(testbed), zoo.load("kontext")
-
-    def call(count: int) -> dict[str, Any]:
-        return zoo.call_for(testbed, prompts, range(samples), count)
-
-    truth = teacher(**zoo.call_for("kontext", prompts, range(samples), TRUTH))[0]
-    references = call(1)["image"]
-    return [
-        {**row, "kept": median(pictures[:, :, :32], references[:, :, :32])}
-        for row, pictures in measured(pipe, call, ways_to_edit(), steps, truth)
-    ]
+    pipe, call = zoo.load(testbed), _edits(testbed, samples)
+    truth = _truth(testbed, pipe, call)
+    return [row for count in steps for row, _ in measured_at(pipe, call, ways_to_edit(), count, truth)]
 
 
-def inpainted(steps: Sequence[int], samples: int) -> list[dict[str, Any]]:
-    """One row for each way to inpaint a quarter of flux's own pictures, and each number of steps; truth are 1000 steps."""
-    pipe = zoo.load("flux")
-    pictures = pipe(**zoo.sample_call("flux", 0, PICTURES, samples))[0]
-    filling = FluxInpaintPipeline(**pipe.components)
-    filling.set_progress_bar_config(disable=True)
+def inpainted(testbed: str, steps: Sequence[int], samples: int) -> list[Figures]:
+    """One row for each way to inpaint a quarter, and each number of steps.
 
-    def call(count: int) -> dict[str, Any]:
-        asked = zoo.sample_call("flux", 100, count, samples)
-        return {**asked, "image": pictures, "mask_image": quarter()[None, None].float(), "strength": 1.0}
-
-    truth = filling(**call(TRUTH))[0]
-    return [row for row, _ in measured(filling, call, ways_to_inpaint(), steps, truth)]
-
-
-def measured(
-    pipe: Any, call: Callable[[int], dict[str, Any]], ways: list[Way], steps: Sequence[int], truth: Tensor
-) -> Iterator[tuple[dict[str, Any], Tensor]]:
-    """Runs a call in full and in each way, at each number of steps."""
-    for count in steps:
-        yield from measured_at(pipe, lambda count=count: call(count), ways, count, truth)  # type: ignore[misc]
+    On flux its own pictures are painted, elsewhere references.
+    """
+    pipe, call = _filling(testbed, samples)
+    truth = _truth(testbed, pipe, call)
+    return [row for count in steps for row, _ in measured_at(pipe, call, ways_to_inpaint(), count, truth)]
 
 
 def measured_at(
-    pipe: Any, call: Callable[[], dict[str, Any]], ways: list[Way], steps: int, truth: Tensor
-) -> Iterator[tuple[dict[str, Any], Tensor]]:
+    pipe: Any, call: Callable[[int], dict[str, Any]], ways: Sequence[Way], steps: int, truth: Tensor | None
+) -> Iterator[tuple[Figures, Tensor]]:
     """Runs a call in full and in each way."""
-    full = pipe(**call())[0]
-    yield row_of("full", steps, 1.0, "#" * steps, full, full, truth), full
-    for way in ways:
-        accelerate(pipe, **way.options)
-        try:
-            with way.control():
-                pictures = pipe(**call())[0]
-            done = report(pipe)
-        finally:
-            restore(pipe)
-        first = done.branches[0]
-        marks = "".join(one.mark for one in done.calls if one.branch == first and one.cached)
-        row = row_of(way.name, steps, done.compute_fraction, marks, pictures, full, truth)
+    full = pipe(**call(steps))[0]
+    pictures: dict[str, Tensor] = {"full": full}
+    yield _row(Way("full", None), steps, (1.0, "#" * steps), pictures, truth), full
+    for way in (way for way in ways if steps >= way.fewest):
+        pictures[way.name], cost = _run(pipe, call, way, steps)
+        row = _row(way, steps, cost, pictures, truth)
         print(row, flush=True)
-        yield row, pictures
+        yield row, pictures[way.name]
 
 
-def row_of(
-    name: str, steps: int, work: float, ticks: str, pictures: Tensor, full: Tensor, truth: Tensor
-) -> dict[str, Any]:
+def _run(
+    pipe: Any, call: Callable[[int], dict[str, Any]], way: Way, steps: int
+) -> tuple[Tensor, tuple[float, str]]:
+    """Pictures, the share of the full run's work, and the ticks' marks."""
+    if way.options is None:
+        count = round(way.steps * steps)
+        return pipe(**call(count))[0], (count / steps, "#" * count)
+    accelerate(pipe, **way.options)
+    try:
+        with way.broken():
+            pictures = pipe(**call(steps))[0]
+        done = report(pipe)
+    finally:
+        restore(pipe)
+    first = done.branches[0]
+    marks = "".join(one.mark for one in done.calls if one.branch == first and one.cached)
+    return pictures, (done.compute_fraction, marks)
+
+
+def _row(
+    way: Way, steps: int, cost: tuple[float, str], pictures: dict[str, Tensor], truth: Tensor | None
+) -> Figures:
     """A row of the table."""
-    own = region = None
-    if pictures is not full:
-        own, region = median(pictures, full), median(corner_of(pictures), corner_of(full))
-    return {
-        "steps": steps, "way": name, "work": round(work, 3), "ticks": ticks, "own": own, "region": region,
-        "truth": median(pictures, truth),
-    }  # fmt: skip
+    own, full = pictures[way.name], pictures["full"]
+    row: Figures = {"steps": steps, "way": way.name, "work": round(cost[0], 3), "ticks": cost[1]}
+    if own is not full:
+        row |= {"own": _interval(psnr(own, full)), "region": _interval(_inside(own, full))}
+    if truth is not None:
+        row["truth"] = _interval(psnr(own, truth))
+    if way.beside is not None:
+        other = pictures[way.beside]
+        row |= {"beside": way.beside, "lost": _interval(_inside(other, full) - _inside(own, full))}
+    return row
 
 
-def corner_of(pictures: Tensor) -> Tensor:
-    """The quarter that is edited or painted."""
-    return pictures[:, :, STICKER, STICKER]
+def _inside(pictures: Tensor, other: Tensor) -> Tensor:
+    """PSNR in dB in the quarter that is edited or painted."""
+    return psnr(pictures[:, :, STICKER, STICKER], other[:, :, STICKER, STICKER])
 
 
-def median(pictures: Tensor, other: Tensor) -> float:
-    """Of PSNR in dB."""
-    return round(float(psnr(pictures, other).median()), 1)
+def _interval(values: Tensor) -> list[float]:
+    """A mean over samples, and the ends of its bootstrap interval of 95 %."""
+    return [round(value, 1) for value in (float(values.mean()), *interval(values.double().numpy()))]
 
 
-@contextmanager
-def turned_round() -> Iterator[None]:
-    """An edit's region is what it is not."""
-    region = Region.__call__
-    with patch.object(Region, "__call__", lambda self, sight: sight.moving & ~region(self, sight)):
-        yield
+def _against(
+    name: str,
+    options: dict[str, Any],
+    said: str,
+    broken: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Way:
+    """A control beside what it breaks."""
+    return Way(f"{name}, {said} (control)", options, broken, beside=name)
 
 
-@contextmanager
-def withheld() -> Iterator[None]:
-    """Keys and values of tokens that are not computed are left out."""
-    with patch.object(Completing, "attend", lambda self, call: call.compute()):
-        yield
+def _edits(testbed: str, samples: int) -> Callable[[int], dict[str, Any]]:
+    prompts = [text for text in zoo.prompts("kontext", 400, "heldout") if " with " in text][:samples]
+    return lambda steps: zoo.call_for(testbed, prompts, range(samples), steps)
+
+
+def _filling(testbed: str, samples: int) -> tuple[Any, Callable[[int], dict[str, Any]]]:
+    """A testbed as an inpainting pipeline, and its call."""
+    pipe = zoo.load(testbed)
+    mask = {"mask_image": quarter()[None, None].float(), "strength": 1.0}
+    if testbed == "flux":
+        pictures = pipe(**zoo.sample_call("flux", 0, PICTURES, samples))[0]
+        filling: Any = FluxInpaintPipeline(**pipe.components)
+        call = lambda steps: {**zoo.sample_call("flux", 100, steps, samples), "image": pictures, **mask}
+    else:
+        edits = _edits(testbed, samples)
+        filling = FluxKontextInpaintPipeline(**pipe.components)
+        call = lambda steps: {**edits(steps), **mask}
+    filling.set_progress_bar_config(disable=True)
+    return filling, call
+
+
+def _truth(testbed: str, pipe: Any, call: Callable[[int], dict[str, Any]]) -> Tensor | None:
+    """Pictures of very many steps."""
+    return None if testbed in DISTILLED else pipe(**call(TRUTH))[0]

@@ -14,7 +14,7 @@ from diffcache.evals.tables.methods import methods_page
 from diffcache.evals.tables.quantization import quantization_table
 from diffcache.evals.tables.race import race_tables
 from diffcache.evals.tables.regimes import regimes_summary
-from diffcache.evals.tables.rows import rows_table
+from diffcache.evals.tables.rows import rows_tables
 from diffcache.evals.tables.searched import searched_page
 from diffcache.evals.tables.serving import serving_table
 from diffcache.evals.tables.trajectory import threshold_table, trajectory_table
@@ -57,7 +57,7 @@ def pages(root: Path) -> dict[str, str]:
         "quantization": quantization_table(),
         "serving": serving_table(),
         "trajectory": trajectory_table(),
-        "rows": rows_table(),
+        **rows_tables(),
         **language_tables(),
         "threshold": threshold_table(),
         "long_video": long_video_table(),

@@ -9,7 +9,7 @@ from typing import Any
 from diffcache.evals.experiments.row_sources import drawn
 from diffcache.evals.harness.command_line import measure_testbeds, parser_for_testbeds
 
-STEPS = {"turbo": (4,), "flux": (8,)}
+STEPS = {"turbo": (4, 8), "kontext_turbo": (4, 8), "flux": (8,)}
 
 
 def measured(testbed: str, args: Namespace) -> dict[str, Any]:
@@ -18,4 +18,4 @@ def measured(testbed: str, args: Namespace) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    measure_testbeds(parser_for_testbeds(__doc__, samples=6, names=tuple(STEPS)), "row_sources", measured)
+    measure_testbeds(parser_for_testbeds(__doc__, names=tuple(STEPS)), "row_sources", measured)

@@ -1,6 +1,6 @@
-"""Some tokens only, beside tick caching: edits (kontext, and kontext_turbo at its four steps and at eight) and inpainting (flux).
+"""Some tokens only, beside tick caching: edits and inpainting (kontext and kontext_turbo), and inpainting (flux).
 
-`python scripts/measure/rows.py` writes evals/results/rows/<testbed>.json, in about ten minutes.
+`python scripts/measure/rows.py` writes evals/results/rows/<testbed>.json, in about half an hour.
 """
 
 from argparse import Namespace
@@ -13,14 +13,13 @@ from diffcache.evals.testbeds import zoo
 
 def measured(testbed: str, args: Namespace) -> dict[str, Any]:
     """The rows at each number of steps."""
-    if testbed == "flux":
-        return {"rows": inpainted(args.steps, args.samples)}
-    few = [zoo.STEPS[testbed], 2 * zoo.STEPS[testbed]]
-    steps = few if testbed == "kontext_turbo" else args.steps
-    return {"rows": edited(testbed, steps, args.samples)}
+    painted = {"inpainting": inpainted(testbed, args.steps, args.samples)}
+    if testbed not in zoo.OF_EDITS:
+        return painted
+    return {"edits": edited(testbed, args.steps, args.samples), **painted}
 
 
 if __name__ == "__main__":
-    options = parser_for_testbeds(__doc__, samples=6, names=("kontext_turbo", "kontext", "flux"))
+    options = parser_for_testbeds(__doc__, samples=16, names=("kontext_turbo", "kontext", "flux"))
     options.add_argument("--steps", type=int, nargs="+", default=[4, 8, 28])
     measure_testbeds(options, "rows", measured)

@@ -112,13 +112,14 @@ def test_a_mask_of_everything_is_the_plain_pipeline(name):
     assert report(pipe).compute_fraction == 1
 
 
-def test_ticks_and_rows_combine():
+@pytest.mark.parametrize("steps", [8, 28])
+def test_ticks_and_rows_combine(steps):
     case = CASES["FluxKontextPipeline"]
     pipe = accelerate(case.build(), speedup=2, rows="context")
-    case.render(pipe, 0, 28)
+    case.render(pipe, 0, steps)
     both = report(pipe)
     accelerate(pipe, speedup=2)
-    case.render(pipe, 0, 28)
+    case.render(pipe, 0, steps)
     assert set("#%") <= set(both.summary())
     assert both.computed_ticks == report(pipe).computed_ticks
     assert both.compute_fraction < report(pipe).compute_fraction

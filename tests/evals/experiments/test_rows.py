@@ -1,0 +1,116 @@
+"""What is broken on purpose in the measurement of rows is what it says, and nothing else."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+
+import pytest
+import torch
+from zoo.pipelines import CASES
+
+from diffcache import accelerate, report, restore
+from diffcache.config import RunFacts
+from diffcache.evals.experiments.row_controls import (
+    rolled,
+    text_left,
+    true_key_values,
+    true_outputs,
+    withheld,
+)
+from diffcache.evals.experiments.row_sources import Importance, norms_of_keys
+from diffcache.evals.experiments.rows import _inside, quarter, regione_of, ways_to_edit, ways_to_inpaint
+from diffcache.recipes.regione import RegionEConfig
+from diffcache.tokens.row_rule import Region, Sight
+
+STEPS = 6
+
+
+def an_edit() -> Sight:
+    """Of 8 x 8 tokens those in rows 2 to 6 and columns 2 to 6 are edited."""
+    generator = torch.Generator().manual_seed(0)
+    reference = torch.randn(1, 64, 8, generator=generator)
+    clean = reference.clone()
+    clean.view(1, 8, 8, 8)[:, 2:7, 2:7] *= -1
+    noise = torch.randn(1, 64, 8, generator=generator)
+    before, now = (torch.cat([(1 - s) * clean + s * noise, reference], 1) for s in (0.8, 0.7))
+    return Sight(now, before, 0.7, 0.8)
+
+
+def test_the_region_elsewhere_has_as_many_tokens_half_a_picture_away():
+    sight = an_edit()
+    own = Region(0.93)(sight)[0, :64].view(8, 8)
+    with rolled():
+        places = Region(0.93)(sight)
+    assert 0 < own.sum() < 64
+    assert torch.equal(places[0, :64].view(8, 8), own.roll((4, 4), (0, 1)))
+    assert not places[0, 64:].any()
+    assert torch.equal(Region(0.93)(sight)[0, :64].view(8, 8), own)  # and it is over
+
+
+def painted(breaking) -> torch.Tensor:
+    """A quarter of a picture, painted beside keys and values of the rest."""
+    case = CASES["FluxInpaintPipeline"]
+    pipe = case.build()
+    mask = torch.zeros(1, 1, 16, 16)
+    mask[..., 8:, 8:] = 1
+    if breaking is not None:
+        accelerate(pipe, "uniform", interval=1, rows="mask")
+    with (breaking or nullcontext)():
+        picture = case.render(pipe, 0, STEPS, mask_image=mask)
+    if breaking is not None:
+        assert "%" in report(pipe).summary()
+        restore(pipe)
+    return picture
+
+
+def test_with_true_keys_and_values_nothing_is_lost_in_a_pipeline_that_overwrites_the_rest():
+    plain, some = painted(None), painted(nullcontext)
+    assert not torch.allclose(some, plain, atol=1e-5)
+    assert torch.allclose(painted(true_key_values), plain, atol=1e-5)
+    assert torch.equal(painted(true_outputs), some)
+
+
+@pytest.mark.parametrize("breaking", [withheld, text_left], ids=lambda f: f.__name__)
+def test_other_controls_change_what_is_painted(breaking):
+    some = painted(nullcontext)
+    assert not torch.equal(painted(breaking), some)
+    assert torch.equal(painted(nullcontext), some)  # and they are over
+
+
+def test_a_control_computes_as_much_as_what_it_breaks():
+    mask, elsewhere = quarter(), quarter(right=False)
+    assert mask.sum() == elsewhere.sum()
+    assert not (mask & elsewhere).any()
+    for ways in (ways_to_edit(), ways_to_inpaint()):
+        known = {way.name: way for way in ways}
+        assert len(known) == len(ways)
+        for way in ways:
+            if way.beside is not None and "rows" in way.options:
+                assert way.options == known[way.beside].options
+
+
+def test_regione_of_a_mask_is_regione_in_all_but_the_region():
+    run = RunFacts("FluxTransformer2DModel", num_ticks=28)
+    told = regione_of(quarter())["config"].token_rows(run)
+    own = RegionEConfig(delta=0.0).token_rows(run)
+    assert told.source.mask.equal(quarter())
+    assert replace(told, source=own.source) == own
+
+
+def test_the_quarter_is_looked_at_alone():
+    pictures = torch.zeros(2, 3, 64, 64)
+    other = pictures.clone()
+    other[:, :, :32] = 1
+    assert (_inside(pictures, other) == 100).all()
+
+
+def test_important_tokens_are_those_of_the_largest_score_and_by_turns_the_others():
+    source = Importance(norms_of_keys, patch=1, share=0.25)
+    source.scores = torch.tensor([[4.0, 3.0, 2.0, 1.0]])
+    before, now = torch.zeros(1, 4, 2), torch.ones(1, 4, 2)
+    chosen = [source(Sight(now, before)).nonzero()[:, 1].item() for _ in range(40)]
+    assert chosen[0] == 0
+    assert set(chosen) == {0, 1, 2, 3}
+    now[:, 0] = 0  # a token that stands still
+    assert not source(Sight(now, before))[0, 0]
