@@ -138,9 +138,8 @@ class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
         self._ranges: list[Range[KeptT]] = [Range(name) for name in wanted.ranges]
         self._waiting: list[Span[KeptT]] = []
         self._spans: dict[tuple[str, str], KeptT] = {}  # blocks and ranges, by first and last unit
-        self._continued: dict[
-            tuple[str, str], Mapping[int, str]
-        ] = {}  # `Site.continues` with which these were kept
+        # `Site.continues` with which they were kept
+        self._continued: dict[tuple[str, str], Mapping[int, str]] = {}
         self._sub_layers: dict[str, KeptT] = {}
         self._depths: Depths[KeptT] = Depths(wanted.depth, self.trace)
         # with which a site with a bare feed-forward may end, and what keeps it
@@ -216,10 +215,8 @@ class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
         if part and twin.name in self._parts and not (sub_layer or copied):
             self._repeated.append((unit, self._parts[twin.name], output))
             return
-        like, call = (
-            self._parts.get(twin.name) or self._sub_layers.get(twin.name),
-            (unit.module, args, kwargs),
-        )
+        like = self._parts.get(twin.name) or self._sub_layers.get(twin.name)
+        call: Arguments = unit.module, args, kwargs
         if like is None:
             kept = self._keeper.keep(unit.kind, Call.of(*call), output, {})
         else:
@@ -278,10 +275,11 @@ class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
         """Keeps what waits, if the unit that is called now has told which arguments it continues."""
         for span in [span for span in self._waiting if self._continues(span.last) is not None]:
             self._waiting.remove(span)
-            kept = span.kept_by(self._keeper, self._continues(span.last) or {})
+            continues = self._continues(span.last) or {}
+            kept = span.kept_by(self._keeper, continues)
             if kept is not None:
                 self._spans[span.begin, span.last.name] = kept
-                self._continued[span.begin, span.last.name] = dict(self._continues(span.last) or {})
+                self._continued[span.begin, span.last.name] = dict(continues)
 
     def _part_returned(self, unit: UnitCall, call: Call, output: Any) -> None:
         """A unit inside a block has returned: it may be a sub-layer, a layer of a UNet, or end a site of several parts."""

@@ -21,7 +21,8 @@ always computed in full: chosen on the testbed flux, where `#%%#` is 3 dB nearer
 
 FEWEST_BETWEEN = 2
 """So many ticks after a full one some tokens may be computed, and in longer runs an eighth of the run. Chosen on flux and on kontext's
-calibration prompts: in eight steps a method that computes half of the ticks saves a fifth of its work by that, as near to the full run."""
+calibration prompts: in eight steps a method that computes half of the ticks saves a fifth of its work by that. Edits of kontext come as near to the
+full run; flux in six steps lost 9 dB."""
 
 NO_MASK = 'rows="mask" takes the mask_image of an inpainting pipeline, and this call has none: pass rows=mask itself.'
 

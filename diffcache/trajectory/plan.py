@@ -75,7 +75,8 @@ def planned(
         errors: of the result, by how far the covariance is trusted, and whether reused ticks are corrected.
         even: the computed ticks to start with, by rising number from 0.
         forced: ticks among them that are not moved.
-        response: of the denoiser, for which the trust is chosen; None: that of `errors`.
+        response: of the denoiser, for which the trust is chosen; None: that of `errors`. Errors are expected for half of it, and for
+            that of `errors` at least.
     """
     tried = [errors(trust, True) for trust in ((FOR_LONG_RUNS,) if len(even) > MOST_TICKS else TRUSTS)]
     plans = [even]

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from diffcache.config import RunFacts
+from diffcache.evals.experiments.trajectory import pictures
 from diffcache.evals.experiments.trajectory_prior import SAMPLES
-from diffcache.evals.harness.cell import Cell
-from diffcache.evals.testbeds import splits, zoo
 from diffcache.profiling.recording.covariance import covariance_of
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.uniform import UniformConfig
@@ -62,12 +61,7 @@ def felt(testbed: str, steps: int) -> Iterator[Felt]:
 
     It is the error of the pictures over the error that was made: influence times the change of the velocity since the tick before.
     """
-    part = splits.PARTS["covariance"]
-    cell = Cell(
-        zoo.load(testbed),
-        lambda count: zoo.sample_call(testbed, part.seed, count, SAMPLES, part.prompts),
-        steps,
-    )
+    cell = pictures(testbed, steps, SAMPLES, "covariance")
     watched = Watched()
     found = covariance_of(cell.pipe, [cell.call(steps)], watched)
     influence, square = watched.runs[-1].influence, found.matrix
