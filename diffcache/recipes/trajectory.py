@@ -140,11 +140,8 @@ class TrajectoryConfig(BudgetedConfig):
             ScheduleError: the covariance was measured on a run of another length.
         """
         count = choosable(allowed(run.num_ticks or 1, speedup), run)
-        response = self.response
-        if response is None:
-            scale = TYPICAL_GUIDANCE if run.guidance_scale is None else max(run.guidance_scale, 1.0)
-            response = BY_GUIDANCE * scale
-        return _plan(self, _moments(run), run.influence, count, self.guards(run), response)
+        guidance = TYPICAL_GUIDANCE if run.guidance_scale is None else max(run.guidance_scale, 1.0)
+        return _plan(self, _moments(run), run.influence, count, self.guards(run), guidance)
 
     def _process(self, moments: Sequence[Moment]) -> Process:
         if self.covariance is None:
@@ -169,7 +166,7 @@ def _plan(
     influence: tuple[float, ...] | None,
     count: int,
     guards: Guards,
-    response: float,
+    guidance: float,
 ) -> TrajectoryPlan:
     """The plan of a run; runs that are alike share it."""
     ticks = len(moments)
@@ -178,12 +175,12 @@ def _plan(
     # Where the noise scheduler adds noise or clips, nothing is corrected and all ticks count alike.
     ratio = LARGEST_RATIO if config.hindsight and influence is not None else 0.0
     weighed = np.array(influence or [-1 / ticks] * ticks)
-    process, sensitivity = config._process(moments), config.prior.sensitivity.at(moments)
+    process, sensitivity = config._process(moments), config.prior.sensitivity.at(moments, guidance)
     return planned(
         lambda trust, corrects: ResultError(
             process, weighed, sensitivity, ratio if corrects else 0.0, trust, TYPICAL_RESPONSE
         ),
         even,
         forced,
-        response,
+        BY_GUIDANCE * guidance if config.response is None else config.response,
     )

@@ -2,26 +2,31 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from diffcache.config import RunFacts
 from diffcache.evals.experiments.trajectory import pictures
-from diffcache.evals.experiments.trajectory_prior import SAMPLES
+from diffcache.evals.experiments.trajectory_prior import SAMPLES, Setting
+from diffcache.evals.testbeds import zoo
+from diffcache.host.components import guidance_scale_of
 from diffcache.profiling.recording.covariance import covariance_of
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.schedulers.interval import Interval
 from diffcache.schedulers.ticks import Ticks
-from diffcache.trajectory.kernel import RIGHT_ANGLE
+from diffcache.trajectory.kernel import RIGHT_ANGLE, Array
 from diffcache.trajectory.sensitivity import Sensitivity
 
 Felt = dict[str, Any]
-"""A row: "steps" of the run, the "tick" that was held, its "angle", and the "sensitivity" there."""
+"""A row: "steps" of the run, its scale of "guidance", the "tick" that was held, its "angle", and the "sensitivity" there."""
 
 HELD = 16
 """So many ticks of a run are held, one in each run."""
+
+SCALES = (1.0, 2.5, 5.0, 7.5)
+"""Of guidance."""
 
 KNOTS = 17
 """Angles at which a prior gives the sensitivity."""
@@ -56,12 +61,23 @@ class AllButOne(EvenConfig):
         return Ticks([tick for tick in range(run.num_ticks or 0) if tick != self.held])
 
 
-def felt(testbed: str, steps: int) -> Iterator[Felt]:
+def felt_in(testbed: str) -> Iterator[Setting]:
+    """The runs in which a testbed's sensitivity is measured: in 50 and in 20 steps, and with other scales of guidance."""
+    yield Setting(testbed, 50)
+    yield Setting(testbed, 20)
+    if testbed in zoo.GUIDED:
+        for scale in SCALES:
+            yield Setting(testbed, 20, scale)
+
+
+def felt(setting: Setting) -> Iterator[Felt]:
     """The sensitivity of a testbed's pictures; nothing where the noise scheduler adds noise, or clips.
 
     It is the error of the pictures over the error that was made: influence times the change of the velocity since the tick before.
     """
-    cell = pictures(testbed, steps, SAMPLES, "covariance")
+    steps = setting.steps
+    cell = pictures(setting.testbed, steps, SAMPLES, "covariance", setting.guidance)
+    guidance = guidance_scale_of(cell.pipe, cell.call(steps))
     watched = Watched()
     found = covariance_of(cell.pipe, [cell.call(steps)], watched)
     influence, square = watched.runs[-1].influence, found.matrix
@@ -73,6 +89,7 @@ def felt(testbed: str, steps: int) -> Iterator[Felt]:
         error = cell.error(cell.method(AllButOne(held=tick)))
         yield {
             "steps": steps,
+            "guidance": guidance,
             "tick": tick,
             "angle": round(float(found.moments[tick].angle or 0), 4),
             "sensitivity": round(error / float(abs(influence[tick] * change)), 4),
@@ -82,25 +99,56 @@ def felt(testbed: str, steps: int) -> Iterator[Felt]:
 def averaged(testbeds: Collection[Sequence[Felt]]) -> Sensitivity:
     """The geometric mean over testbeds of how the sensitivity changes with the angle, at their median height.
 
-    Testbeds differ in height since errors are those of pictures, and some decode their latents.
+    Testbeds differ in height since errors are those of pictures, and some decode their latents. Exponents of guidance are
+    fitted to the differences between one testbed's runs.
 
     Args:
         testbeds: the rows of each.
     """
     angles = np.linspace(0, RIGHT_ANGLE, KNOTS)
-    logs = np.array(
-        [np.mean([_log(run, angles) for run in _runs(rows)], axis=0) for rows in testbeds if rows]
-    )
-    heights = logs.mean(axis=1, keepdims=True)
-    factors = np.exp((logs - heights).mean(axis=0) + np.median(heights))
-    return Sensitivity(tuple(angles.round(4).tolist()), tuple(factors.round(4).tolist()))
+    found = [_Logs.of(rows, angles) for rows in testbeds if rows]
+    covariance = np.sum([logs.covariance for logs in found], axis=0)
+    exponents = covariance / max(sum(logs.variance for logs in found), np.finfo(float).tiny)
+    plain = np.array([logs.mean - logs.guidance * exponents for logs in found])
+    heights = plain.mean(axis=1, keepdims=True)
+    factors = np.exp((plain - heights).mean(axis=0) + np.median(heights))
+    rounded = (tuple(values.round(4).tolist()) for values in (angles, factors, exponents))
+    return Sensitivity(*rounded)
+
+
+class _Logs(NamedTuple):
+    """Logarithms of a testbed's sensitivities and of its scales of guidance, over its runs.
+
+    Attributes:
+        mean: of the sensitivity, [angles].
+        guidance: the mean of the scales.
+        covariance: of both, summed over runs, [angles].
+        variance: of the scales, likewise.
+    """
+
+    mean: Array
+    guidance: float
+    covariance: Array
+    variance: float
+
+    @classmethod
+    def of(cls, rows: Sequence[Felt], angles: Array) -> "_Logs":
+        runs = list(_runs(rows))
+        logs = np.array([_interpolated(run, angles) for run in runs])
+        scales = np.log([run[0]["guidance"] for run in runs])
+        apart = scales - scales.mean()
+        return cls(logs.mean(axis=0), scales.mean(), apart @ logs, apart @ apart)
 
 
 def _runs(rows: Sequence[Felt]) -> Iterator[list[Felt]]:
-    for steps in {row["steps"] for row in rows}:
-        yield sorted((row for row in rows if row["steps"] == steps), key=lambda row: row["angle"])
+    for steps, guidance in {(row["steps"], row["guidance"]): None for row in rows}:
+        run = (row for row in rows if (row["steps"], row["guidance"]) == (steps, guidance))
+        yield sorted(run, key=lambda row: row["angle"])
 
 
-def _log(rows: Sequence[Felt], angles: Any) -> Any:
-    """The logarithm of the sensitivity, interpolated."""
-    return np.interp(angles, [row["angle"] for row in rows], np.log([row["sensitivity"] for row in rows]))
+def _interpolated(run: Sequence[Felt], angles: Array) -> Array:
+    """The logarithm of a run's sensitivity at other angles."""
+    found: Array = np.interp(
+        angles, [row["angle"] for row in run], np.log([row["sensitivity"] for row in run])
+    )
+    return found

@@ -72,7 +72,7 @@ def measured(setting: Setting) -> Measured:
     part = splits.PARTS["covariance"]
     call = zoo.sample_call(name, part.seed, steps, SAMPLES, part.prompts)
     if guidance is not None:
-        call["true_cfg_scale" if name == "flux" else "guidance_scale"] = guidance
+        call = zoo.guided(name, call, guidance)
     found = covariance_of(pipe, [call])
     size = np.sqrt(found.matrix.diagonal())
     return Measured(name, found.matrix / np.outer(size, size), found.moments)
