@@ -15,12 +15,11 @@ from diffcache.trajectory.plan import TrajectoryPlan
 SPEEDUPS = (8.0, 6.0, 5.0, 4.0, 3.5, 3.0, 2.75, 2.5, 2.25, 2.0, 1.8, 1.6, 1.4, 1.2, 1.0)
 """Plans are made for these, as far as they are asked for."""
 
-GROWTH = 2
-"""Longest gap between computed ticks over the gap before it, so that a smooth stretch cannot hide a bend that follows."""
+TYPICAL = 2.0
+"""Measured over expected errors of a prediction, in most runs."""
 
-CAUTION = 8.0
-"""The factor with which a run begins, before anything is measured: the first ticks count most, and what they lose stays lost."""
-
+COUNTS = 4
+"""What is typical counts as so many measured errors."""
 
 FEWEST = 3
 """Computed ticks, the newest among them, that make a measured error one of extrapolation."""
@@ -38,9 +37,9 @@ def cheapest(plans: Callable[[float], TrajectoryPlan], scale: float, threshold: 
 class PlanFollower(CacheScheduler):
     """Follows a plan, and learns from the errors at computed ticks by which factor this run is off from what was expected.
 
-    A covariance that fits many denoisers says how the error depends on the ticks, and less well how large it is. At each
-    computed tick the engine compares the prediction with what was computed. The factor is the geometric mean of
-    measured over expected errors.
+    At each computed tick the engine compares the prediction with what was computed. The factor is the geometric mean of
+    measured over expected errors, and of `TYPICAL`, which is the least: predictions that are better than usual say little of the
+    result, which depends more on how the denoiser goes on from an early error.
 
     Args:
         followed: the plan.
@@ -52,12 +51,12 @@ class PlanFollower(CacheScheduler):
     def __init__(self, followed: TrajectoryPlan, prediction_error: PredictionError) -> None:
         self._followed = followed
         self._prediction_error = prediction_error
-        self._logs = [math.log(CAUTION)]
+        self._logs = [math.log(TYPICAL)] * COUNTS
 
     @property
     def scale(self) -> float:
-        """Measured over expected errors, so far."""
-        return math.exp(sum(self._logs) / len(self._logs))
+        """Measured over expected errors, so far, or `TYPICAL` where that is more."""
+        return max(TYPICAL, math.exp(sum(self._logs) / len(self._logs)))
 
     @property
     def expected_error(self) -> float:
@@ -128,12 +127,11 @@ class ExpectedErrorControl(PlanFollower):
 
     def _after(self) -> int:
         """The next tick to compute."""
-        newest, *past = self._computed
+        newest = self._computed[0]
         self._followed = self._plans(cheapest(self._plans, self.scale, self.threshold))
         ticks = self._followed.ticks
         i = bisect_right(ticks, newest)
-        gap = (ticks[i] if i < len(ticks) else self._num_ticks) - ticks[i - 1]
-        return newest + (min(gap, GROWTH * (newest - past[0])) if past else gap)
+        return newest + (ticks[i] if i < len(ticks) else self._num_ticks) - ticks[i - 1]
 
 
 class PlannedTicks(PlanFollower):

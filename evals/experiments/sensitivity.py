@@ -1,35 +1,27 @@
 """How much a result changes with an error that is made at one tick alone: measured by holding the output there."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from diffcache.config import RunFacts
+from diffcache.evals.experiments.curves import Curve
 from diffcache.evals.experiments.trajectory import pictures
 from diffcache.evals.experiments.trajectory_prior import SAMPLES, Setting
-from diffcache.evals.testbeds import zoo
 from diffcache.host.components import guidance_scale_of
 from diffcache.profiling.recording.covariance import covariance_of
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.schedulers.interval import Interval
 from diffcache.schedulers.ticks import Ticks
-from diffcache.trajectory.kernel import RIGHT_ANGLE, Array
-from diffcache.trajectory.sensitivity import Sensitivity
 
 Felt = dict[str, Any]
 """A row: "steps" of the run, its scale of "guidance", the "tick" that was held, its "angle", and the "sensitivity" there."""
 
 HELD = 16
 """So many ticks of a run are held, one in each run."""
-
-SCALES = (1.0, 2.5, 5.0, 7.5)
-"""Of guidance."""
-
-KNOTS = 17
-"""Angles at which a prior gives the sensitivity."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,15 +53,6 @@ class AllButOne(EvenConfig):
         return Ticks([tick for tick in range(run.num_ticks or 0) if tick != self.held])
 
 
-def felt_in(testbed: str) -> Iterator[Setting]:
-    """The runs in which a testbed's sensitivity is measured: in 50 and in 20 steps, and with other scales of guidance."""
-    yield Setting(testbed, 50)
-    yield Setting(testbed, 20)
-    if testbed in zoo.GUIDED:
-        for scale in SCALES:
-            yield Setting(testbed, 20, scale)
-
-
 def felt(setting: Setting) -> Iterator[Felt]:
     """The sensitivity of a testbed's pictures; nothing where the noise scheduler adds noise, or clips.
 
@@ -96,59 +79,8 @@ def felt(setting: Setting) -> Iterator[Felt]:
         }
 
 
-def averaged(testbeds: Collection[Sequence[Felt]]) -> Sensitivity:
-    """The geometric mean over testbeds of how the sensitivity changes with the angle, at their median height.
-
-    Testbeds differ in height since errors are those of pictures, and some decode their latents. Exponents of guidance are
-    fitted to the differences between one testbed's runs.
-
-    Args:
-        testbeds: the rows of each.
-    """
-    angles = np.linspace(0, RIGHT_ANGLE, KNOTS)
-    found = [_Logs.of(rows, angles) for rows in testbeds if rows]
-    covariance = np.sum([logs.covariance for logs in found], axis=0)
-    exponents = covariance / max(sum(logs.variance for logs in found), np.finfo(float).tiny)
-    plain = np.array([logs.mean - logs.guidance * exponents for logs in found])
-    heights = plain.mean(axis=1, keepdims=True)
-    factors = np.exp((plain - heights).mean(axis=0) + np.median(heights))
-    rounded = (tuple(values.round(4).tolist()) for values in (angles, factors, exponents))
-    return Sensitivity(*rounded)
-
-
-class _Logs(NamedTuple):
-    """Logarithms of a testbed's sensitivities and of its scales of guidance, over its runs.
-
-    Attributes:
-        mean: of the sensitivity, [angles].
-        guidance: the mean of the scales.
-        covariance: of both, summed over runs, [angles].
-        variance: of the scales, likewise.
-    """
-
-    mean: Array
-    guidance: float
-    covariance: Array
-    variance: float
-
-    @classmethod
-    def of(cls, rows: Sequence[Felt], angles: Array) -> "_Logs":
-        runs = list(_runs(rows))
-        logs = np.array([_interpolated(run, angles) for run in runs])
-        scales = np.log([run[0]["guidance"] for run in runs])
-        apart = scales - scales.mean()
-        return cls(logs.mean(axis=0), scales.mean(), apart @ logs, apart @ apart)
-
-
-def _runs(rows: Sequence[Felt]) -> Iterator[list[Felt]]:
+def curves(rows: Sequence[Felt]) -> Iterator[Curve]:
+    """One for each run of a testbed."""
     for steps, guidance in {(row["steps"], row["guidance"]): None for row in rows}:
-        run = (row for row in rows if (row["steps"], row["guidance"]) == (steps, guidance))
-        yield sorted(run, key=lambda row: row["angle"])
-
-
-def _interpolated(run: Sequence[Felt], angles: Array) -> Array:
-    """The logarithm of a run's sensitivity at other angles."""
-    found: Array = np.interp(
-        angles, [row["angle"] for row in run], np.log([row["sensitivity"] for row in run])
-    )
-    return found
+        run = [row for row in rows if (row["steps"], row["guidance"]) == (steps, guidance)]
+        yield Curve(guidance, [row["angle"] for row in run], [row["sensitivity"] for row in run])

@@ -6,14 +6,14 @@
 from argparse import Namespace
 from typing import Any
 
-from diffcache.evals.experiments.sensitivity import felt, felt_in
-from diffcache.evals.experiments.trajectory_prior import MANY_STEPS, SAMPLES
+from diffcache.evals.experiments.sensitivity import felt
+from diffcache.evals.experiments.trajectory_prior import MANY_STEPS, SAMPLES, paced
 from diffcache.evals.harness.command_line import measure_testbeds, parser_for_testbeds
 
 
 def measured(testbed: str, args: Namespace) -> dict[str, Any]:
     """The rows of all its runs."""
-    return {"rows": [row for setting in felt_in(testbed) for row in felt(setting)]}
+    return {"rows": [row for setting in paced(testbed) for row in felt(setting)]}
 
 
 if __name__ == "__main__":

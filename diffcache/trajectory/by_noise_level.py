@@ -1,4 +1,4 @@
-"""How much the result of a run changes with an error of its sample, by the noise level at which the error is made."""
+"""What is known of all denoisers as a factor that changes with the noise level and the scale of guidance."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,16 +11,13 @@ from diffcache.trajectory.kernel import Array
 
 
 @dataclass(frozen=True)
-class Sensitivity:
-    """Error of the result over an error of the sample, both root mean square.
-
-    What is drawn is decided early: there a small error grows. Late errors shrink, since the denoiser takes a part of
-    them for noise. Guidance makes early errors grow more. Between the angles that are given logarithms are interpolated.
+class ByNoiseLevel:
+    """A positive factor. Between the angles that are given logarithms are interpolated.
 
     Attributes:
         angles: atan2(noise, signal) in radians, rising.
-        factors: the sensitivity at each of them without guidance.
-        exponents: of the scale of guidance, by which that is multiplied, at each angle.
+        factors: at each of them, without guidance.
+        exponents: of the scale of guidance, by which a factor is multiplied, at each angle.
     """
 
     angles: tuple[float, ...]
@@ -28,8 +25,8 @@ class Sensitivity:
     exponents: tuple[float, ...]
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Sensitivity":
-        """The sensitivity with these attributes."""
+    def from_dict(cls, data: Mapping[str, Any]) -> "ByNoiseLevel":
+        """The one with these attributes."""
         return cls(tuple(data["angles"]), tuple(data["factors"]), tuple(data["exponents"]))
 
     def at(self, moments: Sequence[Moment], guidance: float) -> Array:
