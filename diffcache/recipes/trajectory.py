@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import ClassVar
 
@@ -33,7 +33,7 @@ BY_GUIDANCE = 2.0
 """Response of the denoiser over the scale of guidance, which multiplies differences of its outputs."""
 
 TYPICAL_GUIDANCE = 3.0
-"""Where the scale is unknown."""
+"""Where the scale is unknown. Above it errors were larger than expected, about in proportion (`python scripts/measure/regimes.py`)."""
 
 
 @method
@@ -165,7 +165,7 @@ def _plan(
     sensitivity = prior.sensitivity.at(moments, guidance)
     if config.covariance is None:
         sensitivity *= prior.pace.at(moments, guidance)
-    return planned(
+    found = planned(
         lambda trust, corrects: ResultError(
             process, weighed, sensitivity, ratio if corrects else 0.0, trust, TYPICAL_RESPONSE
         ),
@@ -173,3 +173,4 @@ def _plan(
         forced,
         BY_GUIDANCE * guidance if config.response is None else config.response,
     )
+    return replace(found, expected=found.expected * max(guidance / TYPICAL_GUIDANCE, 1.0))

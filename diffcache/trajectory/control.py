@@ -15,7 +15,7 @@ from diffcache.trajectory.plan import TrajectoryPlan
 SPEEDUPS = (8.0, 6.0, 5.0, 4.0, 3.5, 3.0, 2.75, 2.5, 2.25, 2.0, 1.8, 1.6, 1.4, 1.2, 1.0)
 """Plans are made for these, as far as they are asked for."""
 
-TYPICAL = 1.5
+TYPICAL = 2.0
 """Measured over expected errors of a prediction, in most runs."""
 
 RECENT = 4
