@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import ClassVar
 
@@ -18,16 +18,13 @@ from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.schedulers.guards import Guards
 from diffcache.schedulers.interval import Interval
 from diffcache.schedulers.moments import Moment
-from diffcache.trajectory.control import ExpectedErrorControl, PlannedTicks, cheapest
+from diffcache.trajectory.control import TYPICAL, ExpectedErrorControl, PlannedTicks, cheapest
 from diffcache.trajectory.plan import TrajectoryPlan, planned
 from diffcache.trajectory.prior import Prior, universal
 from diffcache.trajectory.process import Process, positions_of, prior_process
 from diffcache.trajectory.result_error import ResultError
 
 Covariance = tuple[tuple[float, ...], ...]
-
-MEASURED_FIRST = 3
-"""With a threshold as many ticks are computed before one is reused: the third is the first that was predicted from two."""
 
 TYPICAL_RESPONSE = 3.0
 """Of denoisers (see `ResultError`). Ticks are planned for it; errors are expected for it, or for the scale of guidance if that is more."""
@@ -36,13 +33,7 @@ BY_GUIDANCE = 2.0
 """Response of the denoiser over the scale of guidance, which multiplies differences of its outputs."""
 
 TYPICAL_GUIDANCE = 3.0
-"""Where the scale is unknown."""
-
-USUAL = 0.5
-"""Measured over expected errors, in the median run: so many ticks a threshold comes to in the end."""
-
-LEAST = 2.0
-"""A threshold's reused ticks are predicted as for this speed-up or a larger one: gaps are that long even where few ticks are reused."""
+"""Where the scale is unknown. Above it errors were larger than expected, about in proportion (`python scripts/measure/regimes.py`)."""
 
 
 @method
@@ -63,8 +54,6 @@ class TrajectoryConfig(BudgetedConfig):
         covariance: E<v_i, v_j> of the velocities at each two ticks of a run, per element, [ticks, ticks]; None: the universal one.
         response: how large the error of a computed output is, over that of the sample which the denoiser was given. The larger
             it is, the more carefully reused ticks are predicted. None: twice the scale of guidance, and 6 where none is known.
-        warmup_steps: None: 1, and 3 with a threshold, the fewest that show how far this run is from the covariance. These ticks are
-            computed even if the speed-up is then missed.
     """
 
     name: ClassVar[str] = "trajectory"
@@ -84,9 +73,6 @@ class TrajectoryConfig(BudgetedConfig):
                     "trajectory: covariance must be a square of finite numbers, [ticks][ticks]."
                 )
             object.__setattr__(self, "covariance", rows)
-
-    def warmup(self, run: RunFacts) -> int:
-        return 1 if self.speedup is not None else MEASURED_FIRST
 
     @property
     def prior(self) -> Prior:
@@ -131,7 +117,7 @@ class TrajectoryConfig(BudgetedConfig):
         if self.speedup is not None:
             return self.plan(run, self.speedup)
         plans = partial(self.plan, run)
-        return plans(max(cheapest(plans, USUAL, self.threshold), LEAST))
+        return plans(cheapest(plans, TYPICAL, self.threshold))
 
     def plan(self, run: RunFacts, speedup: float) -> TrajectoryPlan:
         """What is computed in a run of known length at a speed-up.
@@ -140,11 +126,8 @@ class TrajectoryConfig(BudgetedConfig):
             ScheduleError: the covariance was measured on a run of another length.
         """
         count = choosable(allowed(run.num_ticks or 1, speedup), run)
-        response = self.response
-        if response is None:
-            scale = TYPICAL_GUIDANCE if run.guidance_scale is None else max(run.guidance_scale, 1.0)
-            response = BY_GUIDANCE * scale
-        return _plan(self, _moments(run), run.influence, count, self.guards(run), response)
+        guidance = TYPICAL_GUIDANCE if run.guidance_scale is None else max(run.guidance_scale, 1.0)
+        return _plan(self, _moments(run), run.influence, count, self.guards(run), guidance)
 
     def _process(self, moments: Sequence[Moment]) -> Process:
         if self.covariance is None:
@@ -169,7 +152,7 @@ def _plan(
     influence: tuple[float, ...] | None,
     count: int,
     guards: Guards,
-    response: float,
+    guidance: float,
 ) -> TrajectoryPlan:
     """The plan of a run; runs that are alike share it."""
     ticks = len(moments)
@@ -178,12 +161,16 @@ def _plan(
     # Where the noise scheduler adds noise or clips, nothing is corrected and all ticks count alike.
     ratio = LARGEST_RATIO if config.hindsight and influence is not None else 0.0
     weighed = np.array(influence or [-1 / ticks] * ticks)
-    process, sensitivity = config._process(moments), config.prior.sensitivity.at(moments)
-    return planned(
+    process, prior = config._process(moments), config.prior
+    sensitivity = prior.sensitivity.at(moments, guidance)
+    if config.covariance is None:
+        sensitivity *= prior.pace.at(moments, guidance)
+    found = planned(
         lambda trust, corrects: ResultError(
             process, weighed, sensitivity, ratio if corrects else 0.0, trust, TYPICAL_RESPONSE
         ),
         even,
         forced,
-        response,
+        BY_GUIDANCE * guidance if config.response is None else config.response,
     )
+    return replace(found, expected=found.expected * max(guidance / TYPICAL_GUIDANCE, 1.0))

@@ -15,12 +15,14 @@ from diffcache.trajectory.plan import TrajectoryPlan
 SPEEDUPS = (8.0, 6.0, 5.0, 4.0, 3.5, 3.0, 2.75, 2.5, 2.25, 2.0, 1.8, 1.6, 1.4, 1.2, 1.0)
 """Plans are made for these, as far as they are asked for."""
 
-GROWTH = 2
-"""Longest gap between computed ticks over the gap before it, so that a smooth stretch cannot hide a bend that follows."""
+TYPICAL = 2.0
+"""Measured over expected errors of a prediction, in most runs."""
 
-CAUTION = 8.0
-"""The factor with which a run begins, before anything is measured: the first ticks count most, and what they lose stays lost."""
+RECENT = 4
+"""So many measured errors say whether a run is as foretold. Before there are as many, what is typical stands for the others."""
 
+SURPRISING = math.e
+"""Measured errors that differ less than this from typical ones say nothing of the result: it depends more on the denoiser's sensitivity."""
 
 FEWEST = 3
 """Computed ticks, the newest among them, that make a measured error one of extrapolation."""
@@ -36,11 +38,9 @@ def cheapest(plans: Callable[[float], TrajectoryPlan], scale: float, threshold: 
 
 
 class PlanFollower(CacheScheduler):
-    """Follows a plan, and learns from the errors at computed ticks by which factor this run is off from what was expected.
+    """Follows a plan, and compares measured errors with expected ones.
 
-    A covariance that fits many denoisers says how the error depends on the ticks, and less well how large it is. At each
-    computed tick the engine compares the prediction with what was computed. The factor is the geometric mean of
-    measured over expected errors.
+    At each computed tick the engine compares the prediction with what was computed.
 
     Args:
         followed: the plan.
@@ -52,16 +52,7 @@ class PlanFollower(CacheScheduler):
     def __init__(self, followed: TrajectoryPlan, prediction_error: PredictionError) -> None:
         self._followed = followed
         self._prediction_error = prediction_error
-        self._logs = [math.log(CAUTION)]
-
-    @property
-    def scale(self) -> float:
-        """Measured over expected errors, so far."""
-        return math.exp(sum(self._logs) / len(self._logs))
-
-    @property
-    def expected_error(self) -> float:
-        return self.scale * self._followed.expected
+        self._logs = [math.log(TYPICAL)] * RECENT
 
     def learn(self, computed: Sequence[int], measured: float) -> None:
         """Takes in an error.
@@ -78,7 +69,7 @@ class PlanFollower(CacheScheduler):
 
 
 class ExpectedErrorControl(PlanFollower):
-    """Follows the cheapest plan whose expected error is below a threshold, by what the run has shown so far.
+    """Follows the cheapest plan whose expected error is below a threshold, and another one where errors are surprising.
 
     At each computed tick the next gap is as long as that plan then has it at this place.
 
@@ -108,6 +99,16 @@ class ExpectedErrorControl(PlanFollower):
         self._measured: Tensor | None = None
         self._next = self._after()
 
+    @property
+    def scale(self) -> float:
+        """What expected errors are multiplied by: `TYPICAL`, and by how much recent errors differ from it beyond `SURPRISING`."""
+        apart, limit = _mean(self._logs[-RECENT:]) - math.log(TYPICAL), math.log(SURPRISING)
+        return TYPICAL * math.exp(apart - min(max(apart, -limit), limit))
+
+    @property
+    def expected_error(self) -> float:
+        return self.scale * self._followed.expected
+
     def compared(self, past: Sequence[Moment], at: Moment, errors: Tensor) -> None:
         self._measured = errors
         self._computed = [at.tick, *(moment.tick for moment in past)]
@@ -128,12 +129,11 @@ class ExpectedErrorControl(PlanFollower):
 
     def _after(self) -> int:
         """The next tick to compute."""
-        newest, *past = self._computed
+        newest = self._computed[0]
         self._followed = self._plans(cheapest(self._plans, self.scale, self.threshold))
         ticks = self._followed.ticks
         i = bisect_right(ticks, newest)
-        gap = (ticks[i] if i < len(ticks) else self._num_ticks) - ticks[i - 1]
-        return newest + (min(gap, GROWTH * (newest - past[0])) if past else gap)
+        return newest + (ticks[i] if i < len(ticks) else self._num_ticks) - ticks[i - 1]
 
 
 class PlannedTicks(PlanFollower):
@@ -159,7 +159,11 @@ class PlannedTicks(PlanFollower):
             for (computed, _), measured in zip(self._unread, values, strict=True):
                 self.learn(computed, measured)
             self._unread = []
-        return super().expected_error
+        return math.exp(_mean(self._logs)) * self._followed.expected
 
     def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
         return Decision.COMPUTE if step.tick in self._followed.ticks else Decision.PREDICT
+
+
+def _mean(logs: Sequence[float]) -> float:
+    return sum(logs) / len(logs)

@@ -6,8 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from diffcache.trajectory.by_noise_level import ByNoiseLevel
 from diffcache.trajectory.kernel import Kernel
-from diffcache.trajectory.sensitivity import Sensitivity
 
 SHIPPED = Path(__file__).with_name("prior.json")
 
@@ -17,16 +17,24 @@ class Prior(NamedTuple):
 
     Attributes:
         kernel: the covariance of their velocities.
-        sensitivity: of their results.
+        pace: how much velocities change from one tick to the next, over what the kernel says of that. One kernel fits long
+            distances of many denoisers; short ones differ with the noise level and with guidance.
+        sensitivity: error of the result over an error of the sample, both root mean square. What is drawn is decided early: there
+            a small error grows. Late errors shrink, since the denoiser takes a part of them for noise.
     """
 
     kernel: Kernel
-    sensitivity: Sensitivity
+    pace: ByNoiseLevel
+    sensitivity: ByNoiseLevel
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Prior":
         """Of the figures in a file."""
-        return cls(Kernel.from_dict(data["kernel"]), Sensitivity.from_dict(data["sensitivity"]))
+        return cls(
+            Kernel.from_dict(data["kernel"]),
+            ByNoiseLevel.from_dict(data["pace"]),
+            ByNoiseLevel.from_dict(data["sensitivity"]),
+        )
 
 
 @cache

@@ -176,7 +176,7 @@ def _call(pipe: Any, regime: Regime, steps: int, samples: int, seed: int) -> dic
     testbed = regime.noise_scheduler.split(",")[0] if regime.prediction == "flow" else "sd"
     call = zoo.sample_call(testbed, seed, steps, samples)
     scale = 5.0 if regime.guidance in ("interval", "rescale") else float(regime.guidance)
-    call["true_cfg_scale" if testbed == "flux" else "guidance_scale"] = scale
+    call = zoo.guided(testbed, call, scale)
     if regime.guidance == "rescale":
         call["guidance_rescale"] = 0.7
     if regime.guidance == "interval":

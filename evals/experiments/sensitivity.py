@@ -1,30 +1,27 @@
 """How much a result changes with an error that is made at one tick alone: measured by holding the output there."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from diffcache.config import RunFacts
+from diffcache.evals.experiments.curves import Curve
 from diffcache.evals.experiments.trajectory import pictures
-from diffcache.evals.experiments.trajectory_prior import SAMPLES
+from diffcache.evals.experiments.trajectory_prior import SAMPLES, Setting
+from diffcache.host.components import guidance_scale_of
 from diffcache.profiling.recording.covariance import covariance_of
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.schedulers.interval import Interval
 from diffcache.schedulers.ticks import Ticks
-from diffcache.trajectory.kernel import RIGHT_ANGLE
-from diffcache.trajectory.sensitivity import Sensitivity
 
 Felt = dict[str, Any]
-"""A row: "steps" of the run, the "tick" that was held, its "angle", and the "sensitivity" there."""
+"""A row: "steps" of the run, its scale of "guidance", the "tick" that was held, its "angle", and the "sensitivity" there."""
 
 HELD = 16
 """So many ticks of a run are held, one in each run."""
-
-KNOTS = 17
-"""Angles at which a prior gives the sensitivity."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,12 +53,14 @@ class AllButOne(EvenConfig):
         return Ticks([tick for tick in range(run.num_ticks or 0) if tick != self.held])
 
 
-def felt(testbed: str, steps: int) -> Iterator[Felt]:
+def felt(setting: Setting) -> Iterator[Felt]:
     """The sensitivity of a testbed's pictures; nothing where the noise scheduler adds noise, or clips.
 
     It is the error of the pictures over the error that was made: influence times the change of the velocity since the tick before.
     """
-    cell = pictures(testbed, steps, SAMPLES, "covariance")
+    steps = setting.steps
+    cell = pictures(setting.testbed, steps, SAMPLES, "covariance", setting.guidance)
+    guidance = guidance_scale_of(cell.pipe, cell.call(steps))
     watched = Watched()
     found = covariance_of(cell.pipe, [cell.call(steps)], watched)
     influence, square = watched.runs[-1].influence, found.matrix
@@ -73,34 +72,15 @@ def felt(testbed: str, steps: int) -> Iterator[Felt]:
         error = cell.error(cell.method(AllButOne(held=tick)))
         yield {
             "steps": steps,
+            "guidance": guidance,
             "tick": tick,
             "angle": round(float(found.moments[tick].angle or 0), 4),
             "sensitivity": round(error / float(abs(influence[tick] * change)), 4),
         }
 
 
-def averaged(testbeds: Collection[Sequence[Felt]]) -> Sensitivity:
-    """The geometric mean over testbeds of how the sensitivity changes with the angle, at their median height.
-
-    Testbeds differ in height since errors are those of pictures, and some decode their latents.
-
-    Args:
-        testbeds: the rows of each.
-    """
-    angles = np.linspace(0, RIGHT_ANGLE, KNOTS)
-    logs = np.array(
-        [np.mean([_log(run, angles) for run in _runs(rows)], axis=0) for rows in testbeds if rows]
-    )
-    heights = logs.mean(axis=1, keepdims=True)
-    factors = np.exp((logs - heights).mean(axis=0) + np.median(heights))
-    return Sensitivity(tuple(angles.round(4).tolist()), tuple(factors.round(4).tolist()))
-
-
-def _runs(rows: Sequence[Felt]) -> Iterator[list[Felt]]:
-    for steps in {row["steps"] for row in rows}:
-        yield sorted((row for row in rows if row["steps"] == steps), key=lambda row: row["angle"])
-
-
-def _log(rows: Sequence[Felt], angles: Any) -> Any:
-    """The logarithm of the sensitivity, interpolated."""
-    return np.interp(angles, [row["angle"] for row in rows], np.log([row["sensitivity"] for row in rows]))
+def curves(rows: Sequence[Felt]) -> Iterator[Curve]:
+    """One for each run of a testbed."""
+    for steps, guidance in {(row["steps"], row["guidance"]): None for row in rows}:
+        run = [row for row in rows if (row["steps"], row["guidance"]) == (steps, guidance)]
+        yield Curve(guidance, [row["angle"] for row in run], [row["sensitivity"] for row in run])

@@ -1,13 +1,15 @@
 """The kernel of the method `trajectory`: measured covariances of the testbeds, and the kernel that fits them best."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from diffcache.evals.experiments.curves import Curve
 from diffcache.evals.testbeds import splits, zoo
+from diffcache.host.components import guidance_scale_of
 from diffcache.profiling.recording.covariance import covariance_of
 from diffcache.schedulers.moments import Moment
 from diffcache.trajectory.kernel import Array, Kernel
@@ -22,6 +24,9 @@ STRIDES = (1, 2, 3, 4)
 
 START = Kernel(0.003, 0.1, 0.26, 0.002, 0.001, 0.43, 0.1, 3.2, 3e-5, 3e-3)
 """Where the fit begins; all hyperparameters are positive, and `constant` and `fine` are below 1."""
+
+SCALES = (1.0, 2.5, 5.0, 7.5)
+"""Of guidance."""
 
 SHARES = ("constant", "fine")
 ITERATIONS = 60
@@ -42,27 +47,38 @@ class Measured:
     """A run's covariance, normalised to a diagonal of one.
 
     Attributes:
-        testbed: its name.
+        setting: the run.
+        guidance: its scale.
         correlation: [ticks, ticks].
         moments: of the ticks.
     """
 
-    testbed: str
+    setting: Setting
+    guidance: float
     correlation: Array
     moments: tuple[Moment, ...]
 
     def every(self, stride: int) -> "Measured":
         """Of every so many ticks."""
-        return Measured(self.testbed, self.correlation[::stride, ::stride], self.moments[::stride])
+        return replace(self, correlation=self.correlation[::stride, ::stride], moments=self.moments[::stride])
 
 
 def settings() -> Iterator[Setting]:
-    """Each testbed as its pipeline ships it, in 50 and in 20 steps, and nearly without guidance."""
+    """The runs to which a kernel is fitted: each testbed as its pipeline ships it, in 50 and in 20 steps, and nearly without guidance."""
     for name in MANY_STEPS:
         yield Setting(name, 50)
         yield Setting(name, 20)
         if name not in zoo.UNCONDITIONAL:
             yield Setting(name, 28, 1.5)
+
+
+def paced(testbed: str) -> Iterator[Setting]:
+    """The runs whose changes are measured: in 50 and in 20 steps, and with other scales of guidance."""
+    yield Setting(testbed, 50)
+    yield Setting(testbed, 20)
+    if testbed in zoo.GUIDED:
+        for scale in SCALES:
+            yield Setting(testbed, 20, scale)
 
 
 def measured(setting: Setting) -> Measured:
@@ -72,10 +88,26 @@ def measured(setting: Setting) -> Measured:
     part = splits.PARTS["covariance"]
     call = zoo.sample_call(name, part.seed, steps, SAMPLES, part.prompts)
     if guidance is not None:
-        call["true_cfg_scale" if name == "flux" else "guidance_scale"] = guidance
+        call = zoo.guided(name, call, guidance)
     found = covariance_of(pipe, [call])
     size = np.sqrt(found.matrix.diagonal())
-    return Measured(name, found.matrix / np.outer(size, size), found.moments)
+    scale = guidance_scale_of(pipe, call) or 1.0
+    return Measured(setting, scale, found.matrix / np.outer(size, size), found.moments)
+
+
+def changes(run: Measured, kernel: Kernel) -> Curve:
+    """How much a run's velocities change from one tick to the next, over what a kernel says of that."""
+    expected = prior_process(kernel, run.moments).covariance
+    size = np.sqrt(expected.diagonal())
+    both = [_change(correlation) for correlation in (run.correlation, expected / np.outer(size, size))]
+    angles = [float(moment.angle or 0) for moment in run.moments[1:]]
+    return Curve(run.guidance, angles, (both[0] / both[1]).tolist())
+
+
+def _change(correlation: Array) -> Array:
+    """Root mean square, [ticks - 1]."""
+    change: Array = np.sqrt(np.maximum(2 - 2 * correlation.diagonal(1), np.finfo(float).eps))
+    return change
 
 
 def fitted(runs: Sequence[Measured]) -> tuple[Kernel, float]:

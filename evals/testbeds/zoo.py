@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -83,6 +83,15 @@ _CALLS: dict[str, dict[str, Any]] = {
     "kontext": _EDITED,
     "kontext_turbo": _EDITED,
 }
+
+
+GUIDED = tuple(name for name, call in _CALLS.items() if {"guidance_scale", "true_cfg_scale"} & {*call})
+"""Testbeds whose scale of guidance can be chosen; those that edit were trained without."""
+
+
+def guided(name: str, call: Mapping[str, Any], scale: float) -> dict[str, Any]:
+    """A testbed's call with another scale of guidance."""
+    return {**call, "true_cfg_scale" if "true_cfg_scale" in _CALLS[name] else "guidance_scale": scale}
 
 
 def load(name: str, torch_dtype: torch.dtype = torch.float32) -> Any:

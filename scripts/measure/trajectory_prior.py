@@ -7,12 +7,23 @@ with what has never seen this testbed. The sensitivities are those of `scripts/m
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain
 from typing import Any
 
 from tqdm import tqdm
 
-from diffcache.evals.experiments.sensitivity import Felt, averaged
-from diffcache.evals.experiments.trajectory_prior import MANY_STEPS, Measured, fitted, measured, settings
+from diffcache.evals.experiments.curves import Curve, averaged
+from diffcache.evals.experiments.sensitivity import curves
+from diffcache.evals.experiments.trajectory_prior import (
+    MANY_STEPS,
+    Measured,
+    Setting,
+    changes,
+    fitted,
+    measured,
+    paced,
+    settings,
+)
 from diffcache.evals.harness.command_line import parser
 from diffcache.evals.harness.provenance import header
 from diffcache.evals.harness.results import result_path, stored, write_result
@@ -21,30 +32,33 @@ from diffcache.trajectory.prior import SHIPPED
 
 def main() -> None:
     parser(__doc__).parse_args()
-    runs = [measured(setting) for setting in tqdm(list(settings()), desc="runs")]
-    sensitivities = {name: result["rows"] for name, result in stored("sensitivity").items()}
-    loss, figures = _fitted(runs, sensitivities)
+    runs = {
+        setting: measured(setting)
+        for setting in tqdm(dict.fromkeys([*settings(), *chain(*map(paced, MANY_STEPS))]), desc="runs")
+    }
+    felt = {name: list(curves(result["rows"])) for name, result in stored("sensitivity").items()}
+    loss, figures = _fitted(MANY_STEPS, runs, felt)
     SHIPPED.write_text(json.dumps({**header(), **figures}, indent=2) + "\n")
     print(f"all: {loss:.3f}")
     for name in MANY_STEPS:
-        loss, figures = _fitted(
-            [run for run in runs if run.testbed != name],
-            {other: rows for other, rows in sensitivities.items() if other != name},
-        )
+        others = [other for other in MANY_STEPS if other != name]
+        loss, figures = _fitted(others, runs, felt)
         write_result(result_path("trajectory_prior", name), header(), figures)
         print(f"without {name}: {loss:.3f}")
 
 
 def _fitted(
-    runs: Sequence[Measured], sensitivities: Mapping[str, Sequence[Felt]]
+    testbeds: Sequence[str], runs: Mapping[Setting, Measured], felt: Mapping[str, Sequence[Curve]]
 ) -> tuple[float, dict[str, Any]]:
     """The loss of the kernel's fit, and the figures of a prior."""
-    kernel, loss = fitted(runs)
+    kernel, loss = fitted([runs[setting] for setting in settings() if setting.testbed in testbeds])
+    paces = [[changes(runs[setting], kernel) for setting in paced(name)] for name in testbeds]
     return loss, {
-        "fitted_on": sorted({run.testbed for run in runs}),
+        "fitted_on": sorted(testbeds),
         "loss": round(loss, 4),
         "kernel": asdict(kernel),
-        "sensitivity": asdict(averaged(sensitivities.values())),
+        "pace": asdict(averaged(paces)),
+        "sensitivity": asdict(averaged([felt[name] for name in testbeds])),
     }
 
 

@@ -13,7 +13,14 @@ from torch import Tensor, nn
 from diffcache import accelerate, denoising_run, report
 from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import Decision, Step
-from diffcache.trajectory.control import CAUTION, SPEEDUPS, ExpectedErrorControl, PlannedTicks
+from diffcache.trajectory.control import (
+    RECENT,
+    SPEEDUPS,
+    SURPRISING,
+    TYPICAL,
+    ExpectedErrorControl,
+    PlannedTicks,
+)
 from diffcache.trajectory.plan import TrajectoryPlan
 from diffcache.trajectory.result_error import Trust
 
@@ -47,7 +54,7 @@ def computed(made: ExpectedErrorControl, measured: Callable[[int], float] = lamb
 @pytest.mark.parametrize(("threshold", "distance"), [(0.01, 1), (0.02, 2), (0.034, 3), (0.04, 4), (9.0, 8)])
 def test_the_cheapest_plan_that_keeps_the_threshold_is_followed(threshold: float, distance: int) -> None:
     expected = {1: range(TICKS), 2: range(0, TICKS, 2)}.get(distance)
-    found = computed(control(CAUTION * threshold), lambda tick: CAUTION * 0.1)
+    found = computed(control(TYPICAL * threshold), lambda tick: TYPICAL * 0.1)
     gaps = np.diff(found)
     assert gaps.max() == min(distance, 8)
     assert expected is None or found == list(expected)
@@ -57,27 +64,34 @@ def test_a_threshold_of_zero_computes_everything() -> None:
     assert computed(control(0.0)) == list(range(TICKS))
 
 
-def test_a_run_that_is_off_by_more_than_expected_computes_more() -> None:
-    as_expected, worse, better = (
-        len(computed(control(0.04), lambda tick, factor=factor: 0.1 * factor)) for factor in (1.0, 3.0, 0.3)
+def test_a_run_that_is_off_computes_more_or_less_and_one_that_is_nearly_typical_does_not() -> None:
+    better, *near, worse = (
+        len(computed(control(0.06), lambda tick, factor=factor: 0.1 * TYPICAL * factor))
+        for factor in (0.03, 0.5, 1.0, 2.0, 30.0)
     )
-    assert better < as_expected < worse
+    assert len({*near}) == 1
+    assert better < near[0] < worse
 
 
-def test_the_scale_is_the_geometric_mean_of_what_was_measured_over_what_was_expected() -> None:
+def measured(errors: Sequence[float]) -> ExpectedErrorControl:
+    """After errors of which 0.1 was expected."""
     made = control(0.03)
-    measured = iter([0.2, 0.4])
-    for newest in (6, 9):
-        errors = [next(measured)]
-        made.compared([Moment(newest - 3), Moment(newest - 6)], Moment(newest), torch.tensor(errors))
-        made.decide(Step(newest + 1, TICKS, "0"), errors)
-    assert made.scale == pytest.approx((CAUTION * 2 * 4) ** (1 / 3))
+    for newest, error in enumerate(errors, 3):
+        made.compared([Moment(newest - 1), Moment(newest - 2)], Moment(newest), torch.tensor([error]))
+        made.decide(Step(newest + 1, TICKS, "0"), [error])
+    return made
 
 
-def test_a_gap_is_at_most_twice_as_long_as_the_one_before_it() -> None:
-    made = control(9.0)
-    made.compared([Moment(3)], Moment(4), torch.tensor([0.1]))
-    assert [made.decide(Step(tick, TICKS, "0"), [0.1]).computes for tick in (5, 6)] == [False, True]
+def test_the_scale_is_what_the_geometric_mean_of_recent_errors_exceeds() -> None:
+    errors = [9.0, 1.0, 2.0, 4.0, 8.0]
+    recent = (10 * 20 * 40 * 80) ** 0.25
+    assert measured(errors).scale == pytest.approx(recent / SURPRISING)
+    assert measured([0.1 * TYPICAL]).scale == TYPICAL
+
+
+def test_one_surprise_is_none_until_there_are_more() -> None:
+    assert measured([0.1 * TYPICAL * SURPRISING**RECENT]).scale == pytest.approx(TYPICAL)
+    assert measured([0.1 * TYPICAL * SURPRISING**RECENT] * 2).scale == pytest.approx(TYPICAL * SURPRISING)
 
 
 def test_plans_are_listed_from_the_cheapest_to_the_full_run() -> None:
@@ -163,10 +177,11 @@ def test_planned_ticks_are_computed_and_others_predicted_whatever_is_measured() 
 
 def test_what_planned_ticks_measured_is_read_at_the_end_and_once() -> None:
     made = PlannedTicks(TrajectoryPlan((0, 4, 8), Trust(1e-3, 0.0), 0.01), lambda past, at: 0.1)
-    assert made.expected_error == pytest.approx(CAUTION * 0.01)
+    assert made.expected_error == pytest.approx(TYPICAL * 0.01)
     made.compared([Moment(0)], Moment(4), torch.tensor([9.0]))  # from one computed tick: no extrapolation
-    made.compared([Moment(4), Moment(0)], Moment(8), torch.tensor([0.4]))
-    assert [*made.held()] == [torch.tensor([9.0]), torch.tensor([0.4])]
+    made.compared([Moment(4), Moment(0)], Moment(8), torch.tensor([40.0]))
+    assert [*made.held()] == [torch.tensor([9.0]), torch.tensor([40.0])]
     for _ in range(2):
-        assert made.expected_error == pytest.approx((CAUTION * 4) ** 0.5 * 0.01)
+        mean = (TYPICAL**RECENT * 400) ** (1 / (RECENT + 1))
+        assert made.expected_error == pytest.approx(mean * 0.01)
     assert [*made.held()] == []

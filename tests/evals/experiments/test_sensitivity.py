@@ -1,30 +1,25 @@
-"""Sensitivities of testbeds are averaged in shape and in height, one vote each."""
+"""The sensitivity of a result is measured by holding the output of one tick alone."""
 
-import numpy as np
-import pytest
-
-from diffcache.evals.experiments.sensitivity import AllButOne, Felt, averaged
+from diffcache.evals.experiments.sensitivity import AllButOne, Felt, curves
 from diffcache.evals.harness.rendering import render
 from diffcache.evals.testbeds import zoo
 
 
-def rows(height: float, slope: float, steps: int = 50) -> list[Felt]:
-    return [
-        {"steps": steps, "tick": i, "angle": angle, "sensitivity": height * np.exp(slope * angle)}
-        for i, angle in enumerate((1.5, 0.8, 0.1))
-    ]
+def row(steps: int, guidance: float, tick: int, sensitivity: float) -> Felt:
+    return {
+        "steps": steps,
+        "guidance": guidance,
+        "tick": tick,
+        "angle": 1.5 - tick / 10,
+        "sensitivity": sensitivity,
+    }
 
 
-def test_shapes_are_averaged_and_the_height_is_the_median() -> None:
-    found = averaged([rows(1, 2), rows(1, 2) + rows(1, 2, steps=20), rows(100, 2)])
-    alone = averaged([rows(1, 2)])
-    assert found.factors == pytest.approx(alone.factors, rel=1e-3)
-    inside = [f for a, f in zip(found.angles, found.factors, strict=True) if 0.1 <= a <= 1.5]
-    assert np.diff(np.log(inside)) == pytest.approx(2 * np.diff(found.angles)[0], rel=1e-2)
-
-
-def test_a_testbed_without_figures_has_no_vote() -> None:
-    assert averaged([rows(1, 2), []]) == averaged([rows(1, 2)])
+def test_rows_are_parted_by_steps_and_guidance() -> None:
+    rows = [row(50, 3.0, 1, 4.0), row(20, 3.0, 1, 5.0), row(50, 3.0, 2, 2.0), row(20, 1.0, 1, 1.0)]
+    found = list(curves(rows))
+    assert [curve.guidance for curve in found] == [3.0, 3.0, 1.0]
+    assert [curve.factors for curve in found] == [[4.0, 2.0], [5.0], [1.0]]
 
 
 def test_one_tick_is_held_and_all_others_are_computed() -> None:

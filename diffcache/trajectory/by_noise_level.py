@@ -1,0 +1,44 @@
+"""What is known of all denoisers as a factor that changes with the noise level and the scale of guidance."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from diffcache.schedulers.moments import Moment
+from diffcache.trajectory.kernel import Array
+
+
+@dataclass(frozen=True)
+class ByNoiseLevel:
+    """A positive factor. Between the angles that are given logarithms are interpolated.
+
+    Attributes:
+        angles: atan2(noise, signal) in radians, rising.
+        factors: at each of them, without guidance.
+        exponents: of the scale of guidance, by which a factor is multiplied, at each angle.
+    """
+
+    angles: tuple[float, ...]
+    factors: tuple[float, ...]
+    exponents: tuple[float, ...]
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "ByNoiseLevel":
+        """The one with these attributes."""
+        return cls(tuple(data["angles"]), tuple(data["factors"]), tuple(data["exponents"]))
+
+    def at(self, moments: Sequence[Moment], guidance: float) -> Array:
+        """At each tick of a run, [ticks]; 1 where an angle is unknown.
+
+        Args:
+            moments: of the ticks.
+            guidance: its scale; 1 for none.
+        """
+        angles = [moment.angle for moment in moments]
+        if None in angles:
+            return np.ones(len(moments))
+        logs = np.log(self.factors) + np.log(guidance) * np.array(self.exponents)
+        found: Array = np.exp(np.interp(np.array(angles, dtype=float), self.angles, logs))
+        return found

@@ -1,0 +1,76 @@
+"""Factors that were measured along runs of several testbeds, and their average by noise level and scale of guidance."""
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from diffcache.trajectory.by_noise_level import ByNoiseLevel
+from diffcache.trajectory.kernel import RIGHT_ANGLE, Array
+
+KNOTS = 17
+"""Angles at which an average is given."""
+
+
+class Curve(NamedTuple):
+    """What was measured in one run.
+
+    Attributes:
+        guidance: its scale.
+        angles: of some ticks, in radians.
+        factors: there.
+    """
+
+    guidance: float
+    angles: Sequence[float]
+    factors: Sequence[float]
+
+
+def averaged(testbeds: Collection[Sequence[Curve]]) -> ByNoiseLevel:
+    """The geometric mean over testbeds of how a factor changes with the angle, at their median height.
+
+    Testbeds differ in height since errors are those of pictures, and some decode their latents. Exponents of guidance are
+    fitted to the differences between one testbed's runs.
+
+    Args:
+        testbeds: the runs of each; one without runs has no vote.
+    """
+    angles = np.linspace(0, RIGHT_ANGLE, KNOTS)
+    found = [_Logs.of(curves, angles) for curves in testbeds if curves]
+    covariance = np.sum([logs.covariance for logs in found], axis=0)
+    exponents = covariance / max(sum(logs.variance for logs in found), np.finfo(float).tiny)
+    plain = np.array([logs.mean - logs.guidance * exponents for logs in found])
+    heights = plain.mean(axis=1, keepdims=True)
+    factors = np.exp((plain - heights).mean(axis=0) + np.median(heights))
+    rounded = (tuple(values.round(4).tolist()) for values in (angles, factors, exponents))
+    return ByNoiseLevel(*rounded)
+
+
+class _Logs(NamedTuple):
+    """Logarithms of a testbed's factors and of its scales of guidance, over its runs.
+
+    Attributes:
+        mean: of the factors, [angles].
+        guidance: the mean of the scales.
+        covariance: of both, summed over runs, [angles].
+        variance: of the scales, likewise.
+    """
+
+    mean: Array
+    guidance: float
+    covariance: Array
+    variance: float
+
+    @classmethod
+    def of(cls, curves: Sequence[Curve], angles: Array) -> "_Logs":
+        logs = np.array([_interpolated(curve, angles) for curve in curves])
+        scales = np.log([curve.guidance for curve in curves])
+        apart = scales - scales.mean()
+        return cls(logs.mean(axis=0), scales.mean(), apart @ logs, apart @ apart)
+
+
+def _interpolated(curve: Curve, angles: Array) -> Array:
+    """The logarithm of a run's factor at other angles."""
+    order = np.argsort(curve.angles)
+    found: Array = np.interp(angles, np.array(curve.angles)[order], np.log(curve.factors)[order])
+    return found
