@@ -77,7 +77,7 @@ def accelerate(
             that differs from the last one in more than its seed is planned first (see `plan`), and refused (ConfigError)
             if even the smallest cache is larger.
         rows: compute some of the picture's tokens only, in most of the calls that the method computes: a bool mask [H, W] or
-            [batch, H, W] at the picture's resolution (True is computed), "mask" for an inpainting pipeline's own `mask_image`,
+            [batch, H, W] at the picture's resolution (True is computed), a PIL picture of one (white is), "mask" for an inpainting pipeline's own `mask_image`,
             "context" for all but tokens that stand still between ticks (reference pictures, history), or "region" for what an
             edit changes (RegionE). Other tokens are carried on from the last call of all tokens. See docs/rows.md.
         components: names of the pipeline's components to cache, ("unet", "controlnet") or ("controlnet",), all by this
@@ -164,6 +164,7 @@ def method_named(
     config: MethodConfig | Schedule | str | Path | None = None,
     *,
     speedup: float | None = None,
+    rows: Any = None,
     **options: Any,
 ) -> CacheConfig:
     """The method that `accelerate` would attach to some pipeline for these arguments; nothing is attached or checked against one.
@@ -176,7 +177,7 @@ def method_named(
     chosen = _chosen(config, options, DEFAULT)
     if not isinstance(chosen, CacheConfig):
         raise ConfigError(f"{chosen.name} caches language models: choose a method for pipelines of pictures.")
-    return chosen.resolved()
+    return chosen.resolved() if rows is None else WithRows(base=chosen.resolved(), source=source_of(rows))
 
 
 def restore(target: Target) -> Target:

@@ -24,7 +24,7 @@ from diffcache.tokens.layout import Rows, SampleRows, rows_of_samples
 from diffcache.tokens.learning import TokenPlan, learn
 from diffcache.tokens.passes import FullPass, RowPass, TokenState
 from diffcache.tokens.positions import Entry, block_paths, rows_of_latents
-from diffcache.tokens.row_rule import RowRule, Sight
+from diffcache.tokens.row_rule import Moving, Region, RowRule, Sight
 
 STRAYED = "the denoiser called its blocks otherwise than before"
 
@@ -33,6 +33,11 @@ _plans: KeptWith[TokenPlan | str] = KeptWith(16)
 
 
 MANY = "rows: {share:.0%} of the tokens were asked for, so that all are computed"
+
+NO_REFERENCE = (
+    "rows: no token stands still between ticks, so there is no reference to leave out or to compare an edit with: "
+    "pass rows= a mask"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +138,12 @@ class SomeTokens(WholeModel):
         batch = asked.call.batch
         if batch not in self._chosen:
             self._chosen[batch] = self._choose(asked, here, plan)
-        rows = self._chosen[batch].rows
+        chosen = self._chosen[batch]
+        rows = chosen.rows
         share = mean_of(rows, lambda some: len(some)) / plan.entry.layout.count
         if share > self.rule.most:
-            here.verdict = Verdict(Decision.COMPUTE, MANY.format(share=share))
+            unknown = isinstance(self.rule.source, (Moving, Region)) and bool(chosen.places.all())
+            here.verdict = Verdict(Decision.COMPUTE, NO_REFERENCE if unknown else MANY.format(share=share))
             return None
         return rows
 

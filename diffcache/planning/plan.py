@@ -7,13 +7,16 @@ from typing import Any
 from torch import nn
 
 from diffcache.attach.requirements import facts_of
-from diffcache.config import CacheConfig
+from diffcache.config import CacheConfig, RunFacts
 from diffcache.discovery.sites import Site
 from diffcache.planning.dry_run import DryRun, dry_run
 from diffcache.planning.footprint import FirstCallNeed, Footprint
 from diffcache.planning.meta_engine import MetaEngine
 from diffcache.reports.run_report import RunReport
 from diffcache.schedulers.steps import MODEL
+from diffcache.tokens.row_rule import Region
+
+REGION = "an edit's region is known in the run only: the work is less by what it leaves out"
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Plan:
         footprint: what is held at the run's fullest.
         others: most bytes that are held beside what is stored.
         first_calls: what the first calls of guidance passes need, with sites inside a denoiser.
-        notes: what was done to keep to `max_cache_bytes`.
+        notes: what was done to keep to `max_cache_bytes`, and what is not known yet.
     """
 
     method: str
@@ -158,8 +161,13 @@ def plan_of(
         footprint=shown.fullest,
         others=shown.others,
         first_calls=tuple(shown.first_calls),
-        notes=notes,
+        notes=(*notes, REGION) if any(_waits_for_a_region(config, fact) for fact in facts) else notes,
     )
+
+
+def _waits_for_a_region(config: CacheConfig, run: RunFacts) -> bool:
+    rule = config.token_rows(run)
+    return rule is not None and isinstance(rule.source, Region)
 
 
 def _sites(engine: MetaEngine, shown: DryRun, cache_dtype: str | None) -> list[PlannedSite]:

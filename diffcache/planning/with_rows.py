@@ -78,9 +78,11 @@ def source_of(rows: Any) -> Source | None:
         mask = torch.as_tensor(rows)
         if mask.dtype == torch.bool and mask.ndim in (2, 3) and bool(mask.any()):
             return Masked(mask)
+    if hasattr(rows, "convert"):  # a PIL picture
+        return source_of(mask_of(rows))
     raise ConfigError(
-        "rows= must be a bool mask [H, W] or [batch, H, W] at the picture's resolution with something in it, or "
-        "'mask', 'context' or 'region'."
+        "rows= must be a bool mask [H, W] or [batch, H, W] at the picture's resolution with something in it, a PIL picture of one "
+        "(white is computed), or 'mask', 'context' or 'region'."
     )
 
 

@@ -11,8 +11,13 @@ def few_steps_advice(num_ticks: int, branches: int) -> str:
         num_ticks: its length.
         branches: the number of its guidance passes.
     """
+    sooner = (
+        "; speedup= skips some all the same, with a larger error: compare it with fewer steps"
+        if num_ticks > 2
+        else ""
+    )
     guidance = "; fastercache rebuilds the unconditional pass at some ticks" if branches > 1 else ""
     return (
         f"too few steps to skip any ({num_ticks} ticks: warm-up, history and tail take them, or the error would be larger than was asked for); "
-        f"rows= computes some tokens only where a mask, a reference or an edit says which{guidance}; nothing else can be saved"
+        f"rows= computes some tokens only where a mask, a reference or an edit says which{guidance}{sooner}; nothing else can be saved"
     )

@@ -37,19 +37,29 @@ def withheld() -> Iterator[None]:
 
 
 @contextmanager
-def rolled() -> Iterator[None]:
-    """An edit's region lies half a picture away, in both directions: as many tokens, at the same ticks, where nothing is edited."""
+def elsewhere() -> Iterator[None]:
+    """An edit's region lies where nothing is edited: as many tokens, at the same ticks, those that are farthest from it."""
     region = Region.__call__
 
-    def elsewhere(self: Region, sight: Sight) -> Tensor:
+    def moved(self: Region, sight: Sight) -> Tensor:
         places, own = region(self, sight), sight.moving[0]
-        height, width = grid_of(int(own.sum()), *self.aspect)
-        grid = places[:, own].view(-1, height, width)
-        places[:, own] = grid.roll((height // 2, width // 2), (1, 2)).flatten(1)
+        grid = places[:, own].view(-1, *grid_of(int(own.sum()), *self.aspect))
+        places[:, own] = torch.stack([farthest(one) for one in grid]).flatten(1)
         return places
 
-    with patch.object(Region, "__call__", elsewhere):
+    with patch.object(Region, "__call__", moved):
         yield
+
+
+def farthest(region: Tensor) -> Tensor:
+    """As many tokens as a region has, those that are farthest from it; bool [height, width]."""
+    if not region.any():
+        return region
+    at = torch.ones_like(region).nonzero().float()
+    distance = torch.cdist(at, at[region.flatten()]).amin(1)
+    chosen = torch.zeros_like(region.flatten())
+    chosen[distance.topk(int(region.sum())).indices] = True
+    return chosen.view_as(region)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from diffcache.engine.some_tokens import SomeTokens
-from diffcache.evals.experiments.rows import CACHED, Figures, Way, measured_at
+from diffcache.evals.experiments.rows import CACHED, Figures, Scene, Way, measured_at
 from diffcache.evals.testbeds import zoo
 from diffcache.hooks.attention_calls import AttentionCall
 from diffcache.planning.with_rows import WithRows
@@ -195,8 +195,7 @@ def drawn(testbed: str, steps: int, samples: int) -> Iterator[Figures]:
     def call(count: int) -> dict[str, Any]:
         return zoo.sample_call(testbed, 0, count, samples)
 
-    for row, _ in measured_at(pipe, call, ways_to_draw(patch_size), steps, None):
-        yield {key: value for key, value in row.items() if key not in ("truth", "region")}
+    yield from (row for row, _ in measured_at(Scene(pipe, call), ways_to_draw(patch_size), steps))
 
 
 def _highest(scores: Tensor, count: int) -> Tensor:

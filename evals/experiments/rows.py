@@ -1,7 +1,7 @@
 """Some tokens only, beside tick caching: edits of a reference, and inpainting under a mask of a quarter of the picture."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,19 +13,18 @@ from diffcache.api import accelerate, report, restore
 from diffcache.config import RunFacts
 from diffcache.evals.experiments.row_controls import (
     curved,
-    rolled,
+    elsewhere,
     text_left,
     true_key_values,
     true_outputs,
     withheld,
 )
-from diffcache.evals.metrics.fidelity import psnr
+from diffcache.evals.metrics.fidelity import psnr, psnr_within
 from diffcache.evals.race.frontier import interval
 from diffcache.evals.testbeds import zoo
 from diffcache.planning.with_rows import WithRows
-from diffcache.recipes.regione import RegionEConfig
 from diffcache.recipes.uniform import UniformConfig
-from diffcache.tokens.row_rule import Masked, RowRule
+from diffcache.tokens.row_rule import RowRule
 
 TRUTH = 1000
 """Steps of the run that stands for the truth."""
@@ -33,8 +32,11 @@ TRUTH = 1000
 PICTURES = 28
 """Steps of the pictures of flux that are inpainted."""
 
-STICKER = slice(32, 64)
-"""Rows and columns of the quarter that holds the sticker of an edit."""
+QUARTER = slice(32, 64)
+"""Rows and columns of the quarter that is painted, where the sticker of an edit lies too."""
+
+CHANGED = 0.1
+"""A pixel belongs to an edit where the full run differs from the reference by more than this in any channel, of 1."""
 
 LONG = 20
 """Fewer steps than these leave no room for large speed-ups."""
@@ -42,10 +44,7 @@ LONG = 20
 EVERYTHING = {"config": "uniform", "interval": 1}
 """Computes every tick."""
 
-TOLD, UNREFRESHED = "regione: told the region", "regione: told the region, never refreshed"
-
-SELDOM = {"warmup_steps": 2, "refresh": 1, "tail_steps": 0}
-"""RegionE that computes all tokens at its first ticks only."""
+ORACLE = "regione: region and true K/V (oracle)"
 
 DISTILLED = ("kontext_turbo",)
 """Testbeds of few steps: more of them are no truth."""
@@ -74,15 +73,21 @@ class Way:
     beside: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class OfMask(WithRows):
-    """A method with rows of its own, which are those of a mask instead."""
+@dataclass(frozen=True)
+class Scene:
+    """What is run in many ways.
 
-    def token_rows(self, run: RunFacts) -> RowRule:
-        rule = self.base.token_rows(run)
-        assert rule is not None
-        assert self.source is not None
-        return replace(rule, source=self.source)
+    Attributes:
+        pipe: a pipeline.
+        call: its arguments, for a number of steps.
+        region: where an edit or a mask changes pictures of the full run, bool [batch, height, width]; None: all are of interest.
+        truth: pictures of very many steps, if there are any.
+    """
+
+    pipe: Any
+    call: Callable[[int], dict[str, Any]]
+    region: Callable[[Tensor], Tensor] | None = None
+    truth: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,10 +123,10 @@ CACHED = (
 )
 
 
-def quarter(right: bool = True, ring: int = 0) -> Tensor:
-    """A mask of the lower right quarter of a picture of 64 pixels, or of the upper left one, and of so many pixels around."""
+def quarter(ring: int = 0) -> Tensor:
+    """A mask of the lower right quarter of a picture of 64 pixels, and of so many pixels around."""
     mask = torch.zeros(64, 64, dtype=torch.bool)
-    place = slice(STICKER.start - ring, 64) if right else slice(0, 32 + ring)
+    place = slice(QUARTER.start - ring, QUARTER.stop)
     mask[place, place] = True
     return mask
 
@@ -131,9 +136,11 @@ def of_order(order: int) -> dict[str, Any]:
     return {"config": OfOrder(base=UniformConfig(interval=1), source=None, order=order)}
 
 
-def regione_of(mask: Tensor, **options: Any) -> dict[str, Any]:
-    """Options: RegionE without decay, told what is edited."""
-    return {"config": OfMask(base=RegionEConfig(delta=0.0, **options), source=Masked(mask))}
+@contextmanager
+def elsewhere_with_true_key_values() -> Iterator[None]:
+    """Both."""
+    with elsewhere(), true_key_values():
+        yield
 
 
 def ways_to_edit() -> list[Way]:
@@ -150,13 +157,10 @@ def ways_to_edit() -> list[Way]:
         Way("regione", regione),
         Way("regione: region and K/V", undecayed),
         Way("regione: region", undecayed, withheld),
-        Way(TOLD, regione_of(quarter())),
-        Way(UNREFRESHED, regione_of(quarter(), **SELDOM)),
-        _against("regione", regione, "elsewhere", rolled),
-        _against("regione: region and K/V", undecayed, "elsewhere", rolled),
-        _against(TOLD, regione_of(quarter(right=False)), "elsewhere"),
-        _against(UNREFRESHED, regione_of(quarter(right=False), **SELDOM), "elsewhere"),
-        _against("rows=region", region, "elsewhere", rolled),
+        Way(ORACLE, undecayed, true_key_values),
+        _against("regione", regione, "elsewhere", elsewhere),
+        _against(ORACLE, undecayed, "elsewhere", elsewhere_with_true_key_values),
+        _against("rows=region", region, "elsewhere", elsewhere),
         _against("rows=region", region, "K/V withheld", withheld),
     ]
 
@@ -175,9 +179,7 @@ def ways_to_inpaint() -> list[Way]:
         Way("rows=mask: the text left as it was", mask, text_left),
         Way("rows=mask: true K/V (oracle)", mask, true_key_values),
         Way("rows=mask: true outputs outside (oracle)", mask, true_outputs),
-        Way(UNREFRESHED, regione_of(quarter(), **SELDOM)),
         _against("rows=mask", mask, "K/V withheld", withheld),
-        _against(UNREFRESHED, regione_of(quarter(right=False), **SELDOM), "elsewhere"),
     ]
 
 
@@ -185,41 +187,44 @@ def edited(testbed: str, steps: Sequence[int], samples: int) -> list[Figures]:
     """One row for each way to edit, and each number of steps: stickers, held-out prompts.
 
     PSNR in dB, the mean over samples and its bootstrap interval of 95 %: "own" is to the same testbed's full run, "region" the same in
-    the quarter of the sticker, "truth" to 1000 steps.
+    the pixels that the edit changes, "truth" to 1000 steps.
     """
     pipe, call = zoo.load(testbed), _edits(testbed, samples)
-    truth = _truth(testbed, pipe, call)
-    return [row for count in steps for row, _ in measured_at(pipe, call, ways_to_edit(), count, truth)]
+    references = call(1)["image"]
+    scene = Scene(pipe, call, lambda full: changed(full, references), _truth(testbed, pipe, call))
+    return [row for count in steps for row, _ in measured_at(scene, ways_to_edit(), count)]
 
 
 def inpainted(testbed: str, steps: Sequence[int], samples: int) -> list[Figures]:
-    """One row for each way to inpaint a quarter, and each number of steps.
+    """One row for each way to inpaint a quarter, which is the "region", and each number of steps.
 
     On flux its own pictures are painted, elsewhere references.
     """
     pipe, call = _filling(testbed, samples)
-    truth = _truth(testbed, pipe, call)
-    return [row for count in steps for row, _ in measured_at(pipe, call, ways_to_inpaint(), count, truth)]
+    scene = Scene(pipe, call, lambda full: quarter().expand(len(full), -1, -1), _truth(testbed, pipe, call))
+    return [row for count in steps for row, _ in measured_at(scene, ways_to_inpaint(), count)]
 
 
-def measured_at(
-    pipe: Any, call: Callable[[int], dict[str, Any]], ways: Sequence[Way], steps: int, truth: Tensor | None
-) -> Iterator[tuple[Figures, Tensor]]:
+def changed(pictures: Tensor, references: Tensor) -> Tensor:
+    """The pixels that an edit changes, bool [batch, height, width]."""
+    return (pictures - references).abs().amax(1) > CHANGED
+
+
+def measured_at(scene: Scene, ways: Sequence[Way], steps: int) -> Iterator[tuple[Figures, Tensor]]:
     """Runs a call in full and in each way."""
-    full = pipe(**call(steps))[0]
+    full = scene.pipe(**scene.call(steps))[0]
     pictures: dict[str, Tensor] = {"full": full}
-    yield _row(Way("full", None), steps, (1.0, "#" * steps), pictures, truth), full
+    yield _row(Way("full", None), steps, (1.0, "#" * steps), pictures, scene), full
     for way in (way for way in ways if steps >= way.fewest):
-        pictures[way.name], cost = _run(pipe, call, way, steps)
-        row = _row(way, steps, cost, pictures, truth)
+        pictures[way.name], cost = _run(scene, way, steps)
+        row = _row(way, steps, cost, pictures, scene)
         print(row, flush=True)
         yield row, pictures[way.name]
 
 
-def _run(
-    pipe: Any, call: Callable[[int], dict[str, Any]], way: Way, steps: int
-) -> tuple[Tensor, tuple[float, str]]:
+def _run(scene: Scene, way: Way, steps: int) -> tuple[Tensor, tuple[float, str]]:
     """Pictures, the share of the full run's work, and the ticks' marks."""
+    pipe, call = scene.pipe, scene.call
     if way.options is None:
         count = round(way.steps * steps)
         return pipe(**call(count))[0], (count / steps, "#" * count)
@@ -235,25 +240,23 @@ def _run(
     return pictures, (done.compute_fraction, marks)
 
 
-def _row(
-    way: Way, steps: int, cost: tuple[float, str], pictures: dict[str, Tensor], truth: Tensor | None
-) -> Figures:
+def _row(way: Way, steps: int, cost: tuple[float, str], pictures: dict[str, Tensor], scene: Scene) -> Figures:
     """A row of the table."""
     own, full = pictures[way.name], pictures["full"]
     row: Figures = {"steps": steps, "way": way.name, "work": round(cost[0], 3), "ticks": cost[1]}
     if own is not full:
-        row |= {"own": _interval(psnr(own, full)), "region": _interval(_inside(own, full))}
-    if truth is not None:
-        row["truth"] = _interval(psnr(own, truth))
+        row["own"] = _interval(psnr(own, full))
+    if scene.truth is not None:
+        row["truth"] = _interval(psnr(own, scene.truth))
+    if own is full or scene.region is None:
+        return row
+    region = scene.region(full)
+    inside = psnr_within(region, own, full)
+    row["region"] = _interval(inside)
     if way.beside is not None:
-        other = pictures[way.beside]
-        row |= {"beside": way.beside, "lost": _interval(_inside(other, full) - _inside(own, full))}
+        lost = psnr_within(region, pictures[way.beside], full) - inside
+        row |= {"beside": way.beside, "lost": _interval(lost)}
     return row
-
-
-def _inside(pictures: Tensor, other: Tensor) -> Tensor:
-    """PSNR in dB in the quarter that is edited or painted."""
-    return psnr(pictures[:, :, STICKER, STICKER], other[:, :, STICKER, STICKER])
 
 
 def _interval(values: Tensor) -> list[float]:

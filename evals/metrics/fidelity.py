@@ -11,9 +11,20 @@ from torchmetrics.functional.image import (
 
 from diffcache.profiling.recording.pictures import psnr
 
-__all__ = ["lpips", "psnr", "ssim"]
+__all__ = ["lpips", "psnr", "psnr_within", "ssim"]
 
 LPIPS_BACKBONE = "alexnet-owt-7be5be79.pth"
+
+
+def psnr_within(region: Tensor, pictures: Tensor, reference: Tensor) -> Tensor:
+    """PSNR in dB of each sample over some of its pixels, fp64 [N].
+
+    Args:
+        region: the pixels, bool [N, H, W]; some in each sample.
+        pictures, reference: [N, C, H, W] in 0..1.
+    """
+    parts = zip(pictures, reference, region, strict=True)
+    return torch.cat([psnr(one[None, :, pixels], other[None, :, pixels]) for one, other, pixels in parts])
 
 
 def ssim(pictures: Tensor, reference: Tensor) -> Tensor:

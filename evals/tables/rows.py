@@ -1,127 +1,138 @@
 """The tables of docs/measured/rows.md: some tokens beside tick caching, controls, RegionE's parts, and tokens that a cache chooses."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from diffcache.evals.harness.markdown import markdown_table, named_once
 from diffcache.evals.harness.results import Result, stored
-
-TASKS = {"edits": "edit", "inpainting": "inpaint"}
-"""What results hold, and how the tables say it."""
-
-PARTS = ("regione: region", "regione: region and K/V", "regione")
-"""Of RegionE, as the paper's ablation adds them."""
-
-SHOWN = {("kontext_turbo", "edit"): (4,), ("kontext_turbo", "inpaint"): (8, 28)}
-"""The numbers of steps that the page shows; all are stored."""
-
-LEFT_OUT = (
-    "even, speedup=2",
-    "three quarters of the steps",
-    "rows=context",
-    "rows=mask of the edit",
-    "speedup=4",
-)
-"""Ways that the page leaves out, as it does the default with rows."""
-
-SOURCES = (("turbo", 4),)
-"""Where tokens that a cache chooses by itself are shown."""
-
-CONTROLS = ("regione, elsewhere (control)", "rows=region, elsewhere (control)", "K/V withheld (control)")
-"""Ends of the names of controls that the page shows."""
 
 Row = Result
 Where = tuple[str, str]
 """A testbed, and what is done with it."""
 
+TASKS = {"edit": "edits", "inpaint": "inpainting"}
+"""What is done, and where results hold it."""
+
+STEPS: Mapping[str, Sequence[int]] = {"kontext_turbo": (4, 8), "kontext": (4, 8, 28), "flux": (4, 8, 28)}
+"""The numbers of steps that the page shows, in this order of testbeds; all are stored."""
+
+CACHED = ("full", "default", "speedup=2", "uniform, every 2nd, the last", "half of the steps")
+
+SHOWN: Mapping[str, Sequence[str]] = {
+    "edit": (*CACHED, "rows=region", "default, rows=region", "speedup=2, rows=region", "regione"),
+    "inpaint": (*CACHED, "rows=mask", "default, rows=mask", "speedup=2, rows=mask"),
+}
+"""Ways to run a call that the page shows; more are stored."""
+
+COMPARED = (("kontext_turbo", "edit"), ("kontext", "edit"), ("flux", "inpaint"))
+"""Where they are shown."""
+
+CONTROLS = (
+    "rows=region, K/V withheld (control)",
+    "rows=mask, K/V withheld (control)",
+    "rows=region, elsewhere (control)",
+    "regione, elsewhere (control)",
+    "regione: region and true K/V (oracle), elsewhere (control)",
+)
+
+PARTS = ("regione: region", "regione: region and K/V", "regione: region and true K/V (oracle)", "regione")
+"""Of RegionE, as the paper's ablation adds them."""
+
+ERRORS = (
+    "rows=mask",
+    "rows=mask: K/V held",
+    "rows=mask: K/V on a parabola",
+    "rows=mask: a ring of tokens more",
+    "rows=mask: the text left as it was",
+    "rows=mask: true K/V (oracle)",
+    "rows=mask: true outputs outside (oracle)",
+)
+"""What the error of inpainting is made of, and what was tried against it."""
+
+CHOSEN = (
+    "half of the steps",
+    "three quarters of the steps",
+    "rows: the half that moves most",
+    "rows: the other half (control)",
+    "rows: ToCa by attention",
+    "rows: half by attention",
+)
+"""Tokens that a cache chooses by itself, and what they are beside."""
+
+LEFT_UNSAID = (" (control)", " (oracle)", ", every 2nd, the last", "rows=mask: ", "regione: ")
+"""Of the names of ways, what the tables' titles say."""
+
+SOURCES = (("turbo", 4),)
+"""Where these are shown."""
+
 
 def rows_tables() -> dict[str, str]:
     """All of them, by name."""
     return {
-        "rows": _ways_table(),
-        "row_controls": _controls_table(),
-        "row_parts": _parts_table(),
-        "row_errors": _errors_table(),
+        "rows": _table(COMPARED, lambda where: SHOWN[where[1]], _figures),
+        "row_controls": _table(COMPARED, lambda where: CONTROLS, lambda row: _interval(row["lost"])),
+        "row_parts": _table(COMPARED, lambda where: PARTS, _own),
+        "row_errors": _table([("kontext_turbo", "inpaint")], lambda where: ERRORS, _own),
         "row_sources": _sources_table(),
     }
 
 
-def _measured() -> Iterator[tuple[Where, Row]]:
+def _table(
+    wanted: Sequence[Where], ways: Callable[[Where], Sequence[str]], cell: Callable[[Row], str]
+) -> str:
+    """A line for each way, and a column for each number of steps that any of them has."""
+    lines = [(where, way, _cells(where, way, cell)) for where in wanted for way in ways(where)]
+    lines = [line for line in lines if line[2]]
+    steps = sorted({count for _, _, cells in lines for count in cells})
+    head = ["testbed", "way", *(f"{count} steps" for count in steps)]
+    rows = (
+        [", ".join(where), _said(way), *(cells.get(count, "") for count in steps)]
+        for where, way, cells in lines
+    )
+    return markdown_table(head, named_once(rows))
+
+
+def _cells(where: Where, way: str, cell: Callable[[Row], str]) -> dict[int, str]:
+    """What there is to say of a way, by the number of steps."""
+    cells = {row["steps"]: cell(row) for row in _measured(where) if row["way"] == way}
+    return {steps: said for steps, said in cells.items() if said}
+
+
+def _measured(where: Where) -> Iterator[Row]:
     """Every row that may be shown."""
-    for testbed, result in stored("rows").items():
-        for key, said in TASKS.items():
-            where = testbed, said
-            yield from ((where, row) for row in result.get(key, ()) if row["steps"] in SHOWN.get(where, ()))
+    testbed, task = where
+    result = stored("rows").get(testbed, {})
+    return (row for row in result.get(TASKS[task], ()) if row["steps"] in STEPS[testbed])
 
 
-def _table(columns: dict[str, str], wanted: Callable[[Where, Row], bool]) -> str:
-    head = ["testbed", "steps", "way", "work", *columns.values()]
-    rows = (
-        [
-            ", ".join(where),
-            str(row["steps"]),
-            row["way"],
-            f"{row['work']:.2f}",
-            *(_cell(row, key) for key in columns),
-        ]
-        for where, row in _measured()
-        if wanted(where, row)
-    )
-    return markdown_table(head, named_once(rows))
+def _figures(row: Row) -> str:
+    """Work, dB to the own full run, and in brackets to the true solution."""
+    own = f" {row['own'][0]:.1f}" if "own" in row else ""
+    truth = f" ({row['truth'][0]:.1f})" if "truth" in row else ""
+    return f"{row['work']:.2f}:{own}{truth}" if own or truth else ""
 
 
-def _ways_table() -> str:
-    """Every way to run a call that is neither broken nor part of an ablation."""
-    return _table({"ticks": "ticks", "own": "dB to own full run"}, _is_a_way)
+def _own(row: Row) -> str:
+    """Work, and dB to the own full run."""
+    return f"{row['work']:.2f}: {row['own'][0]:.1f}"
 
 
-def _is_a_way(where: Where, row: Row) -> bool:
-    name = row["way"]
-    left_out = name in ("full", *LEFT_OUT) or name.startswith("default, rows")
-    return not (left_out or _is_of_another_table(name))
-
-
-def _is_of_another_table(way: str) -> bool:
-    return way.endswith("(control)") or ": " in way
-
-
-def _controls_table() -> str:
-    """Each control, and how much it loses in the region beside what it breaks."""
-    columns = {"region": "dB in the region", "lost": "lost there"}
-    return _table(columns, lambda where, row: row["way"].endswith(CONTROLS))
-
-
-def _parts_table() -> str:
-    """RegionE with one part after another."""
-    return _table({"own": "dB to own full run"}, lambda where, row: row["way"] in PARTS)
-
-
-def _errors_table() -> str:
-    """What the error of inpainting is made of, and what was tried against it."""
-    return _table(
-        {"own": "dB to own full run"},
-        lambda where, row: where[1] == "inpaint" and row["way"].startswith("rows=mask: "),
-    )
-
-
-def _sources_table() -> str:
-    head = ["testbed, steps", "way", "work", "dB to own full run"]
-    rows = (
-        [f"{testbed}, {row['steps']}", row["way"], f"{row['work']:.2f}", _cell(row, "own")]
-        for testbed, result in stored("row_sources").items()
-        for row in result["rows"]
-        if row["way"] != "full" and (testbed, row["steps"]) in SOURCES
-    )
-    return markdown_table(head, named_once(rows))
-
-
-def _cell(row: Row, key: str) -> str:
-    """A figure with its interval; a row of ticks."""
-    value = row.get(key)
-    if value is None:
-        return ""
-    return f"`{value}`" if isinstance(value, str) else _interval(value)
+def _said(way: str) -> str:
+    for part in LEFT_UNSAID:
+        way = way.replace(part, "")
+    return way
 
 
 def _interval(values: Sequence[float]) -> str:
     mean, low, high = values
     return f"{mean:.1f} [{low:.1f}, {high:.1f}]"
+
+
+def _sources_table() -> str:
+    head = ["testbed, steps", "way", "work", "dB to own full run"]
+    rows = (
+        [f"{testbed}, {row['steps']}", _said(row["way"]), f"{row['work']:.2f}", _interval(row["own"])]
+        for testbed, result in stored("row_sources").items()
+        for row in result["rows"]
+        if row["way"] in CHOSEN and (testbed, row["steps"]) in SOURCES
+    )
+    return markdown_table(head, named_once(rows))

@@ -68,3 +68,12 @@ def test_a_bound_on_bytes_holds_with_rows_and_one_that_is_too_tight_is_refused()
     assert formats == ["", "features are kept in bfloat16", "features are kept in int8"]
     with pytest.raises(ConfigError, match="cannot do with less"):
         case.render(bounded(full // 20), 0, STEPS)
+
+
+@pytest.mark.parametrize("method", [{"config": "regione"}, {"rows": "region"}])
+def test_a_region_that_only_the_run_knows_is_said_to_be_unknown(method):
+    case = CASES["FluxKontextPipeline"]
+    pipe = accelerate(case.build(), **method)
+    assert "an edit's region is known in the run only" in str(plan(pipe, **case.call(0, STEPS)))
+    accelerate(pipe, rows="context")
+    assert "region" not in str(plan(pipe, **case.call(0, STEPS)))

@@ -42,6 +42,7 @@ def test_the_default_says_what_few_steps_can_do(steps) -> None:
     (note,) = report(pipe).notes
     assert f"too few steps to skip any ({steps} ticks" in note
     assert "rows= computes some tokens" in note
+    assert ("speedup= skips some" in note) == (steps > 2)
     assert "fastercache" not in note  # there is one pass
 
 

@@ -10,10 +10,11 @@ from zoo.denoisers import CASES as DENOISERS
 from zoo.pipelines import CASES
 
 from diffcache import accelerate, denoising_run, report, restore
-from diffcache.planning.with_rows import mask_of
+from diffcache.api import method_named
+from diffcache.planning.with_rows import WithRows, mask_of, source_of
 from diffcache.schedulers.errors import ConfigError
 from diffcache.tokens.grids import grid_of, over_channels, places_in, resized
-from diffcache.tokens.row_rule import FullCalls, Masked, Moving, Sight
+from diffcache.tokens.row_rule import FullCalls, Masked, Moving, Region, Sight
 
 EVERY_TICK = {"config": "uniform", "interval": 1}
 
@@ -110,6 +111,31 @@ def test_a_mask_of_everything_is_the_plain_pipeline(name):
     accelerate(pipe, rows=torch.ones(16, 16, dtype=torch.bool), **EVERY_TICK)
     assert torch.equal(case.render(pipe, 0, 5), plain)
     assert report(pipe).compute_fraction == 1
+
+
+def test_a_picture_of_a_mask_is_that_mask():
+    picture = Image.fromarray(quarter().numpy().astype("uint8") * 255)
+    assert torch.equal(source_of(picture).mask[0], quarter())
+    with pytest.raises(ConfigError, match="something in it"):
+        source_of(Image.new("L", (16, 16)))
+
+
+@pytest.mark.parametrize(
+    "method", [{"config": "regione"}, {"rows": "context", **EVERY_TICK}, {"rows": "region"}]
+)
+def test_without_a_reference_the_report_says_so(method):
+    case = CASES["FluxPipeline"]
+    pipe = accelerate(case.build(), **method)
+    case.render(pipe, 0, 6)
+    assert "there is no reference" in report(pipe).summary()
+
+
+def test_a_method_by_name_takes_rows_as_the_command_passes_them():
+    config = method_named("uniform", interval=2, rows="region")
+    assert isinstance(config, WithRows)
+    assert isinstance(config.source, Region)
+    with pytest.raises(ConfigError, match="give a mask, or one of"):
+        method_named("uniform", rows="edit")
 
 
 @pytest.mark.parametrize("steps", [8, 28])

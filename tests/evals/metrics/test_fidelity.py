@@ -4,7 +4,7 @@ import pytest
 import torch
 from torchmetrics.functional.image import peak_signal_noise_ratio
 
-from diffcache.evals.metrics.fidelity import lpips, psnr, ssim
+from diffcache.evals.metrics.fidelity import lpips, psnr, psnr_within, ssim
 
 
 def test_metrics_are_per_sample_and_agree_with_torchmetrics() -> None:
@@ -16,3 +16,12 @@ def test_metrics_are_per_sample_and_agree_with_torchmetrics() -> None:
     assert ssim(a, a).tolist() == pytest.approx([1.0] * 3)
     assert ssim(b[:, None], a[:, None]).tolist() == pytest.approx(ssim(b, a).tolist())
     assert lpips(b, a) is None  # 32 pixels are too few
+
+
+def test_psnr_within_a_region_is_that_of_its_pixels() -> None:
+    pictures, other = torch.zeros(2, 3, 8, 8), torch.zeros(2, 3, 8, 8)
+    other[0, :, :4] = 0.1
+    other[1, :, 0, 0] = 0.5
+    region = torch.zeros(2, 8, 8, dtype=torch.bool)
+    region[0, :2] = region[1, 4:] = True
+    assert psnr_within(region, pictures, other).tolist() == pytest.approx([20.0, 100.0])
