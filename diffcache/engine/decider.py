@@ -271,7 +271,8 @@ class Decider:
         decision = lane.scheduler.decide(step, signal)
         if signal is not None and any(not abs(value) < float("inf") for value in signal):
             return Verdict(Decision.COMPUTE, NAN)
-        if signal is None and lane.scheduler.adaptive and decision.computes:
+        waits = lane.scheduler.adaptive and not lane.scheduler.compares  # one that compares has a plan already
+        if signal is None and waits and decision.computes:
             return Verdict(Decision.COMPUTE, NO_SIGNAL)
         if decision.computes:
             return Verdict(decision, lane.scheduler.reason)

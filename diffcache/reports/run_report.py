@@ -175,8 +175,9 @@ class RunReport:
             lines.append(f"  {branch:>8} {self._timeline(branch)}")
         for reason, calls in self.reasons.items():
             lines.append(f"  computed by guard: {reason} ({len(calls)} calls)")
-        if self.expected_error is not None:
-            lines.append(f"  expected error of the result: {self.expected_error:.2%}")
+        if self.expected_error:  # 0 where no tick was reused
+            error = f"{self.expected_error:.2%}" if self.expected_error < 1 else "more than 100%"
+            lines.append(f"  expected error of the result: {error}")
         if self.drift is not None:
             lines.append(f"  estimated error of the output: {self.drift:.2%} (mean over ticks)")
         lines += [f"  note: {note}" for note in self.notes]

@@ -16,7 +16,7 @@ SPEEDUPS = (8.0, 6.0, 5.0, 4.0, 3.5, 3.0, 2.75, 2.5, 2.25, 2.0, 1.8, 1.6, 1.4, 1
 """Plans are made for these, as far as they are asked for."""
 
 TYPICAL = 2.0
-"""Measured over expected errors of a prediction, in most runs."""
+"""Measured over expected errors of a prediction, in most runs; and how many times the expected error of the result has to fit a threshold."""
 
 RECENT = 4
 """So many measured errors say whether a run is as foretold. Before there are as many, what is typical stands for the others."""
@@ -67,6 +67,11 @@ class PlanFollower(CacheScheduler):
             if 0 < measured < math.inf and expected > 0:
                 self._logs.append(math.log(measured / expected))
 
+    def _apart(self, number: int) -> float:
+        """The mean of the last few logarithms, minus the typical one."""
+        recent = self._logs[-number:]
+        return sum(recent) / len(recent) - math.log(TYPICAL)
+
 
 class ExpectedErrorControl(PlanFollower):
     """Follows the cheapest plan whose expected error is below a threshold, and another one where errors are surprising.
@@ -100,14 +105,14 @@ class ExpectedErrorControl(PlanFollower):
         self._next = self._after()
 
     @property
-    def scale(self) -> float:
-        """What expected errors are multiplied by: `TYPICAL`, and by how much recent errors differ from it beyond `SURPRISING`."""
-        apart, limit = _mean(self._logs[-RECENT:]) - math.log(TYPICAL), math.log(SURPRISING)
-        return TYPICAL * math.exp(apart - min(max(apart, -limit), limit))
+    def surprise(self) -> float:
+        """What expected errors are multiplied by: how much recent errors differ from typical ones, beyond `SURPRISING`."""
+        apart, limit = self._apart(RECENT), math.log(SURPRISING)
+        return math.exp(apart - min(max(apart, -limit), limit))
 
     @property
     def expected_error(self) -> float:
-        return self.scale * self._followed.expected
+        return self.surprise * self._followed.expected
 
     def compared(self, past: Sequence[Moment], at: Moment, errors: Tensor) -> None:
         self._measured = errors
@@ -130,7 +135,7 @@ class ExpectedErrorControl(PlanFollower):
     def _after(self) -> int:
         """The next tick to compute."""
         newest = self._computed[0]
-        self._followed = self._plans(cheapest(self._plans, self.scale, self.threshold))
+        self._followed = self._plans(cheapest(self._plans, TYPICAL * self.surprise, self.threshold))
         ticks = self._followed.ticks
         i = bisect_right(ticks, newest)
         return newest + (ticks[i] if i < len(ticks) else self._num_ticks) - ticks[i - 1]
@@ -159,11 +164,7 @@ class PlannedTicks(PlanFollower):
             for (computed, _), measured in zip(self._unread, values, strict=True):
                 self.learn(computed, measured)
             self._unread = []
-        return math.exp(_mean(self._logs)) * self._followed.expected
+        return math.exp(self._apart(len(self._logs))) * self._followed.expected
 
     def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
         return Decision.COMPUTE if step.tick in self._followed.ticks else Decision.PREDICT
-
-
-def _mean(logs: Sequence[float]) -> float:
-    return sum(logs) / len(logs)

@@ -82,16 +82,16 @@ def measured(errors: Sequence[float]) -> ExpectedErrorControl:
     return made
 
 
-def test_the_scale_is_what_the_geometric_mean_of_recent_errors_exceeds() -> None:
+def test_surprise_is_what_the_geometric_mean_of_recent_errors_exceeds() -> None:
     errors = [9.0, 1.0, 2.0, 4.0, 8.0]
     recent = (10 * 20 * 40 * 80) ** 0.25
-    assert measured(errors).scale == pytest.approx(recent / SURPRISING)
-    assert measured([0.1 * TYPICAL]).scale == TYPICAL
+    assert measured(errors).surprise == pytest.approx(recent / TYPICAL / SURPRISING)
+    assert measured([0.1 * TYPICAL]).surprise == pytest.approx(1)
 
 
 def test_one_surprise_is_none_until_there_are_more() -> None:
-    assert measured([0.1 * TYPICAL * SURPRISING**RECENT]).scale == pytest.approx(TYPICAL)
-    assert measured([0.1 * TYPICAL * SURPRISING**RECENT] * 2).scale == pytest.approx(TYPICAL * SURPRISING)
+    assert measured([0.1 * TYPICAL * SURPRISING**RECENT]).surprise == pytest.approx(1)
+    assert measured([0.1 * TYPICAL * SURPRISING**RECENT] * 2).surprise == pytest.approx(SURPRISING)
 
 
 def test_plans_are_listed_from_the_cheapest_to_the_full_run() -> None:
@@ -177,11 +177,11 @@ def test_planned_ticks_are_computed_and_others_predicted_whatever_is_measured() 
 
 def test_what_planned_ticks_measured_is_read_at_the_end_and_once() -> None:
     made = PlannedTicks(TrajectoryPlan((0, 4, 8), Trust(1e-3, 0.0), 0.01), lambda past, at: 0.1)
-    assert made.expected_error == pytest.approx(TYPICAL * 0.01)
+    assert made.expected_error == pytest.approx(0.01)
     made.compared([Moment(0)], Moment(4), torch.tensor([9.0]))  # from one computed tick: no extrapolation
     made.compared([Moment(4), Moment(0)], Moment(8), torch.tensor([40.0]))
     assert [*made.held()] == [torch.tensor([9.0]), torch.tensor([40.0])]
     for _ in range(2):
         mean = (TYPICAL**RECENT * 400) ** (1 / (RECENT + 1))
-        assert made.expected_error == pytest.approx(mean * 0.01)
+        assert made.expected_error == pytest.approx(mean / TYPICAL * 0.01)
     assert [*made.held()] == []
