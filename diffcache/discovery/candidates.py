@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
@@ -224,9 +225,14 @@ def shapes_tell(call: Call, output: Any) -> bool:
 
 def without_arguments(call: Call, output: Any) -> tuple[Call, Any]:
     """A unit's call with arguments on the meta device, and its output. What was one tensor in both still is."""
-    blank = {id(tensor): tensor.detach().to("meta") for tensor in call.tensors.values()}
+    blank = {id(tensor): _blank(tensor) for tensor in call.tensors.values()}
     emptied = call.mapped(lambda tensor: blank.get(id(tensor), tensor))
     return emptied, pytree.tree_map_only(Tensor, lambda leaf: blank.get(id(leaf), leaf), output)
+
+
+def _blank(tensor: Tensor) -> Tensor:
+    """A tensor of the same form on the meta device."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
 def _bases(call: Call) -> list[Tensor]:

@@ -90,8 +90,8 @@ def _first_call(
     denoiser: nn.Module, forward: Callable[..., Any], call: Call, request: Request, keeper: Keeper[KeptT]
 ) -> FirstCall[KeptT]:
     """The same, but for an `Unlike` where a block was taken to be like another and is not."""
-    units = units_for(denoiser, request.names)
     bare = bare_parts_of_blocks(denoiser) if may_be_bare(request.names) else {}
+    units = units_for(denoiser, request.names, bare)
     recorder = _KeepingRecorder(units, call, request, Wanted(request.names, bare), keeper)
     try:
         output = recorder.record(lambda: forward(*call.args, **call.kwargs))

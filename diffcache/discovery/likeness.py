@@ -1,10 +1,11 @@
 """Whether two blocks, and two calls of blocks, are alike: then they do the same, on other memory."""
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from enum import Enum
+from operator import attrgetter, itemgetter, methodcaller
 from types import BuiltinFunctionType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,8 @@ from diffcache.host.structure import PLAIN, modules_inside
 
 _BY_VALUE = (torch.dtype, torch.device, type, FunctionType, BuiltinFunctionType, Enum)
 _OF_MODULES = frozenset(vars(nn.Module())) - {"training"}
+_FORMS = type, attrgetter("shape"), methodcaller("stride"), attrgetter("dtype"), attrgetter("device")
+"""What the form of a tensor consists of."""
 
 
 class _Simple:
@@ -28,26 +31,21 @@ class Opaque(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _ModuleForm:
-    """Of one module.
+    """Of one module: what tells where to look for the rest.
 
     Attributes:
-        kind: its class, swapped or not.
+        base: its class, not swapped.
         names: of all its attributes, in order.
-        plain: of those attributes that not every module has, the names of those with a single plain value.
-        values, kinds: these values, and their types.
+        plain: takes the values of those attributes that not every module has and that have a single plain value.
+        tuples: the names of attributes that are tuples of such values.
         others: the rest of those attributes, in a form that can be compared.
-        memory: name and form of each parameter and buffer.
-        children: the names of the modules inside it, each with whether it is None.
     """
 
-    kind: type
+    base: type
     names: list[str]
-    plain: list[str]
-    values: list[Any]
-    kinds: list[type]
+    plain: Callable[[dict[str, Any]], tuple[Any, ...]]
+    tuples: list[str]
     others: list[tuple[str, Hashable]]
-    memory: list[Hashable]
-    children: list[tuple[str, bool]]
 
     @classmethod
     def of(cls, module: nn.Module) -> "_ModuleForm":
@@ -59,41 +57,34 @@ class _ModuleForm:
         own = vars(module)
         if own["_forward_hooks"] or own["_forward_pre_hooks"]:
             raise Opaque
-        plain, others = list[str](), list[tuple[str, Hashable]]()
+        plain, tuples, others = list[str](), list[str](), list[tuple[str, Hashable]]()
         for name, value in own.items():
             if name in _OF_MODULES:
                 continue
             if _is_plain(value):
                 plain.append(name)
+            elif type(value) is tuple and all(map(_is_plain, value)):
+                tuples.append(name)
             else:
                 others.append((name, _frozen(value)))
-        values = [own[name] for name in plain]
-        children = [(name, child is None) for name, child in own["_modules"].items()]
-        return cls(type(module), [*own], plain, values, [*map(type, values)], others, _memory(own), children)
+        # twice, because of a single name `itemgetter` would give no tuple
+        return cls(base_class(type(module)), [*own], itemgetter("training", *plain), tuples, others)
 
-    def fits(self, module: nn.Module) -> bool:
-        """Whether a module is made of the same now. This runs for every module of a denoiser.
 
-        Raises:
-            Opaque: it has an attribute that is more than plain values.
-        """
-        own, kind = module.__dict__, type(module)
-        if kind is not self.kind and base_class(kind) is not base_class(self.kind):
-            return False
-        if [*own] != self.names or own["_forward_hooks"] or own["_forward_pre_hooks"]:
-            return False
-        values = [own[name] for name in self.plain]
-        if [*map(type, values)] != self.kinds or values != self.values:
-            return False
-        for name, value in self.others:
-            if _frozen(own[name]) != value:
-                return False
-        if (own["_parameters"] or own["_buffers"] or self.memory) and _memory(own) != self.memory:
-            return False
-        children = own["_modules"]
-        if not (children or self.children):
-            return True
-        return [(name, child is None) for name, child in children.items()] == self.children
+class _Contents(NamedTuple):
+    """Of all modules of a block, one after another. Lists are compared in no time, the first one first.
+
+    Attributes:
+        kinds: the types of these values.
+        values: the plain ones.
+        names: of parameters, buffers and modules inside.
+        tensors: type, shape, strides, dtype and device of each parameter and buffer.
+    """
+
+    kinds: list[type]
+    values: list[Any]
+    names: list[str | None]
+    tensors: list[list[Any]]
 
 
 class BlockForm:
@@ -110,14 +101,65 @@ class BlockForm:
 
     def __init__(self, block: nn.Module) -> None:
         self._forms = [*map(_ModuleForm.of, modules_inside(block))]
+        self._contents = self._contents_of(block)
 
     def fits(self, block: nn.Module) -> bool:
         """Whether a block is made of the same now."""
-        modules = modules_inside(block)
         try:
-            return len(modules) == len(self._forms) and all(map(_ModuleForm.fits, self._forms, modules))
+            contents = self._contents_of(block)
         except Opaque:
             return False
+        return contents is not None and contents == self._contents
+
+    def _contents_of(self, block: nn.Module) -> _Contents | None:
+        """What remains to be compared; None if a module has another class, other attributes or forward hooks.
+
+        This runs for every module of a denoiser, and takes most of its time for memory that is in no cache.
+
+        Raises:
+            Opaque: a module has an attribute that is more than plain values.
+        """
+        values, names, held = list[Any](), list[str | None](), list[Tensor | None]()
+        todo = [block]
+        for form in self._forms:
+            if not todo:
+                return None
+            module = todo.pop()
+            own, kind = module.__dict__, type(module)
+            if kind is not form.base and base_class(kind) is not form.base:
+                return None
+            if [*own] != form.names or own["_forward_hooks"] or own["_forward_pre_hooks"]:
+                return None
+            values += form.plain(own)
+            for name in form.tuples:
+                value = own[name]
+                if type(value) is not tuple:
+                    return None
+                values += (len(value), *value)
+            for name, frozen in form.others:
+                if _frozen(own[name]) != frozen:
+                    return None
+            parameters, buffers, children = own["_parameters"], own["_buffers"], own["_modules"]
+            if parameters:
+                names += parameters
+                held += parameters.values()
+            names.append(None)
+            if buffers:
+                names += buffers
+                held += buffers.values()
+            names.append(None)
+            if children:
+                names += children
+                inside = [child for child in children.values() if child is not None]
+                if len(inside) < len(children):
+                    values += [child is None for child in children.values()]
+                todo += inside
+            names.append(None)
+        if todo:
+            return None
+        tensors = [tensor for tensor in held if tensor is not None]
+        forms = [[tensor is None for tensor in held], *([*map(form, tensors)] for form in _FORMS)]
+        return _Contents([*map(type, values)], values, names, forms)
 
 
 def memory_of_block(block: nn.Module) -> list[Storage]:
@@ -155,18 +197,6 @@ def form_of_call(call: Call, memory: Iterable[Storage]) -> Hashable:
         else:
             parts += path, _frozen(leaf)
     return tuple(parts)
-
-
-def _memory(own: dict[str, Any]) -> list[Hashable]:
-    """Name and form of each parameter and buffer among a module's attributes, one after another."""
-    parts: list[Any] = []
-    for held in (own["_parameters"], own["_buffers"]):
-        for name, tensor in held.items():
-            if tensor is None:
-                parts += (name, None)
-            else:  # as `_form_of_tensor`, without a call
-                parts += (name, type(tensor), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
-    return parts
 
 
 def _form_of_tensor(tensor: Tensor) -> tuple[Hashable, ...]:

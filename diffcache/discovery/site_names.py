@@ -15,6 +15,7 @@
 import re
 from collections.abc import Sequence
 from itertools import pairwise
+from operator import itemgetter
 
 from torch import nn
 
@@ -36,14 +37,24 @@ def is_inside(names: Sequence[str]) -> bool:
     return tuple(names) != (MODEL,)
 
 
-def units_for(denoiser: nn.Module, names: Sequence[str]) -> dict[str, nn.Module]:
-    """The modules whose calls must be watched to cache the sites of these names, by path."""
+def units_for(
+    denoiser: nn.Module, names: Sequence[str], bare: dict[str, nn.Module] | None = None
+) -> dict[str, nn.Module]:
+    """The modules whose calls must be watched to cache the sites of these names, by path.
+
+    Args:
+        denoiser: the denoiser.
+        names: of the sites.
+        bare: its `bare_parts_of_blocks`, if they are known and may be among the sites.
+    """
     units = blocks_of(denoiser)
     if any(name.startswith("depth ") for name in names):
         units |= layers_of_blocks(denoiser)
     if any(_is_sub_layer(name, units) for name in names):
         units |= sub_layers_of_blocks(denoiser)
-        units |= bare_parts_of_blocks(denoiser) if may_be_bare(names) else {}
+        if bare is None and may_be_bare(names):
+            bare = bare_parts_of_blocks(denoiser)
+        units |= bare or {}
     return units
 
 
@@ -68,12 +79,12 @@ def sites_named(names: Sequence[str], finder: SiteFinder) -> tuple[Site, ...]:
     Raises:
         TargetError: a name means no site that can be cached (the message has the reason), or two sites overlap.
     """
-    sites = [site for name in names for site in _sites_of(name, finder)]
-    sites.sort(key=finder.extent)
-    for before, after in pairwise(sites):
-        if finder.extent(after)[0] < finder.extent(before)[1]:
+    found = [(finder.extent(site), site) for name in names for site in _sites_of(name, finder)]
+    found.sort(key=itemgetter(0))
+    for ((_, end), before), ((begin, _), after) in pairwise(found):
+        if begin < end:
             raise TargetError(f"the sites {before.name!r} and {after.name!r} overlap: name one of them.")
-    return tuple(sites)
+    return tuple(site for _, site in found)
 
 
 def _sites_of(name: str, finder: SiteFinder) -> list[Site]:

@@ -178,37 +178,48 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._views.append((self.now, viewed))
             self._last_read[viewed] = self.now
             return output
-        self.flops += flops_of(func, args, kwargs, output) if effect.has_flops else 0
-        given = [*args, *kwargs.values()] if effect.given is None else _taken(effect.given, args, kwargs)
-        written = _taken(effect.writes, args, kwargs) if effect.writes else ()
-        self._note(given, written, output)
+        if effect.has_flops:
+            self.flops += flops_of(func, args, kwargs, output)
+        read = self._memory_of(
+            [*args, *kwargs.values()] if effect.given is None else _taken(effect.given, args, kwargs)
+        )
+        changed = self._memory_of(_taken(effect.writes, args, kwargs)) if effect.writes else []
+        self._note(read, changed, output)
         if effect.tells_content:
             self._told = self.now
         return output
 
-    def _note(self, given: Iterable[Any], written: Iterable[Any], output: Any) -> None:
+    def _memory_of(self, values: Iterable[Any]) -> list[Storage]:
+        """Of tensors, and of those in containers."""
+        found: list[Storage] = []
+        for value in values:
+            if isinstance(value, Tensor):
+                found.append(self.storage(value))
+            elif value is not None:
+                found += map(self.storage, tensors_of(value))
+        return found
+
+    def _note(self, read: list[Storage], changed: list[Storage], output: Any) -> None:
         """Notes an operation.
 
         Args:
-            given: the tensors that it was given, or containers of them.
-            written: those of them that it wrote to.
+            read: the memory that it was given.
+            changed: the part of it that it wrote to.
             output: what it returned.
         """
         self.now = now = self.now + 1
-        read = [self.storage(tensor) for value in given for tensor in tensors_of(value)]
         evolves = not self._evolving.isdisjoint(read)
         for storage in read:
             self._last_read[storage] = now
-        changed = [self.storage(tensor) for value in written for tensor in tensors_of(value)]
         aliased: list[Storage] = []
-        for tensor in tensors_of(output):
+        for tensor in (output,) if isinstance(output, Tensor) else tensors_of(output):
             storage = self.storage(tensor)
-            if storage not in read:
-                if storage not in changed:
-                    changed.append(storage)
-                self._made.add(storage)
-            else:
+            if storage in read:
                 aliased.append(storage)
+                continue
+            if storage not in changed:
+                changed.append(storage)
+            self._made.add(storage)
         following = changed + aliased if aliased else changed
         if evolves:
             self._evolving.update(following)

@@ -253,7 +253,7 @@ class FollowingRecorder(UnitRecorder):
             output = forward(*args, **kwargs)
         finally:
             self._open.pop()
-        if _shapes(output) != [returned and returned[1] for returned in unit.twin.outputs]:
+        if not _returns_alike(output, unit.twin):
             raise Unlike
         self.repeated(unit, unit.twin, args, kwargs, output)
         return output
@@ -284,6 +284,12 @@ def _return_form(unit: UnitCall) -> Hashable:
     return unit.refills, tuple(output and output[1] for output in unit.outputs)
 
 
-def _shapes(output: Any) -> list[tuple[int, ...] | None]:
-    """Of an output's leaves, None for one that is no tensor."""
-    return [leaf.shape if isinstance(leaf, Tensor) else None for leaf in leaves_of(output)]
+def _returns_alike(output: Any, twin: UnitCall) -> bool:
+    """Whether an output has as many leaves as what a unit returned, tensors of the same shapes and other ones."""
+    leaves, known = leaves_of(output), twin.outputs
+    if len(leaves) != len(known):
+        return False
+    for leaf, form in zip(leaves, known, strict=True):
+        if (leaf.shape if isinstance(leaf, Tensor) else None) != (form and form[1]):
+            return False
+    return True

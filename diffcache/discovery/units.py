@@ -7,6 +7,7 @@ one after another. Inside a block, its sub-layers (attentions and feed-forwards)
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 
 from torch import nn
 
@@ -92,11 +93,16 @@ def is_attention(module: nn.Module) -> bool:
 
 def is_feed_forward(module: nn.Module) -> bool:
     """Whether its class name says so, and it holds at least two projections and no attention."""
-    if not FEED_FORWARDS.search(type(module).__name__):
+    if not _is_named_feed_forward(type(module).__name__):
         return False
     parts = modules_inside(module)
     projections = {id(part) for part in parts if isinstance(part, (nn.Linear, nn.Conv1d, nn.Conv2d))}
     return len(projections) >= 2 and not any(map(is_attention, parts))
+
+
+@cache
+def _is_named_feed_forward(name: str) -> bool:
+    return FEED_FORWARDS.search(name) is not None
 
 
 def is_attention_or_projection(module: nn.Module) -> bool:

@@ -184,7 +184,7 @@ def curve_table(points: list[Point]) -> str:
             continue
         plain = scored.get((way, "plain", None))
         own = f"{fit[way, 'plain', None].pages:.1%}"
-        rows.append([way, "plain model", *[""] * len(SHOWN), "", own, _share(plain), "100%"])
+        rows.append([way, "plain model", *[""] * (len(SHOWN) - 1), own, "", _share(plain), "100%"])
         for method, (_, every) in METHODS.items():
             tried = settings(way, method)
             cells = [_cell(fit.get((way, method, s)), method) if s in tried else "" for s in every]
@@ -195,7 +195,7 @@ def curve_table(points: list[Point]) -> str:
                 shown = [cells[i] for i in SHOWN]
                 rows.append([way, method, *shown, *_choice(best, fit, scored, (way, method))])
     names = [_named(INTERVALS[i]) for i in SHOWN]
-    head = ["written in", "cache", *names, "chosen", "right pages", "of other texts", "operations"]
+    head = ["written in", "cache", *names, "chosen", "other texts", "operations"]
     return markdown_table(head, named_once(rows))
 
 
@@ -212,11 +212,11 @@ def default_table(points: list[Point]) -> str:
 def _choice(
     best: dict[Any, Any], fit: dict[Any, Point], scored: dict[Any, Point], key: tuple[str, str]
 ) -> list[str]:
-    """What was chosen of a method, its right pages on both halves, and its operations."""
+    """What was chosen of a method, its right pages of other texts, and its operations."""
     if key not in best:
-        return ["none", "", "", ""]
+        return ["none", "", ""]
     at, setting = (*key, best[key]), best[key]
-    return [_named(setting), _share(fit[at]), _share(scored.get(at)), f"{fit[at].work:.0%}"]
+    return [_named(setting), _share(scored.get(at)), f"{fit[at].work:.0%}"]
 
 
 def _share(point: Point | None) -> str:

@@ -5,8 +5,8 @@ from diffcache.evals.harness.results import read_result, result_path
 
 HEAD = """## Own time
 
-What attaching costs while nothing is skipped: processor time of a tick on a small Flux (30 blocks) minus that of the plain model in the same round, medians with
-95 % intervals (`{command}`, {date}, {device}). "Plain again" is a second plain copy.
+What attaching costs while nothing is skipped: processor time of a tick on a small Flux (30 blocks) minus the plain model's, medians with 95 % intervals
+(`{command}`, {date}, {device}). "Plain again" is a second plain copy.
 """
 
 FIRST_TICKS = """A method inside a denoiser finds its sites in the first tick of the first run. On a Flux of 57 blocks that tick takes {least:.2f} to {most:.2f} plain
@@ -14,7 +14,7 @@ ticks with {methods}. First ticks of later runs differ by {later_least:+.1%} to 
 their later ticks (`{command}`).
 """
 
-TEN_PICTURES = """Ten pictures in a row on that Flux, {ticks} ticks each, the first run included, with nothing skipped: milliseconds beyond those of the plain model, median of
+TEN_PICTURES = """Ten pictures in a row on that Flux, {ticks} ticks each, the first run included, with nothing skipped: milliseconds beyond the plain model's, median of
 {repeats} series (`{command}`):
 """
 

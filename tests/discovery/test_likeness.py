@@ -41,6 +41,34 @@ def add_attribute(net: nn.Module) -> None:
     net.extra = 1
 
 
+def change_item_of_tuple(net: nn.Module) -> None:
+    net.norm.normalized_shape = (5,)
+
+
+def change_type_of_item(net: nn.Module) -> None:
+    net.norm.normalized_shape = (4.0,)
+
+
+def put_tensor_into_tuple(net: nn.Module) -> None:
+    net.norm.normalized_shape = (torch.zeros(4),)
+
+
+def make_buffer_of_parameter(net: nn.Module) -> None:
+    net.linear._buffers["bias"] = net.linear._parameters.pop("bias")
+
+
+def drop_bias(net: nn.Module) -> None:
+    net.linear.bias = None
+
+
+def change_strides(net: nn.Module) -> None:
+    net.linear.weight = nn.Parameter(net.linear.weight.detach().t())
+
+
+def move_empty_child(net: nn.Module) -> None:
+    net._modules["empty"], net._modules["norm"] = net._modules["norm"], None
+
+
 def change_shape(net: nn.Module) -> None:
     net.linear.weight = nn.Parameter(torch.zeros(2, 4))
 
@@ -74,8 +102,9 @@ def hook(net: nn.Module) -> None:
 
 
 CHANGES: list[Callable[[nn.Module], None]] = [
-    change_value, change_type, change_list, change_inner_value, add_attribute, change_shape, change_dtype, change_buffer,
-    fill_child, change_class, rename_child, replace_forward, hook,
+    change_value, change_type, change_list, change_inner_value, change_item_of_tuple, change_type_of_item,
+    put_tensor_into_tuple, make_buffer_of_parameter, drop_bias, change_strides, add_attribute, change_shape, change_dtype,
+    change_buffer, fill_child, move_empty_child, change_class, rename_child, replace_forward, hook,
 ]  # fmt: skip
 
 

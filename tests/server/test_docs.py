@@ -1,4 +1,4 @@
-"""The code in docs/serving.md runs."""
+"""The code in docs/serving.md runs, and so do the examples that it names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from torch import Tensor
 
 from diffcache import serving
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "serving.md"
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "serving.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
@@ -29,8 +30,13 @@ def block_with(text: str) -> str:
     return found
 
 
+def example(name: str) -> dict[str, Any]:
+    assert f"examples/{name}.py" in PAGE.read_text()
+    return run((ROOT / "examples" / f"{name}.py").read_text())
+
+
 def test_there_are_as_many_blocks_as_tests() -> None:
-    assert len(BLOCKS) == 4
+    assert len(BLOCKS) == 2
 
 
 def test_first_block() -> None:
@@ -77,7 +83,7 @@ def test_the_runner_of_vllm_omni() -> None:
     denoiser = Waves()
     jobs = [Job("uniform", (("interval", 2),), 6, seed=1), Job("easycache", (("threshold", 0.3),), 9, seed=2)]
     with torch.no_grad(), serving(denoiser) as server:
-        runner = run(block_with("CachedSteps"))["CachedSteps"](Pipeline(denoiser), server)
+        runner = example("vllm_omni")["CachedSteps"](Pipeline(denoiser), server)
         states = []
         for name, job in zip("abc", [*jobs, jobs[0]], strict=True):
             sampling = SimpleNamespace(cache=job.config())
@@ -115,7 +121,7 @@ def test_the_stage_of_sglang() -> None:
     jobs = [Job("uniform", (("interval", n),), 6, seed=n, guidance="apart") for n in (2, 3)]
     batches = [SimpleNamespace(job=job, do_classifier_free_guidance=True, cache=job.config()) for job in jobs]
     with torch.no_grad(), serving(denoiser) as server:
-        stage = run(block_with("CachedStage"))["CachedStage"](Stage(denoiser), server)
+        stage = example("sglang_diffusion")["CachedStage"](Stage(denoiser), server)
         contexts = [stage.prepare(batch, None) for batch in batches]
         for i in range(6):  # requests take turns, step by step
             for ctx, batch in zip(contexts, batches, strict=True):
