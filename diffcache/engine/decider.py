@@ -271,7 +271,9 @@ class Decider:
         decision = lane.scheduler.decide(step, signal)
         if signal is not None and any(not abs(value) < float("inf") for value in signal):
             return Verdict(Decision.COMPUTE, NAN)
-        waits = lane.scheduler.adaptive and not lane.scheduler.compares  # one that compares has a plan already
+        waits = (
+            lane.scheduler.adaptive and not lane.scheduler.compares
+        )  # one that compares has a plan already
         if signal is None and waits and decision.computes:
             return Verdict(Decision.COMPUTE, NO_SIGNAL)
         if decision.computes:
