@@ -15,10 +15,10 @@ from diffcache.recipes.replay import ReplayConfig
 
 STEPS = 50
 CONTROLS = {
-    "even ticks, held": {"order": 0, "hindsight": False},
-    "even ticks, order 1": {"order": 1, "hindsight": False},
+    "even ticks, held": EvenConfig(order=0, hindsight=False),
+    "even ticks, order 1": EvenConfig(order=1, hindsight=False),
 }
-"""Options of `even`, by row."""
+"""By row."""
 
 
 def measured(testbed: str, samples: int) -> dict[str, Any]:
@@ -35,8 +35,8 @@ def measured(testbed: str, samples: int) -> dict[str, Any]:
     own = point(ReplayConfig(schedule=found))
     around = {math.floor(own.compute * STEPS), math.ceil(own.compute * STEPS)}
     rows = [{"name": "ProfilingDiT", "held_out": round(own.value, 2)}]
-    for name, options in CONTROLS.items():
-        points = [point(EvenConfig(speedup=STEPS / ticks, **options)) for ticks in around]
+    for name, even in CONTROLS.items():
+        points = [point(even.replace(speedup=STEPS / ticks)) for ticks in around]
         rows.append({"name": name, "held_out": round(interpolated(points, own.compute), 2)})
     print(testbed, own.compute, rows, flush=True)
     return {

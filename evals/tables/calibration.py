@@ -3,15 +3,11 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from diffcache.evals.experiments.ertacache import TICKS
 from diffcache.evals.harness.markdown import markdown_table
 from diffcache.evals.harness.results import Result, stored
 
-LEFT_OUT = ("+ steps", "closed loop", "1 + rectification")
-"""Rows of the ablation that the page leaves out: rules that adjust steps, and what gives the same as its neighbours."""
-
-EARLIER = ("default", "speedup=")
-"""Methods that have changed since hindsight was measured."""
+ADAPTIVE = "EasyCache"
+"""The method whose ticks differ between testbeds."""
 
 Results = Mapping[str, Result]
 """By testbed."""
@@ -20,8 +16,10 @@ Results = Mapping[str, Result]
 def calibration_tables() -> dict[str, str]:
     """All of them, from the stored results."""
     ertacache, hindsight, promises = stored("ertacache"), stored("hindsight"), stored("promises")
+    profilingdit = stored("profilingdit")
     return {
         "ablation": f"{_ablation(ertacache)}\n\n{_source(ertacache)}",
+        "profilingdit": f"{_profilingdit(profilingdit)}\n\n{_source(profilingdit)}",
         "promises": f"{_promises(promises)}\n\n{_source(promises)}",
         "hindsight": f"{_hindsight(hindsight)}\n\n{_source(hindsight)}",
     }
@@ -40,15 +38,20 @@ def _ablation(found: Results) -> str:
     cells: dict[tuple[str, str], dict[str, str]] = {}
     for testbed, result in found.items():
         for row in result["rows"]:
-            if any(part in f"{row['schedule']} {row['name']}" for part in LEFT_OUT):
-                continue
             fitted = "" if row["calibration"] is None else f" ({row['calibration']:.1f})"
-            ticks = "" if row["ticks"] == TICKS else f" at {row['ticks']}"
-            text = f"{row['held_out']:.1f}{fitted}{ticks}"
+            text = f"{row['held_out']:.1f}{fitted}"
             key = row["schedule"], row["name"]
             cells.setdefault(key, {})[testbed] = f"**{text}**" if row["kept"] else text
     rows = ([*key, *(of.get(testbed, "-") for testbed in found)] for key, of in cells.items())
     return markdown_table(["schedule", "corrections", *found], rows)
+
+
+def _profilingdit(found: Results) -> str:
+    """A row for ProfilingDiT and each control; the head has the compute."""
+    head = ["method", *(f"{testbed}, {result['compute']:.1%}" for testbed, result in found.items())]
+    by_method = zip(*(result["rows"] for result in found.values()), strict=True)
+    lines = ([rows[0]["name"], *(f"{row['held_out']:.1f}" for row in rows)] for rows in by_method)
+    return markdown_table(head, lines)
 
 
 def _promises(found: Results) -> str:
@@ -81,15 +84,13 @@ def _promises(found: Results) -> str:
 
 
 def _hindsight(found: Results) -> str:
-    """A row for each method: PSNR without / with hindsight, and the computed ticks where they differ."""
+    """A row for each method: PSNR without / with hindsight, and the computed ticks where the method chooses them."""
 
     def cell(row: Mapping[str, Any]) -> str:
-        without, with_it = row["ticks_without"], row["ticks_with"]
-        ticks = f" ({without}, {with_it})" if without != with_it else ""
+        ticks = f" ({row['ticks']})" if row["method"] == ADAPTIVE else ""
         return f"{row['psnr_without']:.1f} / {row['psnr_with']:.1f}{ticks}"
 
     columns: dict[str, Iterable[Mapping[str, Any]]] = {name: result["rows"] for name, result in found.items()}
     columns["sd, noise"] = found["sd"]["rows_of_noise_prediction"]
     by_method = zip(*columns.values(), strict=True)
-    shown = (rows for rows in by_method if not rows[0]["method"].startswith(EARLIER))
-    return markdown_table(["method", *columns], ([rows[0]["method"], *map(cell, rows)] for rows in shown))
+    return markdown_table(["method", *columns], ([rows[0]["method"], *map(cell, rows)] for rows in by_method))
