@@ -11,13 +11,13 @@ from diffcache.profiling.recording.full_runs import FullRuns
 from diffcache.profiling.tuning.engine import Task
 from diffcache.profiling.tuning.parts import Parts
 from diffcache.profiling.tuning.tuner import Tuner
-from diffcache.recipes.even import EvenConfig
+from diffcache.recipes.trajectory import TrajectoryConfig
 
 TESTBEDS = ("dit", "sd", "pixart", "fashion")
 """Four that are cheap, of shapes, emoji and clothes; two guide, and one predicts the noise."""
 
 SPEEDUPS = (2.0, 1.5)
-"""What as many evenly spaced ticks give to most samples, rounded down, is a target: it can be reached."""
+"""What `speedup=` gives to most of the samples that are chosen on, rounded down, is a target."""
 
 AT_LEAST = 0.9
 """Of the samples must keep a target."""
@@ -54,7 +54,7 @@ def _tuner(testbed: str, samples: int, steps: int) -> Tuner:
 
 
 def _row(tuner: Tuner, unseen: FullRuns, speedup: float) -> dict[str, Any]:
-    values = tuner.judge(EvenConfig(speedup=speedup)).values
+    values = tuner.judge(TrajectoryConfig(speedup=speedup)).values
     target = math.floor(float(values.quantile(1 - AT_LEAST)))
     best = tuner.for_quality(target, AT_LEAST)
     verified = tuner.verified(best, {"quality": target, "at_least": AT_LEAST})["verify"]

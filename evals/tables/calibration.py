@@ -1,8 +1,9 @@
 """The tables of docs/measured/calibration.md, by the names of their places there."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from diffcache.evals.experiments.hindsight import METHODS
 from diffcache.evals.harness.markdown import markdown_table
 from diffcache.evals.harness.results import Result, stored
 
@@ -90,7 +91,10 @@ def _hindsight(found: Results) -> str:
         ticks = f" ({row['ticks']})" if row["method"] == ADAPTIVE else ""
         return f"{row['psnr_without']:.1f} / {row['psnr_with']:.1f}{ticks}"
 
-    columns: dict[str, Iterable[Mapping[str, Any]]] = {name: result["rows"] for name, result in found.items()}
+    columns = {name: result["rows"] for name, result in found.items()}
     columns["sd, noise"] = found["sd"]["rows_of_noise_prediction"]
-    by_method = zip(*columns.values(), strict=True)
-    return markdown_table(["method", *columns], ([rows[0]["method"], *map(cell, rows)] for rows in by_method))
+    by_method = [{row["method"]: row for row in rows} for rows in columns.values()]
+    shown = [name for name in METHODS if all(name in rows for rows in by_method)]
+    return markdown_table(
+        ["method", *columns], ([name, *(cell(rows[name]) for rows in by_method)] for name in shown)
+    )
