@@ -3,12 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
+from diffcache.evals.experiments.ertacache import TICKS
 from diffcache.evals.experiments.hindsight import METHODS
 from diffcache.evals.harness.markdown import markdown_table
 from diffcache.evals.harness.results import Result, stored
 
 ADAPTIVE = "EasyCache"
 """The method whose ticks differ between testbeds."""
+INTERPOLATED = (
+    "EasyCache has the threshold 0.1 with hindsight; without it is interpolated to the ticks in brackets."
+)
 
 Results = Mapping[str, Result]
 """By testbed."""
@@ -27,24 +31,35 @@ def calibration_tables() -> dict[str, str]:
 
 
 def _source(found: Results) -> str:
-    """Where a table's numbers come from, by the first of its files."""
+    """Where a table's numbers come from."""
     one = next(iter(found.values()))
-    header = one["header"]
     samples = " or ".join(map(str, sorted({result["samples"] for result in found.values()})))
-    return f"{samples} samples on each side, {one['steps']} steps, {header['device']}, {header['date']}."
+    dates = " and ".join(sorted({result["header"]["date"] for result in found.values()}))
+    return f"{samples} samples on each side, {one['steps']} steps, {one['header']['device']}, {dates}."
 
 
 def _ablation(found: Results) -> str:
-    """A row for each schedule and its corrections: PSNR on held-out samples, and in brackets on those of the calibration."""
-    cells: dict[tuple[str, str], dict[str, str]] = {}
-    for testbed, result in found.items():
-        for row in result["rows"]:
-            fitted = "" if row["calibration"] is None else f" ({row['calibration']:.1f})"
-            text = f"{row['held_out']:.1f}{fitted}"
-            key = row["schedule"], row["name"]
-            cells.setdefault(key, {})[testbed] = f"**{text}**" if row["kept"] else text
-    rows = ([*key, *(of.get(testbed, "-") for testbed in found)] for key, of in cells.items())
-    return markdown_table(["schedule", "corrections", *found], rows)
+    """A row for each schedule and its corrections: PSNR on held-out samples, and in brackets on those of the calibration.
+
+    What was measured at another number of ticks has no cell.
+    """
+    columns = [
+        {(row["schedule"], row["name"]): row for row in result["rows"] if row["ticks"] == TICKS}
+        for result in found.values()
+    ]
+    fewer = [key for rows in columns for key in rows if key[0].startswith(f"{TICKS} steps")]
+    keys = dict.fromkeys([*columns[0], *fewer])
+    lines = ([*key, *(_reached(rows.get(key)) for rows in columns)] for key in keys)
+    return markdown_table(["schedule", "corrections", *found], lines)
+
+
+def _reached(row: Mapping[str, Any] | None) -> str:
+    """A cell; bold where the calibration keeps these corrections."""
+    if row is None:
+        return "-"
+    fitted = "" if row["calibration"] is None else f" ({row['calibration']:.1f})"
+    text = f"{row['held_out']:.1f}{fitted}"
+    return f"**{text}**" if row["kept"] else text
 
 
 def _profilingdit(found: Results) -> str:
@@ -95,6 +110,6 @@ def _hindsight(found: Results) -> str:
     columns["sd, noise"] = found["sd"]["rows_of_noise_prediction"]
     by_method = [{row["method"]: row for row in rows} for rows in columns.values()]
     shown = [name for name in METHODS if all(name in rows for rows in by_method)]
-    return markdown_table(
-        ["method", *columns], ([name, *(cell(rows[name]) for rows in by_method)] for name in shown)
-    )
+    lines = ([name, *(cell(rows[name]) for rows in by_method)] for name in shown)
+    interpolated = f"\n\n{INTERPOLATED}" if ADAPTIVE in shown else ""
+    return markdown_table(["method", *columns], lines) + interpolated
