@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from typing_extensions import Self
 
-import diffcache
-from diffcache import accelerate, denoising_run
+from diffcache.api import accelerate
+from diffcache.attach.attach import denoising_run
 from diffcache.evals.testbeds import zoo
 
-ROOT = Path(diffcache.__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SETTINGS: dict[str, dict[str, Any]] = {
     "whole denoiser": {},
     "whole denoiser, a line": {"order": 1},

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from diffcache import accelerate, report, restore
+from diffcache.api import accelerate, report, restore
 from diffcache.evals.harness.loop_time import timed_loop
 from diffcache.evals.harness.side_by_side import GAIN
 from diffcache.evals.harness.unseen import judged_on

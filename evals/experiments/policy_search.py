@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from diffcache import accelerate, report, restore
+from diffcache.api import accelerate, report, restore
 from diffcache.config import CacheConfig
 from diffcache.evals.harness.equal_compute import Point, interpolated
 from diffcache.evals.metrics.fidelity import psnr

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from diffcache import accelerate
+from diffcache.api import accelerate
 from diffcache.evals.harness.provenance import header
 from diffcache.evals.harness.results import read_result, write_result
 from diffcache.evals.language import benchmark, staleness, wordchain
