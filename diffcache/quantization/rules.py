@@ -75,6 +75,9 @@ class Rules:
             `BitsAndBytesConfig`, or a dict of these (None leaves a layer as it is) by regular expressions that are searched in a layer's path, first match
             first, with "_default" for the others.
 
+    Attributes:
+        library: that quantises: "torchao" or "bitsandbytes".
+
     Raises:
         ConfigError: none of these, or its package is not installed.
     """
@@ -86,7 +89,8 @@ class Rules:
             _pattern(pattern): _config(config) for pattern, config in given.items() if pattern != REST
         }
         configs = [config for config in (self.default, *self.patterns.values()) if config is not None]
-        if any(map(is_bitsandbytes, configs)) and any(config is not configs[0] for config in configs):
+        self.library = "bitsandbytes" if any(map(is_bitsandbytes, configs)) else "torchao"
+        if self.library == "bitsandbytes" and any(config is not configs[0] for config in configs):
             raise ConfigError(
                 "quantize=: a BitsAndBytesConfig is for all layers of a model: beside it a dict may have None only, for layers to leave."
             )

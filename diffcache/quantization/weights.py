@@ -142,7 +142,7 @@ def put_back(module: nn.Module) -> bool:
         here = weight.device == device
         layer.weight = weight if here else nn.Parameter(weight.to(device), weight.requires_grad)
         if now is not layer:
-            module.set_submodule(path, layer)
+            _put_in_place_of(module, now, layer)
     if found.config is not None:
         module._internal_dict = found.config
         del module.hf_quantizer
@@ -191,7 +191,7 @@ def _quantise(module: nn.Module, rules: Rules, result: Quantised) -> None:
     for path, layer in list(module.named_modules()):
         if not isinstance(layer, nn.Linear):
             if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
-                result.left[path] = "torchao has no convolutions"
+                result.left[path] = f"{rules.library} has no convolutions"
             continue
         config, reason = rules.config_for(path, at_end=has_blocks and "." not in path)
         if is_bitsandbytes(config):
@@ -230,10 +230,16 @@ def _replace(layer: nn.Linear, path: str, config: Any, result: Quantised) -> str
 
 def _swap(module: nn.Module, path: str, layer: nn.Linear, config: Any, result: Quantised) -> None:
     """Puts a layer of bitsandbytes in a layer's place."""
-    module.set_submodule(path, converted(layer, config))
+    _put_in_place_of(module, layer, converted(layer, config))
     layer.weight = _on_cpu(layer.weight)
     result.originals[path] = Original(layer, layer.weight)
     result.layers.append(path)
+
+
+def _put_in_place_of(module: nn.Module, old: nn.Module, new: nn.Module) -> None:
+    """Replaces a layer under every name that the module holds it by."""
+    for path in [path for path, each in module.named_modules(remove_duplicate=False) if each is old]:
+        module.set_submodule(path, new)
 
 
 def _on_cpu(weight: Any) -> nn.Parameter:

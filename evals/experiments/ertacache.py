@@ -1,4 +1,4 @@
-"""What each part of ERTACache gives on a testbed at equal compute, beside other methods and fewer steps."""
+"""What each part of ERTACache gives on a testbed at equal compute, beside even ticks, EasyCache and fewer steps."""
 
 import time
 from collections.abc import Iterator
@@ -8,23 +8,35 @@ import torch
 
 from diffcache.config import CacheConfig
 from diffcache.evals.harness.calls import calibration_calls
+from diffcache.evals.harness.equal_compute import Point, at_compute
 from diffcache.evals.harness.fewer_steps import noise_schedulers, render_with_steps
 from diffcache.evals.harness.rendering import render
 from diffcache.evals.metrics.fidelity import psnr
 from diffcache.evals.testbeds import splits, zoo
 from diffcache.profiling.calibrating.corrections import Candidate, Corrections, candidates, chosen
-from diffcache.profiling.calibrating.ertacache import calibrate_ertacache, policy, static_schedule
-from diffcache.profiling.calibrating.threshold import calibrate_threshold
+from diffcache.profiling.calibrating.ertacache import policy, static_schedule
 from diffcache.profiling.recording.frozen import frozen
 from diffcache.profiling.recording.full_runs import FullRuns
 from diffcache.profiling.recording.record import record
 from diffcache.recipes.easycache import EasyCacheConfig
 from diffcache.recipes.replay import ReplayConfig
-from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.recipes.uniform import UniformConfig
 
 STEPS, TICKS = 50, 26
 """Of the full run, and those that are computed: as many as holding every second tick computes."""
+
+
+SHOWN = (
+    "schedule",
+    "+ rectification",
+    "+ steps as published",
+    "+ steps, over the output",
+    "schedule, hindsight",
+)
+"""Candidates that are measured on held-out samples, with the one that the calibration keeps."""
+
+ALONE = Corrections(rectify=False, respace=False)
+"""Hindsight as the only correction."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +46,7 @@ class Row:
     Attributes:
         schedule: which decisions.
         name: which corrections.
-        ticks: computed, of the full run's.
+        ticks: computed, of the full run's. EasyCache is interpolated to these, between its thresholds next to them.
         calibration: PSNR on the calibration calls; None where nothing was fitted to them.
         held_out: PSNR on held-out calls.
         kept: whether the calibration, which sees its own calls only, chooses these corrections for this schedule.
@@ -75,27 +87,20 @@ class Ablation:
     def rows(self) -> Iterator[Row]:
         """All rows, one after another."""
         yield from self._compared("ERTACache", self.candidates)
-        closed = calibrate_ertacache(self.pipe, self.calls, TICKS / STEPS, Corrections(closed=True))
-        kept = closed.producer["corrections"]["kept"]
-        fitted = closed.measured["psnr_calibration"][kept]
-        yield self._row("ERTACache, closed loop", kept, ReplayConfig(schedule=closed), fitted, True)
         held = frozen(self.pipe, self.calls[0], UniformConfig(interval=2))
         extrapolated = frozen(self.pipe, self.calls[0], UniformConfig(interval=2, order=1, basis="output"))
         yield from self._compared("uniform hold", candidates(self.runs, held, Corrections(respace=False)))
-        yield from self._compared("uniform order 1", candidates(self.runs, extrapolated))
-        yield self._row("speedup=", "hindsight", TrajectoryConfig(speedup=STEPS / TICKS))
-        few = [zoo.sample_call(self.testbed, splits.PARTS["search"].seed, STEPS, 4, "calibration")]
-        yield self._row(
-            "EasyCache", "", calibrate_threshold(self.pipe, few, EasyCacheConfig(), TICKS / STEPS)
-        )
+        yield from self._compared("uniform order 1", candidates(self.runs, extrapolated, ALONE))
+        yield Row("EasyCache", "", TICKS, None, round(at_compute(self._easycache, TICKS), 2))
         for name, noise_scheduler in noise_schedulers(self.pipe).items():
             pictures = render_with_steps(self.pipe, self.held_out, TICKS, noise_scheduler).pictures
             yield Row(f"{TICKS} steps, {name}", "", TICKS, None, self._psnr(pictures))
 
     def _compared(self, schedule: str, tried: dict[str, Candidate]) -> Iterator[Row]:
-        """Every candidate on the held-out samples."""
+        """The candidates on the held-out samples."""
         kept = chosen(tried)
-        for name, candidate in tried.items():
+        for name in (name for name in tried if name in SHOWN or name == kept):
+            candidate = tried[name]
             config = ReplayConfig(schedule=candidate.schedule)
             yield self._row(schedule, name, config, candidate.psnr, name == kept)
 
@@ -105,6 +110,10 @@ class Ablation:
         rendered = render(self.pipe, self.held_out, config)
         ticks = len(rendered.run_report.computed_ticks)
         return Row(schedule, name, ticks, fitted, self._psnr(rendered.pictures), kept)
+
+    def _easycache(self, threshold: float) -> Point:
+        rendered = render(self.pipe, self.held_out, EasyCacheConfig(threshold=threshold))
+        return Point(len(rendered.run_report.computed_ticks), self._psnr(rendered.pictures))
 
     def _psnr(self, pictures: torch.Tensor) -> float:
         return round(float(psnr(pictures, self.full).median()), 2)

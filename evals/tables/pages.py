@@ -15,7 +15,7 @@ from diffcache.evals.tables.quantization import quantization_table
 from diffcache.evals.tables.race import race_tables
 from diffcache.evals.tables.regimes import regimes_summary
 from diffcache.evals.tables.rows import rows_tables
-from diffcache.evals.tables.searched import searched_page
+from diffcache.evals.tables.searched import searched_tables
 from diffcache.evals.tables.serving import serving_table
 from diffcache.evals.tables.trajectory import threshold_table, trajectory_table
 from diffcache.evals.tables.video import (
@@ -29,7 +29,8 @@ from diffcache.evals.tables.video import (
 from diffcache.evals.testbeds import splits
 
 PAGES_WITH_TABLES = (
-    "README.md", "docs/limits.md", "docs/race.md", "docs/regimes.md", "docs/serving.md", "docs/trajectory.md",
+    "README.md", "docs/limits.md", "docs/race.md", "docs/regimes.md", "docs/searched.md", "docs/serving.md",
+    "docs/trajectory.md",
     "docs/measured/calibration.md", "docs/measured/memory.md", "docs/measured/quantization.md",
     "docs/measured/rows.md", "docs/measured/video.md", "docs/measured/language.md", "docs/language.md",
 )  # fmt: skip
@@ -67,11 +68,11 @@ def pages(root: Path) -> dict[str, str]:
         "next_scale_layers": next_scale_layers_table(),
         "chimera": chimera_table(),
         **calibration_tables(),
+        **searched_tables(),
         "regimes_summary": regimes_summary(),
     }
     by_hand = {path: with_tables((root / path).read_text(), tables) for path in PAGES_WITH_TABLES}
     generated = {
         "docs/results.md": methods_page(),
-        "docs/searched.md": searched_page(),
     }
     return {**by_hand, **generated}

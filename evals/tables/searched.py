@@ -1,82 +1,86 @@
-"""docs/searched.md: every search that was measured."""
+"""The tables of docs/searched.md, by the names of their places there."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from diffcache.evals.harness.markdown import markdown_table
 from diffcache.evals.harness.results import Result, stored
 
-HEAD = """# Searched schedules, measured
-
-PSNR in dB to the full run of 24 steps, medians, on prompts, seeds or observations that no search saw. `evals/results/search/`, `search_policy/`, `screening/` and
-`transfer/` have the commands, and more methods. An older version measured this: it drew lines over raw noise levels.
-
-With `hold` and hindsight, dynamic programming ("dp") is {least:.1f} to {most:.1f} dB above as many even ticks on dit and sd, and below them on flux. "Evolved" begins with
-that, and is only taken where further samples confirm it. Routers of 24 training runs stay near their start; published ones have thousands. Search again for another
-number of steps: dit's schedule, resampled, is {resampled} dB below uniform reuse there (`python scripts/search/transfer.py`)."""
-
-SHARES = ("54%", "38%")
-"""Of the work."""
-TITLES = {"policy": "A robot policy"}
-"""Of the sections, by result."""
-SEARCHES = {
-    f"{testbed}_{predictor}{'_hindsight' if hindsight else ''}": kind + (", hindsight" if hindsight else "")
-    for testbed in ("dit", "flux", "sd")
-    for predictor, kind in (("hold", "hold"), ("order1", "order 1"))
-    for hindsight in (False, True)
-}
-"""Results of whole denoisers, and what the page calls them."""
+POLICY = "policy"
+"""The result that is of a robot policy, with other columns."""
 
 
-def searched_page() -> str:
-    """The text of the page."""
-    searches = stored("search")
-    sections = {name: (result, _policy(result)) for name, result in stored("search_policy").items()}
-    parts = [
-        f"## {TITLES[name]}\n\n`{result['header']['command']}`\n\n{text}"
-        for name, (result, text) in sections.items()
-    ]
-    gains = _gains(searches)
-    head = HEAD.format(least=min(gains), most=max(gains), resampled=_resampled(stored("transfer")["dit"]))
-    return "\n\n".join([head, _summary(searches), *parts]) + "\n"
+def searched_tables() -> dict[str, str]:
+    """Both, from the stored results."""
+    found = stored("searched")
+    policy = found.pop(POLICY)
+    return {"searched": _whole_denoisers(found), "searched_policy": _policy(policy)}
 
 
-def _gains(searches: Mapping[str, Result]) -> list[float]:
-    """What dynamic programming gains on as many even ticks with `hold` and hindsight on dit and sd, in dB."""
-    found = []
-    for testbed in ("dit", "sd"):
-        psnrs = {row["name"]: row["psnr_full"] for row in searches[f"{testbed}_hold_hindsight"]["rows"]}
-        found += [psnrs[f"dp, shared, {share}"] - psnrs[f"even, {share}"] for share in SHARES]
-    return found
+def _whole_denoisers(found: Mapping[str, Result]) -> str:
+    """A row for each testbed: even ticks, and how far what was searched lies above as many."""
+    rows = {testbed: result["rows"] for testbed, result in found.items()}
+    one = next(iter(found.values()))
+    budgets = [row["ticks"] for row in _of(next(iter(rows.values())), "dp", one["steps"])]
+    others = list(
+        dict.fromkeys(row["steps"] for row in next(iter(rows.values())) if row["steps"] != one["steps"])
+    )
+    head = ["testbed"]
+    for ticks in budgets:
+        head += [f"even, {ticks} ticks", "dp", "evolved"]
+    head += [f"dp of {budgets[0]}, at {steps} steps" for steps in others]
+    lines = []
+    for testbed, its in rows.items():
+        line = [testbed]
+        for dp, evolved in zip(
+            *(_of(its, search, one["steps"]) for search in ("dp", "evolved")), strict=True
+        ):
+            line += [f"{dp['even']:.1f}", _gain(dp), _gain(evolved)]
+        line += [_gain(_of(its, "dp", steps)[0]) for steps in others]
+        lines.append(line)
+    header = one["header"]
+    source = (
+        f"{one['samples']} samples, {one['steps']} steps; searched on {one['searched_on']} others, confirmed on "
+        f"{one['confirmed_on']}; {header['device']}, {header['date']}."
+    )
+    return f"{markdown_table(head, lines)}\n\n{source}"
 
 
-def _resampled(result: Result) -> str:
-    """How far a schedule at other numbers of steps is below uniform reuse, in dB."""
-    psnrs = {row["name"]: row["psnr_full"] for row in result["rows"]}
-    ends = {name.split(":")[0]: name for name in psnrs if "uniform" in name}
-    lost = [psnrs[uniform] - psnrs[f"{steps}: the schedule"] for steps, uniform in ends.items()]
-    return " and ".join(f"{loss:.1f}" for loss in lost if loss > 0)
+def _of(rows: list[Mapping[str, Any]], search: str, steps: int) -> list[Mapping[str, Any]]:
+    return [row for row in rows if row["search"] == search and row["steps"] == steps]
+
+
+def _gain(row: Mapping[str, Any]) -> str:
+    """dB over as many even ticks as the schedule itself computes."""
+    return f"{row['psnr'] - row['even']:+.1f}"
 
 
 def _policy(result: Result) -> str:
-    rows = (
-        [row["name"], f"{row['compute']:.0%}", f"{row['psnr']:.1f}", f"{row['success']:.0%}"]
-        for row in result["rows"]
-    )
-    return markdown_table(["schedule", "compute", "PSNR of the actions", "goal reached"], rows)
-
-
-def _summary(searches: Mapping[str, Result]) -> str:
-    """A row for each search: PSNR of as many even ticks, and of what was found, at each share of the compute."""
-    ways = {"even ticks": "even, ", "dp": "dp, shared, ", "evolved": "evolved, "}
-    head = ["search", *(f"{way}, {share}" for share in SHARES for way in ways)]
+    """A row for each schedule, beside even ticks at its own compute."""
     lines = []
-    for name, kind in SEARCHES.items():
-        if name in searches:
-            psnrs = {row["name"]: row["psnr_full"] for row in searches[name]["rows"]}
-            cells = (_figure(psnrs.get(f"{begin}{share}")) for share in SHARES for begin in ways.values())
-            lines.append([f"{name.split('_')[0]}, {kind}", *cells])
-    return markdown_table(head, lines)
-
-
-def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}"
+    for row in result["rows"]:
+        has_control = "even_psnr" in row
+        lines.append(
+            [
+                row["name"] if row["share"] == 1 else f"{row['name']}, {row['share']:.0%}",
+                f"{row['compute']:.1%}",
+                f"{row['psnr']:.1f}" if has_control else "",
+                f"{row['even_psnr']:.1f}" if has_control else "",
+                f"{row['goal']:.0%}",
+                f"{row['even_goal']:.0%}" if has_control else "",
+            ]
+        )
+    head = [
+        "schedule",
+        "compute",
+        "PSNR of the actions",
+        "even ticks, interpolated to that compute",
+        "goal reached",
+        "even ticks, interpolated",
+    ]
+    header = result["header"]
+    source = (
+        f"{2 * result['samples']} observations, {result['episodes']} episodes, {result['steps']} steps, "
+        f"{header['device']}, {header['date']}."
+    )
+    return f"{markdown_table(head, lines)}\n\n{source}"

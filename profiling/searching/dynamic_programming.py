@@ -61,24 +61,39 @@ def _per_site(space: Space, budget: int) -> Tensor:
 
 def _bac(space: Space, budget: int, repaired: int = REPAIRED) -> Tensor:
     """As many ticks for each site as leave enough of the budget for the repair."""
-    blocks = [site.split("..")[0].rpartition(".")[0] for site in space.sites]
-    layers = [list(dict.fromkeys(blocks)).index(block) for block in blocks]
-    feed_forward = [kind == "feed-forward" for kind in space.kinds]
-    repaired = min(repaired, sum(feed_forward))
-    volatilities, prices = volatility(space.drifts), torch.tensor(space.prices)
+    prices = torch.tensor(space.prices)
     for updates in range(_ticks(space, budget), 1, -1):
-        cached = adaptive_caching(space.drifts, updates)
-        table = bubbling_union(cached, layers, feed_forward, volatilities, repaired)
+        table = bac_table(space, updates, repaired)
         if int((table.sum(0) * prices).sum()) <= budget:
             return table
     return adaptive_caching(space.drifts, 1)
 
 
+def bac_table(space: Space, updates: int, repaired: int) -> Tensor:
+    """BAC as published, bool [T, S]: so many updates of each site, and those that the Bubbling Union adds.
+
+    Args:
+        space: of sub-layers. Volatility is the mean drift over all pairs of ticks (published: the mean L1 distance).
+        updates: of each site, before the union.
+        repaired: how many feed-forwards the union repairs; all where there are fewer.
+    """
+    blocks = [site.split("..")[0].rpartition(".")[0] for site in space.sites]
+    layers = [list(dict.fromkeys(blocks)).index(block) for block in blocks]
+    feed_forward = [kind == "feed-forward" for kind in space.kinds]
+    return bubbling_union(
+        adaptive_caching(space.drifts, updates),
+        layers,
+        feed_forward,
+        volatility(space.drifts),
+        min(repaired, sum(feed_forward)),
+    )
+
+
 def cosine_bac(space: Space, compute: float, repaired: int) -> Tensor:
-    """BAC as published: bool [T, S], by the cosines of a recording with that metric.
+    """BAC's table, bool [T, S], by the cosines of a recording with that metric.
 
     All sites have the same number of updates, the largest with which the Bubbling Union of `repaired` feed-forwards stays
-    within the share. Volatility is the mean cosine distance over all pairs of ticks (published: the mean L1 distance).
+    within the share.
 
     Args:
         space: of sub-layers, recorded with the metric "cosine".

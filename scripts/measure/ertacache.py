@@ -1,4 +1,4 @@
-"""What each part of ERTACache gives on the testbeds at equal compute, beside other methods and fewer steps.
+"""What each part of ERTACache gives on the testbeds at equal compute, beside even ticks, EasyCache and fewer steps.
 
 `python scripts/measure/ertacache.py --testbeds flux dit` writes evals/results/ertacache/<testbed>.json.
 """

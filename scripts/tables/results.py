@@ -1,7 +1,7 @@
 """Writes every page and table of the documentation that is made of evals/results, and the plots of the race.
 
-`python scripts/tables/results.py` writes docs/race.md, docs/results.md and docs/searched.md, and the tables in README.md,
-docs/regimes.md, docs/serving.md, docs/trajectory.md and docs/measured/, with the plot of long videos.
+`python scripts/tables/results.py` writes docs/results.md, and the tables in README.md, docs/measured/ and other pages, with the plots of
+the race and of long videos.
 """
 
 from pathlib import Path

@@ -503,6 +503,26 @@ def test_bitsandbytes_quantises_a_loaded_model_as_its_config_says(
     assert torch.equal(render(pipe, NAME), reference(NAME))
 
 
+def test_convolutions_are_said_to_be_left_by_the_library_that_quantises() -> None:
+    pipe = CASES["StableDiffusionPipeline"].build()
+    accelerate(pipe, quantize=BitsAndBytesConfig(load_in_8bit=True))
+    left = quantised[pipe.unet].left
+    assert left["conv_in"] == "bitsandbytes has no convolutions"
+    assert not [why for why in left.values() if "torchao" in why]
+
+
+def test_a_layer_that_a_model_holds_under_two_names_is_replaced_and_put_back_under_both() -> None:
+    net = TwoLayers(nn.Linear(32, 32), nn.Linear(32, 32))
+    layer = net.again = net[0]
+    weight = layer.weight
+    accelerate(net, quantize={"0": BitsAndBytesConfig(load_in_8bit=True)}, keep_original=True)
+    assert isinstance(net[0], bitsandbytes.nn.Linear8bitLt)
+    assert net.again is net[0]
+    restore(net)
+    assert net[0] is net.again is layer
+    assert layer.weight is weight
+
+
 def test_a_bitsandbytes_config_that_cannot_be_served_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     pipe = CASES[NAME].build()
     with pytest.raises(ConfigError, match="asks for nothing: pass load_in_4bit=True"):

@@ -12,7 +12,12 @@ from searches.spaces import STEPS, made_up_space, recorded_space
 
 from diffcache import accelerate, report
 from diffcache.prediction.predictors import DEGREE
-from diffcache.profiling.searching.dynamic_programming import VARIANTS, dynamic_programming
+from diffcache.profiling.searching.dynamic_programming import (
+    VARIANTS,
+    bac_table,
+    cosine_bac,
+    dynamic_programming,
+)
 from diffcache.profiling.searching.evolving import seeds
 from diffcache.profiling.searching.space import EXTRAPOLATE, HOLD
 from diffcache.schedulers.errors import ConfigError
@@ -50,3 +55,15 @@ def test_short_runs_have_a_schedule_for_every_share(predictor: Any, hindsight: i
     for count in range(1, ticks + 1):
         assert int(dynamic_programming(space, count / ticks).decisions.sum()) == count
     assert bool(seeds(space)[:, 0].all())
+
+
+def test_bac_as_published_computes_more_than_its_updates_and_within_a_share_as_much_as_fits() -> None:
+    _, space = recorded_space("sub-layer")
+    prices, repaired = torch.tensor(space.prices), space.kinds.count("feed-forward")
+    alone, united = (bac_table(space, 3, n) for n in (0, repaired))
+    assert alone.sum(0).tolist() == [3] * len(space.sites)
+    assert bool((united >= alone).all())
+    assert int(united.sum()) > int(alone.sum())
+    for n in (0, repaired):
+        table = cosine_bac(space, 0.5, n)
+        assert int((table.sum(0) * prices).sum()) <= space.budget(0.5)
