@@ -33,15 +33,17 @@ GUIDANCE = 2.5
 
 @dataclass(frozen=True)
 class RandomChoice(Participative):
-    """The control of `Participative`: it keeps as many tokens, and chooses them at random."""
+    """The control of `Participative`: it keeps as many tokens, and chooses them at random, anew in each layer and at each choice."""
 
     def relevance(self, queries: Tensor, keys: Tensor, scale: float) -> Tensor:
-        generator = torch.Generator().manual_seed(keys.shape[2])
+        generator = torch.Generator().manual_seed(int(keys.double().abs().sum() * 1e6))
         return torch.rand(keys.shape[0], 1, keys.shape[2], generator=generator)
 
 
 CHOOSING = {"window": WINDOW, "sink": 4, "budget": 7, "recent": 2}
 """As published, where the window has 21 frames: a sink of 10, a budget of 16 and 4 recent ones."""
+CHOOSING_MORE = {"window": WINDOW, "sink": 1, "budget": 4, "recent": 1}
+"""Half of what is left is chosen, instead of a seventh."""
 POLICIES: dict[str, RolloutPolicy] = {
     "rolling": Rolling(window=WINDOW),
     "sink": Sink(window=WINDOW, sink=2),
@@ -50,8 +52,10 @@ POLICIES: dict[str, RolloutPolicy] = {
     "deep-sink-not-rephased": DeepSink(window=WINDOW, sink=4, rephase=False),
     "participative": Participative(**CHOOSING),  # type: ignore[arg-type]
     "random-choice": RandomChoice(**CHOOSING),  # type: ignore[arg-type]
+    "participative-4": Participative(**CHOOSING_MORE),  # type: ignore[arg-type]
+    "random-choice-4": RandomChoice(**CHOOSING_MORE),  # type: ignore[arg-type]
 }
-CONTROLS = ("sink-not-rephased", "deep-sink-not-rephased", "random-choice")
+CONTROLS = ("sink-not-rephased", "deep-sink-not-rephased", "random-choice", "random-choice-4")
 METRICS = ("accuracy", "motion", "flicker")
 
 

@@ -17,6 +17,7 @@ METRICS = {
     "flicker": "temporal flickering (1 is still)",
 }
 DIGITS = {"accuracy": 2, "motion": 4, "flicker": 4}
+COMPARED = ("accuracy", "motion")
 PAIRS = (
     ("sink", "rolling"),
     ("deep-sink", "rolling"),
@@ -25,6 +26,7 @@ PAIRS = (
     ("deep-sink", "deep-sink-not-rephased"),
     ("participative", "deep-sink"),
     ("participative", "random-choice"),
+    ("participative-4", "random-choice-4"),
 )
 """What is compared with what."""
 BESIDE = ("everything", "uniform budgets")
@@ -45,7 +47,7 @@ def long_video_table() -> str:
 def long_video_pairs_table() -> str:
     """Policies beside each other, video by video."""
     rows = _long_videos()
-    head = ["this", "minus that", *METRICS.values()]
+    head = ["this", "minus that", *(METRICS[metric] for metric in COMPARED)]
     lines = [[_said(a), _said(b), *_beside(rows[a], rows[b])] for a, b in PAIRS]
     return f"{markdown_table(head, lines)}\n\nVideos of the same noise. {_BOLD}"
 
@@ -82,7 +84,7 @@ def next_scale_table() -> str:
             row["policy"],
             str(row["budget"] or "all"),
             f"{row['bytes'] / 1024:.0f} ({row['bytes'] / full:.0%})",
-            _interval(row["psnr"], 1) if "psnr" in row else "",
+            f"{row['psnr'][0]:.1f}" if "psnr" in row else "",
             "" if row["policy"] in BESIDE else _difference(row["over_uniform"], 1),
         ]
         for row in result["rows"]
@@ -116,24 +118,26 @@ def next_scale_layers_table() -> str:
 
 
 def chimera_table() -> str:
-    """A row for each morph: the fall and the step of each way."""
+    """A row for each way: how the second colour's share changes from picture to picture, and how uneven the steps are."""
     result = read_result(result_path("chimera", "flux"))
-    ways = list(dict.fromkeys(row["way"] for row in result["rows"]))
-    morphs: dict[str, dict[str, Any]] = {}
+    ways: dict[str, list[dict[str, Any]]] = {}
     for row in result["rows"]:
-        begin, end = row["pair"].split(" centre on a ")[0].removeprefix("a large "), row["pair"].split()[-1]
-        morphs.setdefault(f"{begin} to {end}, seed {row['seed']}", {})[row["way"]] = row
-    head = ["morph", *(f"largest {what}, {way}" for what in ("fall", "step") for way in ways)]
-    lines = [
-        [
-            name,
-            *(f"{of[way]['largest_fall']:.3f}" for way in ways),
-            *(f"{of[way]['largest_step']:.2f}" for way in ways),
-        ]
-        for name, of in morphs.items()
-    ]
+        ways.setdefault(row["way"], []).append(row)
+    steps = range(1, result["pictures"])
+    head = ["way", *(f"step {step}" for step in steps), "largest fall", "largest step over the mean one"]
+    lines = []
+    for way, rows in ways.items():
+        changes = np.diff([row["shares"] for row in rows]).T
+        cells = [_difference(_mean_and_ends(change), 3) for change in changes]
+        uneven = _interval(_mean_and_ends([row["largest_step"] for row in rows]), 2)
+        lines.append([way, *cells, f"{max(row['largest_fall'] for row in rows):.3f}", uneven])
+    alone, injected = (np.array([row["largest_step"] for row in rows]) for rows in ways.values())
     changed = max(row["changed_by_weight_0"] for row in result["rows"])
-    return f"{markdown_table(head, lines)}\n\nThe largest difference of a pixel between weight 0 and no observer at all: {changed:g}."
+    return (
+        f"{markdown_table(head, lines)}\n\n{len(alone)} morphs of {result['pictures']} pictures; the share's mean change at each step. {_INTERVALS} "
+        f"{_BOLD} Largest step, injection minus slerp: {_difference(_mean_and_ends(injected - alone), 2)}, smaller in "
+        f"{int((injected < alone).sum())} of {len(alone)} morphs. Largest difference of a pixel between weight 0 and no observer: {changed:g}."
+    )
 
 
 def draw_long_video(path: Path) -> None:
@@ -176,6 +180,7 @@ def _said(name: str) -> str:
         name.replace("-not-rephased", ", not re-phased")
         .replace("real-clips", "real clips")
         .replace("m-c", "m c")
+        .replace("-4", ", budget 4")
     )
     return f"{words} (control)" if name in CONTROLS else words
 
@@ -186,13 +191,14 @@ def _about(result: Result) -> str:
 
 
 def _late(row: dict[str, Any]) -> list[str]:
-    return [_interval(_mean_and_ends(row[metric]["late"]), DIGITS[metric]) for metric in METRICS]
+    compared = [_interval(_mean_and_ends(row[metric]["late"]), DIGITS[metric]) for metric in COMPARED]
+    return [*compared, f"{np.mean(row['flicker']['late']):.{DIGITS['flicker']}f}"]
 
 
 def _beside(row: dict[str, Any], other: dict[str, Any]) -> list[str]:
     """Differences of the second halves, by metric."""
     cells = []
-    for metric in METRICS:
+    for metric in COMPARED:
         differences = np.array(row[metric]["late"]) - np.array(other[metric]["late"])
         cells.append(_difference(_mean_and_ends(differences), DIGITS[metric]))
     return cells

@@ -4,6 +4,10 @@ Each frame is trained as a rollout sees it: its noise level is its own, and it a
 come from a clean pass. Clean and noisy frames go through the denoiser together, and a mask tells them apart (teacher forcing).
 In half of the batches the clean frames are of the denoiser's own making, so that it learns to go on from its own errors
 (self-resampling, Guo et al. 2025, arXiv 2512.15702; ours takes one step from each frame's own noise level).
+
+Three more things make it fit a long rollout. Three batches of four are first frames alone: there only the text says what is seen, while
+a later frame shows what the frames before it show. Half of the clips begin in the middle of a longer one, as a window does that has lost
+the first frame. And one frame in eight is pure noise, from where each chunk of a rollout starts.
 """
 
 from __future__ import annotations
@@ -31,7 +35,14 @@ FRAMES = 17
 TOKENS = 16
 """Of a latent frame."""
 _BATCH = 8
-_POOL = 3_000
+_STARTS = 48
+"""First frames in a batch of these."""
+_LATER = 4
+"""Latent frames by which a window begins later than its clip, at most."""
+_POOL = 1_200
+_POOL_OF_STARTS = 6_000
+_PURE = 0.125
+"""Share of frames that are pure noise."""
 _OWN_NOISE = 0.8
 """Frames of the denoiser's own making start from noise levels up to this one."""
 
@@ -105,52 +116,87 @@ class _TwicePlaced(nn.Module):
         return tuple(torch.cat((part, part), 1) for part in rows)
 
 
-def noised(clean: Tensor, generator: torch.Generator, most: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
-    """Clips with a noise level for each frame, at most `most`; their velocities; and the levels [n, frames]."""
+def noised(
+    clean: Tensor, generator: torch.Generator, most: float = 1.0, pure: float = 0.0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Clips with a noise level for each frame; their velocities; and the levels [n, frames].
+
+    Args:
+        clean: [n, channels, frames, height, width].
+        generator: of noise and levels.
+        most: no level is higher.
+        pure: share of frames with the level 1.
+    """
     noise = torch.randn(clean.shape, generator=generator, device=clean.device)
     sigma = shifted_sigma(clean.shape[0] * clean.shape[2], SHIFT, generator).view(len(clean), -1) * most
+    if pure:
+        sigma[torch.rand(sigma.shape, generator=generator, device=clean.device) < pure] = 1.0
     level = sigma[:, None, :, None, None]
     return (1 - level) * clean + level * noise, noise - clean, sigma
 
 
 def train(training: Training) -> Progress:
-    """Trains the denoiser of the wan testbed on, and saves it to `training.out`/transformer. All else is the wan testbed's."""
+    """Trains a denoiser on, and saves it to `training.out`/transformer. All else is the wan testbed's.
+
+    It begins as the wan testbed's; to resume without a checkpoint is to go on from what `training.out` has.
+    """
     torch.manual_seed(training.seed)
     device = training.device
     vae = AutoencoderKLWan.from_pretrained(zoo.FOLDER / "wan" / "vae").to(device)
-    latents, captions = clip_latents(vae, training.folder, device)
-    states = _states([*captions, ""]).to(device)
-    transformer: Any = WanTransformer3DModel.from_pretrained(zoo.FOLDER / "wan" / "transformer").to(device)
-    forced = TeacherForcing(transformer, latents.shape[2], TOKENS)
+    training.folder.mkdir(parents=True, exist_ok=True)
+    clips, of_clips = clip_latents(vae, training.folder / "clips.pt", _POOL, FRAMES + 2 * _LATER)
+    starts, of_starts = clip_latents(vae, training.folder / "starts.pt", _POOL_OF_STARTS, 1)
+    states, start_states = (_states([*captions, ""]).to(device) for captions in (of_clips, of_starts))
+    finished = training.out / "transformer"
+    begun = finished if training.resume and finished.exists() else zoo.FOLDER / "wan" / "transformer"
+    transformer: Any = WanTransformer3DModel.from_pretrained(begun).to(device)
+    frames = clips.shape[2] - _LATER
+    forced = TeacherForcing(transformer, frames, TOKENS)
 
-    def loss(generator: torch.Generator) -> Tensor:
-        clean, prompts = drawn(latents, _BATCH, generator)
+    def window(generator: torch.Generator) -> Tensor:
+        """The error on clips, frame after frame."""
+        clean, prompts = drawn(clips, _BATCH, generator)
+        begin = max(0, int(torch.randint(-_LATER, _LATER + 1, (), generator=generator, device=device)))
+        clean = clean[:, :, begin : begin + frames]
         past = clean
         if float(torch.rand(1, generator=generator, device=device)) < 0.5:
             noisy, _, sigma = noised(clean, generator, _OWN_NOISE)
             with torch.no_grad():
                 velocity = forced(clean, noisy, sigma, states[prompts])
             past = noisy - sigma[:, None, :, None, None] * velocity
-        noisy, target, sigma = noised(clean, generator)
-        return (forced(past, noisy, sigma, states[prompts]) - target).square().mean()
+        first = int(begin > 0)  # Which comes after frames that cannot be seen: it is given, and not learned.
+        past = torch.cat((clean[:, :, :first], past[:, :, first:]), 2)
+        noisy, target, sigma = noised(clean, generator, pure=_PURE)
+        error = forced(past, noisy, sigma, states[prompts]) - target
+        return error[:, :, first:].square().mean()
+
+    def start(generator: torch.Generator) -> Tensor:
+        """The error on first frames."""
+        clean, prompts = drawn(starts, _STARTS, generator)
+        noisy, target, sigma = noised(clean, generator, pure=_PURE)
+        told = sigma.repeat_interleave(TOKENS, 1) * 1000
+        output = transformer(noisy, told, start_states[prompts], return_dict=False)[0]
+        error: Tensor = (output - target).square().mean()
+        return error
+
+    def loss(generator: torch.Generator) -> Tensor:
+        starts_now = float(torch.rand(1, generator=generator, device=device)) < 0.75
+        return start(generator) if starts_now else window(generator)
 
     progress = fit(transformer, loss, Optimiser(transformer, is_block_matrix), Pace(lr=2e-3), training)
-    transformer.half().save_pretrained(training.out / "transformer")
-    forget_origin(training.out / "transformer" / "config.json")
+    transformer.half().save_pretrained(finished)
+    forget_origin(finished / "config.json")
     return progress
 
 
-@torch.no_grad()
-def clip_latents(vae: AutoencoderKLWan, folder: Path, device: torch.device) -> tuple[Tensor, Sequence[str]]:
-    """Encoded training clips [n, 16, 9, 8, 8] in float16, normalised per channel, and their captions."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "clips.pt"
+def clip_latents(vae: AutoencoderKLWan, path: Path, n: int, frames: int) -> tuple[Tensor, Sequence[str]]:
+    """Encoded training clips [n, 16, latent frames, 8, 8] in float16, normalised per channel, and their captions."""
     if path.exists():
         saved = torch.load(path, weights_only=True)
         return saved["latents"], saved["captions"]
     chunks, captions = [], list[str]()
-    for part in range(_POOL // 50):
-        batch = bouncing_clips(50, seed=70_000 + part, side=SIDE, frames=FRAMES)
+    for part in range(n // 50):
+        batch = bouncing_clips(50, seed=70_000 + part, side=SIDE, frames=frames)
         captions += batch.captions
         chunks.append(encoded(vae, batch.pixels))
     latents = torch.cat(chunks)

@@ -29,3 +29,12 @@ def test_each_frame_has_its_own_level_of_noise():
     assert float(sigma.max()) < 0.5
     level = sigma[:, None, :, None, None]
     assert torch.allclose(noisy - level * velocity, clean, atol=1e-5)
+
+
+def test_a_share_of_frames_is_pure_noise():
+    clean = torch.randn(50, 4, FRAMES, 4, 4)
+    noisy, velocity, sigma = noised(clean, torch.Generator().manual_seed(0), pure=0.25)
+    pure = sigma == 1
+    assert 0.15 < float(pure.float().mean()) < 0.35
+    of_pure = pure[:, None, :, None, None].expand_as(clean)
+    assert torch.allclose(noisy[of_pure], (velocity + clean)[of_pure], atol=1e-6)
