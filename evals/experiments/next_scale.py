@@ -89,6 +89,7 @@ def _policies(budget: int, drafters: tuple[int, ...], harmed: tuple[int, ...]) -
     return {
         "uniform budgets": ScaleKV(budget=budget),
         "scale-kv": ScaleKV(budget=budget, drafters=drafters),
+        "scale-kv, refiners 90 %": ScaleKV(budget=budget, drafters=drafters, refiner_share=0.9, decay=0.0),
         "scale-kv, drafters by harm": ScaleKV(budget=budget, drafters=harmed),
         "random tokens (control)": RandomTokens(budget=budget, drafters=drafters, pool=1),
         "random tokens, uniform budgets (control)": RandomTokens(budget=budget, pool=1),
