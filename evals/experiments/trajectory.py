@@ -76,7 +76,7 @@ def controlled(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any
             "threshold": threshold,
             "ticks": ticks,
             "expected": round(found.report.expected_error or 0.0, 4),
-            "measured": round(shown.error(found), 4),
+            "measured": round(shown.median_error(found), 4),
             "psnr": found.median,
             "even": max(shown.method(even).median for even in evens),
             "fewer_steps": shown.fewer_steps(ticks).median,

@@ -67,5 +67,10 @@ class Cell:
         """A run's root mean square error, as a fraction of the standard deviation of the full run's pictures."""
         return float((found.rendered.pictures - self.full).pow(2).mean().sqrt() / self.full.std())
 
+    def median_error(self, found: Nearness) -> float:
+        """Over the samples: a picture's root mean square error, as a fraction of the standard deviation of the full run's picture."""
+        full, off = self.full.flatten(1), (found.rendered.pictures - self.full).flatten(1)
+        return float((off.pow(2).mean(dim=1).sqrt() / full.std(dim=1)).median())
+
     def _near(self, rendered: Rendered) -> Nearness:
         return Nearness(psnr(rendered.pictures, self.full), rendered)
