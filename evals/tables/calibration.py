@@ -33,9 +33,12 @@ def calibration_tables() -> dict[str, str]:
 def _source(found: Results) -> str:
     """Where a table's numbers come from."""
     one = next(iter(found.values()))
-    samples = " or ".join(map(str, sorted({result["samples"] for result in found.values()})))
+    samples, steps = (
+        " or ".join(map(str, sorted({result[name] for result in found.values()})))
+        for name in ("samples", "steps")
+    )
     dates = " and ".join(sorted({result["header"]["date"] for result in found.values()}))
-    return f"{samples} samples on each side, {one['steps']} steps, {one['header']['device']}, {dates}."
+    return f"{samples} samples on each side, {steps} steps, {one['header']['device']}, {dates}."
 
 
 def _ablation(found: Results) -> str:
