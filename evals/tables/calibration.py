@@ -74,16 +74,13 @@ def _profilingdit(found: Results) -> str:
 
 
 def _promises(found: Results) -> str:
-    """A row for each target: the share of the samples that keep it, where it was chosen, verified, and unseen."""
+    """A row for each target: the share of the samples that keep it, where it was verified, and unseen."""
     rows = (
         [
             testbed,
             f"{row['target']:.0f} dB",
             f"{row['compute']:.0%}",
-            *(
-                f"{row[side]:.0%}"
-                for side in ("kept_where_chosen", "kept_where_verified", "bound", "kept_unseen")
-            ),
+            *(f"{row[side]:.0%}" for side in ("kept_where_verified", "bound", "kept_unseen")),
             f"{row['given_away']:+.1f} dB",
         ]
         for testbed, result in found.items()
@@ -93,7 +90,6 @@ def _promises(found: Results) -> str:
         "testbed",
         "target",
         "compute",
-        "kept, chosen",
         "kept, verified",
         "of all at least",
         "kept, unseen",

@@ -41,8 +41,6 @@ ERRORS = (
     "rows=mask",
     "rows=mask: K/V held",
     "rows=mask: K/V on a parabola",
-    "rows=mask: a ring of tokens more",
-    "rows=mask: the text left as it was",
     "rows=mask: true K/V (oracle)",
     "rows=mask: true outputs outside (oracle)",
 )
