@@ -271,9 +271,8 @@ class Decider:
         decision = lane.scheduler.decide(step, signal)
         if signal is not None and any(not abs(value) < float("inf") for value in signal):
             return Verdict(Decision.COMPUTE, NAN)
-        waits = (
-            lane.scheduler.adaptive and not lane.scheduler.compares
-        )  # one that compares has a plan already
+        # A cache scheduler that compares has a plan before anything is measured.
+        waits = lane.scheduler.adaptive and not lane.scheduler.compares
         if signal is None and waits and decision.computes:
             return Verdict(Decision.COMPUTE, NO_SIGNAL)
         if decision.computes:

@@ -48,7 +48,7 @@ class TrajectoryConfig(BudgetedConfig):
     speed-up, and a straight line predicts the others. Our own method, and the default.
 
     Attributes:
-        threshold: bound on the expected error of the result, root mean square, as a fraction of the velocities' (0.02 is 2 %);
+        threshold: bound on twice the expected error of the result, root mean square, as a fraction of the velocities' (0.02 is 2 %);
             0 computes everything. A run has no fewer computed ticks than a speed-up of 8 leaves.
         speedup: instead of a threshold: ticks of the run over computed ticks, at least; 1 computes everything.
         covariance: E<v_i, v_j> of the velocities at each two ticks of a run, per element, [ticks, ticks]; None: the universal one.

@@ -22,7 +22,7 @@ RECENT = 4
 """So many measured errors say whether a run is as foretold. Before there are as many, what is typical stands for the others."""
 
 SURPRISING = math.e
-"""Measured errors that differ less than this from typical ones say nothing of the result: it depends more on the denoiser's sensitivity."""
+"""A run follows its plan while measured errors differ from typical ones by a smaller factor: denoisers' sensitivities differ more."""
 
 FEWEST = 3
 """Computed ticks, the newest among them, that make a measured error one of extrapolation."""
@@ -82,7 +82,7 @@ class ExpectedErrorControl(PlanFollower):
         num_ticks: length of the run.
         plans: the plan for a speed-up.
         prediction_error: see `PlanFollower`.
-        threshold: bound on the expected error of the result, root mean square, as a fraction of the velocities'.
+        threshold: bound on `TYPICAL` times the expected error of the result, root mean square, as a fraction of the velocities'.
     """
 
     adaptive = True
