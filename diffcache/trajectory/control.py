@@ -12,8 +12,8 @@ from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import Decision, Step
 from diffcache.trajectory.plan import TrajectoryPlan
 
-SPEEDUPS = (8.0, 6.0, 5.0, 4.0, 3.5, 3.0, 2.75, 2.5, 2.25, 2.0, 1.8, 1.6, 1.4, 1.2, 1.0)
-"""Plans are made for these, as far as they are asked for."""
+SPEEDUPS = (8.0, 6.0, 5.0, 4.0, 3.5, 3.0, 2.75, 2.5, 2.25, 2.0, 1.8, 1.6, 1.0)
+"""Plans are made for these, as far as they are asked for. Where even 1.6 is too much, an early tick that is skipped may cost more than it saves."""
 
 TYPICAL = 2.0
 """Measured over expected errors of a prediction, in most runs; and how many times the expected error of the result has to fit a threshold."""
