@@ -27,7 +27,7 @@ SCRIPT = ROOT / "scripts" / "evaluate.py"
 
 @pytest.mark.parametrize("model", ["flux", "wan"])
 def test_an_evaluation_and_its_page(model: str, tmp_path: Path) -> None:
-    asked = Evaluation(model, options={"threshold": 1.0}, samples=5, steps=6, batch_size=3)
+    asked = Evaluation(model, options={"speedup": 2.0}, samples=5, steps=6, batch_size=3)
     result = evaluate(asked, tmp_path)
     assert result is not None
     assert json.loads((tmp_path / RESULT).read_text()) == json.loads(json.dumps(result))
