@@ -33,7 +33,7 @@ BY_GUIDANCE = 2.0
 """Response of the denoiser over the scale of guidance, which multiplies differences of its outputs."""
 
 TYPICAL_GUIDANCE = 3.0
-"""Where the scale is unknown. Above it errors were larger than expected, about in proportion (`python scripts/measure/regimes.py`)."""
+"""Where the scale is unknown. Above it errors were larger than expected, about in proportion, on trained testbeds at a scale of 7.5."""
 
 
 @method
