@@ -92,14 +92,14 @@ def _products(seen: Velocities, latent: Sequence[int]) -> Tensor:
     for outputs in seen.of.values():
         if len(outputs) != len(seen.moments):
             continue  # a guidance pass that is not there at every tick
-        rows = torch.stack([_cut(output, latent).flatten() for output in outputs]).double()
+        rows = torch.stack([without_variance(output, latent).flatten() for output in outputs]).double()
         means.append(rows @ rows.T / rows.shape[1])
     if not means:
         raise TargetError("no guidance pass is called at every tick: nothing can be measured here.")
     return torch.stack(means).mean(dim=0)
 
 
-def _cut(output: Tensor, latent: Sequence[int]) -> Tensor:
+def without_variance(output: Tensor, latent: Sequence[int]) -> Tensor:
     """The part of an output [batch, ...] that is as large as the latent, whose shape has no batch."""
     for dim, size in enumerate(latent, start=1):
         if dim < output.ndim and output.shape[dim] > size:

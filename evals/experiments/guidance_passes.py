@@ -1,0 +1,85 @@
+"""What it would be worth to compute the conditional pass at a tick and to predict the unconditional one."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from diffcache.evals.testbeds import splits, zoo
+from diffcache.hooks.class_swap import base_class
+from diffcache.host.components import guidance_scale_of
+from diffcache.host.conventions import CONDITIONAL_FIRST
+from diffcache.profiling.recording.calling import accelerated, watched_run
+from diffcache.profiling.recording.covariance import FULL, Velocities, without_variance
+from diffcache.trajectory.gaussian import BETWEEN, conditional_weights
+from diffcache.trajectory.kernel import Array
+
+GAPS = (2, 4)
+"""Ticks between computed ticks, which are predicted where they are farthest from one."""
+
+PAST = 3
+"""Computed ticks that predict."""
+
+
+def left(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]:
+    """For each gap, "left": the root mean square error that is left where the conditional output of a tick is known, over that
+    of a tick of which nothing is known. Half of the work of a tick is saved at 1.0, and nothing is lost at 0.0.
+    """
+    pipe = zoo.load(testbed)
+    part = splits.PARTS["covariance"]
+    call = zoo.sample_call(testbed, part.seed, steps, samples, part.prompts)
+    scale = guidance_scale_of(pipe, call) or 1.0
+    seen = Velocities()
+    with accelerated(pipe, FULL):
+        (run,) = watched_run(pipe, call, seen).models.values()
+    first = any(base_class(type(part)).__name__ in CONDITIONAL_FIRST for part in pipe.components.values())
+    calls = [[without_variance(v, run.latents[0]) for v in of] for of in seen.of.values()]
+    conditional, other = _passes(calls, first)
+    joint = _joint(conditional, conditional - other)
+    for gap in GAPS:
+        yield {"steps": steps, "guidance": scale, "gap": gap, "left": round(_left(joint, gap, scale), 3)}
+
+
+def _passes(calls: Sequence[Sequence[Tensor]], first: bool) -> tuple[Tensor, Tensor]:
+    """The conditional and the unconditional velocities, [ticks, elements] each, of two calls at each tick or of one of both.
+
+    Args:
+        calls: at each tick, of each guidance pass by itself, the conditional one first; or of both in one batch.
+        first: in a batch the conditional half is the first.
+    """
+    if len(calls) == 1:
+        halves = [velocity.chunk(2) for velocity in calls[0]]
+        calls = [[pair[i] for pair in halves] for i in ((0, 1) if first else (1, 0))]
+    conditional, other = (torch.stack([v.flatten() for v in of]).double() for of in calls)
+    return conditional, other
+
+
+def _joint(conditional: Tensor, difference: Tensor) -> Array:
+    """The covariance of conditional outputs and of what guidance multiplies, [2 ticks, 2 ticks]."""
+    both = torch.cat([conditional, difference])
+    joint: Array = (both @ both.T / both.shape[1]).numpy()
+    return joint
+
+
+def _left(joint: Array, gap: int, scale: float) -> float:
+    """Over all ticks of a run that have a past."""
+    ticks = len(joint) // 2
+    unknown, known = 0.0, 0.0
+    for tick in range(PAST * gap, ticks):
+        past = [tick - gap + 1 - i * gap for i in range(PAST)]
+        both = [*past, *(ticks + i for i in past)]
+        output = np.zeros(2 * ticks)
+        output[tick], output[ticks + tick] = 1.0, scale - 1
+        unknown += _variance(joint, both, output)
+        known += _variance(joint, [*both, tick], output)
+    return float(np.sqrt(known / unknown))
+
+
+def _variance(joint: Array, known: list[int], wanted: Array) -> float:
+    """Of a sum of outputs with these factors, where some outputs are known."""
+    every = list(range(len(joint)))
+    error = wanted.copy()
+    error[known] -= conditional_weights(joint, known, every, BETWEEN) @ wanted
+    return float(error @ joint @ error)
