@@ -74,6 +74,12 @@ def nearest_below(rows: Sequence[Row], compute: float) -> Pair | None:
     return None if row is None else Pair(row, row)
 
 
+def best_below(rows: Sequence[Row], compute: float) -> Row | None:
+    """The setting with the best mean PSNR within a share of the full run's compute; None where none is within it."""
+    below = (row for row in rows if row.compute <= compute + SLACK)
+    return max(below, key=lambda row: row.mean_psnr, default=None)
+
+
 def worth_choosing(rows: Sequence[Row], compute: float, figure: Figure) -> list[Row]:
     """Settings that may be the best for a share of the compute: the best pair, and the best pair without these."""
     first = pair_for(rows, compute, figure)

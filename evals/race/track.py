@@ -1,15 +1,19 @@
 """One testbed in the race: its full runs and references, and the measurements of contenders on it."""
 
+from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from diffcache.evals.harness.fewer_steps import OWN, render_with_steps
 from diffcache.evals.harness.quality import REFERENCE_STEPS
 from diffcache.evals.harness.rendering import Rendered, render
+from diffcache.evals.race.autocast import denoising_in
 from diffcache.evals.race.contender import Contender, Options, Setup
 from diffcache.evals.race.flops import LayerCosts, counted_work, layer_costs
 from diffcache.evals.race.row import Reference, Row
@@ -30,10 +34,11 @@ class Track:
     Args:
         setup: the testbed, and the steps of the full run.
         kept: folder where pictures of 1000 steps are kept from one session to the next; None: they are not drawn.
+        dtype: of the denoiser's matrix products where a contender runs, see `denoising_in`.
     """
 
-    def __init__(self, setup: Setup, kept: Path | None = None) -> None:
-        self.setup = setup
+    def __init__(self, setup: Setup, kept: Path | None = None, dtype: torch.dtype = torch.float32) -> None:
+        self.setup, self.dtype = setup, dtype
         self._kept = kept
         self._full: dict[splits.Use, Rendered] = {}
         self._references: dict[splits.Use, Reference] = {}
@@ -53,16 +58,29 @@ class Track:
     def drawn(self, contender: Contender | None, options: Options, sample: int) -> Tensor:
         """One picture of the scored part; of the full run, where there is no contender."""
         call = self._call("score", _samples("score")[sample : sample + 1])
-        if contender is None:
-            return render(zoo.load(self.setup.testbed), call).pictures[0]
         return self._run(contender, options, call)[0].pictures[0]
 
-    def _run(self, contender: Contender, options: Options, call: dict[str, Any]) -> tuple[Rendered, float]:
-        """A call with a contender attached, and its work."""
+    def pictures(
+        self, contender: Contender | None, options: Options, prompts: Sequence[Any], seeds: Sequence[int]
+    ) -> tuple[Tensor, float]:
+        """Samples in one call on a freshly loaded pipeline; of the full run, where there is no contender.
+
+        Returns:
+            Pictures [N, ...] in 0..1, and the compute as a share of the full run's.
+        """
+        call = zoo.call_for(self.setup.testbed, list(prompts), seeds, self.setup.steps)
+        rendered, work = self._run(contender, options, call)
+        return rendered.pictures, work / (self._work_of_a_sample * len(prompts))
+
+    def _run(
+        self, contender: Contender | None, options: Options, call: dict[str, Any]
+    ) -> tuple[Rendered, float]:
+        """A call with a contender attached, or none, and its work."""
         pipe = zoo.load(self.setup.testbed)
         pipe.scheduler = solvers(pipe)[options.get("solver", OWN)]
         steps = options.get("steps", self.setup.steps)
-        with counted_work(pipe, self._costs) as work, contender.attach(pipe, options, self.setup):
+        attached = nullcontext() if contender is None else contender.attach(pipe, options, self.setup)
+        with denoising_in(pipe, self.dtype), counted_work(pipe, self._costs) as work, attached:
             return render(pipe, {**call, "num_inference_steps": steps}), work.total
 
     def full_row(self, part: splits.Use) -> Row:

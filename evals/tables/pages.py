@@ -13,6 +13,7 @@ from diffcache.evals.tables.losses import losses_table
 from diffcache.evals.tables.methods import methods_page
 from diffcache.evals.tables.quantization import quantization_table
 from diffcache.evals.tables.race import race_tables
+from diffcache.evals.tables.race_fid import race_fid_table
 from diffcache.evals.tables.regimes import regimes_summary
 from diffcache.evals.tables.rows import rows_tables
 from diffcache.evals.tables.searched import searched_tables
@@ -52,6 +53,7 @@ def pages(root: Path) -> dict[str, str]:
     races = race_results()
     tables = {
         **race_tables(races),
+        "race_fid": race_fid_table(),
         "losses": losses_table(races),
         "formats": formats_table(),
         "first_call": first_call_table(),
