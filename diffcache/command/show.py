@@ -11,6 +11,7 @@ from diffcache.method_config import MethodConfig
 from diffcache.profiling.recording.recording import JSON_NAME as RECORDING
 from diffcache.profiling.recording.recording import Recording
 from diffcache.profiling.tuning.artifact import TUNE
+from diffcache.profiling.tuning.plain_steps import FEWER, better_without
 from diffcache.schedulers.artifact import CONFIG_NAME, JSON_NAME
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.schedule import Schedule
@@ -66,7 +67,8 @@ def _tuned(folder: Path) -> str:
             )
     if "verify" not in measured:
         return "\n".join([*lines, "  not verified: the search was interrupted."])
-    return "\n".join([*lines, *_promise(measured["verify"])])
+    advice = better_without(measured)
+    return "\n".join([*lines, *_promise(measured["verify"]), *([] if advice is None else [f"  {advice}"])])
 
 
 def _promise(verify: dict[str, Any]) -> list[str]:
@@ -87,7 +89,12 @@ def _promise(verify: dict[str, Any]) -> list[str]:
                 f"  that is less than was asked for: it takes at least {verify['samples that could show it']} samples to verify on"
             )
     even = verify.get("even ticks at this compute")
-    return lines if even is None else [*lines, f"  as many evenly spaced ticks: median {even['median']:.2f}"]
+    if even is not None:
+        lines.append(f"  as many evenly spaced ticks: median {even['median']:.2f}")
+    plain = verify.get(FEWER)
+    if plain is not None:
+        lines.append(f"  as many plain steps: median {plain['median']:.2f}")
+    return lines
 
 
 def _evaluated(folder: Path) -> str:

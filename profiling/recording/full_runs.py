@@ -70,6 +70,12 @@ class FullRuns:
         journal().check_time()
         return torch.cat([entry.tensors["values"] for entry in self._rendered(config, measured=True)])
 
+    def with_steps(self, steps: int) -> Tensor:
+        """How near each sample of the plain pipeline is with another number of steps."""
+        journal().check_time()
+        entries = self._rendered(None, measured=True, num_inference_steps=steps)
+        return torch.cat([entry.tensors["values"] for entry in entries])
+
     def decided(self, config: CacheConfig) -> tuple[Schedule, Tensor]:
         """A method's decisions in the last call, as a schedule, and what `measures` returns.
 
@@ -103,14 +109,19 @@ class FullRuns:
         return torch.equal(again, self.pictures[: len(again)])
 
     def _rendered(
-        self, config: CacheConfig | None, *, measured: bool = False, freeze: bool = False
+        self, config: CacheConfig | None, *, measured: bool = False, freeze: bool = False, **changed: Any
     ) -> list[Entry]:
-        """Of each call the pictures, or what they measure; `freeze` notes the decisions of the last call as well."""
-        last = len(self.calls) - 1
+        """Of each call the pictures, or what they measure; `freeze` notes the decisions of the last call as well.
+
+        Args:
+            **changed: arguments of all calls.
+        """
+        calls = [{**call, **changed} for call in self.calls]
+        last = len(calls) - 1
         notes = journal()
 
         def made(i: int) -> Entry:
-            pictures = pictures_of(self.pipe(**rewound(self.calls[i])))
+            pictures = pictures_of(self.pipe(**rewound(calls[i])))
             found = {"values": self._measured(pictures, i)} if measured else {"pictures": pictures}
             if not (freeze and i == last):
                 return Entry(found, {})
@@ -122,7 +133,7 @@ class FullRuns:
             key_of(
                 "render", config=config, call=calls_hash([call]), frozen=freeze and i == last, measure=measure
             )
-            for i, call in enumerate(self.calls)
+            for i, call in enumerate(calls)
         ]
         known = all(map(notes.has, keys))
         with nullcontext() if config is None or known else accelerated(self.pipe, config):

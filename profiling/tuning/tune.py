@@ -1,5 +1,6 @@
 """tune: finds a schedule for a speed-up or for a quality on some of the user's prompts, and measures it on others."""
 
+import logging
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -23,6 +24,7 @@ from diffcache.profiling.tuning.bar import Bar
 from diffcache.profiling.tuning.engine import ENGINES, Task
 from diffcache.profiling.tuning.parts import three_parts
 from diffcache.profiling.tuning.pipeline_facts import facts_of
+from diffcache.profiling.tuning.plain_steps import better_without
 from diffcache.profiling.tuning.tuner import Judged, Tuner
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.replay import ReplayConfig
@@ -30,6 +32,8 @@ from diffcache.schedulers.errors import ConfigError, TargetError
 from diffcache.schedulers.schedule import Schedule
 
 __all__ = ["ENGINES", "tune"]
+
+logger = logging.getLogger("diffcache")
 
 AT_LEAST = 0.9
 """Share of the samples that must keep a quality, where nothing else is asked for."""
@@ -105,7 +109,7 @@ def tune(
     An engine proposes methods (`ENGINES`). They are rendered beside the full runs of the prompts to choose on: the best mean
     wins for a speed-up, the fewest computed ticks that keep the quality for a quality. What the winner gives on the third part,
     which nothing depends on, is stored with the confidence that it has (`measured["verify"]`), beside as many evenly spaced
-    ticks.
+    ticks and the plain pipeline with fewer steps. Where that is better, a warning says so.
 
     With a folder every render is noted there. After an interruption, even a kill, the same call continues: nothing is rendered
     twice, and the result is the same. Ctrl-C ends the search with the best so far, which is not verified then. Under `accelerate
@@ -198,6 +202,9 @@ def _concluded(tuner: Tuner, best: Judged, stopped: str | None, aim: Aim, produc
     if stopped == "interrupted":
         tuner.parts = tuner.parts._replace(verify=[])
     figures = tuner.verified(best, aim.as_json())
+    advice = better_without(figures)
+    if advice is not None and is_first():
+        logger.warning("%s.", advice)
     if stopped is not None:
         figures["stopped"] = stopped
     made = {**producer, **aim.as_json()}
@@ -231,7 +238,7 @@ def _work(tuner: Tuner, aim: Aim) -> tuple[int, float]:
     shares = {True: FRONT, False: (1 / (aim.speedup or 2),)}[aim.front]
     if aim.quality is not None:
         shares = (0.5,) * math.ceil(math.log2(max(tuner.ticks, 2)))
-    fit, each = tuner.engine.fit_renders(), tuner.engine.proposals * choose + 2 * verify
+    fit, each = tuner.engine.fit_renders(), tuner.engine.proposals * choose + 3 * verify
     renders = fit + choose + verify + len(shares) * each
     return renders, fit + choose + verify + sum(share * each for share in shares)
 

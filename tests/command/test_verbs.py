@@ -57,6 +57,7 @@ def test_what_tune_wrote_loads_and_is_shown(tuned: Path, capsys: pytest.CaptureF
     assert "schedule for transformer (FluxTransformer2DModel)" in shown
     assert "compute: 50.0%" in shown
     assert "on the prompts to verify: 1 samples" in shown
+    assert "as many plain steps: median" in shown
 
 
 def test_compare_has_the_controls_at_the_same_compute(

@@ -57,6 +57,8 @@ def test_the_artifact_says_what_was_measured_on_which_part(tmp_path: Path) -> No
     assert measured["verify"]["holds"] is False  # two samples cannot show that half of all keep it
     assert measured["verify"]["samples that could show it"] == 5
     assert "even ticks at this compute" in measured["verify"]
+    steps = measured["verify"]["fewer steps at this compute"]["num_inference_steps"]
+    assert steps == len(schedule.computed_ticks)
     assert schedule.producer["quality"] == 20.0
     accelerate(pipe, tmp_path)
     FLUX.render(pipe, 9, STEPS)

@@ -1,0 +1,46 @@
+"""The plain pipeline with fewer steps: what a schedule has to beat, and the advice to take it where it wins."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from diffcache.profiling.recording.calling import Call
+
+STEPS = "num_inference_steps"
+"""What pipelines call the number of steps."""
+
+FEWER = "fewer steps at this compute"
+"""Of what was measured on the calls to verify on."""
+
+ROUNDING = 1e-6
+"""Of a share of the work."""
+
+
+def steps_for(pipe: Any, call: Call, compute: float) -> int | None:
+    """With how many steps a pipeline does no more than a share of a call's work; None where steps cannot be chosen, or not fewer.
+
+    Args:
+        pipe: a pipeline or a `Loop`.
+        call: its arguments; without a number of steps the pipeline's own default counts.
+        compute: the share.
+    """
+    named = inspect.signature(pipe.__call__).parameters.get(STEPS)
+    steps = call.get(STEPS, named.default) if named else None
+    fewer = int(compute * steps + ROUNDING) if isinstance(steps, int) else 0
+    return fewer if isinstance(steps, int) and 0 < fewer < steps else None
+
+
+def better_without(measured: Mapping[str, Any]) -> str | None:
+    """The advice to take fewer steps and no cache; None where that was not better on the calls to verify on.
+
+    Args:
+        measured: of a schedule from `tune`.
+    """
+    verify = measured.get("verify", {})
+    plain = verify.get(FEWER)
+    if plain is None or plain["mean"] <= verify["mean"]:
+        return None
+    return (
+        f"{STEPS}={plain[STEPS]} without a cache is better at this compute: {plain['mean']:.2f} on average, and {verify['mean']:.2f} with this "
+        "schedule"
+    )

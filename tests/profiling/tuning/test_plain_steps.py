@@ -1,0 +1,60 @@
+"""tune compares what it found with the plain pipeline in fewer steps, and advises these where they are better."""
+
+from typing import Any
+
+import pytest
+import torch
+from searches.flux_calls import FLUX, flux_calls
+
+from diffcache import tune
+from diffcache.profiling.recording.full_runs import FullRuns
+from diffcache.profiling.recording.pictures import pictures_of, psnr, rewound
+from diffcache.profiling.tuning.plain_steps import FEWER, better_without, steps_for
+
+
+class Pipe:
+    def __call__(self, prompt: str = "", num_inference_steps: int = 28) -> None: ...
+
+
+class Unstepped:
+    def __call__(self, **call: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("call", "compute", "steps"),
+    [({}, 0.5, 14), ({"num_inference_steps": 9}, 1 / 3, 3), ({}, 0.03, None), ({}, 1.0, None)],
+)
+def test_steps_are_as_many_as_the_work_allows(
+    call: dict[str, Any], compute: float, steps: int | None
+) -> None:
+    assert steps_for(Pipe(), call, compute) == steps
+
+
+def test_where_steps_cannot_be_chosen_nothing_is_compared() -> None:
+    assert steps_for(Unstepped(), {"num_inference_steps": 8}, 0.5) is None
+
+
+def test_fewer_steps_are_advised_where_they_are_better_only() -> None:
+    def measured(plain: float) -> dict[str, Any]:
+        return {"verify": {"mean": 30.0, FEWER: {"num_inference_steps": 5, "mean": plain}}}
+
+    assert better_without(measured(29.9)) is None
+    assert better_without({"verify": {"mean": 30.0}}) is None
+    assert better_without({}) is None
+    assert str(better_without(measured(31.0))).startswith("num_inference_steps=5 without a cache is better")
+
+
+def test_fewer_steps_are_measured_against_the_full_runs_of_the_same_seeds() -> None:
+    pipe, calls = FLUX.build(), flux_calls(6)
+    runs = FullRuns(pipe, calls)
+    found = runs.with_steps(3)
+    shorter = torch.cat([pictures_of(pipe(**rewound({**call, "num_inference_steps": 3}))) for call in calls])
+    assert torch.equal(found, psnr(shorter, runs.pictures).double())
+
+
+def test_tune_warns_with_the_advice(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("diffcache.profiling.tuning.tune.better_without", lambda measured: "take fewer")
+    tune(FLUX.build(), flux_calls(6, 3), speedup=2)
+    assert "take fewer." in caplog.text
