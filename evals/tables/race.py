@@ -1,4 +1,4 @@
-"""The tables of the race: of README.md and docs/race.md."""
+"""The tables of the race: of README.md, docs/race.md and docs/measured/race.md."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,6 +27,9 @@ from diffcache.evals.testbeds import splits
 CLASS = re.compile(r"'?\w+(Pipeline|Model)\b(' object)?")
 SUMMARISED = (2.0, 3.0)
 """Budgets in the README."""
+TALLY = ("rows", "ahead", "behind", "cannot be told", "median difference")
+TRUE = {ours.SPEEDUP: "`speedup=`", ours.CACHED_SOLVER: "UniPC and `speedup=`"}
+"""Compared with the true solution."""
 SHOWN = {ours.SPEEDUP: "`speedup=`", ours.EVEN: "even ticks", ours.TUNED: "`tune`"}
 
 
@@ -35,6 +38,7 @@ def race_tables(results: Sequence[RaceResult]) -> dict[str, str]:
     return {
         "race_summary": summary_table(results),
         "race_counts": counts(results),
+        "race_truth_counts": truth_counts(results),
         "race": race_table(results),
         "race_truth": truth_table(results),
         "race_typed": typed_table(results),
@@ -73,19 +77,44 @@ def summary_table(results: Iterable[RaceResult]) -> str:
 
 def counts(results: Sequence[RaceResult]) -> str:
     """How often each of ours is clearly ahead and clearly behind, on testbeds to judge on and on the others."""
-    head = ["", "against", "on", "rows", "ahead", "behind", "cannot be told", "median difference"]
     rows = []
     for name, title in SHOWN.items():
-        for kind, testbeds in (("judging", splits.JUDGING), ("fitting", splits.FITTING)):
-            some = [result for result in results if result.testbed in testbeds]
+        for kind, some in _kinds(results):
             for rival in ("fewer steps", "best peer"):
                 found = list(_differences(some, name, rival))
                 if found:
-                    ahead, behind = sum(one.low > 0 for one in found), sum(one.high < 0 for one in found)
-                    middle = f"{median(one.mean for one in found):+.1f} dB"
-                    cells = (len(found), ahead, behind, len(found) - ahead - behind)
-                    rows.append([title, rival, kind, *map(str, cells), middle])
-    return markdown_table(head, rows)
+                    rows.append([title, rival, kind, *_tally(found)])
+    return markdown_table(["", "against", "on", *TALLY], rows)
+
+
+def truth_counts(results: Sequence[RaceResult]) -> str:
+    """The same of the distance to the true solution, against the best fewer-steps run."""
+    rows = []
+    for name, title in TRUE.items():
+        for kind, some in _kinds(results):
+            found = [one for result in some for one in _truth_differences(result, name)]
+            if found:
+                rows.append([title, kind, *_tally(found)])
+    return markdown_table(["", "on", *TALLY], rows) if rows else "Not measured yet."
+
+
+def _kinds(results: Sequence[RaceResult]) -> Iterator[tuple[str, list[RaceResult]]]:
+    for kind, testbeds in (("judging", splits.JUDGING), ("fitting", splits.FITTING)):
+        yield kind, [result for result in results if result.testbed in testbeds]
+
+
+def _tally(found: Sequence[Difference]) -> list[str]:
+    """The cells of `TALLY`."""
+    ahead, behind = sum(one.low > 0 for one in found), sum(one.high < 0 for one in found)
+    cells = (len(found), ahead, behind, len(found) - ahead - behind)
+    return [*map(str, cells), f"{median(one.mean for one in found):+.1f} dB"]
+
+
+def _truth_differences(result: RaceResult, name: str) -> Iterator[Difference]:
+    for budget in at_budgets(result):
+        one, other = (truth_standing(result, of, budget) for of in (own(name), ours.FEWER))
+        if one is not None and other is not None:
+            yield one.ahead_of(other)
 
 
 def _differences(results: Iterable[RaceResult], name: str, rival: str) -> Iterator[Difference]:
@@ -135,9 +164,13 @@ def _race_row(result: RaceResult, budget: float) -> list[str]:
 def truth_table(results: Iterable[RaceResult]) -> str:
     """A row for each testbed and budget: PSNR in dB to the pictures of 1000 steps."""
     head = [
-        "testbed", "full run", "budget", "fewer steps", *SHOWN.values(), "UniPC and `speedup=`",
-        "`speedup=` minus fewer steps", "UniPC and `speedup=` minus fewer steps",
-    ]  # fmt: skip
+        "testbed",
+        "full run",
+        "budget",
+        "fewer steps",
+        *TRUE.values(),
+        *(f"{title} minus fewer steps" for title in TRUE.values()),
+    ]
     rows = []
     for result in results:
         full = full_run_to_truth(result)
@@ -145,19 +178,14 @@ def truth_table(results: Iterable[RaceResult]) -> str:
             rows += [
                 [_name(result), f"{full:.1f}", *_truth_row(result, budget)] for budget in at_budgets(result)
             ]
-    return markdown_table(head, rows) if rows else "Not measured yet."
+    return markdown_table(head, named_once(rows)) if rows else "Not measured yet."
 
 
 def _truth_row(result: RaceResult, budget: float) -> list[str]:
     fewer = truth_standing(result, ours.FEWER, budget)
-    mine = {name: truth_standing(result, own(name), budget) for name in (*SHOWN, ours.CACHED_SOLVER)}
-    return [
-        f"{budget:.3g}x",
-        _db(fewer) if fewer is None else f"{_db(fewer)} {fewer.solver}",
-        *map(_db, mine.values()),
-        _ahead(mine[ours.SPEEDUP], fewer),
-        _ahead(mine[ours.CACHED_SOLVER], fewer),
-    ]
+    mine = [truth_standing(result, own(name), budget) for name in TRUE]
+    plain = _db(fewer) if fewer is None else f"{_db(fewer)} {fewer.solver}"
+    return [f"{budget:.3g}x", plain, *map(_db, mine), *(_ahead(one, fewer) for one in mine)]
 
 
 def typed_table(results: Iterable[RaceResult]) -> str:
