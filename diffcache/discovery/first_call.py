@@ -192,7 +192,8 @@ class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
 
     def returned(self, unit: UnitCall, call: Call, output: Any) -> None:
         if self._wanted.part_of_span(unit):
-            self.placeholders[unit.name] = Placeholder(call.tensors, output)
+            like = None if unit.twin is None else self.placeholders.get(unit.twin.name)
+            self.placeholders[unit.name] = like or Placeholder(call.tensors, output)
         if unit.depth == 0:
             self._block_returned(unit, call, output)
         else:
@@ -229,7 +230,7 @@ class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
     def _block_returned(self, unit: UnitCall, call: Call, output: Any) -> None:
         tap = self._request.tap
         if tap is not None and not tap.is_ahead and self._is_tapped(unit):
-            self._tapped(tap.after(call, output))
+            self._tapped(tap.after(call.latents, output))
         parts = self.calls[self._begin + 1 :]
         if self._wanted.depth and not any(part.depth == 1 and part.is_in_list for part in parts):
             self._depths.layer_returned(unit, unit, lambda: self._keeper.keep(unit.kind, call, output, {}))
