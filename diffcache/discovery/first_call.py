@@ -98,7 +98,7 @@ def _first_call(
         finder = SiteFinder(denoiser, recorder.calls, recorder.trace, output, bare)
         sites = sites_named(request.names, finder)
         kept = recorder.kept_of(sites)
-        keeper.waiting(0)
+        keeper.waiting(lambda: 0)
     finally:
         recorder.forget()  # a traceback that somebody keeps would keep this object alive
     tap, tapped = request.tap, ""
@@ -198,8 +198,10 @@ class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
             self._block_returned(unit, call, output)
         else:
             self._part_returned(unit, call, output)
-        waiting = [*(span.nbytes for span in self._waiting), *(each.nbytes for each in self._ranges)]
-        self._keeper.waiting(sum(waiting))
+        self._keeper.waiting(self._bytes_waiting)
+
+    def _bytes_waiting(self) -> int:
+        return sum(span.nbytes for span in self._waiting) + sum(each.nbytes for each in self._ranges)
 
     def repeated(
         self, unit: UnitCall, twin: UnitCall, args: Any, kwargs: dict[str, Any], output: Any
