@@ -1,10 +1,12 @@
 """What a run wants to know of a network's modules and parameters: gone through once, and kept with the network."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import nn
 
-from diffcache.host.compiled import holds_compiled
+from diffcache.host.compiled import holds_compiled, uncompiled
+from diffcache.host.components import has_foreign_hook
 from diffcache.host.kept_with import KeptWith
 from diffcache.host.structure import structure_of
 from diffcache.host.weight_formats import quantization_of
@@ -15,14 +17,18 @@ class NetworkFacts:
     """What is known of a network, as long as it is not built otherwise.
 
     Attributes:
+        structure: `structure_of` the network.
         parameters: their number.
         quantization: of its weights (`quantization_of`).
         holds_compiled: it or a module inside it is compiled.
+        has_foreign_hook: Diffusers' own caching is on it or on a module inside it.
     """
 
+    structure: int
     parameters: int
     quantization: str | None
     holds_compiled: bool
+    has_foreign_hook: bool
 
 
 _known: KeptWith[NetworkFacts] = KeptWith(1)
@@ -34,6 +40,17 @@ def facts_of_network(network: nn.Module) -> NetworkFacts:
     found = _known.get(network, structure)
     if found is None:
         parameters = sum(p.numel() for p in network.parameters())
-        found = NetworkFacts(parameters, quantization_of(network), holds_compiled(network))
+        found = NetworkFacts(
+            structure,
+            parameters,
+            quantization_of(network),
+            holds_compiled(network),
+            has_foreign_hook(network),
+        )
         _known.put(network, structure, found)
     return found
+
+
+def facts_of_networks(networks: Mapping[str, nn.Module]) -> dict[str, NetworkFacts]:
+    """The facts of several networks, compiled or not, under the same names."""
+    return {name: facts_of_network(uncompiled(network)) for name, network in networks.items()}
