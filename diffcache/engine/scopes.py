@@ -130,7 +130,7 @@ class Scope:
         if engine is None:
             return forward(*args, **kwargs)
         compiled = served.facts.holds_compiled or module is not served.module
-        return engine.call(Invocation(served.module, forward, call, self.context, compiled))
+        return engine.call(Invocation(served.module, forward, call, self.context, compiled, served.facts))
 
     def engine_for(self, served: Served, call: Call) -> Engine | None:
         """The engine of the run that a call belongs to; None where nothing is cached."""

@@ -2,6 +2,9 @@
 
 from torch import nn
 
+PROCESSOR = "processor"
+"""The attribute of Diffusers' attentions that computes them."""
+
 PLAIN = (bool, int, float, str, type(None))
 
 
@@ -24,8 +27,8 @@ def structure_of(network: nn.Module) -> int:
             found += children.values()
         if parameters := attributes["_parameters"]:
             parts += map(type, parameters.values())
-        if "processor" in attributes:
-            parts.append(type(attributes["processor"]))
+        if PROCESSOR in attributes:
+            parts.append(type(attributes[PROCESSOR]))
         if "forward" in attributes:
             parts.append(id(attributes["forward"]))
         if "_diffusers_hook" in attributes:
