@@ -17,7 +17,7 @@ from diffusers import FirstBlockCacheConfig, FluxTransformer2DModel, TaylorSeerC
 
 from diffcache.api import accelerate
 from diffcache.attach.attach import denoising_run
-from diffcache.evals.speed.beside_peers import BLOCKS, NEVER, caller, flux, interval
+from diffcache.evals.speed.beside_peers import BLOCKS, NEARLY_NEVER, NEVER, caller, flux, interval
 
 PICTURES, TICKS = 10, 6
 
@@ -64,7 +64,7 @@ def cache_dit(net: FluxTransformer2DModel, method: str, front: int, *, taylor: b
     import cache_dit as package
 
     config = getattr(package, f"{method}Config")(
-        Fn_compute_blocks=front, Bn_compute_blocks=0, residual_diff_threshold=0.0, max_warmup_steps=0
+        Fn_compute_blocks=front, Bn_compute_blocks=0, residual_diff_threshold=NEARLY_NEVER, max_warmup_steps=0
     )
     more = {"calibrator_config": package.TaylorSeerCalibratorConfig(taylorseer_order=1)} if taylor else {}
     package.enable_cache(net, cache_config=config, **more)
@@ -83,11 +83,11 @@ PLAIN = ("plain", "plain again (A/A)")
 """Two copies of the network without a cache."""
 VARIANTS: dict[str, Callable[[FluxTransformer2DModel], Picture]] = {
     **dict.fromkeys(PLAIN, plain),
-    "diffcache, fbcache": lambda net: ours(net, "fbcache", threshold=0.0),
+    "diffcache, fbcache": lambda net: ours(net, "fbcache", threshold=NEARLY_NEVER),
     "diffcache, taylorseer (stack)": lambda net: ours(net, "taylorseer", interval=1, order=1, site="stack"),
     "diffcache, taylorseer (every block)": lambda net: ours(net, "taylorseer", **_blocks),
     "diffcache, taylorseer (every sub-layer)": lambda net: ours(net, "taylorseer", interval=1, order=1),
-    "Diffusers, FirstBlockCache": lambda net: diffusers(net, FirstBlockCacheConfig(threshold=0.0)),
+    "Diffusers, FirstBlockCache": lambda net: diffusers(net, FirstBlockCacheConfig(threshold=NEARLY_NEVER)),
     "Diffusers, TaylorSeer (every attention)": lambda net: diffusers(net, TaylorSeerCacheConfig(**_taylor)),
     "Diffusers, TaylorSeer (every block)": lambda net: diffusers(
         net, TaylorSeerCacheConfig(cache_identifiers=BLOCKS, **_taylor)
