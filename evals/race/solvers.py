@@ -41,9 +41,9 @@ def is_flow(noise_scheduler: Any) -> bool:
 
 
 def multistep(pipe: Any) -> str:
-    """The name of a second-order multistep solver for a pipeline: its own where that is one."""
+    """The name of the multistep solver that is usual for a kind of model: its own where it is one of flow."""
     found = solvers(pipe)
-    return "UniPC" if "UniPC" in found else OWN
+    return next((name for name in ("DPM++ 2M Karras", "UniPC") if name in found), OWN)
 
 
 def _for_ddim_pipeline(solver: Any) -> Any:

@@ -28,7 +28,7 @@ CLASS = re.compile(r"'?\w+(Pipeline|Model)\b(' object)?")
 SUMMARISED = (2.0, 3.0)
 """Budgets in the README."""
 TALLY = ("rows", "ahead", "behind", "cannot be told", "median difference")
-TRUE = {ours.SPEEDUP: "`speedup=`", ours.CACHED_SOLVER: "UniPC and `speedup=`"}
+TRUE = {ours.SPEEDUP: "`speedup=`", ours.CACHED_SOLVER: "better solver and `speedup=`"}
 """Compared with the true solution."""
 SHOWN = {ours.SPEEDUP: "`speedup=`", ours.EVEN: "even ticks", ours.TUNED: "`tune`"}
 
