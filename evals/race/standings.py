@@ -109,5 +109,7 @@ def at_budgets(result: RaceResult) -> list[float]:
 
 def truth_standing(result: RaceResult, name: str, budget: float) -> Standing | None:
     """A contender's distance to 1000 steps; None where these were not rendered."""
+    if full_run_to_truth(result) is None:
+        return None
     found = standing(result, name, budget, to_truth)
     return found if found is not None and found.pair.low.truth else None

@@ -112,7 +112,7 @@ def _tally(found: Sequence[Difference]) -> list[str]:
 
 def _truth_differences(result: RaceResult, name: str) -> Iterator[Difference]:
     for budget in at_budgets(result):
-        one, other = (truth_standing(result, of, budget) for of in (own(name), ours.FEWER))
+        one, other = _true(result, name, budget), truth_standing(result, ours.FEWER, budget)
         if one is not None and other is not None:
             yield one.ahead_of(other)
 
@@ -163,14 +163,7 @@ def _race_row(result: RaceResult, budget: float) -> list[str]:
 
 def truth_table(results: Iterable[RaceResult]) -> str:
     """A row for each testbed and budget: PSNR in dB to the pictures of 1000 steps."""
-    head = [
-        "testbed",
-        "full run",
-        "budget",
-        "fewer steps",
-        *TRUE.values(),
-        *(f"{title} minus fewer steps" for title in TRUE.values()),
-    ]
+    head = ["testbed", "full run", "budget", "fewer steps", *TRUE.values()]
     rows = []
     for result in results:
         full = full_run_to_truth(result)
@@ -183,9 +176,16 @@ def truth_table(results: Iterable[RaceResult]) -> str:
 
 def _truth_row(result: RaceResult, budget: float) -> list[str]:
     fewer = truth_standing(result, ours.FEWER, budget)
-    mine = [truth_standing(result, own(name), budget) for name in TRUE]
     plain = _db(fewer) if fewer is None else f"{_db(fewer)} {fewer.solver}"
-    return [f"{budget:.3g}x", plain, *map(_db, mine), *(_ahead(one, fewer) for one in mine)]
+    return [f"{budget:.3g}x", plain, *(_db(_true(result, name, budget)) for name in TRUE)]
+
+
+def _true(result: RaceResult, name: str, budget: float) -> Standing | None:
+    """A contender's distance to the true solution. Where the testbed's own solver is as good, `speedup=` caches that."""
+    found = truth_standing(result, own(name), budget)
+    return found or (
+        truth_standing(result, own(ours.SPEEDUP), budget) if name == ours.CACHED_SOLVER else None
+    )
 
 
 def typed_table(results: Iterable[RaceResult]) -> str:
