@@ -11,7 +11,7 @@ from diffcache.evals.race.result import RaceResult
 from diffcache.evals.race.run import pair_on, to_full, to_truth
 
 PEERS = ("cache-dit", "diffusers", "DeepCache")
-PUBLISHED = ("easycache", "teacache", "fbcache", "taylorseer", "deepcache")
+PUBLISHED = tuple(one.name for one in ours.CONTENDERS if one.group == "published")
 """Published methods as we implement them."""
 
 

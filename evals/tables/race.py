@@ -58,7 +58,7 @@ def summary_table(results: Iterable[RaceResult]) -> str:
     for result in results:
         for budget in at_budgets(result):
             if budget in SUMMARISED and result.testbed in splits.JUDGING:
-                fewer, peer = standing(result, ours.FEWER, budget), _best_peer(result, budget)
+                fewer, peer = _fewer(result, budget), _best_peer(result, budget)
                 mine = {name: standing(result, own(name), budget) for name in shown}
                 rows.append(
                     [
@@ -76,14 +76,14 @@ def summary_table(results: Iterable[RaceResult]) -> str:
 
 
 def counts(results: Sequence[RaceResult]) -> str:
-    """How often each of ours is clearly ahead and clearly behind, on testbeds to judge on and on the others."""
+    """How often ours are clearly ahead and clearly behind, on testbeds to judge on and on the others."""
     rows = []
-    for name, title in SHOWN.items():
+    for name in (ours.SPEEDUP, ours.TUNED):
         for kind, some in _kinds(results):
-            for rival in ("fewer steps", "best peer"):
+            for rival in RIVALS:
                 found = list(_differences(some, name, rival))
                 if found:
-                    rows.append([title, rival, kind, *_tally(found)])
+                    rows.append([SHOWN[name], rival, kind, *_tally(found)])
     return markdown_table(["", "against", "on", *TALLY], rows)
 
 
@@ -120,10 +120,7 @@ def _truth_differences(result: RaceResult, name: str) -> Iterator[Difference]:
 def _differences(results: Iterable[RaceResult], name: str, rival: str) -> Iterator[Difference]:
     for result in results:
         for budget in at_budgets(result):
-            one = standing(result, own(name), budget)
-            other = (
-                _best_peer(result, budget) if rival == "best peer" else standing(result, ours.FEWER, budget)
-            )
+            one, other = standing(result, own(name), budget), RIVALS[rival](result, budget)
             if one is not None and other is not None:
                 yield one.ahead_of(other)
 
@@ -146,7 +143,7 @@ def _without_empty(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _race_row(result: RaceResult, budget: float) -> list[str]:
-    fewer, peer = standing(result, ours.FEWER, budget), _best_peer(result, budget)
+    fewer, peer = _fewer(result, budget), _best_peer(result, budget)
     mine = {name: standing(result, own(name), budget) for name in SHOWN}
     return [
         _with_steps(result),
@@ -154,7 +151,7 @@ def _race_row(result: RaceResult, budget: float) -> list[str]:
         _db(fewer) if fewer is None else f"{_db(fewer)} {fewer.solver}",
         *map(_db, mine.values()),
         _db(standing(result, own(ours.DEFAULT_NAME), budget)),
-        _named(best_of(result, [own(name) for name in PUBLISHED], budget)),
+        _named(_best_published(result, budget)),
         _named(peer),
         _ahead(mine[ours.SPEEDUP], fewer),
         _ahead(mine[ours.SPEEDUP], peer),
@@ -230,8 +227,20 @@ def sources(results: Iterable[RaceResult]) -> str:
     return f"{header['device']}; {', '.join(dates)}; {versions}."
 
 
+def _fewer(result: RaceResult, budget: float) -> Standing | None:
+    return standing(result, ours.FEWER, budget)
+
+
+def _best_published(result: RaceResult, budget: float) -> Standing | None:
+    return best_of(result, [own(name) for name in PUBLISHED], budget)
+
+
 def _best_peer(result: RaceResult, budget: float) -> Standing | None:
     return best_of(result, names_of(result, PEERS), budget)
+
+
+RIVALS = {"fewer steps": _fewer, "published": _best_published, "best peer": _best_peer}
+"""Whom our own methods are compared with in `counts`."""
 
 
 def _name(result: RaceResult) -> str:
