@@ -1,7 +1,7 @@
 """Attaching: swaps the classes of a target's denoisers and of its pipeline, and gives them back."""
 
 import functools
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from weakref import WeakSet
@@ -34,6 +34,7 @@ from diffcache.host.components import (
     noise_schedulers_of,
     refuse_foreign_cache,
 )
+from diffcache.host.network_facts import NetworkFacts, facts_of_networks
 from diffcache.schedulers.errors import TargetError
 
 
@@ -57,7 +58,8 @@ def attach(
     """
     denoisers = denoisers_of(target, components)
     config.check(each_uncompiled(denoisers))
-    swapped_in = swap_in_all(denoisers, config, None if isinstance(target, nn.Module) else target)
+    pipeline = None if isinstance(target, nn.Module) else target
+    swapped_in = swap_in_all(denoisers, facts_of_networks(denoisers), config, pipeline)
     attachment = DiffusionAttachment(config, WeakSet(swapped_in), chooser=chooser, components=components)
     register(key_of(target), attachment)
 
@@ -137,8 +139,10 @@ def denoising_run(
         with entered(LoopScope(None, {}, num_steps, levels)) as scope:
             yield scope
         return
-    attachment.swapped.update(swap_in_all({"denoiser": module}, attachment.config))
-    scope = LoopScope(attachment.config, {"denoiser": plain}, num_steps, levels, noise_scheduler)
+    denoisers = {"denoiser": module}
+    facts = facts_of_networks(denoisers)
+    attachment.swapped.update(swap_in_all(denoisers, facts, attachment.config))
+    scope = LoopScope(attachment.config, {"denoiser": plain}, num_steps, levels, noise_scheduler, facts=facts)
     with attachment.recording(module, scope), entered(scope):
         yield scope
 
@@ -151,11 +155,12 @@ def _pipeline_members(base: type) -> dict[str, Any]:
         if attachment is None:
             with _no_scope():
                 return forward(*args, **kwargs)
-        attachment.swapped.update(swap_in_all(denoisers, attachment.config))
+        facts = facts_of_networks(denoisers)
+        attachment.swapped.update(swap_in_all(denoisers, facts, attachment.config))
         call = arguments_of(forward, args, kwargs)
         chosen = attachment.config_for(self, call)
         noise_schedulers = noise_schedulers_of(self)
-        scope = PipelineScope(chosen.config, denoisers, self, noise_schedulers)
+        scope = PipelineScope(chosen.config, denoisers, self, noise_schedulers, facts=facts)
         scope.notes, scope.guidance_scale = chosen.notes, guidance_scale_of(self, call)
         args, kwargs = hidden_from_callbacks(forward, args, kwargs, _no_scope)
         recording = attachment.recording(self, scope)
@@ -179,17 +184,20 @@ def _active(pipeline: Any) -> tuple[DiffusionAttachment | None, dict[str, nn.Mod
 
 
 def swap_in_all(
-    denoisers: dict[str, nn.Module], config: CacheConfig | None, pipeline: Any = None
+    denoisers: dict[str, nn.Module],
+    facts: Mapping[str, NetworkFacts],
+    config: CacheConfig | None,
+    pipeline: Any = None,
 ) -> list[Any]:
     """Swaps in the denoisers, compiled or not, and the pipeline that they belong to: all of them or none.
 
-    Returns the objects whose swap the method needs.
+    Returns the objects whose swap the method needs. `facts` are those of the denoisers now.
     """
+    for name, module in denoisers.items():
+        refuse_foreign_cache(module, hooked=facts[name].has_foreign_hook)
     parts = {id(m): m for module in denoisers.values() for m in (module, uncompiled(module))}
-    for module in parts.values():
-        refuse_foreign_cache(module)
     wanted: list[tuple[Any, Override]] = [(part, denoiser_members) for part in parts.values()]
-    units = [] if config is None else units_of(denoisers, config)
+    units = [] if config is None else units_of(denoisers, facts, config)
     wanted += [(unit, unit_members) for unit in units]
     wanted += [] if pipeline is None else [(pipeline, _pipeline_members)]
     done: list[Any] = []

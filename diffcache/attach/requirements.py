@@ -13,8 +13,8 @@ from diffcache.discovery.taps import Tap
 from diffcache.discovery.units import block_counts, blocks_of
 from diffcache.host.compiled import compiled_above, is_compiled, uncompiled
 from diffcache.host.kept_with import KeptWith
+from diffcache.host.network_facts import NetworkFacts
 from diffcache.host.parallel import gathers_weights
-from diffcache.host.structure import structure_of
 from diffcache.schedulers.errors import ConfigError, TargetError
 
 
@@ -26,8 +26,15 @@ def facts_of(denoisers: Mapping[str, nn.Module], name: str) -> RunFacts:
     return RunFacts(kind, kinds[kind], denoiser=name, blocks=block_counts(plain))
 
 
-def units_of(denoisers: Mapping[str, nn.Module], config: CacheConfig) -> list[nn.Module]:
+def units_of(
+    denoisers: Mapping[str, nn.Module], known: Mapping[str, NetworkFacts], config: CacheConfig
+) -> list[nn.Module]:
     """The modules inside the denoisers whose calls the method needs to see.
+
+    Args:
+        denoisers: by name, compiled or not.
+        known: of each denoiser, as it is now.
+        config: the method.
 
     Raises:
         ConfigError: hindsight is asked for, and the method has sites inside a denoiser.
@@ -41,7 +48,7 @@ def units_of(denoisers: Mapping[str, nn.Module], config: CacheConfig) -> list[nn
         if is_inside(sites):
             if config.hindsight:
                 raise ConfigError(f"hindsight= is for whole denoisers: leave it out for {', '.join(sites)}.")
-            found += _watched(facts.denoiser_class, module, sites, config.tap(facts))
+            found += _watched(facts.denoiser_class, module, known[name].structure, sites, config.tap(facts))
         if config.token_rows(facts) is not None:
             found += blocks_with_rows(facts.denoiser_class, module, config)
     return list({id(module): module for module in found}.values())
@@ -50,10 +57,12 @@ def units_of(denoisers: Mapping[str, nn.Module], config: CacheConfig) -> list[nn
 _units: KeptWith[list[ReferenceType[nn.Module]]] = KeptWith(16)
 
 
-def _watched(kind: str, module: nn.Module, sites: tuple[str, ...], tap: Tap | None) -> list[nn.Module]:
+def _watched(
+    kind: str, module: nn.Module, structure: int, sites: tuple[str, ...], tap: Tap | None
+) -> list[nn.Module]:
     """The units of sites inside a denoiser, and the modules that a tap watches: looked up once, and kept with it."""
     plain = uncompiled(module)
-    key = structure_of(plain), module is plain, sites, tap
+    key = structure, module is plain, sites, tap
     known = _units.get(plain, key)
     if known is None:
         units = _visible(kind, module, sites)

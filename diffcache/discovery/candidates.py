@@ -47,8 +47,8 @@ class Keeper(Protocol[KeptT]):
             continues: `Site.continues`, the same as of the other one.
         """
 
-    def waiting(self, nbytes: int) -> None:
-        """Is told after each unit how many bytes wait to be kept."""
+    def waiting(self, nbytes: Callable[[], int]) -> None:
+        """Is told after each unit what counts the bytes that wait to be kept."""
 
 
 class GivenCall:

@@ -98,7 +98,7 @@ def _first_call(
         finder = SiteFinder(denoiser, recorder.calls, recorder.trace, output, bare)
         sites = sites_named(request.names, finder)
         kept = recorder.kept_of(sites)
-        keeper.waiting(0)
+        keeper.waiting(lambda: 0)
     finally:
         recorder.forget()  # a traceback that somebody keeps would keep this object alive
     tap, tapped = request.tap, ""
@@ -192,13 +192,16 @@ class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
 
     def returned(self, unit: UnitCall, call: Call, output: Any) -> None:
         if self._wanted.part_of_span(unit):
-            self.placeholders[unit.name] = Placeholder(call.tensors, output)
+            like = None if unit.twin is None else self.placeholders.get(unit.twin.name)
+            self.placeholders[unit.name] = like or Placeholder(call.tensors, output)
         if unit.depth == 0:
             self._block_returned(unit, call, output)
         else:
             self._part_returned(unit, call, output)
-        waiting = [*(span.nbytes for span in self._waiting), *(each.nbytes for each in self._ranges)]
-        self._keeper.waiting(sum(waiting))
+        self._keeper.waiting(self._bytes_waiting)
+
+    def _bytes_waiting(self) -> int:
+        return sum(span.nbytes for span in self._waiting) + sum(each.nbytes for each in self._ranges)
 
     def repeated(
         self, unit: UnitCall, twin: UnitCall, args: Any, kwargs: dict[str, Any], output: Any
@@ -229,7 +232,7 @@ class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
     def _block_returned(self, unit: UnitCall, call: Call, output: Any) -> None:
         tap = self._request.tap
         if tap is not None and not tap.is_ahead and self._is_tapped(unit):
-            self._tapped(tap.after(call, output))
+            self._tapped(tap.after(call.latents, output))
         parts = self.calls[self._begin + 1 :]
         if self._wanted.depth and not any(part.depth == 1 and part.is_in_list for part in parts):
             self._depths.layer_returned(unit, unit, lambda: self._keeper.keep(unit.kind, call, output, {}))

@@ -1,6 +1,7 @@
 """Finds the sites of a denoiser from the record of one forward, and the reasons why some must not be cached."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -52,7 +53,6 @@ class SiteFinder:
         self._indices = {call.name: i for i, call in enumerate(calls)}
         self._parts_of = _parts_by_block(calls)
         self._top_level = [call for call in calls if call.depth == 0]
-        self._counts: dict[UnitCall, int] = {}  # parameters of traced blocks
         self._sites: dict[tuple[str, ...], Site] = {}  # inside traced blocks that others do the same as
         evolving = [call for call in self._top_level if call.is_in_list and call.evolves]
         making = [call for call in evolving if call.made]
@@ -61,14 +61,13 @@ class SiteFinder:
     @cached_property
     def table(self) -> SiteTable:
         """All sites except ranges of blocks."""
-        parameters = _parameters_of([self.denoiser])
-        sites = [Site(MODEL, MODEL, (), self._output_shapes, parameters, 1.0)]
+        sites = [Site(MODEL, MODEL, (), self._output_shapes, None, 1.0)]
         if self.stack:
             sites.append(self._site("stack", "stack", self.stack))
         sites += self._depths()
         sites += self.bare_feed_forwards()
         sites += (self._site(call.name, kind, [call]) for kind, call in self._single)
-        return SiteTable(self.name, sites)
+        return SiteTable(self.name, [self._counted(site) for site in sites])
 
     def of(self, kinds: Collection[str], name: str) -> list[Site]:
         """The part of the table with one of these kinds or this name. It is found without the rest."""
@@ -202,27 +201,22 @@ class SiteFinder:
         if span[0].depth > 0 and span[0].twin is not None:
             twin = self._twin_site(kind, [call.twin for call in span if call.twin is not None])
             units = tuple(call.name for call in span)
-            same = twin.streams, twin.parameters, twin.share, twin.reason, twin.continues
-            return Site(name, kind, units, *same)
+            return replace(twin, name=name, units=units)
         return Site(
             name=name,
             kind=kind,
             units=tuple(call.name for call in span),
             streams=tuple(tuple(output[1]) for output in span[-1].outputs if output is not None),
-            parameters=self._parameters(span),
+            parameters=None,
             share=sum(call.flops for call in span) / self._total_flops,
             reason=reason_against(span, self.trace),
             continues=span[-1].continues,
         )
 
-    def _parameters(self, span: Sequence[UnitCall]) -> int:
-        """A block has as many as one that it is equal to."""
-        if len(span) > 1:
-            return _parameters_of([call.module for call in span])
-        twin = span[0].twin or span[0]
-        if twin not in self._counts:
-            self._counts[twin] = _parameters_of([twin.module])
-        return self._counts[twin]
+    def _counted(self, site: Site) -> Site:
+        """A site of the table, with the number of its parameters."""
+        modules = [self.calls[self._indices[unit]].module for unit in site.units] or [self.denoiser]
+        return replace(site, parameters=_parameters_of(modules))
 
     def _twin_site(self, kind: str, span: list[UnitCall]) -> Site:
         """The site of a span inside a traced block, which is that of equal blocks too.

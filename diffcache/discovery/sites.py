@@ -14,7 +14,7 @@ class Site:
             "feed-forward", "parallel" (attention and feed-forward side by side) or "depth".
         units: names of the units that it spans, in order.
         streams: shapes of the tensors that its last unit returns.
-        parameters: number of parameters that it spans.
+        parameters: number of parameters that it spans; None where no table was asked for.
         share: its share of the forward's floating-point operations.
         reason: why it cannot be cached; None where it can.
         continues: which argument each output of its last unit continues: path of the argument, by index of the output.
@@ -25,7 +25,7 @@ class Site:
     kind: str
     units: tuple[str, ...]
     streams: tuple[tuple[int, ...], ...]
-    parameters: int
+    parameters: int | None
     share: float
     reason: str | None = None
     continues: Mapping[int, str] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class SiteTable:
         rows = [("site", "kind", "streams", "parameters", "share", "")]
         for site in self.sites:
             streams = " ".join("x".join(map(str, shape)) for shape in site.streams)
-            parameters, share = f"{site.parameters:,}", f"{site.share:.1%}"
+            parameters, share = f"{site.parameters or 0:,}", f"{site.share:.1%}"
             reason = f"no: {site.reason}" if site.reason else ""
             rows.append((site.name, site.kind, streams, parameters, share, reason))
         widths = [max(len(row[i]) for row in rows) for i in range(5)]

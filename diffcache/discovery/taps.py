@@ -9,7 +9,7 @@ from torch.utils import _pytree as pytree
 
 from diffcache.discovery.site_names import FIRST_BLOCK
 from diffcache.hooks.watcher import watched
-from diffcache.host.call import Call
+from diffcache.host.call import latents_of
 from diffcache.kernels.residual import store_residual
 from diffcache.schedulers.errors import TargetError
 
@@ -49,7 +49,7 @@ class Tap:
             TargetError: the unit does not call that module.
         """
         if self.of == "input":
-            return Call.of(unit, args, kwargs).latents[:1]
+            return latents_of(unit, args, kwargs)[:1]
         module = dict(unit.named_modules()).get(self.inside)
         try:
             with watched(_StopAt({id(module)})):
@@ -58,11 +58,11 @@ class Tap:
             return [self._one(reached.output)]
         raise TargetError(f"{type(unit).__name__} does not call a module {self.inside!r} to measure on.")
 
-    def after(self, call: Call, output: Any) -> list[Tensor]:
-        """What is measured after the unit has run: its output, or the change to it."""
-        alike = (leaf for leaf in pytree.tree_leaves(output) if _continues(leaf, call.latents[:1]))
+    def after(self, latents: list[Tensor], output: Any) -> list[Tensor]:
+        """What is measured after the unit has run, given these latents: its output, or the change to it."""
+        alike = (leaf for leaf in pytree.tree_leaves(output) if _continues(leaf, latents[:1]))
         evolved = None if self.of == "output" else next(alike, None)
-        return [self._one(output) if evolved is None else store_residual(evolved, call.latents[0])]
+        return [self._one(output) if evolved is None else store_residual(evolved, latents[0])]
 
     def _one(self, output: Any) -> Tensor:
         tensors = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]

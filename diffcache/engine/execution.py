@@ -16,6 +16,7 @@ from diffcache.engine.decider import Decider
 from diffcache.engine.vote import Vote
 from diffcache.hooks.watcher import Watcher, watched
 from diffcache.host.call import Call
+from diffcache.host.network_facts import NetworkFacts
 from diffcache.reports.records import RunRecord
 from diffcache.schedulers.steps import Step
 
@@ -30,6 +31,7 @@ class Invocation:
         call: its arguments.
         context: the guidance pass's name, where the pipeline gives one.
         reuses_memory: it is compiled or holds a compiled module, whose next call may overwrite what the last one returned.
+        facts: of the denoiser, when its loop began; None: they are found where they are needed.
     """
 
     module: nn.Module
@@ -37,6 +39,7 @@ class Invocation:
     call: Call
     context: str | None = None
     reuses_memory: bool = False
+    facts: NetworkFacts | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The first call of a guidance pass with sites inside the denoiser: what it computed is stored, and the sites are found."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,5 +108,5 @@ class _Keeper:
         store.push(self.step.tick, 0, pairs)
         return _Kept(store, [own.clone() for own, _ in pairs] if self.with_outputs else [])
 
-    def waiting(self, nbytes: int) -> None:
+    def waiting(self, nbytes: Callable[[], int]) -> None:
         """In a run nobody counts."""

@@ -16,7 +16,7 @@ from diffcache.engine.choices import Choices
 from diffcache.engine.execution import Invocation
 from diffcache.host.call import Call
 from diffcache.host.kept_with import KeptWith
-from diffcache.host.structure import structure_of
+from diffcache.host.network_facts import facts_of_network
 from diffcache.store.streams import Basis, Layout
 
 FORMS_KEPT = 16
@@ -27,7 +27,7 @@ class Form(NamedTuple):
     """What a denoiser's cuts depend on.
 
     Attributes:
-        structure: of the denoiser (`structure_of`), at this call: pipelines set attention processors after their loop began.
+        built: how the denoiser is built (`NetworkFacts.form`).
         sites, tap, basis: the method's choices.
         reuses_memory: as in `Invocation`.
         autocast: the dtype that autocast computes in on the latents' device; None without autocast.
@@ -35,7 +35,7 @@ class Form(NamedTuple):
         lengths: what its masks leave (`lengths_of`).
     """
 
-    structure: int
+    built: tuple[int, tuple[type, ...]]
     sites: tuple[str, ...]
     tap: Tap | None
     basis: Basis
@@ -69,9 +69,8 @@ def form_of(asked: Invocation, choices: Choices, branch: Branch) -> Form:
     autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     where = choices.sites, choices.tap, choices.basis
     lengths = lengths_of(asked.call)
-    return Form(
-        structure_of(asked.module), *where, asked.reuses_memory, autocast, branch.fingerprint, lengths
-    )
+    facts = asked.facts or facts_of_network(asked.module)
+    return Form(facts.form, *where, asked.reuses_memory, autocast, branch.fingerprint, lengths)
 
 
 def lengths_of(call: Call) -> tuple[Any, ...]:

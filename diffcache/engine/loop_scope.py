@@ -11,6 +11,7 @@ from diffcache.engine.engine import Engine
 from diffcache.engine.runs import MakeEngine, Run
 from diffcache.engine.scopes import Scope, bring_to_front
 from diffcache.host.call import Call
+from diffcache.host.network_facts import NetworkFacts
 from diffcache.noise_schedulers.levels import Level
 from diffcache.noise_schedulers.quirks import noise_option
 from diffcache.noise_schedulers.timetable import Timetable
@@ -22,7 +23,7 @@ class LoopScope(Scope):
     """One hand-written loop (`denoising_run`): each call after `begin_step` is the next branch of that tick.
 
     Args:
-        config, denoisers, make_engine: as for `Scope`.
+        config, denoisers, facts, make_engine: as for `Scope`.
         num_steps: how many ticks it has.
         levels: what is known of each; empty where nothing is.
         noise_scheduler: that the loop steps with; None where unknown.
@@ -38,9 +39,10 @@ class LoopScope(Scope):
         levels: Sequence[Level] = (),
         noise_scheduler: Any = None,
         *,
+        facts: Mapping[str, NetworkFacts] | None = None,
         make_engine: MakeEngine = Engine,
     ) -> None:
-        super().__init__(config, denoisers, make_engine=make_engine)
+        super().__init__(config, denoisers, facts=facts, make_engine=make_engine)
         self._look_at(noise_scheduler)
         if self.influence is not None and (option := noise_option(noise_scheduler, {})) is not None:
             name = type(noise_scheduler).__name__

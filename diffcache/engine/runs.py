@@ -15,7 +15,7 @@ from diffcache.host.call import Call, Signature, signature_of
 from diffcache.host.compiled import uncompiled
 from diffcache.host.components import is_control_network
 from diffcache.host.identity import model_of
-from diffcache.host.network_facts import NetworkFacts, facts_of_network
+from diffcache.host.network_facts import NetworkFacts
 from diffcache.host.parallel import agreement_of
 from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.reports.records import RunRecord
@@ -44,14 +44,19 @@ class Served:
     facts: NetworkFacts
 
 
-def served_by_identity(denoisers: Mapping[str, nn.Module]) -> dict[int, Served]:
-    """Denoisers, compiled or not, by identity, and by that of the modules that `torch.compile` has wrapped around them."""
+def served_by_identity(
+    denoisers: Mapping[str, nn.Module], facts: Mapping[str, NetworkFacts]
+) -> dict[int, Served]:
+    """Denoisers, compiled or not, by identity, and by that of the modules that `torch.compile` has wrapped around them.
+
+    `facts` are those of the denoisers, under the same names.
+    """
     plain = {name: uncompiled(module) for name, module in denoisers.items()}
     experts = Counter(type(module).__name__ for module in plain.values())
     served = {}
     for name, module in plain.items():
         kind = experts[type(module).__name__]
-        one = Served(module, name, kind, signature_of(module), facts_of_network(module))
+        one = Served(module, name, kind, signature_of(module), facts[name])
         served[id(module)] = served[id(denoisers[name])] = one
     return served
 

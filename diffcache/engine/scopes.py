@@ -17,6 +17,7 @@ from diffcache.engine.runs import MakeEngine, Run, Served, served_by_identity
 from diffcache.host.call import Call
 from diffcache.host.compiled import uncompiled
 from diffcache.host.components import guidance_of
+from diffcache.host.network_facts import NetworkFacts, facts_of_networks
 from diffcache.noise_schedulers.fresh_noise import adds_fresh_noise
 from diffcache.noise_schedulers.influence import Influence
 from diffcache.noise_schedulers.levels import levels_of
@@ -83,6 +84,7 @@ class Scope:
     Args:
         config: the method; None where no denoiser is served.
         denoisers: those it serves, by their name in the report, compiled or not.
+        facts: of the denoisers, under the same names; None: they are found.
         make_engine: what makes an engine; a plan makes engines that do not compute.
 
     Attributes:
@@ -102,10 +104,11 @@ class Scope:
         config: CacheConfig | None,
         denoisers: Mapping[str, nn.Module],
         *,
+        facts: Mapping[str, NetworkFacts] | None = None,
         make_engine: MakeEngine = Engine,
     ) -> None:
         self.config = config
-        self.served = served_by_identity(denoisers)
+        self.served = served_by_identity(denoisers, facts or facts_of_networks(denoisers))
         self.make_engine = make_engine
         self.context: str | None = None
         self.influence: Influence | None = None
@@ -127,7 +130,7 @@ class Scope:
         if engine is None:
             return forward(*args, **kwargs)
         compiled = served.facts.holds_compiled or module is not served.module
-        return engine.call(Invocation(served.module, forward, call, self.context, compiled))
+        return engine.call(Invocation(served.module, forward, call, self.context, compiled, served.facts))
 
     def engine_for(self, served: Served, call: Call) -> Engine | None:
         """The engine of the run that a call belongs to; None where nothing is cached."""
@@ -192,7 +195,7 @@ class PipelineScope(Scope):
     """One call of a pipeline.
 
     Args:
-        config, denoisers, make_engine: as for `Scope`.
+        config, denoisers, facts, make_engine: as for `Scope`.
         pipeline: asked for its number of timesteps.
         noise_schedulers: those whose steps are observed.
     """
@@ -204,9 +207,10 @@ class PipelineScope(Scope):
         pipeline: Any,
         noise_schedulers: Sequence[Any],
         *,
+        facts: Mapping[str, NetworkFacts] | None = None,
         make_engine: MakeEngine = Engine,
     ) -> None:
-        super().__init__(config, denoisers, make_engine=make_engine)
+        super().__init__(config, denoisers, facts=facts, make_engine=make_engine)
         self.pipeline = pipeline
         self.noise_schedulers = list(noise_schedulers)
         self.active = self.noise_schedulers[0] if noise_schedulers else None

@@ -14,7 +14,7 @@ from diffcache.engine.branches import Branch
 from diffcache.engine.execution import Parts, UnitCall
 from diffcache.engine.first_pass import store_site
 from diffcache.engine.observers import NOBODY
-from diffcache.host.call import Call
+from diffcache.host.call import Call, latents_of
 from diffcache.schedulers.steps import Decision, Step, Verdict
 from diffcache.store.rings import Store, Tensors
 from diffcache.store.streams import Layout
@@ -123,7 +123,7 @@ class SitePass:
                 self.here = None
                 self._computed(here, self._first, output)
         if tap is not None and not tap.is_ahead:
-            self._see(tap.after(Call.of(module, args, kwargs), output))
+            self._see(tap.after(latents_of(module, args, kwargs), output))
         return output
 
     def _see(self, seen: list[Tensor]) -> None:

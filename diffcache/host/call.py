@@ -125,16 +125,10 @@ class Call:
         for path, leaf in self.leaves.items():
             if isinstance(leaf, Tensor):
                 self.tensors[path] = leaf
-        self.latent, self.latents, self.batch, self.batched = "", list[Tensor](), 1, True
-        for name, value in arguments.items():
-            if isinstance(value, Tensor):
-                if value.ndim >= 2 and value.is_floating_point():
-                    self.latent, self.latents, self.batch = name, [value], value.shape[0]
-                    break
-            elif isinstance(value, (list, tuple)) and _are_samples(value):
-                self.latent, self.latents = name, list(value)
-                self.batch, self.batched = len(value), False
-                break
+        self.latent, self.latents, self.batched = _latent_among(arguments)
+        self.batch = len(self.latents)
+        if self.batched:
+            self.batch = self.latents[0].shape[0] if self.latents else 1
 
     @classmethod
     def of(cls, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "Call":
@@ -218,6 +212,11 @@ class Call:
         return {path: leaf for path, leaf in leaves.items() if isinstance(leaf, Tensor)}
 
 
+def latents_of(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    """`Call.latents` of a module's call, without the rest of it."""
+    return _latent_among(signature_of(module).bind(args, kwargs))[1]
+
+
 def signature_of(module: nn.Module) -> Signature:
     """The signature of a module's class, swapped or not."""
     return _signature(base_class(type(module)))
@@ -253,6 +252,17 @@ def _add_leaves(leaves: dict[str, Any], path: str, value: Any) -> None:
 def version_of(tensor: Tensor) -> int | None:
     """How often a tensor has been written to; None for an inference tensor, which does not count."""
     return None if tensor.is_inference() else tensor._version
+
+
+def _latent_among(arguments: Mapping[str, Any]) -> tuple[str, list[Tensor], bool]:
+    """Of the arguments the `latent`, its `latents`, and whether they are `batched` (see `Call`)."""
+    for name, value in arguments.items():
+        if isinstance(value, Tensor):
+            if value.ndim >= 2 and value.is_floating_point():
+                return name, [value], True
+        elif isinstance(value, (list, tuple)) and _are_samples(value):
+            return name, list(value), False
+    return "", [], True
 
 
 def _is_fixed(value: Any) -> bool:

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 
 from torch import nn
 
+from diffcache.host.structure import modules_inside
+
 
 def uncompiled(module: nn.Module) -> nn.Module:
     """The original of a module that `torch.compile(original)` returned; any other module itself."""
@@ -26,7 +28,7 @@ def holds_compiled(module: nn.Module) -> bool:
 
     Compiled code may write what it returns to the same memory at every call (CUDA graphs, `mode="reduce-overhead"`).
     """
-    return any(map(is_compiled, module.modules()))
+    return any(map(is_compiled, modules_inside(module)))
 
 
 def compiled_above(denoiser: nn.Module, paths: Iterable[str]) -> str | None:

@@ -81,11 +81,11 @@ def noise_schedulers_of(pipeline: Any) -> list[Any]:
     return [part for part in components_of(pipeline).values() if isinstance(part, SchedulerMixin)]
 
 
-def refuse_foreign_cache(module: nn.Module) -> None:
-    """Raises TargetError where Diffusers' own caching or cache-dit is active on a denoiser."""
+def refuse_foreign_cache(module: nn.Module, *, hooked: bool) -> None:
+    """Raises TargetError where Diffusers' own caching or cache-dit is active on a denoiser; `hooked`: see `has_foreign_hook`."""
     name = type(module).__name__
     plain = uncompiled(module)
-    if getattr(plain, "is_cache_enabled", False) or any(map(_has_foreign_hook, modules_inside(plain))):
+    if getattr(plain, "is_cache_enabled", False) or hooked:
         raise TargetError(f"{name} already has a Diffusers cache: call its disable_cache() first.")
     if getattr(plain, "_is_cached", False):
         raise TargetError(f"{name} is cached by cache-dit: call cache_dit.disable_cache(pipe) first.")
@@ -142,11 +142,11 @@ def _why_no_denoiser(module: nn.Module) -> str | None:
     return None if takes_any or len(inputs) > 1 else "its forward takes one input, and no time"
 
 
-def _has_foreign_hook(module: nn.Module) -> bool:
-    registry = module.__dict__.get("_diffusers_hook")
-    return registry is not None and any(
-        type(hook).__module__ in FOREIGN_HOOKS for hook in registry.hooks.values()
-    )
+def has_foreign_hook(network: nn.Module) -> bool:
+    """Whether a hook of Diffusers' own caching is on a network or on a module inside it."""
+    registries = (module.__dict__.get("_diffusers_hook") for module in modules_inside(network))
+    hooks = (hook for registry in registries if registry is not None for hook in registry.hooks.values())
+    return any(type(hook).__module__ in FOREIGN_HOOKS for hook in hooks)
 
 
 def guidance_scale_of(pipeline: Any, call: Mapping[str, Any]) -> float | None:

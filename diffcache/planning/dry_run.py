@@ -26,6 +26,7 @@ from diffcache.host.components import (
     noise_schedulers_of,
     refuse_foreign_cache,
 )
+from diffcache.host.network_facts import facts_of_networks
 from diffcache.noise_schedulers.levels import levels_of_loop
 from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.planning.first_call_bytes import FirstCallBytes
@@ -119,14 +120,15 @@ def dry_run(
         TargetError: there is no denoiser, it is cached by somebody else, or `num_steps` is missing.
     """
     denoisers = denoisers_of(target, components)
-    for module in denoisers.values():
-        refuse_foreign_cache(module)
+    facts = facts_of_networks(denoisers)
+    for name, module in denoisers.items():
+        refuse_foreign_cache(module, hooked=facts[name].has_foreign_hook)
     plain = each_uncompiled(denoisers)
     is_loop = isinstance(target, nn.Module)
     noise_schedulers = [] if is_loop else noise_schedulers_of(target)
     with ExitStack() as stack:
         stack.enter_context(swapped([*denoisers.values(), *plain.values()], denoiser_members))
-        stack.enter_context(swapped(units_of(denoisers, config), unit_members))
+        stack.enter_context(swapped(units_of(denoisers, facts, config), unit_members))
         stack.enter_context(swapped(noise_schedulers, noise_scheduler_members))
         stack.enter_context(_undisturbed(target, call, list(plain.values())))
         stack.enter_context(observed(NOBODY))

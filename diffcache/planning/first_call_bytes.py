@@ -1,6 +1,6 @@
 """What the first call of a guidance pass keeps at once, counted in a dry run, in each format."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from weakref import finalize
@@ -71,10 +71,11 @@ class FirstCallBytes:
         """See `Keeper`."""
         return self.keep(kind, Call.of(*call), output, continues)
 
-    def waiting(self, nbytes: int) -> None:
+    def waiting(self, nbytes: Callable[[], int]) -> None:
         """See `Keeper`."""
-        self.most_waiting = max(self.most_waiting, nbytes)
-        self.most = {dtype: max(most, self._now[dtype] + nbytes) for dtype, most in self.most.items()}
+        now = nbytes()
+        self.most_waiting = max(self.most_waiting, now)
+        self.most = {dtype: max(most, self._now[dtype] + now) for dtype, most in self.most.items()}
 
 
 def _add(total: dict[str | None, int], sizes: Mapping[str | None, int], sign: int) -> None:

@@ -27,6 +27,7 @@ from diffcache.engine.runs import served_by_identity
 from diffcache.engine.scopes import entered
 from diffcache.hooks.attachments import Attachment, own_attachment
 from diffcache.host.compiled import uncompiled
+from diffcache.host.network_facts import facts_of_networks
 from diffcache.host.parallel import Agreement, agreement_of
 from diffcache.method_config import MethodConfig
 from diffcache.reports.records import RunRecord
@@ -73,7 +74,7 @@ class Server:
         self._open: WeakValueDictionary[str, Request] = WeakValueDictionary()
         self._totals = Totals()
         self._sharing = Sharing(
-            served_by_identity({"denoiser": denoiser}),
+            served_by_identity({"denoiser": denoiser}, facts_of_networks({"denoiser": denoiser})),
             Splitter(limits.shared),
             self._totals,
             self._make_room,
@@ -129,7 +130,9 @@ class Server:
             if name in self._open:
                 raise ConfigError(f"there is an open request called {name!r}: choose another name.")
             if chosen is not None:
-                self._attachment.swapped.update(swap_in_all({"denoiser": self._denoiser}, chosen))
+                denoisers = {"denoiser": self._denoiser}
+                swapped_in = swap_in_all(denoisers, facts_of_networks(denoisers), chosen)
+                self._attachment.swapped.update(swapped_in)
             made = Request(name, scope, guidance, self._limits.clock, self._ended)
             self._open[name] = made
             weakref.finalize(made, self._lost, made.usage)

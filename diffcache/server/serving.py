@@ -15,6 +15,7 @@ from diffcache.attach.attachment import key_of
 from diffcache.attach.loop_checks import check_denoiser
 from diffcache.hooks.attachments import Attachment, forget, own_attachment, register
 from diffcache.host.compiled import uncompiled
+from diffcache.host.network_facts import facts_of_networks
 from diffcache.host.parallel import agreement_of
 from diffcache.host.rows import counts_rows
 from diffcache.reports.run_report import RunReport
@@ -82,7 +83,8 @@ def serving(
             f"the attention of this {type(plain).__name__} finds guidance passes by counting rows, so that requests cannot share calls: "
             "run each in a denoising_run of its own."
         )
-    attachment = _Serving(None, WeakSet(swap_in_all({"denoiser": denoiser}, None)))
+    denoisers = {"denoiser": denoiser}
+    attachment = _Serving(None, WeakSet(swap_in_all(denoisers, facts_of_networks(denoisers), None)))
     register(plain, attachment)
     server = Server(denoiser, attachment, limits)
     try:

@@ -12,7 +12,7 @@ VARIANCE_PRESERVING: dict[str, tuple[str, dict[str, Any]]] = {
     "Euler": ("EulerDiscreteScheduler", {}),
 }
 """For models that predict noise or velocity; beside these "own", "DPM++ 2M" and "UniPC"."""
-MULTISTEP = ("DPM++ 2M", "UniPC")
+SECOND_ORDER = (diffusers.DPMSolverMultistepScheduler, diffusers.UniPCMultistepScheduler)
 
 
 def solvers(pipe: Any) -> dict[str, Any]:
@@ -41,9 +41,10 @@ def is_flow(noise_scheduler: Any) -> bool:
 
 
 def multistep(pipe: Any) -> str:
-    """The name of a second-order multistep solver for a pipeline: its own where that is one."""
-    found = solvers(pipe)
-    return "UniPC" if "UniPC" in found else OWN
+    """The name of a second-order multistep solver for a pipeline: its own where that is one, else the usual one for its model."""
+    if isinstance(pipe.scheduler, SECOND_ORDER):
+        return OWN
+    return "UniPC" if is_flow(pipe.scheduler) else "DPM++ 2M Karras"
 
 
 def _for_ddim_pipeline(solver: Any) -> Any:

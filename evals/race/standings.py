@@ -11,7 +11,7 @@ from diffcache.evals.race.result import RaceResult
 from diffcache.evals.race.run import pair_on, to_full, to_truth
 
 PEERS = ("cache-dit", "diffusers", "DeepCache")
-PUBLISHED = ("easycache", "teacache", "fbcache", "taylorseer", "deepcache")
+PUBLISHED = tuple(one.name for one in ours.CONTENDERS if one.group == "published")
 """Published methods as we implement them."""
 
 
@@ -109,5 +109,7 @@ def at_budgets(result: RaceResult) -> list[float]:
 
 def truth_standing(result: RaceResult, name: str, budget: float) -> Standing | None:
     """A contender's distance to 1000 steps; None where these were not rendered."""
+    if full_run_to_truth(result) is None:
+        return None
     found = standing(result, name, budget, to_truth)
     return found if found is not None and found.pair.low.truth else None

@@ -14,8 +14,8 @@ ticks with {methods}. First ticks of later runs differ by {later_least:+.1%} to 
 their later ticks (`{command}`).
 """
 
-TEN_PICTURES = """Ten pictures in a row on that Flux, {ticks} ticks each, the first run included, with nothing skipped: milliseconds beyond the plain model's, median of
-{repeats} series (`{command}`):
+TEN_PICTURES = """Ten pictures in a row on that Flux, {ticks} ticks each, the first run included, with nothing skipped: milliseconds beyond the mean of two plain copies, medians of
+{repeats} series with intervals (`{command}`):
 """
 
 SHOWN = (
@@ -63,7 +63,9 @@ def _ten_pictures() -> str:
     lines = [
         [
             row["variant"],
-            f"{row['ten_pictures_own_ms']:+.0f}",
+            "{ten_pictures_own_ms:+.0f} [{ten_pictures_own_95[0]:+.0f}, {ten_pictures_own_95[1]:+.0f}]".format(
+                **row
+            ),
             "{later_picture_own_ms:+.0f} [{later_picture_own_95[0]:+.0f}, {later_picture_own_95[1]:+.0f}]".format(
                 **row
             ),

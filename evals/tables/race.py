@@ -1,4 +1,4 @@
-"""The tables of the race: of README.md and docs/race.md."""
+"""The tables of the race: of README.md, docs/race.md and docs/measured/race.md."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,6 +27,9 @@ from diffcache.evals.testbeds import splits
 CLASS = re.compile(r"'?\w+(Pipeline|Model)\b(' object)?")
 SUMMARISED = (2.0, 3.0)
 """Budgets in the README."""
+TALLY = ("rows", "ahead", "behind", "cannot be told", "median difference")
+TRUE = {ours.SPEEDUP: "`speedup=`", ours.CACHED_SOLVER: "better solver and `speedup=`"}
+"""Compared with the true solution."""
 SHOWN = {ours.SPEEDUP: "`speedup=`", ours.EVEN: "even ticks", ours.TUNED: "`tune`"}
 
 
@@ -35,6 +38,7 @@ def race_tables(results: Sequence[RaceResult]) -> dict[str, str]:
     return {
         "race_summary": summary_table(results),
         "race_counts": counts(results),
+        "race_truth_counts": truth_counts(results),
         "race": race_table(results),
         "race_truth": truth_table(results),
         "race_typed": typed_table(results),
@@ -54,7 +58,7 @@ def summary_table(results: Iterable[RaceResult]) -> str:
     for result in results:
         for budget in at_budgets(result):
             if budget in SUMMARISED and result.testbed in splits.JUDGING:
-                fewer, peer = standing(result, ours.FEWER, budget), _best_peer(result, budget)
+                fewer, peer = _fewer(result, budget), _best_peer(result, budget)
                 mine = {name: standing(result, own(name), budget) for name in shown}
                 rows.append(
                     [
@@ -72,29 +76,51 @@ def summary_table(results: Iterable[RaceResult]) -> str:
 
 
 def counts(results: Sequence[RaceResult]) -> str:
-    """How often each of ours is clearly ahead and clearly behind, on testbeds to judge on and on the others."""
-    head = ["", "against", "on", "rows", "ahead", "behind", "cannot be told", "median difference"]
+    """How often ours are clearly ahead and clearly behind, on testbeds to judge on and on the others."""
     rows = []
-    for name, title in SHOWN.items():
-        for kind, testbeds in (("judging", splits.JUDGING), ("fitting", splits.FITTING)):
-            some = [result for result in results if result.testbed in testbeds]
-            for rival in ("fewer steps", "best peer"):
+    for name in (ours.SPEEDUP, ours.TUNED):
+        for kind, some in _kinds(results):
+            for rival in RIVALS:
                 found = list(_differences(some, name, rival))
                 if found:
-                    ahead, behind = sum(one.low > 0 for one in found), sum(one.high < 0 for one in found)
-                    middle = f"{median(one.mean for one in found):+.1f} dB"
-                    cells = (len(found), ahead, behind, len(found) - ahead - behind)
-                    rows.append([title, rival, kind, *map(str, cells), middle])
-    return markdown_table(head, rows)
+                    rows.append([SHOWN[name], rival, kind, *_tally(found)])
+    return markdown_table(["", "against", "on", *TALLY], rows)
+
+
+def truth_counts(results: Sequence[RaceResult]) -> str:
+    """The same of the distance to the true solution, against the best fewer-steps run."""
+    rows = []
+    for name, title in TRUE.items():
+        for kind, some in _kinds(results):
+            found = [one for result in some for one in _truth_differences(result, name)]
+            if found:
+                rows.append([title, kind, *_tally(found)])
+    return markdown_table(["", "on", *TALLY], rows) if rows else "Not measured yet."
+
+
+def _kinds(results: Sequence[RaceResult]) -> Iterator[tuple[str, list[RaceResult]]]:
+    for kind, testbeds in (("judging", splits.JUDGING), ("fitting", splits.FITTING)):
+        yield kind, [result for result in results if result.testbed in testbeds]
+
+
+def _tally(found: Sequence[Difference]) -> list[str]:
+    """The cells of `TALLY`."""
+    ahead, behind = sum(one.low > 0 for one in found), sum(one.high < 0 for one in found)
+    cells = (len(found), ahead, behind, len(found) - ahead - behind)
+    return [*map(str, cells), f"{median(one.mean for one in found):+.1f} dB"]
+
+
+def _truth_differences(result: RaceResult, name: str) -> Iterator[Difference]:
+    for budget in at_budgets(result):
+        one, other = _true(result, name, budget), truth_standing(result, ours.FEWER, budget)
+        if one is not None and other is not None:
+            yield one.ahead_of(other)
 
 
 def _differences(results: Iterable[RaceResult], name: str, rival: str) -> Iterator[Difference]:
     for result in results:
         for budget in at_budgets(result):
-            one = standing(result, own(name), budget)
-            other = (
-                _best_peer(result, budget) if rival == "best peer" else standing(result, ours.FEWER, budget)
-            )
+            one, other = standing(result, own(name), budget), RIVALS[rival](result, budget)
             if one is not None and other is not None:
                 yield one.ahead_of(other)
 
@@ -117,7 +143,7 @@ def _without_empty(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _race_row(result: RaceResult, budget: float) -> list[str]:
-    fewer, peer = standing(result, ours.FEWER, budget), _best_peer(result, budget)
+    fewer, peer = _fewer(result, budget), _best_peer(result, budget)
     mine = {name: standing(result, own(name), budget) for name in SHOWN}
     return [
         _with_steps(result),
@@ -125,7 +151,7 @@ def _race_row(result: RaceResult, budget: float) -> list[str]:
         _db(fewer) if fewer is None else f"{_db(fewer)} {fewer.solver}",
         *map(_db, mine.values()),
         _db(standing(result, own(ours.DEFAULT_NAME), budget)),
-        _named(best_of(result, [own(name) for name in PUBLISHED], budget)),
+        _named(_best_published(result, budget)),
         _named(peer),
         _ahead(mine[ours.SPEEDUP], fewer),
         _ahead(mine[ours.SPEEDUP], peer),
@@ -134,10 +160,7 @@ def _race_row(result: RaceResult, budget: float) -> list[str]:
 
 def truth_table(results: Iterable[RaceResult]) -> str:
     """A row for each testbed and budget: PSNR in dB to the pictures of 1000 steps."""
-    head = [
-        "testbed", "full run", "budget", "fewer steps", *SHOWN.values(), "UniPC and `speedup=`",
-        "`speedup=` minus fewer steps", "UniPC and `speedup=` minus fewer steps",
-    ]  # fmt: skip
+    head = ["testbed", "full run", "budget", "fewer steps", *TRUE.values()]
     rows = []
     for result in results:
         full = full_run_to_truth(result)
@@ -145,19 +168,21 @@ def truth_table(results: Iterable[RaceResult]) -> str:
             rows += [
                 [_name(result), f"{full:.1f}", *_truth_row(result, budget)] for budget in at_budgets(result)
             ]
-    return markdown_table(head, rows) if rows else "Not measured yet."
+    return markdown_table(head, named_once(rows)) if rows else "Not measured yet."
 
 
 def _truth_row(result: RaceResult, budget: float) -> list[str]:
     fewer = truth_standing(result, ours.FEWER, budget)
-    mine = {name: truth_standing(result, own(name), budget) for name in (*SHOWN, ours.CACHED_SOLVER)}
-    return [
-        f"{budget:.3g}x",
-        _db(fewer) if fewer is None else f"{_db(fewer)} {fewer.solver}",
-        *map(_db, mine.values()),
-        _ahead(mine[ours.SPEEDUP], fewer),
-        _ahead(mine[ours.CACHED_SOLVER], fewer),
-    ]
+    plain = _db(fewer) if fewer is None else f"{_db(fewer)} {fewer.solver}"
+    return [f"{budget:.3g}x", plain, *(_db(_true(result, name, budget)) for name in TRUE)]
+
+
+def _true(result: RaceResult, name: str, budget: float) -> Standing | None:
+    """A contender's distance to the true solution. Where the testbed's own solver is as good, `speedup=` caches that."""
+    found = truth_standing(result, own(name), budget)
+    return found or (
+        truth_standing(result, own(ours.SPEEDUP), budget) if name == ours.CACHED_SOLVER else None
+    )
 
 
 def typed_table(results: Iterable[RaceResult]) -> str:
@@ -202,8 +227,20 @@ def sources(results: Iterable[RaceResult]) -> str:
     return f"{header['device']}; {', '.join(dates)}; {versions}."
 
 
+def _fewer(result: RaceResult, budget: float) -> Standing | None:
+    return standing(result, ours.FEWER, budget)
+
+
+def _best_published(result: RaceResult, budget: float) -> Standing | None:
+    return best_of(result, [own(name) for name in PUBLISHED], budget)
+
+
 def _best_peer(result: RaceResult, budget: float) -> Standing | None:
     return best_of(result, names_of(result, PEERS), budget)
+
+
+RIVALS = {"fewer steps": _fewer, "published": _best_published, "best peer": _best_peer}
+"""Whom our own methods are compared with in `counts`."""
 
 
 def _name(result: RaceResult) -> str:

@@ -15,7 +15,7 @@ from diffcache.evals.speed.ten_pictures import PICTURES, TICKS, measure
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("--repeats", type=int, default=3, help="series of ten pictures")
+    options.add_argument("--repeats", type=int, default=12, help="series of ten pictures")
     options.add_argument("--blocks", type=int, nargs=2, default=(19, 38), help="double and single blocks")
     options.add_argument("--json", type=Path, help="file for the figures")
     args = options.parse_args()
@@ -23,8 +23,9 @@ def main() -> None:
     rows = measure(args.repeats, *args.blocks)
     for row in rows:
         low, high = row["later_picture_own_95"]
+        least, most = row["ten_pictures_own_95"]
         print(
-            f"{row['variant']:42s} ten pictures {row['ten_pictures_own_ms']:+8.0f} ms   first {row['first_picture_own_ms']:+7.0f}"
+            f"{row['variant']:42s} ten pictures {row['ten_pictures_own_ms']:+8.0f} [{least:+.0f}, {most:+.0f}] ms   first {row['first_picture_own_ms']:+7.0f}"
             f"   later {row['later_picture_own_ms']:+7.1f} [{low:+.1f}, {high:+.1f}] of {row['plain_picture_ms']:.0f}"
         )
     if args.json:

@@ -272,6 +272,14 @@ def test_a_diffusers_cache_that_was_applied_by_hand_is_refused() -> None:
         accelerate(pipe)
 
 
+def test_a_diffusers_cache_that_was_applied_by_hand_between_runs_is_refused_at_the_next_one() -> None:
+    pipe = accelerated("FluxPipeline", "easycache", threshold=0)
+    render(pipe, "FluxPipeline")
+    apply_first_block_cache(pipe.transformer, FirstBlockCacheConfig(threshold=0.1))
+    with pytest.raises(TargetError, match="disable_cache"):
+        render(pipe, "FluxPipeline")
+
+
 # -- components replaced, pauses, restore in odd places -----------------------------------------------------------
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakSet
 
@@ -42,7 +42,7 @@ class CountingKeeper:
     ) -> Kept:
         raise AssertionError("no two blocks here are alike")
 
-    def waiting(self, nbytes: int) -> None:
+    def waiting(self, nbytes: Callable[[], int]) -> None:
         pass
 
 
@@ -65,7 +65,7 @@ class ContinuesKeeper:
         assert like[1] == continues
         return False, dict(continues)
 
-    def waiting(self, nbytes: int) -> None:
+    def waiting(self, nbytes: Callable[[], int]) -> None:
         pass
 
 

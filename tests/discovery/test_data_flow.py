@@ -122,6 +122,15 @@ def test_the_table_says_the_same() -> None:
     assert table["depth 2"].units == ("down_blocks.1",)
 
 
+def test_the_table_counts_the_parameters_of_each_site_shared_ones_once() -> None:
+    net = flows.Plain().eval()
+    net.blocks[1].weight = net.blocks[0].weight
+    table = discover(net, torch.ones(1, 2, 4), t=torch.ones(1))
+    for site in table:
+        units = [net.get_submodule(unit) for unit in site.units] or [net]
+        assert site.parameters == sum(p.numel() for p in nn.ModuleList(units).parameters()), site.name
+
+
 def test_sites_that_overlap_or_do_not_exist_are_refused() -> None:
     net = flows.Plain().eval()
     for site, reason in {

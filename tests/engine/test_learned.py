@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from diffusers.models.transformers.transformer_flux import FluxAttnProcessor
 from support.flows import Block, blocks
 from torch import Tensor, nn
 from zoo.denoisers import CASES
@@ -148,6 +149,26 @@ def test_a_denoiser_that_was_built_otherwise_since_is_traced_anew(traced: list[U
     with pytest.raises(Exception, match="skip connection"):
         run(net)
     assert len(traced) == 3
+
+
+def test_attention_processors_that_are_set_after_the_loop_began_are_traced_anew(
+    traced: list[UnitRecorder],
+) -> None:
+    """Pipelines with perturbed-attention guidance do so."""
+
+    class Other(FluxAttnProcessor): ...
+
+    case = CASES["FluxTransformer2DModel"]
+    net = accelerate(case.build().eval(), "fbcache", threshold=0.0)
+    for processor in (None, None, Other(), Other(), None):
+        with torch.no_grad(), denoising_run(net, 1) as loop:
+            before = net.attn_processors
+            if processor is not None:
+                net.set_attn_processor(processor)
+            loop.begin_step(0)
+            net(**case.inputs(torch.Generator().manual_seed(0), 1))
+            net.set_attn_processor(before)
+    assert len(traced) == 2
 
 
 def test_what_was_learned_goes_with_the_denoiser_and_is_no_part_of_copies(

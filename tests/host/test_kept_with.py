@@ -3,6 +3,7 @@ from __future__ import annotations
 import weakref
 
 import torch
+from diffusers.hooks import HookRegistry, ModelHook
 from torch import nn
 
 from diffcache.host.kept_with import KeptWith
@@ -56,6 +57,28 @@ def test_a_structure_stands_still_until_something_is_built_otherwise() -> None:
     found.append(structure_of(one))
     assert len(set(found)) == len(found)
     assert structure_of(one) == found[-1]
+
+
+def test_a_structure_tells_where_a_module_is_and_which_one_is_compiled_or_hooked() -> None:
+    pair = nn.Sequential(nn.Sequential(nn.ReLU(), nn.ReLU()), nn.Sequential(nn.ReLU()))
+    found = [structure_of(pair)]
+    pair[1].insert(0, pair[0].pop(1))
+    found.append(structure_of(pair))
+    for leaf in (pair[0][0], pair[1][0]):
+        leaf.compile()
+        found.append(structure_of(pair))
+        leaf._compiled_call_impl = None
+        registry = HookRegistry.check_if_exists_or_initialize(leaf)
+        registry.register_hook(ModelHook(), "hook")
+        found.append(structure_of(pair))
+        registry.hooks["hook"] = OtherHook()  # a hook may come back with the id of the forward before it
+        found.append(structure_of(pair))
+        registry.remove_hook("hook")
+    assert len(set(found)) == len(found)
+
+
+class OtherHook(ModelHook):
+    """A hook of another class."""
 
 
 class Other(torch.Tensor):

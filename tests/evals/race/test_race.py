@@ -13,7 +13,8 @@ from torch import Tensor
 
 from diffcache.api import DEFAULT
 from diffcache.discovery.flops import FlopCount
-from diffcache.evals.harness.rendering import render
+from diffcache.evals.errors import EvaluationError
+from diffcache.evals.harness.rendering import Rendered, render
 from diffcache.evals.race import ours, track
 from diffcache.evals.race.again import measured_again
 from diffcache.evals.race.contender import Contender, Setup, Sweep, spread
@@ -188,3 +189,17 @@ def test_a_fault_of_our_own_is_not_published_as_a_refusal(tmp_path: Path) -> Non
     own = replace(named(ours.DEFAULT_NAME), attach=broken)
     with pytest.raises(RuntimeError, match="no such thing"):
         race(tmp_path, [own])
+
+
+def test_the_true_solution_has_fewer_steps_than_the_model_was_trained_with() -> None:
+    assert track._most_steps(zoo.load("pixart").scheduler) == 999
+
+
+@pytest.mark.usefixtures("_short")
+def test_a_true_solution_that_is_not_finite_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = Rendered(torch.full((2, 3, 8, 8), torch.nan), 0.0, 0.0)
+    monkeypatch.setattr(track, "render_with_steps", lambda *_: nothing)
+    with pytest.raises(EvaluationError, match="dit: the true solution is not finite"):
+        race(tmp_path, [])
