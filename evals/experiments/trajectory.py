@@ -30,9 +30,10 @@ def pictures(testbed: str, steps: int, samples: int, use: splits.Use, guidance: 
 
 
 def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]:
-    """For each speed-up the median PSNR in dB to the full run, by contender; all compute as many ticks.
+    """For each speed-up the PSNR in dB to the full run, by contender; all compute as many ticks.
 
-    "tuned" is the contender that is best on other prompts and seeds, as `diffcache.tune` chooses it.
+    "tuned" is the contender that is best on other prompts and seeds, as `diffcache.tune` chooses it. Medians are given, and under
+    "samples" each sample's, which are paired.
     """
     shown = pictures(testbed, steps, samples, "choose")
     tried = pictures(testbed, steps, SAMPLES, "covariance")
@@ -52,14 +53,15 @@ def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]
         }
         with judged_on(testbed):
             tuned = max(contenders.values(), key=lambda config: tried.method(config).mean)
-            found = {name: shown.method(config).median for name, config in contenders.items()}
+            universal = {name: config for name, config in contenders.items() if name not in own}
+            found = {name: shown.method(config) for name, config in {**universal, "tuned": tuned}.items()}
         ticks = allowed(steps, speedup)
+        found["fewer_steps"] = shown.fewer_steps(ticks)
         yield {
             "steps": steps,
             "ticks": ticks,
-            **found,
-            "tuned": next(found[name] for name, config in contenders.items() if config is tuned),
-            "fewer_steps": shown.fewer_steps(ticks).median,
+            **{name: one.median for name, one in found.items()},
+            "samples": {name: one.psnr.double().round(decimals=2).tolist() for name, one in found.items()},
         }
 
 
