@@ -48,7 +48,7 @@ class Keeper(Protocol[KeptT]):
         """
 
     def waiting(self, nbytes: Callable[[], int]) -> None:
-        """Is told after each unit what counts the bytes that wait to be kept."""
+        """Is called after each unit, with a function that counts the bytes still waiting to be kept."""
 
 
 class GivenCall:

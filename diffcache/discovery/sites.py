@@ -60,7 +60,8 @@ class SiteTable:
         rows = [("site", "kind", "streams", "parameters", "share", "")]
         for site in self.sites:
             streams = " ".join("x".join(map(str, shape)) for shape in site.streams)
-            parameters, share = f"{site.parameters or 0:,}", f"{site.share:.1%}"
+            parameters = "" if site.parameters is None else f"{site.parameters:,}"
+            share = f"{site.share:.1%}"
             reason = f"no: {site.reason}" if site.reason else ""
             rows.append((site.name, site.kind, streams, parameters, share, reason))
         widths = [max(len(row[i]) for row in rows) for i in range(5)]

@@ -5,15 +5,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from diffcache.profiling.recording.calling import Call
+from diffcache.profiling.recording.shares import ticks_for
 
 STEPS = "num_inference_steps"
 """What pipelines call the number of steps."""
 
 FEWER = "fewer steps at this compute"
 """Of what was measured on the calls to verify on."""
-
-ROUNDING = 1e-6
-"""Of a share of the work."""
 
 
 def steps_for(pipe: Any, call: Call, compute: float) -> int | None:
@@ -26,8 +24,9 @@ def steps_for(pipe: Any, call: Call, compute: float) -> int | None:
     """
     named = inspect.signature(pipe.__call__).parameters.get(STEPS)
     steps = call.get(STEPS, named.default) if named else None
-    fewer = int(compute * steps + ROUNDING) if isinstance(steps, int) else 0
-    return fewer if isinstance(steps, int) and 0 < fewer < steps else None
+    if not isinstance(steps, int) or not 1 / steps <= compute < 1:
+        return None
+    return ticks_for(compute, steps)
 
 
 def better_without(measured: Mapping[str, Any]) -> str | None:
