@@ -64,7 +64,6 @@ def planned(
     errors: Callable[[Trust, bool], ResultError],
     even: Sequence[int],
     forced: Collection[int],
-    response: float | None = None,
 ) -> TrajectoryPlan:
     """A plan with as many computed ticks as `even` has.
 
@@ -75,32 +74,25 @@ def planned(
         errors: of the result, by how far the covariance is trusted, and whether reused ticks are corrected.
         even: the computed ticks to start with, by rising number from 0.
         forced: ticks among them that are not moved.
-        response: of the denoiser, for which the trust is chosen; None: that of `errors`. Errors are expected for half of it, and for
-            that of `errors` at least.
     """
     tried = [errors(trust, True) for trust in ((FOR_LONG_RUNS,) if len(even) > MOST_TICKS else TRUSTS)]
     plans = [even]
     if FEW <= len(even) <= MOST_TICKS:
         plans.append(moved(min(tried, key=lambda error: error(even)), even, {0, *forced}))
-    ticks = min(plans, key=lambda plan: min(error(plan, response) for error in tried))
-    found, held = _simplest(tried, ticks, response), errors(HELD, False)
-    far_apart = len(even) < FEW and min(error(ticks, response=0.0) for error in tried) > BEYOND**2
-    if not far_apart or CLEARLY * found(ticks, response) < held(even, response):
-        return _plan(found, ticks, response)
-    return _plan(held, even, response, corrects=False)
+    ticks = min(plans, key=lambda plan: min(error(plan) for error in tried))
+    found, held = _simplest(tried, ticks), errors(HELD, False)
+    if len(even) >= FEW or CLEARLY * found(ticks) < held(even):
+        return _plan(found, ticks)
+    return _plan(held, even, corrects=False)
 
 
-def _plan(
-    error: ResultError, ticks: Sequence[int], response: float | None, corrects: bool = True
-) -> TrajectoryPlan:
-    """Errors are expected for the usual response, or for half of the one that is guarded against where that is more."""
-    usual = max(error.response, (response or 0.0) / 2)
-    return TrajectoryPlan(tuple(ticks), error.trust, math.sqrt(max(error(ticks, usual), 0.0)), corrects)
+def _plan(error: ResultError, ticks: Sequence[int], corrects: bool = True) -> TrajectoryPlan:
+    return TrajectoryPlan(tuple(ticks), error.trust, math.sqrt(max(error(ticks), 0.0)), corrects)
 
 
-def _simplest(tried: Sequence[ResultError], ticks: Sequence[int], response: float | None) -> ResultError:
+def _simplest(tried: Sequence[ResultError], ticks: Sequence[int]) -> ResultError:
     """The first one that is near the least."""
-    expected = [error(ticks, response) for error in tried]
+    expected = [error(ticks) for error in tried]
     return next(error for error, found in zip(tried, expected, strict=True) if found <= NEAR * min(expected))
 
 

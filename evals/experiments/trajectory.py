@@ -9,7 +9,8 @@ from diffcache.evals.harness.cell import Cell
 from diffcache.evals.harness.unseen import judged_on
 from diffcache.evals.testbeds import splits, zoo
 from diffcache.profiling.recording.covariance import covariance_of
-from diffcache.profiling.tuning.planned import RESPONSES
+from diffcache.profiling.recording.response import response_of
+from diffcache.profiling.tuning.planned import CAUTIONS
 from diffcache.recipes.budgeted import allowed
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.trajectory import TrajectoryConfig
@@ -38,12 +39,13 @@ def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]
     shown = pictures(testbed, steps, samples, "choose")
     tried = pictures(testbed, steps, SAMPLES, "covariance")
     covariance = covariance_of(tried.pipe, [tried.call(steps)]).matrix.tolist()
+    response = response_of(tried.pipe, [tried.call(steps)]).factors
     for speedup in SPEEDUPS:
         own = {
-            f"own covariance, response {response:g}": TrajectoryConfig(
-                speedup=speedup, covariance=covariance, response=response
+            f"own covariance and response, times {caution:g}": TrajectoryConfig(
+                speedup=speedup, covariance=covariance, response=(caution * response).tolist()
             )
-            for response in RESPONSES
+            for caution in CAUTIONS
         }
         contenders: dict[str, CacheConfig] = {
             "even": EvenConfig(speedup=speedup),

@@ -8,13 +8,18 @@ from diffcache.host.compiled import each_uncompiled
 from diffcache.host.components import denoisers_of
 from diffcache.profiling.recording.covariance import covariance_of
 from diffcache.profiling.recording.loops import target_of
+from diffcache.profiling.recording.response import response_of
 from diffcache.profiling.recording.shares import ticks_for
 from diffcache.profiling.tuning.engine import Engine, engine
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.trajectory import Covariance, TrajectoryConfig
+from diffcache.trajectory.kernel import Array
 
-RESPONSES = (2.0, 4.0, 8.0)
-"""Of plans with a pipeline's own covariance (see `TrajectoryConfig`). Denoisers differ in which is best."""
+CAUTIONS = (1.0, 0.7, 1.4)
+"""By what a measured response is multiplied in the plans that are tried: it was measured on few samples."""
+
+ANSWERING = 2
+"""So many calls show the response; each takes two renders."""
 
 ORDERS = (1, 2, 0)
 """Orders in which evenly spread ticks are extrapolated."""
@@ -27,7 +32,7 @@ class TrajectoryEngine(Engine):
     One calibration render suffices; up to four are averaged.
     """
 
-    proposals = 1 + len(RESPONSES) + len(ORDERS)
+    proposals = 1 + len(CAUTIONS) + len(ORDERS)
 
     @cached_property
     def covariance(self) -> Covariance | None:
@@ -37,13 +42,19 @@ class TrajectoryEngine(Engine):
         measured = covariance_of(self.task.pipe, self.task.calls).matrix.tolist()
         return tuple(map(tuple, measured))
 
+    @cached_property
+    def response(self) -> Array:
+        """Of the denoiser, [3, ticks]."""
+        return response_of(self.task.pipe, self.task.calls[:ANSWERING]).factors
+
     def propose(self, compute: float) -> Iterator[CacheConfig]:
         speedup = self.task.ticks / ticks_for(compute, self.task.ticks)
         yield TrajectoryConfig(speedup=speedup)
         yield from (EvenConfig(speedup=speedup, order=order) for order in ORDERS)
         if self.covariance is not None:
-            for response in RESPONSES:
+            for caution in CAUTIONS:
+                response = tuple(map(tuple, (caution * self.response).tolist()))
                 yield TrajectoryConfig(speedup=speedup, covariance=self.covariance, response=response)
 
     def fit_renders(self) -> int:
-        return len(self.task.calls)
+        return len(self.task.calls) + 2 * min(len(self.task.calls), ANSWERING)
