@@ -14,6 +14,10 @@ from diffcache.trajectory.response import SHARES, Response
 WINDOW = 4
 """How many computed ticks predict a reused one."""
 
+DOUBTS = (1 / 1.3, 1.0, 1.3)
+DOUBT_SHARES = (0.25, 0.5, 0.25)
+"""A response may be so many times what it is taken for. Without this doubt, plans are found that only just stay stable."""
+
 
 class Trust(NamedTuple):
     """How far a covariance is to be trusted: the larger both are, the less weights extrapolate.
@@ -61,7 +65,8 @@ class ResultError:
         self.covariance = process.covariance
         self.influence = influence
         self.pace = pace
-        self.response = response
+        self._answers = np.concatenate([doubt * response.factors for doubt in DOUBTS])
+        self._shares = np.outer(DOUBT_SHARES, SHARES).ravel()
         self.largest_ratio = largest_ratio
         self.trust = trust
         self.num_ticks = len(influence)
@@ -85,8 +90,8 @@ class ResultError:
         sources = self.pace[plans][:, :, None] * (weights @ (plans[:, :, None] == every) - predicted)
         added = sources @ self.covariance @ np.swapaxes(sources, 1, 2)
         weights += own[:, :, None] * np.eye(plans.shape[1])
-        felt = _felt(weights, self.response.factors[:, plans])
-        found: Array = SHARES @ ((felt[:, :, None] @ added)[:, :, 0] * felt).sum(axis=2)
+        felt = _felt(weights, self._answers[:, plans])
+        found: Array = self._shares @ ((felt[:, :, None] @ added)[:, :, 0] * felt).sum(axis=2)
         return found
 
     def _weights(self, plans: NDArray[np.intp], sums: Array, ahead: int) -> Array:
