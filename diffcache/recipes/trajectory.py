@@ -154,6 +154,15 @@ def _moments(run: RunFacts) -> tuple[Moment, ...]:
     return run.moments or tuple(map(Moment, range(run.num_ticks or 0)))
 
 
+def _turns(moments: Sequence[Moment]) -> list[float]:
+    """By how much each tick turns the sample: a velocity moves it by the change of the angle, at an even pace where that is unknown."""
+    angles = [moment.angle for moment in moments]
+    if None in angles:
+        return [-1 / len(moments)] * len(moments)
+    found: list[float] = np.diff(np.array([*angles, 0.0], dtype=float)).tolist()
+    return found
+
+
 @lru_cache(maxsize=256)
 def _plan(
     config: TrajectoryConfig,
@@ -167,9 +176,9 @@ def _plan(
     ticks = len(moments)
     forced = {*range(min(guards.warmup_steps, ticks)), *range(ticks - guards.tail_steps, ticks)}
     even = evenly(ticks, max(count, len(forced)), guards)
-    # Where the noise scheduler adds noise or clips, nothing is corrected and all ticks count alike.
+    # Where the noise scheduler adds noise or clips, nothing is corrected.
     ratio = LARGEST_RATIO if config.hindsight and influence is not None else 0.0
-    weighed = np.array(influence or [-1 / ticks] * ticks)
+    weighed = np.array(influence or _turns(moments))
     process, response = config._process(moments), config._response(moments, guidance)
     pace = config.prior.pace.at(moments, guidance) if config.covariance is None else np.ones(ticks)
     return planned(

@@ -13,7 +13,7 @@ HELD = Trust(1e-3, 1e4)
 """So rough a process is predicted by its newest output."""
 
 TRUSTS = (
-    *(Trust(noise, roughness) for roughness in (0.0, 1e-2, 1e-1, 1.0) for noise in (1e-3, 1e-5, 1e-2)),
+    *(Trust(noise, roughness) for roughness in (0.0, 1e-2, 1e-1, 1.0) for noise in (1e-3, 1e-2)),
     HELD,
 )
 """These are tried."""

@@ -129,6 +129,7 @@ def _felt(weights: Array, answers: Array) -> Array:
     """
     felt = np.ones_like(answers)
     for i in range(answers.shape[-1] - 1, 0, -1):
-        later = (felt[..., i:] * weights[:, i:, i]).sum(axis=-1)
+        rows = slice(i, i + WINDOW + 1)  # later ones have nothing to do with computed tick i
+        later = (felt[..., rows] * weights[:, rows, i]).sum(axis=-1)
         felt[..., i - 1] = felt[..., i] + answers[..., i] * later
     return felt
