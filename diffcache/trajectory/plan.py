@@ -21,9 +21,6 @@ TRUSTS = (
 FEW = 8
 """Fewer computed ticks than this stay where they are: over such gaps a covariance says too little to move them."""
 
-BEYOND = 0.01
-"""If the expected error of so few ticks, with no error coming back, is above this, the newest output may as well be held."""
-
 CLEARLY = 1.4
 """So many times smaller the expected squared error must then be than that of holding, if the covariance is to be followed."""
 
@@ -67,8 +64,8 @@ def planned(
 ) -> TrajectoryPlan:
     """A plan with as many computed ticks as `even` has.
 
-    Where computed ticks are too far apart to predict much, the newest output is held at even ticks and nothing is corrected: that
-    is what a first-order solver does in fewer steps. Fewer than `FEW` ticks and more than `MOST_TICKS` stay where they are.
+    Fewer than `FEW` ticks stay where they are. There the newest output is held and nothing is corrected, as a first-order solver
+    does in fewer steps, unless that is clearly worse. More than `MOST_TICKS` stay where they are, too.
 
     Args:
         errors: of the result, by how far the covariance is trusted, and whether reused ticks are corrected.
@@ -116,8 +113,9 @@ def moved(error: ResultError, start: Sequence[int], forced: Collection[int]) -> 
 
 
 def _moves(ticks: Ticks, free: Sequence[int], stride: int, num_ticks: int) -> Ticks:
-    """All plans in which one computed tick lies `stride` ticks earlier or later, [plans, computed]."""
-    steps = stride * np.eye(len(ticks), dtype=np.intp)[free]
+    """All plans in which one computed tick, or two neighbours, lie `stride` ticks earlier or later, [plans, computed]."""
+    one = np.eye(len(ticks), dtype=np.intp)[free]
+    steps = stride * np.concatenate([one, one[:-1] + one[1:]])
     plans: Ticks = np.concatenate([ticks - steps, ticks + steps])
     return plans[(np.diff(plans, prepend=-1, append=num_ticks) > 0).all(axis=1)]
 
