@@ -29,6 +29,9 @@ Covariance = tuple[tuple[float, ...], ...]
 
 Factors = tuple[tuple[float, ...], ...]
 
+TOGETHER = 3
+"""So many neighbours are moved at once where the covariance is the pipeline's own. What a longer search finds by the universal one is not real."""
+
 TYPICAL_GUIDANCE = 5.0
 """Where the scale is unknown."""
 
@@ -63,7 +66,11 @@ class TrajectoryConfig(BudgetedConfig):
         self._check("threshold", 0)
         if self.response is not None:
             parts = tuple(map(tuple, self.response))
-            if len(parts) != len(SHARES) or len({len(part) for part in parts}) > 1 or not np.isfinite(parts).all():
+            if (
+                len(parts) != len(SHARES)
+                or len({len(part) for part in parts}) > 1
+                or not np.isfinite(parts).all()
+            ):
                 raise ConfigError("trajectory: response must be three rows of finite numbers, [3][ticks].")
             object.__setattr__(self, "response", parts)
         if self.covariance is not None:
@@ -187,4 +194,5 @@ def _plan(
         ),
         even,
         forced,
+        1 if config.covariance is None else TOGETHER,
     )

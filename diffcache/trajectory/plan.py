@@ -61,6 +61,7 @@ def planned(
     errors: Callable[[Trust, bool], ResultError],
     even: Sequence[int],
     forced: Collection[int],
+    together: int = 1,
 ) -> TrajectoryPlan:
     """A plan with as many computed ticks as `even` has.
 
@@ -71,11 +72,12 @@ def planned(
         errors: of the result, by how far the covariance is trusted, and whether reused ticks are corrected.
         even: the computed ticks to start with, by rising number from 0.
         forced: ticks among them that are not moved.
+        together: see `moved`.
     """
     tried = [errors(trust, True) for trust in ((FOR_LONG_RUNS,) if len(even) > MOST_TICKS else TRUSTS)]
     plans = [even]
     if FEW <= len(even) <= MOST_TICKS:
-        plans.append(moved(min(tried, key=lambda error: error(even)), even, {0, *forced}))
+        plans.append(moved(min(tried, key=lambda error: error(even)), even, {0, *forced}, together))
     ticks = min(plans, key=lambda plan: min(error(plan) for error in tried))
     found, held = _simplest(tried, ticks), errors(HELD, False)
     if len(even) >= FEW or CLEARLY * found(ticks) < held(even):
@@ -93,29 +95,40 @@ def _simplest(tried: Sequence[ResultError], ticks: Sequence[int]) -> ResultError
     return next(error for error, found in zip(tried, expected, strict=True) if found <= NEAR * min(expected))
 
 
-def moved(error: ResultError, start: Sequence[int], forced: Collection[int]) -> list[int]:
-    """Moves computed ticks until no single move makes the expected error smaller."""
+def moved(error: ResultError, start: Sequence[int], forced: Collection[int], together: int = 1) -> list[int]:
+    """Moves computed ticks until no move makes the expected error smaller.
+
+    Args:
+        error: of the result.
+        start: the computed ticks to start with, by rising number.
+        forced: ticks among them that are not moved.
+        together: up to so many neighbours are moved at once. More find better plans, in more time.
+    """
     ticks, least = np.array(start), error(start)
     free = [i for i, tick in enumerate(start) if tick not in forced]
     for stride in STRIDES:
         for _ in range(ROUNDS):
-            tried = _moves(ticks, free, stride, error.num_ticks)
+            tried = _moves(ticks, free, stride, together, error.num_ticks)
             if not len(tried):
                 break
             found = error.of(tried)
             if not found.min() < least:
                 break
-            together = _together(ticks, tried[found.argsort()][: int((found < least).sum())])
-            both = np.stack([tried[found.argmin()], together])
+            combined = _together(ticks, tried[found.argsort()][: int((found < least).sum())])
+            both = np.stack([tried[found.argmin()], combined])
             errors = error.of(both)
             ticks, least = both[errors.argmin()], float(errors.min())
     return [int(tick) for tick in ticks]
 
 
-def _moves(ticks: Ticks, free: Sequence[int], stride: int, num_ticks: int) -> Ticks:
-    """All plans in which one computed tick, or two neighbours, lie `stride` ticks earlier or later, [plans, computed]."""
+def _moves(ticks: Ticks, free: Sequence[int], stride: int, together: int, num_ticks: int) -> Ticks:
+    """All plans in which some neighbouring computed ticks lie `stride` ticks earlier or later, [plans, computed]."""
     one = np.eye(len(ticks), dtype=np.intp)[free]
-    steps = stride * np.concatenate([one, one[:-1] + one[1:]])
+    lengths = range(1, min(together, len(free)) + 1)
+    runs = [
+        np.sum([one[i : len(free) - length + 1 + i] for i in range(length)], axis=0) for length in lengths
+    ]
+    steps = stride * np.concatenate([one[:0], *runs])
     plans: Ticks = np.concatenate([ticks - steps, ticks + steps])
     return plans[(np.diff(plans, prepend=-1, append=num_ticks) > 0).all(axis=1)]
 
@@ -124,8 +137,8 @@ def _together(ticks: Ticks, better: Ticks) -> Ticks:
     """All moves of better plans at once, best first, that are too far apart to matter to each other."""
     plan, taken = ticks.copy(), list[int]()
     for other in better:
-        i = int((other != ticks).argmax())
-        if all(abs(i - j) > WINDOW for j in taken):
-            plan[i] = other[i]
-            taken.append(i)
+        changed = np.flatnonzero(other != ticks).tolist()
+        if all(abs(i - j) > WINDOW for i in changed for j in taken):
+            plan[changed] = other[changed]
+            taken += changed
     return plan

@@ -87,4 +87,6 @@ class UniversalResponse:
         angles = [moment.angle for moment in moments]
         if None in angles:
             return Response(np.repeat(parts.mean(axis=1, keepdims=True), len(moments), axis=1))
-        return Response(np.stack([np.interp(np.array(angles, dtype=float), self.angles, part) for part in parts]))
+        return Response(
+            np.stack([np.interp(np.array(angles, dtype=float), self.angles, part) for part in parts])
+        )

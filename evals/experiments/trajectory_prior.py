@@ -113,7 +113,9 @@ def changes(run: Measured, kernel: Kernel) -> Curve:
 def _change(covariance: Array) -> Array:
     """Root mean square, [ticks - 1]."""
     size = covariance.diagonal()
-    change: Array = np.sqrt(np.maximum(size[1:] + size[:-1] - 2 * covariance.diagonal(1), np.finfo(float).eps))
+    change: Array = np.sqrt(
+        np.maximum(size[1:] + size[:-1] - 2 * covariance.diagonal(1), np.finfo(float).eps)
+    )
     return change
 
 

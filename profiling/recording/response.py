@@ -30,7 +30,7 @@ def response_of(pipe: Any, calls: Sequence[Call]) -> Response:
         TargetError: a call has no denoising loop or several, or several denoisers.
     """
     entries = of_each_call("response", calls, partial(_measured, pipe))
-    new, old = (sum(entry.tensors[name] for entry in entries) for name in ("new", "old"))
+    new, old = (torch.stack([entry.tensors[name] for entry in entries]).sum(0) for name in ("new", "old"))
     return Response.measured(new.numpy(), old.numpy())
 
 
@@ -44,15 +44,17 @@ def _measured(pipe: Any, call: Call) -> Entry:
     with accelerated(pipe, ALTERNATING):
         seen = Followed()
         reusing = trajectory_of(pipe, call, seen)
-    ticks = len(full.moments)
+    ticks, truth, found = len(full.moments), full.velocities, reusing.velocities
     new, old = (torch.zeros(ticks, 3, dtype=torch.float64) for _ in range(2))
     before: tuple[Tensor, Sequence[Tensor]] | None = None
     for tick in range(1, ticks):
         sample = reusing.samples[tick] - full.samples[tick]
-        outputs = [a - b for a, b in zip(reusing.velocities[tick], full.velocities[tick], strict=True)]
+        outputs = [a - b for a, b in zip(found[tick], truth[tick], strict=True)]
         old[tick] = _products(sample, outputs)
         if tick - 1 in seen.reused and before is not None:
-            new[tick] = _products(sample - before[0], [a - b for a, b in zip(outputs, before[1], strict=True)])
+            new[tick] = _products(
+                sample - before[0], [a - b for a, b in zip(outputs, before[1], strict=True)]
+            )
         before = sample, outputs
     return Entry({"new": new, "old": old}, {})
 

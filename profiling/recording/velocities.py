@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from diffcache.engine.observers import Observer
@@ -66,17 +65,24 @@ class Followed(Velocities):
 
 @dataclass(frozen=True)
 class Trajectory:
-    """What one run's noise scheduler got.
+    """What one run's denoiser got and returned.
 
     Attributes:
-        velocities: at each tick, one tensor [samples, ...], or one for each guidance pass if these are not two.
+        passes: the velocities of each guidance pass at each tick, [samples, ...], the conditional one first.
+        scale: of guidance.
         samples: the denoiser's input at each tick from 1, [samples, ...].
         moments: of the ticks.
     """
 
-    velocities: list[tuple[Tensor, ...]]
+    passes: list[tuple[Tensor, ...]]
+    scale: float
     samples: dict[int, Tensor]
     moments: tuple[Moment, ...]
+
+    @property
+    def velocities(self) -> list[tuple[Tensor, ...]]:
+        """What the noise scheduler got at each tick: one tensor, or one for each guidance pass if these are not two."""
+        return [guided(found, self.scale) for found in self.passes]
 
 
 def trajectory_of(pipe: Any, call: Call, seen: Velocities) -> Trajectory:
@@ -106,9 +112,9 @@ def trajectory_of(pipe: Any, call: Call, seen: Velocities) -> Trajectory:
         outputs = {
             branch: without_variance(of[tick], latents[0] if latents else ()) for branch, of in whole.items()
         }
-        found.append(guided(passes(outputs, doubled, first), scale))
+        found.append(passes(outputs, doubled, first))
     samples = {tick: sample.chunk(2)[0] if doubled else sample for tick, sample in seen.samples.items()}
-    return Trajectory(found, samples, tuple(seen.moments[tick] for tick in ticks))
+    return Trajectory(found, scale, samples, tuple(seen.moments[tick] for tick in ticks))
 
 
 def without_variance(output: Tensor, latent: Sequence[int]) -> Tensor:

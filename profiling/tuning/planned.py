@@ -10,6 +10,7 @@ from diffcache.profiling.recording.covariance import covariance_of
 from diffcache.profiling.recording.loops import target_of
 from diffcache.profiling.recording.response import response_of
 from diffcache.profiling.recording.shares import ticks_for
+from diffcache.profiling.tuning.calibrated import MeanCacheEngine
 from diffcache.profiling.tuning.engine import Engine, engine
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.trajectory import Covariance, TrajectoryConfig
@@ -27,12 +28,12 @@ ORDERS = (1, 2, 0)
 
 @engine("trajectory")
 class TrajectoryEngine(Engine):
-    """What `accelerate(speedup=)` does, plans with the pipeline's own covariance, and evenly spread ticks.
+    """What `accelerate(speedup=)` does, plans with the pipeline's own covariance and response, MeanCache's path, and evenly spread ticks.
 
-    One calibration render suffices; up to four are averaged.
+    One call suffices; up to four are averaged.
     """
 
-    proposals = 1 + len(CAUTIONS) + len(ORDERS)
+    proposals = 2 + len(CAUTIONS) + len(ORDERS)
 
     @cached_property
     def covariance(self) -> Covariance | None:
@@ -47,6 +48,11 @@ class TrajectoryEngine(Engine):
         """Of the denoiser, [3, ticks]."""
         return response_of(self.task.pipe, self.task.calls[:ANSWERING]).factors
 
+    @cached_property
+    def meancache(self) -> MeanCacheEngine:
+        """The published method that is best where few ticks are left."""
+        return MeanCacheEngine(self.task)
+
     def propose(self, compute: float) -> Iterator[CacheConfig]:
         speedup = self.task.ticks / ticks_for(compute, self.task.ticks)
         yield TrajectoryConfig(speedup=speedup)
@@ -55,6 +61,7 @@ class TrajectoryEngine(Engine):
             for caution in CAUTIONS:
                 response = tuple(map(tuple, (caution * self.response).tolist()))
                 yield TrajectoryConfig(speedup=speedup, covariance=self.covariance, response=response)
+            yield from self.meancache.propose(compute)
 
     def fit_renders(self) -> int:
-        return len(self.task.calls) + 2 * min(len(self.task.calls), ANSWERING)
+        return len(self.task.calls) + 2 * min(len(self.task.calls), ANSWERING) + self.meancache.fit_renders()

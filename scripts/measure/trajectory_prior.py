@@ -45,9 +45,7 @@ def main() -> None:
         print(f"without {name}: {loss:.3f}")
 
 
-def _fitted(
-    testbeds: Sequence[str], runs: Mapping[Setting, Measured]
-) -> tuple[float, dict[str, Any]]:
+def _fitted(testbeds: Sequence[str], runs: Mapping[Setting, Measured]) -> tuple[float, dict[str, Any]]:
     """The loss of the kernel's fit, and the figures of a prior."""
     kernel, loss = fitted([runs[setting] for setting in settings() if setting.testbed in testbeds])
     answers = [
