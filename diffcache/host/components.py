@@ -160,7 +160,7 @@ def guidance_scale_of(pipeline: Any, call: Mapping[str, Any]) -> float | None:
         call: its arguments by name.
     """
     parameters = inspect.signature(type(pipeline).__call__).parameters
-    given = {name: call.get(name, parameter.default) for name, parameter in parameters.items()}
+    given = {**{name: parameter.default for name, parameter in parameters.items()}, **call}
     values = {
         name: value
         for name, value in given.items()

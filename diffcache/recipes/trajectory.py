@@ -32,7 +32,7 @@ Factors = tuple[tuple[float, ...], ...]
 TOGETHER = 3
 """So many neighbours are moved at once where the covariance is the pipeline's own. What a longer search finds by the universal one is not real."""
 
-TYPICAL_GUIDANCE = 5.0
+TYPICAL_GUIDANCE = 3.0
 """Where the scale is unknown."""
 
 
