@@ -100,7 +100,9 @@ def measured(setting: Setting) -> Measured:
         call = zoo.guided(name, call, guidance)
     found = covariance_of(pipe, [call])
     scale = guidance_scale_of(pipe, call) or 1.0
-    return Measured(setting, scale, found.matrix, found.moments, response_of(pipe, [call]))
+    response = response_of(pipe, [call])
+    assert response is not None  # the testbeds show their samples
+    return Measured(setting, scale, found.matrix, found.moments, response)
 
 
 def changes(run: Measured, kernel: Kernel) -> Curve:

@@ -19,8 +19,10 @@ ALTERNATING = EvenConfig(speedup=2, order=0, hindsight=False, tail_steps=0)
 """Holds the output at every other tick: so an error is made at each of them, and computed ticks show what it does."""
 
 
-def response_of(pipe: Any, calls: Sequence[Call]) -> Response:
-    """Measured on two runs of each call: a full one, and one that makes errors. The pipeline is plain afterwards.
+def response_of(pipe: Any, calls: Sequence[Call]) -> Response | None:
+    """Measured on two runs of each call: a full one, and one that makes errors. None where the denoiser's sample is not known.
+
+    The pipeline is plain afterwards.
 
     Args:
         pipe: a pipeline.
@@ -31,7 +33,7 @@ def response_of(pipe: Any, calls: Sequence[Call]) -> Response:
     """
     entries = of_each_call("response", calls, partial(_measured, pipe))
     new, old = (torch.stack([entry.tensors[name] for entry in entries]).sum(0) for name in ("new", "old"))
-    return Response.measured(new.numpy(), old.numpy())
+    return Response.measured(new.numpy(), old.numpy()) if old.any() else None
 
 
 def _measured(pipe: Any, call: Call) -> Entry:
@@ -47,7 +49,7 @@ def _measured(pipe: Any, call: Call) -> Entry:
     ticks, truth, found = len(full.moments), full.velocities, reusing.velocities
     new, old = (torch.zeros(ticks, 3, dtype=torch.float64) for _ in range(2))
     before: tuple[Tensor, Sequence[Tensor]] | None = None
-    for tick in range(1, ticks):
+    for tick in range(1, ticks if full.samples else 1):
         sample = reusing.samples[tick] - full.samples[tick]
         outputs = [a - b for a, b in zip(found[tick], truth[tick], strict=True)]
         old[tick] = _products(sample, outputs)

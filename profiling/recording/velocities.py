@@ -21,7 +21,7 @@ class Velocities(Observer):
 
     Attributes:
         of: by branch, one velocity for each computed tick.
-        samples: the denoiser's input, by tick from 1.
+        samples: the denoiser's input, by tick from 1; empty where it is not known among its arguments.
         moments: by computed tick.
     """
 
@@ -30,7 +30,8 @@ class Velocities(Observer):
     moments: dict[int, Moment] = field(default_factory=dict)
 
     def called(self, denoiser: str, step: Step, latents: Sequence[Tensor]) -> None:
-        self.samples.setdefault(step.tick, latents[0].float().cpu().clone())
+        if latents:
+            self.samples.setdefault(step.tick, latents[0].float().cpu().clone())
 
     def computed(
         self, denoiser: str, step: Step, features: Sequence[Tensor], outputs: Sequence[Tensor]
@@ -70,7 +71,7 @@ class Trajectory:
     Attributes:
         passes: the velocities of each guidance pass at each tick, [samples, ...], the conditional one first.
         scale: of guidance.
-        samples: the denoiser's input at each tick from 1, [samples, ...].
+        samples: the denoiser's input at each tick from 1, [samples, ...]; empty where it is not known.
         moments: of the ticks.
     """
 
@@ -105,7 +106,7 @@ def trajectory_of(pipe: Any, call: Call, seen: Velocities) -> Trajectory:
     if not whole:
         raise TargetError("no guidance pass is called at every tick: nothing can be measured here.")
     scale = guidance_scale_of(pipe, call) or 1.0
-    doubled = scale > 1 and all(is_doubled(sample) for sample in seen.samples.values())
+    doubled = scale > 1 and bool(seen.samples) and all(map(is_doubled, seen.samples.values()))
     first = is_conditional_first(pipe)
     found = []
     for tick in ticks:

@@ -13,8 +13,7 @@ from diffcache.profiling.recording.shares import ticks_for
 from diffcache.profiling.tuning.calibrated import MeanCacheEngine
 from diffcache.profiling.tuning.engine import Engine, engine
 from diffcache.recipes.even import EvenConfig
-from diffcache.recipes.trajectory import Covariance, TrajectoryConfig
-from diffcache.trajectory.kernel import Array
+from diffcache.recipes.trajectory import Covariance, Factors, TrajectoryConfig
 
 CAUTIONS = (1.0, 0.7, 1.4)
 """By what a measured response is multiplied in the plans that are tried: it was measured on few samples."""
@@ -44,9 +43,12 @@ class TrajectoryEngine(Engine):
         return tuple(map(tuple, measured))
 
     @cached_property
-    def response(self) -> Array:
-        """Of the denoiser, [3, ticks]."""
-        return response_of(self.task.pipe, self.task.calls[:ANSWERING]).factors
+    def responses(self) -> list[Factors | None]:
+        """The denoiser's response as measured, and larger and smaller; only the universal one where it cannot be measured."""
+        found = response_of(self.task.pipe, self.task.calls[:ANSWERING])
+        if found is None:
+            return [None]
+        return [tuple(map(tuple, (caution * found.factors).tolist())) for caution in CAUTIONS]
 
     @cached_property
     def meancache(self) -> MeanCacheEngine:
@@ -58,8 +60,7 @@ class TrajectoryEngine(Engine):
         yield TrajectoryConfig(speedup=speedup)
         yield from (EvenConfig(speedup=speedup, order=order) for order in ORDERS)
         if self.covariance is not None:
-            for caution in CAUTIONS:
-                response = tuple(map(tuple, (caution * self.response).tolist()))
+            for response in self.responses:
                 yield TrajectoryConfig(speedup=speedup, covariance=self.covariance, response=response)
             yield from self.meancache.propose(compute)
 
