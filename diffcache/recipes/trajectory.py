@@ -23,7 +23,7 @@ from diffcache.trajectory.plan import TrajectoryPlan, planned
 from diffcache.trajectory.prior import Prior, universal
 from diffcache.trajectory.process import Process, positions_of, prior_process
 from diffcache.trajectory.response import SHARES, Response
-from diffcache.trajectory.result_error import ResultError
+from diffcache.trajectory.result_error import DOUBT, ResultError
 
 Covariance = tuple[tuple[float, ...], ...]
 
@@ -31,6 +31,9 @@ Factors = tuple[tuple[float, ...], ...]
 
 TOGETHER = 3
 """So many neighbours are moved at once where the covariance is the pipeline's own. What a longer search finds by the universal one is not real."""
+
+UNIVERSAL_DOUBT = 2.0
+"""Of the universal response, where plans are chosen: some denoisers respond twice as strongly as others."""
 
 TYPICAL_GUIDANCE = 3.0
 """Where the scale is unknown."""
@@ -187,10 +190,11 @@ def _plan(
     ratio = LARGEST_RATIO if config.hindsight and influence is not None else 0.0
     weighed = np.array(influence or _turns(moments))
     process, response = config._process(moments), config._response(moments, guidance)
+    doubt = UNIVERSAL_DOUBT if config.response is None else DOUBT
     pace = config.prior.pace.at(moments, guidance) if config.covariance is None else np.ones(ticks)
     return planned(
         lambda trust, corrects: ResultError(
-            process, weighed, pace, response, ratio if corrects else 0.0, trust
+            process, weighed, pace, response, ratio if corrects else 0.0, trust, doubt
         ),
         even,
         forced,

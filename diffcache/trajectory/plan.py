@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from diffcache.trajectory.result_error import WINDOW, ResultError, Trust
+from diffcache.trajectory.result_error import DOUBT, WINDOW, ResultError, Trust
 
 HELD = Trust(1e-3, 1e4)
 """So rough a process is predicted by its newest output."""
 
 TRUSTS = (
-    *(Trust(noise, roughness) for roughness in (0.0, 1e-2, 1e-1, 1.0) for noise in (1e-3, 1e-2)),
+    *(Trust(noise, roughness) for roughness in (0.0, 1e-2, 1e-1, 1.0) for noise in (1e-3, 1e-5, 1e-2)),
     HELD,
 )
 """These are tried."""
@@ -69,7 +69,8 @@ def planned(
     does in fewer steps, unless that is clearly worse. More than `MOST_TICKS` stay where they are, too.
 
     Args:
-        errors: of the result, by how far the covariance is trusted, and whether reused ticks are corrected.
+        errors: of the result, by how far the covariance is trusted, and whether reused ticks are corrected. Plans are chosen with
+            their doubt; the error of the plan is expected for the usual `DOUBT`.
         even: the computed ticks to start with, by rising number from 0.
         forced: ticks among them that are not moved.
         together: see `moved`.
@@ -86,7 +87,7 @@ def planned(
 
 
 def _plan(error: ResultError, ticks: Sequence[int], corrects: bool = True) -> TrajectoryPlan:
-    return TrajectoryPlan(tuple(ticks), error.trust, math.sqrt(max(error(ticks), 0.0)), corrects)
+    return TrajectoryPlan(tuple(ticks), error.trust, math.sqrt(max(error(ticks, DOUBT), 0.0)), corrects)
 
 
 def _simplest(tried: Sequence[ResultError], ticks: Sequence[int]) -> ResultError:

@@ -14,9 +14,11 @@ from diffcache.trajectory.response import SHARES, Response
 WINDOW = 4
 """How many computed ticks predict a reused one."""
 
-DOUBTS = (1 / 1.3, 1.0, 1.3)
+DOUBT = 1.3
+"""A response may be so many times larger or smaller than it is taken for. Without doubt, plans are found that only just stay stable."""
+
 DOUBT_SHARES = (0.25, 0.5, 0.25)
-"""A response may be so many times what it is taken for. Without this doubt, plans are found that only just stay stable."""
+"""Of the squared error, with a response that is smaller, as it is taken for, and larger."""
 
 
 class Trust(NamedTuple):
@@ -51,6 +53,7 @@ class ResultError:
         response: of the denoiser.
         largest_ratio: a tick is not corrected if its influence is more than this many times the computed tick's; 0: none is.
         trust: how reused ticks are predicted.
+        doubt: of the response.
     """
 
     def __init__(
@@ -61,22 +64,23 @@ class ResultError:
         response: Response,
         largest_ratio: float,
         trust: Trust,
+        doubt: float = DOUBT,
     ) -> None:
         self.covariance = process.covariance
         self.influence = influence
         self.pace = pace
-        self._answers = np.concatenate([doubt * response.factors for doubt in DOUBTS])
-        self._shares = np.outer(DOUBT_SHARES, SHARES).ravel()
+        self.response = response
+        self.doubt = doubt
         self.largest_ratio = largest_ratio
         self.trust = trust
         self.num_ticks = len(influence)
         self._believed = process.believed(trust.roughness)
 
-    def __call__(self, ticks: Sequence[int]) -> float:
-        """For these computed ticks, which rise from 0."""
-        return float(self.of(np.array([ticks]))[0])
+    def __call__(self, ticks: Sequence[int], doubt: float | None = None) -> float:
+        """For these computed ticks, which rise from 0, and this doubt; None: its own."""
+        return float(self.of(np.array([ticks]), doubt)[0])
 
-    def of(self, plans: NDArray[np.intp]) -> Array:
+    def of(self, plans: NDArray[np.intp], doubt: float | None = None) -> Array:
         """For several plans of equally many computed ticks, [plans, computed], which rise from 0: [plans]."""
         every, own = np.arange(self.num_ticks), self.influence[plans]
         ends = np.append(plans[:, 1:], np.full_like(plans[:, :1], self.num_ticks), axis=1)
@@ -90,8 +94,14 @@ class ResultError:
         sources = self.pace[plans][:, :, None] * (weights @ (plans[:, :, None] == every) - predicted)
         added = sources @ self.covariance @ np.swapaxes(sources, 1, 2)
         weights += own[:, :, None] * np.eye(plans.shape[1])
-        felt = _felt(weights, self._answers[:, plans])
-        found: Array = self._shares @ ((felt[:, :, None] @ added)[:, :, 0] * felt).sum(axis=2)
+        doubt = self.doubt if doubt is None else doubt
+        answers = np.concatenate(
+            [times * self.response.factors[:, plans] for times in (1 / doubt, 1.0, doubt)]
+        )
+        felt = _felt(weights, answers)
+        found: Array = np.outer(DOUBT_SHARES, SHARES).ravel() @ (
+            (felt[:, :, None] @ added)[:, :, 0] * felt
+        ).sum(axis=2)
         return found
 
     def _weights(self, plans: NDArray[np.intp], sums: Array, ahead: int) -> Array:
