@@ -37,12 +37,17 @@ def few_are_moved(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("few_are_moved")
 def test_no_plan_is_better_where_all_are_tried() -> None:
-    found = planned(errors, spread(TICKS, 5), forced=(), together=3)
+    even = spread(TICKS, 5)
+    found = planned(errors, even, forced=(), together=3)
     error = errors(found.trust)
     best = min(error((0, *others)) for others in combinations(range(1, TICKS), 4))
     assert error(found.ticks) <= 1.02 * best
-    alone = error(planned(errors, spread(TICKS, 5), forced=()).ticks)
-    assert error(found.ticks) < alone < error(spread(TICKS, 5))
+    assert error(found.ticks) < error(even)
+
+
+def test_neighbours_that_are_moved_together_find_better_plans() -> None:
+    even, error = spread(TICKS, 5), errors(TRUSTS[0])
+    assert error(moved(error, even, (0,), together=3)) < 0.7 * error(moved(error, even, (0,)))
 
 
 @pytest.mark.usefixtures("few_are_moved")
