@@ -209,7 +209,7 @@ class Distilled(Guided):
     [
         ({"guidance_scale": 3.5}, 1.0),
         ({"guidance_scale": 3.5, "true_cfg_scale": 4.0}, 1.0),
-        ({"guidance_scale": 3.5, "true_cfg_scale": 4.0, "negative_prompt": ""}, 4.0),
+        ({"guidance_scale": 5.5, "true_cfg_scale": 4.0, "negative_prompt": ""}, 4.0),
     ],
 )
 def test_a_scale_that_the_network_is_told_guides_nothing(
