@@ -20,6 +20,9 @@ class Observer:
     shadow = False
     closed = False
 
+    def called(self, denoiser: str, step: Step, latents: Sequence[Tensor]) -> None:
+        """A whole denoiser that has been computed before is called with these latents."""
+
     def computing(self, denoiser: str, step: Step) -> None:
         """A site is about to be computed. Not called for a site inside a denoiser at a branch's first call."""
 

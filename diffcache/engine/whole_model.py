@@ -9,6 +9,7 @@ from torch import Tensor
 from diffcache.engine.branches import Branch
 from diffcache.engine.comparison import Comparison
 from diffcache.engine.execution import Carried, Computation, Invocation, Need, Parts
+from diffcache.engine.observers import NOBODY
 from diffcache.host.call import Call
 from diffcache.host.rows import joined, lane_of, outputs_of, rows_of
 from diffcache.prediction.hindsight import ReusedTick
@@ -67,6 +68,8 @@ class WholeModel:
         """One denoiser call."""
         store = branch.store(MODEL, lanes)
         here = Here(asked.call, step, branch, store, lanes)
+        if self.decider.observer is not NOBODY and store.layout is not None:
+            self.decider.observer.called(self.name, step, store.learned.latents(asked.call.tensors))
         verdicts = yield from self.decider.deciding(
             step, branch, lambda lane: store.learned.latents(here.tensors(lane)), lanes
         )

@@ -7,7 +7,7 @@ from typing import Any, TypeGuard
 from torch import nn
 
 from diffcache.host.compiled import uncompiled
-from diffcache.host.conventions import FOREIGN_HOOKS, TIMES
+from diffcache.host.conventions import FOREIGN_HOOKS, NEGATIVES, OTHER_SCALES, TIMES
 from diffcache.host.structure import modules_inside
 from diffcache.schedulers.errors import TargetError
 
@@ -150,23 +150,34 @@ def has_foreign_hook(network: nn.Module) -> bool:
 
 
 def guidance_scale_of(pipeline: Any, call: Mapping[str, Any]) -> float | None:
-    """The largest scale of guidance among a pipeline call's arguments, left ones included.
+    """The scale by which a pipeline call multiplies the difference of its guidance passes; left arguments count.
 
-    It is 1, which is no guidance, for a pipeline that takes none, and None where a guider has it or the call leaves it to the pipeline.
+    It is 1, which is no guidance, for a pipeline that takes none, and where the scale is nothing but an input of the network. It
+    is None where a guider has it or the call leaves it to the pipeline.
 
     Args:
         pipeline: whose `__call__` says what is left open.
         call: its arguments by name.
     """
     parameters = inspect.signature(type(pipeline).__call__).parameters
+    given = {**{name: parameter.default for name, parameter in parameters.items()}, **call}
     values = {
-        name: call.get(name, parameter.default)
-        for name, parameter in parameters.items()
-        if name.endswith(("guidance_scale", "cfg_scale"))
+        name: value
+        for name, value in given.items()
+        if name.endswith(("guidance_scale", "cfg_scale")) and not name.startswith(OTHER_SCALES)
     }
+    if any(is_told_its_guidance(module) for module in modules_of(pipeline)):
+        values.pop("guidance_scale", None)
+        if all(given.get(name) is None for name in NEGATIVES):
+            values = dict.fromkeys(values, 1.0)
     if not values:
         return None if hasattr(pipeline, "guider") else 1.0
     return max((float(value) for value in values.values() if isinstance(value, (int, float))), default=None)
+
+
+def is_told_its_guidance(module: nn.Module) -> bool:
+    """Whether a scale of guidance may be an input of a network that was distilled to it (FLUX.1, HunyuanVideo)."""
+    return hasattr(getattr(module, "config", None), "guidance_embeds")
 
 
 def guidance_of(pipeline: Any) -> dict[str, float]:

@@ -25,3 +25,9 @@ FOREIGN_HOOKS = frozenset(
 
 ADAPTER_MARKS = ("_hf_peft_config_loaded", "encoder_hid_proj", "image_proj")
 """Attributes of a denoiser that are set while adapters are loaded: LoRA's first, then IP-Adapter's two."""
+
+OTHER_SCALES = ("skip_layer_", "distilled_")
+"""Scales of guidance that begin so multiply something else than the difference of the conditional and unconditional outputs."""
+
+NEGATIVES = ("negative_prompt", "negative_prompt_embeds")
+"""Pipelines of networks that are told their guidance guide by a second pass only if one of these is given."""

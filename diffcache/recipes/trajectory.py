@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import ClassVar
 
@@ -22,18 +22,21 @@ from diffcache.trajectory.control import TYPICAL, ExpectedErrorControl, PlannedT
 from diffcache.trajectory.plan import TrajectoryPlan, planned
 from diffcache.trajectory.prior import Prior, universal
 from diffcache.trajectory.process import Process, positions_of, prior_process
-from diffcache.trajectory.result_error import ResultError
+from diffcache.trajectory.response import SHARES, Response
+from diffcache.trajectory.result_error import DOUBT, ResultError
 
 Covariance = tuple[tuple[float, ...], ...]
 
-TYPICAL_RESPONSE = 3.0
-"""Of denoisers (see `ResultError`). Ticks are planned for it; errors are expected for it, or for the scale of guidance if that is more."""
+Factors = tuple[tuple[float, ...], ...]
 
-BY_GUIDANCE = 2.0
-"""Response of the denoiser over the scale of guidance, which multiplies differences of its outputs."""
+TOGETHER = 3
+"""So many neighbours are moved at once where the covariance is the pipeline's own. What a longer search finds by the universal one is not real."""
+
+UNIVERSAL_DOUBT = 2.0
+"""Of the universal response, where plans are chosen: some denoisers respond twice as strongly as others."""
 
 TYPICAL_GUIDANCE = 3.0
-"""Where the scale is unknown. Above it errors were larger than expected, about in proportion, on trained testbeds at a scale of 7.5."""
+"""Where the scale is unknown."""
 
 
 @method
@@ -52,20 +55,27 @@ class TrajectoryConfig(BudgetedConfig):
             0 computes everything. A run has no fewer computed ticks than a speed-up of 8 leaves.
         speedup: instead of a threshold: ticks of the run over computed ticks, at least; 1 computes everything.
         covariance: E<v_i, v_j> of the velocities at each two ticks of a run, per element, [ticks, ticks]; None: the universal one.
-        response: how large the error of a computed output is, over that of the sample which the denoiser was given. The larger
-            it is, the more carefully reused ticks are predicted. None: twice the scale of guidance, and 6 where none is known.
+        response: of the denoiser at each tick, [3][ticks], as `diffcache.trajectory.response.Response` has it; None: the universal one.
     """
 
     name: ClassVar[str] = "trajectory"
 
     threshold: float = 0.02
     covariance: Covariance | None = None
-    response: float | None = None
+    response: Factors | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check("threshold", 0)
-        self._check("response", 0)
+        if self.response is not None:
+            parts = tuple(map(tuple, self.response))
+            if (
+                len(parts) != len(SHARES)
+                or len({len(part) for part in parts}) > 1
+                or not np.isfinite(parts).all()
+            ):
+                raise ConfigError("trajectory: response must be three rows of finite numbers, [3][ticks].")
+            object.__setattr__(self, "response", parts)
         if self.covariance is not None:
             rows = tuple(map(tuple, self.covariance))
             if not rows or any(len(row) != len(rows) for row in rows) or not np.isfinite(rows).all():
@@ -129,20 +139,38 @@ class TrajectoryConfig(BudgetedConfig):
         guidance = TYPICAL_GUIDANCE if run.guidance_scale is None else max(run.guidance_scale, 1.0)
         return _plan(self, _moments(run), run.influence, count, self.guards(run), guidance)
 
+    def _response(self, moments: Sequence[Moment], guidance: float) -> Response:
+        if self.response is None:
+            return self.prior.response.at(moments, guidance)
+        _check_length("response", len(self.response[0]), moments)
+        return Response(np.array(self.response))
+
     def _process(self, moments: Sequence[Moment]) -> Process:
         if self.covariance is None:
             return prior_process(self.prior.kernel, moments)
-        if len(self.covariance) != len(moments):
-            raise ScheduleError(
-                f"trajectory: the covariance was measured in {len(self.covariance)} ticks and this run has {len(moments)}: "
-                "measure it with as many steps."
-            )
+        _check_length("covariance", len(self.covariance), moments)
         return Process(np.array(self.covariance), positions_of(self.prior.kernel, moments))
+
+
+def _check_length(name: str, ticks: int, moments: Sequence[Moment]) -> None:
+    if ticks != len(moments):
+        raise ScheduleError(
+            f"trajectory: the {name} was measured in {ticks} ticks and this run has {len(moments)}: measure it with as many steps."
+        )
 
 
 def _moments(run: RunFacts) -> tuple[Moment, ...]:
     """Of a run's ticks, of which perhaps nothing but their number is known."""
     return run.moments or tuple(map(Moment, range(run.num_ticks or 0)))
+
+
+def _turns(moments: Sequence[Moment]) -> list[float]:
+    """By how much each tick turns the sample: a velocity moves it by the change of the angle, at an even pace where that is unknown."""
+    angles = [moment.angle for moment in moments]
+    if None in angles:
+        return [-1 / len(moments)] * len(moments)
+    found: list[float] = np.diff(np.array([*angles, 0.0], dtype=float)).tolist()
+    return found
 
 
 @lru_cache(maxsize=256)
@@ -158,19 +186,17 @@ def _plan(
     ticks = len(moments)
     forced = {*range(min(guards.warmup_steps, ticks)), *range(ticks - guards.tail_steps, ticks)}
     even = evenly(ticks, max(count, len(forced)), guards)
-    # Where the noise scheduler adds noise or clips, nothing is corrected and all ticks count alike.
+    # Where the noise scheduler adds noise or clips, nothing is corrected.
     ratio = LARGEST_RATIO if config.hindsight and influence is not None else 0.0
-    weighed = np.array(influence or [-1 / ticks] * ticks)
-    process, prior = config._process(moments), config.prior
-    sensitivity = prior.sensitivity.at(moments, guidance)
-    if config.covariance is None:
-        sensitivity *= prior.pace.at(moments, guidance)
-    found = planned(
+    weighed = np.array(influence or _turns(moments))
+    process, response = config._process(moments), config._response(moments, guidance)
+    doubt = UNIVERSAL_DOUBT if config.response is None else DOUBT
+    pace = config.prior.pace.at(moments, guidance) if config.covariance is None else np.ones(ticks)
+    return planned(
         lambda trust, corrects: ResultError(
-            process, weighed, sensitivity, ratio if corrects else 0.0, trust, TYPICAL_RESPONSE
+            process, weighed, pace, response, ratio if corrects else 0.0, trust, doubt
         ),
         even,
         forced,
-        BY_GUIDANCE * guidance if config.response is None else config.response,
+        1 if config.covariance is None else TOGETHER,
     )
-    return replace(found, expected=found.expected * max(guidance / TYPICAL_GUIDANCE, 1.0))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from diffcache.trajectory.result_error import WINDOW, ResultError, Trust
+from diffcache.trajectory.result_error import DOUBT, WINDOW, ResultError, Trust
 
 HELD = Trust(1e-3, 1e4)
 """So rough a process is predicted by its newest output."""
@@ -20,9 +20,6 @@ TRUSTS = (
 
 FEW = 8
 """Fewer computed ticks than this stay where they are: over such gaps a covariance says too little to move them."""
-
-BEYOND = 0.01
-"""If the expected error of so few ticks, with no error coming back, is above this, the newest output may as well be held."""
 
 CLEARLY = 1.4
 """So many times smaller the expected squared error must then be than that of holding, if the covariance is to be followed."""
@@ -64,68 +61,75 @@ def planned(
     errors: Callable[[Trust, bool], ResultError],
     even: Sequence[int],
     forced: Collection[int],
-    response: float | None = None,
+    together: int = 1,
 ) -> TrajectoryPlan:
     """A plan with as many computed ticks as `even` has.
 
-    Where computed ticks are too far apart to predict much, the newest output is held at even ticks and nothing is corrected: that
-    is what a first-order solver does in fewer steps. Fewer than `FEW` ticks and more than `MOST_TICKS` stay where they are.
+    Fewer than `FEW` ticks stay where they are. There the newest output is held and nothing is corrected, as a first-order solver
+    does in fewer steps, unless that is clearly worse. More than `MOST_TICKS` stay where they are, too.
 
     Args:
-        errors: of the result, by how far the covariance is trusted, and whether reused ticks are corrected.
+        errors: of the result, by how far the covariance is trusted, and whether reused ticks are corrected. Plans are chosen with
+            their doubt; the error of the plan is expected for the usual `DOUBT`.
         even: the computed ticks to start with, by rising number from 0.
         forced: ticks among them that are not moved.
-        response: of the denoiser, for which the trust is chosen; None: that of `errors`. Errors are expected for half of it, and for
-            that of `errors` at least.
+        together: see `moved`.
     """
     tried = [errors(trust, True) for trust in ((FOR_LONG_RUNS,) if len(even) > MOST_TICKS else TRUSTS)]
     plans = [even]
     if FEW <= len(even) <= MOST_TICKS:
-        plans.append(moved(min(tried, key=lambda error: error(even)), even, {0, *forced}))
-    ticks = min(plans, key=lambda plan: min(error(plan, response) for error in tried))
-    found, held = _simplest(tried, ticks, response), errors(HELD, False)
-    far_apart = len(even) < FEW and min(error(ticks, response=0.0) for error in tried) > BEYOND**2
-    if not far_apart or CLEARLY * found(ticks, response) < held(even, response):
-        return _plan(found, ticks, response)
-    return _plan(held, even, response, corrects=False)
+        plans.append(moved(min(tried, key=lambda error: error(even)), even, {0, *forced}, together))
+    ticks = min(plans, key=lambda plan: min(error(plan) for error in tried))
+    found, held = _simplest(tried, ticks), errors(HELD, False)
+    if len(even) >= FEW or CLEARLY * found(ticks) < held(even):
+        return _plan(found, ticks)
+    return _plan(held, even, corrects=False)
 
 
-def _plan(
-    error: ResultError, ticks: Sequence[int], response: float | None, corrects: bool = True
-) -> TrajectoryPlan:
-    """Errors are expected for the usual response, or for half of the one that is guarded against where that is more."""
-    usual = max(error.response, (response or 0.0) / 2)
-    return TrajectoryPlan(tuple(ticks), error.trust, math.sqrt(max(error(ticks, usual), 0.0)), corrects)
+def _plan(error: ResultError, ticks: Sequence[int], corrects: bool = True) -> TrajectoryPlan:
+    return TrajectoryPlan(tuple(ticks), error.trust, math.sqrt(max(error(ticks, DOUBT), 0.0)), corrects)
 
 
-def _simplest(tried: Sequence[ResultError], ticks: Sequence[int], response: float | None) -> ResultError:
+def _simplest(tried: Sequence[ResultError], ticks: Sequence[int]) -> ResultError:
     """The first one that is near the least."""
-    expected = [error(ticks, response) for error in tried]
+    expected = [error(ticks) for error in tried]
     return next(error for error, found in zip(tried, expected, strict=True) if found <= NEAR * min(expected))
 
 
-def moved(error: ResultError, start: Sequence[int], forced: Collection[int]) -> list[int]:
-    """Moves computed ticks until no single move makes the expected error smaller."""
+def moved(error: ResultError, start: Sequence[int], forced: Collection[int], together: int = 1) -> list[int]:
+    """Moves computed ticks until no move makes the expected error smaller.
+
+    Args:
+        error: of the result.
+        start: the computed ticks to start with, by rising number.
+        forced: ticks among them that are not moved.
+        together: up to so many neighbours are moved at once. More find better plans, in more time.
+    """
     ticks, least = np.array(start), error(start)
     free = [i for i, tick in enumerate(start) if tick not in forced]
     for stride in STRIDES:
         for _ in range(ROUNDS):
-            tried = _moves(ticks, free, stride, error.num_ticks)
+            tried = _moves(ticks, free, stride, together, error.num_ticks)
             if not len(tried):
                 break
             found = error.of(tried)
             if not found.min() < least:
                 break
-            together = _together(ticks, tried[found.argsort()][: int((found < least).sum())])
-            both = np.stack([tried[found.argmin()], together])
+            combined = _together(ticks, tried[found.argsort()][: int((found < least).sum())])
+            both = np.stack([tried[found.argmin()], combined])
             errors = error.of(both)
             ticks, least = both[errors.argmin()], float(errors.min())
     return [int(tick) for tick in ticks]
 
 
-def _moves(ticks: Ticks, free: Sequence[int], stride: int, num_ticks: int) -> Ticks:
-    """All plans in which one computed tick lies `stride` ticks earlier or later, [plans, computed]."""
-    steps = stride * np.eye(len(ticks), dtype=np.intp)[free]
+def _moves(ticks: Ticks, free: Sequence[int], stride: int, together: int, num_ticks: int) -> Ticks:
+    """All plans in which some neighbouring computed ticks lie `stride` ticks earlier or later, [plans, computed]."""
+    one = np.eye(len(ticks), dtype=np.intp)[free]
+    lengths = range(1, min(together, len(free)) + 1)
+    runs = [
+        np.sum([one[i : len(free) - length + 1 + i] for i in range(length)], axis=0) for length in lengths
+    ]
+    steps = stride * np.concatenate([one[:0], *runs])
     plans: Ticks = np.concatenate([ticks - steps, ticks + steps])
     return plans[(np.diff(plans, prepend=-1, append=num_ticks) > 0).all(axis=1)]
 
@@ -134,8 +138,8 @@ def _together(ticks: Ticks, better: Ticks) -> Ticks:
     """All moves of better plans at once, best first, that are too far apart to matter to each other."""
     plan, taken = ticks.copy(), list[int]()
     for other in better:
-        i = int((other != ticks).argmax())
-        if all(abs(i - j) > WINDOW for j in taken):
-            plan[i] = other[i]
-            taken.append(i)
+        changed = np.flatnonzero(other != ticks).tolist()
+        if all(abs(i - j) > WINDOW for i in changed for j in taken):
+            plan[changed] = other[changed]
+            taken += changed
     return plan

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from diffcache.trajectory.by_noise_level import ByNoiseLevel
 from diffcache.trajectory.kernel import Kernel
+from diffcache.trajectory.response import UniversalResponse
 
 SHIPPED = Path(__file__).with_name("prior.json")
 
@@ -19,13 +20,12 @@ class Prior(NamedTuple):
         kernel: the covariance of their velocities.
         pace: how much velocities change from one tick to the next, over what the kernel says of that. One kernel fits long
             distances of many denoisers; short ones differ with the noise level and with guidance.
-        sensitivity: error of the result over an error of the sample, both root mean square. What is drawn is decided early: there
-            a small error grows. Late errors shrink, since the denoiser takes a part of them for noise.
+        response: of their velocities to errors of the sample.
     """
 
     kernel: Kernel
     pace: ByNoiseLevel
-    sensitivity: ByNoiseLevel
+    response: UniversalResponse
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Prior":
@@ -33,7 +33,7 @@ class Prior(NamedTuple):
         return cls(
             Kernel.from_dict(data["kernel"]),
             ByNoiseLevel.from_dict(data["pace"]),
-            ByNoiseLevel.from_dict(data["sensitivity"]),
+            UniversalResponse.from_dict(data["response"]),
         )
 
 

@@ -9,9 +9,16 @@ from numpy.typing import NDArray
 from diffcache.trajectory.gaussian import BETWEEN, regressed
 from diffcache.trajectory.kernel import Array
 from diffcache.trajectory.process import Process
+from diffcache.trajectory.response import SHARES, Response
 
 WINDOW = 4
 """How many computed ticks predict a reused one."""
+
+DOUBT = 1.3
+"""A response may be so many times larger or smaller than it is taken for. Without doubt, plans are found that only just stay stable."""
+
+DOUBT_SHARES = (0.25, 0.5, 0.25)
+"""Of the squared error, with a response that is smaller, as it is taken for, and larger."""
 
 
 class Trust(NamedTuple):
@@ -29,65 +36,73 @@ class Trust(NamedTuple):
 class ResultError:
     """The expected squared error of a result, by computed ticks.
 
-    Let x_i be the error of the sample before the i-th computed tick, as it will show in the result. An error that tick t's
-    output makes adds influence[t] * sensitivity[t] times itself. Predicting reused ticks, and correcting them later, adds S_i,
-    a weighted sum of the outputs at all ticks whose square the covariance foretells. And the denoiser, given a sample with an
-    error, returns an output with an error n_i, of variance `response`^2 E x_i^2 / sensitivity_i^2. What it does to the computed
-    tick is in the sensitivity already, but predictions and corrections multiply it by their weights, W_ij in sum:
+    Let x_i be the error of the sample before the i-th computed tick. The denoiser, given that sample, returns an output with the
+    error n_i = J_i x_i, where J is its response. Reused ticks are predicted, and corrected later, by weighted sums of outputs:
+    this adds S_i, whose square the covariance foretells, and the outputs' errors with the same weights, W_ij in sum, W_ii with the
+    influence of the computed tick itself:
 
         x_{i+1} = x_i + S_i + sum_j W_ij n_j
 
-    So steep weights and long gaps cost more than the covariance alone says, as they do in multistep solvers near their bound
-    of stability.
+    So steep weights and long gaps cost more than the covariance alone says, as they do in multistep solvers near their bound of
+    stability. Errors differ in the response that they meet (see `Response`): the result is expected for each part of them by itself.
 
     Args:
         process: of the outputs.
         influence: of each tick's output on the result if all other outputs stay as they are, [ticks].
-        sensitivity: error of the result over that of the sample, at each tick, [ticks].
+        pace: what the covariance foretells is multiplied by this, root mean square, [ticks].
+        response: of the denoiser.
         largest_ratio: a tick is not corrected if its influence is more than this many times the computed tick's; 0: none is.
         trust: how reused ticks are predicted.
-        response: of the denoiser, see above.
+        doubt: of the response.
     """
 
     def __init__(
         self,
         process: Process,
         influence: Array,
-        sensitivity: Array,
+        pace: Array,
+        response: Response,
         largest_ratio: float,
         trust: Trust,
-        response: float,
+        doubt: float = DOUBT,
     ) -> None:
         self.covariance = process.covariance
         self.influence = influence
-        self.sensitivity = sensitivity
+        self.pace = pace
+        self.response = response
+        self.doubt = doubt
         self.largest_ratio = largest_ratio
         self.trust = trust
-        self.response = response
         self.num_ticks = len(influence)
         self._believed = process.believed(trust.roughness)
 
-    def __call__(self, ticks: Sequence[int], response: float | None = None) -> float:
-        """For these computed ticks, which rise from 0, and this response; None: its own."""
-        return float(self.of(np.array([ticks]), response)[0])
+    def __call__(self, ticks: Sequence[int], doubt: float | None = None) -> float:
+        """For these computed ticks, which rise from 0, and this doubt; None: its own."""
+        return float(self.of(np.array([ticks]), doubt)[0])
 
-    def of(self, plans: NDArray[np.intp], response: float | None = None) -> Array:
+    def of(self, plans: NDArray[np.intp], doubt: float | None = None) -> Array:
         """For several plans of equally many computed ticks, [plans, computed], which rise from 0: [plans]."""
-        every, sensitivity = np.arange(self.num_ticks), self.sensitivity[plans]
+        every, own = np.arange(self.num_ticks), self.influence[plans]
         ends = np.append(plans[:, 1:], np.full_like(plans[:, :1], self.num_ticks), axis=1)
         reused = (plans[:, :, None] < every) & (every < ends[:, :, None])
         predicted = np.where(reused, self.influence, 0.0)
-        largest = self.largest_ratio * np.abs(self.influence[plans][:, 1:, None])
+        largest = self.largest_ratio * np.abs(own[:, 1:, None])
         corrected = np.where(np.abs(self.influence) <= largest, predicted[:, :-1], 0.0)
-        felt = predicted * self.sensitivity
         # Row i of `weights` is what computed ticks have to do with what is added at computed tick i and until the next.
-        weights = self._weights(plans, felt, 0)
-        corrections = self._weights(plans, corrected, 1) - self._weights(plans, corrected, 0)
-        weights[:, 1:] += sensitivity[:, 1:, None] * corrections
-        sources = weights @ (plans[:, :, None] == every) - felt
+        weights = self._weights(plans, predicted, 0)
+        weights[:, 1:] += self._weights(plans, corrected, 1) - self._weights(plans, corrected, 0)
+        sources = self.pace[plans][:, :, None] * (weights @ (plans[:, :, None] == every) - predicted)
         added = sources @ self.covariance @ np.swapaxes(sources, 1, 2)
-        entering = weights / sensitivity[:, None]
-        return _at_the_end(added, entering, self.response if response is None else response)
+        weights += own[:, :, None] * np.eye(plans.shape[1])
+        doubt = self.doubt if doubt is None else doubt
+        answers = np.concatenate(
+            [times * self.response.factors[:, plans] for times in (1 / doubt, 1.0, doubt)]
+        )
+        felt = _felt(weights, answers)
+        found: Array = np.outer(DOUBT_SHARES, SHARES).ravel() @ (
+            (felt[:, :, None] @ added)[:, :, 0] * felt
+        ).sum(axis=2)
+        return found
 
     def _weights(self, plans: NDArray[np.intp], sums: Array, ahead: int) -> Array:
         """The weights of computed ticks in sums of outputs: sum i is taken from computed ticks i + 1 - window to i + ahead.
@@ -115,12 +130,16 @@ class ResultError:
         return placed[:, :, WINDOW - 1 :]
 
 
-def _at_the_end(added: Array, entering: Array, returned: float) -> Array:
-    """E x_n^2, from the covariance of what is added and how errors of outputs enter, both [plans, n, n]; x_0 = 0."""
-    n = added.shape[-1]
-    until = np.tri(n)  # x_{i+1} is the sum of all that was added until i
-    known = ((until @ added) * until).sum(axis=2)
-    squares = (until @ entering[:, :, 1:]) ** 2  # x_{i+1} to the noise of computed ticks 1 to n - 1
-    noise = np.linalg.solve(np.eye(n - 1) - returned**2 * squares[:, :-1], returned**2 * known[:, :-1, None])
-    found: Array = known[:, -1] + (squares[:, -1:] @ noise)[:, 0, 0]
-    return found
+def _felt(weights: Array, answers: Array) -> Array:
+    """What the result has of an error that is added at computed tick i or before the next, [parts, plans, computed].
+
+    Args:
+        weights: W, [plans, computed, computed].
+        answers: J at the computed ticks, [parts, plans, computed].
+    """
+    felt = np.ones_like(answers)
+    for i in range(answers.shape[-1] - 1, 0, -1):
+        rows = slice(i, i + WINDOW + 1)  # later ones have nothing to do with computed tick i
+        later = (felt[..., rows] * weights[:, rows, i]).sum(axis=-1)
+        felt[..., i - 1] = felt[..., i] + answers[..., i] * later
+    return felt

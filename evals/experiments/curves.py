@@ -7,6 +7,7 @@ import numpy as np
 
 from diffcache.trajectory.by_noise_level import ByNoiseLevel
 from diffcache.trajectory.kernel import RIGHT_ANGLE, Array
+from diffcache.trajectory.response import Response, UniversalResponse
 
 KNOTS = 17
 """Angles at which an average is given."""
@@ -24,6 +25,20 @@ class Curve(NamedTuple):
     guidance: float
     angles: Sequence[float]
     factors: Sequence[float]
+
+
+class Answered(NamedTuple):
+    """The response that was measured in one run.
+
+    Attributes:
+        guidance: its scale.
+        angles: of its ticks, in radians.
+        response: there.
+    """
+
+    guidance: float
+    angles: Sequence[float]
+    response: Response
 
 
 def averaged(testbeds: Collection[Sequence[Curve]]) -> ByNoiseLevel:
@@ -44,6 +59,34 @@ def averaged(testbeds: Collection[Sequence[Curve]]) -> ByNoiseLevel:
     factors = np.exp((plain - heights).mean(axis=0) + np.median(heights))
     rounded = (tuple(values.round(4).tolist()) for values in (angles, factors, exponents))
     return ByNoiseLevel(*rounded)
+
+
+def averaged_response(testbeds: Collection[Sequence[Answered]]) -> UniversalResponse:
+    """The median over testbeds of a response without guidance, and what a larger scale of guidance adds.
+
+    Slopes are fitted to the differences between one testbed's runs.
+
+    Args:
+        testbeds: the runs of each.
+    """
+    angles = np.linspace(0, RIGHT_ANGLE, KNOTS)
+    runs = [
+        (np.array([run.guidance - 1 for run in of]), np.array([_parts(run, angles) for run in of]))
+        for of in testbeds
+    ]
+    together = sum(np.tensordot(scales - scales.mean(), parts, 1) for scales, parts in runs)
+    slopes = together / max(sum(scales.var() * len(scales) for scales, _ in runs), np.finfo(float).tiny)
+    plain = [(parts - scales[:, None, None] * slopes).mean(axis=0) for scales, parts in runs]
+    factors = np.median(plain, axis=0)
+    rows = (tuple(map(tuple, found.round(4).tolist())) for found in (factors, slopes))
+    return UniversalResponse(tuple(angles.round(4).tolist()), *rows)
+
+
+def _parts(run: Answered, angles: Array) -> Array:
+    """A run's response at other angles, [3, angles]."""
+    order = np.argsort(run.angles)
+    at = np.array(run.angles)[order]
+    return np.stack([np.interp(angles, at, part[order]) for part in run.response.factors])
 
 
 class _Logs(NamedTuple):

@@ -1,6 +1,6 @@
 """What it would be worth to compute the conditional pass at a tick and to predict the unconditional one."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -8,11 +8,9 @@ import torch
 from torch import Tensor
 
 from diffcache.evals.testbeds import splits, zoo
-from diffcache.hooks.class_swap import base_class
-from diffcache.host.components import guidance_scale_of
-from diffcache.host.conventions import CONDITIONAL_FIRST
-from diffcache.profiling.recording.calling import accelerated, watched_run
-from diffcache.profiling.recording.covariance import FULL, Velocities, without_variance
+from diffcache.profiling.recording.calling import accelerated
+from diffcache.profiling.recording.covariance import FULL
+from diffcache.profiling.recording.velocities import Velocities, trajectory_of
 from diffcache.trajectory.gaussian import BETWEEN, conditional_weights
 from diffcache.trajectory.kernel import Array
 
@@ -30,30 +28,19 @@ def left(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]:
     pipe = zoo.load(testbed)
     part = splits.PARTS["covariance"]
     call = zoo.sample_call(testbed, part.seed, steps, samples, part.prompts)
-    scale = guidance_scale_of(pipe, call) or 1.0
-    seen = Velocities()
     with accelerated(pipe, FULL):
-        (run,) = watched_run(pipe, call, seen).models.values()
-    first = any(base_class(type(part)).__name__ in CONDITIONAL_FIRST for part in pipe.components.values())
-    calls = [[without_variance(v, run.latents[0]) for v in of] for of in seen.of.values()]
-    conditional, other = _passes(calls, first)
+        run = trajectory_of(pipe, call, Velocities())
+    conditional, other = (
+        torch.stack([v.flatten() for v in of]).double() for of in zip(*run.passes, strict=True)
+    )
     joint = _joint(conditional, conditional - other)
     for gap in GAPS:
-        yield {"steps": steps, "guidance": scale, "gap": gap, "left": round(_left(joint, gap, scale), 3)}
-
-
-def _passes(calls: Sequence[Sequence[Tensor]], first: bool) -> tuple[Tensor, Tensor]:
-    """The conditional and the unconditional velocities, [ticks, elements] each, of two calls at each tick or of one of both.
-
-    Args:
-        calls: at each tick, of each guidance pass by itself, the conditional one first; or of both in one batch.
-        first: in a batch the conditional half is the first.
-    """
-    if len(calls) == 1:
-        halves = [velocity.chunk(2) for velocity in calls[0]]
-        calls = [[pair[i] for pair in halves] for i in ((0, 1) if first else (1, 0))]
-    conditional, other = (torch.stack([v.flatten() for v in of]).double() for of in calls)
-    return conditional, other
+        yield {
+            "steps": steps,
+            "guidance": run.scale,
+            "gap": gap,
+            "left": round(_left(joint, gap, run.scale), 3),
+        }
 
 
 def _joint(conditional: Tensor, difference: Tensor) -> Array:

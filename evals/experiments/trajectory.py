@@ -8,8 +8,8 @@ from diffcache.evals.experiments.trajectory_prior import SAMPLES
 from diffcache.evals.harness.cell import Cell
 from diffcache.evals.harness.unseen import judged_on
 from diffcache.evals.testbeds import splits, zoo
-from diffcache.profiling.recording.covariance import covariance_of
-from diffcache.profiling.tuning.planned import RESPONSES
+from diffcache.profiling.tuning.engine import Task
+from diffcache.profiling.tuning.planned import TrajectoryEngine
 from diffcache.recipes.budgeted import allowed
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.trajectory import TrajectoryConfig
@@ -37,25 +37,17 @@ def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]
     """
     shown = pictures(testbed, steps, samples, "choose")
     tried = pictures(testbed, steps, SAMPLES, "covariance")
-    covariance = covariance_of(tried.pipe, [tried.call(steps)]).matrix.tolist()
+    engine = TrajectoryEngine(Task(pipe=tried.pipe, calls=[tried.call(steps)], ticks=steps))
     for speedup in SPEEDUPS:
-        own = {
-            f"own covariance, response {response:g}": TrajectoryConfig(
-                speedup=speedup, covariance=covariance, response=response
-            )
-            for response in RESPONSES
-        }
-        contenders: dict[str, CacheConfig] = {
+        ticks = allowed(steps, speedup)
+        universal: dict[str, CacheConfig] = {
             "even": EvenConfig(speedup=speedup),
             "even, order 2": EvenConfig(speedup=speedup, order=2),
             "prior": TrajectoryConfig(speedup=speedup),
-            **own,
         }
         with judged_on(testbed):
-            tuned = max(contenders.values(), key=lambda config: tried.method(config).mean)
-            universal = {name: config for name, config in contenders.items() if name not in own}
+            tuned = max(engine.propose(ticks / steps), key=lambda config: tried.method(config).mean)
             found = {name: shown.method(config) for name, config in {**universal, "tuned": tuned}.items()}
-        ticks = allowed(steps, speedup)
         found["fewer_steps"] = shown.fewer_steps(ticks)
         yield {
             "steps": steps,

@@ -11,9 +11,11 @@ from diffcache.evals.experiments.curves import Curve
 from diffcache.evals.testbeds import splits, zoo
 from diffcache.host.components import guidance_scale_of
 from diffcache.profiling.recording.covariance import covariance_of
+from diffcache.profiling.recording.response import response_of
 from diffcache.schedulers.moments import Moment
 from diffcache.trajectory.kernel import Array, Kernel
 from diffcache.trajectory.process import prior_process
+from diffcache.trajectory.response import Response
 
 MANY_STEPS = tuple(name for name in zoo.ALL if zoo.STEPS.get(name, 50) >= 10)
 """Testbeds that were not distilled to few steps."""
@@ -44,23 +46,30 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True)
 class Measured:
-    """A run's covariance, normalised to a diagonal of one.
+    """What a run shows.
 
     Attributes:
         setting: the run.
         guidance: its scale.
-        correlation: [ticks, ticks].
+        covariance: [ticks, ticks].
         moments: of the ticks.
+        response: of the denoiser.
     """
 
     setting: Setting
     guidance: float
-    correlation: Array
+    covariance: Array
     moments: tuple[Moment, ...]
+    response: Response
 
     def every(self, stride: int) -> "Measured":
-        """Of every so many ticks."""
-        return replace(self, correlation=self.correlation[::stride, ::stride], moments=self.moments[::stride])
+        """The covariance of every so many ticks."""
+        return replace(self, covariance=self.covariance[::stride, ::stride], moments=self.moments[::stride])
+
+    @property
+    def angles(self) -> list[float]:
+        """Of the ticks, in radians."""
+        return [float(moment.angle or 0) for moment in self.moments]
 
 
 def settings() -> Iterator[Setting]:
@@ -82,7 +91,7 @@ def paced(testbed: str) -> Iterator[Setting]:
 
 
 def measured(setting: Setting) -> Measured:
-    """A setting's covariance, on calibration prompts and seeds."""
+    """What a setting shows on calibration prompts and seeds."""
     name, steps, guidance = setting
     pipe = zoo.load(name)
     part = splits.PARTS["covariance"]
@@ -90,23 +99,25 @@ def measured(setting: Setting) -> Measured:
     if guidance is not None:
         call = zoo.guided(name, call, guidance)
     found = covariance_of(pipe, [call])
-    size = np.sqrt(found.matrix.diagonal())
     scale = guidance_scale_of(pipe, call) or 1.0
-    return Measured(setting, scale, found.matrix / np.outer(size, size), found.moments)
+    response = response_of(pipe, [call])
+    assert response is not None  # the testbeds show their samples
+    return Measured(setting, scale, found.matrix, found.moments, response)
 
 
 def changes(run: Measured, kernel: Kernel) -> Curve:
     """How much a run's velocities change from one tick to the next, over what a kernel says of that."""
     expected = prior_process(kernel, run.moments).covariance
-    size = np.sqrt(expected.diagonal())
-    both = [_change(correlation) for correlation in (run.correlation, expected / np.outer(size, size))]
-    angles = [float(moment.angle or 0) for moment in run.moments[1:]]
-    return Curve(run.guidance, angles, (both[0] / both[1]).tolist())
+    factors = _change(run.covariance) / _change(expected)
+    return Curve(run.guidance, run.angles[1:], factors.tolist())
 
 
-def _change(correlation: Array) -> Array:
+def _change(covariance: Array) -> Array:
     """Root mean square, [ticks - 1]."""
-    change: Array = np.sqrt(np.maximum(2 - 2 * correlation.diagonal(1), np.finfo(float).eps))
+    size = covariance.diagonal()
+    change: Array = np.sqrt(
+        np.maximum(size[1:] + size[:-1] - 2 * covariance.diagonal(1), np.finfo(float).eps)
+    )
     return change
 
 
@@ -138,11 +149,17 @@ def fitted(runs: Sequence[Measured]) -> tuple[Kernel, float]:
 
 def _loss(run: Measured, kernel: Kernel) -> float:
     covariance = prior_process(kernel, run.moments).covariance
-    size = np.sqrt(covariance.diagonal())
-    factor = np.linalg.cholesky(covariance / np.outer(size, size))
-    half = np.linalg.solve(factor, run.correlation)
-    scale = np.trace(np.linalg.solve(factor.T, half)) / len(size)
+    factor = np.linalg.cholesky(correlation_of(covariance))
+    half = np.linalg.solve(factor, correlation_of(run.covariance))
+    scale = np.trace(np.linalg.solve(factor.T, half)) / len(covariance)
     return float(0.5 * np.log(max(scale, 1e-12)) + np.log(factor.diagonal()).mean())
+
+
+def correlation_of(covariance: Array) -> Array:
+    """With a diagonal of one, [ticks, ticks]."""
+    size = np.sqrt(covariance.diagonal())
+    correlation: Array = covariance / np.outer(size, size)
+    return correlation
 
 
 def _coordinates(kernel: Kernel) -> list[float]:

@@ -1,7 +1,7 @@
-"""Records the covariance of a denoiser's velocities over the ticks of full runs, for the method `trajectory`."""
+"""Records the covariance of velocities over the ticks of full runs, for the method `trajectory`."""
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass
 from functools import partial
 from typing import Any
 
@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 
 from diffcache.config import CacheConfig
-from diffcache.engine.observers import Observer
-from diffcache.profiling.recording.calling import Call, accelerated, watched_run
+from diffcache.profiling.recording.calling import Call, accelerated
 from diffcache.profiling.recording.each_call import of_each_call
 from diffcache.profiling.recording.journal import Entry
+from diffcache.profiling.recording.velocities import Trajectory, Velocities, trajectory_of
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.schedulers.errors import TargetError
 from diffcache.schedulers.moments import Moment
-from diffcache.schedulers.steps import Step
 from diffcache.trajectory.kernel import Array
 
 FULL = UniformConfig(interval=1, order=1)
@@ -28,31 +27,12 @@ class Covariance:
     """Of velocities.
 
     Attributes:
-        matrix: E<v_i, v_j> per element, over samples, guidance passes and runs, [ticks, ticks].
+        matrix: E<v_i, v_j> per element of the guided velocity, over samples and runs, [ticks, ticks].
         moments: of the ticks.
     """
 
     matrix: Array
     moments: tuple[Moment, ...]
-
-
-@dataclass
-class Velocities(Observer):
-    """Keeps the velocities of one full run in host memory.
-
-    Attributes:
-        of: by branch, one for each tick.
-        moments: by tick.
-    """
-
-    of: dict[str, list[Tensor]] = field(default_factory=dict)
-    moments: dict[int, Moment] = field(default_factory=dict)
-
-    def computed(
-        self, denoiser: str, step: Step, features: Sequence[Tensor], outputs: Sequence[Tensor]
-    ) -> None:
-        self.of.setdefault(step.branch, []).append(features[0].float().cpu())
-        self.moments[step.tick] = step.moment
 
 
 def covariance_of(pipe: Any, calls: Sequence[Call], config: CacheConfig = FULL) -> Covariance:
@@ -77,31 +57,14 @@ def covariance_of(pipe: Any, calls: Sequence[Call], config: CacheConfig = FULL) 
 
 def _measured(pipe: Any, call: Call) -> Entry:
     """The products of one call's velocities, and the moments of its ticks."""
-    seen = Velocities()
-    record = watched_run(pipe, call, seen)
-    if len(record.models) != 1:
-        raise TargetError("the covariance of one denoiser can be measured, and this pipeline runs several.")
-    latents = next(iter(record.models.values())).latents
-    moments = [astuple(seen.moments[tick]) for tick in sorted(seen.moments)]
-    return Entry({"products": _products(seen, latents[0] if latents else ())}, {"moments": moments})
+    run = trajectory_of(pipe, call, Velocities())
+    return Entry({"products": _products(run)}, {"moments": [astuple(moment) for moment in run.moments]})
 
 
-def _products(seen: Velocities, latent: Sequence[int]) -> Tensor:
-    """Mean products of each two ticks of a run, float64 [ticks, ticks]. A learned variance is left out."""
+def _products(run: Trajectory) -> Tensor:
+    """Mean products of each two ticks of a run, float64 [ticks, ticks]."""
     means = []
-    for outputs in seen.of.values():
-        if len(outputs) != len(seen.moments):
-            continue  # a guidance pass that is not there at every tick
-        rows = torch.stack([without_variance(output, latent).flatten() for output in outputs]).double()
+    for velocities in zip(*run.velocities, strict=True):
+        rows = torch.stack([velocity.flatten() for velocity in velocities]).double()
         means.append(rows @ rows.T / rows.shape[1])
-    if not means:
-        raise TargetError("no guidance pass is called at every tick: nothing can be measured here.")
     return torch.stack(means).mean(dim=0)
-
-
-def without_variance(output: Tensor, latent: Sequence[int]) -> Tensor:
-    """The part of an output [batch, ...] that is as large as the latent, whose shape has no batch."""
-    for dim, size in enumerate(latent, start=1):
-        if dim < output.ndim and output.shape[dim] > size:
-            output = output.narrow(dim, 0, size)
-    return output

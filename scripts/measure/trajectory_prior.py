@@ -1,7 +1,7 @@
 """Fits the universal prior of the method `trajectory` on all testbeds, and one more for each testbed that is left out.
 
 `python scripts/measure/trajectory_prior.py` writes diffcache/trajectory/prior.json, and evals/results/trajectory_prior/<testbed>.json
-with what has never seen this testbed. The sensitivities are those of `scripts/measure/sensitivity.py`.
+with what has never seen this testbed.
 """
 
 import json
@@ -12,8 +12,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from diffcache.evals.experiments.curves import Curve, averaged
-from diffcache.evals.experiments.sensitivity import curves
+from diffcache.evals.experiments.curves import Answered, averaged, averaged_response
 from diffcache.evals.experiments.trajectory_prior import (
     MANY_STEPS,
     Measured,
@@ -26,7 +25,7 @@ from diffcache.evals.experiments.trajectory_prior import (
 )
 from diffcache.evals.harness.command_line import parser
 from diffcache.evals.harness.provenance import header
-from diffcache.evals.harness.results import result_path, stored, write_result
+from diffcache.evals.harness.results import result_path, write_result
 from diffcache.trajectory.prior import SHIPPED
 
 
@@ -36,29 +35,30 @@ def main() -> None:
         setting: measured(setting)
         for setting in tqdm(dict.fromkeys([*settings(), *chain(*map(paced, MANY_STEPS))]), desc="runs")
     }
-    felt = {name: list(curves(result["rows"])) for name, result in stored("sensitivity").items()}
-    loss, figures = _fitted(MANY_STEPS, runs, felt)
+    loss, figures = _fitted(MANY_STEPS, runs)
     SHIPPED.write_text(json.dumps({**header(), **figures}, indent=2) + "\n")
     print(f"all: {loss:.3f}")
     for name in MANY_STEPS:
         others = [other for other in MANY_STEPS if other != name]
-        loss, figures = _fitted(others, runs, felt)
+        loss, figures = _fitted(others, runs)
         write_result(result_path("trajectory_prior", name), header(), figures)
         print(f"without {name}: {loss:.3f}")
 
 
-def _fitted(
-    testbeds: Sequence[str], runs: Mapping[Setting, Measured], felt: Mapping[str, Sequence[Curve]]
-) -> tuple[float, dict[str, Any]]:
+def _fitted(testbeds: Sequence[str], runs: Mapping[Setting, Measured]) -> tuple[float, dict[str, Any]]:
     """The loss of the kernel's fit, and the figures of a prior."""
     kernel, loss = fitted([runs[setting] for setting in settings() if setting.testbed in testbeds])
+    answers = [
+        [Answered(run.guidance, run.angles, run.response) for run in map(runs.__getitem__, paced(name))]
+        for name in testbeds
+    ]
     paces = [[changes(runs[setting], kernel) for setting in paced(name)] for name in testbeds]
     return loss, {
         "fitted_on": sorted(testbeds),
         "loss": round(loss, 4),
         "kernel": asdict(kernel),
         "pace": asdict(averaged(paces)),
-        "sensitivity": asdict(averaged([felt[name] for name in testbeds])),
+        "response": asdict(averaged_response(answers)),
     }
 
 

@@ -103,7 +103,7 @@ def test_what_affine_maps_repair_is_not_made_good_once_more() -> None:
 def test_the_default_has_hindsight_unless_told_not_to() -> None:
     pipe = CASES["FluxPipeline"].build()
     pictures = [
-        CASES["FluxPipeline"].render(accelerate(pipe, speedup=2, response=1.0, **options), steps=30)
+        CASES["FluxPipeline"].render(accelerate(pipe, speedup=2, **options), steps=30)
         for options in ({}, {"hindsight": True}, {"hindsight": False})
     ]
     assert torch.equal(pictures[0], pictures[1])

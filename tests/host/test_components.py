@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import diffusers
@@ -14,6 +15,7 @@ from zoo.denoisers import CASES
 from zoo.pipelines import CASES as PIPELINES
 
 from diffcache import TargetError, accelerate, denoising_run, plan, report
+from diffcache.host import components
 from diffcache.host.components import guidance_scale_of
 from diffcache.recipes.trajectory import TrajectoryConfig
 
@@ -186,3 +188,32 @@ def test_the_scale_of_a_call_reaches_the_method(monkeypatch: pytest.MonkeyPatch)
     pipe(**{**case.call(0, 4), "guidance_scale": 6.5})
     plan(pipe, **{**case.call(0, 4), "guidance_scale": 2.5})
     assert {*seen} == {6.5, 2.5}
+
+
+class Network(nn.Module):
+    """One that may be told its guidance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(guidance_embeds=True)
+
+
+class Distilled(Guided):
+    """A pipeline of a network that is told its guidance."""
+
+    transformer = Network()
+
+
+@pytest.mark.parametrize(
+    ("call", "scale"),
+    [
+        ({"guidance_scale": 3.5}, 1.0),
+        ({"guidance_scale": 3.5, "true_cfg_scale": 4.0}, 1.0),
+        ({"guidance_scale": 5.5, "true_cfg_scale": 4.0, "negative_prompt": ""}, 4.0),
+    ],
+)
+def test_a_scale_that_the_network_is_told_guides_nothing(
+    call: dict[str, Any], scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(components, "modules_of", lambda pipeline: [pipeline.transformer])
+    assert guidance_scale_of(Distilled(), call) == scale

@@ -15,7 +15,7 @@ from diffcache import CacheConfig, Schedule, accelerate, report
 from diffcache.config import RunFacts
 from diffcache.profiling.recording.covariance import covariance_of
 from diffcache.recipes.budgeted import allowed
-from diffcache.recipes.trajectory import TrajectoryConfig
+from diffcache.recipes.trajectory import TYPICAL_GUIDANCE, TrajectoryConfig
 from diffcache.schedulers.errors import ConfigError, DiffcacheError, ScheduleError
 from diffcache.schedulers.guards import History
 from diffcache.schedulers.moments import Moment
@@ -63,11 +63,17 @@ def test_in_a_run_of_unknown_length_ticks_are_evenly_spaced() -> None:
     assert all(everything.decide(Step(t, None, "0"), None).computes for t in range(5))
 
 
-def test_guidance_makes_reuse_more_careful_unless_a_response_is_given() -> None:
+def test_guidance_makes_reuse_more_careful_unless_covariance_and_response_are_given() -> None:
     strong, none = replace(KNOWN, guidance_scale=12.0), replace(KNOWN, guidance_scale=0.0)
-    assert TrajectoryConfig().plan(strong, 2).trust.noise > TrajectoryConfig().plan(none, 2).trust.noise
-    assert TrajectoryConfig().plan(none, 2) == TrajectoryConfig(response=2.0).plan(none, 2)
-    assert TrajectoryConfig().plan(KNOWN, 2) == TrajectoryConfig(response=6.0).plan(KNOWN, 2)
+    careful, usual = (TrajectoryConfig().plan(run, 2) for run in (strong, none))
+    assert careful.trust.roughness > usual.trust.roughness
+    assert careful.expected > 3 * usual.expected
+    assert TrajectoryConfig().plan(none, 2) == TrajectoryConfig().plan(replace(KNOWN, guidance_scale=1.0), 2)
+    assert TrajectoryConfig().plan(KNOWN, 2) == TrajectoryConfig().plan(
+        replace(KNOWN, guidance_scale=TYPICAL_GUIDANCE), 2
+    )
+    own = TrajectoryConfig(covariance=np.eye(20).tolist(), response=np.ones((3, 20)).tolist())
+    assert own.plan(strong, 2) == own.plan(none, 2)
 
 
 def test_a_run_with_too_few_ticks_to_know_anything_holds_and_corrects_nothing() -> None:
@@ -111,6 +117,18 @@ def test_a_pipeline_computes_the_same_ticks_with_every_seed() -> None:
 def test_a_covariance_is_a_square_of_finite_numbers(covariance: Any) -> None:
     with pytest.raises(ConfigError, match="square of finite numbers"):
         TrajectoryConfig(covariance=covariance)
+
+
+@pytest.mark.parametrize("response", [((1.0,),), ((1.0,), (1.0,), (1.0, 2.0)), ((float("nan"),),) * 3])
+def test_a_response_is_three_rows_of_finite_numbers(response: Any) -> None:
+    with pytest.raises(ConfigError, match="three rows of finite numbers"):
+        TrajectoryConfig(response=response)
+
+
+def test_a_response_of_another_length_is_refused() -> None:
+    pipe = accelerate(FLUX.build(), TrajectoryConfig(speedup=2, response=np.ones((3, STEPS + 1)).tolist()))
+    with pytest.raises(ScheduleError, match=f"response was measured in {STEPS + 1} ticks and this run has"):
+        FLUX.render(pipe, 0, STEPS)
 
 
 def test_a_covariance_of_another_length_is_refused() -> None:

@@ -31,9 +31,7 @@ def test_a_testbed_that_had_part_in_every_fit_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shipped = tmp_path / "prior.json"
-    shipped.write_text(
-        json.dumps({"fitted_on": ["sd3", "turbo"], "kernel": {}, "pace": {}, "sensitivity": {}})
-    )
+    shipped.write_text(json.dumps({"fitted_on": ["sd3", "turbo"], "kernel": {}, "pace": {}, "response": {}}))
     with pytest.raises(EvaluationError, match="was fitted on turbo: fit it without"):
         unseen_prior("turbo", shipped)
     with pytest.raises(EvaluationError, match="a thing was fitted on sd3: judge it on another testbed"):

@@ -1,0 +1,92 @@
+"""The response of a denoiser: how its velocity changes with its sample."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from diffcache.schedulers.moments import Moment
+from diffcache.trajectory.kernel import Array
+
+SHARES = np.array([0.25, 0.5, 0.25])
+"""Of the squared error: the stiff part, the usual one, and the one that lasts."""
+
+STIFF = np.sqrt(2.0)
+"""How many standard deviations above the mean the stiff part's response lies: a node of the quadrature with these shares."""
+
+
+@dataclass(frozen=True)
+class Response:
+    """The error of the velocity over that of the sample, for three parts of an error that keep to themselves.
+
+    With a response R an error is multiplied by 1 - h R over a step of size h: it dies away, or grows where R < 0 or h R > 2.
+    Guidance makes R large, and then flows are stiff: extrapolation lowers the bound on h R. New errors meet a mean response
+    with some spread. What of them is met by a large one dies away soon, so old errors meet another one, which is measured by itself.
+
+    Attributes:
+        factors: R of each part at each tick, [3, ticks].
+    """
+
+    factors: Array
+
+    @classmethod
+    def measured(cls, new: Array, old: Array) -> "Response":
+        """From sums of products <v, x>, <v, v> and <x, x> of errors x of the sample and v of the velocity, [ticks, 3].
+
+        Args:
+            new: of errors that have just been made. Zeros at ticks that know of none; factors are interpolated there.
+            old: of all of a tick's error, likewise.
+        """
+        mean, spread = _answers(new)
+        lasting, its_spread = _answers(old)
+        return cls(np.stack([mean + STIFF * spread, mean, lasting - its_spread / STIFF]))
+
+
+def _answers(products: Array) -> tuple[Array, Array]:
+    """The mean response and its spread, both [ticks]; 0 where nothing is known of any tick."""
+    ticks = np.flatnonzero(products[:, 2] > 0)
+    if not len(ticks):
+        return np.zeros(len(products)), np.zeros(len(products))
+    vx, vv, xx = products[ticks].T
+    mean = vx / xx
+    spread = np.sqrt(np.maximum(vv / xx - mean**2, 0))
+    every = np.arange(len(products))
+    return np.interp(every, ticks, mean), np.interp(every, ticks, spread)
+
+
+@dataclass(frozen=True)
+class UniversalResponse:
+    """What denoisers have in common. Guidance multiplies differences of outputs, so responses are linear in its scale.
+
+    Attributes:
+        angles: atan2(noise, signal) in radians, rising.
+        factors: without guidance, of each part at each angle, [3][angles].
+        slopes: what a scale of guidance that is larger by one adds to them.
+    """
+
+    angles: tuple[float, ...]
+    factors: tuple[tuple[float, ...], ...]
+    slopes: tuple[tuple[float, ...], ...]
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "UniversalResponse":
+        """The one with these attributes."""
+        return cls(
+            tuple(data["angles"]), tuple(map(tuple, data["factors"])), tuple(map(tuple, data["slopes"]))
+        )
+
+    def at(self, moments: Sequence[Moment], guidance: float) -> Response:
+        """At each tick of a run; their mean over all angles where an angle is unknown.
+
+        Args:
+            moments: of the ticks.
+            guidance: its scale; 1 for none.
+        """
+        parts = np.array(self.factors) + (guidance - 1) * np.array(self.slopes)
+        angles = [moment.angle for moment in moments]
+        if None in angles:
+            return Response(np.repeat(parts.mean(axis=1, keepdims=True), len(moments), axis=1))
+        return Response(
+            np.stack([np.interp(np.array(angles, dtype=float), self.angles, part) for part in parts])
+        )

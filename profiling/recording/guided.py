@@ -1,0 +1,48 @@
+"""The velocity that a noise scheduler gets: guidance makes it of what several passes return."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diffcache.hooks.class_swap import base_class
+from diffcache.host.conventions import CONDITIONAL_FIRST
+
+
+def is_conditional_first(pipe: Any) -> bool:
+    """Whether the conditional half of a pipeline's batches is the first; in most pipelines it is the last."""
+    parts = getattr(pipe, "components", {}).values()
+    return any(base_class(type(part)).__name__ in CONDITIONAL_FIRST for part in parts)
+
+
+def is_doubled(latents: Tensor) -> bool:
+    """Whether a batch holds the same samples twice: once for each guidance pass."""
+    return len(latents) % 2 == 0 and torch.equal(*latents.chunk(2))
+
+
+def passes(outputs: Mapping[str, Tensor], doubled: bool, first: bool) -> tuple[Tensor, ...]:
+    """What each guidance pass of a tick returned, the conditional one first.
+
+    Args:
+        outputs: of a tick's calls by branch, [batch, ...].
+        doubled: each call holds two passes in one batch.
+        first: see `is_conditional_first`.
+    """
+    if doubled and len(outputs) == 1:
+        (output,) = outputs.values()
+        halves = output.chunk(2)
+        return halves if first else halves[::-1]
+    return tuple(output for _, output in sorted(outputs.items(), key=lambda named: "uncond" in named[0]))
+
+
+def guided(found: tuple[Tensor, ...], scale: float) -> tuple[Tensor, ...]:
+    """What the noise scheduler gets of two passes; all of them as they are if these are not two.
+
+    Args:
+        found: what each pass returned, the conditional one first.
+        scale: of guidance, s in unconditional + s * (conditional - unconditional).
+    """
+    if len(found) != 2 or found[0].shape != found[1].shape:
+        return found
+    return (torch.lerp(found[1], found[0], scale),)

@@ -1,0 +1,126 @@
+"""Keeps what one run's noise scheduler got: velocities after guidance, and the samples that the denoiser saw."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from diffcache.engine.observers import Observer
+from diffcache.host.components import guidance_scale_of
+from diffcache.profiling.recording.calling import Call, watched_run
+from diffcache.profiling.recording.guided import guided, is_conditional_first, is_doubled, passes
+from diffcache.schedulers.errors import TargetError
+from diffcache.schedulers.moments import Moment
+from diffcache.schedulers.steps import Step
+
+
+@dataclass
+class Velocities(Observer):
+    """Keeps the velocities and the samples of one run in host memory.
+
+    Attributes:
+        of: by branch, one velocity for each computed tick.
+        samples: the denoiser's input, by tick from 1; empty where it is not known among its arguments.
+        moments: by computed tick.
+    """
+
+    of: dict[str, dict[int, Tensor]] = field(default_factory=dict)
+    samples: dict[int, Tensor] = field(default_factory=dict)
+    moments: dict[int, Moment] = field(default_factory=dict)
+
+    def called(self, denoiser: str, step: Step, latents: Sequence[Tensor]) -> None:
+        if latents:
+            self.samples.setdefault(step.tick, latents[0].float().cpu().clone())
+
+    def computed(
+        self, denoiser: str, step: Step, features: Sequence[Tensor], outputs: Sequence[Tensor]
+    ) -> None:
+        self.of.setdefault(step.branch, {})[step.tick] = features[0].float().cpu()
+        self.moments[step.tick] = step.moment
+
+
+@dataclass
+class Followed(Velocities):
+    """Keeps those of a run that reuses, as the denoiser would have given them at reused ticks, too.
+
+    Attributes:
+        reused: the ticks.
+    """
+
+    shadow = True
+    closed = True
+    reused: set[int] = field(default_factory=set)
+
+    def predicted(
+        self,
+        denoiser: str,
+        step: Step,
+        guess: Sequence[Tensor],
+        truth: Sequence[Tensor],
+        features: Sequence[Tensor],
+    ) -> Sequence[Tensor]:
+        self.reused.add(step.tick)
+        return super().predicted(denoiser, step, guess, truth, features)
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """What one run's denoiser got and returned.
+
+    Attributes:
+        passes: the velocities of each guidance pass at each tick, [samples, ...], the conditional one first.
+        scale: of guidance.
+        samples: the denoiser's input at each tick from 1, [samples, ...]; empty where it is not known.
+        moments: of the ticks.
+    """
+
+    passes: list[tuple[Tensor, ...]]
+    scale: float
+    samples: dict[int, Tensor]
+    moments: tuple[Moment, ...]
+
+    @property
+    def velocities(self) -> list[tuple[Tensor, ...]]:
+        """What the noise scheduler got at each tick: one tensor, or one for each guidance pass if these are not two."""
+        return [guided(found, self.scale) for found in self.passes]
+
+
+def trajectory_of(pipe: Any, call: Call, seen: Velocities) -> Trajectory:
+    """That of one call of an accelerated pipeline. A learned variance is left out.
+
+    Args:
+        pipe: an accelerated pipeline, whose method stores velocities.
+        call: its arguments.
+        seen: keeps them; a new one.
+
+    Raises:
+        TargetError: the call has no denoising loop or several, several denoisers, or no guidance pass at every tick.
+    """
+    record = watched_run(pipe, call, seen)
+    if len(record.models) != 1:
+        raise TargetError("the covariance of one denoiser can be measured, and this pipeline runs several.")
+    latents = next(iter(record.models.values())).latents
+    ticks = sorted(seen.moments)
+    whole = {branch: outputs for branch, outputs in seen.of.items() if outputs.keys() == seen.moments.keys()}
+    if not whole:
+        raise TargetError("no guidance pass is called at every tick: nothing can be measured here.")
+    scale = guidance_scale_of(pipe, call) or 1.0
+    doubled = scale > 1 and bool(seen.samples) and all(map(is_doubled, seen.samples.values()))
+    first = is_conditional_first(pipe)
+    found = []
+    for tick in ticks:
+        outputs = {
+            branch: without_variance(of[tick], latents[0] if latents else ()) for branch, of in whole.items()
+        }
+        found.append(passes(outputs, doubled, first))
+    samples = {tick: sample.chunk(2)[0] if doubled else sample for tick, sample in seen.samples.items()}
+    return Trajectory(found, scale, samples, tuple(seen.moments[tick] for tick in ticks))
+
+
+def without_variance(output: Tensor, latent: Sequence[int]) -> Tensor:
+    """The part of an output [batch, ...] that is as large as the latent, whose shape has no batch."""
+    for dim, size in enumerate(latent, start=1):
+        if dim < output.ndim and output.shape[dim] > size:
+            output = output.narrow(dim, 0, size)
+    return output

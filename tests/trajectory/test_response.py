@@ -1,0 +1,57 @@
+"""The response of a denoiser: from measured products, and by noise level and guidance."""
+
+import numpy as np
+import pytest
+
+from diffcache.schedulers.moments import Moment
+from diffcache.trajectory.response import Response, UniversalResponse
+
+UNIVERSAL = UniversalResponse(
+    (0.0, 1.0), ((4.0, 8.0), (1.0, 3.0), (-1.0, 0.0)), ((1.0, 2.0), (0.5, 1.0), (0.0, -0.5))
+)
+
+
+def moments(*angles: float) -> list[Moment]:
+    return [Moment(i, angle=angle) for i, angle in enumerate(angles)]
+
+
+def test_its_parts_are_a_stiff_one_the_mean_and_what_lasts() -> None:
+    new = np.array([[2.0, 4.0 + 9.0, 1.0]])  # a mean of 2 and a spread of 3
+    old = 5 * np.array([[-1.0, 1.0 + 2.0, 1.0]])  # -1 and the root of 2
+    found = Response.measured(new, old).factors[:, 0]
+    assert found == pytest.approx([2 + 3 * 2**0.5, 2, -2])
+
+
+def test_ticks_that_show_nothing_are_interpolated() -> None:
+    products = np.zeros((5, 3))
+    products[1], products[3] = (1, 1, 1), (3, 9, 1)
+    assert Response.measured(products, products).factors == pytest.approx(
+        np.tile([1.0, 1.0, 2.0, 3.0, 3.0], (3, 1))
+    )
+
+
+def test_a_run_without_errors_shows_no_response() -> None:
+    assert not Response.measured(np.zeros((4, 3)), np.zeros((4, 3))).factors.any()
+
+
+def test_it_is_linear_in_the_angle_and_in_guidance() -> None:
+    assert UNIVERSAL.at(moments(1.5, 0.5, 0.0), 1.0).factors == pytest.approx(
+        np.array([[8, 6, 4], [3, 2, 1], [0, -0.5, -1]])
+    )
+    assert UNIVERSAL.at(moments(1.0, 0.0), 3.0).factors == pytest.approx(
+        np.array([[12, 6], [5, 2], [-1, -1]])
+    )
+
+
+def test_it_is_the_mean_over_angles_where_one_is_unknown() -> None:
+    found = UNIVERSAL.at([Moment(0, angle=1.0), Moment(1)], 1.0).factors
+    assert found == pytest.approx(np.array([[6, 6], [2, 2], [-0.5, -0.5]]))
+
+
+def test_it_is_read_from_what_it_is_written_to() -> None:
+    data = {
+        "angles": [0.0, 1.0],
+        "factors": [[4.0, 8.0], [1.0, 3.0], [-1.0, 0.0]],
+        "slopes": [[1.0, 2.0], [0.5, 1.0], [0.0, -0.5]],
+    }
+    assert UniversalResponse.from_dict(data) == UNIVERSAL
