@@ -55,7 +55,7 @@ class TrajectoryConfig(BudgetedConfig):
             0 computes everything. A run has no fewer computed ticks than a speed-up of 8 leaves.
         speedup: instead of a threshold: ticks of the run over computed ticks, at least; 1 computes everything.
         covariance: E<v_i, v_j> of the velocities at each two ticks of a run, per element, [ticks, ticks]; None: the universal one.
-        response: of the denoiser at each tick, [3][ticks], as `diffcache.trajectory.response.Response` has it; None: the universal one.
+        response: of the denoiser at each tick, [3, ticks], as `diffcache.trajectory.response.Response` has it; None: the universal one.
     """
 
     name: ClassVar[str] = "trajectory"
@@ -74,7 +74,7 @@ class TrajectoryConfig(BudgetedConfig):
                 or len({len(part) for part in parts}) > 1
                 or not np.isfinite(parts).all()
             ):
-                raise ConfigError("trajectory: response must be three rows of finite numbers, [3][ticks].")
+                raise ConfigError("trajectory: response must be three rows of finite numbers, [3, ticks].")
             object.__setattr__(self, "response", parts)
         if self.covariance is not None:
             rows = tuple(map(tuple, self.covariance))
