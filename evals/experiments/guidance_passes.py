@@ -9,7 +9,7 @@ from torch import Tensor
 
 from diffcache.evals.testbeds import splits, zoo
 from diffcache.profiling.recording.calling import accelerated
-from diffcache.profiling.recording.covariance import FULL
+from diffcache.profiling.recording.trajectories import FULL
 from diffcache.profiling.recording.velocities import Velocities, trajectory_of
 from diffcache.trajectory.gaussian import BETWEEN, conditional_weights
 from diffcache.trajectory.kernel import Array

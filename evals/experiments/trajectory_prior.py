@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, fields, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +13,7 @@ from diffcache.evals.experiments.curves import Curve
 from diffcache.evals.testbeds import splits, zoo
 from diffcache.host.components import guidance_scale_of
 from diffcache.profiling.recording.covariance import covariance_of
+from diffcache.profiling.recording.journal import Journal, journaling
 from diffcache.profiling.recording.response import response_of
 from diffcache.schedulers.moments import Moment
 from diffcache.trajectory.kernel import Array, Kernel
@@ -98,9 +101,9 @@ def measured(setting: Setting) -> Measured:
     call = zoo.sample_call(name, part.seed, steps, SAMPLES, part.prompts)
     if guidance is not None:
         call = zoo.guided(name, call, guidance)
-    found = covariance_of(pipe, [call])
+    with TemporaryDirectory() as folder, journaling(Journal(Path(folder))):  # both measure one full run
+        found, response = covariance_of(pipe, [call]), response_of(pipe, [call])
     scale = guidance_scale_of(pipe, call) or 1.0
-    response = response_of(pipe, [call])
     assert response is not None  # the testbeds show their samples
     return Measured(setting, scale, found.matrix, found.moments, response)
 

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from diffcache.prediction.average_velocity import AverageVelocity
 from diffcache.profiling.recording.calling import Call
-from diffcache.profiling.recording.covariance import FULL
 from diffcache.profiling.recording.each_call import of_each_call
 from diffcache.profiling.recording.features import features_of, mean_sizes
 from diffcache.profiling.recording.frozen import frozen
 from diffcache.profiling.recording.journal import Entry
 from diffcache.profiling.recording.shares import ticks_for
+from diffcache.profiling.recording.trajectories import FULL
 from diffcache.recipes.meancache import MeanCacheConfig, levels_of
 from diffcache.schedulers.schedule import Schedule
 from diffcache.schedulers.search.path import cheapest_path

@@ -1,27 +1,25 @@
-"""Measures a denoiser's response: how its velocity changes with its sample, for the method `trajectory`."""
+"""Measures a denoiser's response: how its velocity changes with its sample, for the method `trajectory`.
+
+Large samples and velocities are compared by sketches of `trajectories.SIZE` numbers. So what is measured errs a little: the mean
+response <v, x> / <x, x> by about 1 / sqrt(SIZE) of |v| / |x|, which is 0.8 % of it, and the spread by about 0.8 % of itself.
+"""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from diffcache.profiling.recording.calling import Call, accelerated
-from diffcache.profiling.recording.covariance import FULL
-from diffcache.profiling.recording.each_call import of_each_call
+from diffcache.profiling.recording.calling import Call
 from diffcache.profiling.recording.journal import Entry
-from diffcache.profiling.recording.velocities import Followed, Velocities, trajectory_of
-from diffcache.recipes.even import EvenConfig
+from diffcache.profiling.recording.trajectories import alternating_trajectories, full_trajectories
 from diffcache.trajectory.response import Response
-
-ALTERNATING = EvenConfig(speedup=2, order=0, hindsight=False, tail_steps=0)
-"""Holds the output at every other tick: so an error is made at each of them, and computed ticks show what it does."""
 
 
 def response_of(pipe: Any, calls: Sequence[Call]) -> Response | None:
     """Measured on two runs of each call: a full one, and one that makes errors. None where the denoiser's sample is not known.
 
+    Nor where it has another size than the velocities. The full runs are those of `covariance_of`: an open journal keeps them for both.
     The pipeline is plain afterwards.
 
     Args:
@@ -29,42 +27,42 @@ def response_of(pipe: Any, calls: Sequence[Call]) -> Response | None:
         calls: arguments of each call, all of one length.
 
     Raises:
-        TargetError: a call has no denoising loop or several, or several denoisers.
+        TargetError: a call has no denoising loop or several, several denoisers, or runs of different lengths.
     """
-    entries = of_each_call("response", calls, partial(_measured, pipe))
-    new, old = (torch.stack([entry.tensors[name] for entry in entries]).sum(0) for name in ("new", "old"))
+    full = full_trajectories(pipe, calls)
+    if not all("samples" in entry.tensors for entry in full):
+        return None
+    found = [_answers(*pair) for pair in zip(full, alternating_trajectories(pipe, calls), strict=True)]
+    new, old = (torch.stack(each).sum(0) for each in zip(*found, strict=True))
     return Response.measured(new.numpy(), old.numpy()) if old.any() else None
 
 
-def _measured(pipe: Any, call: Call) -> Entry:
+def _answers(full: Entry, alternating: Entry) -> tuple[Tensor, Tensor]:
     """Sums of products of the errors of samples and velocities, float64 [ticks, 3]; zeros where there is none.
 
-    "old": of all errors at a tick. "new": of what a tick whose output was held has added to them.
+    Returns:
+        of what a tick whose output was held has added to the errors of the next tick; and of all errors at a tick.
     """
-    with accelerated(pipe, FULL):
-        full = trajectory_of(pipe, call, Velocities())
-    with accelerated(pipe, ALTERNATING):
-        seen = Followed()
-        reusing = trajectory_of(pipe, call, seen)
-    ticks, truth, found = len(full.moments), full.velocities, reusing.velocities
-    new, old = (torch.zeros(ticks, 3, dtype=torch.float64) for _ in range(2))
-    before: tuple[Tensor, Sequence[Tensor]] | None = None
-    for tick in range(1, ticks if full.samples else 1):
-        sample = reusing.samples[tick] - full.samples[tick]
-        outputs = [a - b for a, b in zip(found[tick], truth[tick], strict=True)]
-        old[tick] = _products(sample, outputs)
-        if tick - 1 in seen.reused and before is not None:
-            new[tick] = _products(
-                sample - before[0], [a - b for a, b in zip(outputs, before[1], strict=True)]
-            )
-        before = sample, outputs
-    return Entry({"new": new, "old": old}, {})
+    x, v = (_errors(full.tensors[name], alternating.tensors[name]) for name in ("samples", "velocities"))
+    old, new = _products(x, v), torch.zeros(len(x), 3, dtype=torch.float64)
+    after = [tick + 1 for tick in alternating.facts["reused"] if tick + 1 < len(x)]
+    before = [tick - 1 for tick in after]
+    new[after] = _products(x[after] - x[before], v[after] - v[before])
+    return new, old
 
 
-def _products(sample: Tensor, outputs: Sequence[Tensor]) -> Tensor:
-    """<v, x>, <v, v> and <x, x> of an error x of the sample and the errors v of outputs, in the mean over these: [3]."""
-    x, found = sample.flatten().double(), []
-    for output in outputs:
-        v = output.flatten().double()
-        found.append(torch.stack([v @ x, v @ v, x @ x]))
-    return torch.stack(found).mean(dim=0)
+def _errors(full: Tensor, alternating: Tensor) -> Tensor:
+    """How two runs differ at each tick, float64 [ticks, ...]. They begin alike: there is no error at tick 0, which is not given."""
+    errors = alternating.double() - full.double()
+    return torch.cat([torch.zeros_like(errors[:1]), errors])
+
+
+def _products(x: Tensor, v: Tensor) -> Tensor:
+    """<v, x>, <v, v> and <x, x> of errors x of samples and v of velocities, in the mean over a tick's tensors: [ticks, 3].
+
+    Args:
+        x: [ticks, numbers].
+        v: [ticks, tensors, numbers].
+    """
+    vx = torch.einsum("tpn,tn->tp", v, x).mean(dim=1)
+    return torch.stack([vx, v.square().sum(dim=2).mean(dim=1), x.square().sum(dim=1)], dim=1)

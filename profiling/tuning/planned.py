@@ -19,7 +19,7 @@ CAUTIONS = (1.0, 0.7, 1.4)
 """By what a measured response is multiplied in the plans that are tried: it was measured on few samples."""
 
 ANSWERING = 2
-"""So many calls show the response; each takes two renders."""
+"""So many calls show the response; each takes one render more, beside its full run."""
 
 ORDERS = (1, 2, 0)
 """Orders in which evenly spread ticks are extrapolated."""
@@ -65,4 +65,4 @@ class TrajectoryEngine(Engine):
             yield from self.meancache.propose(compute)
 
     def fit_renders(self) -> int:
-        return len(self.task.calls) + 2 * min(len(self.task.calls), ANSWERING) + self.meancache.fit_renders()
+        return len(self.task.calls) + min(len(self.task.calls), ANSWERING) + self.meancache.fit_renders()

@@ -1,15 +1,18 @@
-"""A denoiser whose response is known is measured to have it."""
+"""A denoiser whose response is known is measured to have it; from sketches too, within the error that is stated."""
 
+import numpy as np
 import pytest
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
 from torch import Tensor, nn
 
 from diffcache import denoising_run
+from diffcache.profiling.recording import trajectories
 from diffcache.profiling.recording.covariance import covariance_of
 from diffcache.profiling.recording.guided import guided, is_doubled, passes
 from diffcache.profiling.recording.loops import Loop
 from diffcache.profiling.recording.response import response_of
+from diffcache.trajectory.response import STIFF
 
 TICKS, RESPONSE, SCALE = 12, 2.5, 3.0
 CALLS = [{"seed": 0}, {"seed": 1}]
@@ -30,6 +33,14 @@ class TwoPasses(nn.Module):
         return torch.cat([first, 2 * second]) + torch.sin(timestep / 300)
 
 
+class Uneven(nn.Module):
+    """Each channel responds by itself: so there is a spread."""
+
+    def forward(self, hidden_states: Tensor, timestep: Tensor) -> Tensor:
+        responses = torch.tensor([-1.0, 0.5, 2.0, 4.0])[:, None, None]
+        return responses * hidden_states + torch.sin(timestep / 300)
+
+
 def looped(net: nn.Module, seed: int, guidance_scale: float | None = None) -> Tensor:
     schedule = FlowMatchEulerDiscreteScheduler()
     schedule.set_timesteps(TICKS)
@@ -48,6 +59,26 @@ def looped(net: nn.Module, seed: int, guidance_scale: float | None = None) -> Te
 def test_a_linear_denoiser_answers_all_parts_of_an_error_alike() -> None:
     factors = response_of(Loop(Linear().eval(), looped), CALLS).factors
     assert factors.shape == (3, TICKS)
+    assert factors == pytest.approx(RESPONSE, rel=1e-3)
+
+
+def test_sketches_show_the_response_within_the_error_that_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four standard errors, of sketches that are a quarter as large as the samples; which a sketch of their own size takes exactly."""
+    size, loop = 128, Loop(Uneven().eval(), looped)
+    exact = response_of(loop, CALLS).factors
+    monkeypatch.setattr(trajectories, "SIZE", size)
+    found = response_of(loop, CALLS).factors
+    assert not np.array_equal(found, exact)
+    spread, its_spread = ((stiff - mean) / STIFF for stiff, mean, _ in (exact, found))
+    assert np.all(np.abs(found[1] - exact[1]) < 4 * size**-0.5 * np.hypot(exact[1], spread))
+    assert np.all(np.abs(its_spread - spread) < 4 * size**-0.5 * spread)
+
+
+def test_a_sketch_answers_as_its_feature_does_where_all_parts_answer_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trajectories, "SIZE", 32)
+    factors = response_of(Loop(Linear().eval(), looped), CALLS).factors
     assert factors == pytest.approx(RESPONSE, rel=1e-3)
 
 

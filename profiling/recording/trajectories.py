@@ -1,0 +1,102 @@
+"""What single runs show of a denoiser, for its covariance and its response. Each run is rendered once, whoever asks for it."""
+
+from collections.abc import Sequence
+from dataclasses import astuple
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diffcache.profiling.recording.calling import Call, accelerated
+from diffcache.profiling.recording.each_call import of_each_call
+from diffcache.profiling.recording.journal import Entry
+from diffcache.profiling.recording.sketch import sketched
+from diffcache.profiling.recording.velocities import Followed, Trajectory, Velocities, trajectory_of
+from diffcache.recipes.even import EvenConfig
+from diffcache.recipes.uniform import UniformConfig
+from diffcache.schedulers.errors import TargetError
+
+FULL = UniformConfig(interval=1, order=1)
+"""Computes everything, and stores velocities."""
+
+ALTERNATING = EvenConfig(speedup=2, order=0, hindsight=False, tail_steps=0)
+"""Holds the output at every other tick: so an error is made at each of them, and computed ticks show what it does."""
+
+SIZE = 2**14
+"""Numbers in a sketch: 64 KiB. A run of 50 ticks takes 6.5 MB; the response is measured to about 1 % with them (see response.py)."""
+
+
+def full_trajectories(pipe: Any, calls: Sequence[Call]) -> list[Entry]:
+    """What the full run of each call shows. The pipeline is plain afterwards.
+
+    Returns:
+        Of each call the tensor "products", the mean products of each two ticks' velocities, float64 [ticks, ticks]; the ticks'
+        "moments"; and the tensors of `_compressed`.
+
+    Raises:
+        TargetError: a call has no denoising loop or several, several denoisers, or runs of different lengths.
+    """
+    entries = of_each_call("full-run", calls, partial(_full, pipe))
+    if len({entry.tensors["products"].shape for entry in entries}) > 1:
+        raise TargetError("the calls have runs of different lengths: give all of them as many steps.")
+    return entries
+
+
+def alternating_trajectories(pipe: Any, calls: Sequence[Call]) -> list[Entry]:
+    """What a run of each call shows that holds every other output. The pipeline is plain afterwards.
+
+    Returns:
+        Of each call the ticks that were "reused", and the tensors of `_compressed`.
+
+    Raises:
+        TargetError: as `full_trajectories`.
+    """
+    return of_each_call("alternating-run", calls, partial(_alternating, pipe))
+
+
+def _full(pipe: Any, call: Call) -> Entry:
+    with accelerated(pipe, FULL):
+        run = trajectory_of(pipe, call, Velocities())
+    moments = [astuple(moment) for moment in run.moments]
+    return Entry({"products": _products(run), **_compressed(run)}, {"moments": moments})
+
+
+def _alternating(pipe: Any, call: Call) -> Entry:
+    with accelerated(pipe, ALTERNATING):
+        seen = Followed()
+        run = trajectory_of(pipe, call, seen)
+    return Entry(_compressed(run), {"reused": sorted(seen.reused)})
+
+
+def _products(run: Trajectory) -> Tensor:
+    """Mean products of each two ticks of a run, float64 [ticks, ticks]."""
+    means = []
+    for velocities in zip(*run.velocities, strict=True):
+        rows = torch.stack([velocity.flatten() for velocity in velocities]).double()
+        means.append(rows @ rows.T / rows.shape[1])
+    return torch.stack(means).mean(dim=0)
+
+
+def _compressed(run: Trajectory) -> dict[str, Tensor]:
+    """A run's samples and velocities from tick 1 on, in so few numbers that runs can be kept, and compared later.
+
+    Returns:
+        "samples" [ticks - 1, numbers] and "velocities" [ticks - 1, tensors of each tick, numbers]; nothing where samples are not
+        known, or cannot be compared with velocities because they have another size.
+    """
+    ticks = range(1, len(run.moments))
+    velocities = run.velocities
+    if not run.samples or any(
+        v.numel() != run.samples[tick].numel() for tick in ticks for v in velocities[tick]
+    ):
+        return {}
+    return {
+        "samples": torch.stack([_short(run.samples[tick]) for tick in ticks]),
+        "velocities": torch.stack([torch.stack([_short(v) for v in velocities[tick]]) for tick in ticks]),
+    }
+
+
+def _short(feature: Tensor) -> Tensor:
+    """The feature itself, flat, where it is no larger than a sketch; else its sketch. Both are linear."""
+    return feature.flatten() if feature.numel() <= SIZE else sketched(feature, SIZE)

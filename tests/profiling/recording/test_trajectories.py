@@ -1,0 +1,65 @@
+"""Runs that show a denoiser's covariance and response: each is an entry of the journal, and is rendered once for both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from searches.flux_calls import FLUX, flux_calls
+from zoo.pipelines import CASES
+
+from diffcache.profiling.recording.covariance import covariance_of
+from diffcache.profiling.recording.journal import Journal, journaling
+from diffcache.profiling.recording.response import response_of
+from diffcache.schedulers.errors import TargetError
+
+STEPS, ANSWERING = 6, 2
+THREE_PASSES = CASES["LTX2Pipeline-three-passes"]
+
+
+def counted() -> tuple[Any, list[int]]:
+    """A pipeline that counts its calls."""
+    pipe, renders = FLUX.build(), [0]
+
+    class Counted(type(pipe)):  # type: ignore[misc]
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            renders[0] += 1
+            return super().__call__(*args, **kwargs)
+
+    pipe.__class__ = Counted
+    return pipe, renders
+
+
+def test_a_full_run_is_rendered_once_for_both_and_each_render_is_an_entry(tmp_path: Path) -> None:
+    (pipe, renders), calls = counted(), flux_calls(STEPS, 3)
+    with journaling(Journal(tmp_path)) as notes:
+        first = covariance_of(pipe, calls)
+        assert renders[0] == len(calls)
+        response = response_of(pipe, calls[:ANSWERING])
+        assert renders[0] == notes.renders == len(list(tmp_path.iterdir())) == len(calls) + ANSWERING
+        assert (covariance_of(pipe, calls).matrix == first.matrix).all()
+        assert (response_of(pipe, calls[:ANSWERING]).factors == response.factors).all()
+        assert renders[0] == len(calls) + ANSWERING
+
+
+def test_the_journal_changes_nothing(tmp_path: Path) -> None:
+    pipe, calls = FLUX.build(), flux_calls(STEPS, 2)
+    with journaling(Journal(tmp_path)):
+        covariance, response = covariance_of(pipe, calls), response_of(pipe, calls)
+    assert (covariance_of(pipe, calls).matrix == covariance.matrix).all()
+    assert (response_of(pipe, calls).factors == response.factors).all()
+
+
+def test_runs_of_different_lengths_are_refused() -> None:
+    pipe, calls = FLUX.build(), [*flux_calls(STEPS, 1), *flux_calls(STEPS + 1, 1)]
+    for measured in (covariance_of, response_of):
+        with pytest.raises(TargetError, match="give all of them as many steps"):
+            measured(pipe, calls)
+
+
+def test_a_denoiser_whose_samples_have_another_size_than_its_velocities_shows_no_response() -> None:
+    """The passes of this pipeline are of different sizes."""
+    pipe, calls = THREE_PASSES.build(), [THREE_PASSES.call(0, STEPS)]
+    assert covariance_of(pipe, calls).matrix.shape == (STEPS, STEPS)
+    assert response_of(pipe, calls) is None
