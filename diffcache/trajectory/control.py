@@ -22,7 +22,7 @@ RECENT = 4
 """So many measured errors say whether a run is as foretold. Before there are as many, what is typical stands for the others."""
 
 SURPRISING = math.e
-"""A run follows its plan while measured errors differ from typical ones by a smaller factor: denoisers' sensitivities differ more."""
+"""Measured errors that differ from typical ones by a smaller factor say nothing of the result: denoisers' responses differ more."""
 
 FEWEST = 3
 """Computed ticks, the newest among them, that make a measured error one of extrapolation."""
@@ -54,6 +54,10 @@ class PlanFollower(CacheScheduler):
         self._prediction_error = prediction_error
         self._logs = [math.log(TYPICAL)] * RECENT
 
+    @property
+    def expected_error(self) -> float:
+        return self.surprise * self._followed.expected
+
     def learn(self, computed: Sequence[int], measured: float) -> None:
         """Takes in an error.
 
@@ -67,10 +71,12 @@ class PlanFollower(CacheScheduler):
             if 0 < measured < math.inf and expected > 0:
                 self._logs.append(math.log(measured / expected))
 
-    def _apart(self, number: int) -> float:
-        """The mean of the last few logarithms, minus the typical one."""
-        recent = self._logs[-number:]
-        return sum(recent) / len(recent) - math.log(TYPICAL)
+    @property
+    def surprise(self) -> float:
+        """What expected errors are multiplied by: how much the last few measured ones differ from typical ones, beyond `SURPRISING`."""
+        recent, limit = self._logs[-RECENT:], math.log(SURPRISING)
+        apart = sum(recent) / len(recent) - math.log(TYPICAL)
+        return math.exp(apart - min(max(apart, -limit), limit))
 
 
 class ExpectedErrorControl(PlanFollower):
@@ -103,16 +109,6 @@ class ExpectedErrorControl(PlanFollower):
         self._learned = 0
         self._measured: Tensor | None = None
         self._next = self._after()
-
-    @property
-    def surprise(self) -> float:
-        """What expected errors are multiplied by: how much recent errors differ from typical ones, beyond `SURPRISING`."""
-        apart, limit = self._apart(RECENT), math.log(SURPRISING)
-        return math.exp(apart - min(max(apart, -limit), limit))
-
-    @property
-    def expected_error(self) -> float:
-        return self.surprise * self._followed.expected
 
     def compared(self, past: Sequence[Moment], at: Moment, errors: Tensor) -> None:
         self._measured = errors
@@ -164,7 +160,7 @@ class PlannedTicks(PlanFollower):
             for (computed, _), measured in zip(self._unread, values, strict=True):
                 self.learn(computed, measured)
             self._unread = []
-        return math.exp(self._apart(len(self._logs))) * self._followed.expected
+        return super().expected_error
 
     def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
         return Decision.COMPUTE if step.tick in self._followed.ticks else Decision.PREDICT

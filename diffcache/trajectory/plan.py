@@ -21,9 +21,6 @@ TRUSTS = (
 FEW = 8
 """Fewer computed ticks than this stay where they are: over such gaps a covariance says too little to move them."""
 
-CLEARLY = 1.4
-"""So many times smaller the expected squared error must then be than that of holding, if the covariance is to be followed."""
-
 NEAR = 1.15
 """Expected squared errors that differ by less than this factor count as equal; then the smoother process is taken."""
 
@@ -65,8 +62,8 @@ def planned(
 ) -> TrajectoryPlan:
     """A plan with as many computed ticks as `even` has.
 
-    Fewer than `FEW` ticks stay where they are. There the newest output is held and nothing is corrected, as a first-order solver
-    does in fewer steps, unless that is clearly worse. More than `MOST_TICKS` stay where they are, too.
+    Fewer than `FEW` ticks stay where they are, and so do more than `MOST_TICKS`. If the error is expected to be smaller when outputs of
+    evenly spaced ticks are held and nothing is corrected, as a first-order solver does in fewer steps, then that is the plan.
 
     Args:
         errors: of the result, by how far the covariance is trusted, and whether reused ticks are corrected. Plans are chosen with
@@ -81,7 +78,7 @@ def planned(
         plans.append(moved(min(tried, key=lambda error: error(even)), even, {0, *forced}, together))
     ticks = min(plans, key=lambda plan: min(error(plan) for error in tried))
     found, held = _simplest(tried, ticks), errors(HELD, False)
-    if len(even) >= FEW or CLEARLY * found(ticks) < held(even):
+    if found(ticks) < held(even):
         return _plan(found, ticks)
     return _plan(held, even, corrects=False)
 

@@ -17,8 +17,11 @@ WINDOW = 4
 DOUBT = 1.3
 """A response may be so many times larger or smaller than it is taken for. Without doubt, plans are found that only just stay stable."""
 
-DOUBT_SHARES = (0.25, 0.5, 0.25)
-"""Of the squared error, with a response that is smaller, as it is taken for, and larger."""
+DOUBTED = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
+"""Powers of the doubt by which a response is multiplied. With three of them a search finds plans that are stable there and not in between."""
+
+DOUBTED_SHARES = np.array([0.1, 0.25, 0.3, 0.25, 0.1])
+"""Of the squared error, at each of these."""
 
 
 class Trust(NamedTuple):
@@ -95,11 +98,9 @@ class ResultError:
         added = sources @ self.covariance @ np.swapaxes(sources, 1, 2)
         weights += own[:, :, None] * np.eye(plans.shape[1])
         doubt = self.doubt if doubt is None else doubt
-        answers = np.concatenate(
-            [times * self.response.factors[:, plans] for times in (1 / doubt, 1.0, doubt)]
-        )
+        answers = np.concatenate([times * self.response.factors[:, plans] for times in doubt**DOUBTED])
         felt = _felt(weights, answers)
-        found: Array = np.outer(DOUBT_SHARES, SHARES).ravel() @ (
+        found: Array = np.outer(DOUBTED_SHARES, SHARES).ravel() @ (
             (felt[:, :, None] @ added)[:, :, 0] * felt
         ).sum(axis=2)
         return found

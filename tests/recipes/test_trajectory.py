@@ -66,7 +66,7 @@ def test_in_a_run_of_unknown_length_ticks_are_evenly_spaced() -> None:
 def test_guidance_makes_reuse_more_careful_unless_covariance_and_response_are_given() -> None:
     strong, none = replace(KNOWN, guidance_scale=12.0), replace(KNOWN, guidance_scale=0.0)
     careful, usual = (TrajectoryConfig().plan(run, 2) for run in (strong, none))
-    assert careful.trust.roughness > usual.trust.roughness
+    assert (careful.trust.roughness, careful.trust.noise) > (usual.trust.roughness, usual.trust.noise)
     assert careful.expected > 3 * usual.expected
     assert TrajectoryConfig().plan(none, 2) == TrajectoryConfig().plan(replace(KNOWN, guidance_scale=1.0), 2)
     assert TrajectoryConfig().plan(KNOWN, 2) == TrajectoryConfig().plan(

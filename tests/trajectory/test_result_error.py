@@ -6,7 +6,7 @@ import pytest
 from diffcache.trajectory.gaussian import BETWEEN, conditional_weights
 from diffcache.trajectory.process import Process
 from diffcache.trajectory.response import SHARES, Response
-from diffcache.trajectory.result_error import DOUBT, DOUBT_SHARES, WINDOW, ResultError, Trust
+from diffcache.trajectory.result_error import DOUBT, DOUBTED, DOUBTED_SHARES, WINDOW, ResultError, Trust
 
 TICKS = 12
 POSITIONS = np.linspace(0, 2, TICKS)
@@ -55,7 +55,7 @@ def test_it_is_what_runs_have_in_the_mean_over_parts_and_doubts(
 ) -> None:
     expected = sum(
         doubt_share * share * followed(computed, doubt * answering * answers, ratio)
-        for doubt, doubt_share in zip((1 / DOUBT, 1.0, DOUBT), DOUBT_SHARES, strict=True)
+        for doubt, doubt_share in zip(DOUBT**DOUBTED, DOUBTED_SHARES, strict=True)
         for share, answers in zip(SHARES, ANSWERS, strict=True)
     )
     assert error(answering, ratio)(computed) == pytest.approx(expected, rel=1e-9)
