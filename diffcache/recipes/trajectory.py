@@ -89,8 +89,10 @@ class TrajectoryConfig(BudgetedConfig):
                 )
             object.__setattr__(self, "covariance", rows)
         if self.angles is not None:
-            for measured in (self.covariance, self.response):
-                self._check_numbers("angles", len(measured[0]) if measured else None)
+            self._check_numbers("angles")
+            for rows in (self.covariance, self.response):
+                if rows is not None:
+                    self._check_numbers("angles", len(rows[0]))
             object.__setattr__(self, "angles", tuple(self.angles))
 
     @property
