@@ -89,11 +89,14 @@ class TrajectoryConfig(BudgetedConfig):
                 )
             object.__setattr__(self, "covariance", rows)
         if self.angles is not None:
-            self._check_numbers("angles")
-            for rows in (self.covariance, self.response):
-                if rows is not None:
-                    self._check_numbers("angles", len(rows[0]))
-            object.__setattr__(self, "angles", tuple(self.angles))
+            self._check_angles(self.angles)
+
+    def _check_angles(self, angles: Sequence[float]) -> None:
+        self._check_numbers("angles")
+        for measured in (self.covariance, self.response):
+            if measured is not None:
+                self._check_numbers("angles", len(measured[0]))
+        object.__setattr__(self, "angles", tuple(angles))
 
     @property
     def prior(self) -> Prior:

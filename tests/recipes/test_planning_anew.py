@@ -109,7 +109,7 @@ def test_where_noise_levels_are_unknown_the_length_must_be_the_same(options: dic
 @pytest.mark.parametrize("alone", ["covariance", "response"])
 def test_there_is_an_angle_for_each_tick_that_was_measured(given: Any, alone: str) -> None:
     other = {"covariance": "response", "response": "covariance"}[alone]
-    with pytest.raises(ConfigError, match="angles must be a tuple of (20 )?finite numbers"):
+    with pytest.raises(ConfigError, match=r"angles must be a tuple of (20 )?finite numbers"):
         measured_in(STEPS, angles=given, **{other: None})
 
 
