@@ -49,10 +49,10 @@ def covariance_at(
     """The covariance of the velocities of a run, from that of another run.
 
     The universal process K says how velocities at new ticks n follow from those at old ticks o: by the weights W of its
-    conditional mean. It also says how much they leave open. Measured velocities G follow from each other better or worse than K
-    says, and differently at each noise level: D is by how much.
+    conditional mean. It also says how much they leave open. Measured velocities, whose covariance is G, follow from each other
+    better or worse than K says, and differently at each noise level: S is by how much.
 
-        G_nn = W G W^T + D (K_nn - W K_on) D,   W = K_no K_oo^-1
+        G_nn = W G W^T + S (K_nn - W K_on) S,   W = K_no K_oo^-1
 
     (Rasmussen and Williams 2006, sections 2.2 and 5.4.2). It is symmetric and positive semidefinite as G is.
 
@@ -65,7 +65,8 @@ def covariance_at(
     Returns:
         G_nn, [new, new]; G itself where the angles are the same.
     """
-    new = angles_of(moments) or ()
+    new = angles_of(moments)
+    assert new is not None
     if are_same(angles, new):
         return measured
     # The run's own scales at the old angles: what a denoiser returns does not change with the number of steps.
@@ -94,7 +95,8 @@ def response_at(measured: Array, angles: Sequence[float], moments: Sequence[Mome
     Returns:
         [3, new]; interpolated over the angle, and as at the nearest old tick beyond them.
     """
-    new = angles_of(moments) or ()
+    new = angles_of(moments)
+    assert new is not None
     if are_same(angles, new):
         return measured
     return np.stack([_interpolated(angles, part, new) for part in measured])
