@@ -135,15 +135,15 @@ class TrajectoryConfig(BudgetedConfig):
             process.believed(trust.roughness),
             trust.noise,
             between=process.covariance,
-            measured=self._measured(moments),
+            measured=self._measured(moments, _guidance(run)),
         )
 
-    def _measured(self, moments: Sequence[Moment]) -> Measured | None:
+    def _measured(self, moments: Sequence[Moment], guidance: float) -> Measured | None:
         """What a schedule needs, beside the covariance, to be planned anew for other runs; None where it cannot be."""
         angles = angles_of(moments)
         if self.covariance is None or angles is None:
             return None
-        response = None if self.response is None else self._response(moments, TYPICAL_GUIDANCE).factors
+        response = None if self.response is None else self._response(moments, guidance).factors
         return Measured(angles, response)
 
     def corrects(self, run: RunFacts) -> bool:
@@ -163,15 +163,17 @@ class TrajectoryConfig(BudgetedConfig):
             ScheduleError: the covariance was measured on a run of another length, and cannot be carried to this one.
         """
         count = choosable(allowed(run.num_ticks or 1, speedup), run)
-        guidance = TYPICAL_GUIDANCE if run.guidance_scale is None else max(run.guidance_scale, 1.0)
-        return _plan(self, _moments(run), run.influence, count, self.guards(run), guidance)
+        return _plan(self, _moments(run), run.influence, count, self.guards(run), _guidance(run))
 
     def _response(self, moments: Sequence[Moment], guidance: float) -> Response:
+        universal = self.prior.response.at(moments, guidance)
         if self.response is None:
-            return self.prior.response.at(moments, guidance)
+            return universal
         factors = np.array(self.response)
         angles = self._measured_at("response", factors.shape[1], moments)
-        return Response(factors if angles is None else response_at(factors, angles, moments))
+        return Response(
+            factors if angles is None else response_at(factors, angles, moments, universal.factors)
+        )
 
     def _process(self, moments: Sequence[Moment]) -> Process:
         if self.covariance is None:
@@ -206,6 +208,11 @@ class TrajectoryConfig(BudgetedConfig):
 def _moments(run: RunFacts) -> tuple[Moment, ...]:
     """Of a run's ticks, of which perhaps nothing but their number is known."""
     return run.moments or tuple(map(Moment, range(run.num_ticks or 0)))
+
+
+def _guidance(run: RunFacts) -> float:
+    """The scale of a run's guidance; 1 for none."""
+    return TYPICAL_GUIDANCE if run.guidance_scale is None else max(run.guidance_scale, 1.0)
 
 
 def _turns(moments: Sequence[Moment]) -> list[float]:

@@ -84,22 +84,29 @@ def covariance_at(
     return symmetric
 
 
-def response_at(measured: Array, angles: Sequence[float], moments: Sequence[Moment]) -> Array:
+def response_at(
+    measured: Array, angles: Sequence[float], moments: Sequence[Moment], universal: Array
+) -> Array:
     """The response of the denoiser in a run, from that in another run.
 
+    The response to new errors depends on the noise level, and is interpolated over the angle. That to what is left of old errors
+    depends on how many ticks they have lived through, which differs between runs: there the universal one is nearer.
+
     Args:
-        measured: of each part, [3, old].
+        measured: of each part (see `Response`), [3, old].
         angles: atan2(noise, signal) of the old ticks in radians, [old].
         moments: of the new ticks; their angles are known.
+        universal: the universal response at the new ticks, [3, new].
 
     Returns:
-        [3, new]; interpolated over the angle, and as at the nearest old tick beyond them.
+        [3, new], beyond the old ticks as at the nearest one; `measured` itself where the angles are the same.
     """
     new = angles_of(moments)
     assert new is not None
     if are_same(angles, new):
         return measured
-    return np.stack([_interpolated(angles, part, new) for part in measured])
+    stiff, usual, _ = (_interpolated(angles, part, new) for part in measured)
+    return np.stack([stiff, usual, universal[-1]])
 
 
 def _surprise(inverse: Array, measured: Array) -> Array:

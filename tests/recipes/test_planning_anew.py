@@ -66,15 +66,15 @@ def test_angles_change_nothing_for_the_run_that_they_are_of() -> None:
 
 @pytest.mark.parametrize("ticks", [12, 33])
 def test_another_run_is_planned_with_what_is_carried_to_it(ticks: int) -> None:
-    config, run = measured_in(STEPS), run_of(ticks)
+    config, run = measured_in(STEPS), replace(run_of(ticks), guidance_scale=5.0)
     predictor = config.predictor_for(run)
     assert isinstance(predictor, Conditional)
     assert predictor.measured is not None
     carried = covariance_at(universal().kernel, np.array(config.covariance), config.angles, run.moments)
     np.testing.assert_array_equal(predictor.between, carried)
-    np.testing.assert_array_equal(
-        predictor.measured.response, response_at(np.array(config.response), config.angles, run.moments)
-    )
+    usual = universal().response.at(run.moments, 5.0).factors
+    response = response_at(np.array(config.response), config.angles, run.moments, usual)
+    np.testing.assert_array_equal(predictor.measured.response, response)
     assert len(config.plan(run, SPEEDUP).ticks) == int(ticks / SPEEDUP)
     there = measured_in(
         ticks
@@ -144,6 +144,13 @@ def test_it_replays_to_the_bit_in_the_run_that_it_is_for(tmp_path: Path) -> None
     accelerate(pipe, schedule, resample=True)
     assert torch.equal(FLUX.render(pipe, 0, STEPS), picture)
     assert torch.equal(report(pipe).decisions, decisions)
+
+
+def test_its_own_run_follows_its_table_and_no_new_plan() -> None:
+    table = {"transformer": {"all": "##" + "-#" * (STEPS // 2 - 1)}}
+    pipe = accelerate(FLUX.build(), replace(tuned()[1], table=table), resample=True)
+    FLUX.render(pipe, 0, STEPS)
+    assert report(pipe).to_schedule().table == table
 
 
 @pytest.mark.parametrize("steps", [12, 33])
