@@ -38,7 +38,7 @@ RESPACED = "sigmas"
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayConfig(CacheConfig):
-    """Where, when and how as a `Schedule` says; its warm-up and tail are part of the table.
+    """Where, when and how as a `Schedule` says; its warm-up and tail are part of the table, or of the new plan.
 
     Attributes:
         schedule: what is replayed.
@@ -142,8 +142,7 @@ class ReplayConfig(CacheConfig):
         return 0
 
     def guards(self, run: RunFacts) -> Guards:
-        anew = self._anew(run)
-        return Guards(warmup_steps=0, tail_steps=0) if anew is None else anew.guards(run)
+        return Guards(warmup_steps=0, tail_steps=0)
 
     def predictor_for(self, run: RunFacts) -> Predictor:
         anew = self._anew(run)

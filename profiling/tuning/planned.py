@@ -6,15 +6,14 @@ from functools import cached_property
 from diffcache.config import CacheConfig
 from diffcache.host.compiled import each_uncompiled
 from diffcache.host.components import denoisers_of
-from diffcache.profiling.recording.covariance import Covariance, covariance_of
+from diffcache.profiling.recording.covariance import covariance_of
 from diffcache.profiling.recording.loops import target_of
 from diffcache.profiling.recording.response import response_of
 from diffcache.profiling.recording.shares import ticks_for
 from diffcache.profiling.tuning.calibrated import MeanCacheEngine
 from diffcache.profiling.tuning.engine import Engine, engine
 from diffcache.recipes.even import EvenConfig
-from diffcache.recipes.trajectory import Factors, TrajectoryConfig
-from diffcache.trajectory.transfer import angles_of
+from diffcache.recipes.trajectory import Covariance, Factors, TrajectoryConfig
 
 CAUTIONS = (1.0, 0.7, 1.4)
 """By what a measured response is multiplied in the plans that are tried: it was measured on few samples."""
@@ -40,7 +39,8 @@ class TrajectoryEngine(Engine):
         """Of the velocities of full runs; None for a pipeline of several denoisers."""
         if len(each_uncompiled(denoisers_of(target_of(self.task.pipe)))) > 1:
             return None
-        return covariance_of(self.task.pipe, self.task.calls)
+        measured = covariance_of(self.task.pipe, self.task.calls).matrix.tolist()
+        return tuple(map(tuple, measured))
 
     @cached_property
     def responses(self) -> list[Factors | None]:
@@ -60,12 +60,8 @@ class TrajectoryEngine(Engine):
         yield TrajectoryConfig(speedup=speedup)
         yield from (EvenConfig(speedup=speedup, order=order) for order in ORDERS)
         if self.covariance is not None:
-            own = TrajectoryConfig(
-                speedup=speedup,
-                covariance=self.covariance.matrix.tolist(),
-                angles=angles_of(self.covariance.moments),
-            )
-            yield from (own.replace(response=response) for response in self.responses)
+            for response in self.responses:
+                yield TrajectoryConfig(speedup=speedup, covariance=self.covariance, response=response)
             yield from self.meancache.propose(compute)
 
     def fit_renders(self) -> int:

@@ -150,6 +150,12 @@ def test_it_replays_to_the_bit_in_the_run_that_it_is_for(tmp_path: Path) -> None
     assert torch.equal(report(pipe).decisions, decisions)
 
 
+def test_the_new_plan_has_as_large_a_speed_up() -> None:
+    few = planning_anew(replace(tuned()[1], table={"transformer": {"all": "#" + "-" * (STEPS - 1)}}))
+    assert few is not None
+    assert few.speedup == STEPS
+
+
 def test_its_own_run_follows_its_table_and_no_new_plan() -> None:
     schedule = replace(tuned()[1], table={"transformer": {"all": "##" + "-#" * (STEPS // 2 - 1)}})
     pipe = accelerate(FLUX.build(), schedule, resample=True)
@@ -188,11 +194,13 @@ def test_it_is_planned_anew_for_another_noise_scheduler() -> None:
 
 def test_hindsight_is_as_the_new_plan_and_the_user_want_it() -> None:
     schedule = tuned()[1]
-    few = planning_anew(replace(schedule, table={"transformer": {"all": "#" + "-" * (STEPS - 1)}}))
-    assert few is not None
-    assert few.speedup == STEPS
-    for asked, expected in ((None, True), (False, False)):
-        pipe = accelerate(FLUX.build(), schedule, resample=True, hindsight=asked)
+    held = {key: its for key, its in schedule.predictor.items() if key != "hindsight"}  # so few ticks may be
+    for made, asked, expected in (
+        (schedule, None, True),
+        (schedule, False, False),
+        (replace(schedule, predictor=held), None, True),
+    ):
+        pipe = accelerate(FLUX.build(), made, resample=True, hindsight=asked)
         FLUX.render(pipe, 0, 33)
         assert bool(report(pipe).to_schedule().predictor.get("hindsight")) is expected
 
