@@ -57,9 +57,9 @@ class TrajectoryConfig(BudgetedConfig):
         speedup: instead of a threshold: ticks of the run over computed ticks, at least; 1 computes everything.
         covariance: E<v_i, v_j> of the velocities at each two ticks of a run, per element, [ticks, ticks]; None: the universal one.
         response: of the denoiser at each tick, [3, ticks], as `diffcache.trajectory.response.Response` has it; None: the universal one.
-        angles: atan2(noise, signal) of the ticks that both were measured at, in radians, [ticks]. They are carried to runs of other
-            lengths and noise levels then (`diffcache.trajectory.transfer`), though not to another scale of guidance. None: they
-            are of the run itself.
+        angles: atan2(noise, signal) of the ticks that both were measured at, in radians, [ticks]. With them both are carried to runs
+            of other lengths and noise levels (`diffcache.trajectory.transfer`), though not to another scale of guidance. None:
+            both are of the run itself, which must be as long.
     """
 
     name: ClassVar[str] = "trajectory"
