@@ -17,6 +17,7 @@ from diffcache.prediction.predictors import (
     Taylor,
 )
 from diffcache.schedulers.errors import ScheduleError
+from diffcache.trajectory.transfer import Measured
 
 
 def predictor_from(description: Mapping[str, Any]) -> Predictor:
@@ -42,9 +43,9 @@ def predictor_from(description: Mapping[str, Any]) -> Predictor:
         case {
             "name": "conditional", "covariance": list(rows), "between": list(between),
             "noise": float(noise), "window": int(window),
-        } if window > 0 and _is_square(rows) and _is_square(between):  # fmt: skip
+        } if window > 0 and _is_square(rows) and _is_square(between) and _is_measured(description, len(between)):  # fmt: skip
             covariance, corrects = np.array(rows, dtype=float), np.array(between, dtype=float)
-            return Conditional(covariance, noise, window, corrects)
+            return Conditional(covariance, noise, window, corrects, _measured(description))
         case {"name": "average velocity", "levels": list(levels), "backs": list(backs)} if (
             _are_numbers(levels) and _are_numbers(backs) and len(levels) == len(backs) + 1
         ):
@@ -60,6 +61,24 @@ def _is_square(rows: Sequence[Any]) -> bool:
     return bool(rows) and all(
         isinstance(row, list) and len(row) == len(rows) and _are_numbers(row) for row in rows
     )
+
+
+def _is_measured(description: Mapping[str, Any], ticks: int) -> bool:
+    """Whether a description says where a covariance of so many ticks was measured, or nothing of that."""
+    match description:
+        case {"angles": list(angles), "response": [list(), list(), list()] as parts}:
+            return all(len(row) == ticks and _are_numbers(row) for row in (angles, *parts))
+        case {"angles": list(angles), "response": None}:
+            return len(angles) == ticks and _are_numbers(angles)
+    return "angles" not in description
+
+
+def _measured(description: Mapping[str, Any]) -> Measured | None:
+    """What `Measured.describe` described; None where nothing was."""
+    angles, response = description.get("angles"), description.get("response")
+    if angles is None:
+        return None
+    return Measured(tuple(angles), None if response is None else np.array(response, dtype=float))
 
 
 def _are_numbers(values: list[Any]) -> bool:

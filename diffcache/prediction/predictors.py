@@ -12,6 +12,7 @@ from diffcache.schedulers.steps import Decision
 from diffcache.trajectory.gaussian import BETWEEN, conditional_weights
 from diffcache.trajectory.kernel import Array
 from diffcache.trajectory.result_error import WINDOW
+from diffcache.trajectory.transfer import Measured
 
 DEGREE = 2
 """Degree of hindsight's curve through computed features. Degree 1 corrects less, and degree 3 follows noise."""
@@ -181,17 +182,24 @@ class Conditional(Predictor):
         noise: see `conditional_weights`.
         window: how many features it uses.
         between: the covariance that ticks between computed ones are corrected with, [ticks, ticks]; None: the same.
+        measured: where `between` was measured, and what else was: schedules carry it to other runs. None: it was not measured.
     """
 
     doubted = False
 
     def __init__(
-        self, covariance: Array, noise: float, window: int = WINDOW, between: Array | None = None
+        self,
+        covariance: Array,
+        noise: float,
+        window: int = WINDOW,
+        between: Array | None = None,
+        measured: Measured | None = None,
     ) -> None:
         self.covariance = covariance
         self.noise = noise
         self.depth = window
         self.between = covariance if between is None else between
+        self.measured = measured
 
     @property
     def curve(self) -> "Predictor":
@@ -204,6 +212,7 @@ class Conditional(Predictor):
             "between": self.between.tolist(),
             "noise": self.noise,
             "window": self.depth,
+            **({} if self.measured is None else self.measured.describe()),
         }
 
     def weights(self, past: Sequence[Moment], target: Moment) -> list[float]:

@@ -15,6 +15,9 @@ from diffcache.host.identity import model_of
 from diffcache.prediction.correctors import GAIN, SHIFT, WEIGHTS, Affine, Corrector, Repair, coefficient_name
 from diffcache.prediction.descriptions import predictor_from
 from diffcache.prediction.predictors import Predictor
+from diffcache.recipes.planning_anew import planning_anew
+from diffcache.recipes.trajectory import TrajectoryConfig
+from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.schedulers.guards import Guards
 from diffcache.schedulers.schedule import Schedule
@@ -22,6 +25,7 @@ from diffcache.schedulers.steps import MODEL
 from diffcache.schedulers.table import Table
 from diffcache.store.formats import DTYPES
 from diffcache.store.streams import Basis
+from diffcache.trajectory.transfer import angles_of
 
 SIGMA_TOLERANCE = 1e-3
 
@@ -34,12 +38,13 @@ RESPACED = "sigmas"
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayConfig(CacheConfig):
-    """Where, when and how as a `Schedule` says; its warm-up and tail are part of the table.
+    """Where, when and how as a `Schedule` says; its warm-up and tail are part of the table, or of the new plan.
 
     Attributes:
         schedule: what is replayed.
         resample: use it for runs of other lengths, noise levels or resolutions too, which are refused otherwise. Each
-            tick takes the decision of the recorded tick that is nearest in noise level; corrections are left out.
+            tick takes the decision of the recorded tick that is nearest in noise level; corrections are left out. A schedule
+            that was planned with the pipeline's own covariance is planned anew, with as large a speed-up.
         rectify: apply the schedule's affine corrections, if it has any.
         respace: run at the schedule's own noise levels, if it has any.
         cache_dtype, hindsight: None: as in the run that was recorded.
@@ -129,8 +134,9 @@ class ReplayConfig(CacheConfig):
                 raise ScheduleError(f"the schedule's {site} is of {differs}: record one on this model.")
             self._check_sites(site, denoisers[site])
 
-    def scheduler(self, run: RunFacts) -> Table:
-        return Table(self._for_run(run), run.denoiser)
+    def scheduler(self, run: RunFacts) -> CacheScheduler:
+        anew = self._anew(run)
+        return Table(self._for_run(run), run.denoiser) if anew is None else anew.scheduler(run)
 
     def warmup(self, run: RunFacts) -> int:
         return 0
@@ -139,7 +145,12 @@ class ReplayConfig(CacheConfig):
         return Guards(warmup_steps=0, tail_steps=0)
 
     def predictor_for(self, run: RunFacts) -> Predictor:
-        return predictor_from(self.schedule.predictor)
+        anew = self._anew(run)
+        return predictor_from(self.schedule.predictor) if anew is None else anew.predictor_for(run)
+
+    def corrects(self, run: RunFacts) -> bool:
+        anew = self._anew(run)
+        return super().corrects(run) if anew is None else anew.corrects(run)
 
     def corrector(self, run: RunFacts) -> Corrector | None:
         mine = self._affine(run.denoiser, run.quantization)
@@ -197,6 +208,13 @@ class ReplayConfig(CacheConfig):
         missing = missing_site(denoiser, sites) if is_inside(sites) else None
         if missing is not None:
             raise ScheduleError(f"table.{name}.{missing}: {facts.denoiser_class} has no such site.")
+
+    def _anew(self, run: RunFacts) -> TrajectoryConfig | None:
+        """What plans a run that the schedule is not for; None where it is, or nothing can plan it, or that was not asked for."""
+        if not self.resample or angles_of(run.moments) is None or self._difference(run) is None:
+            return None
+        asked = None if self.hindsight == self.own_hindsight else self.hindsight
+        return planning_anew(self.schedule, asked)
 
     def _for_run(self, run: RunFacts) -> Schedule:
         """The schedule, resampled for the run where that is needed and was asked for."""

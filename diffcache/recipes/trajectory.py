@@ -24,6 +24,7 @@ from diffcache.trajectory.prior import Prior, universal
 from diffcache.trajectory.process import Process, positions_of, prior_process
 from diffcache.trajectory.response import SHARES, Response
 from diffcache.trajectory.result_error import DOUBT, ResultError
+from diffcache.trajectory.transfer import Measured, angles_of, covariance_at, response_at
 
 Covariance = tuple[tuple[float, ...], ...]
 
@@ -56,6 +57,9 @@ class TrajectoryConfig(BudgetedConfig):
         speedup: instead of a threshold: ticks of the run over computed ticks, at least; 1 computes everything.
         covariance: E<v_i, v_j> of the velocities at each two ticks of a run, per element, [ticks, ticks]; None: the universal one.
         response: of the denoiser at each tick, [3, ticks], as `diffcache.trajectory.response.Response` has it; None: the universal one.
+        angles: atan2(noise, signal) of the ticks that both were measured at, in radians, [ticks]. With them both are carried to runs
+            of other lengths and noise levels (`diffcache.trajectory.transfer`), though not to another scale of guidance. None:
+            both are of the run itself, which must be as long.
     """
 
     name: ClassVar[str] = "trajectory"
@@ -63,6 +67,7 @@ class TrajectoryConfig(BudgetedConfig):
     threshold: float = 0.02
     covariance: Covariance | None = None
     response: Factors | None = None
+    angles: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,6 +88,15 @@ class TrajectoryConfig(BudgetedConfig):
                     "trajectory: covariance must be a square of finite numbers, [ticks][ticks]."
                 )
             object.__setattr__(self, "covariance", rows)
+        if self.angles is not None:
+            self._check_angles(self.angles)
+
+    def _check_angles(self, angles: Sequence[float]) -> None:
+        self._check_numbers("angles")
+        for measured in (self.covariance, self.response):
+            if measured is not None:
+                self._check_numbers("angles", len(measured[0]))
+        object.__setattr__(self, "angles", tuple(angles))
 
     @property
     def prior(self) -> Prior:
@@ -115,9 +129,22 @@ class TrajectoryConfig(BudgetedConfig):
         return self._conditional(run)
 
     def _conditional(self, run: RunFacts) -> Conditional:
-        trust = self._followed(run).trust
-        process = self._process(_moments(run))
-        return Conditional(process.believed(trust.roughness), trust.noise, between=process.covariance)
+        trust, moments = self._followed(run).trust, _moments(run)
+        process = self._process(moments)
+        return Conditional(
+            process.believed(trust.roughness),
+            trust.noise,
+            between=process.covariance,
+            measured=self._measured(moments, _guidance(run)),
+        )
+
+    def _measured(self, moments: Sequence[Moment], guidance: float) -> Measured | None:
+        """What a schedule needs, beside the covariance, to be planned anew for other runs; None where it cannot be."""
+        angles = angles_of(moments)
+        if self.covariance is None or angles is None:
+            return None
+        response = None if self.response is None else self._response(moments, guidance).factors
+        return Measured(angles, response)
 
     def corrects(self, run: RunFacts) -> bool:
         return super().corrects(run) and (run.influence is None or self._followed(run).corrects)
@@ -133,35 +160,59 @@ class TrajectoryConfig(BudgetedConfig):
         """What is computed in a run of known length at a speed-up.
 
         Raises:
-            ScheduleError: the covariance was measured on a run of another length.
+            ScheduleError: the covariance was measured on a run of another length, and cannot be carried to this one.
         """
         count = choosable(allowed(run.num_ticks or 1, speedup), run)
-        guidance = TYPICAL_GUIDANCE if run.guidance_scale is None else max(run.guidance_scale, 1.0)
-        return _plan(self, _moments(run), run.influence, count, self.guards(run), guidance)
+        return _plan(self, _moments(run), run.influence, count, self.guards(run), _guidance(run))
 
     def _response(self, moments: Sequence[Moment], guidance: float) -> Response:
+        universal = self.prior.response.at(moments, guidance)
         if self.response is None:
-            return self.prior.response.at(moments, guidance)
-        _check_length("response", len(self.response[0]), moments)
-        return Response(np.array(self.response))
+            return universal
+        factors = np.array(self.response)
+        angles = self._measured_at("response", factors.shape[1], moments)
+        return Response(
+            factors if angles is None else response_at(factors, angles, moments, universal.factors)
+        )
 
     def _process(self, moments: Sequence[Moment]) -> Process:
         if self.covariance is None:
             return prior_process(self.prior.kernel, moments)
-        _check_length("covariance", len(self.covariance), moments)
-        return Process(np.array(self.covariance), positions_of(self.prior.kernel, moments))
+        covariance = np.array(self.covariance)
+        angles = self._measured_at("covariance", len(covariance), moments)
+        if angles is not None:
+            covariance = covariance_at(self.prior.kernel, covariance, angles, moments)
+        return Process(covariance, positions_of(self.prior.kernel, moments))
 
+    def _measured_at(self, name: str, ticks: int, moments: Sequence[Moment]) -> tuple[float, ...] | None:
+        """The angles from which what was measured has to be carried to a run's; None where it is of the run itself.
 
-def _check_length(name: str, ticks: int, moments: Sequence[Moment]) -> None:
-    if ticks != len(moments):
-        raise ScheduleError(
-            f"trajectory: the {name} was measured in {ticks} ticks and this run has {len(moments)}: measure it with as many steps."
-        )
+        Args:
+            name: what was measured.
+            ticks: in so many.
+            moments: of the run's ticks.
+
+        Raises:
+            ScheduleError: it cannot be carried, and the run has another length.
+        """
+        if self.angles is not None and angles_of(moments) is not None:
+            return self.angles
+        if ticks != len(moments):
+            unknown = "" if self.angles is None else " of unknown noise levels"
+            raise ScheduleError(
+                f"trajectory: the {name} was measured in {ticks} ticks and this run has {len(moments)}{unknown}: measure it with as many steps."
+            )
+        return None
 
 
 def _moments(run: RunFacts) -> tuple[Moment, ...]:
     """Of a run's ticks, of which perhaps nothing but their number is known."""
     return run.moments or tuple(map(Moment, range(run.num_ticks or 0)))
+
+
+def _guidance(run: RunFacts) -> float:
+    """The scale of a run's guidance; 1 for none."""
+    return TYPICAL_GUIDANCE if run.guidance_scale is None else max(run.guidance_scale, 1.0)
 
 
 def _turns(moments: Sequence[Moment]) -> list[float]:

@@ -19,6 +19,7 @@ from diffcache.evals.tables.rows import rows_tables
 from diffcache.evals.tables.searched import searched_tables
 from diffcache.evals.tables.serving import serving_table
 from diffcache.evals.tables.trajectory import threshold_table, trajectory_table
+from diffcache.evals.tables.transfer_steps import transfer_steps_table
 from diffcache.evals.tables.video import (
     chimera_table,
     long_video_pairs_table,
@@ -60,6 +61,7 @@ def pages(root: Path) -> dict[str, str]:
         "quantization": quantization_table(),
         "serving": serving_table(),
         "trajectory": trajectory_table(),
+        "transfer_steps": transfer_steps_table(),
         **rows_tables(),
         **language_tables(),
         "threshold": threshold_table(),

@@ -1,0 +1,29 @@
+"""From a schedule that was planned with the pipeline's own covariance to the method that plans other runs with it."""
+
+from diffcache.prediction.descriptions import predictor_from
+from diffcache.prediction.predictors import Conditional
+from diffcache.recipes.trajectory import TrajectoryConfig
+from diffcache.schedulers.schedule import Schedule
+
+
+def planning_anew(schedule: Schedule, hindsight: bool | None = None) -> TrajectoryConfig | None:
+    """The method `trajectory` at a schedule's speed-up, with the covariance and the response that it was planned with.
+
+    Args:
+        schedule: of one denoiser.
+        hindsight: see `CacheConfig`.
+
+    Returns:
+        None for a schedule that holds no measured covariance, or not the noise levels where it was measured.
+    """
+    predictor = predictor_from(schedule.predictor)
+    if not isinstance(predictor, Conditional) or predictor.measured is None:
+        return None
+    angles, response = predictor.measured
+    return TrajectoryConfig(
+        speedup=schedule.num_ticks / len(schedule.computed_ticks),
+        covariance=predictor.between.tolist(),
+        response=None if response is None else response.tolist(),
+        angles=angles,
+        hindsight=hindsight,
+    )

@@ -1,0 +1,127 @@
+"""Transfer: what was measured in one run, carried to the noise levels of another run of the same pipeline."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from diffcache.schedulers.moments import Moment
+from diffcache.trajectory.kernel import Array, Kernel
+from diffcache.trajectory.process import prior_process
+
+SAME = 1e-6
+"""Angles that differ by less, in radians, are the same: noise levels are computed in single precision."""
+
+
+class Measured(NamedTuple):
+    """Where the covariance of a pipeline was measured, and what else was.
+
+    Attributes:
+        angles: atan2(noise, signal) of the ticks in radians, [ticks].
+        response: of the denoiser, [3, ticks]; None where only the universal one is known.
+    """
+
+    angles: tuple[float, ...]
+    response: Array | None
+
+    def describe(self) -> dict[str, Any]:
+        """Both, as a schedule holds them."""
+        return {
+            "angles": list(self.angles),
+            "response": None if self.response is None else self.response.tolist(),
+        }
+
+
+def angles_of(moments: Sequence[Moment]) -> tuple[float, ...] | None:
+    """atan2(noise, signal) of ticks in radians; None where one is unknown, or there are no ticks."""
+    angles = [moment.angle for moment in moments if moment.angle is not None]
+    return tuple(angles) if 0 < len(angles) == len(moments) else None
+
+
+def are_same(angles: Sequence[float], others: Sequence[float]) -> bool:
+    """Whether two runs have the same noise levels, by the angles of their ticks in radians."""
+    return len(angles) == len(others) and np.allclose(angles, others, rtol=0, atol=SAME)
+
+
+def covariance_at(
+    kernel: Kernel, measured: Array, angles: Sequence[float], moments: Sequence[Moment]
+) -> Array:
+    """The covariance of the velocities of a run, from that of another run.
+
+    The universal process K says how velocities at new ticks n follow from those at old ticks o: by the weights W of its
+    conditional mean. It also says how much they leave open. Measured velocities, whose covariance is G, follow from each other
+    better or worse than K says, and differently at each noise level: S is by how much.
+
+        G_nn = W G W^T + S (K_nn - W K_on) S,   W = K_no K_oo^-1
+
+    (Rasmussen and Williams 2006, sections 2.2 and 5.4.2). It is symmetric and positive semidefinite as G is.
+
+    Args:
+        kernel: the universal one.
+        measured: G, [old, old].
+        angles: atan2(noise, signal) of the old ticks in radians, [old].
+        moments: of the new ticks; their angles are known.
+
+    Returns:
+        G_nn, [new, new]; G itself where the angles are the same.
+    """
+    new = angles_of(moments)
+    assert new is not None
+    if are_same(angles, new):
+        return measured
+    # The run's own scales at the old angles: what a denoiser returns does not change with the number of steps.
+    scales = _interpolated(new, np.array([moment.scale for moment in moments]), angles)
+    old = [Moment(i, None, angle, scale) for i, (angle, scale) in enumerate(zip(angles, scales, strict=True))]
+    before, after = prior_process(kernel, old), prior_process(kernel, moments)
+    towards = kernel.correlation(np.abs(np.subtract.outer(after.positions, before.positions)))
+    inverse: Array = np.linalg.inv(before.covariance).astype(np.float64)
+    weights = towards @ inverse
+    surprise = _interpolated(angles, np.log(_surprise(inverse, measured)), new)
+    size = np.exp(surprise / 2)
+    left_open = after.covariance - weights @ towards.T
+    found = weights @ measured @ weights.T + np.outer(size, size) * left_open
+    symmetric: Array = (found + found.T) / 2
+    return symmetric
+
+
+def response_at(
+    measured: Array, angles: Sequence[float], moments: Sequence[Moment], universal: Array
+) -> Array:
+    """The response of the denoiser in a run, from that in another run.
+
+    The response to new errors depends on the noise level, and is interpolated over the angle. That to what is left of old errors
+    depends on how many ticks they have lived through, which differs between runs: there the universal one is nearer.
+
+    Args:
+        measured: of each part (see `Response`), [3, old].
+        angles: atan2(noise, signal) of the old ticks in radians, [old].
+        moments: of the new ticks; their angles are known.
+        universal: the universal response at the new ticks, [3, new].
+
+    Returns:
+        [3, new], beyond the old ticks as at the nearest one; `measured` itself where the angles are the same.
+    """
+    new = angles_of(moments)
+    assert new is not None
+    if are_same(angles, new):
+        return measured
+    stiff, usual, _ = (_interpolated(angles, part, new) for part in measured)
+    return np.stack([stiff, usual, universal[-1]])
+
+
+def _surprise(inverse: Array, measured: Array) -> Array:
+    """The squared error of predicting each tick from all others, measured over what the process says, [ticks].
+
+    Args:
+        inverse: of the process's covariance, [ticks, ticks].
+        measured: the covariance, [ticks, ticks].
+    """
+    found: Array = np.einsum("ij,jk,ki->i", inverse, measured, inverse) / inverse.diagonal()
+    return np.maximum(found, np.finfo(float).tiny)
+
+
+def _interpolated(angles: Sequence[float], values: Array, wanted: Sequence[float]) -> Array:
+    """Values at some angles, interpolated at others; angles may fall."""
+    order = np.argsort(angles)
+    found: Array = np.interp(wanted, np.array(angles)[order], values[order])
+    return found

@@ -1,0 +1,239 @@
+"""What was measured in one run plans others: as a config with angles, and as a schedule that is replayed with resample=True."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from searches.flux_calls import flux_calls
+from zoo.pipelines import CASES, with_noise_scheduler
+
+from diffcache import CacheConfig, Schedule, accelerate, report
+from diffcache.config import RunFacts
+from diffcache.prediction.descriptions import predictor_from
+from diffcache.prediction.predictors import Conditional
+from diffcache.profiling.recording.covariance import covariance_of
+from diffcache.profiling.recording.frozen import frozen
+from diffcache.profiling.tuning.engine import Task
+from diffcache.profiling.tuning.planned import TrajectoryEngine
+from diffcache.recipes.planning_anew import planning_anew
+from diffcache.recipes.trajectory import TrajectoryConfig
+from diffcache.schedulers.errors import ConfigError, ScheduleError
+from diffcache.schedulers.moments import Moment
+from diffcache.trajectory.prior import universal
+from diffcache.trajectory.process import prior_process
+from diffcache.trajectory.transfer import angles_of, covariance_at, response_at
+
+FLUX, STABLE_DIFFUSION = CASES["FluxPipeline"], CASES["StableDiffusionPipeline"]
+STEPS, SPEEDUP = 20, 2.0
+
+
+def run_of(ticks: int, known: bool = True) -> RunFacts:
+    """A flow in so many ticks, whose noise levels are known or not."""
+    sigmas = np.linspace(1, 0, ticks, endpoint=False)
+    moments = [Moment(i, None, float(np.arctan2(s, 1 - s))) for i, s in enumerate(sigmas)]
+    if not known:
+        return RunFacts("Net", num_ticks=ticks)
+    return RunFacts("Net", num_ticks=ticks, moments=tuple(moments), influence=(-1 / ticks,) * ticks)
+
+
+def measured_in(ticks: int, **options: Any) -> TrajectoryConfig:
+    """The method with what might have been measured in so many ticks."""
+    moments = run_of(ticks).moments
+    angles = np.array(angles_of(moments))
+    size = 1 + np.cos(angles)
+    covariance = np.outer(size, size) * prior_process(universal().kernel, moments).covariance
+    response = np.outer((3.0, 1.0, 0.5), 1 + angles**4)
+    return TrajectoryConfig(
+        speedup=SPEEDUP,
+        **{"covariance": covariance.tolist(), "response": response.tolist(), "angles": angles.tolist()}
+        | options,
+    )
+
+
+def test_angles_change_nothing_for_the_run_that_they_are_of() -> None:
+    run = run_of(STEPS)
+    found, usual = measured_in(STEPS), measured_in(STEPS, angles=None)
+    assert found.plan(run, SPEEDUP) == usual.plan(run, SPEEDUP)
+    both = [config.predictor_for(run).describe() for config in (found, usual)]
+    assert both[0] == both[1]
+
+
+@pytest.mark.parametrize("ticks", [12, 33])
+def test_another_run_is_planned_with_what_is_carried_to_it(ticks: int) -> None:
+    config, run = measured_in(STEPS), replace(run_of(ticks), guidance_scale=5.0)
+    predictor = config.predictor_for(run)
+    assert isinstance(predictor, Conditional)
+    assert predictor.measured is not None
+    carried = covariance_at(universal().kernel, np.array(config.covariance), config.angles, run.moments)
+    np.testing.assert_array_equal(predictor.between, carried)
+    usual = universal().response.at(run.moments, 5.0).factors
+    response = response_at(np.array(config.response), config.angles, run.moments, usual)
+    np.testing.assert_array_equal(predictor.measured.response, response)
+    assert len(config.plan(run, SPEEDUP).ticks) == int(ticks / SPEEDUP)
+
+
+@pytest.mark.parametrize("ticks", [12, 33])
+def test_as_much_is_expected_of_a_carried_covariance_as_of_the_runs_own(ticks: int) -> None:
+    """The truth is the prior times a size that changes slowly: so it is carried well."""
+    run = run_of(ticks)
+    carried, there = (measured_in(steps, response=None).plan(run, SPEEDUP) for steps in (STEPS, ticks))
+    assert carried.expected == pytest.approx(there.expected, rel=0.2)
+
+
+def test_other_noise_levels_in_as_many_ticks_are_another_run_too() -> None:
+    run = run_of(STEPS)
+    moved = replace(run, moments=tuple(replace(m, angle=0.9 * (m.angle or 0)) for m in run.moments))
+    found, unmoved = (measured_in(STEPS, angles=given).predictor_for(moved) for given in (angles(run), None))
+    assert isinstance(found, Conditional)
+    assert isinstance(unmoved, Conditional)
+    assert not np.allclose(found.between, unmoved.between)
+
+
+def angles(run: RunFacts) -> tuple[float, ...]:
+    return tuple(float(moment.angle or 0) for moment in run.moments)
+
+
+@pytest.mark.parametrize("options", [{}, {"covariance": None}], ids=["covariance", "response alone"])
+def test_where_noise_levels_are_unknown_the_length_must_be_the_same(options: dict[str, Any]) -> None:
+    config = measured_in(STEPS, **options)
+    assert len(config.plan(run_of(STEPS, known=False), SPEEDUP).ticks) == STEPS / SPEEDUP
+    with pytest.raises(
+        ScheduleError, match="measured in 20 ticks and this run has 12 of unknown noise levels: measure it"
+    ):
+        config.plan(run_of(12, known=False), SPEEDUP)
+
+
+@pytest.mark.parametrize("given", [(), (1.0,), tuple(range(19)), ("a",) * 20, (float("nan"),) * 20])
+@pytest.mark.parametrize("alone", ["covariance", "response"])
+def test_there_is_an_angle_for_each_tick_that_was_measured(given: Any, alone: str) -> None:
+    other = {"covariance": "response", "response": "covariance"}[alone]
+    with pytest.raises(ConfigError, match=r"angles must be a tuple of (20 )?finite numbers"):
+        measured_in(STEPS, angles=given, **{other: None})
+
+
+def test_angles_are_saved_with_the_config(tmp_path: Path) -> None:
+    config = measured_in(STEPS)
+    assert CacheConfig.from_pretrained(config.save_pretrained(tmp_path)) == config
+
+
+@cache
+def tuned() -> tuple[Schedule, Schedule]:
+    """What `tune` may return of a pipeline: a schedule by the universal covariance, and one by the pipeline's own."""
+    pipe, calls = FLUX.build(), flux_calls(STEPS, 1)
+    engine = TrajectoryEngine(Task(pipe=pipe, calls=calls, ticks=STEPS))
+    proposals = [config for config in engine.propose(1 / SPEEDUP) if isinstance(config, TrajectoryConfig)]
+    universal, own, *_ = (frozen(pipe, calls[0], config) for config in proposals)
+    return universal, own
+
+
+def test_a_schedule_by_the_pipelines_own_covariance_says_where_and_what_was_measured() -> None:
+    pipe, (schedule, own) = FLUX.build(), tuned()
+    found = covariance_of(pipe, flux_calls(STEPS, 1))
+    assert own.predictor["angles"] == [moment.angle for moment in found.moments]
+    assert own.predictor["between"] == found.matrix.tolist()
+    assert np.array(own.predictor["response"]).shape == (3, STEPS)
+    assert not {"angles", "response"} & set(schedule.predictor)
+
+
+def test_it_replays_to_the_bit_in_the_run_that_it_is_for(tmp_path: Path) -> None:
+    schedule = Schedule.from_pretrained(tuned()[1].save_pretrained(tmp_path))
+    pipe = accelerate(FLUX.build(), schedule)
+    picture, decisions = FLUX.render(pipe, 0, STEPS), report(pipe).decisions
+    accelerate(pipe, schedule, resample=True)
+    assert torch.equal(FLUX.render(pipe, 0, STEPS), picture)
+    assert torch.equal(report(pipe).decisions, decisions)
+
+
+def test_the_new_plan_has_as_large_a_speed_up() -> None:
+    few = planning_anew(replace(tuned()[1], table={"transformer": {"all": "#" + "-" * (STEPS - 1)}}))
+    assert few is not None
+    assert few.speedup == STEPS
+
+
+def test_its_own_run_follows_its_table_and_no_new_plan() -> None:
+    schedule = replace(tuned()[1], table={"transformer": {"all": "##" + "-#" * (STEPS // 2 - 1)}})
+    pipe = accelerate(FLUX.build(), schedule, resample=True)
+    FLUX.render(pipe, 0, STEPS)
+    assert report(pipe).computed_ticks == schedule.computed_ticks
+
+
+@pytest.mark.parametrize("steps", [12, 33])
+def test_it_is_planned_anew_for_another_number_of_steps(steps: int, tmp_path: Path) -> None:
+    schedule = Schedule.from_pretrained(tuned()[1].save_pretrained(tmp_path))
+    pipe = accelerate(FLUX.build(), schedule, resample=True)
+    picture = FLUX.render(pipe, 0, steps)
+    assert len(report(pipe).computed_ticks) == int(steps / SPEEDUP)
+    again = report(pipe).to_schedule()
+    accelerate(pipe, planning_anew(schedule))
+    assert torch.equal(FLUX.render(pipe, 0, steps), picture)
+    accelerate(pipe, again)  # and what it did is a schedule for that number of steps
+    assert torch.equal(FLUX.render(pipe, 0, steps), picture)
+
+
+def test_it_is_planned_anew_for_another_noise_scheduler() -> None:
+    pipe, call = STABLE_DIFFUSION.build(), STABLE_DIFFUSION.call(0, STEPS)
+    found = covariance_of(pipe, [call])
+    config = TrajectoryConfig(
+        speedup=SPEEDUP, covariance=found.matrix.tolist(), angles=angles_of(found.moments)
+    )
+    schedule = frozen(pipe, STABLE_DIFFUSION.call(0, STEPS), config)
+    with_noise_scheduler(pipe, "Euler")
+    accelerate(pipe, schedule)
+    with pytest.raises(ScheduleError, match="pass resample=True"):
+        STABLE_DIFFUSION.render(pipe, 0, STEPS)
+    accelerate(pipe, schedule, resample=True)
+    assert torch.isfinite(STABLE_DIFFUSION.render(pipe, 0, STEPS)).all()
+    assert len(report(pipe).computed_ticks) == STEPS / SPEEDUP
+
+
+def test_hindsight_is_as_the_new_plan_and_the_user_want_it() -> None:
+    schedule = tuned()[1]
+    held = {key: its for key, its in schedule.predictor.items() if key != "hindsight"}  # so few ticks may be
+    for made, asked, expected in (
+        (schedule, None, True),
+        (schedule, False, False),
+        (replace(schedule, predictor=held), None, True),
+    ):
+        pipe = accelerate(FLUX.build(), made, resample=True, hindsight=asked)
+        FLUX.render(pipe, 0, 33)
+        assert bool(report(pipe).to_schedule().predictor.get("hindsight")) is expected
+
+
+def test_without_resample_it_is_refused_in_a_sentence_that_names_it() -> None:
+    pipe = accelerate(FLUX.build(), tuned()[1])
+    with pytest.raises(ScheduleError, match="20 ticks and this run 12: pass resample=True, or record one"):
+        FLUX.render(pipe, 0, 12)
+
+
+@pytest.mark.parametrize("made", ["by the universal covariance", "before angles were known"])
+def test_a_schedule_that_does_not_say_where_it_was_measured_is_for_its_own_run(made: str) -> None:
+    universal, own = tuned()
+    old = {key: its for key, its in own.predictor.items() if key not in ("angles", "response")}
+    schedule = universal if made.startswith("by") else replace(own, predictor=old)
+    pipe = accelerate(FLUX.build(), schedule, resample=True)
+    assert torch.isfinite(FLUX.render(pipe, 0, STEPS)).all()
+    with pytest.raises(ScheduleError, match="predicts by what it knows of its own 20 ticks: tune one"):
+        FLUX.render(pipe, 0, 12)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"angles": [1.0]},
+        {"angles": None},
+        {"angles": ["a"] * STEPS},
+        {"response": [[1.0] * STEPS] * 2},
+        {"response": [[1.0]] * 3},
+        {"response": 1.0},
+    ],
+    ids=str,
+)
+def test_a_description_with_other_angles_or_responses_is_refused(broken: dict[str, Any]) -> None:
+    with pytest.raises(ScheduleError, match="not a predictor that this version knows"):
+        predictor_from({**tuned()[1].predictor, **broken})
