@@ -20,6 +20,9 @@ ALL = "all"
 NOT_CALLED = "."
 """Mark of a tick at which the site was not called."""
 
+EXPECTED_ERROR = "expected_error"
+"""Of the result, among what was measured: root mean square, as a fraction of the velocities."""
+
 MARKS = {decision.value for decision in Decision if decision is not Decision.ROWS} | {NOT_CALLED}
 """The characters that a row of the table may have."""
 

@@ -14,7 +14,7 @@ from diffcache.reports.records import MIXED, CallRecord, RunRecord
 from diffcache.reports.timeline import draw_timeline, timeline_svg
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.guards import NO_SIGNAL, NOTHING_STORED, TAIL, WARM_UP
-from diffcache.schedulers.schedule import Schedule
+from diffcache.schedulers.schedule import EXPECTED_ERROR, Schedule
 from diffcache.schedulers.steps import Decision
 
 NOT_SEEN = (
@@ -107,7 +107,8 @@ class RunReport:
     def expected_error(self) -> float | None:
         """Expected error of the result, root mean square, as a fraction of the velocities; None if the method expects none.
 
-        The method `trajectory` keeps it below its threshold. docs/trajectory.md compares it with measured errors.
+        The method `trajectory` keeps it below its threshold, and its schedules say it again. docs/trajectory.md compares it with measured
+        errors.
         """
         expected = [record.expected_error for record in self.records]
         return max((error for error in expected if error is not None), default=None)
@@ -251,7 +252,11 @@ class RunReport:
             predictor=record.predictor,
             quantization=record.quantization,
             producer={"method": self.method, "options": self.options},
-            measured={"compute_fraction": self.compute_fraction, "cache_bytes": self.cache_bytes},
+            measured={
+                "compute_fraction": self.compute_fraction,
+                "cache_bytes": self.cache_bytes,
+                **({} if self.expected_error is None else {EXPECTED_ERROR: self.expected_error}),
+            },
         )
 
     def __repr__(self) -> str:

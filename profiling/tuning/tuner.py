@@ -22,6 +22,7 @@ from diffcache.profiling.tuning.promises import CONFIDENCE, fewest, least_share,
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.schedulers.errors import ConfigError
+from diffcache.schedulers.schedule import EXPECTED_ERROR
 
 DIGITS = 4
 """Of the figures in an artifact."""
@@ -153,6 +154,8 @@ class Tuner:
             "choose": _figures(best.values),
             "fit": {"calls": len(self.parts.fit)},
         }
+        if isinstance(best.config, ReplayConfig) and EXPECTED_ERROR in best.config.schedule.measured:
+            figures[EXPECTED_ERROR] = best.config.schedule.measured[EXPECTED_ERROR]
         if not self.parts.verify:
             return figures
         runs = FullRuns(self.task.pipe, self.parts.verify, self.measure)

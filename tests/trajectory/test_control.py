@@ -140,10 +140,13 @@ def test_the_larger_the_threshold_the_less_is_computed() -> None:
 def test_a_run_is_frozen_and_replayed_exactly(tmp_path: Path) -> None:
     net = accelerate(Bent(lambda t: 2 + 3 * t**4).eval(), threshold=0.01)
     outputs = run(net)
-    schedule = report(net).to_schedule()
+    schedule, expected = report(net).to_schedule(), report(net).expected_error
+    assert expected is not None
+    assert expected > 0
     accelerate(net, str(schedule.save_pretrained(tmp_path)))
     assert all(map(torch.equal, run(net), outputs))
     assert report(net).to_schedule().table == schedule.table
+    assert report(net).expected_error == expected
 
 
 def test_the_report_says_which_error_is_expected_and_it_is_below_the_threshold() -> None:

@@ -19,6 +19,8 @@ from diffcache.profiling.tuning.parts import three_parts
 from diffcache.profiling.tuning.tune import ENGINES
 from diffcache.profiling.tuning.tuner import Tuner
 from diffcache.recipes.even import EvenConfig
+from diffcache.recipes.replay import ReplayConfig
+from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.errors import ConfigError, ScheduleError, TargetError
 
 STEPS = 8
@@ -35,6 +37,15 @@ def test_tune_meets_a_speedup_exactly_and_is_no_worse_than_even_ticks_where_it_c
     assert best.compute == 0.5
     evens = [found.judge(EvenConfig(speedup=2, order=order)) for order in (0, 1, 2)]
     assert best.mean >= max(even.mean for even in evens)
+
+
+def test_what_is_expected_of_a_proposal_is_stored_where_something_is() -> None:
+    found = tuner()
+    planned, even = (found.judge(config) for config in (TrajectoryConfig(speedup=2), EvenConfig(speedup=2)))
+    assert isinstance(planned.config, ReplayConfig)
+    expected = planned.config.schedule.measured["expected_error"]
+    assert found.verified(planned, {"speedup": 2})["expected_error"] == expected > 0
+    assert "expected_error" not in found.verified(even, {"speedup": 2})
 
 
 def test_tune_counts_the_first_call_of_a_second_denoiser() -> None:
