@@ -73,24 +73,21 @@ def planned(
         together: see `moved`.
     """
     tried = [errors(trust, True) for trust in ((FOR_LONG_RUNS,) if len(even) > MOST_TICKS else TRUSTS)]
-    plans = [even]
+    ticks, expected = list(even), [error(even) for error in tried]
     if FEW <= len(even) <= MOST_TICKS:
-        plans.append(moved(min(tried, key=lambda error: error(even)), even, {0, *forced}, together))
-    ticks = min(plans, key=lambda plan: min(error(plan) for error in tried))
-    found, held = _simplest(tried, ticks), errors(HELD, False)
-    if found(ticks) < held(even):
-        return _plan(found, ticks)
+        better = moved(tried[int(np.argmin(expected))], even, {0, *forced}, together)
+        found = [error(better) for error in tried]
+        if min(found) < min(expected):
+            ticks, expected = better, found
+    chosen = next(i for i, error in enumerate(expected) if error <= NEAR * min(expected))
+    held = errors(HELD, False)
+    if expected[chosen] < held(even):
+        return _plan(tried[chosen], ticks)
     return _plan(held, even, corrects=False)
 
 
 def _plan(error: ResultError, ticks: Sequence[int], corrects: bool = True) -> TrajectoryPlan:
     return TrajectoryPlan(tuple(ticks), error.trust, math.sqrt(max(error(ticks, DOUBT), 0.0)), corrects)
-
-
-def _simplest(tried: Sequence[ResultError], ticks: Sequence[int]) -> ResultError:
-    """The first one that is near the least."""
-    expected = [error(ticks) for error in tried]
-    return next(error for error, found in zip(tried, expected, strict=True) if found <= NEAR * min(expected))
 
 
 def moved(error: ResultError, start: Sequence[int], forced: Collection[int], together: int = 1) -> list[int]:

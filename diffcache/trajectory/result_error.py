@@ -92,8 +92,8 @@ class ResultError:
         largest = self.largest_ratio * np.abs(own[:, 1:, None])
         corrected = np.where(np.abs(self.influence) <= largest, predicted[:, :-1], 0.0)
         # Row i of `weights` is what computed ticks have to do with what is added at computed tick i and until the next.
-        weights = self._weights(plans, predicted, 0)
-        weights[:, 1:] += self._weights(plans, corrected, 1) - self._weights(plans, corrected, 0)
+        weights, withdrawn = self._weights(plans, np.stack([predicted, _padded(corrected)]), 0)
+        weights[:, 1:] += self._weights(plans, corrected[None], 1)[0] - withdrawn[:, :-1]
         sources = self.pace[plans][:, :, None] * (weights @ (plans[:, :, None] == every) - predicted)
         added = sources @ self.covariance @ np.swapaxes(sources, 1, 2)
         weights += own[:, :, None] * np.eye(plans.shape[1])
@@ -110,25 +110,29 @@ class ResultError:
 
         Args:
             plans: [plans, computed].
-            sums: factors of all ticks' outputs, [plans, sums, ticks].
+            sums: factors of all ticks' outputs, [kinds, plans, sums, ticks].
             ahead: 0, or 1 to correct, which the covariance is fully trusted with.
 
         Returns:
-            [plans, sums, computed]
+            [kinds, plans, sums, computed]
         """
         believed, noise = (self.covariance, BETWEEN) if ahead else (self._believed, self.trust.noise)
-        window = np.arange(sums.shape[1])[:, None] + np.arange(1 - WINDOW, 1 + ahead)
+        window = np.arange(sums.shape[2])[:, None] + np.arange(1 - WINDOW, 1 + ahead)
         is_there = window >= 0
         known = plans[:, np.maximum(window, 0)]
         both = is_there[:, :, None] & is_there[:, None, :]
         among = np.where(both, believed[known[..., :, None], known[..., None, :]], np.eye(WINDOW + ahead))
-        towards = np.take_along_axis(sums @ believed, known, axis=2) * is_there
-        found = regressed(among, towards[..., None], noise)[..., 0]
-        placed = np.zeros(
-            (*sums.shape[:2], WINDOW - 1 + plans.shape[1])
-        )  # in front: those that are not there
-        np.put_along_axis(placed, np.broadcast_to(window + WINDOW - 1, found.shape), found, axis=2)
-        return placed[:, :, WINDOW - 1 :]
+        towards = np.take_along_axis(sums @ believed, known[None], axis=3) * is_there
+        found = np.moveaxis(regressed(among, np.moveaxis(towards, 0, -1), noise), -1, 0)
+        in_front = WINDOW - 1  # so many places are of ticks that are not there
+        placed = np.zeros((*sums.shape[:3], in_front + plans.shape[1]))
+        np.put_along_axis(placed, np.broadcast_to(window + in_front, found.shape), found, axis=3)
+        return placed[..., in_front:]
+
+
+def _padded(rows: Array) -> Array:
+    """With one row of zeros more, [plans, rows, ticks]."""
+    return np.pad(rows, ((0, 0), (0, 1), (0, 0)))
 
 
 def _felt(weights: Array, answers: Array) -> Array:

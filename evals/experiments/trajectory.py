@@ -14,6 +14,9 @@ from diffcache.recipes.budgeted import allowed
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.trajectory import TrajectoryConfig
 
+TRIED = 8
+"""Samples on which proposals are chosen; their seeds are not those of the samples that are fitted on."""
+
 SPEEDUPS = (1.5, 2.0, 3.0, 4.0)
 THRESHOLDS = (0.01, 0.02, 0.05)
 
@@ -32,18 +35,23 @@ def pictures(testbed: str, steps: int, samples: int, use: splits.Use, guidance: 
 def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]:
     """For each speed-up the PSNR in dB to the full run, by contender; all compute as many ticks.
 
-    "tuned" is the contender that is best on other prompts and seeds, as `diffcache.tune` chooses it. Medians are given, and under
-    "samples" each sample's, which are paired.
+    "own" has the covariance and the response that were measured on other prompts and seeds, and its expected and measured errors are
+    given. "tuned" is the proposal that is best on a third part, as `diffcache.tune` chooses it. Medians are given, and under "samples" each
+    sample's, which are paired.
     """
     shown = pictures(testbed, steps, samples, "choose")
-    tried = pictures(testbed, steps, SAMPLES, "covariance")
-    engine = TrajectoryEngine(Task(pipe=tried.pipe, calls=[tried.call(steps)], ticks=steps))
+    fitted = pictures(testbed, steps, SAMPLES, "covariance")
+    tried = pictures(testbed, steps, TRIED, "search")
+    engine = TrajectoryEngine(Task(pipe=fitted.pipe, calls=[fitted.call(steps)], ticks=steps))
     for speedup in SPEEDUPS:
         ticks = allowed(steps, speedup)
         universal: dict[str, CacheConfig] = {
             "even": EvenConfig(speedup=speedup),
             "even, order 2": EvenConfig(speedup=speedup, order=2),
             "prior": TrajectoryConfig(speedup=speedup),
+            "own": TrajectoryConfig(
+                speedup=speedup, covariance=engine.covariance, response=engine.responses[0]
+            ),
         }
         with judged_on(testbed):
             tuned = max(engine.propose(ticks / steps), key=lambda config: tried.method(config).mean)
@@ -53,6 +61,8 @@ def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]
             "steps": steps,
             "ticks": ticks,
             **{name: one.median for name, one in found.items()},
+            "expected": round(found["own"].report.expected_error or 0.0, 5),
+            "measured": round(shown.median_error(found["own"]), 5),
             "samples": {name: one.psnr.double().round(decimals=2).tolist() for name, one in found.items()},
         }
 
