@@ -81,7 +81,7 @@ def planned(
             ticks, expected = better, found
     chosen = next(i for i, error in enumerate(expected) if error <= NEAR * min(expected))
     held = errors(HELD, False)
-    if expected[chosen] < held(even):
+    if expected[chosen] <= held(even):
         return _plan(tried[chosen], ticks)
     return _plan(held, even, corrects=False)
 

@@ -1,4 +1,4 @@
-"""Transfer: what was measured in one run, carried to the noise levels of another run of the same pipeline."""
+"""Transfer: what was measured at some noise levels, carried to others, of another run of the same pipeline or of the same run."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -82,6 +82,28 @@ def covariance_at(
     found = weights @ measured @ weights.T + np.outer(size, size) * left_open
     symmetric: Array = (found + found.T) / 2
     return symmetric
+
+
+def smoothed(kernel: Kernel, measured: Array, moments: Sequence[Moment], stride: int) -> Array:
+    """A measured covariance without what its few samples happen to have in common at neighbouring ticks.
+
+    Args:
+        kernel: the universal one.
+        measured: of the run's own ticks, [ticks, ticks].
+        moments: of these; their angles are known.
+        stride: the covariance is carried from every so many ticks to all of them, from each place to begin, and the mean is taken. 1
+            changes nothing.
+
+    Returns:
+        [ticks, ticks]
+    """
+    angles = angles_of(moments)
+    assert angles is not None
+    parts = (slice(start, None, stride) for start in range(min(stride, len(angles))))
+    found: Array = np.mean(
+        [covariance_at(kernel, measured[part, part], angles[part], moments) for part in parts], axis=0
+    )
+    return found
 
 
 def response_at(

@@ -14,9 +14,10 @@ from diffcache.profiling.tuning.calibrated import MeanCacheEngine
 from diffcache.profiling.tuning.engine import Engine, engine
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.trajectory import Covariance, Factors, TrajectoryConfig
+from diffcache.trajectory.transfer import angles_of, smoothed
 
-CAUTIONS = (1.0, 0.7, 1.4)
-"""By what a measured response is multiplied in the plans that are tried: it was measured on few samples."""
+STRIDES = (2, 3)
+"""By which a covariance is smoothed (`transfer.smoothed`) in the plans that are tried: it was measured on few samples."""
 
 ANSWERING = 2
 """So many calls show the response; each takes one render more, beside its full run."""
@@ -32,23 +33,26 @@ class TrajectoryEngine(Engine):
     One call suffices; up to four are averaged.
     """
 
-    proposals = 2 + len(CAUTIONS) + len(ORDERS)
+    proposals = 4 + len(STRIDES) + len(ORDERS)
 
     @cached_property
-    def covariance(self) -> Covariance | None:
-        """Of the velocities of full runs; None for a pipeline of several denoisers."""
+    def covariances(self) -> list[Covariance]:
+        """Of the velocities of full runs: as measured, smoothed, and the mean of both; none for a pipeline of several denoisers."""
         if len(each_uncompiled(denoisers_of(target_of(self.task.pipe)))) > 1:
-            return None
-        measured = covariance_of(self.task.pipe, self.task.calls).matrix.tolist()
-        return tuple(map(tuple, measured))
+            return []
+        found = covariance_of(self.task.pipe, self.task.calls)
+        matrices = [found.matrix]
+        if angles_of(found.moments) is not None:
+            kernel = TrajectoryConfig().prior.kernel
+            matrices += [smoothed(kernel, found.matrix, found.moments, stride) for stride in STRIDES]
+            matrices.append((matrices[0] + matrices[1]) / 2)
+        return [tuple(map(tuple, matrix.tolist())) for matrix in matrices]
 
     @cached_property
-    def responses(self) -> list[Factors | None]:
-        """The denoiser's response as measured, and larger and smaller; only the universal one where it cannot be measured."""
+    def response(self) -> Factors | None:
+        """The denoiser's response as measured; None where it cannot be measured."""
         found = response_of(self.task.pipe, self.task.calls[:ANSWERING])
-        if found is None:
-            return [None]
-        return [tuple(map(tuple, (caution * found.factors).tolist())) for caution in CAUTIONS]
+        return None if found is None else tuple(map(tuple, found.factors.tolist()))
 
     @cached_property
     def meancache(self) -> MeanCacheEngine:
@@ -59,9 +63,9 @@ class TrajectoryEngine(Engine):
         speedup = self.task.ticks / ticks_for(compute, self.task.ticks)
         yield TrajectoryConfig(speedup=speedup)
         yield from (EvenConfig(speedup=speedup, order=order) for order in ORDERS)
-        if self.covariance is not None:
-            for response in self.responses:
-                yield TrajectoryConfig(speedup=speedup, covariance=self.covariance, response=response)
+        for covariance in self.covariances:
+            yield TrajectoryConfig(speedup=speedup, covariance=covariance, response=self.response)
+        if self.covariances:
             yield from self.meancache.propose(compute)
 
     def fit_renders(self) -> int:

@@ -121,6 +121,11 @@ def test_evenly_spaced_ticks_are_held_as_in_fewer_steps_where_that_is_better(cou
     assert not planned(partial(far, answers=20 * ALIKE), even, forced=()).corrects
 
 
+def test_what_computes_everything_is_predicted_by_the_covariance() -> None:
+    found = planned(errors, range(TICKS), forced=())
+    assert (found.expected, found.corrects, found.trust) == (0, True, TRUSTS[0])
+
+
 def test_where_a_part_of_the_error_is_met_stiffly_outputs_are_predicted_more_carefully() -> None:
     chosen = [
         planned(partial(errors, answers=np.array([[stiff], [2.0], [0.0]])), spread(TICKS, 5), forced=()).trust

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from diffcache.schedulers.moments import Moment
+from diffcache.trajectory.gaussian import conditional_weights
 from diffcache.trajectory.kernel import RIGHT_ANGLE, Array
 from diffcache.trajectory.prior import universal
 from diffcache.trajectory.process import prior_process
-from diffcache.trajectory.transfer import angles_of, are_same, covariance_at, response_at
+from diffcache.trajectory.transfer import angles_of, are_same, covariance_at, response_at, smoothed
 
 KERNEL = universal().kernel
 LENGTHS = (12, 20, 50, 77)
@@ -159,3 +160,36 @@ def surprises(covariance: Array) -> Array:
     """The variance of each tick that all others leave open."""
     found: Array = 1 / np.linalg.inv(covariance).diagonal()
     return found
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_smoothing_by_one_changes_nothing_and_by_more_gives_a_covariance(run: str) -> None:
+    moments = RUNS[run]
+    measured = other(moments)
+    np.testing.assert_array_equal(smoothed(KERNEL, measured, moments, 1), measured)
+    for stride in (2, 3, len(moments), len(moments) + 1):
+        found = smoothed(KERNEL, measured, moments, stride)
+        np.testing.assert_array_equal(found, found.T)
+        assert np.linalg.eigvalsh(found).min() > -1e-9 * found.diagonal().max()
+
+
+@pytest.mark.parametrize("stride", [2, 3])
+def test_a_covariance_of_few_samples_predicts_better_when_it_is_smoothed(stride: int) -> None:
+    moments, ratios = flow(MEASURED_IN), []
+    truth = other(moments)
+    for seed in range(6):
+        draws = np.random.default_rng(seed).multivariate_normal(np.zeros(MEASURED_IN), truth, size=8)
+        measured = draws.T @ draws / len(draws)
+        better = smoothed(KERNEL, measured, moments, stride)
+        ratios.append(missed(better, truth) / missed(measured, truth))
+    assert np.median(ratios) < 0.85
+
+
+def missed(believed: Array, truth: Array) -> float:
+    """The root mean square error of predicting each tick from the four before it, by the truth."""
+    errors = []
+    for tick in range(4, len(truth)):
+        past = list(range(tick - 4, tick))
+        signed = np.append(conditional_weights(believed, past, [tick], 0.0)[:, 0], -1.0)
+        errors.append(signed @ truth[np.ix_([*past, tick], [*past, tick])] @ signed)
+    return float(np.sqrt(np.mean(errors)))
