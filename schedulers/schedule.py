@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ NOT_CALLED = "."
 """Mark of a tick at which the site was not called."""
 
 EXPECTED_ERROR = "expected_error"
-"""Of the result, among what was measured: root mean square, as a fraction of the velocities."""
+"""The name of it among what was measured."""
 
 MARKS = {decision.value for decision in Decision if decision is not Decision.ROWS} | {NOT_CALLED}
 """The characters that a row of the table may have."""
@@ -115,6 +116,14 @@ class Schedule:
         marks = rows.get(branch, rows.get(ALL, ""))
         known = tick < len(marks) and marks[tick] != NOT_CALLED
         return Decision(marks[tick]) if known else Decision.COMPUTE
+
+    @property
+    def expected_error(self) -> float | None:
+        """Of the result of the run that it was made of, root mean square, as a fraction of the velocities; None where nothing was expected."""
+        expected = self.measured.get(EXPECTED_ERROR)
+        if not isinstance(expected, (int, float)) or isinstance(expected, bool):
+            return None
+        return float(expected) if 0 <= expected < math.inf else None
 
     def fingerprint(self) -> str:
         """Hash of its decisions and quantisation. Corrections that were fitted with others do not fit."""

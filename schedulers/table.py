@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from diffcache.schedulers.base import CacheScheduler
-from diffcache.schedulers.schedule import EXPECTED_ERROR, Schedule
+from diffcache.schedulers.schedule import Schedule
 from diffcache.schedulers.steps import Decision, Step
 
 
@@ -16,9 +16,7 @@ class Table(CacheScheduler):
 
     @property
     def expected_error(self) -> float | None:
-        """What was expected of the run that the schedule was made of."""
-        expected = self.schedule.measured.get(EXPECTED_ERROR)
-        return expected if isinstance(expected, float) else None
+        return self.schedule.expected_error
 
     def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
         return self.schedule.decision(step.full_name(self.denoiser), step.branch, step.tick)

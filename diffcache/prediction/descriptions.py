@@ -1,5 +1,6 @@
 """From a predictor's description, as schedules hold it, to the predictor."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from diffcache.prediction.predictors import (
     Taylor,
 )
 from diffcache.schedulers.errors import ScheduleError
-from diffcache.trajectory.transfer import Measured
+from diffcache.trajectory.transfer import Measured, are_angles
 
 
 def predictor_from(description: Mapping[str, Any]) -> Predictor:
@@ -43,7 +44,7 @@ def predictor_from(description: Mapping[str, Any]) -> Predictor:
         case {
             "name": "conditional", "covariance": list(rows), "between": list(between),
             "noise": float(noise), "window": int(window),
-        } if window > 0 and _is_square(rows) and _is_square(between) and _is_measured(description, len(between)):  # fmt: skip
+        } if window > 0 and _is_covariance(rows) and _is_covariance(between) and _is_measured(description, len(between)):  # fmt: skip
             covariance, corrects = np.array(rows, dtype=float), np.array(between, dtype=float)
             return Conditional(covariance, noise, window, corrects, _measured(description))
         case {"name": "average velocity", "levels": list(levels), "backs": list(backs)} if (
@@ -54,12 +55,14 @@ def predictor_from(description: Mapping[str, Any]) -> Predictor:
             return Lerp(weight)
         case {"name": "scaled", "ratios": list(ratios)} if _are_numbers(ratios):
             return Scaled(ratios)
-    raise ScheduleError(f"predictor: {dict(description)} is not a predictor that this version knows.")
+    shown = {name: "[...]" if isinstance(value, list) else value for name, value in description.items()}
+    raise ScheduleError(f"predictor: {shown} is not a predictor that this version knows.")
 
 
-def _is_square(rows: Sequence[Any]) -> bool:
+def _is_covariance(rows: Sequence[Any]) -> bool:
     return bool(rows) and all(
-        isinstance(row, list) and len(row) == len(rows) and _are_numbers(row) for row in rows
+        isinstance(row, list) and len(row) == len(rows) and _are_numbers(row) and row[i] > 0
+        for i, row in enumerate(rows)
     )
 
 
@@ -67,9 +70,10 @@ def _is_measured(description: Mapping[str, Any], ticks: int) -> bool:
     """Whether a description says where a covariance of so many ticks was measured, or nothing of that."""
     match description:
         case {"angles": list(angles), "response": [list(), list(), list()] as parts}:
-            return all(len(row) == ticks and _are_numbers(row) for row in (angles, *parts))
+            rows = (angles, *parts)
+            return all(len(row) == ticks and _are_numbers(row) for row in rows) and are_angles(angles)
         case {"angles": list(angles), "response": None}:
-            return len(angles) == ticks and _are_numbers(angles)
+            return len(angles) == ticks and _are_numbers(angles) and are_angles(angles)
     return "angles" not in description
 
 
@@ -82,4 +86,4 @@ def _measured(description: Mapping[str, Any]) -> Measured | None:
 
 
 def _are_numbers(values: list[Any]) -> bool:
-    return all(isinstance(value, (int, float)) for value in values)
+    return all(isinstance(value, (int, float)) and math.isfinite(value) for value in values)

@@ -6,11 +6,12 @@ from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.schedule import Schedule
 
 
-def planning_anew(schedule: Schedule, hindsight: bool | None = None) -> TrajectoryConfig | None:
+def planning_anew(schedule: Schedule, ticks: int, hindsight: bool | None = None) -> TrajectoryConfig | None:
     """The method `trajectory` at a schedule's speed-up, with the covariance and the response that it was planned with.
 
     Args:
         schedule: of one denoiser.
+        ticks: length of the run to plan. Where the speed-up would leave no tick, one is computed.
         hindsight: see `CacheConfig`.
 
     Returns:
@@ -21,7 +22,7 @@ def planning_anew(schedule: Schedule, hindsight: bool | None = None) -> Trajecto
         return None
     angles, response = predictor.measured
     return TrajectoryConfig(
-        speedup=schedule.num_ticks / len(schedule.computed_ticks),
+        speedup=min(schedule.num_ticks / max(len(schedule.computed_ticks), 1), ticks),
         covariance=predictor.between.tolist(),
         response=None if response is None else response.tolist(),
         angles=angles,

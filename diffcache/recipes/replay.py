@@ -38,13 +38,13 @@ RESPACED = "sigmas"
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayConfig(CacheConfig):
-    """Where, when and how as a `Schedule` says; its warm-up and tail are part of the table, or of the new plan.
+    """Where, when and how as a `Schedule` says; its warm-up and tail are part of the table.
 
     Attributes:
         schedule: what is replayed.
         resample: use it for runs of other lengths, noise levels or resolutions too, which are refused otherwise. Each
             tick takes the decision of the recorded tick that is nearest in noise level; corrections are left out. A schedule
-            that was planned with the pipeline's own covariance is planned anew, with as large a speed-up.
+            that was planned with the pipeline's own covariance is planned anew, with as large a speed-up and the usual warm-up and tail.
         rectify: apply the schedule's affine corrections, if it has any.
         respace: run at the schedule's own noise levels, if it has any.
         cache_dtype, hindsight: None: as in the run that was recorded.
@@ -69,7 +69,16 @@ class ReplayConfig(CacheConfig):
 
     @property
     def own_hindsight(self) -> bool:
+        """A new plan may correct where the schedule itself does not; `corrects` tells the two apart."""
+        return self._recorded_hindsight or self._can_plan_anew
+
+    @property
+    def _recorded_hindsight(self) -> bool:
         return bool(self.schedule.predictor.get("hindsight", False))
+
+    @property
+    def _can_plan_anew(self) -> bool:
+        return self.resample and "angles" in self.schedule.predictor
 
     @property
     def each_branch(self) -> bool:
@@ -150,7 +159,16 @@ class ReplayConfig(CacheConfig):
 
     def corrects(self, run: RunFacts) -> bool:
         anew = self._anew(run)
-        return super().corrects(run) if anew is None else anew.corrects(run)
+        if anew is not None:
+            return anew.corrects(run)
+        return super().corrects(run) and (self._recorded_hindsight or not self._can_plan_anew)
+
+    def remark(self, run: RunFacts) -> str | None:
+        anew = self._anew(run)
+        if anew is None:
+            return None
+        remarks = f"the schedule was planned anew for {run.num_ticks} ticks", anew.remark(run)
+        return "; ".join(remark for remark in remarks if remark is not None)
 
     def corrector(self, run: RunFacts) -> Corrector | None:
         mine = self._affine(run.denoiser, run.quantization)
@@ -210,11 +228,10 @@ class ReplayConfig(CacheConfig):
             raise ScheduleError(f"table.{name}.{missing}: {facts.denoiser_class} has no such site.")
 
     def _anew(self, run: RunFacts) -> TrajectoryConfig | None:
-        """What plans a run that the schedule is not for; None where it is, or nothing can plan it, or that was not asked for."""
-        if not self.resample or angles_of(run.moments) is None or self._difference(run) is None:
+        """What plans a run that the schedule is not for; None where the table is followed."""
+        if not self._can_plan_anew or angles_of(run.moments) is None or self._difference(run) is None:
             return None
-        asked = None if self.hindsight == self.own_hindsight else self.hindsight
-        return planning_anew(self.schedule, asked)
+        return planning_anew(self.schedule, len(run.moments), self.hindsight)
 
     def _for_run(self, run: RunFacts) -> Schedule:
         """The schedule, resampled for the run where that is needed and was asked for."""

@@ -24,7 +24,7 @@ from diffcache.trajectory.prior import Prior, universal
 from diffcache.trajectory.process import Process, positions_of, prior_process
 from diffcache.trajectory.response import SHARES, Response
 from diffcache.trajectory.result_error import DOUBT, ResultError
-from diffcache.trajectory.transfer import Measured, angles_of, covariance_at, response_at
+from diffcache.trajectory.transfer import Measured, angles_of, are_angles, covariance_at, response_at
 
 Covariance = tuple[tuple[float, ...], ...]
 
@@ -96,6 +96,8 @@ class TrajectoryConfig(BudgetedConfig):
         for measured in (self.covariance, self.response):
             if measured is not None:
                 self._check_numbers("angles", len(measured[0]))
+        if not are_angles(angles):
+            raise ConfigError("trajectory: angles must be atan2(noise, signal) in radians, from 0 to pi / 2.")
         object.__setattr__(self, "angles", tuple(angles))
 
     @property

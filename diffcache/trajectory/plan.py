@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from diffcache.schedulers.errors import ScheduleError
 from diffcache.trajectory.result_error import DOUBT, WINDOW, ResultError, Trust
 
 HELD = Trust(1e-3, 1e4)
@@ -25,8 +26,8 @@ NEAR = 1.15
 """Expected squared errors that differ by less than this factor count as equal; then the smoother process is taken."""
 
 FOR_LONG_RUNS = Trust(1e-3, 1e-2)
-MOST_TICKS = 100
-"""With more computed ticks a search takes seconds, and neighbours are so alike that it hardly matters."""
+LONGEST = 100
+"""In longer runs a search takes seconds, and neighbours are so alike that it hardly matters."""
 
 STRIDES = (4, 2, 1)
 """By how many ticks computed ticks are moved in search of a better plan, one after the other."""
@@ -62,8 +63,8 @@ def planned(
 ) -> TrajectoryPlan:
     """A plan with as many computed ticks as `even` has.
 
-    Fewer than `FEW` ticks stay where they are, and so do more than `MOST_TICKS`. If the error is expected to be smaller when outputs of
-    evenly spaced ticks are held and nothing is corrected, as a first-order solver does in fewer steps, then that is the plan.
+    Fewer than `FEW` ticks stay where they are, and so do those of runs longer than `LONGEST`. If the error is expected to be smaller when
+    outputs of evenly spaced ticks are held and nothing is corrected, as a first-order solver does in fewer steps, then that is the plan.
 
     Args:
         errors: of the result, by how far the covariance is trusted, and whether reused ticks are corrected. Plans are chosen with
@@ -71,16 +72,24 @@ def planned(
         even: the computed ticks to start with, by rising number from 0.
         forced: ticks among them that are not moved.
         together: see `moved`.
+
+    Raises:
+        ScheduleError: with this covariance and response no finite error can be expected.
     """
-    tried = [errors(trust, True) for trust in ((FOR_LONG_RUNS,) if len(even) > MOST_TICKS else TRUSTS)]
+    held = errors(HELD, False)
+    is_long = held.num_ticks > LONGEST
+    tried = [errors(trust, True) for trust in ((FOR_LONG_RUNS,) if is_long else TRUSTS)]
     ticks, expected = list(even), [error(even) for error in tried]
-    if FEW <= len(even) <= MOST_TICKS:
+    if not np.isfinite(expected).any():
+        raise ScheduleError(
+            "trajectory: no error can be expected with this covariance and response: measure them again."
+        )
+    if len(even) >= FEW and not is_long:
         better = moved(tried[int(np.argmin(expected))], even, {0, *forced}, together)
         found = [error(better) for error in tried]
         if min(found) < min(expected):
             ticks, expected = better, found
     chosen = next(i for i, error in enumerate(expected) if error <= NEAR * min(expected))
-    held = errors(HELD, False)
     if expected[chosen] <= held(even):
         return _plan(tried[chosen], ticks)
     return _plan(held, even, corrects=False)

@@ -99,10 +99,13 @@ class ResultError:
         weights += own[:, :, None] * np.eye(plans.shape[1])
         doubt = self.doubt if doubt is None else doubt
         answers = np.concatenate([times * self.response.factors[:, plans] for times in doubt**DOUBTED])
-        felt = _felt(weights, answers)
-        found: Array = np.outer(DOUBTED_SHARES, SHARES).ravel() @ (
-            (felt[:, :, None] @ added)[:, :, 0] * felt
-        ).sum(axis=2)
+        with np.errstate(
+            over="ignore", invalid="ignore"
+        ):  # what is not finite is refused where it is planned
+            felt = _felt(weights, answers)
+            found: Array = np.outer(DOUBTED_SHARES, SHARES).ravel() @ (
+                (felt[:, :, None] @ added)[:, :, 0] * felt
+            ).sum(axis=2)
         return found
 
     def _weights(self, plans: NDArray[np.intp], sums: Array, ahead: int) -> Array:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from diffcache.schedulers.moments import Moment
-from diffcache.trajectory.kernel import Array, Kernel
+from diffcache.trajectory.kernel import RIGHT_ANGLE, Array, Kernel
 from diffcache.trajectory.process import prior_process
 
 SAME = 1e-6
@@ -36,6 +36,11 @@ def angles_of(moments: Sequence[Moment]) -> tuple[float, ...] | None:
     """atan2(noise, signal) of ticks in radians; None where one is unknown, or there are no ticks."""
     angles = [moment.angle for moment in moments if moment.angle is not None]
     return tuple(angles) if 0 < len(angles) == len(moments) else None
+
+
+def are_angles(values: Sequence[float]) -> bool:
+    """Whether numbers can be atan2(noise, signal) in radians."""
+    return all(0 <= value <= RIGHT_ANGLE + SAME for value in values)
 
 
 def are_same(angles: Sequence[float], others: Sequence[float]) -> bool:
@@ -91,8 +96,8 @@ def smoothed(kernel: Kernel, measured: Array, moments: Sequence[Moment], stride:
         kernel: the universal one.
         measured: of the run's own ticks, [ticks, ticks].
         moments: of these; their angles are known.
-        stride: the covariance is carried from every so many ticks to all of them, from each place to begin, and the mean is taken. 1
-            changes nothing.
+        stride: the covariance is carried from every so many ticks to all of them, once for each first tick, and the results are averaged.
+            1 changes nothing.
 
     Returns:
         [ticks, ticks]

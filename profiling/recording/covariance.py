@@ -8,6 +8,7 @@ import torch
 
 from diffcache.profiling.recording.calling import Call
 from diffcache.profiling.recording.trajectories import full_trajectories
+from diffcache.schedulers.errors import TargetError
 from diffcache.schedulers.moments import Moment
 from diffcache.trajectory.kernel import Array
 
@@ -33,9 +34,11 @@ def covariance_of(pipe: Any, calls: Sequence[Call]) -> Covariance:
         calls: arguments of each call.
 
     Raises:
-        TargetError: a call has no denoising loop or several, several denoisers, or runs of different lengths.
+        TargetError: a call has no denoising loop or several, several denoisers, or runs of different lengths or noise levels.
     """
     entries = full_trajectories(pipe, calls)
+    if any(entry.facts["moments"] != entries[0].facts["moments"] for entry in entries):
+        raise TargetError("the calls have runs of different noise levels: give all of them the same size.")
     products = torch.stack([entry.tensors["products"] for entry in entries])
     moments = tuple(Moment(*numbers) for numbers in entries[-1].facts["moments"])
     return Covariance((products.sum(0) / len(calls)).numpy(), moments)

@@ -37,7 +37,7 @@ class TrajectoryEngine(Engine):
 
     @cached_property
     def covariances(self) -> list[Covariance]:
-        """Of the velocities of full runs: as measured, smoothed, and the mean of both; none for a pipeline of several denoisers."""
+        """Of the velocities of full runs: as measured, smoothed by each stride, and the mean of the first two; none for several denoisers."""
         if len(each_uncompiled(denoisers_of(target_of(self.task.pipe)))) > 1:
             return []
         found = covariance_of(self.task.pipe, self.task.calls)

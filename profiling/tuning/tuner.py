@@ -154,8 +154,8 @@ class Tuner:
             "choose": _figures(best.values),
             "fit": {"calls": len(self.parts.fit)},
         }
-        if isinstance(best.config, ReplayConfig) and EXPECTED_ERROR in best.config.schedule.measured:
-            figures[EXPECTED_ERROR] = best.config.schedule.measured[EXPECTED_ERROR]
+        if isinstance(best.config, ReplayConfig) and best.config.schedule.expected_error is not None:
+            figures[EXPECTED_ERROR] = best.config.schedule.expected_error
         if not self.parts.verify:
             return figures
         runs = FullRuns(self.task.pipe, self.parts.verify, self.measure)

@@ -151,9 +151,11 @@ def test_it_replays_to_the_bit_in_the_run_that_it_is_for(tmp_path: Path) -> None
 
 
 def test_the_new_plan_has_as_large_a_speed_up() -> None:
-    few = planning_anew(replace(tuned()[1], table={"transformer": {"all": "#" + "-" * (STEPS - 1)}}))
-    assert few is not None
-    assert few.speedup == STEPS
+    one = replace(tuned()[1], table={"transformer": {"all": "#" + "-" * (STEPS - 1)}})
+    for ticks, expected in ((2 * STEPS, STEPS), (STEPS, STEPS), (4, 4)):  # a run has no more ticks than that
+        few = planning_anew(one, ticks)
+        assert few is not None
+        assert few.speedup == expected
 
 
 def test_its_own_run_follows_its_table_and_no_new_plan() -> None:
@@ -170,7 +172,7 @@ def test_it_is_planned_anew_for_another_number_of_steps(steps: int, tmp_path: Pa
     picture = FLUX.render(pipe, 0, steps)
     assert len(report(pipe).computed_ticks) == int(steps / SPEEDUP)
     again = report(pipe).to_schedule()
-    accelerate(pipe, planning_anew(schedule))
+    accelerate(pipe, planning_anew(schedule, steps))
     assert torch.equal(FLUX.render(pipe, 0, steps), picture)
     accelerate(pipe, again)  # and what it did is a schedule for that number of steps
     assert torch.equal(FLUX.render(pipe, 0, steps), picture)
@@ -201,8 +203,11 @@ def test_hindsight_is_as_the_new_plan_and_the_user_want_it() -> None:
         (replace(schedule, predictor=held), None, True),
     ):
         pipe = accelerate(FLUX.build(), made, resample=True, hindsight=asked)
-        FLUX.render(pipe, 0, 33)
+        picture = FLUX.render(pipe, 0, 33)
         assert bool(report(pipe).to_schedule().predictor.get("hindsight")) is expected
+        assert report(pipe).notes == ["the schedule was planned anew for 33 ticks"]
+        accelerate(pipe, planning_anew(made, 33, asked))
+        assert torch.equal(FLUX.render(pipe, 0, 33), picture)
 
 
 def test_without_resample_it_is_refused_in_a_sentence_that_names_it() -> None:

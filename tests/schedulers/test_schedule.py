@@ -148,3 +148,13 @@ def test_a_target_without_a_run_cannot_be_frozen() -> None:
     pipe = accelerate(case.build(), "easycache", per_sample=True, threshold=0.0)
     with pytest.raises(ScheduleError, match="one denoising loop"):
         report(pipe).to_schedule()
+
+
+@pytest.mark.parametrize(
+    ("stored", "expected"),
+    [(0.01, 0.01), (0, 0.0), (1, 1.0), (None, None), ("x", None), (True, None), (-0.1, None), (float("nan"), None), (float("inf"), None)],
+)  # fmt: skip
+def test_an_expected_error_is_a_number_or_nothing(stored: object, expected: float | None) -> None:
+    plain = Schedule(models={}, table={"net": {"all": "#-"}})
+    assert replace(plain, measured={"expected_error": stored}).expected_error == expected
+    assert plain.expected_error is None

@@ -6,9 +6,10 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.ticks import spread
 from diffcache.trajectory import plan
-from diffcache.trajectory.plan import FEW, HELD, MOST_TICKS, NEAR, TRUSTS, moved, planned
+from diffcache.trajectory.plan import FEW, HELD, NEAR, TRUSTS, moved, planned
 from diffcache.trajectory.process import Process
 from diffcache.trajectory.response import Response
 from diffcache.trajectory.result_error import ResultError, Trust
@@ -74,18 +75,19 @@ def test_more_ticks_are_computed_early_if_early_errors_grow() -> None:
     assert np.mean(planned(growing, spread(TICKS, 6), forced=()).ticks) < np.mean(late) - 0.4
 
 
-def test_very_many_ticks_stay_where_they_are() -> None:
-    start = list(range(0, 2 * MOST_TICKS + 2, 2))
-    positions = np.linspace(0, 1, 2 * MOST_TICKS + 2)
-    distance = np.abs(np.subtract.outer(positions, positions))
+def test_a_covariance_that_foretells_nothing_is_refused() -> None:
+    with pytest.raises(ScheduleError, match="no error can be expected with this covariance and response"):
+        planned(partial(errors, answers=np.full(TICKS, 1e300)), spread(TICKS, 6), forced=())
 
-    def long(trust: Trust, corrects: bool) -> ResultError:
-        process = Process(np.exp(-distance), positions)
-        size = len(positions)
-        response = Response(np.ones((3, size)))
-        return ResultError(process, np.full(size, -1 / size), np.ones(size), response, 3.0, trust)
 
-    assert planned(long, start, forced=()).ticks == tuple(start)
+@pytest.mark.parametrize("longest", [TICKS - 1, TICKS])
+def test_in_long_runs_ticks_stay_where_they_are(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    even = spread(TICKS, 6)
+    monkeypatch.setattr(plan, "FEW", len(even))
+    monkeypatch.setattr(plan, "LONGEST", longest)
+    found = planned(errors, even, forced=())
+    assert (found.ticks == tuple(even)) is (longest < TICKS)
+    assert (found.trust == plan.FOR_LONG_RUNS) is (longest < TICKS)
 
 
 def test_few_ticks_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
