@@ -15,6 +15,9 @@ from diffcache.trajectory.plan import TrajectoryPlan
 SPEEDUPS = (8.0, 6.0, 5.0, 4.0, 3.5, 3.0, 2.75, 2.5, 2.25, 2.0, 1.8, 1.6, 1.0)
 """Plans are made for these, as far as they are asked for. Where even 1.6 is too much, an early tick that is skipped may cost more than it saves."""
 
+ENOUGH = 2.0
+"""A plan that saves less than this must be safer, in proportion: as many plain steps lose little then."""
+
 TYPICAL = 2.0
 """Measured over expected errors of a prediction, in most runs; and how many times the expected error of the result has to fit a threshold."""
 
@@ -32,9 +35,15 @@ PredictionError = Callable[[Sequence[int], int], float]
 
 
 def cheapest(plans: Callable[[float], TrajectoryPlan], scale: float, threshold: float) -> float:
-    """The largest of `SPEEDUPS` whose plan keeps a threshold if its expected error is multiplied by `scale`; 1 where none does."""
+    """The largest of `SPEEDUPS` whose plan keeps a threshold if its expected error is multiplied by `scale`; 1 where none does.
+
+    Below a speed-up of `ENOUGH` the threshold shrinks with it.
+    """
     found = bisect_left(SPEEDUPS, True, key=lambda speedup: scale * plans(speedup).expected <= threshold)
-    return SPEEDUPS[min(found, len(SPEEDUPS) - 1)]
+    for speedup in SPEEDUPS[found:]:
+        if scale * plans(speedup).expected <= threshold * min(speedup / ENOUGH, 1.0):
+            return speedup
+    return SPEEDUPS[-1]
 
 
 class PlanFollower(CacheScheduler):

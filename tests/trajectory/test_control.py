@@ -20,6 +20,7 @@ from diffcache.trajectory.control import (
     TYPICAL,
     ExpectedErrorControl,
     PlannedTicks,
+    cheapest,
 )
 from diffcache.trajectory.plan import TrajectoryPlan
 from diffcache.trajectory.result_error import Trust
@@ -92,6 +93,18 @@ def test_surprise_is_what_the_geometric_mean_of_recent_errors_exceeds() -> None:
 def test_one_surprise_is_none_until_there_are_more() -> None:
     assert measured([0.1 * TYPICAL * SURPRISING**RECENT]).surprise == pytest.approx(1)
     assert measured([0.1 * TYPICAL * SURPRISING**RECENT] * 2).surprise == pytest.approx(SURPRISING)
+
+
+@pytest.mark.parametrize(
+    ("saves", "expected", "speedup"),
+    [(2.0, 0.0099, 2.0), (1.8, 0.0089, 1.8), (1.8, 0.0099, 1.0), (1.6, 0.0079, 1.6), (1.6, 0.0089, 1.0)],
+)
+def test_a_plan_that_saves_little_must_be_safer(saves: float, expected: float, speedup: float) -> None:
+    def plans(asked: float) -> TrajectoryPlan:
+        known = 0.0 if asked == 1 else expected if asked <= saves else 1.0
+        return TrajectoryPlan((0,), Trust(1e-3, 0.0), known)
+
+    assert cheapest(plans, TYPICAL, 0.02) == speedup
 
 
 def test_plans_are_listed_from_the_cheapest_to_the_full_run() -> None:
