@@ -85,7 +85,7 @@ class TrajectoryConfig(BudgetedConfig):
             rows = tuple(map(tuple, self.covariance))
             if not rows or any(len(row) != len(rows) for row in rows) or not np.isfinite(rows).all():
                 raise ConfigError(
-                    "trajectory: covariance must be a square of finite numbers, [ticks][ticks]."
+                    "trajectory: covariance must be a square of finite numbers, [ticks, ticks]."
                 )
             object.__setattr__(self, "covariance", rows)
         if self.angles is not None:

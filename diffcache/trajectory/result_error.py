@@ -106,7 +106,7 @@ class ResultError:
             found: Array = np.outer(DOUBTED_SHARES, SHARES).ravel() @ (
                 (felt[:, :, None] @ added)[:, :, 0] * felt
             ).sum(axis=2)
-        return found
+        return np.where(np.isnan(found), np.inf, found)
 
     def _weights(self, plans: NDArray[np.intp], sums: Array, ahead: int) -> Array:
         """The weights of computed ticks in sums of outputs: sum i is taken from computed ticks i + 1 - window to i + ahead.

@@ -1,5 +1,6 @@
 """The tables of docs/trajectory.md: the method on each testbed, with a prior that has never seen it, and after one render."""
 
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -15,6 +16,20 @@ EVEN = ("even", "even, order 2")
 ALIKE = 0.5
 """Differences that are smaller, in dB, are none."""
 SHOWN = {"prior": "`speedup=`", "tuned": "`tune`"}
+
+
+def even_of(row: Mapping[str, Any]) -> float:
+    """PSNR of even ticks in dB, the better of two orders."""
+    return max(float(row[name]) for name in EVEN)
+
+
+def gained(gains: Sequence[float]) -> str:
+    """What is gained over rows in dB, in words, up to the number of rows that lose."""
+    below = sum(gain < -ALIKE for gain in gains)
+    return (
+        f"median {median(gains):+.1f} dB, from {min(gains):+.1f} to {max(gains):+.1f}; more than {ALIKE} dB below in {below} of "
+        f"{len(gains)} rows"
+    )
 
 
 def trajectory_table() -> str:
@@ -35,7 +50,7 @@ def trajectory_table() -> str:
 
 def _figures(row: dict[str, Any]) -> list[str]:
     """PSNR of even ticks, the better of two orders; of what is shown; and of as many plain steps."""
-    figures = (max(row[name] for name in EVEN), *(row[name] for name in SHOWN), row["fewer_steps"])
+    figures = (even_of(row), *(row[name] for name in SHOWN), row["fewer_steps"])
     return [f"{figure:.1f}" for figure in figures]
 
 
@@ -43,13 +58,11 @@ def _differences(rows: list[dict[str, Any]]) -> str:
     """What each contender gains on even ticks, in words."""
     lines = []
     for name, title in SHOWN.items():
-        gains = [row[name] - max(row[even] for even in EVEN) for row in rows]
-        below = sum(gain < -ALIKE for gain in gains)
+        gains = [row[name] - even_of(row) for row in rows]
         seen = [_seen(row["samples"], name) for row in rows]
         certain = sum(difference.high < -ALIKE for difference in seen)
         lines.append(
-            f"- {title} against even ticks: median {median(gains):+.1f} dB, from {min(gains):+.1f} to {max(gains):+.1f}; more than {ALIKE} dB "
-            f"below in {below} of {len(gains)} rows, and in {certain} of them with the whole interval of 95 % where rounding to 8 bits is counted"
+            f"- {title} against even ticks: {gained(gains)}, and in {certain} of them with the whole interval of 95 % where rounding to 8 bits is counted"
         )
     return "\n".join(lines)
 
@@ -78,13 +91,11 @@ def threshold_table() -> str:
         for testbed, row in rows
     )  # fmt: skip
     gains = [row["psnr"] - row["even"] for _, row in rows if row["ticks"] < row["steps"]]
-    below = sum(gain < -0.5 for gain in gains)
     result = next(iter(found.values()))
     header = result["header"]
     return (
         f"{markdown_table(head, named_once(lines))}\n\n"
-        f"- against even ticks: median {median(gains):+.1f} dB, from {min(gains):+.1f} to {max(gains):+.1f}; more than 0.5 dB below in "
-        f"{below} of {len(gains)} rows\n"
+        f"- against even ticks: {gained(gains)}\n"
         f"- {_ratios([row for _, row in rows])}\n\n"
         f"{result['samples']} samples, {header['device']}, {header['date']}."
     )

@@ -6,15 +6,10 @@ from typing import Any
 
 from diffcache.evals.harness.markdown import markdown_table, named_once
 from diffcache.evals.harness.results import stored
-from diffcache.evals.tables.trajectory import ALIKE, EVEN
+from diffcache.evals.tables.trajectory import ALIKE, even_of, gained
 
 Row = Mapping[str, Any]
 """The PSNR in dB of each contender in one setting, with the testbed's name."""
-
-
-def even(row: Row) -> float:
-    """Of even ticks, the better of two orders."""
-    return max(float(row[name]) for name in EVEN)
 
 
 def transfer_steps_table() -> str:
@@ -39,7 +34,9 @@ def _medians(rows: Sequence[Row]) -> list[list[str]]:
     lines = []
     for steps, ticks in dict.fromkeys((row["steps"], row["ticks"]) for row in rows):
         alike = [row for row in rows if (row["steps"], row["ticks"]) == (steps, ticks)]
-        gains = [median(row[name] - even(row) for row in alike) for name in ("prior", "transferred", "own")]
+        gains = [
+            median(row[name] - even_of(row) for row in alike) for name in ("prior", "transferred", "own")
+        ]
         lines.append([str(steps), str(ticks), *(f"{gain:+.1f}" for gain in gains)])
     return lines
 
@@ -49,7 +46,7 @@ def _against(rows: Sequence[Row]) -> str:
     others: dict[str, Callable[[Row], float]] = {
         "`speedup=`": lambda row: float(row["prior"]),
         "what was measured in as many steps": lambda row: float(row["own"]),
-        "even ticks": even,
+        "even ticks": even_of,
     }
     lines = []
     for title, other in others.items():
@@ -58,8 +55,6 @@ def _against(rows: Sequence[Row]) -> str:
             for row in rows
         }
         losses = [f"{name} ({gain:+.1f})" for name, gain in gains.items() if gain < -ALIKE]
-        lines.append(
-            f"- against {title}: median {median(gains.values()):+.1f} dB, from {min(gains.values()):+.1f} to {max(gains.values()):+.1f}; "
-            f"more than {ALIKE} dB below in {len(losses)} of {len(gains)} rows{': ' if losses else ''}{', '.join(losses)}"
-        )
+        named = f": {', '.join(losses)}" if losses else ""
+        lines.append(f"- against {title}: {gained([*gains.values()])}{named}")
     return "\n".join(lines)

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from diffcache.evals.tables.transfer_steps import _against, _medians, even
+from diffcache.evals.tables.trajectory import even_of
+from diffcache.evals.tables.transfer_steps import _against, _medians
 
 
 def row(testbed: str, **figures: float) -> dict[str, Any]:
@@ -17,7 +18,7 @@ ROWS = [
 
 
 def test_gains_are_medians_over_testbeds_on_the_better_even_ticks() -> None:
-    assert even(ROWS[0]) == 42.0
+    assert even_of(ROWS[0]) == 42.0
     assert _medians(ROWS) == [["50", "25", "+2.0", "+4.0", "+5.0"]]
 
 
