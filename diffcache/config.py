@@ -36,7 +36,8 @@ class RunFacts:
         denoiser: the denoiser's name in the target.
         sigmas: noise level of each tick; None where unknown.
         moments: when each tick is; empty where the length of the run is unknown.
-        influence: how much the result changes with the velocity at each tick; None where unknown, or noise is added or clipped.
+        influence: how much the sample at each tick and, in the last row, the result change with the velocity at each tick, [ticks + 1, ticks];
+            None where unknown, or noise is added or samples are clipped.
         noise_scheduler: its class name; None in a hand-written loop.
         guidance_scale: of the call, the largest where it has several; 1 for a pipeline without guidance, None where nothing tells.
         latents: shapes of the denoiser's latents, without the batch dimension.
@@ -52,7 +53,7 @@ class RunFacts:
     denoiser: str = "denoiser"
     sigmas: tuple[float, ...] | None = None
     moments: tuple[Moment, ...] = ()
-    influence: tuple[float, ...] | None = None
+    influence: tuple[tuple[float, ...], ...] | None = None
     noise_scheduler: str | None = None
     guidance_scale: float | None = None
     latents: tuple[tuple[int, ...], ...] = ()

@@ -1,4 +1,4 @@
-"""Influence: how much the denoiser's output at each tick changes the loop's result, by way of the noise scheduler."""
+"""Influence: how much the denoiser's output at each tick changes later samples and the loop's result, by way of the noise scheduler."""
 
 import copy
 import math
@@ -17,13 +17,14 @@ IMPULSE = 1e-3
 
 
 class Influence:
-    """The influence of each output of one loop on the loop's result.
+    """The influence of each output of one loop on the denoiser's later inputs, and on the loop's result.
 
     A noise scheduler's step is linear in the output and in the sample, whatever its solver, parametrisation and order
     (except where it clips). So a copy of it goes through the loop once, with an impulse in the output of each timestep,
-    each in a channel of its own. The influence of a timestep is what its channel holds at the end, over the impulse. When
+    each in a channel of its own. The influence of a timestep is what its channel holds later, over the impulse. When
     the sample changes, the denoiser's next outputs change too: the velocities are taken to stay as they are, as those of
-    the best denoiser for data of variance one do.
+    the best denoiser for data of variance one do. Most solvers keep what they have added. But the first stage of a singlestep
+    solver changes the second stage's input only, and multistep solvers add more at first, and take some of it back at the next step.
 
     All methods take indices in the noise scheduler's list of timesteps.
 
@@ -40,23 +41,29 @@ class Influence:
         self.obstacle: str | None = None
         self._influences = self._measured(noise_scheduler, outputs)
 
-    def run(self, first: int, count: int) -> list[float]:
-        """The influence of so many outputs from `first` on; empty where there is an obstacle, or one of them is unknown."""
-        found = [] if self.obstacle is not None else self._influences[first : first + count]
-        return found if len(found) == count else []
+    def run(self, first: int, count: int) -> list[list[float]]:
+        """The influence of so many outputs from `first` on: on the input at each of these timesteps, and on the result.
+
+        Returns:
+            [count + 1, count]; empty where there is an obstacle, or one of them is unknown.
+        """
+        last = first + count
+        if self.obstacle is not None or last >= len(self._influences):
+            return []
+        return [row[first:last] for row in (*self._influences[first:last], self._influences[-1])]
 
     def ratio(self, index: int, other: int) -> float | None:
         """The influence of the output at `index`, over that of the output at `other`; None where there is an obstacle."""
-        known = self._influences
+        known = self._influences[-1] if self._influences else []
         if self.obstacle is not None or not (0 <= index < len(known) and 0 <= other < len(known)):
             return None
         ratio = known[index] / known[other] if known[other] else math.inf
         return ratio if math.isfinite(ratio) else None
 
-    def _measured(self, noise_scheduler: Any, outputs: Sequence[Parametrisation] | None) -> list[float]:
-        """The influence at each timestep; empty if a copy cannot be stepped, or if its steps add noise."""
+    def _measured(self, noise_scheduler: Any, outputs: Sequence[Parametrisation] | None) -> list[list[float]]:
+        """The influence on each input and on the result; empty if a copy cannot be stepped, or if its steps add noise."""
         name = type(noise_scheduler).__name__
-        found: list[float] = []
+        found: list[list[float]] = []
         with generator_put_back() as generator:
             try:
                 found = _impulse_responses(copied_to_cpu(noise_scheduler), outputs)
@@ -71,16 +78,20 @@ class Influence:
         return found
 
 
-def _impulse_responses(noise_scheduler: Any, outputs: Sequence[Parametrisation] | None) -> list[float]:
-    """What the loop makes of a unit impulse in the output of each timestep."""
+def _impulse_responses(noise_scheduler: Any, outputs: Sequence[Parametrisation] | None) -> list[list[float]]:
+    """What a unit impulse in the output of each timestep makes of the input at each timestep, and of the result."""
     times = noise_scheduler.timesteps
     outputs = outputs or [VELOCITY] * len(times)
     sample = torch.zeros(1, len(times), 1, 1, dtype=torch.float64, device="cpu")
+    found = []
     for tick, (time, at) in enumerate(zip(times, outputs, strict=True)):
-        output = at.of_input * model_input(noise_scheduler, sample, time)
+        seen = model_input(noise_scheduler, sample, time)
+        found.append(seen)
+        output = at.of_input * seen
         output[0, tick] += IMPULSE
         sample = next_sample(noise_scheduler, output, time, sample)
-    return [float(value) / IMPULSE for value in sample.flatten()]
+    responses: list[list[float]] = (torch.stack([*found, sample]).flatten(1) / IMPULSE).tolist()
+    return responses
 
 
 def copied_to_cpu(noise_scheduler: Any) -> Any:

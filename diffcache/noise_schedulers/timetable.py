@@ -1,5 +1,6 @@
 """The timetable of a run: how many ticks it has, and the noise level of each, as the noise scheduler tells."""
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -75,12 +76,18 @@ class Timetable:
             return None
         return self.influence.ratio(self.first + tick, self.first + other)
 
-    def run_influence(self) -> tuple[float, ...] | None:
-        """How much the result changes with the velocity at each tick of the run; None where that is unknown."""
+    def run_influence(self) -> tuple[tuple[float, ...], ...] | None:
+        """How much the input at each tick of the run, and the result, change with the velocity at each tick; None where that is unknown.
+
+        Returns:
+            [ticks + 1, ticks]
+        """
         if self.influence is None or self.num_ticks is None:
             return None
+        sizes = [self.output(tick).of_velocity for tick in range(self.num_ticks)]
         known = self.influence.run(self.first, self.num_ticks)
-        return tuple(value * self.output(tick).of_velocity for tick, value in enumerate(known)) or None
+        rows = (tuple(map(operator.mul, row, sizes)) for row in known)
+        return tuple(rows) or None
 
     def begins_at(self, first: int) -> None:
         """Corrects the index at which the run begins, once a call has shown it."""

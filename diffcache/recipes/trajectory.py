@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import ClassVar
 
 import numpy as np
@@ -19,6 +19,7 @@ from diffcache.schedulers.guards import Guards
 from diffcache.schedulers.interval import Interval
 from diffcache.schedulers.moments import Moment
 from diffcache.trajectory.control import TYPICAL, ExpectedErrorControl, PlannedTicks, cheapest
+from diffcache.trajectory.kernel import Array
 from diffcache.trajectory.plan import TrajectoryPlan, planned
 from diffcache.trajectory.prior import Prior, universal
 from diffcache.trajectory.process import Process, positions_of, prior_process
@@ -111,7 +112,8 @@ class TrajectoryConfig(BudgetedConfig):
         expected = self._conditional(run).expected_error
         if self.speedup is not None:
             return PlannedTicks(self.plan(run, self.speedup), expected)
-        return ExpectedErrorControl(run.num_ticks, partial(self.plan, run), expected, self.threshold)
+        plans = cache(partial(self.plan, run))
+        return ExpectedErrorControl(run.num_ticks, plans, expected, self.threshold)
 
     def remark(self, run: RunFacts) -> str | None:
         most = self.most_ticks(run)
@@ -217,20 +219,22 @@ def _guidance(run: RunFacts) -> float:
     return TYPICAL_GUIDANCE if run.guidance_scale is None else max(run.guidance_scale, 1.0)
 
 
-def _turns(moments: Sequence[Moment]) -> list[float]:
-    """By how much each tick turns the sample: a velocity moves it by the change of the angle, at an even pace where that is unknown."""
+def _turns(moments: Sequence[Moment]) -> Array:
+    """The influence where the noise scheduler's is unknown: a velocity moves the sample by the change of the angle, [ticks + 1, ticks].
+
+    It moves it at an even pace where angles are unknown.
+    """
     angles = [moment.angle for moment in moments]
-    if None in angles:
-        return [-1 / len(moments)] * len(moments)
-    found: list[float] = np.diff(np.array([*angles, 0.0], dtype=float)).tolist()
-    return found
+    ticks = len(moments)
+    turns = np.full(ticks, -1 / ticks) if None in angles else np.diff(np.array([*angles, 0.0], dtype=float))
+    return np.tril(np.broadcast_to(turns, (ticks + 1, ticks)), -1)
 
 
 @lru_cache(maxsize=256)
 def _plan(
     config: TrajectoryConfig,
     moments: tuple[Moment, ...],
-    influence: tuple[float, ...] | None,
+    influence: tuple[tuple[float, ...], ...] | None,
     count: int,
     guards: Guards,
     guidance: float,
@@ -241,7 +245,7 @@ def _plan(
     even = evenly(ticks, max(count, len(forced)), guards)
     # Where the noise scheduler adds noise or clips, nothing is corrected.
     ratio = LARGEST_RATIO if config.hindsight and influence is not None else 0.0
-    weighed = np.array(influence or _turns(moments))
+    weighed = _turns(moments) if influence is None else np.array(influence)
     process, response = config._process(moments), config._response(moments, guidance)
     doubt = UNIVERSAL_DOUBT if config.response is None else DOUBT
     pace = config.prior.pace.at(moments, guidance) if config.covariance is None else np.ones(ticks)
@@ -251,5 +255,5 @@ def _plan(
         ),
         even,
         forced,
-        1 if config.covariance is None else TOGETHER,
+        0 if config.covariance is None else TOGETHER,
     )

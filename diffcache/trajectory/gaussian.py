@@ -25,10 +25,10 @@ def conditional_weights(
         (G_cc + noise D)^-1 G_ct with D the diagonal of G_cc: [c, t].
     """
     among, towards = covariance[np.ix_(known, known)], covariance[np.ix_(known, wanted)]
-    return regressed(among, towards, noise)
+    weights: Array = precision(among, noise) @ towards
+    return weights
 
 
-def regressed(among: Array, towards: Array, noise: float) -> Array:
-    """(A + noise D)^-1 b with D the diagonal of A, for stacks of A [..., c, c] and b [..., c, t]: [..., c, t]."""
-    diagonal = among * np.eye(among.shape[-1])
-    return np.linalg.solve(among + noise * diagonal, towards).astype(np.float64)
+def precision(among: Array, noise: float) -> Array:
+    """(A + noise D)^-1 with D the diagonal of A, for a stack of covariances A, [..., c, c]."""
+    return np.linalg.inv(among * (1 + noise * np.eye(among.shape[-1]))).astype(np.float64)

@@ -5,22 +5,23 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diffcache.schedulers.errors import ScheduleError
-from diffcache.trajectory.result_error import DOUBT, WINDOW, ResultError, Trust
+from diffcache.trajectory.result_error import DOUBT, ResultError, Trust
+from diffcache.trajectory.search import moved, spread_anew
 
 HELD = Trust(1e-3, 1e4)
 """So rough a process is predicted by its newest output."""
 
 TRUSTS = (
-    *(Trust(noise, roughness) for roughness in (0.0, 1e-2, 1e-1, 1.0) for noise in (1e-3, 1e-5, 1e-2)),
+    *(Trust(noise, 0.0) for noise in (1e-3, 1e-2, 1e-5)),
+    *(Trust(1e-3, roughness) for roughness in (1e-2, 1e-1, 1.0)),
     HELD,
 )
 """These are tried."""
 
-FEW = 8
-"""Fewer computed ticks than this stay where they are: over such gaps a covariance says too little to move them."""
+FEW = 4
+"""Fewer computed ticks than this stay where they are."""
 
 NEAR = 1.15
 """Expected squared errors that differ by less than this factor count as equal; then the smoother process is taken."""
@@ -28,14 +29,6 @@ NEAR = 1.15
 FOR_LONG_RUNS = Trust(1e-3, 1e-2)
 LONGEST = 100
 """In longer runs a search takes seconds, and neighbours are so alike that it hardly matters."""
-
-STRIDES = (4, 2, 1)
-"""By how many ticks computed ticks are moved in search of a better plan, one after the other."""
-
-ROUNDS = 30
-"""Of moves at one stride, at most."""
-
-Ticks = NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -59,7 +52,7 @@ def planned(
     errors: Callable[[Trust, bool], ResultError],
     even: Sequence[int],
     forced: Collection[int],
-    together: int = 1,
+    together: int = 0,
 ) -> TrajectoryPlan:
     """A plan with as many computed ticks as `even` has.
 
@@ -70,8 +63,8 @@ def planned(
         errors: of the result, by how far the covariance is trusted, and whether reused ticks are corrected. Plans are chosen with
             their doubt; the error of the plan is expected for the usual `DOUBT`.
         even: the computed ticks to start with, by rising number from 0.
-        forced: ticks among them that are not moved.
-        together: see `moved`.
+        forced: the first and last of them, which are not moved.
+        together: so many neighbouring ticks are moved at once, after it was found how dense they are to lie; 0: none is.
 
     Raises:
         ScheduleError: with this covariance and response no finite error can be expected.
@@ -85,7 +78,10 @@ def planned(
             "trajectory: no error can be expected with this covariance and response: measure them again."
         )
     if len(even) >= FEW and not is_long:
-        better = moved(tried[int(np.argmin(expected))], even, {0, *forced}, together)
+        first = tried[int(np.argmin(expected))]
+        better = spread_anew(first, even, {0, *forced})
+        if together:
+            better = moved(first, better, {0, *forced}, together)
         found = [error(better) for error in tried]
         if min(found) < min(expected):
             ticks, expected = better, found
@@ -97,52 +93,3 @@ def planned(
 
 def _plan(error: ResultError, ticks: Sequence[int], corrects: bool = True) -> TrajectoryPlan:
     return TrajectoryPlan(tuple(ticks), error.trust, math.sqrt(max(error(ticks, DOUBT), 0.0)), corrects)
-
-
-def moved(error: ResultError, start: Sequence[int], forced: Collection[int], together: int = 1) -> list[int]:
-    """Moves computed ticks until no move makes the expected error smaller.
-
-    Args:
-        error: of the result.
-        start: the computed ticks to start with, by rising number.
-        forced: ticks among them that are not moved.
-        together: up to so many neighbours are moved at once. More find better plans, in more time.
-    """
-    ticks, least = np.array(start), error(start)
-    free = [i for i, tick in enumerate(start) if tick not in forced]
-    for stride in STRIDES:
-        for _ in range(ROUNDS):
-            tried = _moves(ticks, free, stride, together, error.num_ticks)
-            if not len(tried):
-                break
-            found = error.of(tried)
-            if not found.min() < least:
-                break
-            combined = _together(ticks, tried[found.argsort()][: int((found < least).sum())])
-            both = np.stack([tried[found.argmin()], combined])
-            errors = error.of(both)
-            ticks, least = both[errors.argmin()], float(errors.min())
-    return [int(tick) for tick in ticks]
-
-
-def _moves(ticks: Ticks, free: Sequence[int], stride: int, together: int, num_ticks: int) -> Ticks:
-    """All plans in which some neighbouring computed ticks lie `stride` ticks earlier or later, [plans, computed]."""
-    one = np.eye(len(ticks), dtype=np.intp)[free]
-    lengths = range(1, min(together, len(free)) + 1)
-    runs = [
-        np.sum([one[i : len(free) - length + 1 + i] for i in range(length)], axis=0) for length in lengths
-    ]
-    steps = stride * np.concatenate([one[:0], *runs])
-    plans: Ticks = np.concatenate([ticks - steps, ticks + steps])
-    return plans[(np.diff(plans, prepend=-1, append=num_ticks) > 0).all(axis=1)]
-
-
-def _together(ticks: Ticks, better: Ticks) -> Ticks:
-    """All moves of better plans at once, best first, that are too far apart to matter to each other."""
-    plan, taken = ticks.copy(), list[int]()
-    for other in better:
-        changed = np.flatnonzero(other != ticks).tolist()
-        if all(abs(i - j) > WINDOW for i in changed for j in taken):
-            plan[changed] = other[changed]
-            taken += changed
-    return plan

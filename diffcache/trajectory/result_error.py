@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from diffcache.trajectory.gaussian import BETWEEN, regressed
+from diffcache.trajectory.gaussian import BETWEEN, precision
 from diffcache.trajectory.kernel import Array
 from diffcache.trajectory.process import Process
 from diffcache.trajectory.response import SHARES, Response
@@ -24,6 +24,9 @@ DOUBTED_SHARES = np.array([0.1, 0.25, 0.3, 0.25, 0.1])
 """Of the squared error, at each of these."""
 
 
+Ticks = NDArray[np.intp]
+
+
 class Trust(NamedTuple):
     """How far a covariance is to be trusted: the larger both are, the less weights extrapolate.
 
@@ -39,22 +42,24 @@ class Trust(NamedTuple):
 class ResultError:
     """The expected squared error of a result, by computed ticks.
 
-    Let x_i be the error of the sample before the i-th computed tick. The denoiser, given that sample, returns an output with the
-    error n_i = J_i x_i, where J is its response. Reused ticks are predicted, and corrected later, by weighted sums of outputs:
-    this adds S_i, whose square the covariance foretells, and the outputs' errors with the same weights, W_ij in sum, W_ii with the
-    influence of the computed tick itself:
+    Let F be the velocities of the full run, and n the errors of those that the denoiser returns at computed ticks. The noise scheduler
+    gets weighted sums of F + n: at a reused tick the prediction, at a computed tick what was returned and the corrections of ticks before
+    it. With these weights W, and S = W - 1, the velocities that it gets have the errors E, and its steps make of them errors x of the
+    samples and of the result. The denoiser, given such a sample, returns an error by its response R:
 
-        x_{i+1} = x_i + S_i + sum_j W_ij n_j
+        E = S F + W n,   x = B E (B: the influence),   n = R x at computed ticks
 
-    So steep weights and long gaps cost more than the covariance alone says, as they do in multistep solvers near their bound of
-    stability. Errors differ in the response that they meet (see `Response`): the result is expected for each part of them by itself.
+    So the result's error is a weighted sum of F, r^T F, and its expected square r^T G r. Steep weights and long gaps cost more than the
+    covariance G alone says, as they do in multistep solvers near their bound of stability. Errors differ in the response that they meet
+    (see `Response`): the result is expected for each part of them by itself.
 
     Args:
-        process: of the outputs.
-        influence: of each tick's output on the result if all other outputs stay as they are, [ticks].
+        process: of the velocities.
+        influence: of each tick's velocity on the sample at each tick and, in the last row, on the result if all other velocities stay as
+            they are, [ticks + 1, ticks].
         pace: what the covariance foretells is multiplied by this, root mean square, [ticks].
         response: of the denoiser.
-        largest_ratio: a tick is not corrected if its influence is more than this many times the computed tick's; 0: none is.
+        largest_ratio: a tick is not corrected if its influence on the result is more than this many times the computed tick's; 0: none is.
         trust: how reused ticks are predicted.
         doubt: of the response.
     """
@@ -70,84 +75,121 @@ class ResultError:
         doubt: float = DOUBT,
     ) -> None:
         self.covariance = process.covariance
-        self.influence = influence
+        self.influence, self.on_result = influence[:-1], influence[-1]
         self.pace = pace
-        self.response = response
+        self.response = response.factors
         self.doubt = doubt
         self.largest_ratio = largest_ratio
         self.trust = trust
-        self.num_ticks = len(influence)
+        self.num_ticks = len(self.on_result)
         self._believed = process.believed(trust.roughness)
+        # With a larger response the plain run would turn errors around at each step.
+        steps = np.abs(influence[1:].diagonal())
+        self._stable = np.divide(1, steps, out=np.full(self.num_ticks, np.inf), where=steps > 0)
 
     def __call__(self, ticks: Sequence[int], doubt: float | None = None) -> float:
         """For these computed ticks, which rise from 0, and this doubt; None: its own."""
         return float(self.of(np.array([ticks]), doubt)[0])
 
-    def of(self, plans: NDArray[np.intp], doubt: float | None = None) -> Array:
+    def of(self, plans: Ticks, doubt: float | None = None) -> Array:
         """For several plans of equally many computed ticks, [plans, computed], which rise from 0: [plans]."""
-        every, own = np.arange(self.num_ticks), self.influence[plans]
-        ends = np.append(plans[:, 1:], np.full_like(plans[:, :1], self.num_ticks), axis=1)
-        reused = (plans[:, :, None] < every) & (every < ends[:, :, None])
-        predicted = np.where(reused, self.influence, 0.0)
-        largest = self.largest_ratio * np.abs(own[:, 1:, None])
-        corrected = np.where(np.abs(self.influence) <= largest, predicted[:, :-1], 0.0)
-        # Row i of `weights` is what computed ticks have to do with what is added at computed tick i and until the next.
-        weights, withdrawn = self._weights(plans, np.stack([predicted, _padded(corrected)]), 0)
-        weights[:, 1:] += self._weights(plans, corrected[None], 1)[0] - withdrawn[:, :-1]
-        sources = self.pace[plans][:, :, None] * (weights @ (plans[:, :, None] == every) - predicted)
-        added = sources @ self.covariance @ np.swapaxes(sources, 1, 2)
-        weights += own[:, :, None] * np.eye(plans.shape[1])
-        doubt = self.doubt if doubt is None else doubt
-        answers = np.concatenate([times * self.response.factors[:, plans] for times in doubt**DOUBTED])
-        with np.errstate(
-            over="ignore", invalid="ignore"
-        ):  # what is not finite is refused where it is planned
-            felt = _felt(weights, answers)
-            found: Array = np.outer(DOUBTED_SHARES, SHARES).ravel() @ (
-                (felt[:, :, None] @ added)[:, :, 0] * felt
-            ).sum(axis=2)
+        weights = self._weights(plans)
+        seen = self.influence[plans]
+        responses = self._doubted(self.doubt if doubt is None else doubt)[:, plans]
+        # What is not finite is refused where it is planned.
+        with np.errstate(over="ignore", invalid="ignore"):
+            felt = responses * _felt(seen @ weights, self.on_result @ weights, responses)
+            on_velocities = np.moveaxis(felt, 0, 1) @ seen + self.on_result
+            result = on_velocities @ (_errors(weights, plans) * self._paces(plans))
+            squared = ((result @ self.covariance) * result).sum(axis=2)
+            found: Array = squared @ np.outer(DOUBTED_SHARES, SHARES).ravel()
         return np.where(np.isnan(found), np.inf, found)
 
-    def _weights(self, plans: NDArray[np.intp], sums: Array, ahead: int) -> Array:
-        """The weights of computed ticks in sums of outputs: sum i is taken from computed ticks i + 1 - window to i + ahead.
+    def _doubted(self, doubt: float) -> Array:
+        """Responses that are possible, [parts, ticks]: no doubt makes one so large that the plain run is not stable."""
+        possible = doubt ** DOUBTED[:, None, None] * self.response
+        limit = np.maximum(self._stable, np.abs(self.response))
+        limited: Array = np.clip(possible, -limit, limit).reshape(-1, self.num_ticks)
+        return limited
+
+    def _weights(self, plans: Ticks) -> Array:
+        """W: of the velocities that computed ticks return, in the one that the noise scheduler gets at each tick, [plans, ticks, computed]."""
+        every = np.arange(self.num_ticks)
+        computed, newest = plans[:, None] == every[:, None], _newest(plans, self.num_ticks)
+        predicted = self._conditional(plans, np.eye(self.num_ticks)[None], newest, ahead=0)
+        weights = np.where(computed.any(axis=2, keepdims=True), computed, predicted)
+        if plans.shape[1] > 1:
+            own = self.on_result[plans[:, 1:, None]]
+            is_reused = (plans[:, :-1, None] < every) & (every < plans[:, 1:, None])
+            is_near = np.abs(self.on_result) <= self.largest_ratio * np.abs(own)
+            is_corrected = is_reused & is_near & (own != 0)
+            ratios = np.divide(self.on_result, own, out=np.zeros(is_corrected.shape), where=is_corrected)
+            intervals = np.broadcast_to(np.arange(plans.shape[1] - 1), (len(plans), plans.shape[1] - 1))
+            corrections = self._conditional(plans, ratios, intervals, ahead=1) - ratios @ weights
+            weights[np.arange(len(plans))[:, None], plans[:, 1:]] += corrections
+        return weights
+
+    def _conditional(self, plans: Ticks, sums: Array, newest: Ticks, ahead: int) -> Array:
+        """The weights of computed ticks in the conditional means of sums of velocities.
 
         Args:
             plans: [plans, computed].
-            sums: factors of all ticks' outputs, [kinds, plans, sums, ticks].
-            ahead: 0, or 1 to correct, which the covariance is fully trusted with.
+            sums: factors of all ticks' velocities, [plans or 1, sums, ticks].
+            newest: which computed tick is the newest before a sum, [plans, sums].
+            ahead: 0, or 1 to correct, where the next computed tick is known too, and the covariance is fully trusted.
 
         Returns:
-            [kinds, plans, sums, computed]
+            [plans, sums, computed]
         """
-        believed, noise = (self.covariance, BETWEEN) if ahead else (self._believed, self.trust.noise)
-        window = np.arange(sums.shape[2])[:, None] + np.arange(1 - WINDOW, 1 + ahead)
+        covariance, noise = (self.covariance, BETWEEN) if ahead else (self._believed, self.trust.noise)
+        window = np.arange(plans.shape[1] - ahead)[:, None] + np.arange(1 - WINDOW, 1 + ahead)
         is_there = window >= 0
         known = plans[:, np.maximum(window, 0)]
         both = is_there[:, :, None] & is_there[:, None, :]
-        among = np.where(both, believed[known[..., :, None], known[..., None, :]], np.eye(WINDOW + ahead))
-        towards = np.take_along_axis(sums @ believed, known[None], axis=3) * is_there
-        found = np.moveaxis(regressed(among, np.moveaxis(towards, 0, -1), noise), -1, 0)
+        among = np.where(both, covariance[known[..., :, None], known[..., None, :]], np.eye(WINDOW + ahead))
+        each = np.arange(len(plans))[:, None]
+        towards = np.take_along_axis(sums @ covariance, known[each, newest], axis=2) * is_there[newest]
+        found = (precision(among, noise)[each, newest] @ towards[..., None])[..., 0]
         in_front = WINDOW - 1  # so many places are of ticks that are not there
-        placed = np.zeros((*sums.shape[:3], in_front + plans.shape[1]))
-        np.put_along_axis(placed, np.broadcast_to(window + in_front, found.shape), found, axis=3)
+        placed = np.zeros((*newest.shape, in_front + plans.shape[1]))
+        np.put_along_axis(placed, window[newest] + in_front, found, axis=2)
         return placed[..., in_front:]
 
+    def _paces(self, plans: Ticks) -> Array:
+        """By how much errors at each tick are larger than the covariance says, [plans, ticks, 1]: by the pace at the computed tick before it."""
+        before = np.maximum(_newest(plans, self.num_ticks, or_at=False), 0)
+        return np.take_along_axis(self.pace[plans], before, axis=1)[..., None]
 
-def _padded(rows: Array) -> Array:
-    """With one row of zeros more, [plans, rows, ticks]."""
-    return np.pad(rows, ((0, 0), (0, 1), (0, 0)))
+
+def _newest(plans: Ticks, num_ticks: int, or_at: bool = True) -> Ticks:
+    """Which computed tick is the newest before, or at, each tick of a run, [plans, ticks]; -1 where there is none."""
+    every = np.arange(num_ticks)[:, None]
+    is_past = plans[:, None] <= every if or_at else plans[:, None] < every
+    newest: Ticks = is_past.sum(axis=2) - 1
+    return newest
 
 
-def _felt(weights: Array, answers: Array) -> Array:
-    """What the result has of an error that is added at computed tick i or before the next, [parts, plans, computed].
+def _errors(weights: Array, plans: Ticks) -> Array:
+    """S: what the noise scheduler gets at each tick, less the velocity there, in velocities of the full run, [plans, ticks, ticks].
 
     Args:
-        weights: W, [plans, computed, computed].
-        answers: J at the computed ticks, [parts, plans, computed].
+        weights: W, [plans, ticks, computed].
+        plans: [plans, computed].
     """
-    felt = np.ones_like(answers)
-    for i in range(answers.shape[-1] - 1, 0, -1):
-        rows = slice(i, i + WINDOW + 1)  # later ones have nothing to do with computed tick i
-        later = (felt[..., rows] * weights[:, rows, i]).sum(axis=-1)
-        felt[..., i - 1] = felt[..., i] + answers[..., i] * later
+    num_ticks = weights.shape[1]
+    errors: Array = weights @ (plans[:, :, None] == np.arange(num_ticks)) - np.eye(num_ticks)
+    return errors
+
+
+def _felt(passed: Array, on_result: Array, responses: Array) -> Array:
+    """What the result has of an error that a computed tick returns, [parts, plans, computed].
+
+    Args:
+        passed: what the samples before computed ticks have of it, [plans, computed, computed].
+        on_result: what the result has of it if no later tick responds, [plans, computed].
+        responses: at the computed ticks, [parts, plans, computed].
+    """
+    felt = np.broadcast_to(on_result, responses.shape).copy()
+    for i in range(felt.shape[-1] - 1, 0, -1):
+        felt[..., :i] += (responses[..., i] * felt[..., i])[..., None] * passed[:, i, :i]
     return felt

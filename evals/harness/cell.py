@@ -9,6 +9,7 @@ from torch import Tensor
 from diffcache.config import CacheConfig
 from diffcache.evals.harness.rendering import Rendered, render
 from diffcache.evals.metrics.fidelity import psnr
+from diffcache.profiling.recording.pictures import relative_errors
 from diffcache.reports.run_report import RunReport
 
 
@@ -69,8 +70,7 @@ class Cell:
 
     def median_error(self, found: Nearness) -> float:
         """Over the samples: a picture's root mean square error, as a fraction of the standard deviation of the full run's picture."""
-        full, off = self.full.flatten(1), (found.rendered.pictures - self.full).flatten(1)
-        return float((off.pow(2).mean(dim=1).sqrt() / full.std(dim=1)).median())
+        return float(relative_errors(found.rendered.pictures, self.full).median())
 
     def _near(self, rendered: Rendered) -> Nearness:
         return Nearness(psnr(rendered.pictures, self.full), rendered)

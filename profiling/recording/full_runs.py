@@ -4,6 +4,7 @@ import inspect
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,11 +15,11 @@ from diffcache.config import CacheConfig
 from diffcache.profiling.recording.calling import Call, accelerated, calls_hash
 from diffcache.profiling.recording.journal import Entry, journal, key_of
 from diffcache.profiling.recording.loops import target_of
-from diffcache.profiling.recording.pictures import pictures_of, psnr, rewound
+from diffcache.profiling.recording.pictures import pictures_of, psnr, relative_errors, rewound
 from diffcache.profiling.recording.processes import shared
 from diffcache.schedulers.artifact import as_json
 from diffcache.schedulers.errors import ConfigError
-from diffcache.schedulers.schedule import Schedule
+from diffcache.schedulers.schedule import EXPECTED_ERROR, Schedule
 
 Measure = Callable[[Tensor, Tensor], Tensor]
 """From pictures and the full runs' [N, ..., H, W] in 0..1 to a number for each sample [N]; the larger, the better."""
@@ -79,14 +80,20 @@ class FullRuns:
     def decided(self, config: CacheConfig) -> tuple[Schedule, Tensor]:
         """A method's decisions in the last call, as a schedule, and what `measures` returns.
 
+        The schedule's expected error is the one that was measured: of the median sample, as a fraction of the full run's standard deviation.
+
         Raises:
             ScheduleError: the run cannot be frozen; see `RunReport.to_schedule`.
             Spent: as `cached`.
         """
         journal().check_time()
         entries = self._rendered(config, measured=True, freeze=True)
-        values = torch.cat([entry.tensors["values"] for entry in entries])
-        return Schedule.from_json(entries[-1].facts, {}), values
+        values, errors = (
+            torch.cat([entry.tensors[name] for entry in entries]) for name in ("values", "errors")
+        )
+        schedule = Schedule.from_json(entries[-1].facts, {})
+        measured = {**schedule.measured, EXPECTED_ERROR: float(errors.median())}
+        return replace(schedule, measured=measured), values
 
     def psnrs(self, config: CacheConfig) -> Tensor:
         """PSNR of each sample with a method, in dB."""
@@ -122,7 +129,7 @@ class FullRuns:
 
         def made(i: int) -> Entry:
             pictures = pictures_of(self.pipe(**rewound(calls[i])))
-            found = {"values": self._measured(pictures, i)} if measured else {"pictures": pictures}
+            found = self._measured(pictures, i) if measured else {"pictures": pictures}
             if not (freeze and i == last):
                 return Entry(found, {})
             decided: Schedule = report_of(target_of(self.pipe)).to_schedule()
@@ -131,7 +138,11 @@ class FullRuns:
         measure = name_of(self.measure) if measured else None
         keys = [
             key_of(
-                "render", config=config, call=calls_hash([call]), frozen=freeze and i == last, measure=measure
+                "render-with-errors" if measured else "render",
+                config=config,
+                call=calls_hash([call]),
+                frozen=freeze and i == last,
+                measure=measure,
             )
             for i, call in enumerate(calls)
         ]
@@ -139,8 +150,8 @@ class FullRuns:
         with nullcontext() if config is None or known else accelerated(self.pipe, config):
             return shared(len(keys), lambda i: notes.entry(keys[i], lambda: made(i)))
 
-    def _measured(self, pictures: Tensor, call: int) -> Tensor:
-        """What the pictures of a call measure.
+    def _measured(self, pictures: Tensor, call: int) -> dict[str, Tensor]:
+        """Of each picture of a call its "values", by the measure, and its "errors".
 
         Raises:
             ConfigError: the measure does not give a finite number for each sample.
@@ -151,7 +162,7 @@ class FullRuns:
                 f"{getattr(self.measure, '__name__', 'the objective')} must give a finite number for each of "
                 f"{len(pictures)} samples."
             )
-        return values
+        return {"values": values, "errors": relative_errors(pictures, self._of_call[call])}
 
 
 def name_of(measure: Measure) -> str:

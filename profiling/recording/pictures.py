@@ -20,6 +20,19 @@ def psnr(pictures: Tensor, reference: Tensor) -> Tensor:
     return (-10 * torch.log10(error.clamp_min(1e-10))).clamp_max(100.0)
 
 
+def relative_errors(pictures: Tensor, reference: Tensor) -> Tensor:
+    """Root mean square error of each sample, as a fraction of the standard deviation of its reference.
+
+    Args:
+        pictures, reference: [N, ...]; all dimensions but the first are one sample.
+
+    Returns:
+        fp64 [N].
+    """
+    full, off = reference.double().flatten(1), (pictures.double() - reference.double()).flatten(1)
+    return off.square().mean(dim=1).sqrt() / full.std(dim=1).clamp_min(torch.finfo(torch.float32).tiny)
+
+
 def pictures_of(output: Any) -> Tensor:
     """The pictures or frames of a pipeline's output in any form, as fp32 in 0..1 with channels before height."""
     pictures = output[0] if isinstance(output, tuple) else next(iter(output.values()))

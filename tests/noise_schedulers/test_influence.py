@@ -61,6 +61,11 @@ def influence_of(name: str) -> Influence:
 
 def result(name: str, changed: int | None = None) -> Tensor:
     """Of a loop over given outputs and such answers, with one of them changed."""
+    return inputs_and_result(name, changed)[-1]
+
+
+def inputs_and_result(name: str, changed: int | None = None) -> list[Tensor]:
+    """What the denoiser gets at each timestep of that loop, and the result."""
     noise_scheduler, generator = made(name), torch.Generator().manual_seed(0)
     sigmas = sigmas_of(noise_scheduler)
     assert sigmas is not None
@@ -70,11 +75,13 @@ def result(name: str, changed: int | None = None) -> Tensor:
     sample = torch.randn(1, 1, 2, 2, generator=generator, dtype=torch.float64)
     if changed is not None:
         outputs[changed] += 1
+    seen = []
     for time, output, sigma in zip(noise_scheduler.timesteps, outputs, sigmas, strict=True):
         scaled = getattr(noise_scheduler, "scale_model_input", lambda x, t: x)
-        answered = answer(noise_scheduler, scaled(sample, time).double(), sigma)
+        seen.append(scaled(sample, time).double())
+        answered = answer(noise_scheduler, seen[-1], sigma)
         sample = noise_scheduler.step(output + answered, time, sample)[0].double()
-    return sample
+    return [*seen, sample]
 
 
 @each_scheduler
@@ -85,6 +92,25 @@ def test_ratios_are_those_of_the_noise_scheduler_itself(name: str) -> None:
         expected = pytest.approx(moved / measured, rel=2e-3) if measured else None
         assert influence.ratio(tick, to) == expected, (tick, to)
     assert influence.obstacle is None
+
+
+@each_scheduler
+def test_inputs_change_as_those_of_the_noise_scheduler_itself(name: str) -> None:
+    count, changed, before = len(made(name).timesteps), 3, inputs_and_result(name)
+    found = influence_of(name).run(0, count)
+    assert (len(found), {len(row) for row in found}) == (count + 1, {count})
+    moved = [
+        float((now - then).mean()) for now, then in zip(inputs_and_result(name, changed), before, strict=True)
+    ]
+    largest = max(map(abs, moved))
+    assert [row[changed] for row in found] == pytest.approx(moved, rel=2e-3, abs=1e-4 * largest)
+
+
+def test_a_run_that_begins_later_has_the_influence_of_its_part() -> None:
+    influence = influence_of("DPMSolverMultistepScheduler")
+    whole, part = influence.run(0, STEPS), influence.run(3, STEPS - 3)
+    assert part == [row[3:] for row in whole[3:]]
+    assert influence.run(3, STEPS - 2) == []
 
 
 @each_scheduler

@@ -39,7 +39,12 @@ def run_of(ticks: int, known: bool = True) -> RunFacts:
     moments = [Moment(i, None, float(np.arctan2(s, 1 - s))) for i, s in enumerate(sigmas)]
     if not known:
         return RunFacts("Net", num_ticks=ticks)
-    return RunFacts("Net", num_ticks=ticks, moments=tuple(moments), influence=(-1 / ticks,) * ticks)
+    return RunFacts(
+        "Net",
+        num_ticks=ticks,
+        moments=tuple(moments),
+        influence=tuple((-1 / ticks,) * tick + (0.0,) * (ticks - tick) for tick in range(ticks + 1)),
+    )
 
 
 def measured_in(ticks: int, **options: Any) -> TrajectoryConfig:

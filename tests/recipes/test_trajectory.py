@@ -27,7 +27,7 @@ KNOWN = RunFacts(
     "Net",
     num_ticks=20,
     moments=tuple(Moment(i, None, float(np.arctan2(1 - i / 20, i / 20))) for i in range(20)),
-    influence=(-0.05,) * 20,
+    influence=tuple((-0.05,) * tick + (0.0,) * (20 - tick) for tick in range(21)),
 )
 UNKNOWN = RunFacts("Net", num_ticks=20)
 

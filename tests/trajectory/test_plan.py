@@ -9,7 +9,7 @@ import pytest
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.ticks import spread
 from diffcache.trajectory import plan
-from diffcache.trajectory.plan import FEW, HELD, NEAR, TRUSTS, moved, planned
+from diffcache.trajectory.plan import FEW, HELD, NEAR, TRUSTS, planned
 from diffcache.trajectory.process import Process
 from diffcache.trajectory.response import Response
 from diffcache.trajectory.result_error import ResultError, Trust
@@ -27,16 +27,10 @@ def errors(
     covariance = (1 + distance) * np.exp(-distance)
     ratio = 3.0 if corrects else 0.0
     response = Response(np.broadcast_to(answers, (3, TICKS)))
-    return ResultError(Process(covariance, positions), np.full(TICKS, -0.1), ALIKE, response, ratio, trust)
+    influence = np.tril(np.full((TICKS + 1, TICKS), -0.1), -1)
+    return ResultError(Process(covariance, positions), influence, ALIKE, response, ratio, trust)
 
 
-@pytest.fixture
-def few_are_moved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many ticks as there can be in runs so short that all plans can be tried."""
-    monkeypatch.setattr(plan, "FEW", 2)
-
-
-@pytest.mark.usefixtures("few_are_moved")
 def test_no_plan_is_better_where_all_are_tried() -> None:
     even = spread(TICKS, 5)
     found = planned(errors, even, forced=(), together=3)
@@ -46,12 +40,6 @@ def test_no_plan_is_better_where_all_are_tried() -> None:
     assert error(found.ticks) < error(even)
 
 
-def test_neighbours_that_are_moved_together_find_better_plans() -> None:
-    even, error = spread(TICKS, 5), errors(TRUSTS[0])
-    assert error(moved(error, even, (0,), together=3)) < 0.7 * error(moved(error, even, (0,)))
-
-
-@pytest.mark.usefixtures("few_are_moved")
 def test_ticks_are_computed_where_the_outputs_change() -> None:
     late = planned(errors, spread(TICKS, 6), forced=()).ticks
     early = planned(partial(errors, positions=1 - LATE[::-1]), spread(TICKS, 6), forced=()).ticks
@@ -67,7 +55,6 @@ def test_the_trust_is_the_first_that_is_nearly_the_best_for_the_plan() -> None:
     )
 
 
-@pytest.mark.usefixtures("few_are_moved")
 def test_more_ticks_are_computed_early_if_early_errors_grow() -> None:
     linear = np.linspace(0, 0.3, TICKS)
     late = planned(partial(errors, positions=linear), spread(TICKS, 6), forced=()).ticks
@@ -83,7 +70,6 @@ def test_a_covariance_that_foretells_nothing_is_refused() -> None:
 @pytest.mark.parametrize("longest", [TICKS - 1, TICKS])
 def test_in_long_runs_ticks_stay_where_they_are(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
     even = spread(TICKS, 6)
-    monkeypatch.setattr(plan, "FEW", len(even))
     monkeypatch.setattr(plan, "LONGEST", longest)
     found = planned(errors, even, forced=())
     assert (found.ticks == tuple(even)) is (longest < TICKS)
@@ -91,23 +77,14 @@ def test_in_long_runs_ticks_stay_where_they_are(longest: int, monkeypatch: pytes
 
 
 def test_few_ticks_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    even = spread(TICKS, 6)
-    assert len(even) < FEW
+    even = spread(TICKS, 5)
+    monkeypatch.setattr(plan, "FEW", 6)
     assert planned(errors, even, forced=()).ticks == tuple(even)
-    monkeypatch.setattr(plan, "FEW", len(even))
+    monkeypatch.setattr(plan, "FEW", 5)
     assert planned(errors, even, forced=()).ticks != tuple(even)
 
 
-@pytest.mark.parametrize("forced", [(0, 1, 2), (0, 10, 11)])
-def test_forced_ticks_stay_and_the_count_is_kept(forced: tuple[int, ...]) -> None:
-    start = sorted({*forced, 5, 8})
-    ticks = moved(errors(TRUSTS[0]), start, forced)
-    assert {*forced} <= {*ticks}
-    assert len(ticks) == len(set(ticks)) == len(start)
-    assert ticks == sorted(ticks)
-
-
-@pytest.mark.parametrize("count", [3, FEW])
+@pytest.mark.parametrize("count", [FEW - 1, 2 * FEW])
 def test_evenly_spaced_ticks_are_held_as_in_fewer_steps_where_that_is_better(count: int) -> None:
     even = spread(TICKS, count)
     far = partial(errors, positions=6 * LATE)
@@ -120,7 +97,8 @@ def test_evenly_spaced_ticks_are_held_as_in_fewer_steps_where_that_is_better(cou
             assert (found.ticks, found.trust) == (tuple(even), HELD)
             assert min(at(trust)(even) for trust in TRUSTS) >= held / NEAR
     assert planned(partial(far, answers=0 * ALIKE), even, forced=()).corrects
-    assert not planned(partial(far, answers=20 * ALIKE), even, forced=()).corrects
+    # More ticks can lie so close that nothing has to be held.
+    assert planned(partial(far, answers=20 * ALIKE), even, forced=()).corrects is (count >= FEW)
 
 
 def test_what_computes_everything_is_predicted_by_the_covariance() -> None:

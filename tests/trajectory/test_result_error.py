@@ -1,5 +1,7 @@
 """The expected error of a result, against runs that are followed tick by tick."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,14 @@ from diffcache.trajectory.result_error import DOUBT, DOUBTED, DOUBTED_SHARES, WI
 
 TICKS = 12
 POSITIONS = np.linspace(0, 2, TICKS)
-INFLUENCE = -np.linspace(0.06, 0.12, TICKS)
+ON_RESULT = -np.linspace(0.06, 0.12, TICKS)
+LASTING = np.tril(np.broadcast_to(ON_RESULT, (TICKS + 1, TICKS)), -1)
+"""The influence in a one-step method: what a velocity adds to the sample stays."""
+TAKEN_BACK = LASTING + np.eye(TICKS + 1, TICKS, k=-1) * np.append(0.8 * ON_RESULT[:-1], 0)
+"""In a multistep method more is added at first."""
+STAGES = np.diag(np.tile([0.0, 2.0], TICKS // 2))
+STAGED = LASTING @ STAGES + np.eye(TICKS + 1, TICKS, k=-1) * np.tile([-0.09, 0.0], TICKS // 2)
+"""In a singlestep method every other velocity changes only the sample at the next tick."""
 EVEN = np.ones(TICKS)
 ANSWERS = np.stack([np.linspace(8, 4, TICKS), np.linspace(2, 1, TICKS), np.linspace(-3, 0.5, TICKS)])
 PROCESS = Process(np.exp(-((POSITIONS[:, None] - POSITIONS[None, :]) ** 2)) + 1e-3 * np.eye(TICKS), POSITIONS)
@@ -19,46 +28,59 @@ RATIO = 1.3
 """So small that some ticks are not corrected."""
 
 
-def error(answering: float = 0.0, ratio: float = RATIO, pace: np.ndarray = EVEN) -> ResultError:
-    return ResultError(PROCESS, INFLUENCE, pace, Response(answering * ANSWERS), ratio, TRUST)
+def error(
+    answering: float = 0.0,
+    ratio: float = RATIO,
+    pace: np.ndarray = EVEN,
+    influence: np.ndarray = LASTING,
+) -> ResultError:
+    return ResultError(PROCESS, influence, pace, Response(answering * ANSWERS), ratio, TRUST)
 
 
-def followed(computed: list[int], answers: np.ndarray, ratio: float) -> float:
+def followed(computed: list[int], answers: np.ndarray, ratio: float, influence: np.ndarray) -> float:
     """Mean squared error of the result of runs through one tick after the other. All is linear in the true outputs."""
-    believed = PROCESS.believed(TRUST.roughness)
+    believed, on_result = PROCESS.believed(TRUST.roughness), influence[-1]
     truth = np.eye(TICKS)
-    off, known, outputs, waiting = np.zeros(TICKS), [], {}, {}
+    got, known, outputs, waiting = np.zeros((TICKS, TICKS)), [], {}, {}
     for tick in range(TICKS):
         past = known[-WINDOW:]
         if tick not in computed:
             weights = conditional_weights(believed, past, [tick], TRUST.noise)[:, 0]
             waiting[tick] = sum(w * outputs[j] for w, j in zip(weights, past, strict=True))
-            off = off + INFLUENCE[tick] * (waiting[tick] - truth[tick])
+            got[tick] = waiting[tick] - truth[tick]
             continue
-        outputs[tick] = truth[tick] + answers[tick] * off
-        off = off + INFLUENCE[tick] * answers[tick] * off
+        got[tick] = answers[tick] * (influence[tick] @ got)
+        outputs[tick] = truth[tick] + got[tick]
         for reused, used in waiting.items():
-            if abs(INFLUENCE[reused]) <= ratio * abs(INFLUENCE[tick]):
+            if 0 < abs(on_result[tick]) >= abs(on_result[reused]) / max(ratio, 1e-9):
                 weights = conditional_weights(PROCESS.covariance, [*past, tick], [reused], BETWEEN)[:, 0]
                 found = sum(w * outputs[j] for w, j in zip(weights, [*past, tick], strict=True))
-                off = off + INFLUENCE[reused] * (found - used)
+                got[tick] += on_result[reused] / on_result[tick] * (found - used)
         waiting = {}
         known.append(tick)
+    off = on_result @ got
     return float(off @ PROCESS.covariance @ off)
 
 
 @pytest.mark.parametrize("computed", [[0, 3, 6, 9, 11], [0, 2, 3, 7, 8, 10], [0, 6], [0]])
 @pytest.mark.parametrize("answering", [0.0, 1.0])
 @pytest.mark.parametrize("ratio", [0.0, RATIO, 3.0])
+@pytest.mark.parametrize("influence", [LASTING, TAKEN_BACK, STAGED])
 def test_it_is_what_runs_have_in_the_mean_over_parts_and_doubts(
-    computed: list[int], answering: float, ratio: float
+    computed: list[int], answering: float, ratio: float, influence: np.ndarray
 ) -> None:
+    next_sample = influence[1:].diagonal()
+    stable = np.array([1 / abs(changed) if changed else np.inf for changed in next_sample])
+
+    def doubted(answers: np.ndarray, doubt: float) -> np.ndarray:
+        return np.sign(answers) * np.minimum(doubt * abs(answers), np.maximum(stable, abs(answers)))
+
     expected = sum(
-        doubt_share * share * followed(computed, doubt * answering * answers, ratio)
+        doubt_share * share * followed(computed, doubted(answering * answers, doubt), ratio, influence)
         for doubt, doubt_share in zip(DOUBT**DOUBTED, DOUBTED_SHARES, strict=True)
         for share, answers in zip(SHARES, ANSWERS, strict=True)
     )
-    assert error(answering, ratio)(computed) == pytest.approx(expected, rel=1e-9)
+    assert error(answering, ratio, influence=influence)(computed) == pytest.approx(expected, rel=1e-9)
 
 
 def test_a_full_run_has_none() -> None:
@@ -79,3 +101,15 @@ def test_a_stiff_denoiser_makes_long_gaps_unstable() -> None:
 def test_errors_are_as_many_times_larger_as_the_covariance_foretells_too_little() -> None:
     computed = [0, 3, 6, 9, 11]
     assert error(1.0, pace=2 * EVEN)(computed) == pytest.approx(4 * error(1.0)(computed))
+
+
+def test_what_only_the_next_stage_sees_matters_by_the_response() -> None:
+    computed = [tick for tick in range(TICKS) if tick % 2 or not tick]
+    assert error(0.0, influence=STAGED)(computed) == pytest.approx(0, abs=1e-12)
+    assert error(1.0, influence=STAGED)(computed) > 1e-6
+
+
+def test_no_doubt_makes_the_plain_run_unstable() -> None:
+    computed, stiff = [0, 2, 4, 6, 8, 10, 11], Response(np.full((3, TICKS), 1 / 0.12))
+    at = partial(ResultError, PROCESS, LASTING, EVEN, stiff, RATIO, TRUST)
+    assert at(1e10)(computed) == pytest.approx(at(1e14)(computed), rel=1e-3)
