@@ -120,10 +120,10 @@ class TrajectoryConfig(BudgetedConfig):
         if most is None or self.speedup is None:
             return None
         expected = self.plan(run, self.speedup).expected
-        if expected <= self.threshold:
+        if TYPICAL * expected <= self.threshold:
             return None
         return (
-            f"speedup={self.speedup} leaves {most} computed ticks, for which an error of {expected:.0%} is expected: "
+            f"speedup={self.speedup} leaves {most} computed ticks, for which an error of {expected:.1%} is expected: "
             f"num_inference_steps={most} may be as good, compare it"
         )
 

@@ -26,6 +26,10 @@ FEW = 4
 NEAR = 1.15
 """Expected squared errors that differ by less than this factor count as equal; then the smoother process is taken."""
 
+HOPELESS = 0.2
+"""Where a larger error is expected of the best plan, outputs of evenly spaced ticks are held: so far off, extrapolation is no better in the mean, and
+now and then much worse."""
+
 FOR_LONG_RUNS = Trust(1e-3, 1e-2)
 LONGEST = 100
 """In longer runs a search takes seconds, and neighbours are so alike that it hardly matters."""
@@ -57,7 +61,8 @@ def planned(
     """A plan with as many computed ticks as `even` has.
 
     Fewer than `FEW` ticks stay where they are, and so do those of runs longer than `LONGEST`. If the error is expected to be smaller when
-    outputs of evenly spaced ticks are held and nothing is corrected, as a first-order solver does in fewer steps, then that is the plan.
+    outputs of evenly spaced ticks are held and nothing is corrected, as a first-order solver does in fewer steps, then that is the plan; and so it
+    is where the error is `HOPELESS`.
 
     Args:
         errors: of the result, by how far the covariance is trusted, and whether reused ticks are corrected. Plans are chosen with
@@ -86,7 +91,7 @@ def planned(
         if min(found) < min(expected):
             ticks, expected = better, found
     chosen = next(i for i, error in enumerate(expected) if error <= NEAR * min(expected))
-    if expected[chosen] <= held(even):
+    if expected[chosen] <= min(held(even), HOPELESS**2):
         return _plan(tried[chosen], ticks)
     return _plan(held, even, corrects=False)
 

@@ -210,7 +210,7 @@ def test_hindsight_is_as_the_new_plan_and_the_user_want_it() -> None:
         pipe = accelerate(FLUX.build(), made, resample=True, hindsight=asked)
         picture = FLUX.render(pipe, 0, 33)
         assert bool(report(pipe).to_schedule().predictor.get("hindsight")) is expected
-        assert report(pipe).notes == ["the schedule was planned anew for 33 ticks"]
+        assert report(pipe).notes[0].startswith("the schedule was planned anew for 33 ticks")
         accelerate(pipe, planning_anew(made, 33, asked))
         assert torch.equal(FLUX.render(pipe, 0, 33), picture)
 

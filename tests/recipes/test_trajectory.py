@@ -93,7 +93,7 @@ def test_a_speed_up_whose_expected_error_is_large_is_remarked_on() -> None:
     remark = config.remark(KNOWN)
     assert remark is not None
     assert "num_inference_steps=5" in remark
-    assert f"an error of {config.plan(KNOWN, 4).expected:.0%}" in remark
+    assert f"an error of {config.plan(KNOWN, 4).expected:.1%}" in remark
     assert TrajectoryConfig(speedup=1).remark(KNOWN) is None
     assert TrajectoryConfig(threshold=0.02).remark(KNOWN) is None
 

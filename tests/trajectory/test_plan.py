@@ -9,7 +9,7 @@ import pytest
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.ticks import spread
 from diffcache.trajectory import plan
-from diffcache.trajectory.plan import FEW, HELD, NEAR, TRUSTS, planned
+from diffcache.trajectory.plan import FEW, HELD, HOPELESS, NEAR, TRUSTS, planned
 from diffcache.trajectory.process import Process
 from diffcache.trajectory.response import Response
 from diffcache.trajectory.result_error import ResultError, Trust
@@ -85,7 +85,10 @@ def test_few_ticks_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("count", [FEW - 1, 2 * FEW])
-def test_evenly_spaced_ticks_are_held_as_in_fewer_steps_where_that_is_better(count: int) -> None:
+def test_evenly_spaced_ticks_are_held_as_in_fewer_steps_where_that_is_better(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "HOPELESS", np.inf)
     even = spread(TICKS, count)
     far = partial(errors, positions=6 * LATE)
     for answers in (0.0, 2.0, 6.0, 20.0):
@@ -99,6 +102,18 @@ def test_evenly_spaced_ticks_are_held_as_in_fewer_steps_where_that_is_better(cou
     assert planned(partial(far, answers=0 * ALIKE), even, forced=()).corrects
     # More ticks can lie so close that nothing has to be held.
     assert planned(partial(far, answers=20 * ALIKE), even, forced=()).corrects is (count >= FEW)
+
+
+def test_where_the_best_plan_is_hopeless_evenly_spaced_ticks_are_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    even, at = spread(TICKS, 5), partial(errors, positions=6 * LATE, answers=30 * ALIKE)
+    found = planned(at, even, forced=())
+    assert (found.ticks, found.trust, found.corrects) == (tuple(even), HELD, False)
+    monkeypatch.setattr(plan, "HOPELESS", np.inf)
+    better = planned(at, even, forced=())
+    assert better.corrects
+    assert HOPELESS < better.expected < found.expected
 
 
 def test_what_computes_everything_is_predicted_by_the_covariance() -> None:
