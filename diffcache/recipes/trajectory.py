@@ -25,6 +25,7 @@ from diffcache.trajectory.prior import Prior, universal
 from diffcache.trajectory.process import Process, positions_of, prior_process
 from diffcache.trajectory.response import SHARES, Response
 from diffcache.trajectory.result_error import DOUBT, ResultError
+from diffcache.trajectory.search import through
 from diffcache.trajectory.transfer import Measured, angles_of, are_angles, covariance_at, response_at
 
 Covariance = tuple[tuple[float, ...], ...]
@@ -61,6 +62,8 @@ class TrajectoryConfig(BudgetedConfig):
         angles: atan2(noise, signal) of the ticks that both were measured at, in radians, [ticks]. With them both are carried to runs
             of other lengths and noise levels (`diffcache.trajectory.transfer`), though not to another scale of guidance. None:
             both are of the run itself, which must be as long.
+        handovers: ticks at which another denoiser takes over (Wan 2.2), where they are known. They are computed, and nothing is predicted
+            from what the denoiser before returned.
     """
 
     name: ClassVar[str] = "trajectory"
@@ -69,6 +72,7 @@ class TrajectoryConfig(BudgetedConfig):
     covariance: Covariance | None = None
     response: Factors | None = None
     angles: tuple[float, ...] | None = None
+    handovers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,6 +95,12 @@ class TrajectoryConfig(BudgetedConfig):
             object.__setattr__(self, "covariance", rows)
         if self.angles is not None:
             self._check_angles(self.angles)
+        handovers = tuple(self.handovers)
+        if not all(isinstance(tick, int) and tick > 0 for tick in handovers) or sorted({*handovers}) != [
+            *handovers
+        ]:
+            raise ConfigError("trajectory: handovers must be ticks above 0, by rising number.")
+        object.__setattr__(self, "handovers", handovers)
 
     def _check_angles(self, angles: Sequence[float]) -> None:
         self._check_numbers("angles")
@@ -145,7 +155,7 @@ class TrajectoryConfig(BudgetedConfig):
     def _measured(self, moments: Sequence[Moment], guidance: float) -> Measured | None:
         """What a schedule needs, beside the covariance, to be planned anew for other runs; None where it cannot be."""
         angles = angles_of(moments)
-        if self.covariance is None or angles is None:
+        if self.covariance is None or angles is None or self.handovers:
             return None
         response = None if self.response is None else self._response(moments, guidance).factors
         return Measured(angles, response)
@@ -166,7 +176,9 @@ class TrajectoryConfig(BudgetedConfig):
         Raises:
             ScheduleError: the covariance was measured on a run of another length, and cannot be carried to this one.
         """
-        count = choosable(allowed(run.num_ticks or 1, speedup), run)
+        count = allowed(run.num_ticks or 1, speedup)
+        if not self.handovers:  # some tick will be one
+            count = choosable(count, run)
         return _plan(self, _moments(run), run.influence, count, self.guards(run), _guidance(run))
 
     def _response(self, moments: Sequence[Moment], guidance: float) -> Response:
@@ -241,8 +253,10 @@ def _plan(
 ) -> TrajectoryPlan:
     """The plan of a run; runs that are alike share it."""
     ticks = len(moments)
-    forced = {*range(min(guards.warmup_steps, ticks)), *range(ticks - guards.tail_steps, ticks)}
-    even = evenly(ticks, max(count, len(forced)), guards)
+    handovers = [tick for tick in config.handovers if tick < ticks]
+    ends = {*range(min(guards.warmup_steps, ticks)), *range(ticks - guards.tail_steps, ticks)}
+    forced = {*ends, *handovers}
+    even = through(np.array([evenly(ticks, max(count, len(forced)), guards)]), handovers)[0].tolist()
     # Where the noise scheduler adds noise or clips, nothing is corrected.
     ratio = LARGEST_RATIO if config.hindsight and influence is not None else 0.0
     weighed = _turns(moments) if influence is None else np.array(influence)
@@ -251,7 +265,7 @@ def _plan(
     pace = config.prior.pace.at(moments, guidance) if config.covariance is None else np.ones(ticks)
     return planned(
         lambda trust, corrects: ResultError(
-            process, weighed, pace, response, ratio if corrects else 0.0, trust, doubt
+            process, weighed, pace, response, ratio if corrects else 0.0, trust, doubt, handovers
         ),
         even,
         forced,

@@ -68,7 +68,7 @@ def planned(
         errors: of the result, by how far the covariance is trusted, and whether reused ticks are corrected. Plans are chosen with
             their doubt; the error of the plan is expected for the usual `DOUBT`.
         even: the computed ticks to start with, by rising number from 0.
-        forced: the first and last of them, which are not moved.
+        forced: ticks among them that are not moved.
         together: so many neighbouring ticks are moved at once, after it was found how dense they are to lie; 0: none is.
 
     Raises:

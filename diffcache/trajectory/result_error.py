@@ -62,6 +62,7 @@ class ResultError:
         largest_ratio: a tick is not corrected if its influence on the result is more than this many times the computed tick's; 0: none is.
         trust: how reused ticks are predicted.
         doubt: of the response.
+        handovers: ticks at which another denoiser takes over, which are computed. It is not predicted from what the one before returned.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class ResultError:
         largest_ratio: float,
         trust: Trust,
         doubt: float = DOUBT,
+        handovers: Sequence[int] = (),
     ) -> None:
         self.covariance = process.covariance
         self.influence, self.on_result = influence[:-1], influence[-1]
@@ -81,6 +83,7 @@ class ResultError:
         self.doubt = doubt
         self.largest_ratio = largest_ratio
         self.trust = trust
+        self.handovers = handovers
         self.num_ticks = len(self.on_result)
         self._believed = process.believed(trust.roughness)
         # With a larger response the plain run would turn errors around at each step.
@@ -122,7 +125,7 @@ class ResultError:
             own = self.on_result[plans[:, 1:, None]]
             is_reused = (plans[:, :-1, None] < every) & (every < plans[:, 1:, None])
             is_near = np.abs(self.on_result) <= self.largest_ratio * np.abs(own)
-            is_corrected = is_reused & is_near & (own != 0)
+            is_corrected = is_reused & is_near & (own != 0) & ~np.isin(plans[:, 1:, None], self.handovers)
             ratios = np.divide(self.on_result, own, out=np.zeros(is_corrected.shape), where=is_corrected)
             intervals = np.broadcast_to(np.arange(plans.shape[1] - 1), (len(plans), plans.shape[1] - 1))
             corrections = self._conditional(plans, ratios, intervals, ahead=1) - ratios @ weights
@@ -143,12 +146,13 @@ class ResultError:
         """
         covariance, noise = (self.covariance, BETWEEN) if ahead else (self._believed, self.trust.noise)
         window = np.arange(plans.shape[1] - ahead)[:, None] + np.arange(1 - WINDOW, 1 + ahead)
-        is_there = window >= 0
         known = plans[:, np.maximum(window, 0)]
-        both = is_there[:, :, None] & is_there[:, None, :]
+        denoisers = np.searchsorted(self.handovers, known, side="right")
+        is_there = (window >= 0) & (denoisers == denoisers[..., WINDOW - 1, None])
+        both = is_there[..., :, None] & is_there[..., None, :]
         among = np.where(both, covariance[known[..., :, None], known[..., None, :]], np.eye(WINDOW + ahead))
         each = np.arange(len(plans))[:, None]
-        towards = np.take_along_axis(sums @ covariance, known[each, newest], axis=2) * is_there[newest]
+        towards = np.take_along_axis(sums @ covariance, known[each, newest], axis=2) * is_there[each, newest]
         found = (precision(among, noise)[each, newest] @ towards[..., None])[..., 0]
         in_front = WINDOW - 1  # so many places are of ticks that are not there
         placed = np.zeros((*newest.shape, in_front + plans.shape[1]))

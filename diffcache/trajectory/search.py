@@ -26,7 +26,7 @@ def spread_anew(error: ResultError, start: Sequence[int], forced: Collection[int
     Args:
         error: of the result.
         start: the computed ticks to start with, by rising number.
-        forced: the first and last of them, which stay where they are.
+        forced: ticks among them that stay where they are.
     """
     logs, ticks, least = np.zeros(KNOTS), list(start), error(start)
     directions = np.concatenate([np.eye(KNOTS), np.linspace(-1, 1, KNOTS)[None]])
@@ -48,7 +48,7 @@ def with_density(logs: Array, start: Sequence[int], forced: Collection[int], num
     Args:
         logs: at `KNOTS` places of the run, of each plan, [plans, KNOTS].
         start: the computed ticks to start with, by rising number.
-        forced: the first and last of them, which stay where they are; the very first is one of these.
+        forced: ticks among them that stay where they are; the very first is one of these.
         num_ticks: length of the run.
 
     Returns:
@@ -58,15 +58,29 @@ def with_density(logs: Array, start: Sequence[int], forced: Collection[int], num
     free = np.flatnonzero(~np.isin(start, list(forced)))
     if not len(free):
         return plans
-    before, after = start[free[0] - 1], ([*start, num_ticks])[free[-1] + 1]
+    span = slice(free[0], free[-1] + 1)
+    before, after = start[span.start - 1], ([*start, num_ticks])[span.stop]
     ticks = np.arange(before, after + 1)
     places = np.linspace(0, KNOTS - 1, len(ticks) - 1)
     between = np.stack([np.interp(places, np.arange(KNOTS), knot) for knot in np.eye(KNOTS)])
     passed = np.pad(np.cumsum(np.exp(logs @ between), axis=1), ((0, 0), (1, 0)))
-    wanted = passed[:, -1:] * (plans[:, free] - before) / (after - before)
+    wanted = passed[:, -1:] * (plans[:, span] - before) / (after - before)
     moved = np.stack([np.interp(want, has, ticks) for want, has in zip(wanted, passed, strict=True)])
-    plans[:, free] = _apart(np.rint(moved).astype(np.intp), before, after)
+    plans[:, span] = through(
+        _apart(np.rint(moved).astype(np.intp), before, after), set(start[span]) & {*forced}
+    )
     return plans
+
+
+def through(plans: Ticks, ticks: Collection[int]) -> Ticks:
+    """Plans, [plans, computed], in each of which the computed ticks nearest to some ticks are moved there."""
+    distances = np.abs(plans[:, :, None] - np.array(sorted(ticks), dtype=np.intp)).astype(float)
+    each = np.arange(len(plans))
+    for i, tick in enumerate(sorted(ticks)):
+        nearest = distances[:, :, i].argmin(axis=1)
+        plans[each, nearest] = tick
+        distances[each, nearest] = np.inf
+    return np.sort(plans, axis=1)
 
 
 def _apart(ticks: Ticks, before: int, after: int) -> Ticks:

@@ -20,10 +20,12 @@ class Covariance:
     Attributes:
         matrix: E<v_i, v_j> per element of the guided velocity, over samples and runs, [ticks, ticks].
         moments: of the ticks.
+        handovers: the ticks at which another denoiser takes over.
     """
 
     matrix: Array
     moments: tuple[Moment, ...]
+    handovers: tuple[int, ...] = ()
 
 
 def covariance_of(pipe: Any, calls: Sequence[Call]) -> Covariance:
@@ -34,11 +36,11 @@ def covariance_of(pipe: Any, calls: Sequence[Call]) -> Covariance:
         calls: arguments of each call.
 
     Raises:
-        TargetError: a call has no denoising loop or several, several denoisers, or runs of different lengths or noise levels.
+        TargetError: a call has no denoising loop or several, denoisers that take turns, or runs of different lengths or noise levels.
     """
     entries = full_trajectories(pipe, calls)
-    if any(entry.facts["moments"] != entries[0].facts["moments"] for entry in entries):
+    if any(entry.facts != entries[0].facts for entry in entries):
         raise TargetError("the calls have runs of different noise levels: give all of them the same size.")
     products = torch.stack([entry.tensors["products"] for entry in entries])
     moments = tuple(Moment(*numbers) for numbers in entries[-1].facts["moments"])
-    return Covariance((products.sum(0) / len(calls)).numpy(), moments)
+    return Covariance((products.sum(0) / len(calls)).numpy(), moments, tuple(entries[-1].facts["handovers"]))

@@ -27,7 +27,7 @@ def response_of(pipe: Any, calls: Sequence[Call]) -> Response | None:
         calls: arguments of each call, all of one length.
 
     Raises:
-        TargetError: a call has no denoising loop or several, several denoisers, or runs of different lengths.
+        TargetError: a call has no denoising loop or several, denoisers that take turns, or runs of different lengths.
     """
     full = full_trajectories(pipe, calls)
     if not all("samples" in entry.tensors for entry in full):
@@ -45,7 +45,12 @@ def _answers(full: Entry, alternating: Entry) -> tuple[Tensor, Tensor]:
     """
     x, v = (_errors(full.tensors[name], alternating.tensors[name]) for name in ("samples", "velocities"))
     old, new = _products(x, v), torch.zeros(len(x), 3, dtype=torch.float64)
-    after = [tick + 1 for tick in alternating.facts["reused"] if tick + 1 < len(x)]
+    known = [True, *full.tensors["samples"].flatten(1).any(dim=1).tolist()]
+    after = [
+        tick + 1
+        for tick in alternating.facts["reused"]
+        if tick + 1 < len(x) and known[tick] and known[tick + 1]
+    ]
     before = [tick - 1 for tick in after]
     new[after] = _products(x[after] - x[before], v[after] - v[before])
     return new, old

@@ -32,10 +32,10 @@ def full_trajectories(pipe: Any, calls: Sequence[Call]) -> list[Entry]:
 
     Returns:
         Of each call the tensor "products", the mean products of each two ticks' velocities, float64 [ticks, ticks]; the ticks'
-        "moments"; and the tensors of `_compressed`.
+        "moments" and "handovers"; and the tensors of `_compressed`.
 
     Raises:
-        TargetError: a call has no denoising loop or several, several denoisers, or runs of different lengths.
+        TargetError: a call has no denoising loop or several, denoisers that take turns, or runs of different lengths.
     """
     entries = of_each_call("full-run", calls, partial(_full, pipe))
     if len({entry.tensors["products"].shape for entry in entries}) > 1:
@@ -59,7 +59,8 @@ def _full(pipe: Any, call: Call) -> Entry:
     with accelerated(pipe, FULL):
         run = trajectory_of(pipe, call, Velocities())
     moments = [astuple(moment) for moment in run.moments]
-    return Entry({"products": _products(run), **_compressed(run)}, {"moments": moments})
+    facts = {"moments": moments, "handovers": run.handovers}
+    return Entry({"products": _products(run), **_compressed(run)}, facts)
 
 
 def _alternating(pipe: Any, call: Call) -> Entry:
@@ -82,18 +83,22 @@ def _compressed(run: Trajectory) -> dict[str, Tensor]:
     """A run's samples and velocities from tick 1 on, in so few numbers that runs can be kept, and compared later.
 
     Returns:
-        "samples" [ticks - 1, numbers] and "velocities" [ticks - 1, tensors of each tick, numbers]; nothing where samples are not
-        known, or cannot be compared with velocities because they have another size.
+        "samples" [ticks - 1, numbers] and "velocities" [ticks - 1, tensors of each tick, numbers], both zeros where the sample is not known:
+        at the first call of another denoiser. Nothing where no sample is known, or they have another size than velocities.
     """
-    ticks = range(1, len(run.moments))
+    ticks, known = range(1, len(run.moments)), run.samples
     velocities = run.velocities
-    if not run.samples or any(
-        v.numel() != run.samples[tick].numel() for tick in ticks for v in velocities[tick]
-    ):
+    if not known or any(v.numel() != known[tick].numel() for tick in known for v in velocities[tick]):
         return {}
+    nothing = torch.zeros_like(next(iter(known.values())))
     return {
-        "samples": torch.stack([_short(run.samples[tick]) for tick in ticks]),
-        "velocities": torch.stack([torch.stack([_short(v) for v in velocities[tick]]) for tick in ticks]),
+        "samples": torch.stack([_short(known.get(tick, nothing)) for tick in ticks]),
+        "velocities": torch.stack(
+            [
+                torch.stack([_short(v if tick in known else nothing) for v in velocities[tick]])
+                for tick in ticks
+            ]
+        ),
     }
 
 

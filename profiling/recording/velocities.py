@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from torch import Tensor
@@ -14,6 +15,13 @@ from diffcache.schedulers.errors import TargetError
 from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import Step
 
+SECOND_SCALE = "guidance_scale_2"
+"""What pipelines call the scale of the second denoiser's guidance; without it the first one's counts."""
+
+
+class SeveralDenoisers(TargetError):
+    """A run's denoisers do not follow one another, each once."""
+
 
 @dataclass
 class Velocities(Observer):
@@ -23,11 +31,13 @@ class Velocities(Observer):
         of: by branch, one velocity for each computed tick.
         samples: the denoiser's input, by tick from 1; empty where it is not known among its arguments.
         moments: by computed tick.
+        denoisers: which were called, by computed tick.
     """
 
     of: dict[str, dict[int, Tensor]] = field(default_factory=dict)
     samples: dict[int, Tensor] = field(default_factory=dict)
     moments: dict[int, Moment] = field(default_factory=dict)
+    denoisers: dict[int, set[str]] = field(default_factory=dict)
 
     def called(self, denoiser: str, step: Step, latents: Sequence[Tensor]) -> None:
         if latents:
@@ -38,6 +48,7 @@ class Velocities(Observer):
     ) -> None:
         self.of.setdefault(step.branch, {})[step.tick] = features[0].float().cpu()
         self.moments[step.tick] = step.moment
+        self.denoisers.setdefault(step.tick, set()).add(denoiser)
 
 
 @dataclass
@@ -70,20 +81,22 @@ class Trajectory:
 
     Attributes:
         passes: the velocities of each guidance pass at each tick, [samples, ...], the conditional one first.
-        scale: of guidance.
+        scales: of guidance, at each tick.
         samples: the denoiser's input at each tick from 1, [samples, ...]; empty where it is not known.
         moments: of the ticks.
+        handovers: the ticks at which another denoiser takes over.
     """
 
     passes: list[tuple[Tensor, ...]]
-    scale: float
+    scales: list[float]
     samples: dict[int, Tensor]
     moments: tuple[Moment, ...]
+    handovers: tuple[int, ...] = ()
 
     @property
     def velocities(self) -> list[tuple[Tensor, ...]]:
         """What the noise scheduler got at each tick: one tensor, or one for each guidance pass if these are not two."""
-        return [guided(found, self.scale) for found in self.passes]
+        return [guided(*tick) for tick in zip(self.passes, self.scales, strict=True)]
 
 
 def trajectory_of(pipe: Any, call: Call, seen: Velocities) -> Trajectory:
@@ -95,18 +108,24 @@ def trajectory_of(pipe: Any, call: Call, seen: Velocities) -> Trajectory:
         seen: keeps them; a new one.
 
     Raises:
-        TargetError: the call has no denoising loop or several, several denoisers, or no guidance pass at every tick.
+        SeveralDenoisers: they take turns.
+        TargetError: the call has no denoising loop or several, or no guidance pass at every tick.
     """
     record = watched_run(pipe, call, seen)
-    if len(record.models) != 1:
-        raise TargetError("the covariance of one denoiser can be measured, and this pipeline runs several.")
     latents = next(iter(record.models.values())).latents
     ticks = sorted(seen.moments)
+    handovers = tuple(tick for one, tick in pairwise(ticks) if seen.denoisers[one] != seen.denoisers[tick])
+    if len(handovers) >= len(record.models) or any(len(of) > 1 for of in seen.denoisers.values()):
+        raise SeveralDenoisers(
+            "the covariance of several denoisers can be measured where each takes over from another once; here they take turns."
+        )
     whole = {branch: outputs for branch, outputs in seen.of.items() if outputs.keys() == seen.moments.keys()}
     if not whole:
         raise TargetError("no guidance pass is called at every tick: nothing can be measured here.")
     scale = guidance_scale_of(pipe, call) or 1.0
-    doubled = scale > 1 and bool(seen.samples) and all(map(is_doubled, seen.samples.values()))
+    second = call.get(SECOND_SCALE) or scale
+    scales = [second if handovers and tick >= handovers[0] else scale for tick in ticks]
+    doubled = max(scales) > 1 and bool(seen.samples) and all(map(is_doubled, seen.samples.values()))
     first = is_conditional_first(pipe)
     found = []
     for tick in ticks:
@@ -115,7 +134,7 @@ def trajectory_of(pipe: Any, call: Call, seen: Velocities) -> Trajectory:
         }
         found.append(passes(outputs, doubled, first))
     samples = {tick: sample.chunk(2)[0] if doubled else sample for tick, sample in seen.samples.items()}
-    return Trajectory(found, scale, samples, tuple(seen.moments[tick] for tick in ticks))
+    return Trajectory(found, scales, samples, tuple(seen.moments[tick] for tick in ticks), handovers)
 
 
 def without_variance(output: Tensor, latent: Sequence[int]) -> Tensor:

@@ -4,12 +4,11 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from diffcache.config import CacheConfig
-from diffcache.host.compiled import each_uncompiled
-from diffcache.host.components import denoisers_of
+from diffcache.profiling.recording.covariance import Covariance as Measured
 from diffcache.profiling.recording.covariance import covariance_of
-from diffcache.profiling.recording.loops import target_of
 from diffcache.profiling.recording.response import response_of
 from diffcache.profiling.recording.shares import ticks_for
+from diffcache.profiling.recording.velocities import SeveralDenoisers
 from diffcache.profiling.tuning.calibrated import MeanCacheEngine
 from diffcache.profiling.tuning.engine import Engine, engine
 from diffcache.recipes.even import EvenConfig
@@ -36,11 +35,19 @@ class TrajectoryEngine(Engine):
     proposals = 4 + len(STRIDES) + len(ORDERS)
 
     @cached_property
+    def measured(self) -> Measured | None:
+        """The covariance of velocities of full runs; None where several denoisers take turns."""
+        try:
+            return covariance_of(self.task.pipe, self.task.calls)
+        except SeveralDenoisers:
+            return None
+
+    @cached_property
     def covariances(self) -> list[Covariance]:
-        """Of the velocities of full runs: as measured, smoothed by each stride, and the mean of the first two; none for several denoisers."""
-        if len(each_uncompiled(denoisers_of(target_of(self.task.pipe)))) > 1:
+        """Of the velocities of full runs: as measured, smoothed by each stride, and the mean of the first two; none where nothing is measured."""
+        found = self.measured
+        if found is None:
             return []
-        found = covariance_of(self.task.pipe, self.task.calls)
         matrices = [found.matrix]
         if angles_of(found.moments) is not None:
             kernel = TrajectoryConfig().prior.kernel
@@ -63,9 +70,14 @@ class TrajectoryEngine(Engine):
         speedup = self.task.ticks / ticks_for(compute, self.task.ticks)
         yield TrajectoryConfig(speedup=speedup)
         yield from (EvenConfig(speedup=speedup, order=order) for order in ORDERS)
+        if self.measured is None:
+            return
+        handovers = self.measured.handovers
         for covariance in self.covariances:
-            yield TrajectoryConfig(speedup=speedup, covariance=covariance, response=self.response)
-        if self.covariances:
+            yield TrajectoryConfig(
+                speedup=speedup, covariance=covariance, response=self.response, handovers=handovers
+            )
+        if not handovers:  # the published method is for one denoiser
             yield from self.meancache.propose(compute)
 
     def fit_renders(self) -> int:

@@ -98,6 +98,25 @@ def test_a_speed_up_whose_expected_error_is_large_is_remarked_on() -> None:
     assert TrajectoryConfig(threshold=0.02).remark(KNOWN) is None
 
 
+@pytest.mark.parametrize("handovers", [(9,), (4, 13)])
+def test_a_tick_at_which_another_denoiser_takes_over_is_computed_within_the_speed_up(
+    handovers: tuple[int, ...],
+) -> None:
+    run = replace(KNOWN, experts=1 + len(handovers))
+    for speedup in (2, 4):
+        known = TrajectoryConfig(speedup=speedup, handovers=handovers).plan(run, speedup)
+        assert {*handovers} <= {*known.ticks}
+        assert len(known.ticks) == 20 // speedup
+        unknown = TrajectoryConfig(speedup=speedup).plan(run, speedup)
+        assert len(unknown.ticks) == len(known.ticks) - len(handovers)
+
+
+@pytest.mark.parametrize("handovers", [(0,), (5, 5), (6, 4), (2.5,)])
+def test_handovers_are_rising_ticks(handovers: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigError, match="handovers must be ticks above 0, by rising number"):
+        TrajectoryConfig(handovers=handovers)
+
+
 def test_runs_that_are_alike_are_planned_once() -> None:
     config = TrajectoryConfig(speedup=3)
     assert config.plan(KNOWN, 3) is TrajectoryConfig(speedup=3).plan(KNOWN, 3)

@@ -33,16 +33,26 @@ def error(
     ratio: float = RATIO,
     pace: np.ndarray = EVEN,
     influence: np.ndarray = LASTING,
+    handovers: tuple[int, ...] = (),
 ) -> ResultError:
-    return ResultError(PROCESS, influence, pace, Response(answering * ANSWERS), ratio, TRUST)
+    response = Response(answering * ANSWERS)
+    return ResultError(PROCESS, influence, pace, response, ratio, TRUST, handovers=handovers)
 
 
-def followed(computed: list[int], answers: np.ndarray, ratio: float, influence: np.ndarray) -> float:
+def followed(
+    computed: list[int],
+    answers: np.ndarray,
+    ratio: float,
+    influence: np.ndarray,
+    handovers: tuple[int, ...] = (),
+) -> float:
     """Mean squared error of the result of runs through one tick after the other. All is linear in the true outputs."""
     believed, on_result = PROCESS.believed(TRUST.roughness), influence[-1]
     truth = np.eye(TICKS)
     got, known, outputs, waiting = np.zeros((TICKS, TICKS)), [], {}, {}
     for tick in range(TICKS):
+        if tick in handovers:  # another denoiser knows nothing of what was before
+            known, waiting = [], {}
         past = known[-WINDOW:]
         if tick not in computed:
             weights = conditional_weights(believed, past, [tick], TRUST.noise)[:, 0]
@@ -81,6 +91,20 @@ def test_it_is_what_runs_have_in_the_mean_over_parts_and_doubts(
         for share, answers in zip(SHARES, ANSWERS, strict=True)
     )
     assert error(answering, ratio, influence=influence)(computed) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(("computed", "handovers"), [([0, 2, 5, 8, 10], (5,)), ([0, 1, 4, 6, 9], (4, 6))])
+def test_another_denoiser_is_predicted_from_its_own_outputs(
+    computed: list[int], handovers: tuple[int, ...]
+) -> None:
+    expected = sum(
+        doubt_share * share * followed(computed, doubt * answers, 3.0, LASTING, handovers)
+        for doubt, doubt_share in zip(DOUBT**DOUBTED, DOUBTED_SHARES, strict=True)
+        for share, answers in zip(SHARES, ANSWERS, strict=True)
+    )
+    found = error(1.0, 3.0, handovers=handovers)(computed)
+    assert found == pytest.approx(expected, rel=1e-9)
+    assert error(0.0, 3.0, handovers=handovers)(computed) > error(0.0, 3.0)(computed)
 
 
 def test_a_full_run_has_none() -> None:

@@ -9,7 +9,7 @@ from diffcache.schedulers.ticks import spread
 from diffcache.trajectory.process import Process
 from diffcache.trajectory.response import Response
 from diffcache.trajectory.result_error import ResultError, Trust
-from diffcache.trajectory.search import KNOTS, moved, spread_anew, with_density
+from diffcache.trajectory.search import KNOTS, moved, spread_anew, through, with_density
 
 TICKS = 14
 EVEN = spread(TICKS, 6)
@@ -60,7 +60,7 @@ def test_ticks_are_as_many_times_closer() -> None:
         assert inside[0] / inside[1] == pytest.approx(4, rel=0.15)
 
 
-@pytest.mark.parametrize("forced", [{0}, {0, 1, 2}, {0, 12, 13}, {0, 1, 13}])
+@pytest.mark.parametrize("forced", [{0}, {0, 1, 2}, {0, 12, 13}, {0, 1, 13}, {0, 7}, {0, 5, 8, 13}])
 @pytest.mark.parametrize("log", [-40.0, 0.0, 40.0])
 def test_forced_ticks_stay_and_all_differ(forced: set[int], log: float) -> None:
     start = sorted({*forced, 4, 6, 9})
@@ -69,6 +69,12 @@ def test_forced_ticks_stay_and_all_differ(forced: set[int], log: float) -> None:
         assert forced <= {*found}
         assert len(found) == len(start)
         assert all(one < other for one, other in pairwise([*found, TICKS]))
+
+
+def test_a_plan_through_a_tick_has_its_nearest_tick_there() -> None:
+    assert through(np.array([[0, 3, 6, 9], [0, 1, 2, 3]]), [7]).tolist() == [[0, 3, 7, 9], [0, 1, 2, 7]]
+    assert through(np.array([[9, 10, 11], [1, 2, 3]]), {5, 8}).tolist() == [[5, 8, 11], [1, 5, 8]]
+    assert through(np.array([[0, 3, 6, 9]]), []).tolist() == [[0, 3, 6, 9]]
 
 
 def test_where_all_are_forced_nothing_moves() -> None:

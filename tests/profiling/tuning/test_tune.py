@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from searches.flux_calls import FLUX, flux_calls
@@ -51,6 +52,26 @@ def test_the_error_that_is_expected_of_a_schedule_is_the_one_that_was_measured_w
         assert (
             found.verified(judged, {"speedup": 2})["expected_error"] == judged.config.schedule.expected_error
         )
+
+
+def test_two_denoisers_are_planned_with_their_own_covariance() -> None:
+    case, steps = CASES["WanPipeline-two-experts"], 12
+    pipe = case.build()
+    engine = ENGINES["trajectory"](Task(pipe=pipe, calls=[case.call(0, steps)], ticks=steps))
+    handover = sum(time >= 875 for time in pipe.scheduler.timesteps) if engine.measured else 0
+    assert engine.measured is not None
+    assert engine.measured.handovers == (handover,)
+    proposed = [config for config in engine.propose(0.5) if isinstance(config, TrajectoryConfig)]
+    own = [config for config in proposed if config.covariance is not None]
+    assert len(own) == 4
+    *_, lasting = np.array(engine.response)  # the sample of the first call of a denoiser is not known
+    assert lasting[handover] == pytest.approx((lasting[handover - 1] + lasting[handover + 1]) / 2)
+    for config in own:
+        accelerate(pipe, config)
+        case.render(pipe, 0, steps)
+        ticks = report(pipe).computed_ticks
+        assert len(ticks) == steps // 2
+        assert handover in ticks
 
 
 def test_tune_counts_the_first_call_of_a_second_denoiser() -> None:
