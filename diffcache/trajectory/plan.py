@@ -20,8 +20,8 @@ TRUSTS = (
 )
 """These are tried."""
 
-FEW = 4
-"""Fewer computed ticks than this stay where they are."""
+FEW = 8
+"""Fewer computed ticks than this stay where they are: over such gaps a covariance says too little to move them."""
 
 NEAR = 1.15
 """Expected squared errors that differ by less than this factor count as equal; then the smoother process is taken."""

@@ -31,6 +31,13 @@ def errors(
     return ResultError(Process(covariance, positions), influence, ALIKE, response, ratio, trust)
 
 
+@pytest.fixture
+def few_are_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many ticks as there can be in runs so short that all plans can be tried."""
+    monkeypatch.setattr(plan, "FEW", 2)
+
+
+@pytest.mark.usefixtures("few_are_moved")
 def test_no_plan_is_better_where_all_are_tried() -> None:
     even = spread(TICKS, 5)
     found = planned(errors, even, forced=(), together=3)
@@ -40,6 +47,7 @@ def test_no_plan_is_better_where_all_are_tried() -> None:
     assert error(found.ticks) < error(even)
 
 
+@pytest.mark.usefixtures("few_are_moved")
 def test_ticks_are_computed_where_the_outputs_change() -> None:
     late = planned(errors, spread(TICKS, 6), forced=()).ticks
     early = planned(partial(errors, positions=1 - LATE[::-1]), spread(TICKS, 6), forced=()).ticks
@@ -55,6 +63,7 @@ def test_the_trust_is_the_first_that_is_nearly_the_best_for_the_plan() -> None:
     )
 
 
+@pytest.mark.usefixtures("few_are_moved")
 def test_more_ticks_are_computed_early_if_early_errors_grow() -> None:
     linear = np.linspace(0, 0.3, TICKS)
     late = planned(partial(errors, positions=linear), spread(TICKS, 6), forced=()).ticks
@@ -69,7 +78,7 @@ def test_a_covariance_that_foretells_nothing_is_refused() -> None:
 
 @pytest.mark.parametrize("longest", [TICKS - 1, TICKS])
 def test_in_long_runs_ticks_stay_where_they_are(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    even = spread(TICKS, 6)
+    even = spread(TICKS, FEW)
     monkeypatch.setattr(plan, "LONGEST", longest)
     found = planned(errors, even, forced=())
     assert (found.ticks == tuple(even)) is (longest < TICKS)
@@ -84,7 +93,7 @@ def test_few_ticks_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     assert planned(errors, even, forced=()).ticks != tuple(even)
 
 
-@pytest.mark.parametrize("count", [FEW - 1, 2 * FEW])
+@pytest.mark.parametrize("count", [FEW - 1, FEW])
 def test_evenly_spaced_ticks_are_held_as_in_fewer_steps_where_that_is_better(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +113,7 @@ def test_evenly_spaced_ticks_are_held_as_in_fewer_steps_where_that_is_better(
     assert planned(partial(far, answers=20 * ALIKE), even, forced=()).corrects is (count >= FEW)
 
 
+@pytest.mark.usefixtures("few_are_moved")
 def test_where_the_best_plan_is_hopeless_evenly_spaced_ticks_are_held(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
