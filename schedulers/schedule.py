@@ -28,6 +28,14 @@ MARKS = {decision.value for decision in Decision if decision is not Decision.ROW
 """The characters that a row of the table may have."""
 
 
+def expected_error_in(measured: Mapping[str, Any]) -> float | None:
+    """The expected error of what was measured; None where there is none that is a number."""
+    expected = measured.get(EXPECTED_ERROR)
+    if not isinstance(expected, (int, float)) or isinstance(expected, bool):
+        return None
+    return float(expected) if 0 <= expected < math.inf else None
+
+
 @dataclass(frozen=True)
 class Model:
     """A denoiser that a schedule was made for.
@@ -119,11 +127,8 @@ class Schedule:
 
     @property
     def expected_error(self) -> float | None:
-        """Of the result of the run that it was made of, root mean square, as a fraction of the velocities; None where nothing was expected."""
-        expected = self.measured.get(EXPECTED_ERROR)
-        if not isinstance(expected, (int, float)) or isinstance(expected, bool):
-            return None
-        return float(expected) if 0 <= expected < math.inf else None
+        """Of the result, root mean square, as a fraction of the full run's: foretold, or measured by `tune`. None where nothing was expected."""
+        return expected_error_in(self.measured)
 
     def fingerprint(self) -> str:
         """Hash of its decisions and quantisation. Corrections that were fitted with others do not fit."""

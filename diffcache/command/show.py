@@ -14,7 +14,7 @@ from diffcache.profiling.tuning.artifact import TUNE
 from diffcache.profiling.tuning.plain_steps import FEWER, better_without
 from diffcache.schedulers.artifact import CONFIG_NAME, JSON_NAME
 from diffcache.schedulers.errors import ScheduleError
-from diffcache.schedulers.schedule import EXPECTED_ERROR, Schedule
+from diffcache.schedulers.schedule import Schedule, expected_error_in
 
 MANY = 12
 """The most rows of a table that are printed."""
@@ -59,8 +59,9 @@ def _tuned(folder: Path) -> str:
     made, measured = dict(data["producer"]), dict(data["measured"])
     made.pop("proposal", None)
     lines = [f"tuned: {_said(made)}", f"  compute: {measured['compute_fraction']:.1%} of the full run's work"]
-    if EXPECTED_ERROR in measured:
-        lines.append(f"  expected error of the result: {measured[EXPECTED_ERROR]:.2%}")
+    expected = expected_error_in(measured)
+    if expected is not None:
+        lines.append(f"  expected error of the result: {expected:.2%}")
     for part in ("choose", "verify"):
         if part in measured:
             of = measured[part]

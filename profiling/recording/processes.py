@@ -16,14 +16,19 @@ from diffcache.schedulers.errors import ConfigError
 T = TypeVar("T")
 
 
+def _state() -> PartialState:
+    """Of this process. Other processes on the CPU are only looked for if it is said that this one runs there."""
+    return PartialState(cpu=not torch.accelerator.is_available())
+
+
 def is_first() -> bool:
     """Whether this is the process that writes files."""
-    return bool(PartialState().is_main_process)
+    return bool(_state().is_main_process)
 
 
 def place() -> str:
     """Which of how many processes this is."""
-    state = PartialState()
+    state = _state()
     return f"{state.process_index} of {state.num_processes}"
 
 
@@ -36,19 +41,19 @@ def broadcast(value: T) -> T:
 
 def own_device() -> torch.device | None:
     """The device of this process, where several were launched; None: there is only one."""
-    state = PartialState(cpu=not torch.accelerator.is_available())
+    state = _state()
     device: torch.device = state.device
     return device if state.num_processes > 1 else None
 
 
 def wait() -> None:
     """Waits until all processes are here."""
-    PartialState().wait_for_everyone()
+    _state().wait_for_everyone()
 
 
 def shared(count: int, make: Callable[[int], T]) -> list[T]:
     """make(0), make(1), ... in this order, in all processes; each is made by one of them."""
-    state = PartialState()
+    state = _state()
     if state.num_processes == 1:
         return [make(i) for i in range(count)]
     mine = [(i, make(i)) for i in range(state.process_index, count, state.num_processes)]
@@ -63,7 +68,7 @@ def share_of_calls(calls: Sequence[T]) -> list[T]:
         ConfigError: the number of calls is no multiple of the number of processes; a mean over processes would then weigh calls
             differently.
     """
-    state = PartialState()
+    state = _state()
     if len(calls) % state.num_processes:
         raise ConfigError(
             f"calls: {len(calls)} cannot be divided evenly between {state.num_processes} processes; give a multiple."
@@ -73,5 +78,5 @@ def share_of_calls(calls: Sequence[T]) -> list[T]:
 
 def mean(tensor: Tensor) -> Tensor:
     """The mean of the processes' tensors."""
-    averaged: Tensor = reduce(tensor.to(PartialState().device), "mean").to(tensor.device)
+    averaged: Tensor = reduce(tensor.to(_state().device), "mean").to(tensor.device)
     return averaged

@@ -58,6 +58,8 @@ def test_what_tune_wrote_loads_and_is_shown(tuned: Path, capsys: pytest.CaptureF
     assert "compute: 50.0%" in shown
     assert "on the prompts to verify: 1 samples" in shown
     assert "as many plain steps: median" in shown
+    expected = Schedule.from_pretrained(tuned).expected_error
+    assert f"expected error of the result: {expected:.2%}" in shown
 
 
 def test_compare_has_the_controls_at_the_same_compute(

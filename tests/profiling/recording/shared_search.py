@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 from searches.flux_calls import FLUX, flux_calls
 
-from diffcache.profiling.recording.processes import is_first
+from diffcache.profiling.recording.processes import is_first, place
 from diffcache.profiling.recording.record import record
 from diffcache.profiling.searching.evolving import Budget, EvolutionSettings, evolve
 from diffcache.profiling.searching.routing import train_router
@@ -28,7 +28,9 @@ def main(folder: Path) -> None:
         pipe, calls, space, folder / "routed", Training(target=0.5, runs=3, lr=0.1, proxy_every=2)
     )
     if is_first():
+        processes = torch.tensor(int(place().split()[-1]))
         found = {"tables": search.tables, "scores": search.scores, "logits": router.logits.detach()}
+        found["processes"] = processes
         save_file({name: tensor.contiguous() for name, tensor in found.items()}, folder / "found.safetensors")
 
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from diffcache.profiling.recording.processes import broadcast, mean, share_of_calls, shared
 
 SCRIPT = Path(__file__).with_name("shared_search.py")
-LAUNCH = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--main_process_port", "0"]
+LAUNCH = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+"""On a CPU `accelerate launch` starts one process, whatever number it is given."""
 
 
 def found(folder: Path, *launch: str) -> dict[str, Tensor]:
@@ -27,6 +28,7 @@ def found(folder: Path, *launch: str) -> dict[str, Tensor]:
 @pytest.mark.slow
 def test_two_processes_find_what_one_finds(tmp_path: Path) -> None:
     one, two = found(tmp_path / "one"), found(tmp_path / "two", *LAUNCH)
+    assert (int(one["processes"]), int(two["processes"])) == (1, 2)
     assert torch.equal(one["tables"], two["tables"])
     assert torch.equal(one["scores"], two["scores"])
     torch.testing.assert_close(one["logits"], two["logits"], rtol=1e-4, atol=1e-5)
