@@ -76,6 +76,6 @@ def choosable(most: int, run: RunFacts) -> int:
 
 def evenly(num_ticks: int, count: int, guards: Guards) -> list[int]:
     """`count` evenly spaced ticks of a run, and all of those that guards force at its end."""
-    tail = max(guards.tail_steps - 1, 0)
+    tail = min(max(guards.tail_steps - 1, 0), num_ticks - 1)
     even = spread(num_ticks - tail, count - tail, guards.warmup_steps, compute_last=guards.tail_steps > 0)
     return [*even, *range(num_ticks - tail, num_ticks)]

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -92,15 +93,19 @@ class TrajectoryConfig(BudgetedConfig):
                 raise ConfigError(
                     "trajectory: covariance must be a square of finite numbers, [ticks, ticks]."
                 )
+            if not (np.diag(rows) > 0).all():
+                raise ConfigError("trajectory: covariance must have a variance above 0 at each tick.")
             object.__setattr__(self, "covariance", rows)
         if self.angles is not None:
             self._check_angles(self.angles)
-        handovers = tuple(self.handovers)
-        if not all(isinstance(tick, int) and tick > 0 for tick in handovers) or sorted({*handovers}) != [
-            *handovers
-        ]:
-            raise ConfigError("trajectory: handovers must be ticks above 0, by rising number.")
-        object.__setattr__(self, "handovers", handovers)
+        self._check_handovers()
+
+    def _check_handovers(self) -> None:
+        given = self.handovers
+        whole = isinstance(given, (list, tuple)) and all(type(tick) is int for tick in given)
+        if not whole or any(tick >= after for tick, after in pairwise((0, *given))):
+            raise ConfigError("trajectory: handovers must be a tuple of ticks above 0, by rising number.")
+        object.__setattr__(self, "handovers", tuple(given))
 
     def _check_angles(self, angles: Sequence[float]) -> None:
         self._check_numbers("angles")
@@ -132,8 +137,9 @@ class TrajectoryConfig(BudgetedConfig):
         expected = self.plan(run, self.speedup).expected
         if TYPICAL * expected <= self.threshold:
             return None
+        error = f"{expected:.1%}" if expected < 1 else "more than 100%"
         return (
-            f"speedup={self.speedup} leaves {most} computed ticks, for which an error of {expected:.1%} is expected: "
+            f"speedup={self.speedup} leaves {most} computed ticks, for which an error of {error} is expected: "
             f"num_inference_steps={most} may be as good, compare it"
         )
 
@@ -242,7 +248,7 @@ def _turns(moments: Sequence[Moment]) -> Array:
     return np.tril(np.broadcast_to(turns, (ticks + 1, ticks)), -1)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def _plan(
     config: TrajectoryConfig,
     moments: tuple[Moment, ...],
@@ -254,9 +260,9 @@ def _plan(
     """The plan of a run; runs that are alike share it."""
     ticks = len(moments)
     handovers = [tick for tick in config.handovers if tick < ticks]
-    ends = {*range(min(guards.warmup_steps, ticks)), *range(ticks - guards.tail_steps, ticks)}
+    ends = {0, *range(min(guards.warmup_steps, ticks)), *range(max(ticks - guards.tail_steps, 0), ticks)}
     forced = {*ends, *handovers}
-    even = through(np.array([evenly(ticks, max(count, len(forced)), guards)]), handovers)[0].tolist()
+    even = through(np.array([evenly(ticks, max(count, len(forced)), guards)]), forced)[0].tolist()
     # Where the noise scheduler adds noise or clips, nothing is corrected.
     ratio = LARGEST_RATIO if config.hindsight and influence is not None else 0.0
     weighed = _turns(moments) if influence is None else np.array(influence)

@@ -31,8 +31,11 @@ HOPELESS = 0.2
 now and then much worse."""
 
 FOR_LONG_RUNS = Trust(1e-3, 1e-2)
-LONGEST = 100
-"""In longer runs a search takes seconds, and neighbours are so alike that it hardly matters."""
+LONGEST = 300
+"""In longer runs a search takes seconds: ticks stay where they are."""
+
+LONGEST_MOVED = 100
+"""In longer runs it takes seconds to move single ticks."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ def planned(
     if len(even) >= FEW and not is_long:
         first = tried[int(np.argmin(expected))]
         better = spread_anew(first, even, {0, *forced})
-        if together:
+        if together and held.num_ticks <= LONGEST_MOVED:
             better = moved(first, better, {0, *forced}, together)
         found = [error(better) for error in tried]
         if min(found) < min(expected):
@@ -97,4 +100,4 @@ def planned(
 
 
 def _plan(error: ResultError, ticks: Sequence[int], corrects: bool = True) -> TrajectoryPlan:
-    return TrajectoryPlan(tuple(ticks), error.trust, math.sqrt(max(error(ticks, DOUBT), 0.0)), corrects)
+    return TrajectoryPlan(tuple(ticks), error.trust, math.sqrt(error(ticks, DOUBT)), corrects)

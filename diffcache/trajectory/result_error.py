@@ -106,7 +106,7 @@ class ResultError:
             result = on_velocities @ (_errors(weights, plans) * self._paces(plans))
             squared = ((result @ self.covariance) * result).sum(axis=2)
             found: Array = squared @ np.outer(DOUBTED_SHARES, SHARES).ravel()
-        return np.where(np.isnan(found), np.inf, found)
+        return np.maximum(np.where(np.isnan(found), np.inf, found), 0)
 
     def _doubted(self, doubt: float) -> Array:
         """Responses that are possible, [parts, ticks]: no doubt makes one so large that the plain run is not stable."""

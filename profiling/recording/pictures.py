@@ -21,7 +21,7 @@ def psnr(pictures: Tensor, reference: Tensor) -> Tensor:
 
 
 def relative_errors(pictures: Tensor, reference: Tensor) -> Tensor:
-    """Root mean square error of each sample, as a fraction of the standard deviation of its reference.
+    """Root mean square error of each sample, as a fraction of the standard deviation of its reference, of one 8-bit level at least.
 
     Args:
         pictures, reference: [N, ...]; all dimensions but the first are one sample.
@@ -30,7 +30,7 @@ def relative_errors(pictures: Tensor, reference: Tensor) -> Tensor:
         fp64 [N].
     """
     full, off = reference.double().flatten(1), (pictures.double() - reference.double()).flatten(1)
-    return off.square().mean(dim=1).sqrt() / full.std(dim=1).clamp_min(torch.finfo(torch.float32).tiny)
+    return off.square().mean(dim=1).sqrt() / full.std(dim=1, correction=0).clamp_min(1 / 255)
 
 
 def pictures_of(output: Any) -> Tensor:

@@ -34,7 +34,7 @@ def response_of(pipe: Any, calls: Sequence[Call]) -> Response | None:
         return None
     found = [_answers(*pair) for pair in zip(full, alternating_trajectories(pipe, calls), strict=True)]
     new, old = (torch.stack(each).sum(0) for each in zip(*found, strict=True))
-    return Response.measured(new.numpy(), old.numpy()) if old.any() else None
+    return Response.measured(new.numpy(), old.numpy()) if new.any() and old.any() else None
 
 
 def _answers(full: Entry, alternating: Entry) -> tuple[Tensor, Tensor]:

@@ -37,7 +37,7 @@ def full_trajectories(pipe: Any, calls: Sequence[Call]) -> list[Entry]:
     Raises:
         TargetError: a call has no denoising loop or several, denoisers that take turns, or runs of different lengths.
     """
-    entries = of_each_call("full-run", calls, partial(_full, pipe))
+    entries = of_each_call("full-trajectory", calls, partial(_full, pipe))
     if len({entry.tensors["products"].shape for entry in entries}) > 1:
         raise TargetError("the calls have runs of different lengths: give all of them as many steps.")
     return entries

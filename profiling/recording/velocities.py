@@ -15,12 +15,12 @@ from diffcache.schedulers.errors import TargetError
 from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import Step
 
-SECOND_SCALE = "guidance_scale_2"
-"""What pipelines call the scale of the second denoiser's guidance; without it the first one's counts."""
+SECOND, SECOND_SCALE = "_2", "guidance_scale_2"
+"""How the name of a second denoiser ends, and what pipelines call the scale of its guidance; without it the first one's counts."""
 
 
-class SeveralDenoisers(TargetError):
-    """A run's denoisers do not follow one another, each once."""
+class NotMeasurable(TargetError):
+    """The velocities of a run cannot be told: denoisers take turns, or guidance passes are not alike at all ticks."""
 
 
 @dataclass
@@ -108,23 +108,28 @@ def trajectory_of(pipe: Any, call: Call, seen: Velocities) -> Trajectory:
         seen: keeps them; a new one.
 
     Raises:
-        SeveralDenoisers: they take turns.
-        TargetError: the call has no denoising loop or several, or no guidance pass at every tick.
+        NotMeasurable: denoisers take turns, or no guidance pass is called at every tick.
+        TargetError: the call has no denoising loop or several.
     """
     record = watched_run(pipe, call, seen)
     latents = next(iter(record.models.values())).latents
     ticks = sorted(seen.moments)
     handovers = tuple(tick for one, tick in pairwise(ticks) if seen.denoisers[one] != seen.denoisers[tick])
     if len(handovers) >= len(record.models) or any(len(of) > 1 for of in seen.denoisers.values()):
-        raise SeveralDenoisers(
+        raise NotMeasurable(
             "the covariance of several denoisers can be measured where each takes over from another once; here they take turns."
         )
     whole = {branch: outputs for branch, outputs in seen.of.items() if outputs.keys() == seen.moments.keys()}
     if not whole:
-        raise TargetError("no guidance pass is called at every tick: nothing can be measured here.")
+        raise NotMeasurable("no guidance pass is called at every tick: nothing can be measured here.")
     scale = guidance_scale_of(pipe, call) or 1.0
-    second = call.get(SECOND_SCALE) or scale
-    scales = [second if handovers and tick >= handovers[0] else scale for tick in ticks]
+    second = call.get(SECOND_SCALE)
+    scales = [
+        scale
+        if second is None or not any(name.endswith(SECOND) for name in seen.denoisers[tick])
+        else float(second)
+        for tick in ticks
+    ]
     doubled = max(scales) > 1 and bool(seen.samples) and all(map(is_doubled, seen.samples.values()))
     first = is_conditional_first(pipe)
     found = []

@@ -26,10 +26,15 @@ def facts_of(pipe: Any) -> dict[str, Any]:
             for name, module in each_uncompiled(denoisers_of(target)).items()
         },
         "noise schedulers": [
-            [base_class(type(one)).__name__, _hash(repr(sorted(dict(getattr(one, "config", {})).items())))]
-            for one in noise_schedulers_of(pipe)
+            [base_class(type(one)).__name__, _hash(repr(_settings(one)))] for one in noise_schedulers_of(pipe)
         ],
     }
+
+
+def _settings(noise_scheduler: Any) -> list[tuple[str, Any]]:
+    """Its configuration. What begins with "_" says how it was loaded, in an order that changes from process to process."""
+    config = dict(getattr(noise_scheduler, "config", {}))
+    return sorted((name, value) for name, value in config.items() if not name.startswith("_"))
 
 
 def _kind_of(module: nn.Module) -> list[str]:

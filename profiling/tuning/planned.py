@@ -1,5 +1,6 @@
 """The engine "trajectory": plans with the covariance of the pipeline's own velocities, beside evenly spread ticks."""
 
+import logging
 from collections.abc import Iterator
 from functools import cached_property
 
@@ -8,12 +9,14 @@ from diffcache.profiling.recording.covariance import Covariance as Measured
 from diffcache.profiling.recording.covariance import covariance_of
 from diffcache.profiling.recording.response import response_of
 from diffcache.profiling.recording.shares import ticks_for
-from diffcache.profiling.recording.velocities import SeveralDenoisers
+from diffcache.profiling.recording.velocities import NotMeasurable
 from diffcache.profiling.tuning.calibrated import MeanCacheEngine
 from diffcache.profiling.tuning.engine import Engine, engine
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.trajectory import Covariance, Factors, TrajectoryConfig
 from diffcache.trajectory.transfer import angles_of, smoothed
+
+logger = logging.getLogger("diffcache")
 
 STRIDES = (2, 3)
 """By which a covariance is smoothed (`transfer.smoothed`) in the plans that are tried: it was measured on few samples."""
@@ -36,10 +39,11 @@ class TrajectoryEngine(Engine):
 
     @cached_property
     def measured(self) -> Measured | None:
-        """The covariance of velocities of full runs; None where several denoisers take turns."""
+        """The covariance of velocities of full runs; None where it cannot be measured."""
         try:
             return covariance_of(self.task.pipe, self.task.calls)
-        except SeveralDenoisers:
+        except NotMeasurable as error:
+            logger.warning("diffcache: %s Plans are made with the universal covariance only.", error)
             return None
 
     @cached_property

@@ -199,6 +199,15 @@ def test_it_is_planned_anew_for_another_noise_scheduler() -> None:
     assert len(report(pipe).computed_ticks) == STEPS / SPEEDUP
 
 
+def test_what_two_denoisers_showed_is_not_carried_to_other_runs() -> None:
+    pipe = FLUX.build()
+    found = covariance_of(pipe, flux_calls(STEPS, 1))
+    config = TrajectoryConfig(speedup=2, covariance=found.matrix.tolist(), angles=angles_of(found.moments))
+    for handovers, planned_anew in (((), True), ((5,), False)):
+        schedule = frozen(pipe, FLUX.call(0, STEPS), config.replace(handovers=handovers))
+        assert (planning_anew(schedule, STEPS) is not None) is planned_anew
+
+
 def test_hindsight_is_as_the_new_plan_and_the_user_want_it() -> None:
     schedule = tuned()[1]
     held = {key: its for key, its in schedule.predictor.items() if key != "hindsight"}  # so few ticks may be

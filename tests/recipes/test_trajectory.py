@@ -20,6 +20,7 @@ from diffcache.schedulers.errors import ConfigError, DiffcacheError, ScheduleErr
 from diffcache.schedulers.guards import History
 from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import Step
+from diffcache.trajectory.control import TYPICAL
 
 FLUX = CASES["FluxPipeline"]
 STEPS = 8
@@ -95,6 +96,11 @@ def test_a_speed_up_whose_expected_error_is_large_is_remarked_on() -> None:
     assert "num_inference_steps=5" in remark
     assert f"an error of {config.plan(KNOWN, 4).expected:.1%}" in remark
     assert TrajectoryConfig(speedup=1).remark(KNOWN) is None
+    expected = config.plan(KNOWN, 4).expected  # fewer steps may be as good from half the threshold on
+    assert config.replace(threshold=TYPICAL * expected * 1.01).remark(KNOWN) is None
+    assert config.replace(threshold=TYPICAL * expected * 0.99).remark(KNOWN) is not None
+    stiff = replace(KNOWN, guidance_scale=300.0)
+    assert "an error of more than 100% is expected" in str(config.remark(stiff))
     assert TrajectoryConfig(threshold=0.02).remark(KNOWN) is None
 
 
@@ -111,10 +117,39 @@ def test_a_tick_at_which_another_denoiser_takes_over_is_computed_within_the_spee
         assert len(unknown.ticks) == len(known.ticks) - len(handovers)
 
 
-@pytest.mark.parametrize("handovers", [(0,), (5, 5), (6, 4), (2.5,)])
-def test_handovers_are_rising_ticks(handovers: tuple[int, ...]) -> None:
-    with pytest.raises(ConfigError, match="handovers must be ticks above 0, by rising number"):
+@pytest.mark.parametrize(
+    ("handovers", "warmup", "tail"), [((1,), 1, 1), ((18,), 1, 1), ((3,), 3, 1), ((17,), 1, 3), ((30,), 1, 1)]
+)
+def test_a_handover_takes_the_place_of_no_tick_that_guards_compute(
+    handovers: tuple[int, ...], warmup: int, tail: int
+) -> None:
+    config = TrajectoryConfig(speedup=3, handovers=handovers, warmup_steps=warmup, tail_steps=tail)
+    ticks = config.plan(KNOWN, 3).ticks
+    assert {*range(warmup), *range(20 - tail, 20)} <= {*ticks}
+    assert {*handovers} - {30} <= {*ticks}
+    assert len(ticks) == 6
+
+
+@pytest.mark.parametrize("handovers", [(0,), (5, 5), (6, 4), (2.5,), (True,), 5, None])
+def test_handovers_are_rising_ticks(handovers: Any) -> None:
+    with pytest.raises(ConfigError, match="handovers must be a tuple of ticks above 0, by rising number"):
         TrajectoryConfig(handovers=handovers)
+
+
+@pytest.mark.parametrize("ticks", [1, 2, 3, 5])
+def test_runs_shorter_than_their_tail_compute_everything(ticks: int) -> None:
+    run = RunFacts("Net", num_ticks=ticks)
+    assert TrajectoryConfig(tail_steps=10).plan(run, 2).ticks == tuple(range(ticks))
+
+
+def test_a_variance_of_zero_is_refused_and_an_indefinite_covariance_is_not() -> None:
+    with pytest.raises(ConfigError, match="a variance above 0 at each tick"):
+        TrajectoryConfig(covariance=np.zeros((20, 20)).tolist())
+    factor = np.random.default_rng(0).normal(size=(20, 2))
+    indefinite = (factor @ factor.T).astype(np.float32).astype(float)
+    plan = TrajectoryConfig(covariance=indefinite.tolist(), response=np.ones((3, 20)).tolist()).plan(KNOWN, 2)
+    assert len(plan.ticks) == 10
+    assert 0 <= plan.expected < 1
 
 
 def test_runs_that_are_alike_are_planned_once() -> None:

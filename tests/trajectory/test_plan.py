@@ -76,6 +76,25 @@ def test_a_covariance_that_foretells_nothing_is_refused() -> None:
         planned(partial(errors, answers=np.full(TICKS, 1e300)), spread(TICKS, 6), forced=())
 
 
+def test_single_ticks_are_moved_where_that_is_asked_for_and_forced_ones_are_not() -> None:
+    forced = (0, 1, 11)
+    start = sorted({*spread(TICKS, 7), *forced})
+    dense, close = (planned(errors, start, forced, together) for together in (0, 3))
+    assert close.expected < dense.expected
+    for found in (dense, close):
+        assert {*forced} <= {*found.ticks}
+        assert len(found.ticks) == len(start)
+
+
+@pytest.mark.parametrize("longest", [TICKS - 1, TICKS])
+def test_in_long_runs_single_ticks_are_not_moved(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "FEW", 5)
+    even = spread(TICKS, 5)
+    dense = planned(errors, even, forced=()).ticks
+    monkeypatch.setattr(plan, "LONGEST_MOVED", longest)
+    assert (planned(errors, even, forced=(), together=3).ticks == dense) is (longest < TICKS)
+
+
 @pytest.mark.parametrize("longest", [TICKS - 1, TICKS])
 def test_in_long_runs_ticks_stay_where_they_are(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
     even = spread(TICKS, FEW)

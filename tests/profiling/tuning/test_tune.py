@@ -74,6 +74,17 @@ def test_two_denoisers_are_planned_with_their_own_covariance() -> None:
         assert handover in ticks
 
 
+def test_where_velocities_cannot_be_measured_the_universal_plan_is_proposed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    case = CASES["StableDiffusionControlNetPipeline"]  # whose first calls are told apart
+    engine = ENGINES["trajectory"](Task(pipe=case.build(), calls=[case.call(0, STEPS)], ticks=STEPS))
+    proposed = list(engine.propose(0.5))
+    assert [type(config) for config in proposed] == [TrajectoryConfig, *[EvenConfig] * 3]
+    assert proposed[0] == TrajectoryConfig(speedup=2)
+    assert "nothing can be measured here. Plans are made with the universal covariance only" in caplog.text
+
+
 def test_tune_counts_the_first_call_of_a_second_denoiser() -> None:
     """Its first call cannot be reused, whatever ticks are chosen."""
     case = CASES["WanPipeline-two-experts"]
