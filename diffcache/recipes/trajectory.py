@@ -89,12 +89,11 @@ class TrajectoryConfig(BudgetedConfig):
             object.__setattr__(self, "response", parts)
         if self.covariance is not None:
             rows = tuple(map(tuple, self.covariance))
-            if not rows or any(len(row) != len(rows) for row in rows) or not np.isfinite(rows).all():
+            square = rows and all(len(row) == len(rows) for row in rows) and np.isfinite(rows).all()
+            if not square or not (np.diag(rows) > 0).all():
                 raise ConfigError(
-                    "trajectory: covariance must be a square of finite numbers, [ticks, ticks]."
+                    "trajectory: covariance must be a square of finite numbers, [ticks, ticks], with a variance above 0 at each tick."
                 )
-            if not (np.diag(rows) > 0).all():
-                raise ConfigError("trajectory: covariance must have a variance above 0 at each tick.")
             object.__setattr__(self, "covariance", rows)
         if self.angles is not None:
             self._check_angles(self.angles)
