@@ -24,7 +24,8 @@ def tuned(model: Path, out: Path, engine: str, *launch: str) -> dict[str, bytes]
         "PYTHONPATH": str(ROOT),
     }
     asked = ["tune", "--model", str(model), *OPTIONS["flux"], "--engine", engine, "--out", str(out)]
-    asked += ["--speedup", "1.5", "--steps", "6", "--samples", "5"]
+    samples = "8" if engine == "router" else "5"  # a router is trained on as many calls in each process
+    asked += ["--speedup", "1.5", "--steps", "6", "--samples", samples]
     module = [*launch, "--module"] if launch else ["-m"]
     command = [sys.executable, *module, "diffcache.command.main", *asked]
     subprocess.run(command, env={**os.environ, **settings}, check=True)
