@@ -5,11 +5,16 @@ from typing import Any
 
 from diffcache.evals.experiments.regimes import METHODS
 from diffcache.evals.harness.results import Result, stored
+from diffcache.evals.tables.trajectory import ALIKE
+from diffcache.profiling.tuning.plain_steps import STEPS
 
 Row = Mapping[str, Any]
 
 BELOW: Mapping[str, float] = {"default": -1.0, "speedup=2": -3.0}
 """dB: a regime below this is named. The default is to lose nowhere."""
+
+TOLD = "speedup=2"
+"""The method whose report says where fewer steps may be as good."""
 
 NAMES = {"flow": "flow", "v_prediction": "velocity", "epsilon": "noise", "sample": "sample"}
 
@@ -39,6 +44,7 @@ def _summary(rows: list[Row], results: Mapping[str, Result]) -> str:
         )
         named = f": {'; '.join(below)}" if below else ""
         lines.append(f"- {text}More than {-BELOW[method]:g} dB below in {len(below)}{named}.")
+    lines.append(_told(rows))
     result = next(iter(results.values()))
     header, versions = result["header"], result["header"]["versions"]
     lines.append(
@@ -46,6 +52,17 @@ def _summary(rows: list[Row], results: Mapping[str, Result]) -> str:
         f"diffusers {versions['diffusers']}."
     )
     return "\n".join(lines)
+
+
+def _told(rows: list[Row]) -> str:
+    """How often the report of a run with a speed-up says that fewer steps may be as good, in words."""
+    told = [any(STEPS in note for note in row[TOLD]["notes"]) for row in rows]
+    losing = [(difference(row, TOLD) or 0.0) < -ALIKE for row in rows]
+    both = sum(one and other for one, other in zip(told, losing, strict=True))
+    return (
+        f"- The report of `{TOLD}` says in {sum(told)} regimes that fewer steps may be as good, among them {both} of the {sum(losing)} "
+        f"in which it is more than {ALIKE:g} dB below."
+    )
 
 
 def _named_below(rows: list[Row], method: str) -> Iterator[str]:

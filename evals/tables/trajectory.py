@@ -40,10 +40,12 @@ def trajectory_table() -> str:
     lines = ([testbed, str(row["ticks"]), *_figures(row)] for testbed, row in rows)
     result = next(iter(found.values()))
     header = result["header"]
-    known = _ratios([row for _, row in rows])
+    known = _ratios([(row["expected"], row["measured"]) for _, row in rows])
+    tuned = _ratios([(row["tuned_expected"], row["tuned_measured"]) for _, row in rows])
     return (
         f"{markdown_table(head, named_once(lines))}\n\n{_differences([row for _, row in rows])}\n"
-        f"- plans with the pipeline's own covariance and response: {known}\n\n"
+        f"- plans with the pipeline's own covariance and response: {known}\n"
+        f"- `tune`, which expects what it measured where it chose: {tuned}\n\n"
         f"{result['samples']} samples of {result['rows'][0]['steps']} steps, {header['device']}, {header['date']}."
     )
 
@@ -96,14 +98,32 @@ def threshold_table() -> str:
     return (
         f"{markdown_table(head, named_once(lines))}\n\n"
         f"- against even ticks: {gained(gains)}\n"
-        f"- {_ratios([row for _, row in rows])}\n\n"
+        f"- {_ratios([(row['expected'], row['measured']) for _, row in rows])}\n\n"
         f"{result['samples']} samples, {header['device']}, {header['date']}."
     )
 
 
-def _ratios(rows: list[dict[str, Any]]) -> str:
-    """How far expected errors are from measured ones, in words."""
-    ratios = [row["measured"] / row["expected"] for row in rows if row["expected"]]
+def two_denoisers_table() -> str:
+    """A row for each speed-up of two denoisers that follow one another."""
+    result = stored("two_denoisers")["wan"]
+    head = ["ticks", "evenly spaced", "`speedup=`", "own covariance", "as many plain steps"]
+    lines = (
+        [
+            str(row["ticks"]),
+            *(f"{figure:.1f}" for figure in (even_of(row), row["prior"], row["own"], row["fewer_steps"])),
+        ]
+        for row in result["rows"]
+    )
+    header, row = result["header"], result["rows"][0]
+    return (
+        f"{markdown_table(head, lines)}\n\nThe second denoiser takes over at tick {row['handovers'][0]} of {row['steps']}. "
+        f"{result['samples']} samples, {header['device']}, {header['date']}."
+    )
+
+
+def _ratios(errors: Sequence[tuple[float, float]]) -> str:
+    """How far expected errors are from measured ones, in words; of pairs of both."""
+    ratios = [measured / expected for expected, measured in errors if expected]
     near = sum(0.5 <= ratio <= 2 for ratio in ratios)
     return (
         f"measured over expected error: median {median(ratios):.2f}, from {min(ratios):.2f} to {max(ratios):.2f}; within a factor of two in "
