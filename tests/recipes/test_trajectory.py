@@ -14,6 +14,7 @@ from zoo.pipelines import CASES
 from diffcache import CacheConfig, Schedule, accelerate, report
 from diffcache.config import RunFacts
 from diffcache.profiling.recording.covariance import covariance_of
+from diffcache.recipes import trajectory
 from diffcache.recipes.budgeted import allowed
 from diffcache.recipes.trajectory import TYPICAL_GUIDANCE, TrajectoryConfig
 from diffcache.schedulers.errors import ConfigError, DiffcacheError, ScheduleError
@@ -21,6 +22,8 @@ from diffcache.schedulers.guards import History
 from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import Step
 from diffcache.trajectory.control import TYPICAL
+from diffcache.trajectory.plan import HELD, TrajectoryPlan, planned
+from diffcache.trajectory.result_error import DOUBT
 
 FLUX = CASES["FluxPipeline"]
 STEPS = 8
@@ -150,6 +153,23 @@ def test_a_variance_of_zero_is_refused_and_an_indefinite_covariance_is_not() -> 
     plan = TrajectoryConfig(covariance=indefinite.tolist(), response=np.ones((3, 20)).tolist()).plan(KNOWN, 2)
     assert len(plan.ticks) == 10
     assert 0 <= plan.expected < 1
+
+
+def test_only_what_is_the_pipelines_own_is_searched_finely_and_doubted_little(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searched: list[tuple[int, float]] = []
+
+    def spied(errors: Any, even: Any, forced: Any, together: int) -> TrajectoryPlan:
+        searched.append((together, errors(HELD, False).doubt))
+        return planned(errors, even, forced, together)
+
+    monkeypatch.setattr(trajectory, "planned", spied)
+    trajectory._plan.cache_clear()
+    own = {"covariance": (np.eye(20) + 1).tolist(), "response": np.ones((3, 20)).tolist()}
+    for config in (TrajectoryConfig(), TrajectoryConfig(**own)):
+        config.plan(KNOWN, 2)
+    assert searched == [(0, trajectory.UNIVERSAL_DOUBT), (trajectory.TOGETHER, DOUBT)]
 
 
 def test_runs_that_are_alike_are_planned_once() -> None:

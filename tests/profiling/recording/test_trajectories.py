@@ -9,9 +9,12 @@ import pytest
 from searches.flux_calls import FLUX, flux_calls
 from zoo.pipelines import CASES
 
+from diffcache.profiling.recording.calling import accelerated
 from diffcache.profiling.recording.covariance import covariance_of
 from diffcache.profiling.recording.journal import Journal, journaling
 from diffcache.profiling.recording.response import response_of
+from diffcache.profiling.recording.trajectories import FULL
+from diffcache.profiling.recording.velocities import Velocities, trajectory_of
 from diffcache.schedulers.errors import TargetError
 
 STEPS, ANSWERING = 6, 2
@@ -63,3 +66,15 @@ def test_a_denoiser_whose_samples_have_another_size_than_its_velocities_shows_no
     pipe, calls = THREE_PASSES.build(), [THREE_PASSES.call(0, STEPS)]
     assert covariance_of(pipe, calls).matrix.shape == (STEPS, STEPS)
     assert response_of(pipe, calls) is None
+
+
+@pytest.mark.parametrize("second", [None, 2.0, 0.0])
+def test_the_second_denoiser_has_a_scale_of_guidance_of_its_own(second: float | None) -> None:
+    case, steps = CASES["WanPipeline-two-experts"], 8
+    pipe, call = case.build(), {**case.call(0, 8), "guidance_scale": 5.0, "guidance_scale_2": second}
+    with accelerated(pipe, FULL):
+        run = trajectory_of(pipe, call, Velocities())
+    (handover,) = run.handovers
+    assert 0 < handover < steps
+    later = 5.0 if second is None else second
+    assert run.scales == [5.0] * handover + [later] * (steps - handover)
