@@ -86,10 +86,10 @@ def planned(
             "trajectory: no error can be expected with this covariance and response: measure them again."
         )
     if len(even) >= FEW and not is_long:
-        first = tried[int(np.argmin(expected))]
-        better = spread_anew(first, even, {0, *forced})
+        first, fixed = tried[int(np.argmin(expected))], {0, *forced}
+        better = spread_anew(first, even, fixed)
         if together and held.num_ticks <= LONGEST_MOVED:
-            better = moved(first, better, {0, *forced}, together)
+            better = moved(first, better, fixed, together)
         found = [error(better) for error in tried]
         if min(found) < min(expected):
             ticks, expected = better, found

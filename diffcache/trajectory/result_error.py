@@ -161,15 +161,14 @@ class ResultError:
 
     def _paces(self, plans: Ticks) -> Array:
         """By how much errors at each tick are larger than the covariance says, [plans, ticks, 1]: by the pace at the computed tick before it."""
-        before = np.maximum(_newest(plans, self.num_ticks, or_at=False), 0)
+        newest = _newest(plans, self.num_ticks)
+        before = np.concatenate([newest[:, :1], newest[:, :-1]], axis=1)
         return np.take_along_axis(self.pace[plans], before, axis=1)[..., None]
 
 
-def _newest(plans: Ticks, num_ticks: int, or_at: bool = True) -> Ticks:
-    """Which computed tick is the newest before, or at, each tick of a run, [plans, ticks]; -1 where there is none."""
-    every = np.arange(num_ticks)[:, None]
-    is_past = plans[:, None] <= every if or_at else plans[:, None] < every
-    newest: Ticks = is_past.sum(axis=2) - 1
+def _newest(plans: Ticks, num_ticks: int) -> Ticks:
+    """Which computed tick is the newest at each tick of a run, itself among them, [plans, ticks]."""
+    newest: Ticks = (plans[:, None] <= np.arange(num_ticks)[:, None]).sum(axis=2) - 1
     return newest
 
 

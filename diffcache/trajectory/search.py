@@ -65,9 +65,9 @@ def with_density(logs: Array, start: Sequence[int], forced: Collection[int], num
     between = np.stack([np.interp(places, np.arange(KNOTS), knot) for knot in np.eye(KNOTS)])
     passed = np.pad(np.cumsum(np.exp(logs @ between), axis=1), ((0, 0), (1, 0)))
     wanted = passed[:, -1:] * (plans[:, span] - before) / (after - before)
-    moved = np.stack([np.interp(want, has, ticks) for want, has in zip(wanted, passed, strict=True)])
+    placed = np.stack([np.interp(want, has, ticks) for want, has in zip(wanted, passed, strict=True)])
     plans[:, span] = through(
-        _apart(np.rint(moved).astype(np.intp), before, after), set(start[span]) & {*forced}
+        _apart(np.rint(placed).astype(np.intp), before, after), set(start[span]) & {*forced}
     )
     return plans
 

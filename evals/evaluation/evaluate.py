@@ -7,9 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from accelerate import PartialState
-
 from diffcache.api import method_named
 from diffcache.config import CacheConfig
 from diffcache.evals.errors import EvaluationError
@@ -25,6 +22,7 @@ from diffcache.evals.testbeds import zoo
 from diffcache.evals.vbench.naming import check_encoder, export, file_names
 from diffcache.evals.vbench.running import CUSTOM, FULL_INFO, STANDARD, check_vbench, vbench_scores
 from diffcache.profiling.recording.journal import key_of
+from diffcache.profiling.recording.processes import this_process
 
 RESULT, PAGE = "evaluation.json", "report.html"
 
@@ -126,8 +124,7 @@ def evaluate(evaluation: Evaluation, folder: Path) -> dict[str, Any] | None:
     Raises:
         EvaluationError: a file, weights or samples are missing or unreadable. Then there is no `evaluation.json`.
     """
-    # PartialState looks for other processes on the CPU only if it is told that it runs there.
-    state = PartialState(cpu=not torch.accelerator.is_available())
+    state = this_process()
     share = ProcessShare(state.process_index, state.num_processes)
     prompts = evaluation.sample_prompts()
     metrics = Metrics.load(evaluation.extractor, evaluation.reference, evaluation.clip)

@@ -21,15 +21,22 @@ SPEEDUPS = (1.5, 2.0, 3.0, 4.0)
 THRESHOLDS = (0.01, 0.02, 0.05)
 
 
-def pictures(testbed: str, steps: int, samples: int, use: splits.Use, guidance: float | None = None) -> Cell:
-    """What a testbed draws of some samples, in full; with its own scale of guidance where none is given."""
+def pictures(
+    testbed: str,
+    steps: int,
+    samples: int,
+    use: splits.Use,
+    guidance: float | None = None,
+    pipe: Any | None = None,
+) -> Cell:
+    """What a testbed draws of some samples, in full; with its own pipeline and scale of guidance where none is given."""
     part = splits.PARTS[use]
 
     def call(count: int) -> dict[str, Any]:
         asked = zoo.sample_call(testbed, part.seed, count, samples, part.prompts)
         return asked if guidance is None else zoo.guided(testbed, asked, guidance)
 
-    return Cell(zoo.load(testbed), call, steps)
+    return Cell(pipe or zoo.load(testbed), call, steps)
 
 
 def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]:

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from diffcache.config import CacheConfig
+from diffcache.evals.experiments.trajectory import SPEEDUPS, pictures
 from diffcache.evals.experiments.trajectory_prior import SAMPLES
-from diffcache.evals.harness.cell import Cell
 from diffcache.evals.harness.unseen import judged_on
-from diffcache.evals.testbeds import splits, zoo
+from diffcache.evals.testbeds import zoo
 from diffcache.profiling.tuning.engine import Task
 from diffcache.profiling.tuning.planned import TrajectoryEngine
 from diffcache.recipes.even import EvenConfig
@@ -16,8 +16,6 @@ from diffcache.recipes.trajectory import TrajectoryConfig
 
 BOUNDARY = 0.8
 """The second denoiser takes over below this share of the training's timesteps: after a third of the ticks."""
-
-SPEEDUPS = (1.5, 2.0, 3.0, 4.0)
 
 
 def pipeline(testbed: str) -> Any:
@@ -31,15 +29,9 @@ def pipeline(testbed: str) -> Any:
 def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]:
     """For each speed-up the PSNR in dB to the full run, by contender. "own" is measured on other prompts and seeds."""
     pipe = pipeline(testbed)
-
-    def cell(use: splits.Use, count: int) -> Cell:
-        part = splits.PARTS[use]
-        return Cell(
-            pipe, lambda asked: zoo.sample_call(testbed, part.seed, asked, count, part.prompts), steps
-        )
-
-    shown = cell("choose", samples)
-    engine = TrajectoryEngine(Task(pipe=pipe, calls=[cell("covariance", SAMPLES).call(steps)], ticks=steps))
+    shown = pictures(testbed, steps, samples, "choose", pipe=pipe)
+    fitted = pictures(testbed, steps, SAMPLES, "covariance", pipe=pipe)
+    engine = TrajectoryEngine(Task(pipe=pipe, calls=[fitted.call(steps)], ticks=steps))
     assert engine.measured is not None
     handovers = engine.measured.handovers
     for speedup in SPEEDUPS:

@@ -16,19 +16,19 @@ from diffcache.schedulers.errors import ConfigError
 T = TypeVar("T")
 
 
-def _state() -> PartialState:
-    """Of this process. Other processes on the CPU are only looked for if it is said that this one runs there."""
+def this_process() -> PartialState:
+    """This process among those that were launched. On a CPU others are looked for only if it is said that this one runs there."""
     return PartialState(cpu=not torch.accelerator.is_available())
 
 
 def is_first() -> bool:
     """Whether this is the process that writes files."""
-    return bool(_state().is_main_process)
+    return bool(this_process().is_main_process)
 
 
 def place() -> str:
     """Which of how many processes this is."""
-    state = _state()
+    state = this_process()
     return f"{state.process_index} of {state.num_processes}"
 
 
@@ -41,19 +41,19 @@ def broadcast(value: T) -> T:
 
 def own_device() -> torch.device | None:
     """The device of this process, where several were launched; None: there is only one."""
-    state = _state()
+    state = this_process()
     device: torch.device = state.device
     return device if state.num_processes > 1 else None
 
 
 def wait() -> None:
     """Waits until all processes are here."""
-    _state().wait_for_everyone()
+    this_process().wait_for_everyone()
 
 
 def shared(count: int, make: Callable[[int], T]) -> list[T]:
     """make(0), make(1), ... in this order, in all processes; each is made by one of them."""
-    state = _state()
+    state = this_process()
     if state.num_processes == 1:
         return [make(i) for i in range(count)]
     mine = [(i, make(i)) for i in range(state.process_index, count, state.num_processes)]
@@ -68,7 +68,7 @@ def share_of_calls(calls: Sequence[T]) -> list[T]:
         ConfigError: the number of calls is no multiple of the number of processes; a mean over processes would then weigh calls
             differently.
     """
-    state = _state()
+    state = this_process()
     if len(calls) % state.num_processes:
         raise ConfigError(
             f"calls: {len(calls)} cannot be divided evenly between {state.num_processes} processes; give a multiple."
@@ -78,5 +78,5 @@ def share_of_calls(calls: Sequence[T]) -> list[T]:
 
 def mean(tensor: Tensor) -> Tensor:
     """The mean of the processes' tensors."""
-    averaged: Tensor = reduce(tensor.to(_state().device), "mean").to(tensor.device)
+    averaged: Tensor = reduce(tensor.to(this_process().device), "mean").to(tensor.device)
     return averaged

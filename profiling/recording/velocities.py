@@ -123,12 +123,10 @@ def trajectory_of(pipe: Any, call: Call, seen: Velocities) -> Trajectory:
     if not whole:
         raise NotMeasurable("no guidance pass is called at every tick: nothing can be measured here.")
     scale = guidance_scale_of(pipe, call) or 1.0
-    second = call.get(SECOND_SCALE)
+    given = call.get(SECOND_SCALE)
+    second = scale if given is None else float(given)
     scales = [
-        scale
-        if second is None or not any(name.endswith(SECOND) for name in seen.denoisers[tick])
-        else float(second)
-        for tick in ticks
+        second if any(name.endswith(SECOND) for name in seen.denoisers[tick]) else scale for tick in ticks
     ]
     doubled = max(scales) > 1 and bool(seen.samples) and all(map(is_doubled, seen.samples.values()))
     first = is_conditional_first(pipe)
