@@ -24,6 +24,9 @@ from diffcache.tokens.row_rule import RowRule
 
 CPU = torch.device("cpu")
 
+TYPICAL_GUIDANCE = 3.0
+"""A scale of guidance, where nothing tells it."""
+
 
 @dataclass(frozen=True)
 class RunFacts:

@@ -1,5 +1,7 @@
 """Compares, at computed ticks, what would have been reused with what was computed."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -8,6 +10,8 @@ from diffcache.engine.watch import COMPARED, errors_of
 from diffcache.reports.records import RunRecord
 from diffcache.schedulers.steps import Decision, Step
 from diffcache.store.rings import Store, Tensors
+
+Streams = list[Tensor]
 
 
 class Comparison:
@@ -21,28 +25,36 @@ class Comparison:
         self.errors: list[tuple[int, int, tuple[Decision, ...], Tensor]] = []
 
     def compare(
-        self, lane: Lane, index: int, step: Step, store: Store, tensors: Tensors, computed: list[Tensor]
-    ) -> None:
-        """Notes how far a lane would have been from what it computed at `step`, had it been reused.
+        self, lane: Lane, index: int, step: Step, store: Store, tensors: Tensors, computed: Streams
+    ) -> list[Streams] | None:
+        """Notes how far a lane of the leading branch would have been from what it computed at `step`, had it been reused.
 
         Args:
             lane, index: the lane, and which of the store's it is.
             tensors: the call's.
             computed: the outputs that evolve latents; their velocities, where these are stored.
+
+        Returns:
+            What would have been reused, where the cache scheduler asks for it.
         """
         last, asked = store.last_computed(index), lane.scheduler.compares
         longer = last is not None and step.tick - last > 1  # a step of one tick says little about longer ones
         if last is None or not (longer or asked):
-            return
+            return None
         kinds = asked or COMPARED
-        guesses = [store.guess(kind, step, index, tensors) for kind in kinds]
-        errors = errors_of(map(store.learned.evolved, guesses), computed)
-        if asked:
-            lane.scheduler.compared(store.moments(index), step.moment, errors)
+        guesses = self.guesses(kinds, index, step, store, tensors)
         if longer:
+            errors = errors_of(guesses, computed)
             self.errors.append((step.tick, last, kinds, errors))
             if lane.watch is not None and len(store.rings[index]) > 1:
                 lane.watch.note(errors)
+        return guesses if asked else None
+
+    def guesses(
+        self, kinds: Sequence[Decision], index: int, step: Step, store: Store, tensors: Tensors
+    ) -> list[Streams]:
+        """What each kind of reuse would have given at a computed step."""
+        return [store.learned.evolved(store.guess(kind, step, index, tensors)) for kind in kinds]
 
     def close(self, record: RunRecord) -> None:
         """Reads the errors from the device, all at once, and writes them down."""

@@ -9,7 +9,9 @@ from torch import Tensor
 from diffcache.engine.branches import Branch
 from diffcache.engine.comparison import Comparison
 from diffcache.engine.execution import Carried, Computation, Invocation, Need, Parts
+from diffcache.engine.guided_passes import GuidedPasses
 from diffcache.engine.observers import NOBODY
+from diffcache.engine.watch import errors_of
 from diffcache.host.call import Call
 from diffcache.host.rows import joined, lane_of, outputs_of, rows_of
 from diffcache.prediction.hindsight import ReusedTick
@@ -28,13 +30,18 @@ class Here:
     `verdict` and `work` are set where a computed call computes some tokens, or why it could not.
     """
 
-    call: Call
+    asked: Invocation
     step: Step
     branch: Branch
     store: Store
     lanes: int
     verdict: Verdict | None = None
     work: float = 1.0
+
+    @property
+    def call(self) -> Call:
+        """What was asked for."""
+        return self.asked.call
 
     def tensors(self, lane: int) -> Tensors:
         """The arguments that belong to a lane."""
@@ -55,19 +62,23 @@ class WholeModel:
         self.decider = parts.decider
         self.record = parts.record
         self.comparison = comparison or Comparison()
+        self.passes = GuidedPasses(parts.choices.facts.guidance_scale)
 
     def close(self) -> None:
         """Reads what was measured from the device, once, when the run is over."""
         self.comparison.close(self.record)
+        self.passes.clear()
 
     def tensors(self) -> Iterator[Tensor]:
         """What was measured and has not been read yet."""
-        return (errors for *_, errors in self.comparison.errors)
+        yield from (errors for *_, errors in self.comparison.errors)
+        yield from self.passes.tensors()
 
     def run(self, asked: Invocation, step: Step, branch: Branch, lanes: int) -> Carried:
         """One denoiser call."""
         store = branch.store(MODEL, lanes)
-        here = Here(asked.call, step, branch, store, lanes)
+        here = Here(asked, step, branch, store, lanes)
+        self.passes.called(step.tick)
         if self.decider.observer is not NOBODY and store.layout is not None:
             self.decider.observer.called(self.name, step, store.learned.latents(asked.call.tensors))
         verdicts = yield from self.decider.deciding(
@@ -154,6 +165,21 @@ class WholeModel:
         observer.computed(self.name, here.step, features, outputs)
         return layout.join(goes_on, call.tensors)
 
+    def _compare(self, here: Here, lane: int, tensors: Tensors, outputs: list[Tensor]) -> None:
+        """Compares what a lane computed with what would have been reused, and tells the cache scheduler if it asks for that."""
+        store, step, leads = here.store, here.step, here.branch is self.decider.leader
+        if not (leads or (self.passes.is_waiting and store.last_computed(lane) is not None)):
+            return
+        made, computed = self.decider.lanes[lane], store.learned.evolved(outputs)
+        if leads:
+            guesses = self.comparison.compare(made, lane, step, store, tensors, computed)
+        else:
+            guesses = self.comparison.guesses(made.scheduler.compares, lane, step, store, tensors)
+        guided = None if guesses is None else self.passes.guided(here, [*guesses, computed], leads=leads)
+        if guided is not None:
+            *guesses, computed = guided
+            made.scheduler.compared(store.moments(lane), step.moment, errors_of(guesses, computed))
+
     def _keep(self, here: Here, lane: int, outputs: list[Tensor]) -> list[Tensor]:
         """Stores what a lane computed, and tells the decider. Returns it with what corrects the ticks before it."""
         decider, step, store = self.decider, here.step, here.store
@@ -161,9 +187,7 @@ class WholeModel:
         seen, evolved = store.learned.latents(tensors), store.learned.evolved(outputs)
         decider.arrived(here.branch, lane, seen)
         pairs = store.pairs(step, tensors, outputs)
-        if here.branch is decider.leader:
-            comparable = store.learned.evolved([own for own, _ in pairs])
-            self.comparison.compare(decider.lanes[lane], lane, step, store, tensors, comparable)
+        self._compare(here, lane, tensors, [own for own, _ in pairs])
         corrected = store.keep(step, lane, outputs, pairs)
         decider.observe(step, store, lane, outputs)
         decider.computed(here.branch, lane, step, seen, evolved)

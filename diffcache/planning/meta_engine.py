@@ -15,7 +15,7 @@ from diffcache.discovery.site_names import is_inside
 from diffcache.discovery.sites import Site
 from diffcache.engine.branches import Branch
 from diffcache.engine.choices import Choices
-from diffcache.engine.comparison import Comparison
+from diffcache.engine.comparison import Comparison, Streams
 from diffcache.engine.decider import Lane
 from diffcache.engine.engine import Engine, Progress
 from diffcache.engine.execution import Carried, Execution, Invocation, Parts, carried_out
@@ -46,7 +46,7 @@ class MetaEngine(Engine):
         is_doubled: its calls hold two equal halves: both guidance passes.
         names: of its guidance passes, in order.
         sites: sites inside that are cached.
-        is_adaptive: decisions depend on content.
+        is_adaptive: nobody knows before a run how many ticks it computes.
         tokens: how some tokens are computed, where that is asked for and possible.
     """
 
@@ -66,8 +66,8 @@ class MetaEngine(Engine):
 
         def scheduler() -> CacheScheduler:
             made = choices.scheduler()
-            self.is_adaptive |= made.adaptive
-            return _Computing(made, note) if made.adaptive else made
+            self.is_adaptive |= made.foreseen is None
+            return made.foreseen or _Computing(made, note)
 
         def execution(parts: Parts) -> Execution:
             if is_inside(parts.choices.sites):
@@ -127,13 +127,18 @@ class _DryComparison(Comparison):
     """Keeps tensors of the size that a run would keep; they are never read."""
 
     def compare(
-        self, lane: Lane, index: int, step: Step, store: Store, tensors: Tensors, computed: list[Tensor]
-    ) -> None:
-        if lane.scheduler.adaptive:  # it may compare at any tick
-            kinds = lane.scheduler.compares or COMPARED
-            self.errors.append((step.tick, step.tick, kinds, torch.empty(len(kinds), device="meta")))
-        else:
-            super().compare(lane, index, step, store, tensors, computed)
+        self, lane: Lane, index: int, step: Step, store: Store, tensors: Tensors, computed: Streams
+    ) -> list[Streams] | None:
+        if not lane.scheduler.adaptive:
+            return super().compare(lane, index, step, store, tensors, computed)
+        asked = lane.scheduler.compares
+        kinds = asked or COMPARED  # it may compare at any tick
+        self.errors.append((step.tick, step.tick, kinds, torch.empty(len(kinds), device="meta")))
+        return (
+            self.guesses(asked, index, step, store, tensors)
+            if asked and store.last_computed(index) is not None
+            else None
+        )
 
     def close(self, record: RunRecord) -> None:
         self.errors = []

@@ -1,4 +1,4 @@
-"""Cache schedulers that follow a plan: one as far as a threshold allows, one to the letter. Both look at measured errors."""
+"""Cache schedulers that follow a plan: as far as a threshold allows, to the letter, or with ticks that move. All look at measured errors."""
 
 import math
 from bisect import bisect_left, bisect_right
@@ -19,19 +19,25 @@ ENOUGH = 2.0
 """A plan that saves less than this must be safer, in proportion: as many plain steps lose little then."""
 
 TYPICAL = 2.0
-"""Measured over expected errors of a prediction, in most runs; and how many times the expected error of the result has to fit a threshold."""
+"""Results of most runs are off by less than so many times the expected error: as many times it has to fit a threshold."""
 
 RECENT = 4
-"""So many measured errors say whether a run is as foretold. Before there are as many, what is typical stands for the others."""
+"""So many measured errors say whether a run is as foretold. Before there are as many, what is expected stands for the others."""
 
 SURPRISING = math.e
-"""Measured errors that differ from typical ones by a smaller factor say nothing of the result: denoisers' responses differ more."""
+"""Measured errors that differ from expected ones by a smaller factor say nothing of the result: denoisers' responses differ more."""
+
+LOOKS = 1.3
+"""When so many times as many ticks are computed, a run looks at its errors again. To look at each tick makes plans hardly better."""
 
 FEWEST = 3
 """Computed ticks, the newest among them, that make a measured error one of extrapolation."""
 
 PredictionError = Callable[[Sequence[int], int], float]
 """Expected root mean square error of a prediction, as a fraction of the output, from computed ticks (newest first) and the predicted one."""
+
+Replan = Callable[[Sequence[int], int, Sequence[tuple[int, float]]], Sequence[int]]
+"""See `ReplannedTicks`."""
 
 
 def cheapest(plans: Callable[[float], TrajectoryPlan], scale: float, threshold: float) -> float:
@@ -54,6 +60,9 @@ class PlanFollower(CacheScheduler):
     Args:
         followed: the plan.
         prediction_error: what was expected.
+
+    Attributes:
+        measured: computed ticks, and logarithms of measured over expected errors there.
     """
 
     compares = (Decision.PREDICT,)
@@ -61,7 +70,7 @@ class PlanFollower(CacheScheduler):
     def __init__(self, followed: TrajectoryPlan, prediction_error: PredictionError) -> None:
         self._followed = followed
         self._prediction_error = prediction_error
-        self._logs = [math.log(TYPICAL)] * RECENT
+        self.measured: list[tuple[int, float]] = []
 
     @property
     def expected_error(self) -> float:
@@ -78,13 +87,13 @@ class PlanFollower(CacheScheduler):
         if len(computed) >= FEWEST:  # what is held says little about what is extrapolated
             expected = self._prediction_error(past, newest)
             if 0 < measured < math.inf and expected > 0:
-                self._logs.append(math.log(measured / expected))
+                self.measured.append((newest, math.log(measured / expected)))
 
     @property
     def surprise(self) -> float:
-        """What expected errors are multiplied by: how much the last few measured ones differ from typical ones, beyond `SURPRISING`."""
-        recent, limit = self._logs[-RECENT:], math.log(SURPRISING)
-        apart = sum(recent) / len(recent) - math.log(TYPICAL)
+        """What expected errors are multiplied by: how much the last few measured ones differ from these, beyond `SURPRISING`."""
+        limit = math.log(SURPRISING)
+        apart = sum(log for _, log in self.measured[-RECENT:]) / RECENT
         return math.exp(apart - min(max(apart, -limit), limit))
 
 
@@ -153,6 +162,7 @@ class PlannedTicks(PlanFollower):
 
     def __init__(self, followed: TrajectoryPlan, prediction_error: PredictionError) -> None:
         super().__init__(followed, prediction_error)
+        self.ticks: Sequence[int] = followed.ticks
         self._unread: list[tuple[Sequence[int], Tensor]] = []
 
     def compared(self, past: Sequence[Moment], at: Moment, errors: Tensor) -> None:
@@ -165,11 +175,57 @@ class PlannedTicks(PlanFollower):
     @property
     def expected_error(self) -> float:
         if self._unread:
-            values = torch.stack([errors[0] for _, errors in self._unread]).tolist()
-            for (computed, _), measured in zip(self._unread, values, strict=True):
-                self.learn(computed, measured)
-            self._unread = []
+            self._read(torch.cat([*self.held()]).tolist())
         return super().expected_error
 
+    def _read(self, values: Sequence[float]) -> None:
+        for (computed, _), measured in zip(self._unread, values, strict=True):
+            self.learn(computed, measured)
+        self._unread = []
+
     def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
-        return Decision.COMPUTE if step.tick in self._followed.ticks else Decision.PREDICT
+        return Decision.COMPUTE if step.tick in self.ticks else Decision.PREDICT
+
+
+class ReplannedTicks(PlannedTicks):
+    """Computes as many ticks as a plan has, and moves those that are still to come where errors are surprising.
+
+    What was measured is read a few times in a run: after `FEWEST` computed ticks, and whenever there are `LOOKS` times as many.
+
+    Args:
+        followed: the plan to begin with.
+        prediction_error: what was expected.
+        replan: from the plan's ticks until now, the newest computed tick, and `measured`: the plan's ticks from now on.
+    """
+
+    adaptive = True
+    by_site = False
+
+    def __init__(self, followed: TrajectoryPlan, prediction_error: PredictionError, replan: Replan) -> None:
+        super().__init__(followed, prediction_error)
+        self._replan = replan
+        self._compared = 1  # the first tick has nothing to be compared with
+        self._next_look = FEWEST
+        self._asked: Tensor | None = None
+
+    @property
+    def foreseen(self) -> CacheScheduler:
+        return PlannedTicks(self._followed, self._prediction_error)
+
+    def compared(self, past: Sequence[Moment], at: Moment, errors: Tensor) -> None:
+        super().compared(past, at, errors)
+        self._compared += 1
+        self._asked = torch.cat([*self.held()]) if self._compared >= self._next_look else None
+
+    def measure(self, latents: Sequence[Tensor]) -> Tensor | None:
+        return self._asked
+
+    def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
+        if signal is not None:
+            (newest, *_), _ = self._unread[-1]
+            self._read(signal)
+            self._asked = None
+            self._next_look = math.ceil(LOOKS * self._compared)
+            if self.measured:
+                self.ticks = self._replan(self.ticks, newest, self.measured)
+        return super().decide(step, None)

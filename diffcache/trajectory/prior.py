@@ -18,13 +18,15 @@ class Prior(NamedTuple):
 
     Attributes:
         kernel: the covariance of their velocities.
-        pace: how much velocities change from one tick to the next, over what the kernel says of that. One kernel fits long
-            distances of many denoisers; short ones differ with the noise level and with guidance.
+        pace: errors of predictions over what the kernel says of them. One kernel fits long distances of many denoisers; over
+            short ones they differ with the noise level and with guidance.
+        usual: the same of the errors that runs measure at computed ticks, which are those of one guidance pass, or of both.
         response: of their velocities to errors of the sample.
     """
 
     kernel: Kernel
     pace: ByNoiseLevel
+    usual: ByNoiseLevel
     response: UniversalResponse
 
     @classmethod
@@ -33,6 +35,7 @@ class Prior(NamedTuple):
         return cls(
             Kernel.from_dict(data["kernel"]),
             ByNoiseLevel.from_dict(data["pace"]),
+            ByNoiseLevel.from_dict(data["usual"]),
             UniversalResponse.from_dict(data["response"]),
         )
 

@@ -1,24 +1,35 @@
 """The kernel of the method `trajectory`: measured covariances of the testbeds, and the kernel that fits them best."""
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import astuple, dataclass, field, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 
+from diffcache.config import RunFacts
 from diffcache.evals.experiments.curves import Curve
+from diffcache.evals.harness.rendering import render
 from diffcache.evals.testbeds import splits, zoo
 from diffcache.host.components import guidance_scale_of
+from diffcache.prediction.predictors import Conditional
 from diffcache.profiling.recording.covariance import covariance_of
 from diffcache.profiling.recording.journal import Journal, journaling
 from diffcache.profiling.recording.response import response_of
+from diffcache.recipes.trajectory import TrajectoryConfig
+from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.moments import Moment
+from diffcache.trajectory.control import FEWEST, PlannedTicks
+from diffcache.trajectory.gaussian import conditional_weights
 from diffcache.trajectory.kernel import Array, Kernel
+from diffcache.trajectory.plan import TRUSTS
+from diffcache.trajectory.prior import Prior
 from diffcache.trajectory.process import prior_process
 from diffcache.trajectory.response import Response
+from diffcache.trajectory.result_error import WINDOW, Trust
 
 MANY_STEPS = tuple(name for name in zoo.ALL if zoo.STEPS.get(name, 50) >= 10)
 """Testbeds that were not distilled to few steps."""
@@ -32,6 +43,15 @@ START = Kernel(0.003, 0.1, 0.26, 0.002, 0.001, 0.43, 0.1, 3.2, 3e-5, 3e-3)
 
 SCALES = (1.0, 2.5, 5.0, 7.5)
 """Of guidance."""
+
+GAPS = (1, 2, 3)
+"""Predictions are compared from ticks that are so far apart."""
+
+TRUST = TRUSTS[0]
+"""They are made with this."""
+
+FOLLOWED = (1.5, 2.0, 3.0)
+"""Speed-ups at which it is seen what runs usually measure."""
 
 SHARES = ("constant", "fine")
 ITERATIONS = 60
@@ -95,12 +115,7 @@ def paced(testbed: str) -> Iterator[Setting]:
 
 def measured(setting: Setting) -> Measured:
     """What a setting shows on calibration prompts and seeds."""
-    name, steps, guidance = setting
-    pipe = zoo.load(name)
-    part = splits.PARTS["covariance"]
-    call = zoo.sample_call(name, part.seed, steps, SAMPLES, part.prompts)
-    if guidance is not None:
-        call = zoo.guided(name, call, guidance)
+    pipe, call = _calling(setting)
     with TemporaryDirectory() as folder, journaling(Journal(Path(folder))):  # both measure one full run
         found, response = covariance_of(pipe, [call]), response_of(pipe, [call])
     scale = guidance_scale_of(pipe, call) or 1.0
@@ -108,20 +123,101 @@ def measured(setting: Setting) -> Measured:
     return Measured(setting, scale, found.matrix, found.moments, response)
 
 
-def changes(run: Measured, kernel: Kernel) -> Curve:
-    """How much a run's velocities change from one tick to the next, over what a kernel says of that."""
+def _calling(setting: Setting) -> tuple[Any, dict[str, Any]]:
+    """A setting's pipeline, and the arguments of its call."""
+    name, steps, guidance = setting
+    part = splits.PARTS["covariance"]
+    call = zoo.sample_call(name, part.seed, steps, SAMPLES, part.prompts)
+    return zoo.load(name), call if guidance is None else zoo.guided(name, call, guidance)
+
+
+def paces(run: Measured, kernel: Kernel) -> Curve:
+    """How large a run's errors of predictions are, over what a kernel says of them: the geometric mean over several gaps."""
     expected = prior_process(kernel, run.moments).covariance
-    factors = _change(run.covariance) / _change(expected)
-    return Curve(run.guidance, run.angles[1:], factors.tolist())
+    own = run.covariance / run.covariance.diagonal().mean()
+    ticks = range(FEWEST - 1, len(own))
+    logs = [np.mean([_surprise(own, expected, past, tick) for past in _pasts(tick)]) for tick in ticks]
+    return Curve(run.guidance, run.angles[FEWEST - 1 :], np.exp(logs).tolist())
 
 
-def _change(covariance: Array) -> Array:
-    """Root mean square, [ticks - 1]."""
-    size = covariance.diagonal()
-    change: Array = np.sqrt(
-        np.maximum(size[1:] + size[:-1] - 2 * covariance.diagonal(1), np.finfo(float).eps)
+def _pasts(tick: int) -> list[list[int]]:
+    """Evenly spaced computed ticks before a tick, newest first, for each gap with which there are enough."""
+    pasts = [[tick - gap * i for i in range(1, WINDOW + 1) if gap * i <= tick] for gap in GAPS]
+    return [past for past in pasts if len(past) >= FEWEST - 1]
+
+
+def _surprise(own: Array, expected: Array, past: Sequence[int], tick: int) -> float:
+    """The logarithm of the error of a prediction over the expected one, both root mean squares."""
+    signed = np.zeros(len(own))
+    signed[past] = conditional_weights(expected, past, [tick], TRUST.noise)[:, 0]
+    signed[tick] -= 1
+    measured, foretold = (max(float(signed @ of @ signed), np.finfo(float).eps) for of in (own, expected))
+    return 0.5 * math.log(measured / foretold)
+
+
+class Seen(NamedTuple):
+    """The errors of predictions that a run measured at computed ticks.
+
+    Attributes:
+        trust: with which it predicted.
+        logs: their logarithms, as fractions of the output, by tick and the computed ticks before it, newest first.
+    """
+
+    trust: Trust
+    logs: dict[tuple[int, tuple[int, ...]], float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Followed(TrajectoryConfig):
+    """Follows its plans to the letter, and keeps what it measured in `seen`."""
+
+    name: ClassVar[str] = "followed"
+
+    known: Prior
+    seen: list[tuple[Trust, PlannedTicks, dict[int, tuple[int, ...]]]] = field(
+        default_factory=list, compare=False
     )
-    return change
+
+    @property
+    def prior(self) -> Prior:
+        return self.known
+
+    def scheduler(self, run: RunFacts) -> CacheScheduler:
+        assert self.speedup is not None
+        plan, pasts = self.plan(run, self.speedup), dict[int, tuple[int, ...]]()
+
+        def expected(past: Sequence[int], tick: int) -> float:
+            pasts[tick] = tuple(past)
+            return 1.0
+
+        made = PlannedTicks(plan, expected)
+        self.seen.append((plan.trust, made, pasts))
+        return made
+
+
+def seen(setting: Setting, prior: Prior) -> list[Seen]:
+    """What runs at several speed-ups measure, if plans are made with some prior."""
+    pipe, call = _calling(setting)
+    found = []
+    for speedup in FOLLOWED:
+        config = Followed(speedup=speedup, known=prior)
+        render(pipe, call, config)
+        found += [
+            Seen(trust, {(tick, pasts[tick]): log for tick, log in made.measured})
+            for trust, made, pasts in config.seen
+        ]
+    return found
+
+
+def usual(run: Measured, followed: Sequence[Seen], kernel: Kernel) -> Curve:
+    """The errors that runs measured at computed ticks, over what a kernel says of them."""
+    process, points = prior_process(kernel, run.moments), list[tuple[float, float]]()
+    for trust, logs in followed:
+        predictor = Conditional(process.believed(trust.roughness), trust.noise)
+        for (tick, past), log in logs.items():
+            points.append((run.angles[tick], log - np.log(predictor.expected_error(past, tick))))
+    angles, surprises = zip(*sorted(points), strict=True)
+    return Curve(run.guidance, angles, np.exp(surprises).tolist())
 
 
 def fitted(runs: Sequence[Measured]) -> tuple[Kernel, float]:

@@ -16,17 +16,20 @@ from diffcache.evals.experiments.curves import Answered, averaged, averaged_resp
 from diffcache.evals.experiments.trajectory_prior import (
     MANY_STEPS,
     Measured,
+    Seen,
     Setting,
-    changes,
     fitted,
     measured,
     paced,
+    paces,
+    seen,
     settings,
+    usual,
 )
 from diffcache.evals.harness.command_line import parser
 from diffcache.evals.harness.provenance import header
 from diffcache.evals.harness.results import result_path, write_result
-from diffcache.trajectory.prior import SHIPPED
+from diffcache.trajectory.prior import SHIPPED, universal
 
 
 def main() -> None:
@@ -35,29 +38,39 @@ def main() -> None:
         setting: measured(setting)
         for setting in tqdm(dict.fromkeys([*settings(), *chain(*map(paced, MANY_STEPS))]), desc="runs")
     }
-    loss, figures = _fitted(MANY_STEPS, runs)
+    plans = universal()  # they say where errors are measured, and nothing of how large these are
+    followed = {
+        setting: seen(setting, plans) for setting in tqdm([*chain(*map(paced, MANY_STEPS))], desc="reuse")
+    }
+    loss, figures = _fitted(MANY_STEPS, runs, followed)
     SHIPPED.write_text(json.dumps({**header(), **figures}, indent=2) + "\n")
     print(f"all: {loss:.3f}")
     for name in MANY_STEPS:
         others = [other for other in MANY_STEPS if other != name]
-        loss, figures = _fitted(others, runs)
+        loss, figures = _fitted(others, runs, followed)
         write_result(result_path("trajectory_prior", name), header(), figures)
         print(f"without {name}: {loss:.3f}")
 
 
-def _fitted(testbeds: Sequence[str], runs: Mapping[Setting, Measured]) -> tuple[float, dict[str, Any]]:
+def _fitted(
+    testbeds: Sequence[str], runs: Mapping[Setting, Measured], followed: Mapping[Setting, Sequence[Seen]]
+) -> tuple[float, dict[str, Any]]:
     """The loss of the kernel's fit, and the figures of a prior."""
     kernel, loss = fitted([runs[setting] for setting in settings() if setting.testbed in testbeds])
     answers = [
         [Answered(run.guidance, run.angles, run.response) for run in map(runs.__getitem__, paced(name))]
         for name in testbeds
     ]
-    paces = [[changes(runs[setting], kernel) for setting in paced(name)] for name in testbeds]
+    errors = [[paces(runs[setting], kernel) for setting in paced(name)] for name in testbeds]
+    measured_errors = [
+        [usual(runs[setting], followed[setting], kernel) for setting in paced(name)] for name in testbeds
+    ]
     return loss, {
         "fitted_on": sorted(testbeds),
         "loss": round(loss, 4),
         "kernel": asdict(kernel),
-        "pace": asdict(averaged(paces)),
+        "pace": asdict(averaged(errors)),
+        "usual": asdict(averaged(measured_errors)),
         "response": asdict(averaged_response(answers)),
     }
 

@@ -12,16 +12,16 @@ import torch
 from zoo.pipelines import CASES
 
 from diffcache import CacheConfig, Schedule, accelerate, report
-from diffcache.config import RunFacts
+from diffcache.config import TYPICAL_GUIDANCE, RunFacts
 from diffcache.profiling.recording.covariance import covariance_of
 from diffcache.recipes import trajectory
 from diffcache.recipes.budgeted import allowed
-from diffcache.recipes.trajectory import TYPICAL_GUIDANCE, TrajectoryConfig
+from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.errors import ConfigError, DiffcacheError, ScheduleError
 from diffcache.schedulers.guards import History
 from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import Step
-from diffcache.trajectory.control import TYPICAL
+from diffcache.trajectory.control import TYPICAL, PlannedTicks, ReplannedTicks
 from diffcache.trajectory.plan import HELD, TrajectoryPlan, planned
 from diffcache.trajectory.result_error import DOUBT
 
@@ -178,8 +178,53 @@ def test_runs_that_are_alike_are_planned_once() -> None:
     assert config.plan(KNOWN, 3) is not config.plan(UNKNOWN, 3)
 
 
+LONG = replace(
+    KNOWN,
+    num_ticks=40,
+    moments=tuple(Moment(i, None, float(np.arctan2(1 - i / 40, i / 40))) for i in range(40)),
+    influence=tuple((-0.025,) * tick + (0.0,) * (40 - tick) for tick in range(41)),
+)
+
+
+def kind(config: TrajectoryConfig, run: RunFacts = LONG) -> type:
+    return type(config.scheduler(run))
+
+
+def test_only_what_is_planned_by_the_universal_covariance_is_planned_again_in_the_run() -> None:
+    own = np.eye(40) + 1
+    assert kind(TrajectoryConfig(speedup=2)) is ReplannedTicks
+    assert kind(TrajectoryConfig(speedup=2, replans=False)) is PlannedTicks
+    assert kind(TrajectoryConfig(speedup=2, covariance=own.tolist())) is PlannedTicks
+    assert kind(TrajectoryConfig(speedup=8)) is PlannedTicks  # few ticks stay where they are
+    assert kind(TrajectoryConfig(speedup=2), UNKNOWN) is PlannedTicks  # of unknown noise levels
+
+
+@pytest.mark.parametrize("options", [{}, {"tail_steps": 3}], ids=str)
+def test_ticks_move_to_where_errors_are_larger_than_usual(options: dict[str, Any]) -> None:
+    config = TrajectoryConfig(speedup=2, **options)
+    plan = config.plan(LONG, 2)
+    newest = plan.ticks[6]
+    near = [tick for tick in plan.ticks if 2 <= tick <= newest]
+    soon = []
+    for factor in (0.05, 20.0):
+        measured = [(tick, np.log(factor)) for tick in near]
+        ticks = config._replanned(LONG, plan.trust, plan.ticks, newest, measured)
+        assert len(ticks) == len({*ticks}) == len(plan.ticks)
+        assert list(ticks[:7]) == list(plan.ticks[:7])  # what is computed is computed
+        assert {*range(40 - options.get("tail_steps", 1), 40)} <= {*ticks}
+        soon.append(sum(newest < tick < newest + 10 for tick in ticks))
+    assert soon[0] + 2 <= soon[1]
+
+
+def test_a_plan_stays_where_something_else_had_a_tick_computed() -> None:
+    config = TrajectoryConfig(speedup=2)
+    plan = config.plan(LONG, 2)
+    between = next(tick for tick in range(8, 40) if tick not in plan.ticks)
+    assert config._replanned(LONG, plan.trust, plan.ticks, between, [(4, 3.0), (6, 3.0)]) == plan.ticks
+
+
 def test_a_pipeline_computes_the_same_ticks_with_every_seed() -> None:
-    pipe, computed = accelerate(FLUX.build(), "trajectory", speedup=2), []
+    pipe, computed = accelerate(FLUX.build(), "trajectory", speedup=2, replans=False), []
     for seed in (0, 1):
         FLUX.render(pipe, seed, STEPS)
         computed.append(report(pipe).computed_ticks)

@@ -14,12 +14,14 @@ from diffcache import accelerate, denoising_run, report
 from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import Decision, Step
 from diffcache.trajectory.control import (
+    LOOKS,
     RECENT,
     SPEEDUPS,
     SURPRISING,
     TYPICAL,
     ExpectedErrorControl,
     PlannedTicks,
+    ReplannedTicks,
     cheapest,
 )
 from diffcache.trajectory.plan import TrajectoryPlan
@@ -55,7 +57,7 @@ def computed(made: ExpectedErrorControl, measured: Callable[[int], float] = lamb
 @pytest.mark.parametrize(("threshold", "distance"), [(0.01, 1), (0.02, 2), (0.034, 3), (0.04, 4), (9.0, 8)])
 def test_the_cheapest_plan_that_keeps_the_threshold_is_followed(threshold: float, distance: int) -> None:
     expected = {1: range(TICKS), 2: range(0, TICKS, 2)}.get(distance)
-    found = computed(control(TYPICAL * threshold), lambda tick: TYPICAL * 0.1)
+    found = computed(control(TYPICAL * threshold), lambda tick: 0.1)
     gaps = np.diff(found)
     assert gaps.max() == min(distance, 8)
     assert expected is None or found == list(expected)
@@ -67,7 +69,7 @@ def test_a_threshold_of_zero_computes_everything() -> None:
 
 def test_a_run_that_is_off_computes_more_or_less_and_one_that_is_nearly_typical_does_not() -> None:
     better, *near, worse = (
-        len(computed(control(0.06), lambda tick, factor=factor: 0.1 * TYPICAL * factor))
+        len(computed(control(0.06), lambda tick, factor=factor: 0.1 * factor))
         for factor in (0.03, 0.5, 1.0, 2.0, 30.0)
     )
     assert len({*near}) == 1
@@ -86,13 +88,13 @@ def measured(errors: Sequence[float]) -> ExpectedErrorControl:
 def test_surprise_is_what_the_geometric_mean_of_recent_errors_exceeds() -> None:
     errors = [9.0, 1.0, 2.0, 4.0, 8.0]
     recent = (10 * 20 * 40 * 80) ** 0.25
-    assert measured(errors).surprise == pytest.approx(recent / TYPICAL / SURPRISING)
-    assert measured([0.1 * TYPICAL]).surprise == pytest.approx(1)
+    assert measured(errors).surprise == pytest.approx(recent / SURPRISING)
+    assert measured([0.1]).surprise == pytest.approx(1)
 
 
 def test_one_surprise_is_none_until_there_are_more() -> None:
-    assert measured([0.1 * TYPICAL * SURPRISING**RECENT]).surprise == pytest.approx(1)
-    assert measured([0.1 * TYPICAL * SURPRISING**RECENT] * 2).surprise == pytest.approx(SURPRISING)
+    assert measured([0.1 * SURPRISING**RECENT]).surprise == pytest.approx(1)
+    assert measured([0.1 * SURPRISING**RECENT] * 2).surprise == pytest.approx(SURPRISING)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +175,7 @@ def test_the_report_says_which_error_is_expected_and_it_is_below_the_threshold()
 
 def test_the_report_of_a_speed_up_says_which_error_is_expected_by_what_was_measured() -> None:
     expected = []
-    for pace in (1, 10):
+    for pace in (1, 20):
         net = accelerate(Bent(lambda t, pace=pace: 2 + np.sin(pace * t)).eval(), speedup=2)  # type: ignore[misc]
         run(net)
         expected.append(report(net).expected_error)
@@ -198,6 +200,70 @@ def test_what_planned_ticks_measured_is_read_at_the_end_and_once() -> None:
     made.compared([Moment(4), Moment(0)], Moment(8), torch.tensor([4000.0]))
     assert [*made.held()] == [torch.tensor([9.0]), torch.tensor([4000.0])]
     for _ in range(2):
-        mean = (TYPICAL ** (RECENT - 1) * 40_000) ** (1 / RECENT)
-        assert made.expected_error == pytest.approx(mean / TYPICAL / SURPRISING * 0.01)
+        mean = 40_000 ** (1 / RECENT)
+        assert made.expected_error == pytest.approx(mean / SURPRISING * 0.01)
     assert [*made.held()] == []
+
+
+def replanned(
+    replan: Callable[[Sequence[int], int, Sequence[tuple[int, float]]], Sequence[int]],
+) -> tuple[list[int], list[int]]:
+    """What is computed if each prediction is ten times as far off as expected, and the ticks after which errors were read."""
+    plan = TrajectoryPlan(tuple(range(0, TICKS, 2)), Trust(1e-3, 0.0), 0.01)
+    made = ReplannedTicks(plan, lambda past, at: 0.1, replan)
+    ticks, looks = [0], []
+    for tick in range(1, TICKS):
+        asked = made.measure([])
+        looks += [] if asked is None else [ticks[-1]]
+        if made.decide(Step(tick, TICKS, "0"), None if asked is None else asked.tolist()).computes:
+            made.compared([Moment(t) for t in reversed(ticks[-4:])], Moment(tick), torch.tensor([1.0]))
+            ticks.append(tick)
+    return ticks, looks
+
+
+def test_a_run_looks_at_its_errors_ever_more_seldom() -> None:
+    ticks, looks = replanned(lambda ticks, newest, measured: ticks)
+    assert ticks == list(range(0, TICKS, 2))
+    counts = [ticks.index(tick) + 1 for tick in looks]
+    assert counts == [3, 4, 6, 8, 11, 15, 20][: len(counts)]
+    assert len(counts) >= 6
+    assert LOOKS == 1.3
+
+
+def test_ticks_that_are_still_to_come_are_moved_by_what_was_measured() -> None:
+    told: list[tuple[int, list[tuple[int, float]]]] = []
+
+    def later(ticks: Sequence[int], newest: int, measured: Sequence[tuple[int, float]]) -> Sequence[int]:
+        told.append((newest, list(measured)))
+        return ticks if newest > 4 else [0, 2, 4, *range(TICKS - 17, TICKS)]
+
+    ticks, _ = replanned(later)
+    assert ticks == [0, 2, 4, *range(TICKS - 17, TICKS)]
+    assert told[0] == (4, [(4, pytest.approx(np.log(10)))])  # at tick 2 only what is held was compared
+    newest, measured = told[-1]
+    assert [tick for tick, _ in measured] == [tick for tick in ticks if 4 <= tick <= newest]
+
+
+def test_nobody_has_to_be_shown_a_run_to_know_how_many_ticks_it_computes() -> None:
+    plan = TrajectoryPlan((0, 4, 8), Trust(1e-3, 0.0), 0.01)
+    made = ReplannedTicks(plan, lambda past, at: 0.1, lambda ticks, newest, measured: [0])
+    assert made.adaptive
+    assert isinstance(made.foreseen, PlannedTicks)
+    assert not made.foreseen.adaptive
+    assert made.foreseen.ticks == plan.ticks
+    assert control(0.02).foreseen is None
+
+
+def counted(function: Callable[[float], float], **options: bool) -> list[int]:
+    net = accelerate(Bent(function).eval(), speedup=2, **options)
+    run(net)
+    return list(report(net).computed_ticks)
+
+
+def test_a_run_that_bends_early_computes_more_there_and_as_many_ticks() -> None:
+    early, late = counted(lambda t: 2 + np.sin(40 * t**6)), counted(lambda t: 2 + np.sin(40 * (1 - t) ** 6))
+    assert len(early) == len(late) == TICKS // 2
+    assert sum(tick < TICKS // 2 for tick in early) > sum(tick < TICKS // 2 for tick in late)
+    assert counted(lambda t: 2 + np.sin(40 * t**6), replans=False) == counted(
+        lambda t: 2 + np.sin(40 * (1 - t) ** 6), replans=False
+    )

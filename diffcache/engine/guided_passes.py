@@ -1,0 +1,89 @@
+"""Guided values of two guidance passes: a result is made of these, and their errors may be far larger than those of either pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from diffcache.config import TYPICAL_GUIDANCE
+from diffcache.engine.branches import Branch
+from diffcache.engine.comparison import Streams
+from diffcache.hooks.class_swap import base_class
+from diffcache.host.conventions import CONDITIONAL_FIRST
+from diffcache.host.rows import BatchedGuidance
+
+if TYPE_CHECKING:
+    from diffcache.engine.whole_model import Here
+
+UNCONDITIONAL = "uncond"
+"""The name that pipelines give the unconditional pass, where they give one. Else the first of two passes counts as the conditional one."""
+
+
+class GuidedPasses:
+    """Combines what one run's two passes give: u + scale * (c - u), classifier-free guidance (arXiv 2207.12598, equation 6).
+
+    They come in one batch, or one after another. A run of one pass, or of more than two, has no guided values: there each pass stands
+    for itself.
+
+    Args:
+        scale: of guidance; 1: none; None: nothing tells.
+    """
+
+    def __init__(self, scale: float | None) -> None:
+        self._scale = TYPICAL_GUIDANCE if scale is None else scale
+        self._batched = BatchedGuidance()
+        self._tick, self._calls, self._passes = -1, 1, 1
+        self._first: tuple[Branch, list[Streams]] | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a first pass has given its values and waits for the second one."""
+        return self._first is not None
+
+    def called(self, tick: int) -> None:
+        """A call begins. As many passes are expected in a tick as there were in the last one."""
+        if tick != self._tick:
+            self._tick, self._passes, self._calls, self._first = tick, self._calls, 0, None
+        self._calls += 1
+
+    def guided(self, here: Here, values: list[Streams], *, leads: bool) -> list[Streams] | None:
+        """Guided values; None until the second pass has given its own.
+
+        Args:
+            here: the call.
+            values: what it gave, several lists of streams, [batch, ...].
+            leads: it is the first pass.
+        """
+        if self._scale <= 1 or here.lanes > 1:
+            return values
+        if not leads:
+            return self._with_first(values)
+        if self._passes == 2:
+            self._first = here.branch, values
+            return None
+        asked, module = here.asked, here.asked.module
+        if self._passes > 2 or not self._batched.found_in(module, asked.call, here.step.tick, asked.context):
+            return values
+        halves = [[tensor.chunk(2) for tensor in streams] for streams in values]
+        first = base_class(type(module)).__name__ in CONDITIONAL_FIRST
+        return [[self._mixed(*(pair if first else pair[::-1])) for pair in streams] for streams in halves]
+
+    def tensors(self) -> Iterator[Tensor]:
+        """What the first pass gave."""
+        for streams in self._first[1] if self._first is not None else ():
+            yield from streams
+
+    def clear(self) -> None:
+        """Drops every tensor."""
+        self._first = None
+
+    def _with_first(self, values: list[Streams]) -> list[Streams]:
+        assert self._first is not None
+        (leader, first), self._first = self._first, None
+        conditional, unconditional = (values, first) if leader.name == UNCONDITIONAL else (first, values)
+        return [[*map(self._mixed, *pair)] for pair in zip(conditional, unconditional, strict=True)]
+
+    def _mixed(self, conditional: Tensor, unconditional: Tensor) -> Tensor:
+        return unconditional + self._scale * (conditional - unconditional)
