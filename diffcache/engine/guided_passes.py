@@ -1,21 +1,16 @@
 """Guided values of two guidance passes: a result is made of these, and their errors may be far larger than those of either pass."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from diffcache.config import TYPICAL_GUIDANCE
-from diffcache.engine.branches import Branch
 from diffcache.engine.comparison import Streams
+from diffcache.engine.execution import Invocation
 from diffcache.hooks.class_swap import base_class
 from diffcache.host.conventions import CONDITIONAL_FIRST
 from diffcache.host.rows import BatchedGuidance
-
-if TYPE_CHECKING:
-    from diffcache.engine.whole_model import Here
+from diffcache.schedulers.steps import Step
 
 UNCONDITIONAL = "uncond"
 """The name that pipelines give the unconditional pass, where they give one. Else the first of two passes counts as the conditional one."""
@@ -35,7 +30,7 @@ class GuidedPasses:
         self._scale = TYPICAL_GUIDANCE if scale is None else scale
         self._batched = BatchedGuidance()
         self._tick, self._calls, self._passes = -1, 1, 1
-        self._first: tuple[Branch, list[Streams]] | None = None
+        self._first: tuple[str, list[Streams]] | None = None
 
     @property
     def is_waiting(self) -> bool:
@@ -48,23 +43,26 @@ class GuidedPasses:
             self._tick, self._passes, self._calls, self._first = tick, self._calls, 0, None
         self._calls += 1
 
-    def guided(self, here: Here, values: list[Streams], *, leads: bool) -> list[Streams] | None:
+    def guided(
+        self, asked: Invocation, step: Step, values: list[Streams], *, leads: bool
+    ) -> list[Streams] | None:
         """Guided values; None until the second pass has given its own.
 
         Args:
-            here: the call.
+            asked: the call.
+            step: its tick and pass.
             values: what it gave, several lists of streams, [batch, ...].
             leads: it is the first pass.
         """
-        if self._scale <= 1 or here.lanes > 1:
+        if self._scale <= 1:
             return values
         if not leads:
             return self._with_first(values)
         if self._passes == 2:
-            self._first = here.branch, values
+            self._first = step.branch, values
             return None
-        asked, module = here.asked, here.asked.module
-        if self._passes > 2 or not self._batched.found_in(module, asked.call, here.step.tick, asked.context):
+        module = asked.module
+        if self._passes > 2 or not self._batched.found_in(module, asked.call, step.tick, asked.context):
             return values
         halves = [[tensor.chunk(2) for tensor in streams] for streams in values]
         first = base_class(type(module)).__name__ in CONDITIONAL_FIRST
@@ -81,8 +79,8 @@ class GuidedPasses:
 
     def _with_first(self, values: list[Streams]) -> list[Streams]:
         assert self._first is not None
-        (leader, first), self._first = self._first, None
-        conditional, unconditional = (values, first) if leader.name == UNCONDITIONAL else (first, values)
+        (name, first), self._first = self._first, None
+        conditional, unconditional = (values, first) if name == UNCONDITIONAL else (first, values)
         return [[*map(self._mixed, *pair)] for pair in zip(conditional, unconditional, strict=True)]
 
     def _mixed(self, conditional: Tensor, unconditional: Tensor) -> Tensor:

@@ -175,7 +175,10 @@ class WholeModel:
             guesses = self.comparison.compare(made, lane, step, store, tensors, computed)
         else:
             guesses = self.comparison.guesses(made.scheduler.compares, lane, step, store, tensors)
-        guided = None if guesses is None else self.passes.guided(here, [*guesses, computed], leads=leads)
+        if guesses is None:
+            return
+        values = [*guesses, computed]
+        guided = self.passes.guided(here.asked, step, values, leads=leads) if here.lanes == 1 else values
         if guided is not None:
             *guesses, computed = guided
             made.scheduler.compared(store.moments(lane), step.moment, errors_of(guesses, computed))
