@@ -11,6 +11,7 @@ from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import Decision, Step
 from diffcache.trajectory.plan import TrajectoryPlan
+from diffcache.trajectory.result_error import WINDOW
 
 SPEEDUPS = (8.0, 6.0, 5.0, 4.0, 3.5, 3.0, 2.75, 2.5, 2.25, 2.0, 1.8, 1.6, 1.0)
 """Plans are made for these, as far as they are asked for. Where even 1.6 is too much, an early tick that is skipped may cost more than it saves."""
@@ -30,8 +31,8 @@ SURPRISING = math.e
 LOOKS = 1.3
 """When so many times as many ticks are computed, a run looks at its errors again. To look at each tick makes plans hardly better."""
 
-FEWEST = 3
-"""Computed ticks, the newest among them, that make a measured error one of extrapolation."""
+FEWEST = WINDOW + 1
+"""Computed ticks, the newest among them, that make a measured error one of a prediction from as many ticks as it may use."""
 
 PredictionError = Callable[[Sequence[int], int], float]
 """Expected root mean square error of a prediction, as a fraction of the output, from computed ticks (newest first) and the predicted one."""

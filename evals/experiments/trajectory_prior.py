@@ -22,7 +22,7 @@ from diffcache.profiling.recording.response import response_of
 from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.moments import Moment
-from diffcache.trajectory.control import FEWEST, PlannedTicks
+from diffcache.trajectory.control import PlannedTicks
 from diffcache.trajectory.gaussian import conditional_weights
 from diffcache.trajectory.kernel import Array, Kernel
 from diffcache.trajectory.plan import TRUSTS
@@ -46,6 +46,9 @@ SCALES = (1.0, 2.5, 5.0, 7.5)
 
 GAPS = (1, 2, 3)
 """Predictions are compared from ticks that are so far apart."""
+
+FEWEST = 2
+"""From so many at least."""
 
 TRUST = TRUSTS[0]
 """They are made with this."""
@@ -135,15 +138,15 @@ def paces(run: Measured, kernel: Kernel) -> Curve:
     """How large a run's errors of predictions are, over what a kernel says of them: the geometric mean over several gaps."""
     expected = prior_process(kernel, run.moments).covariance
     own = run.covariance / run.covariance.diagonal().mean()
-    ticks = range(FEWEST - 1, len(own))
+    ticks = range(FEWEST, len(own))
     logs = [np.mean([_surprise(own, expected, past, tick) for past in _pasts(tick)]) for tick in ticks]
-    return Curve(run.guidance, run.angles[FEWEST - 1 :], np.exp(logs).tolist())
+    return Curve(run.guidance, run.angles[FEWEST:], np.exp(logs).tolist())
 
 
 def _pasts(tick: int) -> list[list[int]]:
     """Evenly spaced computed ticks before a tick, newest first, for each gap with which there are enough."""
     pasts = [[tick - gap * i for i in range(1, WINDOW + 1) if gap * i <= tick] for gap in GAPS]
-    return [past for past in pasts if len(past) >= FEWEST - 1]
+    return [past for past in pasts if len(past) >= FEWEST]
 
 
 def _surprise(own: Array, expected: Array, past: Sequence[int], tick: int) -> float:

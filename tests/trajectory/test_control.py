@@ -25,7 +25,7 @@ from diffcache.trajectory.control import (
     cheapest,
 )
 from diffcache.trajectory.plan import TrajectoryPlan
-from diffcache.trajectory.result_error import Trust
+from diffcache.trajectory.result_error import WINDOW, Trust
 
 TICKS = 40
 
@@ -79,8 +79,9 @@ def test_a_run_that_is_off_computes_more_or_less_and_one_that_is_nearly_typical_
 def measured(errors: Sequence[float]) -> ExpectedErrorControl:
     """After errors of which 0.1 was expected."""
     made = control(0.03)
-    for newest, error in enumerate(errors, 3):
-        made.compared([Moment(newest - 1), Moment(newest - 2)], Moment(newest), torch.tensor([error]))
+    for newest, error in enumerate(errors, WINDOW):
+        past = [Moment(newest - before) for before in range(1, WINDOW + 1)]
+        made.compared(past, Moment(newest), torch.tensor([error]))
         made.decide(Step(newest + 1, TICKS, "0"), [error])
     return made
 
@@ -196,8 +197,8 @@ def test_planned_ticks_are_computed_and_others_predicted_whatever_is_measured() 
 def test_what_planned_ticks_measured_is_read_at_the_end_and_once() -> None:
     made = PlannedTicks(TrajectoryPlan((0, 4, 8), Trust(1e-3, 0.0), 0.01), lambda past, at: 0.1)
     assert made.expected_error == pytest.approx(0.01)
-    made.compared([Moment(0)], Moment(4), torch.tensor([9.0]))  # from one computed tick: no extrapolation
-    made.compared([Moment(4), Moment(0)], Moment(8), torch.tensor([4000.0]))
+    made.compared([Moment(0)], Moment(4), torch.tensor([9.0]))  # from fewer ticks than a prediction may use
+    made.compared([Moment(tick) for tick in (7, 6, 4, 0)], Moment(8), torch.tensor([4000.0]))
     assert [*made.held()] == [torch.tensor([9.0]), torch.tensor([4000.0])]
     for _ in range(2):
         mean = 40_000 ** (1 / RECENT)
@@ -225,8 +226,8 @@ def test_a_run_looks_at_its_errors_ever_more_seldom() -> None:
     ticks, looks = replanned(lambda ticks, newest, measured: ticks)
     assert ticks == list(range(0, TICKS, 2))
     counts = [ticks.index(tick) + 1 for tick in looks]
-    assert counts == [3, 4, 6, 8, 11, 15, 20][: len(counts)]
-    assert len(counts) >= 6
+    assert counts == [5, 7, 10, 13, 17][: len(counts)]
+    assert len(counts) == 5
     assert LOOKS == 1.3
 
 
@@ -235,13 +236,16 @@ def test_ticks_that_are_still_to_come_are_moved_by_what_was_measured() -> None:
 
     def later(ticks: Sequence[int], newest: int, measured: Sequence[tuple[int, float]]) -> Sequence[int]:
         told.append((newest, list(measured)))
-        return ticks if newest > 4 else [0, 2, 4, *range(TICKS - 17, TICKS)]
+        return ticks if newest > 8 else [0, 2, 4, 6, 8, *range(TICKS - 15, TICKS)]
 
     ticks, _ = replanned(later)
-    assert ticks == [0, 2, 4, *range(TICKS - 17, TICKS)]
-    assert told[0] == (4, [(4, pytest.approx(np.log(10)))])  # at tick 2 only what is held was compared
+    assert ticks == [0, 2, 4, 6, 8, *range(TICKS - 15, TICKS)]
+    assert told[0] == (
+        8,
+        [(8, pytest.approx(np.log(10)))],
+    )  # before, predictions had fewer ticks than they may use
     newest, measured = told[-1]
-    assert [tick for tick, _ in measured] == [tick for tick in ticks if 4 <= tick <= newest]
+    assert [tick for tick, _ in measured] == [tick for tick in ticks if 8 <= tick <= newest]
 
 
 def test_nobody_has_to_be_shown_a_run_to_know_how_many_ticks_it_computes() -> None:
