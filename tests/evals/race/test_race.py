@@ -13,6 +13,7 @@ from torch import Tensor
 
 from diffcache.api import DEFAULT
 from diffcache.discovery.flops import FlopCount
+from diffcache.engine.guided_passes import GuidedPasses
 from diffcache.evals.errors import EvaluationError
 from diffcache.evals.harness.rendering import Rendered, render
 from diffcache.evals.race import ours, track
@@ -35,8 +36,16 @@ def named(name: str) -> Contender:
 
 
 @pytest.mark.parametrize("name", splits.FITTING)
-def test_compute_and_memory_are_what_our_report_says(name: str) -> None:
-    found = []
+def test_compute_and_memory_are_what_our_report_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, waiting = [], [0]
+    tensors = GuidedPasses.tensors
+
+    def counted(passes: GuidedPasses) -> Iterator[Tensor]:
+        held = [*tensors(passes)]
+        waiting.append(sum(tensor.nbytes for tensor in held))
+        return iter(held)
+
+    monkeypatch.setattr(GuidedPasses, "tensors", counted)
     for config in (None, DEFAULT):
         pipe, call = zoo.load(name), zoo.sample_call(name, 0, STEPS, 2)
         with counted_flops(pipe) as flops, live_memory(pipe.scheduler, STEPS - 2) as memory:
@@ -46,10 +55,10 @@ def test_compute_and_memory_are_what_our_report_says(name: str) -> None:
     (full, latents), (some, with_cache) = found
     assert report is not None
     assert some / full == pytest.approx(report.compute_fraction)
-    noted_later = report.cache_bytes - (
-        with_cache - latents
-    )  # what the watch measures, until the run is over
-    assert 0 <= noted_later < 8 * STEPS
+    noted_later = (
+        report.cache_bytes - (with_cache - latents)
+    )  # what is measured, until the run is over, and what waits for a second pass, which it does not at a step of the noise scheduler
+    assert 0 <= noted_later - max(waiting) < 8 * STEPS
 
 
 def test_attention_is_counted_on_a_cpu_too() -> None:
