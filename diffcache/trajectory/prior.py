@@ -18,9 +18,9 @@ class Prior(NamedTuple):
 
     Attributes:
         kernel: the covariance of their velocities.
-        pace: errors of predictions over what the kernel says of them. One kernel fits long distances of many denoisers; over
-            short ones they differ with the noise level and with guidance.
-        usual: the same of the errors that runs measure at computed ticks, which are those of one guidance pass, or of both.
+        pace: how much velocities change from one tick to the next, over what the kernel says of that. One kernel fits long
+            distances of many denoisers; short ones differ with the noise level and with guidance.
+        usual: errors of predictions that runs measure at computed ticks, over what the kernel says of them.
         response: of their velocities to errors of the sample.
     """
 

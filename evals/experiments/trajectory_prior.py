@@ -1,6 +1,5 @@
 """The kernel of the method `trajectory`: measured covariances of the testbeds, and the kernel that fits them best."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, field, fields, replace
 from pathlib import Path
@@ -23,13 +22,11 @@ from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.moments import Moment
 from diffcache.trajectory.control import PlannedTicks
-from diffcache.trajectory.gaussian import conditional_weights
 from diffcache.trajectory.kernel import Array, Kernel
-from diffcache.trajectory.plan import TRUSTS
 from diffcache.trajectory.prior import Prior
 from diffcache.trajectory.process import prior_process
 from diffcache.trajectory.response import Response
-from diffcache.trajectory.result_error import WINDOW, Trust
+from diffcache.trajectory.result_error import Trust
 
 MANY_STEPS = tuple(name for name in zoo.ALL if zoo.STEPS.get(name, 50) >= 10)
 """Testbeds that were not distilled to few steps."""
@@ -43,15 +40,6 @@ START = Kernel(0.003, 0.1, 0.26, 0.002, 0.001, 0.43, 0.1, 3.2, 3e-5, 3e-3)
 
 SCALES = (1.0, 2.5, 5.0, 7.5)
 """Of guidance."""
-
-GAPS = (1, 2, 3)
-"""Predictions are compared from ticks that are so far apart."""
-
-FEWEST = 2
-"""From so many at least."""
-
-TRUST = TRUSTS[0]
-"""They are made with this."""
 
 FOLLOWED = (1.5, 2.0, 3.0)
 """Speed-ups at which it is seen what runs usually measure."""
@@ -134,28 +122,20 @@ def _calling(setting: Setting) -> tuple[Any, dict[str, Any]]:
     return zoo.load(name), call if guidance is None else zoo.guided(name, call, guidance)
 
 
-def paces(run: Measured, kernel: Kernel) -> Curve:
-    """How large a run's errors of predictions are, over what a kernel says of them: the geometric mean over several gaps."""
+def changes(run: Measured, kernel: Kernel) -> Curve:
+    """How much a run's velocities change from one tick to the next, over what a kernel says of that."""
     expected = prior_process(kernel, run.moments).covariance
-    own = run.covariance / run.covariance.diagonal().mean()
-    ticks = range(FEWEST, len(own))
-    logs = [np.mean([_surprise(own, expected, past, tick) for past in _pasts(tick)]) for tick in ticks]
-    return Curve(run.guidance, run.angles[FEWEST:], np.exp(logs).tolist())
+    factors = _change(run.covariance) / _change(expected)
+    return Curve(run.guidance, run.angles[1:], factors.tolist())
 
 
-def _pasts(tick: int) -> list[list[int]]:
-    """Evenly spaced computed ticks before a tick, newest first, for each gap with which there are enough."""
-    pasts = [[tick - gap * i for i in range(1, WINDOW + 1) if gap * i <= tick] for gap in GAPS]
-    return [past for past in pasts if len(past) >= FEWEST]
-
-
-def _surprise(own: Array, expected: Array, past: Sequence[int], tick: int) -> float:
-    """The logarithm of the error of a prediction over the expected one, both root mean squares."""
-    signed = np.zeros(len(own))
-    signed[past] = conditional_weights(expected, past, [tick], TRUST.noise)[:, 0]
-    signed[tick] -= 1
-    measured, foretold = (max(float(signed @ of @ signed), np.finfo(float).eps) for of in (own, expected))
-    return 0.5 * math.log(measured / foretold)
+def _change(covariance: Array) -> Array:
+    """Root mean square, [ticks - 1]."""
+    size = covariance.diagonal()
+    change: Array = np.sqrt(
+        np.maximum(size[1:] + size[:-1] - 2 * covariance.diagonal(1), np.finfo(float).eps)
+    )
+    return change
 
 
 class Seen(NamedTuple):

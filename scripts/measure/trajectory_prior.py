@@ -18,10 +18,10 @@ from diffcache.evals.experiments.trajectory_prior import (
     Measured,
     Seen,
     Setting,
+    changes,
     fitted,
     measured,
     paced,
-    paces,
     seen,
     settings,
     usual,
@@ -61,7 +61,7 @@ def _fitted(
         [Answered(run.guidance, run.angles, run.response) for run in map(runs.__getitem__, paced(name))]
         for name in testbeds
     ]
-    errors = [[paces(runs[setting], kernel) for setting in paced(name)] for name in testbeds]
+    paces = [[changes(runs[setting], kernel) for setting in paced(name)] for name in testbeds]
     measured_errors = [
         [usual(runs[setting], followed[setting], kernel) for setting in paced(name)] for name in testbeds
     ]
@@ -69,7 +69,7 @@ def _fitted(
         "fitted_on": sorted(testbeds),
         "loss": round(loss, 4),
         "kernel": asdict(kernel),
-        "pace": asdict(averaged(errors)),
+        "pace": asdict(averaged(paces)),
         "usual": asdict(averaged(measured_errors)),
         "response": asdict(averaged_response(answers)),
     }
