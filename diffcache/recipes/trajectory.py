@@ -232,10 +232,7 @@ class TrajectoryConfig(BudgetedConfig):
             return ticks
         moments, guidance = _moments(run), _guidance(run)
         angles = [float(moment.angle or 0.0) for moment in moments]
-        usual = np.log(self.prior.usual.at(moments, guidance))
-        factors = foreseen(
-            angles, [tick for tick, _ in measured], [log - usual[tick] for tick, log in measured]
-        )
+        factors = foreseen(angles, *zip(*measured, strict=True))
         error = _result_errors(self, moments, run.influence, guidance, factors)(trust, True)
         ends = _ends(len(moments), self.guards(run))
         return spread_anew(error, ticks, {*ends, *(tick for tick in ticks if tick <= newest)})

@@ -14,7 +14,7 @@ NOISE = 0.13
 """Variance of one measurement, as a fraction of that of surprises among denoisers."""
 
 SHARED = 0.7
-"""So much of a surprise is one of the pace, too. The rest is of the very ticks that predicted, and of the errors that the run has made."""
+"""This share of a surprise is expected again at later ticks. The rest comes from the very ticks that predicted, and from errors that the run has made."""
 
 
 def foreseen(angles: Sequence[float], ticks: Sequence[int], surprises: Sequence[float]) -> Array:

@@ -21,8 +21,10 @@ from diffcache.schedulers.errors import ConfigError, DiffcacheError, ScheduleErr
 from diffcache.schedulers.guards import History
 from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import Step
+from diffcache.trajectory.by_noise_level import ByNoiseLevel
 from diffcache.trajectory.control import TYPICAL, PlannedTicks, ReplannedTicks
 from diffcache.trajectory.plan import HELD, TrajectoryPlan, planned
+from diffcache.trajectory.prior import universal
 from diffcache.trajectory.result_error import DOUBT
 
 FLUX = CASES["FluxPipeline"]
@@ -214,6 +216,22 @@ def test_ticks_move_to_where_errors_are_larger_than_usual(options: dict[str, Any
         assert {*range(40 - options.get("tail_steps", 1), 40)} <= {*ticks}
         soon.append(sum(newest < tick < newest + 10 for tick in ticks))
     assert soon[0] + 2 <= soon[1]
+
+
+def test_where_errors_are_as_usual_it_does_not_matter_how_large_these_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prior, config, moved = universal(), TrajectoryConfig(speedup=2), []
+    plan = config.plan(LONG, 2)
+    past, newest = plan.ticks[:7][::-1], plan.ticks[7]
+    for usual in (0.2, 1.0, 5.0):
+        levels = ByNoiseLevel((0.0, 1.5), (1.0, usual), (0.0, 0.0))
+        monkeypatch.setattr(trajectory, "universal", lambda levels=levels: prior._replace(usual=levels))
+        scheduler = config.scheduler(LONG)
+        assert isinstance(scheduler, ReplannedTicks)
+        scheduler.learn([newest, *past], config._prediction_error(LONG)(past, newest))
+        moved.append(config._replanned(LONG, plan.trust, plan.ticks, newest, scheduler.measured))
+    assert moved[0] == moved[1] == moved[2]
 
 
 def test_a_plan_stays_where_something_else_had_a_tick_computed() -> None:
