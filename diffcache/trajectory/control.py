@@ -28,8 +28,8 @@ RECENT = 4
 SURPRISING = math.e
 """Measured errors that differ from expected ones by a smaller factor say nothing of the result: denoisers' responses differ more."""
 
-LOOKS = 1.3
-"""When so many times as many ticks are computed, a run looks at its errors again. To look at each tick makes plans hardly better."""
+LOOKS = 2
+"""When so many times as many ticks are computed, a run looks at its errors again. To look more often makes plans hardly better."""
 
 FEWEST = WINDOW + 1
 """Computed ticks, the newest among them, that make a measured error one of a prediction from as many ticks as it may use."""
@@ -226,7 +226,7 @@ class ReplannedTicks(PlannedTicks):
             (newest, *_), _ = self._unread[-1]
             self._read(signal)
             self._asked = None
-            self._next_look = math.ceil(LOOKS * self._compared)
+            self._next_look = LOOKS * self._compared
             if self.measured:
                 self.ticks = self._replan(self.ticks, newest, self.measured)
         return super().decide(step, None)

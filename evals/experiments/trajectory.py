@@ -1,11 +1,11 @@
 """The method `trajectory` on each testbed: with a prior that has never seen it, and with its own covariance."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from diffcache.config import CacheConfig
 from diffcache.evals.experiments.trajectory_prior import SAMPLES
-from diffcache.evals.harness.cell import Cell
+from diffcache.evals.harness.cell import Cell, Nearness
 from diffcache.evals.harness.unseen import judged_on
 from diffcache.evals.testbeds import splits, zoo
 from diffcache.profiling.tuning.engine import Task
@@ -39,6 +39,17 @@ def pictures(
     return Cell(pipe or zoo.load(testbed), call, steps)
 
 
+def evens(speedup: float) -> dict[str, CacheConfig]:
+    """Evenly spaced ticks, of both orders."""
+    return {"even": EvenConfig(speedup=speedup), "even, order 2": EvenConfig(speedup=speedup, order=2)}
+
+
+def figures(found: Mapping[str, Nearness]) -> dict[str, Any]:
+    """What a row has of its contenders: the median PSNR of each in dB, and under "samples" each sample's."""
+    samples = {name: one.psnr.double().round(decimals=2).tolist() for name, one in found.items()}
+    return {**{name: one.median for name, one in found.items()}, "samples": samples}
+
+
 def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]:
     """For each speed-up the PSNR in dB to the full run, by contender; all compute as many ticks.
 
@@ -54,8 +65,7 @@ def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]
         ticks = allowed(steps, speedup)
         with judged_on(testbed):
             contenders: dict[str, CacheConfig] = {
-                "even": EvenConfig(speedup=speedup),
-                "even, order 2": EvenConfig(speedup=speedup, order=2),
+                **evens(speedup),
                 "prior": TrajectoryConfig(speedup=speedup),
                 "own": TrajectoryConfig(
                     speedup=speedup, covariance=engine.covariances[0], response=engine.response
@@ -68,12 +78,11 @@ def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]
         yield {
             "steps": steps,
             "ticks": ticks,
-            **{name: one.median for name, one in found.items()},
+            **figures(found),
             "expected": round(found["own"].report.expected_error or 0.0, 5),
             "measured": round(shown.median_error(found["own"]), 5),
             "tuned_expected": round(tried.median_error(chosen), 5),
             "tuned_measured": round(shown.median_error(found["tuned"]), 5),
-            "samples": {name: one.psnr.double().round(decimals=2).tolist() for name, one in found.items()},
         }
 
 
@@ -84,7 +93,6 @@ def controlled(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any
         with judged_on(testbed):
             found = shown.method(TrajectoryConfig(threshold=threshold))
         ticks = len(found.report.computed_ticks)
-        evens = (EvenConfig(speedup=steps / ticks, order=order) for order in (1, 2))
         yield {
             "steps": steps,
             "threshold": threshold,
@@ -92,6 +100,6 @@ def controlled(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any
             "expected": round(found.report.expected_error or 0.0, 4),
             "measured": round(shown.median_error(found), 4),
             "psnr": found.median,
-            "even": max(shown.method(even).median for even in evens),
+            "even": max(shown.method(even).median for even in evens(steps / ticks).values()),
             "fewer_steps": shown.fewer_steps(ticks).median,
         }

@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from diffcache.config import CacheConfig
-from diffcache.evals.experiments.trajectory import pictures
+from diffcache.evals.experiments.trajectory import evens, figures, pictures
 from diffcache.evals.experiments.trajectory_prior import Setting, measured
 from diffcache.evals.harness.unseen import judged_on
 from diffcache.recipes.budgeted import allowed
-from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.trajectory import TrajectoryConfig
 
 SPEEDUPS = (2.0, 3.0, 4.0)
@@ -37,8 +36,7 @@ def compared(testbed: str, measured_in: int, steps: int, samples: int) -> Iterat
     there, here = own(testbed, measured_in), own(testbed, steps)
     for speedup in SPEEDUPS:
         contenders: dict[str, CacheConfig] = {
-            "even": EvenConfig(speedup=speedup),
-            "even, order 2": EvenConfig(speedup=speedup, order=2),
+            **evens(speedup),
             "prior": TrajectoryConfig(speedup=speedup),
             "transferred": there.replace(speedup=speedup),
             "own": here.replace(speedup=speedup),
@@ -49,6 +47,5 @@ def compared(testbed: str, measured_in: int, steps: int, samples: int) -> Iterat
             "measured_in": measured_in,
             "steps": steps,
             "ticks": allowed(steps, speedup),
-            **{name: one.median for name, one in found.items()},
-            "samples": {name: one.psnr.double().round(decimals=2).tolist() for name, one in found.items()},
+            **figures(found),
         }

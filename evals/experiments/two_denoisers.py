@@ -5,13 +5,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from diffcache.config import CacheConfig
-from diffcache.evals.experiments.trajectory import SPEEDUPS, pictures
+from diffcache.evals.experiments.trajectory import SPEEDUPS, evens, figures, pictures
 from diffcache.evals.experiments.trajectory_prior import SAMPLES
 from diffcache.evals.harness.unseen import judged_on
 from diffcache.evals.testbeds import zoo
 from diffcache.profiling.tuning.engine import Task
 from diffcache.profiling.tuning.planned import TrajectoryEngine
-from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.trajectory import TrajectoryConfig
 
 BOUNDARY = 0.8
@@ -36,8 +35,7 @@ def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]
     handovers = engine.measured.handovers
     for speedup in SPEEDUPS:
         contenders: dict[str, CacheConfig] = {
-            "even": EvenConfig(speedup=speedup),
-            "even, order 2": EvenConfig(speedup=speedup, order=2),
+            **evens(speedup),
             "prior": TrajectoryConfig(speedup=speedup),
             "own": TrajectoryConfig(
                 speedup=speedup,
@@ -54,5 +52,5 @@ def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]
             "steps": steps,
             "handovers": list(handovers),
             "ticks": ticks,
-            **{name: one.median for name, one in found.items()},
+            **figures(found),
         }

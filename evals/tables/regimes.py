@@ -5,7 +5,7 @@ from typing import Any
 
 from diffcache.evals.experiments.regimes import METHODS
 from diffcache.evals.harness.results import Result, stored
-from diffcache.evals.tables.trajectory import ALIKE
+from diffcache.evals.tables.gains import ALIKE
 from diffcache.profiling.tuning.plain_steps import STEPS
 
 Row = Mapping[str, Any]

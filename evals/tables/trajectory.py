@@ -1,6 +1,6 @@
 """The tables of docs/trajectory.md: the method on each testbed, with a prior that has never seen it, and after one render."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
@@ -11,25 +11,9 @@ from diffcache.evals.harness.results import stored
 from diffcache.evals.race.frontier import interval
 from diffcache.evals.race.row import ROUNDING
 from diffcache.evals.race.standings import Difference
+from diffcache.evals.tables.gains import ALIKE, EVEN, even_of, gained
 
-EVEN = ("even", "even, order 2")
-ALIKE = 0.5
-"""Differences that are smaller, in dB, are none."""
 SHOWN = {"prior": "`speedup=`", "tuned": "`tune`"}
-
-
-def even_of(row: Mapping[str, Any]) -> float:
-    """PSNR of even ticks in dB, the better of two orders."""
-    return max(float(row[name]) for name in EVEN)
-
-
-def gained(gains: Sequence[float]) -> str:
-    """What is gained over rows in dB, in words, up to the number of rows that lose."""
-    below = sum(gain < -ALIKE for gain in gains)
-    return (
-        f"median {median(gains):+.1f} dB, from {min(gains):+.1f} to {max(gains):+.1f}; more than {ALIKE} dB below in {below} of "
-        f"{len(gains)} rows"
-    )
 
 
 def trajectory_table() -> str:

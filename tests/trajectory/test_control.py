@@ -14,6 +14,7 @@ from diffcache import accelerate, denoising_run, report
 from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import Decision, Step
 from diffcache.trajectory.control import (
+    FEWEST,
     LOOKS,
     RECENT,
     SPEEDUPS,
@@ -226,9 +227,8 @@ def test_a_run_looks_at_its_errors_ever_more_seldom() -> None:
     ticks, looks = replanned(lambda ticks, newest, measured: ticks)
     assert ticks == list(range(0, TICKS, 2))
     counts = [ticks.index(tick) + 1 for tick in looks]
-    assert counts == [5, 7, 10, 13, 17][: len(counts)]
-    assert len(counts) == 5
-    assert LOOKS == 1.3
+    assert counts == [FEWEST * LOOKS**look for look in range(len(counts))]
+    assert len(counts) == 3
 
 
 def test_ticks_that_are_still_to_come_are_moved_by_what_was_measured() -> None:
