@@ -1,17 +1,21 @@
-"""Search: among all plans of as many computed ticks, one whose expected error is small: first how dense they lie, then each of them."""
+"""Search: among all plans of as many computed ticks, one whose expected error is small: first how gaps change over the run, then each tick."""
 
 from collections.abc import Collection, Sequence
 
 import numpy as np
+from numpy.polynomial.legendre import legvander
 
 from diffcache.trajectory.kernel import Array
 from diffcache.trajectory.result_error import WINDOW, ResultError, Ticks
 
-KNOTS = 4
-"""The logarithm of the density is a line between so many places of the run."""
+DEGREE = 3
+"""The logarithm of the gap between computed ticks is a polynomial of this degree over the run."""
 
-CHANGES = (1.0, 0.5, 0.25)
-"""Of the logarithm at a knot, in search of a better density, one after the other."""
+TILTS, BENDS = (-1.0, -0.5, -0.05, 0.05, 0.5, 1.0), (-1.0, -0.5, 0.0, 0.5)
+"""Factors of its line and of its parabola, Legendre polynomials, that are all tried. Each is tilted, so that equal gaps are neighbours."""
+
+CHANGES = (0.25, 0.12)
+"""Of a factor, in search of better gaps around the best of these, one after the other."""
 
 STRIDES = (4, 2, 1)
 """By how many ticks computed ticks are moved in search of a better plan, one after the other."""
@@ -21,55 +25,67 @@ ROUNDS = 30
 
 
 def spread_anew(error: ResultError, start: Sequence[int], forced: Collection[int]) -> list[int]:
-    """Computed ticks that lie closer in some parts of the run, and farther apart in others, as makes the expected error small.
+    """Computed ticks with gaps that change smoothly over the run, as makes the expected error small.
 
     Args:
         error: of the result.
-        start: the computed ticks to start with, by rising number.
+        start: as many computed ticks, by rising number. They are kept where none are expected to be better.
         forced: ticks among them that stay where they are.
     """
-    logs, ticks, least = np.zeros(KNOTS), list(start), error(start)
-    directions = np.concatenate([np.eye(KNOTS), np.linspace(-1, 1, KNOTS)[None]])
+    factors = np.array([(tilt, bend, 0.0) for tilt in TILTS for bend in BENDS])
+    plans = with_gaps(factors, start, forced, error.num_ticks)
+    errors = error.of(plans)
+    least, best = float(errors.min()), int(errors.argmin())
+    middle, ticks = factors[best], plans[best]
+    steps = np.concatenate([np.eye(DEGREE), -np.eye(DEGREE)])
     for change in CHANGES:
         for _ in range(ROUNDS):
-            tried = logs + change * np.concatenate([directions, -directions])
-            plans = with_density(tried, start, forced, error.num_ticks)
+            factors = middle + change * steps
+            plans = with_gaps(factors, start, forced, error.num_ticks)
             errors = error.of(plans)
             best = int(errors.argmin())
             if not errors[best] < least:
                 break
-            logs, ticks, least = tried[best], plans[best].tolist(), float(errors[best])
-    return ticks
+            middle, ticks, least = factors[best], plans[best], float(errors[best])
+    return ticks.tolist() if least < error(start) else list(start)
 
 
-def with_density(logs: Array, start: Sequence[int], forced: Collection[int], num_ticks: int) -> Ticks:
-    """The computed ticks `start`, moved so that they lie exp(logs) times as close.
+def with_gaps(factors: Array, start: Sequence[int], forced: Collection[int], num_ticks: int) -> Ticks:
+    """As many computed ticks as in `start`, with gaps that change smoothly from the first one that may move to the last.
+
+    Gaps are whole numbers. Where they are rounded one by one, long and short ones take turns, and errors grow faster over these than
+    over equal ones. So all of equal length are neighbours where the polynomial rises or falls.
 
     Args:
-        logs: at `KNOTS` places of the run, of each plan, [plans, KNOTS].
-        start: the computed ticks to start with, by rising number.
+        factors: of the Legendre polynomials of degree 1 to `DEGREE`, whose sum is the logarithm of a gap, [plans, DEGREE].
+        start: the computed ticks, by rising number.
         forced: ticks among them that stay where they are; the very first is one of these.
         num_ticks: length of the run.
 
     Returns:
         [plans, computed]
     """
-    plans = np.tile(np.array(start, dtype=np.intp), (len(logs), 1))
+    plans = np.tile(np.array(start, dtype=np.intp), (len(factors), 1))
     free = np.flatnonzero(~np.isin(start, list(forced)))
     if not len(free):
         return plans
     span = slice(free[0], free[-1] + 1)
     before, after = start[span.start - 1], ([*start, num_ticks])[span.stop]
-    ticks = np.arange(before, after + 1)
-    places = np.linspace(0, KNOTS - 1, len(ticks) - 1)
-    between = np.stack([np.interp(places, np.arange(KNOTS), knot) for knot in np.eye(KNOTS)])
-    passed = np.pad(np.cumsum(np.exp(logs @ between), axis=1), ((0, 0), (1, 0)))
-    wanted = passed[:, -1:] * (plans[:, span] - before) / (after - before)
-    placed = np.stack([np.interp(want, has, ticks) for want, has in zip(wanted, passed, strict=True)])
-    plans[:, span] = through(
-        _apart(np.rint(placed).astype(np.intp), before, after), set(start[span]) & {*forced}
-    )
-    return plans
+    polynomials = legvander(np.linspace(-1, 1, span.stop - span.start + 1), DEGREE)[:, 1:]
+    gaps = _whole(np.exp(factors @ polynomials.T), after - before)
+    plans[:, span] = before + gaps.cumsum(axis=1)[:, :-1]
+    return through(plans, set(start[span]) & {*forced})
+
+
+def _whole(gaps: Array, length: int) -> Ticks:
+    """Gaps in the same proportions, [plans, gaps], but whole, at least 1, and `length` in sum: those with the largest remainders are rounded up."""
+    above = np.maximum(gaps * length / gaps.sum(axis=1, keepdims=True) - 1, 0)
+    spare = length - gaps.shape[1]
+    wanted = above * spare / np.maximum(above.sum(axis=1, keepdims=True), np.finfo(float).tiny)
+    whole = np.floor(wanted + 1e-9)
+    order = (whole - wanted).argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
+    found: Ticks = (1 + whole + (order < spare - whole.sum(axis=1, keepdims=True))).astype(np.intp)
+    return found
 
 
 def through(plans: Ticks, ticks: Collection[int]) -> Ticks:
@@ -81,13 +97,6 @@ def through(plans: Ticks, ticks: Collection[int]) -> Ticks:
         plans[each, nearest] = tick
         distances[each, nearest] = np.inf
     return np.sort(plans, axis=1)
-
-
-def _apart(ticks: Ticks, before: int, after: int) -> Ticks:
-    """The ticks, which do not fall, moved so that each differs from the next and all lie between two others, [plans, ticks]."""
-    order = np.arange(ticks.shape[1])
-    rising: Ticks = np.maximum.accumulate(np.maximum(ticks, before + 1) - order, axis=1) + order
-    return np.minimum(rising, after - len(order) + order)
 
 
 def moved(error: ResultError, start: Sequence[int], forced: Collection[int], together: int = 1) -> list[int]:

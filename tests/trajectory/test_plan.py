@@ -17,6 +17,8 @@ from diffcache.trajectory.result_error import ResultError, Trust
 TICKS = 12
 LATE = np.linspace(0, 1, TICKS) ** 3
 """Most of the way lies at the end."""
+BURSTS = np.cumsum([0.0, *np.where(np.isin(np.arange(1, TICKS), [1, 6, 11]), 0.25, 0.005)])
+"""All of the way lies at three ticks, which gaps that change smoothly cannot follow."""
 ALIKE = np.ones(TICKS)
 
 
@@ -79,7 +81,8 @@ def test_a_covariance_that_foretells_nothing_is_refused() -> None:
 def test_single_ticks_are_moved_where_that_is_asked_for_and_forced_ones_are_not() -> None:
     forced = (0, 1, 11)
     start = sorted({*spread(TICKS, 7), *forced})
-    dense, close = (planned(errors, start, forced, together) for together in (0, 3))
+    bursts = partial(errors, positions=BURSTS)
+    dense, close = (planned(bursts, start, forced, together) for together in (0, 3))
     assert close.expected < dense.expected
     for found in (dense, close):
         assert {*forced} <= {*found.ticks}
@@ -89,10 +92,10 @@ def test_single_ticks_are_moved_where_that_is_asked_for_and_forced_ones_are_not(
 @pytest.mark.parametrize("longest", [TICKS - 1, TICKS])
 def test_in_long_runs_single_ticks_are_not_moved(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "FEW", 5)
-    even = spread(TICKS, 5)
-    dense = planned(errors, even, forced=()).ticks
+    even, bursts = spread(TICKS, 5), partial(errors, positions=BURSTS)
+    dense = planned(bursts, even, forced=()).ticks
     monkeypatch.setattr(plan, "LONGEST_MOVED", longest)
-    assert (planned(errors, even, forced=(), together=3).ticks == dense) is (longest < TICKS)
+    assert (planned(bursts, even, forced=(), together=3).ticks == dense) is (longest < TICKS)
 
 
 @pytest.mark.parametrize("longest", [TICKS - 1, TICKS])

@@ -1,4 +1,4 @@
-"""Search: plans that are as good as every plan that there is, where all can be tried, and densities that keep what they must."""
+"""Search: plans that are as good as every plan that there is, where all can be tried, and gaps that keep what they must."""
 
 from itertools import combinations, pairwise
 
@@ -9,7 +9,7 @@ from diffcache.schedulers.ticks import spread
 from diffcache.trajectory.process import Process
 from diffcache.trajectory.response import Response
 from diffcache.trajectory.result_error import ResultError, Trust
-from diffcache.trajectory.search import KNOTS, moved, spread_anew, through, with_density
+from diffcache.trajectory.search import DEGREE, moved, spread_anew, through, with_gaps
 
 TICKS = 14
 EVEN = spread(TICKS, 6)
@@ -25,6 +25,8 @@ def error_of(positions: np.ndarray) -> ResultError:
 
 LATE = error_of(np.linspace(0, 1, TICKS) ** 3)
 """Most of the way lies at the end."""
+BURSTS = error_of(np.cumsum([0.0, *np.where(np.isin(np.arange(1, TICKS), [2, 3, 9]), 0.5, 0.02)]))
+"""All of the way lies at three ticks, which gaps that change smoothly cannot follow."""
 
 
 def test_the_density_is_nearly_as_good_as_every_plan_and_moves_come_closer() -> None:
@@ -45,27 +47,38 @@ def test_ticks_lie_close_where_velocities_change() -> None:
     assert np.mean(spread_anew(LATE, EVEN, {0})) > np.mean(spread_anew(early, EVEN, {0})) + 2
 
 
-def test_without_logarithms_ticks_stay_where_they_are() -> None:
-    assert with_density(np.zeros((1, KNOTS)), EVEN, {0}, TICKS).tolist() == [EVEN]
-
-
-def test_ticks_are_as_many_times_closer() -> None:
-    logs = np.log([[1.0, 1.0, 4.0, 4.0], [4.0, 4.0, 1.0, 1.0]])
-    late, early = with_density(logs, spread(300, 60), {0}, 300)
-    for plan, dense, sparse in (
-        (late, slice(220, 300), slice(1, 80)),
-        (early, slice(1, 80), slice(220, 300)),
+def test_gaps_change_as_the_polynomials_say() -> None:
+    line, parabola = with_gaps(np.array([[0.7, 0, 0], [0, -1.0, 0]]), spread(400, 60), {0}, 400)
+    for plan, log in (
+        (line, lambda x: 0.7 * x),
+        (parabola, lambda x: (1 - 3 * x**2) / 2),
     ):
-        inside = [int(((plan >= part.start) & (plan < part.stop)).sum()) for part in (dense, sparse)]
-        assert inside[0] / inside[1] == pytest.approx(4, rel=0.15)
+        gaps = np.diff(plan, append=400)
+        wanted = np.exp([log(x) for x in np.linspace(-1, 1, 60)])
+        assert gaps == pytest.approx(400 * wanted / wanted.sum(), abs=1)
+
+
+@pytest.mark.parametrize(("tilt", "first"), [(0.05, 2), (-0.05, 3)])
+def test_equal_gaps_are_neighbours(tilt: float, first: int) -> None:
+    (plan,) = with_gaps(np.array([[tilt, 0, 0]]), spread(50, 20), {0}, 50)
+    gaps = np.diff(plan, append=50).tolist()
+    assert {*gaps} == {2, 3}
+    assert sorted(gaps, reverse=first == 3) == gaps
+
+
+def test_a_plan_is_kept_where_none_is_expected_to_be_better() -> None:
+    smooth = spread_anew(BURSTS, EVEN, {0})
+    best = moved(BURSTS, smooth, {0}, together=3)
+    assert best != smooth
+    assert spread_anew(BURSTS, best, {0}) == best
 
 
 @pytest.mark.parametrize("forced", [{0}, {0, 1, 2}, {0, 12, 13}, {0, 1, 13}, {0, 7}, {0, 5, 8, 13}])
 @pytest.mark.parametrize("log", [-40.0, 0.0, 40.0])
 def test_forced_ticks_stay_and_all_differ(forced: set[int], log: float) -> None:
     start = sorted({*forced, 4, 6, 9})
-    tilted = log * np.linspace(-1, 1, KNOTS)[None]
-    for found in (*with_density(tilted, start, forced, TICKS).tolist(), moved(LATE, start, forced)):
+    tilted = log * np.eye(DEGREE)[:1]
+    for found in (*with_gaps(tilted, start, forced, TICKS).tolist(), moved(LATE, start, forced)):
         assert forced <= {*found}
         assert len(found) == len(start)
         assert all(one < other for one, other in pairwise([*found, TICKS]))
