@@ -36,11 +36,6 @@ class CacheScheduler(ABC):
         """Of the run's result, root mean square, as a fraction of the denoiser's velocities; None: it expects nothing."""
         return None
 
-    @property
-    def foreseen(self) -> "CacheScheduler | None":
-        """What decides for it in a dry run, which shows it nothing; None: nobody knows what it would do."""
-        return None if self.adaptive else self
-
     looks_on = False
     """It wants to be told of every tick (`arrived`). Set for every subclass that overrides that."""
 

@@ -46,7 +46,7 @@ class MetaEngine(Engine):
         is_doubled: its calls hold two equal halves: both guidance passes.
         names: of its guidance passes, in order.
         sites: sites inside that are cached.
-        is_adaptive: nobody knows before a run how many ticks it computes.
+        is_adaptive: decisions depend on content.
         tokens: how some tokens are computed, where that is asked for and possible.
     """
 
@@ -66,8 +66,8 @@ class MetaEngine(Engine):
 
         def scheduler() -> CacheScheduler:
             made = choices.scheduler()
-            self.is_adaptive |= made.foreseen is None
-            return made.foreseen or _Computing(made, note)
+            self.is_adaptive |= made.adaptive
+            return _Computing(made, note) if made.adaptive else made
 
         def execution(parts: Parts) -> Execution:
             if is_inside(parts.choices.sites):

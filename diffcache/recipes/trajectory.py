@@ -1,7 +1,7 @@
 """Trajectory: the outputs of a run as one Gaussian process, which predicts, corrects, and says where to compute. Our own method."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from itertools import pairwise
@@ -24,17 +24,15 @@ from diffcache.trajectory.control import (
     ExpectedErrorControl,
     PlannedTicks,
     PredictionError,
-    ReplannedTicks,
     cheapest,
 )
 from diffcache.trajectory.kernel import Array
-from diffcache.trajectory.plan import FEW, TrajectoryPlan, planned
+from diffcache.trajectory.plan import TrajectoryPlan, planned
 from diffcache.trajectory.prior import Prior, universal
 from diffcache.trajectory.process import Process, positions_of, prior_process
 from diffcache.trajectory.response import SHARES, Response
-from diffcache.trajectory.result_error import DOUBT, ResultError, Trust
-from diffcache.trajectory.search import spread_anew, through
-from diffcache.trajectory.surprise import foreseen
+from diffcache.trajectory.result_error import DOUBT, ResultError
+from diffcache.trajectory.search import through
 from diffcache.trajectory.transfer import Measured, angles_of, are_angles, covariance_at, response_at
 
 Covariance = tuple[tuple[float, ...], ...]
@@ -70,8 +68,6 @@ class TrajectoryConfig(BudgetedConfig):
             both are of the run itself, which must be as long.
         handovers: ticks at which another denoiser takes over (Wan 2.2), where they are known. They are computed, and nothing is predicted
             from what the denoiser before returned.
-        replans: with a speed-up and the universal covariance, computed ticks that are still to come are moved where the errors of a run
-            are surprising. These are read from the device a few times in a run. False: ticks are the same in all runs of as many steps.
     """
 
     name: ClassVar[str] = "trajectory"
@@ -81,7 +77,6 @@ class TrajectoryConfig(BudgetedConfig):
     response: Factors | None = None
     angles: tuple[float, ...] | None = None
     handovers: tuple[int, ...] = ()
-    replans: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -133,10 +128,7 @@ class TrajectoryConfig(BudgetedConfig):
             return Interval(math.ceil(self.speedup or (2 if self.threshold else 1)))
         expected = self._prediction_error(run)
         if self.speedup is not None:
-            followed = self.plan(run, self.speedup)
-            if self._replans(run, followed):
-                return ReplannedTicks(followed, expected, partial(self._replanned, run, followed.trust))
-            return PlannedTicks(followed, expected)
+            return PlannedTicks(self.plan(run, self.speedup), expected)
         plans = cache(partial(self.plan, run))
         return ExpectedErrorControl(run.num_ticks, plans, expected, self.threshold)
 
@@ -206,36 +198,6 @@ class TrajectoryConfig(BudgetedConfig):
             return predictor.expected_error(past, tick) * (1.0 if usual is None else float(usual[tick]))
 
         return expected
-
-    def _replans(self, run: RunFacts, followed: TrajectoryPlan) -> bool:
-        is_known = self.covariance is None and angles_of(_moments(run)) is not None
-        return self.replans and is_known and followed.corrects and len(followed.ticks) >= FEW
-
-    def _replanned(
-        self,
-        run: RunFacts,
-        trust: Trust,
-        ticks: Sequence[int],
-        newest: int,
-        measured: Sequence[tuple[int, float]],
-    ) -> Sequence[int]:
-        """The ticks of a plan, of which those after the newest computed one lie where it is best by what was measured.
-
-        Args:
-            run: the run.
-            trust: with which reused ticks are predicted.
-            ticks: the plan's until now.
-            newest: the newest computed tick.
-            measured: see `ReplannedTicks`.
-        """
-        if newest not in ticks:  # something else had it computed
-            return ticks
-        moments, guidance = _moments(run), _guidance(run)
-        angles = [float(moment.angle or 0.0) for moment in moments]
-        factors = foreseen(angles, *zip(*measured, strict=True))
-        error = _result_errors(self, moments, run.influence, guidance, factors)(trust, True)
-        ends = _ends(len(moments), self.guards(run))
-        return spread_anew(error, ticks, {*ends, *(tick for tick in ticks if tick <= newest)})
 
     def _response(self, moments: Sequence[Moment], guidance: float) -> Response:
         universal = self.prior.response.at(moments, guidance)
@@ -309,42 +271,21 @@ def _plan(
 ) -> TrajectoryPlan:
     """The plan of a run; runs that are alike share it."""
     ticks = len(moments)
-    forced = {*_ends(ticks, guards), *(tick for tick in config.handovers if tick < ticks)}
+    handovers = [tick for tick in config.handovers if tick < ticks]
+    ends = {0, *range(min(guards.warmup_steps, ticks)), *range(max(ticks - guards.tail_steps, 0), ticks)}
+    forced = {*ends, *handovers}
     even = through(np.array([evenly(ticks, max(count, len(forced)), guards)]), forced)[0].tolist()
-    return planned(
-        _result_errors(config, moments, influence, guidance),
-        even,
-        forced,
-        0 if config.covariance is None else TOGETHER,
-    )
-
-
-def _ends(ticks: int, guards: Guards) -> set[int]:
-    """The ticks that guards compute at both ends of a run, the first among them."""
-    return {0, *range(min(guards.warmup_steps, ticks)), *range(max(ticks - guards.tail_steps, 0), ticks)}
-
-
-def _result_errors(
-    config: TrajectoryConfig,
-    moments: tuple[Moment, ...],
-    influence: tuple[tuple[float, ...], ...] | None,
-    guidance: float,
-    factors: float | Array = 1.0,
-) -> Callable[[Trust, bool], ResultError]:
-    """The expected error of a run's result, by how reused ticks are predicted, and whether they are corrected.
-
-    Args:
-        config, moments, influence, guidance: of the run.
-        factors: errors of predictions are so many times as large as is usual, [ticks].
-    """
-    ticks = len(moments)
     # Where the noise scheduler adds noise or clips, nothing is corrected.
     ratio = LARGEST_RATIO if config.hindsight and influence is not None else 0.0
     weighed = _turns(moments) if influence is None else np.array(influence)
     process, response = config._process(moments), config._response(moments, guidance)
-    pace = config.prior.pace.at(moments, guidance) if config.covariance is None else np.ones(ticks)
     doubt = UNIVERSAL_DOUBT if config.response is None else DOUBT
-    handovers = [tick for tick in config.handovers if tick < ticks]
-    return lambda trust, corrects: ResultError(
-        process, weighed, factors * pace, response, ratio if corrects else 0.0, trust, doubt, handovers
+    pace = config.prior.pace.at(moments, guidance) if config.covariance is None else np.ones(ticks)
+    return planned(
+        lambda trust, corrects: ResultError(
+            process, weighed, pace, response, ratio if corrects else 0.0, trust, doubt, handovers
+        ),
+        even,
+        forced,
+        0 if config.covariance is None else TOGETHER,
     )

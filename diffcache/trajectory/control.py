@@ -1,4 +1,4 @@
-"""Cache schedulers that follow a plan: as far as a threshold allows, to the letter, or with ticks that move. All look at measured errors."""
+"""Cache schedulers that follow a plan: one as far as a threshold allows, one to the letter. Both look at measured errors."""
 
 import math
 from bisect import bisect_left, bisect_right
@@ -28,17 +28,11 @@ RECENT = 4
 SURPRISING = math.e
 """Measured errors that differ from expected ones by a smaller factor say nothing of the result: denoisers' responses differ more."""
 
-LOOKS = 2
-"""When so many times as many ticks are computed, a run looks at its errors again. To look more often makes plans hardly better."""
-
 FEWEST = WINDOW + 1
 """Computed ticks, the newest among them, that make a measured error one of a prediction from as many ticks as it may use."""
 
 PredictionError = Callable[[Sequence[int], int], float]
 """Expected root mean square error of a prediction, as a fraction of the output, from computed ticks (newest first) and the predicted one."""
-
-Replan = Callable[[Sequence[int], int, Sequence[tuple[int, float]]], Sequence[int]]
-"""See `ReplannedTicks`."""
 
 
 def cheapest(plans: Callable[[float], TrajectoryPlan], scale: float, threshold: float) -> float:
@@ -163,7 +157,6 @@ class PlannedTicks(PlanFollower):
 
     def __init__(self, followed: TrajectoryPlan, prediction_error: PredictionError) -> None:
         super().__init__(followed, prediction_error)
-        self.ticks: Sequence[int] = followed.ticks
         self._unread: list[tuple[Sequence[int], Tensor]] = []
 
     def compared(self, past: Sequence[Moment], at: Moment, errors: Tensor) -> None:
@@ -176,57 +169,11 @@ class PlannedTicks(PlanFollower):
     @property
     def expected_error(self) -> float:
         if self._unread:
-            self._read(torch.cat([*self.held()]).tolist())
+            values = torch.cat([*self.held()]).tolist()
+            for (computed, _), measured in zip(self._unread, values, strict=True):
+                self.learn(computed, measured)
+            self._unread = []
         return super().expected_error
 
-    def _read(self, values: Sequence[float]) -> None:
-        for (computed, _), measured in zip(self._unread, values, strict=True):
-            self.learn(computed, measured)
-        self._unread = []
-
     def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
-        return Decision.COMPUTE if step.tick in self.ticks else Decision.PREDICT
-
-
-class ReplannedTicks(PlannedTicks):
-    """Computes as many ticks as a plan has, and moves those that are still to come where errors are surprising.
-
-    What was measured is read a few times in a run: after `FEWEST` computed ticks, and whenever there are `LOOKS` times as many.
-
-    Args:
-        followed: the plan to begin with.
-        prediction_error: what was expected.
-        replan: from the plan's ticks until now, the newest computed tick, and `measured`: the plan's ticks from now on.
-    """
-
-    adaptive = True
-    by_site = False
-
-    def __init__(self, followed: TrajectoryPlan, prediction_error: PredictionError, replan: Replan) -> None:
-        super().__init__(followed, prediction_error)
-        self._replan = replan
-        self._compared = 1  # the first tick has nothing to be compared with
-        self._next_look = FEWEST
-        self._asked: Tensor | None = None
-
-    @property
-    def foreseen(self) -> CacheScheduler:
-        return PlannedTicks(self._followed, self._prediction_error)
-
-    def compared(self, past: Sequence[Moment], at: Moment, errors: Tensor) -> None:
-        super().compared(past, at, errors)
-        self._compared += 1
-        self._asked = torch.cat([*self.held()]) if self._compared >= self._next_look else None
-
-    def measure(self, latents: Sequence[Tensor]) -> Tensor | None:
-        return self._asked
-
-    def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
-        if signal is not None:
-            (newest, *_), _ = self._unread[-1]
-            self._read(signal)
-            self._asked = None
-            self._next_look = LOOKS * self._compared
-            if self.measured:
-                self.ticks = self._replan(self.ticks, newest, self.measured)
-        return super().decide(step, None)
+        return Decision.COMPUTE if step.tick in self._followed.ticks else Decision.PREDICT

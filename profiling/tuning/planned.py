@@ -72,7 +72,7 @@ class TrajectoryEngine(Engine):
 
     def propose(self, compute: float) -> Iterator[CacheConfig]:
         speedup = self.task.ticks / ticks_for(compute, self.task.ticks)
-        yield TrajectoryConfig(speedup=speedup, replans=False)  # a schedule's ticks are those of all runs
+        yield TrajectoryConfig(speedup=speedup)
         yield from (EvenConfig(speedup=speedup, order=order) for order in ORDERS)
         if self.measured is None:
             return

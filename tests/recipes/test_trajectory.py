@@ -13,6 +13,7 @@ from zoo.pipelines import CASES
 
 from diffcache import CacheConfig, Schedule, accelerate, report
 from diffcache.config import TYPICAL_GUIDANCE, RunFacts
+from diffcache.prediction.predictors import Conditional
 from diffcache.profiling.recording.covariance import covariance_of
 from diffcache.recipes import trajectory
 from diffcache.recipes.budgeted import allowed
@@ -22,7 +23,7 @@ from diffcache.schedulers.guards import History
 from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import Step
 from diffcache.trajectory.by_noise_level import ByNoiseLevel
-from diffcache.trajectory.control import TYPICAL, PlannedTicks, ReplannedTicks
+from diffcache.trajectory.control import TYPICAL, PlannedTicks
 from diffcache.trajectory.plan import HELD, TrajectoryPlan, planned
 from diffcache.trajectory.prior import universal
 from diffcache.trajectory.result_error import DOUBT
@@ -180,69 +181,28 @@ def test_runs_that_are_alike_are_planned_once() -> None:
     assert config.plan(KNOWN, 3) is not config.plan(UNKNOWN, 3)
 
 
-LONG = replace(
-    KNOWN,
-    num_ticks=40,
-    moments=tuple(Moment(i, None, float(np.arctan2(1 - i / 40, i / 40))) for i in range(40)),
-    influence=tuple((-0.025,) * tick + (0.0,) * (40 - tick) for tick in range(41)),
-)
-
-
-def kind(config: TrajectoryConfig, run: RunFacts = LONG) -> type:
-    return type(config.scheduler(run))
-
-
-def test_only_what_is_planned_by_the_universal_covariance_is_planned_again_in_the_run() -> None:
-    own = np.eye(40) + 1
-    assert kind(TrajectoryConfig(speedup=2)) is ReplannedTicks
-    assert kind(TrajectoryConfig(speedup=2, replans=False)) is PlannedTicks
-    assert kind(TrajectoryConfig(speedup=2, covariance=own.tolist())) is PlannedTicks
-    assert kind(TrajectoryConfig(speedup=8)) is PlannedTicks  # few ticks stay where they are
-    assert kind(TrajectoryConfig(speedup=2), UNKNOWN) is PlannedTicks  # of unknown noise levels
-
-
-@pytest.mark.parametrize("options", [{}, {"tail_steps": 3}], ids=str)
-def test_ticks_move_to_where_errors_are_larger_than_usual(options: dict[str, Any]) -> None:
-    config = TrajectoryConfig(speedup=2, **options)
-    plan = config.plan(LONG, 2)
-    newest = plan.ticks[6]
-    near = [tick for tick in plan.ticks if 2 <= tick <= newest]
-    soon = []
-    for factor in (0.05, 20.0):
-        measured = [(tick, np.log(factor)) for tick in near]
-        ticks = config._replanned(LONG, plan.trust, plan.ticks, newest, measured)
-        assert len(ticks) == len({*ticks}) == len(plan.ticks)
-        assert list(ticks[:7]) == list(plan.ticks[:7])  # what is computed is computed
-        assert {*range(40 - options.get("tail_steps", 1), 40)} <= {*ticks}
-        soon.append(sum(newest < tick < newest + 10 for tick in ticks))
-    assert soon[0] + 2 <= soon[1]
-
-
-def test_where_errors_are_as_usual_it_does_not_matter_how_large_these_are(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    prior, config, moved = universal(), TrajectoryConfig(speedup=2), []
-    plan = config.plan(LONG, 2)
-    past, newest = plan.ticks[:7][::-1], plan.ticks[7]
-    for usual in (0.2, 1.0, 5.0):
-        levels = ByNoiseLevel((0.0, 1.5), (1.0, usual), (0.0, 0.0))
-        monkeypatch.setattr(trajectory, "universal", lambda levels=levels: prior._replace(usual=levels))
-        scheduler = config.scheduler(LONG)
-        assert isinstance(scheduler, ReplannedTicks)
-        scheduler.learn([newest, *past], config._prediction_error(LONG)(past, newest))
-        moved.append(config._replanned(LONG, plan.trust, plan.ticks, newest, scheduler.measured))
-    assert moved[0] == moved[1] == moved[2]
-
-
-def test_a_plan_stays_where_something_else_had_a_tick_computed() -> None:
-    config = TrajectoryConfig(speedup=2)
-    plan = config.plan(LONG, 2)
-    between = next(tick for tick in range(8, 40) if tick not in plan.ticks)
-    assert config._replanned(LONG, plan.trust, plan.ticks, between, [(4, 3.0), (6, 3.0)]) == plan.ticks
+@pytest.mark.parametrize("usual", [0.01, 1.0, 100.0])
+def test_errors_that_are_usual_do_not_surprise(usual: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    prior = universal()._replace(usual=ByNoiseLevel((0.0, 1.5), (usual, usual), (0.0, 0.0)))
+    monkeypatch.setattr(trajectory, "universal", lambda: prior)
+    own = {"covariance": (np.eye(20) + 1).tolist()}
+    for config, expected in (
+        (TrajectoryConfig(speedup=2), usual),
+        (TrajectoryConfig(speedup=2, **own), 1.0),  # with its own covariance no more is usual than that says
+    ):
+        scheduler, predictor = config.scheduler(KNOWN), config.predictor_for(KNOWN)
+        assert isinstance(scheduler, PlannedTicks)
+        assert isinstance(predictor, Conditional)
+        for tick in range(4, 12):
+            past = [tick - 1, tick - 2, tick - 3, tick - 4]
+            scheduler.learn([tick, *past], expected * predictor.expected_error(past, tick))
+        assert scheduler.surprise == pytest.approx(1.0)
+        scheduler.learn([12, 11, 10, 9, 8], 1e9)
+        assert scheduler.surprise > 1.5
 
 
 def test_a_pipeline_computes_the_same_ticks_with_every_seed() -> None:
-    pipe, computed = accelerate(FLUX.build(), "trajectory", speedup=2, replans=False), []
+    pipe, computed = accelerate(FLUX.build(), "trajectory", speedup=2), []
     for seed in (0, 1):
         FLUX.render(pipe, seed, STEPS)
         computed.append(report(pipe).computed_ticks)

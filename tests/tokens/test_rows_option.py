@@ -141,10 +141,10 @@ def test_a_method_by_name_takes_rows_as_the_command_passes_them():
 @pytest.mark.parametrize("steps", [8, 28])
 def test_ticks_and_rows_combine(steps):
     case = CASES["FluxKontextPipeline"]
-    pipe = accelerate(case.build(), speedup=2, rows="context", replans=False)
+    pipe = accelerate(case.build(), speedup=2, rows="context")
     case.render(pipe, 0, steps)
     both = report(pipe)
-    accelerate(pipe, speedup=2, replans=False)
+    accelerate(pipe, speedup=2)
     case.render(pipe, 0, steps)
     assert set("#%") <= set(both.summary())
     assert both.computed_ticks == report(pipe).computed_ticks

@@ -14,15 +14,12 @@ from diffcache import accelerate, denoising_run, report
 from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import Decision, Step
 from diffcache.trajectory.control import (
-    FEWEST,
-    LOOKS,
     RECENT,
     SPEEDUPS,
     SURPRISING,
     TYPICAL,
     ExpectedErrorControl,
     PlannedTicks,
-    ReplannedTicks,
     cheapest,
 )
 from diffcache.trajectory.plan import TrajectoryPlan
@@ -205,69 +202,3 @@ def test_what_planned_ticks_measured_is_read_at_the_end_and_once() -> None:
         mean = 40_000 ** (1 / RECENT)
         assert made.expected_error == pytest.approx(mean / SURPRISING * 0.01)
     assert [*made.held()] == []
-
-
-def replanned(
-    replan: Callable[[Sequence[int], int, Sequence[tuple[int, float]]], Sequence[int]],
-) -> tuple[list[int], list[int]]:
-    """What is computed if each prediction is ten times as far off as expected, and the ticks after which errors were read."""
-    plan = TrajectoryPlan(tuple(range(0, TICKS, 2)), Trust(1e-3, 0.0), 0.01)
-    made = ReplannedTicks(plan, lambda past, at: 0.1, replan)
-    ticks, looks = [0], []
-    for tick in range(1, TICKS):
-        asked = made.measure([])
-        looks += [] if asked is None else [ticks[-1]]
-        if made.decide(Step(tick, TICKS, "0"), None if asked is None else asked.tolist()).computes:
-            made.compared([Moment(t) for t in reversed(ticks[-4:])], Moment(tick), torch.tensor([1.0]))
-            ticks.append(tick)
-    return ticks, looks
-
-
-def test_a_run_looks_at_its_errors_ever_more_seldom() -> None:
-    ticks, looks = replanned(lambda ticks, newest, measured: ticks)
-    assert ticks == list(range(0, TICKS, 2))
-    counts = [ticks.index(tick) + 1 for tick in looks]
-    assert counts == [FEWEST * LOOKS**look for look in range(len(counts))]
-    assert len(counts) == 3
-
-
-def test_ticks_that_are_still_to_come_are_moved_by_what_was_measured() -> None:
-    told: list[tuple[int, list[tuple[int, float]]]] = []
-
-    def later(ticks: Sequence[int], newest: int, measured: Sequence[tuple[int, float]]) -> Sequence[int]:
-        told.append((newest, list(measured)))
-        return ticks if newest > 8 else [0, 2, 4, 6, 8, *range(TICKS - 15, TICKS)]
-
-    ticks, _ = replanned(later)
-    assert ticks == [0, 2, 4, 6, 8, *range(TICKS - 15, TICKS)]
-    assert told[0] == (
-        8,
-        [(8, pytest.approx(np.log(10)))],
-    )  # before, predictions had fewer ticks than they may use
-    newest, measured = told[-1]
-    assert [tick for tick, _ in measured] == [tick for tick in ticks if 8 <= tick <= newest]
-
-
-def test_nobody_has_to_be_shown_a_run_to_know_how_many_ticks_it_computes() -> None:
-    plan = TrajectoryPlan((0, 4, 8), Trust(1e-3, 0.0), 0.01)
-    made = ReplannedTicks(plan, lambda past, at: 0.1, lambda ticks, newest, measured: [0])
-    assert made.adaptive
-    assert isinstance(made.foreseen, PlannedTicks)
-    assert not made.foreseen.adaptive
-    assert made.foreseen.ticks == plan.ticks
-    assert control(0.02).foreseen is None
-
-
-def counted(function: Callable[[float], float], **options: bool) -> list[int]:
-    net = accelerate(Bent(function).eval(), speedup=2, **options)
-    run(net)
-    return list(report(net).computed_ticks)
-
-
-def test_a_run_that_bends_early_computes_more_there_and_as_many_ticks() -> None:
-    early, late = counted(lambda t: 2 + np.sin(40 * t**6)), counted(lambda t: 2 + np.sin(40 * (1 - t) ** 6))
-    assert len(early) == len(late) == TICKS // 2
-    assert sum(tick < TICKS // 2 for tick in early) > sum(tick < TICKS // 2 for tick in late)
-    assert counted(lambda t: 2 + np.sin(40 * t**6), replans=False) == counted(
-        lambda t: 2 + np.sin(40 * (1 - t) ** 6), replans=False
-    )

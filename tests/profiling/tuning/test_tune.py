@@ -81,7 +81,7 @@ def test_where_velocities_cannot_be_measured_the_universal_plan_is_proposed(
     engine = ENGINES["trajectory"](Task(pipe=case.build(), calls=[case.call(0, STEPS)], ticks=STEPS))
     proposed = list(engine.propose(0.5))
     assert [type(config) for config in proposed] == [TrajectoryConfig, *[EvenConfig] * 3]
-    assert proposed[0] == TrajectoryConfig(speedup=2, replans=False)
+    assert proposed[0] == TrajectoryConfig(speedup=2)
     assert "nothing can be measured here. Plans are made with the universal covariance only" in caplog.text
 
 
