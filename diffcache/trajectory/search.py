@@ -32,11 +32,8 @@ def spread_anew(error: ResultError, start: Sequence[int], forced: Collection[int
         start: as many computed ticks, by rising number. They are kept where none are expected to be better.
         forced: ticks among them that stay where they are.
     """
-    factors = np.array([(tilt, bend, 0.0) for tilt in TILTS for bend in BENDS])
-    plans = with_gaps(factors, start, forced, error.num_ticks)
-    errors = error.of(plans)
-    least, best = float(errors.min()), int(errors.argmin())
-    middle, ticks = factors[best], plans[best]
+    factors, plans, errors = _smooth(error, start, forced)
+    middle, ticks, least = factors[0], plans[0], float(errors[0])
     steps = np.concatenate([np.eye(DEGREE), -np.eye(DEGREE)])
     for change in CHANGES:
         for _ in range(ROUNDS):
@@ -48,6 +45,21 @@ def spread_anew(error: ResultError, start: Sequence[int], forced: Collection[int
                 break
             middle, ticks, least = factors[best], plans[best], float(errors[best])
     return ticks.tolist() if least < error(start) else list(start)
+
+
+def smooth_plans(error: ResultError, start: Sequence[int], forced: Collection[int]) -> list[list[int]]:
+    """All plans of a tilt and a bend, [plans][computed], those with the smallest expected errors first. Arguments are those of `spread_anew`."""
+    plans: list[list[int]] = _smooth(error, start, forced)[1].tolist()
+    return plans
+
+
+def _smooth(error: ResultError, start: Sequence[int], forced: Collection[int]) -> tuple[Array, Ticks, Array]:
+    """The factors, the plans, and their expected squared errors."""
+    factors = np.array([(tilt, bend, 0.0) for tilt in TILTS for bend in BENDS])
+    plans = with_gaps(factors, start, forced, error.num_ticks)
+    errors = error.of(plans)
+    order = errors.argsort()
+    return factors[order], plans[order], errors[order]
 
 
 def with_gaps(factors: Array, start: Sequence[int], forced: Collection[int], num_ticks: int) -> Ticks:
