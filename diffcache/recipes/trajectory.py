@@ -43,7 +43,7 @@ TOGETHER = 3
 """So many neighbours are moved at once where the covariance is the pipeline's own. What a longer search finds by the universal one is not real."""
 
 UNIVERSAL_DOUBT = 2.0
-"""Of the universal response, where plans are chosen: some denoisers respond twice as strongly as others."""
+"""Of the universal response: some denoisers respond twice as strongly as others."""
 
 
 @method

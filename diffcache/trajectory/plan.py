@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from diffcache.schedulers.errors import ScheduleError
-from diffcache.trajectory.result_error import DOUBT, ResultError, Trust
+from diffcache.trajectory.result_error import ResultError, Trust
 from diffcache.trajectory.search import moved, smooth_plans, spread_anew
 
 HELD = Trust(1e-3, 1e4)
@@ -71,11 +71,10 @@ def planned(
     is where the error is `HOPELESS`.
 
     Args:
-        errors: of the result, by how far the covariance is trusted, and whether reused ticks are corrected. Plans are chosen with
-            their doubt; the error of the plan is expected for the usual `DOUBT`.
+        errors: of the result, by how far the covariance is trusted, and whether reused ticks are corrected.
         even: the computed ticks to start with, by rising number from 0.
         forced: ticks among them that are not moved.
-        together: so many neighbouring ticks are moved at once, after it was found how dense they are to lie; 0: none is.
+        together: so many neighbouring ticks are moved at once, after gaps were found that change smoothly; 0: none is.
 
     Raises:
         ScheduleError: with this covariance and response no finite error can be expected.
@@ -104,4 +103,4 @@ def planned(
 
 
 def _plan(error: ResultError, ticks: Sequence[int], corrects: bool = True) -> TrajectoryPlan:
-    return TrajectoryPlan(tuple(ticks), error.trust, math.sqrt(error(ticks, DOUBT)), corrects)
+    return TrajectoryPlan(tuple(ticks), error.trust, math.sqrt(error(ticks)), corrects)

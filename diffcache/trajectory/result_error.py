@@ -79,26 +79,22 @@ class ResultError:
         self.covariance = process.covariance
         self.influence, self.on_result = influence[:-1], influence[-1]
         self.pace = pace
-        self.response = response.factors
-        self.doubt = doubt
         self.largest_ratio = largest_ratio
         self.trust = trust
         self.handovers = handovers
         self.num_ticks = len(self.on_result)
         self._believed = process.believed(trust.roughness)
-        # With a larger response the plain run would turn errors around at each step.
-        steps = np.abs(influence[1:].diagonal())
-        self._stable = np.divide(1, steps, out=np.full(self.num_ticks, np.inf), where=steps > 0)
+        self._responses = _doubted(response.factors, np.abs(influence[1:].diagonal()), doubt)
 
-    def __call__(self, ticks: Sequence[int], doubt: float | None = None) -> float:
-        """For these computed ticks, which rise from 0, and this doubt; None: its own."""
-        return float(self.of(np.array([ticks]), doubt)[0])
+    def __call__(self, ticks: Sequence[int]) -> float:
+        """For these computed ticks, which rise from 0."""
+        return float(self.of(np.array([ticks]))[0])
 
-    def of(self, plans: Ticks, doubt: float | None = None) -> Array:
+    def of(self, plans: Ticks) -> Array:
         """For several plans of equally many computed ticks, [plans, computed], which rise from 0: [plans]."""
         weights = self._weights(plans)
         seen = self.influence[plans]
-        responses = self._doubted(self.doubt if doubt is None else doubt)[:, plans]
+        responses = self._responses[:, plans]
         # What is not finite is refused where it is planned.
         with np.errstate(over="ignore", invalid="ignore"):
             felt = responses * _felt(seen @ weights, self.on_result @ weights, responses)
@@ -107,13 +103,6 @@ class ResultError:
             squared = ((result @ self.covariance) * result).sum(axis=2)
             found: Array = squared @ np.outer(DOUBTED_SHARES, SHARES).ravel()
         return np.maximum(np.where(np.isnan(found), np.inf, found), 0)
-
-    def _doubted(self, doubt: float) -> Array:
-        """Responses that are possible, [parts, ticks]: no doubt makes one so large that the plain run is not stable."""
-        possible = doubt ** DOUBTED[:, None, None] * self.response
-        limit = np.maximum(self._stable, np.abs(self.response))
-        limited: Array = np.clip(possible, -limit, limit).reshape(-1, self.num_ticks)
-        return limited
 
     def _weights(self, plans: Ticks) -> Array:
         """W: of the velocities that computed ticks return, in the one that the noise scheduler gets at each tick, [plans, ticks, computed]."""
@@ -164,6 +153,22 @@ class ResultError:
         newest = _newest(plans, self.num_ticks)
         before = np.concatenate([newest[:, :1], newest[:, :-1]], axis=1)
         return np.take_along_axis(self.pace[plans], before, axis=1)[..., None]
+
+
+def _doubted(response: Array, steps: Array, doubt: float) -> Array:
+    """Responses that are possible, [sizes * parts, ticks].
+
+    Args:
+        response: of each part, [parts, ticks].
+        steps: how far a velocity moves the next sample, [ticks]. No doubt makes a response so large that the plain run would turn
+            errors around at each step.
+        doubt: see `DOUBT`.
+    """
+    stable = np.divide(1, steps, out=np.full(len(steps), np.inf), where=steps > 0)
+    limit = np.maximum(stable, np.abs(response))
+    possible = doubt ** DOUBTED[:, None, None] * response
+    limited: Array = np.clip(possible, -limit, limit).reshape(-1, len(steps))
+    return limited
 
 
 def _newest(plans: Ticks, num_ticks: int) -> Ticks:

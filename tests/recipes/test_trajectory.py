@@ -24,9 +24,9 @@ from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import Step
 from diffcache.trajectory.by_noise_level import ByNoiseLevel
 from diffcache.trajectory.control import TYPICAL, PlannedTicks
-from diffcache.trajectory.plan import HELD, TrajectoryPlan, planned
+from diffcache.trajectory.plan import TrajectoryPlan, planned
 from diffcache.trajectory.prior import universal
-from diffcache.trajectory.result_error import DOUBT
+from diffcache.trajectory.result_error import DOUBT, ResultError
 
 FLUX = CASES["FluxPipeline"]
 STEPS = 8
@@ -161,18 +161,27 @@ def test_a_variance_of_zero_is_refused_and_an_indefinite_covariance_is_not() -> 
 def test_only_what_is_the_pipelines_own_is_searched_finely_and_doubted_little(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    searched: list[tuple[int, float]] = []
+    searched: list[int] = []
+    doubts: list[float] = []
+
+    class Spied(ResultError):
+        def __init__(self, *args: Any) -> None:
+            doubts.append(args[6])
+            super().__init__(*args)
 
     def spied(errors: Any, even: Any, forced: Any, together: int) -> TrajectoryPlan:
-        searched.append((together, errors(HELD, False).doubt))
+        searched.append(together)
         return planned(errors, even, forced, together)
 
     monkeypatch.setattr(trajectory, "planned", spied)
+    monkeypatch.setattr(trajectory, "ResultError", Spied)
     trajectory._plan.cache_clear()
     own = {"covariance": (np.eye(20) + 1).tolist(), "response": np.ones((3, 20)).tolist()}
     for config in (TrajectoryConfig(), TrajectoryConfig(**own)):
         config.plan(KNOWN, 2)
-    assert searched == [(0, trajectory.UNIVERSAL_DOUBT), (trajectory.TOGETHER, DOUBT)]
+    assert searched == [0, trajectory.TOGETHER]
+    assert doubts[0] == trajectory.UNIVERSAL_DOUBT
+    assert doubts[-1] == DOUBT
 
 
 def test_runs_that_are_alike_are_planned_once() -> None:
