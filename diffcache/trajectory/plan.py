@@ -8,7 +8,7 @@ import numpy as np
 
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.trajectory.result_error import ResultError, Trust
-from diffcache.trajectory.search import moved, smooth_plans, spread_anew
+from diffcache.trajectory.search import in_place, moved, spread_anew
 
 HELD = Trust(1e-3, 1e4)
 """So rough a process is predicted by its newest output."""
@@ -33,9 +33,6 @@ now and then much worse."""
 FOR_LONG_RUNS = Trust(1e-3, 1e-2)
 LONGEST = 300
 """In longer runs a search takes seconds: ticks stay where they are."""
-
-STARTS = 2
-"""Single ticks are moved from so many smooth plans, beside the best one that was found: moves end near where they start."""
 
 LONGEST_MOVED = 100
 """In longer runs it takes seconds to move single ticks."""
@@ -91,7 +88,7 @@ def planned(
         first, fixed = tried[int(np.argmin(expected))], {0, *forced}
         better = spread_anew(first, even, fixed)
         if together and held.num_ticks <= LONGEST_MOVED:
-            starts = [better, *smooth_plans(first, even, fixed)[:STARTS]]
+            starts = [better, spread_anew(first, even, fixed, in_place)]
             better = min((moved(first, one, fixed, together) for one in starts), key=first)
         found = [error(better) for error in tried]
         if min(found) < min(expected):

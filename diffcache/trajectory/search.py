@@ -1,6 +1,6 @@
 """Search: among all plans of as many computed ticks, one whose expected error is small: first how gaps change over the run, then each tick."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 from numpy.polynomial.legendre import legvander
@@ -23,22 +23,50 @@ STRIDES = (4, 2, 1)
 ROUNDS = 30
 """Of changes of one size, at most."""
 
+Rounding = Callable[[Array], Ticks]
+"""See `neighbours` and `in_place`."""
 
-def spread_anew(error: ResultError, start: Sequence[int], forced: Collection[int]) -> list[int]:
+
+def neighbours(gaps: Array) -> Ticks:
+    """Gaps of at least 1, [plans, gaps], as whole numbers with the same sum: those with the largest remainders are rounded up.
+
+    Where they change smoothly, equal ones are neighbours. Errors grow slower over these than over long and short ones that take turns.
+    """
+    down = np.floor(gaps + 1e-9)
+    order = (down - gaps).argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
+    more = np.rint(gaps.sum(axis=1, keepdims=True)) - down.sum(axis=1, keepdims=True)
+    whole: Ticks = (down + (order < more)).astype(np.intp)
+    return whole
+
+
+def in_place(gaps: Array) -> Ticks:
+    """Gaps of at least 1, [plans, gaps], as whole numbers with the same sum: each ends at the tick that is nearest."""
+    ends = np.floor(gaps.cumsum(axis=1) + 0.5)
+    whole: Ticks = np.diff(ends, prepend=0, axis=1).astype(np.intp)
+    return whole
+
+
+def spread_anew(
+    error: ResultError, start: Sequence[int], forced: Collection[int], whole: Rounding = neighbours
+) -> list[int]:
     """Computed ticks with gaps that change smoothly over the run, as makes the expected error small.
 
     Args:
         error: of the result.
         start: as many computed ticks, by rising number. They are kept where none are expected to be better.
         forced: ticks among them that stay where they are.
+        whole: makes gaps whole numbers.
     """
-    factors, plans, errors = _smooth(error, start, forced)
-    middle, ticks, least = factors[0], plans[0], float(errors[0])
+    factors = np.array([(tilt, bend, 0.0) for tilt in TILTS for bend in BENDS])
+    plans = with_gaps(factors, start, forced, error.num_ticks, whole)
+    errors = error.of(plans)
+    best = int(errors.argmin())
+    middle, ticks, least = factors[best], plans[best], float(errors[best])
     steps = np.concatenate([np.eye(DEGREE), -np.eye(DEGREE)])
     for change in CHANGES:
         for _ in range(ROUNDS):
             factors = middle + change * steps
-            plans = with_gaps(factors, start, forced, error.num_ticks)
+            plans = with_gaps(factors, start, forced, error.num_ticks, whole)
             errors = error.of(plans)
             best = int(errors.argmin())
             if not errors[best] < least:
@@ -47,32 +75,21 @@ def spread_anew(error: ResultError, start: Sequence[int], forced: Collection[int
     return ticks.tolist() if least < error(start) else list(start)
 
 
-def smooth_plans(error: ResultError, start: Sequence[int], forced: Collection[int]) -> list[list[int]]:
-    """All plans of a tilt and a bend, [plans][computed], those with the smallest expected errors first. Arguments are those of `spread_anew`."""
-    plans: list[list[int]] = _smooth(error, start, forced)[1].tolist()
-    return plans
-
-
-def _smooth(error: ResultError, start: Sequence[int], forced: Collection[int]) -> tuple[Array, Ticks, Array]:
-    """The factors, the plans, and their expected squared errors."""
-    factors = np.array([(tilt, bend, 0.0) for tilt in TILTS for bend in BENDS])
-    plans = with_gaps(factors, start, forced, error.num_ticks)
-    errors = error.of(plans)
-    order = errors.argsort()
-    return factors[order], plans[order], errors[order]
-
-
-def with_gaps(factors: Array, start: Sequence[int], forced: Collection[int], num_ticks: int) -> Ticks:
+def with_gaps(
+    factors: Array,
+    start: Sequence[int],
+    forced: Collection[int],
+    num_ticks: int,
+    whole: Rounding = neighbours,
+) -> Ticks:
     """As many computed ticks as in `start`, with gaps that change smoothly from the first one that may move to the last.
-
-    Gaps are whole numbers. Where they are rounded one by one, long and short ones take turns, and errors grow faster over these than
-    over equal ones. So all of equal length are neighbours where the polynomial rises or falls.
 
     Args:
         factors: of the Legendre polynomials of degree 1 to `DEGREE`, whose sum is the logarithm of a gap, [plans, DEGREE].
         start: the computed ticks, by rising number.
         forced: ticks among them that stay where they are; the very first is one of these.
         num_ticks: length of the run.
+        whole: makes gaps whole numbers.
 
     Returns:
         [plans, computed]
@@ -84,19 +101,16 @@ def with_gaps(factors: Array, start: Sequence[int], forced: Collection[int], num
     span = slice(free[0], free[-1] + 1)
     before, after = start[span.start - 1], ([*start, num_ticks])[span.stop]
     polynomials = legvander(np.linspace(-1, 1, span.stop - span.start + 1), DEGREE)[:, 1:]
-    gaps = _whole(np.exp(factors @ polynomials.T), after - before)
+    gaps = whole(_in_sum(np.exp(factors @ polynomials.T), after - before))
     plans[:, span] = before + gaps.cumsum(axis=1)[:, :-1]
     return through(plans, set(start[span]) & {*forced})
 
 
-def _whole(gaps: Array, length: int) -> Ticks:
-    """Gaps in the same proportions, [plans, gaps], but whole, at least 1, and `length` in sum: those with the largest remainders are rounded up."""
+def _in_sum(gaps: Array, length: int) -> Array:
+    """Gaps in the same proportions, [plans, gaps], `length` in sum; those that would be shorter than 1 are 1."""
     above = np.maximum(gaps * length / gaps.sum(axis=1, keepdims=True) - 1, 0)
     spare = length - gaps.shape[1]
-    wanted = above * spare / np.maximum(above.sum(axis=1, keepdims=True), np.finfo(float).tiny)
-    whole = np.floor(wanted + 1e-9)
-    order = (whole - wanted).argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
-    found: Ticks = (1 + whole + (order < spare - whole.sum(axis=1, keepdims=True))).astype(np.intp)
+    found: Array = 1 + above * spare / np.maximum(above.sum(axis=1, keepdims=True), np.finfo(float).tiny)
     return found
 
 

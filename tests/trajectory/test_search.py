@@ -9,7 +9,7 @@ from diffcache.schedulers.ticks import spread
 from diffcache.trajectory.process import Process
 from diffcache.trajectory.response import Response
 from diffcache.trajectory.result_error import ResultError, Trust
-from diffcache.trajectory.search import DEGREE, moved, spread_anew, through, with_gaps
+from diffcache.trajectory.search import DEGREE, in_place, moved, neighbours, spread_anew, through, with_gaps
 
 TICKS = 14
 EVEN = spread(TICKS, 6)
@@ -64,6 +64,12 @@ def test_equal_gaps_are_neighbours(tilt: float, first: int) -> None:
     gaps = np.diff(plan, append=50).tolist()
     assert {*gaps} == {2, 3}
     assert sorted(gaps, reverse=first == 3) == gaps
+
+
+def test_rounding_keeps_the_sum_and_no_gap_is_empty() -> None:
+    gaps = np.array([[1.5, 1.5, 1.5, 1.5], [1.0, 1.0, 1.0, 3.0], [2.4, 1.2, 1.2, 1.2]])
+    assert neighbours(gaps).tolist() == [[2, 2, 1, 1], [1, 1, 1, 3], [3, 1, 1, 1]]
+    assert in_place(gaps).tolist() == [[2, 1, 2, 1], [1, 1, 1, 3], [2, 2, 1, 1]]
 
 
 def test_a_plan_is_kept_where_none_is_expected_to_be_better() -> None:
