@@ -29,7 +29,7 @@ BURSTS = error_of(np.cumsum([0.0, *np.where(np.isin(np.arange(1, TICKS), [2, 3, 
 """All of the way lies at three ticks, which gaps that change smoothly cannot follow."""
 
 
-def test_the_density_is_nearly_as_good_as_every_plan_and_moves_come_closer() -> None:
+def test_smooth_gaps_are_nearly_as_good_as_every_plan_and_moves_come_closer() -> None:
     dense = spread_anew(LATE, EVEN, {0})
     close = moved(LATE, dense, {0}, together=3)
     best = min(LATE((0, *others)) for others in combinations(range(1, TICKS), len(EVEN) - 1))
