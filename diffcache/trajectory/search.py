@@ -23,6 +23,9 @@ STRIDES = (4, 2, 1)
 ROUNDS = 30
 """Of changes of one size, at most."""
 
+EXACT = 1e-9
+"""Gaps that are whole but for the rounding of floating-point numbers count as whole."""
+
 Rounding = Callable[[Array], Ticks]
 """See `neighbours` and `in_place`."""
 
@@ -32,7 +35,7 @@ def neighbours(gaps: Array) -> Ticks:
 
     Where they change smoothly, equal ones are neighbours. Errors grow slower over these than over long and short ones that take turns.
     """
-    down = np.floor(gaps + 1e-9)
+    down = np.floor(gaps + EXACT)
     order = (down - gaps).argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
     more = np.rint(gaps.sum(axis=1, keepdims=True)) - down.sum(axis=1, keepdims=True)
     whole: Ticks = (down + (order < more)).astype(np.intp)
@@ -41,7 +44,7 @@ def neighbours(gaps: Array) -> Ticks:
 
 def in_place(gaps: Array) -> Ticks:
     """Gaps of at least 1, [plans, gaps], as whole numbers with the same sum: each ends at the tick that is nearest."""
-    ends = np.floor(gaps.cumsum(axis=1) + 0.5)
+    ends = np.floor(gaps.cumsum(axis=1) + 0.5 + EXACT)
     whole: Ticks = np.diff(ends, prepend=0, axis=1).astype(np.intp)
     return whole
 

@@ -70,6 +70,9 @@ def test_rounding_keeps_the_sum_and_no_gap_is_empty() -> None:
     gaps = np.array([[1.5, 1.5, 1.5, 1.5], [1.0, 1.0, 1.0, 3.0], [2.4, 1.2, 1.2, 1.2]])
     assert neighbours(gaps).tolist() == [[2, 2, 1, 1], [1, 1, 1, 3], [3, 1, 1, 1]]
     assert in_place(gaps).tolist() == [[2, 1, 2, 1], [1, 1, 1, 3], [2, 2, 1, 1]]
+    nearly = np.array([[0.5 - 1e-15, 1, 1, 1.5 + 1e-15]]) + np.array([[1, 0, 0, 0]])
+    assert in_place(nearly).tolist() == [[2, 1, 1, 1]]
+    assert neighbours(np.array([[2 - 1e-15, 1 - 1e-15, 1, 1 + 2e-15]])).tolist() == [[2, 1, 1, 1]]
 
 
 def test_a_plan_is_kept_where_none_is_expected_to_be_better() -> None:
