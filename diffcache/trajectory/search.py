@@ -60,21 +60,21 @@ def spread_anew(
         forced: ticks among them that stay where they are.
         whole: makes gaps whole numbers.
     """
-    factors = np.array([(tilt, bend, 0.0) for tilt in TILTS for bend in BENDS])
-    plans = with_gaps(factors, start, forced, error.num_ticks, whole)
-    errors = error.of(plans)
-    best = int(errors.argmin())
-    middle, ticks, least = factors[best], plans[best], float(errors[best])
+
+    def best_of(factors: Array) -> tuple[float, Array, Ticks]:
+        plans = with_gaps(factors, start, forced, error.num_ticks, whole)
+        errors = error.of(plans)
+        best = int(errors.argmin())
+        return float(errors[best]), factors[best], plans[best]
+
+    least, middle, ticks = best_of(np.array([(tilt, bend, 0.0) for tilt in TILTS for bend in BENDS]))
     steps = np.concatenate([np.eye(DEGREE), -np.eye(DEGREE)])
     for change in CHANGES:
         for _ in range(ROUNDS):
-            factors = middle + change * steps
-            plans = with_gaps(factors, start, forced, error.num_ticks, whole)
-            errors = error.of(plans)
-            best = int(errors.argmin())
-            if not errors[best] < least:
+            found = best_of(middle + change * steps)
+            if not found[0] < least:
                 break
-            middle, ticks, least = factors[best], plans[best], float(errors[best])
+            least, middle, ticks = found
     return ticks.tolist() if least < error(start) else list(start)
 
 

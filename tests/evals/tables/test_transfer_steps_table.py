@@ -1,8 +1,9 @@
-"""Of what contenders gain medians are told, and every row that loses by its name."""
+"""Of a carried covariance medians are told, and every row that loses by its name."""
 
 from typing import Any
 
-from diffcache.evals.tables.gains import against, even_of, medians
+from diffcache.evals.tables.gains import even_of
+from diffcache.evals.tables.transfer_steps import _against, _medians
 
 
 def row(testbed: str, **figures: float) -> dict[str, Any]:
@@ -18,16 +19,11 @@ ROWS = [
 
 def test_gains_are_medians_over_testbeds_on_the_better_even_ticks() -> None:
     assert even_of(ROWS[0]) == 42.0
-    assert medians(ROWS, ["prior", "transferred", "own"]) == [["50", "25", "+2.0", "+4.0", "+5.0"]]
+    assert _medians(ROWS) == [["50", "25", "+2.0", "+4.0", "+5.0"]]
 
 
 def test_each_row_that_loses_is_named() -> None:
-    others = {
-        "prior": lambda row: row["prior"],
-        "own": lambda row: row["own"],
-        "even ticks": even_of,
-    }
-    prior, own, none = against(ROWS, "transferred", others).splitlines()
+    prior, own, none = _against(ROWS).splitlines()
     assert prior.endswith("below in 1 of 3 rows: sd 25 of 50 (-1.0)")
     assert "median +3.0 dB, from -1.0 to +6.0" in prior
     assert own.endswith("below in 1 of 3 rows: dit 25 of 50 (-1.0)")  # 0.2 dB are no loss
