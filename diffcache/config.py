@@ -28,6 +28,11 @@ TYPICAL_GUIDANCE = 3.0
 """A scale of guidance, where nothing tells it."""
 
 
+def counted_guidance(scale: float | None) -> float:
+    """The scale of guidance that a method counts with, where it may be unknown: 1 for none."""
+    return TYPICAL_GUIDANCE if scale is None else max(scale, 1.0)
+
+
 @dataclass(frozen=True)
 class RunFacts:
     """What a method may know of a run before it starts.

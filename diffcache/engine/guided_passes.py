@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from diffcache.config import TYPICAL_GUIDANCE
+from diffcache.config import counted_guidance
 from diffcache.engine.comparison import Streams
 from diffcache.engine.execution import Invocation
 from diffcache.hooks.class_swap import base_class
@@ -27,7 +27,7 @@ class GuidedPasses:
     """
 
     def __init__(self, scale: float | None) -> None:
-        self._scale = TYPICAL_GUIDANCE if scale is None else scale
+        self._scale = counted_guidance(scale)
         self._batched = BatchedGuidance()
         self._tick, self._calls, self._passes = -1, 1, 1
         self._first: tuple[str, list[Streams]] | None = None

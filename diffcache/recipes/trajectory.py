@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from diffcache.config import TYPICAL_GUIDANCE, RunFacts
+from diffcache.config import RunFacts, counted_guidance
 from diffcache.method_config import method
 from diffcache.prediction.hindsight import LARGEST_RATIO
 from diffcache.prediction.predictors import Conditional, Polynomial, Predictor
@@ -151,13 +151,13 @@ class TrajectoryConfig(BudgetedConfig):
         return self._conditional(run)
 
     def _conditional(self, run: RunFacts) -> Conditional:
-        trust, moments = self._followed(run).trust, _moments(run)
-        process = self._process(moments)
+        trust, moments, guidance = self._followed(run).trust, _moments(run), _guidance(run)
+        process = self._process(moments, guidance)
         return Conditional(
             process.believed(trust.roughness),
             trust.noise,
             between=process.covariance,
-            measured=self._measured(moments, _guidance(run)),
+            measured=self._measured(moments, guidance),
         )
 
     def _measured(self, moments: Sequence[Moment], guidance: float) -> Measured | None:
@@ -209,14 +209,15 @@ class TrajectoryConfig(BudgetedConfig):
             factors if angles is None else response_at(factors, angles, moments, universal.factors)
         )
 
-    def _process(self, moments: Sequence[Moment]) -> Process:
+    def _process(self, moments: Sequence[Moment], guidance: float) -> Process:
+        kernel = self.prior.kernel.at(guidance)
         if self.covariance is None:
-            return prior_process(self.prior.kernel, moments)
+            return prior_process(kernel, moments)
         covariance = np.array(self.covariance)
         angles = self._measured_at("covariance", len(covariance), moments)
         if angles is not None:
-            covariance = covariance_at(self.prior.kernel, covariance, angles, moments)
-        return Process(covariance, positions_of(self.prior.kernel, moments))
+            covariance = covariance_at(kernel, covariance, angles, moments)
+        return Process(covariance, positions_of(kernel, moments))
 
     def _measured_at(self, name: str, ticks: int, moments: Sequence[Moment]) -> tuple[float, ...] | None:
         """The angles from which what was measured has to be carried to a run's; None where it is of the run itself.
@@ -245,8 +246,8 @@ def _moments(run: RunFacts) -> tuple[Moment, ...]:
 
 
 def _guidance(run: RunFacts) -> float:
-    """The scale of a run's guidance; 1 for none."""
-    return TYPICAL_GUIDANCE if run.guidance_scale is None else max(run.guidance_scale, 1.0)
+    """The scale of a run's guidance."""
+    return counted_guidance(run.guidance_scale)
 
 
 def _turns(moments: Sequence[Moment]) -> Array:
@@ -278,7 +279,7 @@ def _plan(
     # Where the noise scheduler adds noise or clips, nothing is corrected.
     ratio = LARGEST_RATIO if config.hindsight and influence is not None else 0.0
     weighed = _turns(moments) if influence is None else np.array(influence)
-    process, response = config._process(moments), config._response(moments, guidance)
+    process, response = config._process(moments, guidance), config._response(moments, guidance)
     doubt = UNIVERSAL_DOUBT if config.response is None else DOUBT
     pace = config.prior.pace.at(moments, guidance) if config.covariance is None else np.ones(ticks)
     return planned(

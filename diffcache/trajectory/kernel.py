@@ -1,7 +1,7 @@
 """The covariance of a denoiser's velocities at two noise levels, with a few hyperparameters."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ class Kernel:
 
     The axis is a function of the angle theta = atan2(noise, signal), which runs from pi / 2 (noise) to 0 (data):
 
-        u(theta) = middle * theta + data * log(theta + data_end) - noise * log(pi / 2 - theta + noise_end)
+        u(theta) = data * log(theta + data_end) - noise * log(pi / 2 - theta + noise_end)
 
     Far from its ends this is the logarithm of the signal-to-noise ratio, stretched differently on both sides. The
     correlation of two velocities u apart is
@@ -31,7 +31,6 @@ class Kernel:
             computed from a predicted noise or sample, which multiplies errors.
     """
 
-    middle: float
     data: float
     noise: float
     data_end: float
@@ -49,10 +48,8 @@ class Kernel:
 
     def position(self, angles: Array) -> Array:
         """u of angles in radians, any shape."""
-        position: Array = (
-            self.middle * angles
-            + self.data * np.log(angles + self.data_end)
-            - self.noise * np.log(RIGHT_ANGLE - angles + self.noise_end)
+        position: Array = self.data * np.log(angles + self.data_end) - self.noise * np.log(
+            RIGHT_ANGLE - angles + self.noise_end
         )
         return position
 
@@ -61,6 +58,28 @@ class Kernel:
         varying = (1 - self.fine) * _matern(distance) + self.fine * _matern(self.finer * distance)
         correlation: Array = self.constant + (1 - self.constant) * varying
         return correlation
+
+
+@dataclass(frozen=True)
+class UniversalKernel:
+    """What denoisers have in common. The more guidance, the faster velocities change where there is much noise.
+
+    Attributes:
+        plain: the kernel without guidance.
+        exponent: of the scale of guidance, by which `noise` is multiplied.
+    """
+
+    plain: Kernel
+    exponent: float
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "UniversalKernel":
+        """The one with these attributes."""
+        return cls(Kernel.from_dict(data["plain"]), float(data["exponent"]))
+
+    def at(self, guidance: float) -> Kernel:
+        """The kernel of runs with this scale of guidance; 1 for none."""
+        return replace(self.plain, noise=self.plain.noise * guidance**self.exponent)
 
 
 def _matern(distance: Array) -> Array:

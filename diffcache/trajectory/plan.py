@@ -14,17 +14,18 @@ HELD = Trust(1e-3, 1e4)
 """So rough a process is predicted by its newest output."""
 
 TRUSTS = (
-    *(Trust(noise, 0.0) for noise in (1e-3, 1e-2, 1e-5)),
-    *(Trust(1e-3, roughness) for roughness in (1e-2, 1e-1, 1.0)),
+    Trust(1e-2, 0.0),
+    *(Trust(1e-3, roughness) for roughness in (1.0, 1e-1, 1e-2, 0.0)),
+    Trust(1e-5, 0.0),
     HELD,
 )
-"""These are tried."""
+"""These are tried. Among equals an earlier one is taken, whose weights are smaller; the last one leaves the covariance aside."""
 
 FEW = 8
 """Fewer computed ticks than this stay where they are: over such gaps a covariance says too little to move them."""
 
 NEAR = 1.15
-"""Expected squared errors that differ by less than this factor count as equal; then the smoother process is taken."""
+"""Expected squared errors that differ by less than this factor count as equal."""
 
 HOPELESS = 0.2
 """Where a larger error is expected of the best plan, outputs of evenly spaced ticks are held: so far off, extrapolation is no better in the mean, and

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from diffcache.trajectory.by_noise_level import ByNoiseLevel
-from diffcache.trajectory.kernel import Kernel
+from diffcache.trajectory.kernel import UniversalKernel
 from diffcache.trajectory.response import UniversalResponse
 
 SHIPPED = Path(__file__).with_name("prior.json")
@@ -24,7 +24,7 @@ class Prior(NamedTuple):
         response: of their velocities to errors of the sample.
     """
 
-    kernel: Kernel
+    kernel: UniversalKernel
     pace: ByNoiseLevel
     usual: ByNoiseLevel
     response: UniversalResponse
@@ -33,7 +33,7 @@ class Prior(NamedTuple):
     def from_dict(cls, data: Mapping[str, Any]) -> "Prior":
         """Of the figures in a file."""
         return cls(
-            Kernel.from_dict(data["kernel"]),
+            UniversalKernel.from_dict(data["kernel"]),
             ByNoiseLevel.from_dict(data["pace"]),
             ByNoiseLevel.from_dict(data["usual"]),
             UniversalResponse.from_dict(data["response"]),

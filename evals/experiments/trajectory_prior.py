@@ -22,7 +22,7 @@ from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.moments import Moment
 from diffcache.trajectory.control import PlannedTicks
-from diffcache.trajectory.kernel import Array, Kernel
+from diffcache.trajectory.kernel import Array, Kernel, UniversalKernel
 from diffcache.trajectory.prior import Prior
 from diffcache.trajectory.process import prior_process
 from diffcache.trajectory.response import Response
@@ -35,8 +35,8 @@ SAMPLES = 4
 STRIDES = (1, 2, 3, 4)
 """A kernel has to foretell a tick from its neighbours and from ticks far away: so runs are thinned by these, too."""
 
-START = Kernel(0.003, 0.1, 0.26, 0.002, 0.001, 0.43, 0.1, 3.2, 3e-5, 3e-3)
-"""Where the fit begins; all hyperparameters are positive, and `constant` and `fine` are below 1."""
+START = UniversalKernel(Kernel(0.1, 0.26, 0.002, 0.001, 0.43, 0.1, 3.2, 3e-5, 3e-3), 0.0)
+"""Where the fit begins; all hyperparameters but the exponent are positive, and `constant` and `fine` are below 1."""
 
 SCALES = (1.0, 2.5, 5.0, 7.5)
 """Of guidance."""
@@ -86,17 +86,8 @@ class Measured:
         return [float(moment.angle or 0) for moment in self.moments]
 
 
-def settings() -> Iterator[Setting]:
-    """The runs to which a kernel is fitted: each testbed as its pipeline ships it, in 50 and in 20 steps, and nearly without guidance."""
-    for name in MANY_STEPS:
-        yield Setting(name, 50)
-        yield Setting(name, 20)
-        if name not in zoo.UNCONDITIONAL:
-            yield Setting(name, 28, 1.5)
-
-
-def paced(testbed: str) -> Iterator[Setting]:
-    """The runs whose changes are measured: in 50 and in 20 steps, and with other scales of guidance."""
+def settings(testbed: str) -> Iterator[Setting]:
+    """The runs to which a prior is fitted: a testbed as its pipeline ships it, in 50 and in 20 steps, and with other scales of guidance."""
     yield Setting(testbed, 50)
     yield Setting(testbed, 20)
     if testbed in zoo.GUIDED:
@@ -122,9 +113,9 @@ def _calling(setting: Setting) -> tuple[Any, dict[str, Any]]:
     return zoo.load(name), call if guidance is None else zoo.guided(name, call, guidance)
 
 
-def changes(run: Measured, kernel: Kernel) -> Curve:
+def changes(run: Measured, kernel: UniversalKernel) -> Curve:
     """How much a run's velocities change from one tick to the next, over what a kernel says of that."""
-    expected = prior_process(kernel, run.moments).covariance
+    expected = prior_process(kernel.at(run.guidance), run.moments).covariance
     factors = _change(run.covariance) / _change(expected)
     return Curve(run.guidance, run.angles[1:], factors.tolist())
 
@@ -192,9 +183,9 @@ def seen(setting: Setting, prior: Prior) -> list[Seen]:
     return found
 
 
-def usual(run: Measured, followed: Sequence[Seen], kernel: Kernel) -> Curve:
+def usual(run: Measured, followed: Sequence[Seen], kernel: UniversalKernel) -> Curve:
     """The errors that runs measured at computed ticks, over what a kernel says of them."""
-    process, points = prior_process(kernel, run.moments), list[tuple[float, float]]()
+    process, points = prior_process(kernel.at(run.guidance), run.moments), list[tuple[float, float]]()
     for trust, logs in followed:
         predictor = Conditional(process.believed(trust.roughness), trust.noise)
         for (tick, past), log in logs.items():
@@ -203,7 +194,7 @@ def usual(run: Measured, followed: Sequence[Seen], kernel: Kernel) -> Curve:
     return Curve(run.guidance, angles, np.exp(surprises).tolist())
 
 
-def fitted(runs: Sequence[Measured]) -> tuple[Kernel, float]:
+def fitted(runs: Sequence[Measured]) -> tuple[UniversalKernel, float]:
     """The kernel of greatest likelihood, each run counting alike, and its loss: minus the mean log likelihood per tick.
 
     The scale of each run is free, so only correlations are fitted (Rasmussen and Williams 2006, section 5.4.1).
@@ -229,8 +220,8 @@ def fitted(runs: Sequence[Measured]) -> tuple[Kernel, float]:
     return _kernel(at), loss(at)
 
 
-def _loss(run: Measured, kernel: Kernel) -> float:
-    covariance = prior_process(kernel, run.moments).covariance
+def _loss(run: Measured, kernel: UniversalKernel) -> float:
+    covariance = prior_process(kernel.at(run.guidance), run.moments).covariance
     factor = np.linalg.cholesky(correlation_of(covariance))
     half = np.linalg.solve(factor, correlation_of(run.covariance))
     scale = np.trace(np.linalg.solve(factor.T, half)) / len(covariance)
@@ -244,17 +235,19 @@ def correlation_of(covariance: Array) -> Array:
     return correlation
 
 
-def _coordinates(kernel: Kernel) -> list[float]:
-    """Logarithms of hyperparameters, and log odds of shares."""
-    return [
+def _coordinates(kernel: UniversalKernel) -> list[float]:
+    """Logarithms of hyperparameters, and log odds of shares; the exponent as it is."""
+    plain = [
         float(np.log(value / (1 - value)) if field.name in SHARES else np.log(value))
-        for field, value in zip(fields(kernel), astuple(kernel), strict=True)
+        for field, value in zip(fields(Kernel), astuple(kernel.plain), strict=True)
     ]
+    return [*plain, kernel.exponent]
 
 
-def _kernel(coordinates: Any) -> Kernel:
+def _kernel(coordinates: Any) -> UniversalKernel:
+    *plain, exponent = coordinates
     values = {
         field.name: float(1 / (1 + np.exp(-x)) if field.name in SHARES else np.exp(x))
-        for field, x in zip(fields(Kernel), coordinates, strict=True)
+        for field, x in zip(fields(Kernel), plain, strict=True)
     }
-    return Kernel(**values)
+    return UniversalKernel(Kernel(**values), float(exponent))

@@ -4,7 +4,8 @@ import logging
 from collections.abc import Iterator
 from functools import cached_property
 
-from diffcache.config import CacheConfig
+from diffcache.config import CacheConfig, counted_guidance
+from diffcache.host.components import guidance_scale_of
 from diffcache.profiling.recording.covariance import Covariance as Measured
 from diffcache.profiling.recording.covariance import covariance_of
 from diffcache.profiling.recording.response import response_of
@@ -54,7 +55,8 @@ class TrajectoryEngine(Engine):
             return []
         matrices = [found.matrix]
         if angles_of(found.moments) is not None:
-            kernel = TrajectoryConfig().prior.kernel
+            scale = guidance_scale_of(self.task.pipe, self.task.calls[0])
+            kernel = TrajectoryConfig().prior.kernel.at(counted_guidance(scale))
             matrices += [smoothed(kernel, found.matrix, found.moments, stride) for stride in STRIDES]
             matrices.append((matrices[0] + matrices[1]) / 2)
         return [tuple(map(tuple, matrix.tolist())) for matrix in matrices]

@@ -10,6 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
+from diffcache.config import TYPICAL_GUIDANCE
 from diffcache.evals.harness.command_line import parser
 from diffcache.schedulers.moments import Moment
 from diffcache.trajectory.gaussian import BETWEEN, conditional_weights
@@ -28,7 +29,7 @@ def main() -> None:
     parser(__doc__).parse_args()
     levels = np.linspace(1, 1 / TICKS, TICKS)
     moments = [Moment(i, angle=float(np.arctan2(level, 1 - level))) for i, level in enumerate(levels)]
-    process = prior_process(universal().kernel, moments)
+    process = prior_process(universal().kernel.at(TYPICAL_GUIDANCE), moments)
     plt.rcParams["svg.hashsalt"] = "trajectory"
     figure, (above, middle, below) = plt.subplots(3, 1, figsize=(8, 7), sharex=True, layout="constrained")
     _uncertainties(above, process.covariance)

@@ -21,7 +21,6 @@ from diffcache.evals.experiments.trajectory_prior import (
     changes,
     fitted,
     measured,
-    paced,
     seen,
     settings,
     usual,
@@ -34,14 +33,9 @@ from diffcache.trajectory.prior import SHIPPED, universal
 
 def main() -> None:
     parser(__doc__).parse_args()
-    runs = {
-        setting: measured(setting)
-        for setting in tqdm(dict.fromkeys([*settings(), *chain(*map(paced, MANY_STEPS))]), desc="runs")
-    }
+    runs = {setting: measured(setting) for setting in tqdm([*chain(*map(settings, MANY_STEPS))], desc="runs")}
     plans = universal()  # they say where errors are measured, and nothing of how large these are
-    followed = {
-        setting: seen(setting, plans) for setting in tqdm([*chain(*map(paced, MANY_STEPS))], desc="reuse")
-    }
+    followed = {setting: seen(setting, plans) for setting in tqdm(runs, desc="reuse")}
     loss, figures = _fitted(MANY_STEPS, runs, followed)
     SHIPPED.write_text(json.dumps({**header(), **figures}, indent=2) + "\n")
     print(f"all: {loss:.3f}")
@@ -56,14 +50,15 @@ def _fitted(
     testbeds: Sequence[str], runs: Mapping[Setting, Measured], followed: Mapping[Setting, Sequence[Seen]]
 ) -> tuple[float, dict[str, Any]]:
     """The loss of the kernel's fit, and the figures of a prior."""
-    kernel, loss = fitted([runs[setting] for setting in settings() if setting.testbed in testbeds])
+    of = {name: [*settings(name)] for name in testbeds}
+    kernel, loss = fitted([runs[setting] for setting in chain(*of.values())])
     answers = [
-        [Answered(run.guidance, run.angles, run.response) for run in map(runs.__getitem__, paced(name))]
-        for name in testbeds
+        [Answered(run.guidance, run.angles, run.response) for run in map(runs.__getitem__, asked)]
+        for asked in of.values()
     ]
-    paces = [[changes(runs[setting], kernel) for setting in paced(name)] for name in testbeds]
+    paces = [[changes(runs[setting], kernel) for setting in asked] for asked in of.values()]
     measured_errors = [
-        [usual(runs[setting], followed[setting], kernel) for setting in paced(name)] for name in testbeds
+        [usual(runs[setting], followed[setting], kernel) for setting in asked] for asked in of.values()
     ]
     return loss, {
         "fitted_on": sorted(testbeds),

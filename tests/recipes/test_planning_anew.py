@@ -14,7 +14,7 @@ from searches.flux_calls import flux_calls
 from zoo.pipelines import CASES, with_noise_scheduler
 
 from diffcache import CacheConfig, Schedule, accelerate, report
-from diffcache.config import RunFacts
+from diffcache.config import TYPICAL_GUIDANCE, RunFacts
 from diffcache.prediction.descriptions import predictor_from
 from diffcache.prediction.predictors import Conditional
 from diffcache.profiling.recording.covariance import covariance_of
@@ -52,7 +52,9 @@ def measured_in(ticks: int, **options: Any) -> TrajectoryConfig:
     moments = run_of(ticks).moments
     angles = np.array(angles_of(moments))
     size = 1 + np.cos(angles)
-    covariance = np.outer(size, size) * prior_process(universal().kernel, moments).covariance
+    covariance = (
+        np.outer(size, size) * prior_process(universal().kernel.at(TYPICAL_GUIDANCE), moments).covariance
+    )
     response = np.outer((3.0, 1.0, 0.5), 1 + angles**4)
     return TrajectoryConfig(
         speedup=SPEEDUP,
@@ -75,7 +77,9 @@ def test_another_run_is_planned_with_what_is_carried_to_it(ticks: int) -> None:
     predictor = config.predictor_for(run)
     assert isinstance(predictor, Conditional)
     assert predictor.measured is not None
-    carried = covariance_at(universal().kernel, np.array(config.covariance), config.angles, run.moments)
+    carried = covariance_at(
+        universal().kernel.at(5.0), np.array(config.covariance), config.angles, run.moments
+    )
     np.testing.assert_array_equal(predictor.between, carried)
     usual = universal().response.at(run.moments, 5.0).factors
     response = response_at(np.array(config.response), config.angles, run.moments, usual)

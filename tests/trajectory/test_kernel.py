@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from diffcache.schedulers.moments import Moment
-from diffcache.trajectory.kernel import RIGHT_ANGLE, Kernel
+from diffcache.trajectory.kernel import RIGHT_ANGLE, Kernel, UniversalKernel
 from diffcache.trajectory.prior import universal
 from diffcache.trajectory.process import PACE, positions_of, prior_process
 
-KERNEL = universal().kernel
+KERNEL = universal().kernel.at(3.0)
 
 SCHEDULES = {
     "flow": np.arctan2(np.linspace(1, 0.02, 50), 1 - np.linspace(1, 0.02, 50)),
@@ -62,3 +62,15 @@ def test_a_kernel_is_read_from_what_was_written() -> None:
     with pytest.raises(KeyError):
         Kernel.from_dict({"data": 1.0})
     assert Kernel.from_dict(vars(KERNEL)) == KERNEL
+
+
+def test_guidance_stretches_the_noisy_end_of_the_axis() -> None:
+    universal_kernel = UniversalKernel(KERNEL, 0.5)
+    assert universal_kernel.at(1.0) == KERNEL
+
+    def gaps(guidance: float) -> np.ndarray:
+        return np.diff(universal_kernel.at(guidance).position(np.array([0.01, 0.02, 1.55, 1.56])))
+
+    assert gaps(4.0)[0] == pytest.approx(gaps(1.0)[0], rel=0.05)
+    assert gaps(4.0)[2] == pytest.approx(2 * gaps(1.0)[2], rel=0.01)
+    assert universal().kernel.exponent > 0

@@ -13,7 +13,7 @@ from diffcache.trajectory.prior import universal
 from diffcache.trajectory.process import prior_process
 from diffcache.trajectory.transfer import angles_of, are_same, covariance_at, response_at, smoothed
 
-KERNEL = universal().kernel
+KERNEL = universal().kernel.at(3.0)
 LENGTHS = (12, 20, 50, 77)
 MEASURED_IN = 28
 

@@ -13,7 +13,7 @@ from diffcache.trajectory.result_error import Trust
 
 def test_a_run_that_follows_the_kernel_changes_as_foretold_and_a_faster_one_by_its_factor() -> None:
     moments = tuple(Moment(i, angle=1.4 - i / 10) for i in range(12))
-    covariance = prior_process(START, moments).covariance
+    covariance = prior_process(START.at(3.0), moments).covariance
 
     def run(times: float) -> Measured:
         return Measured(Setting("dit", 12), 3.0, times * covariance, moments, Response(np.zeros((3, 12))))
@@ -27,7 +27,7 @@ def test_a_run_that_follows_the_kernel_changes_as_foretold_and_a_faster_one_by_i
 
 def test_what_runs_measured_is_compared_with_what_the_kernel_expects_of_the_same_prediction() -> None:
     moments = tuple(Moment(i, angle=1.4 - i / 10) for i in range(12))
-    covariance = prior_process(START, moments).covariance
+    covariance = prior_process(START.at(3.0), moments).covariance
     run = Measured(Setting("dit", 12), 3.0, covariance, moments, Response(np.zeros((3, 12))))
     expected = Conditional(covariance, 1e-3).expected_error
     logs = {(tick, past): np.log(3 * expected(past, tick)) for tick, past in ((5, (3, 2, 0)), (9, (5, 3)))}
