@@ -19,7 +19,10 @@ TRUSTS = (
     Trust(1e-5, 0.0),
     HELD,
 )
-"""These are tried. Among equals an earlier one is taken, whose weights are smaller; the last one leaves the covariance aside."""
+"""These are tried. Where several are expected to do equally well, the first of them is taken.
+
+The first two have small weights, and weights grow from there on. `HELD` comes last: it leaves the covariance aside.
+"""
 
 FEW = 8
 """Fewer computed ticks than this stay where they are: over such gaps a covariance says too little to move them."""

@@ -23,15 +23,18 @@ BURSTS = np.cumsum([0.0, *np.where(np.isin(np.arange(1, TICKS), [1, 6, 11]), 0.2
 ALIKE = np.ones(TICKS)
 
 
+def process(positions: np.ndarray) -> Process:
+    distance = np.abs(np.subtract.outer(positions, positions))
+    return Process((1 + distance) * np.exp(-distance), positions)
+
+
 def errors(
     trust: Trust, corrects: bool = True, *, positions: np.ndarray = LATE, answers: np.ndarray = 2 * ALIKE
 ) -> ResultError:
-    distance = np.abs(np.subtract.outer(positions, positions))
-    covariance = (1 + distance) * np.exp(-distance)
     ratio = 3.0 if corrects else 0.0
     response = Response(np.broadcast_to(answers, (3, TICKS)))
     influence = np.tril(np.full((TICKS + 1, TICKS), -0.1), -1)
-    return ResultError(Process(covariance, positions), influence, ALIKE, response, ratio, trust)
+    return ResultError(process(positions), influence, ALIKE, response, ratio, trust)
 
 
 @pytest.fixture
@@ -183,7 +186,7 @@ def test_where_a_part_of_the_error_is_met_stiffly_outputs_are_predicted_more_car
 
 def predicting_weights(trust: Trust) -> float:
     """The sum of the sizes of those that predict one tick."""
-    believed = errors(trust)._believed
+    believed = process(LATE).believed(trust.roughness)
     return float(np.abs(conditional_weights(believed, [0, 3, 6], [8], trust.noise)).sum())
 
 
