@@ -21,12 +21,14 @@ class Moment:
         sigma: its noise level on the noise scheduler's own axis; None where unknown.
         angle: atan2(noise, signal); None where unknown.
         scale: the factor of the velocity in what the denoiser returns there.
+        turned: how far the angle lies from that of pure noise, with which the noise scheduler begins; None where unknown.
     """
 
     tick: int
     sigma: float | None = None
     angle: float | None = None
     scale: float = 1.0
+    turned: float | None = None
 
 
 def positions(points: Sequence[Moment], target: Moment, axis: Axis) -> tuple[list[float], float]:

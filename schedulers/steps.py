@@ -23,6 +23,7 @@ class Step(NamedTuple):
         training_time: the noise scheduler's timestep as a fraction of its training steps; None where unknown.
         angle: atan2(noise, signal) of this tick, 0 to pi / 2; None where unknown.
         scale: the factor of the velocity in what the denoiser returns.
+        turned: how far the angle lies from that of pure noise, with which the noise scheduler begins; None where unknown.
     """
 
     tick: int
@@ -35,6 +36,7 @@ class Step(NamedTuple):
     training_time: float | None = None
     angle: float | None = None
     scale: float = 1.0
+    turned: float | None = None
 
     def full_name(self, denoiser: str) -> str:
         """The site's name in reports and schedules: the denoiser's, followed by that of a site inside it."""
@@ -42,7 +44,7 @@ class Step(NamedTuple):
 
     @property
     def moment(self) -> Moment:
-        return Moment(self.tick, self.sigma, self.angle, self.scale)
+        return Moment(self.tick, self.sigma, self.angle, self.scale, self.turned)
 
     @property
     def time(self) -> float:

@@ -16,12 +16,13 @@ RIGHT_ANGLE = np.pi / 2
 class Kernel:
     """A Matérn covariance (Rasmussen and Williams 2006, section 4.2) on an axis over which velocities change at an even pace.
 
-    The axis is a function of the angle theta = atan2(noise, signal), which runs from pi / 2 (noise) to 0 (data):
+    The axis is a function of the angle theta = atan2(noise, signal), which falls from about pi / 2 (noise) to 0 (data):
 
-        u(theta) = data * log(theta + data_end) - noise * log(pi / 2 - theta + noise_end)
+        u(theta) = data * log(theta + data_end) - noise * log(theta_0 - theta + noise_end)
 
-    Far from its ends this is the logarithm of the signal-to-noise ratio, stretched differently on both sides. The
-    correlation of two velocities u apart is
+    theta_0 is the angle at which samples are pure noise. Not all noise schedulers begin with pi / 2; wherever they do, the first
+    steps bring the first signal, and velocities change fast. Far from its ends this is the logarithm of the signal-to-noise ratio, stretched
+    differently on both sides. The correlation of two velocities u apart is
 
         constant + (1 - constant) * ((1 - fine) * m(u) + fine * m(finer * u)),  m(u) = (1 + s + s^2 / 3) exp(-s),  s = sqrt(5) u
 
@@ -46,10 +47,15 @@ class Kernel:
         """The kernel with these hyperparameters."""
         return cls(**{field.name: float(data[field.name]) for field in fields(cls)})
 
-    def position(self, angles: Array) -> Array:
-        """u of angles in radians, any shape."""
+    def position(self, angles: Array, turned: Array) -> Array:
+        """u of angles theta in radians, any shape.
+
+        Args:
+            angles: theta.
+            turned: theta_0 - theta, of the same shape.
+        """
         position: Array = self.data * np.log(angles + self.data_end) - self.noise * np.log(
-            RIGHT_ANGLE - angles + self.noise_end
+            turned + self.noise_end
         )
         return position
 

@@ -54,8 +54,12 @@ def prior_process(kernel: Kernel, moments: Sequence[Moment]) -> Process:
 
 
 def positions_of(kernel: Kernel, moments: Sequence[Moment]) -> Array:
-    """Of ticks, on the kernel's axis; evenly spaced where an angle is unknown."""
-    angles = [moment.angle for moment in moments]
-    if None in angles:
+    """Of ticks, on the kernel's axis; evenly spaced where an angle is unknown.
+
+    Where nothing tells which angle is that of pure noise, the run is taken to begin with it.
+    """
+    angles = np.array([moment.angle for moment in moments], dtype=float)
+    if np.isnan(angles).any():
         return PACE * np.array([moment.tick for moment in moments], dtype=float)
-    return kernel.position(np.array(angles, dtype=float))
+    turned = np.array([moment.turned for moment in moments], dtype=float)
+    return kernel.position(angles, np.where(np.isnan(turned), angles.max() - angles, turned))

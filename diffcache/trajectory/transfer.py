@@ -51,7 +51,7 @@ def are_same(angles: Sequence[float], others: Sequence[float]) -> bool:
 def covariance_at(
     kernel: Kernel, measured: Array, angles: Sequence[float], moments: Sequence[Moment]
 ) -> Array:
-    """The covariance of the velocities of a run, from that of another run.
+    """The covariance of the velocities of a run, from that of another run, which began as far from pure noise.
 
     The universal process K says how velocities at new ticks n follow from those at old ticks o: by the weights W of its
     conditional mean. It also says how much they leave open. Measured velocities, whose covariance is G, follow from each other
@@ -72,11 +72,23 @@ def covariance_at(
     """
     new = angles_of(moments)
     assert new is not None
-    if are_same(angles, new):
-        return measured
     # The run's own scales at the old angles: what a denoiser returns does not change with the number of steps.
     scales = _interpolated(new, np.array([moment.scale for moment in moments]), angles)
-    old = [Moment(i, None, angle, scale) for i, (angle, scale) in enumerate(zip(angles, scales, strict=True))]
+    pure_noise = max(angles) + min(moment.turned or 0.0 for moment in moments)
+    old = [
+        Moment(i, None, angle, scale, pure_noise - angle)
+        for i, (angle, scale) in enumerate(zip(angles, scales, strict=True))
+    ]
+    return _carried(kernel, measured, old, moments)
+
+
+def _carried(kernel: Kernel, measured: Array, old: Sequence[Moment], moments: Sequence[Moment]) -> Array:
+    """See `covariance_at`; `old` are the ticks that were measured."""
+    angles, new = angles_of(old), angles_of(moments)
+    assert angles is not None
+    assert new is not None
+    if are_same(angles, new):
+        return measured
     before, after = prior_process(kernel, old), prior_process(kernel, moments)
     towards = kernel.correlation(np.abs(np.subtract.outer(after.positions, before.positions)))
     inverse: Array = np.linalg.inv(before.covariance).astype(np.float64)
@@ -102,11 +114,9 @@ def smoothed(kernel: Kernel, measured: Array, moments: Sequence[Moment], stride:
     Returns:
         [ticks, ticks]
     """
-    angles = angles_of(moments)
-    assert angles is not None
-    parts = (slice(start, None, stride) for start in range(min(stride, len(angles))))
+    parts = (slice(start, None, stride) for start in range(min(stride, len(moments))))
     found: Array = np.mean(
-        [covariance_at(kernel, measured[part, part], angles[part], moments) for part in parts], axis=0
+        [_carried(kernel, measured[part, part], moments[part], moments) for part in parts], axis=0
     )
     return found
 

@@ -1,5 +1,7 @@
 """The universal prior: a covariance on every schedule of noise levels, and the one that its experiment has found."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -55,7 +57,23 @@ def test_ticks_of_unknown_noise_levels_are_evenly_spaced() -> None:
 
 
 def test_its_ends_are_finite() -> None:
-    assert np.isfinite(KERNEL.position(np.array([0.0, RIGHT_ANGLE]))).all()
+    assert np.isfinite(KERNEL.position(np.array([0.0, RIGHT_ANGLE]), np.array([RIGHT_ANGLE, 0.0]))).all()
+
+
+def test_velocities_change_fast_after_pure_noise_whatever_its_angle() -> None:
+    ends = []
+    for pure_noise in (RIGHT_ANGLE, 1.48):
+        run = [Moment(i, None, pure_noise - turned) for i, turned in enumerate((0.0, 0.02, 0.5, 0.52))]
+        ends.append(np.diff(positions_of(KERNEL, run))[[0, 2]])
+    assert ends[0][0] == pytest.approx(ends[1][0], rel=0.02)
+    assert ends[0][0] < 10 * ends[0][1] < 0  # positions fall
+
+
+def test_a_run_that_begins_with_a_picture_is_not_taken_to_begin_with_pure_noise() -> None:
+    """Image-to-image begins at a lower noise level, with all the signal that there is at that level."""
+    whole = moments(SCHEDULES["flow"])
+    left = [replace(moment, turned=RIGHT_ANGLE - (moment.angle or 0)) for moment in whole[20:]]
+    assert positions_of(KERNEL, left) == pytest.approx(positions_of(KERNEL, whole)[20:])
 
 
 def test_a_kernel_is_read_from_what_was_written() -> None:
@@ -69,7 +87,8 @@ def test_guidance_stretches_the_noisy_end_of_the_axis() -> None:
     assert universal_kernel.at(1.0) == KERNEL
 
     def gaps(guidance: float) -> np.ndarray:
-        return np.diff(universal_kernel.at(guidance).position(np.array([0.01, 0.02, 1.55, 1.56])))
+        angles = np.array([0.01, 0.02, 1.55, 1.56])
+        return np.diff(universal_kernel.at(guidance).position(angles, RIGHT_ANGLE - angles))
 
     assert gaps(4.0)[0] == pytest.approx(gaps(1.0)[0], rel=0.05)
     assert gaps(4.0)[2] == pytest.approx(2 * gaps(1.0)[2], rel=0.01)

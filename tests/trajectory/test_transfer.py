@@ -97,6 +97,19 @@ def test_a_covariance_that_is_the_prior_stays_the_prior(old: list[Moment], ticks
     np.testing.assert_allclose(found, scale * prior_process(KERNEL, new).covariance, rtol=2e-2)
 
 
+def test_a_run_that_begins_with_a_picture_is_carried_to_one_that_begins_as_late() -> None:
+    """Then nothing is known of the prior's fast changes after pure noise, in the old run or in the new one."""
+
+    def late(ticks: int) -> list[Moment]:
+        return [
+            replace(moment, turned=RIGHT_ANGLE - (moment.angle or 0)) for moment in flow(2 * ticks)[ticks:]
+        ]
+
+    old, new = late(MEASURED_IN), late(20)
+    found = covariance_at(KERNEL, prior_process(KERNEL, old).covariance, angles(old), new)
+    np.testing.assert_allclose(found, prior_process(KERNEL, new).covariance, rtol=1e-2)
+
+
 @pytest.mark.parametrize("run", [f"{ticks} ticks" for ticks in LENGTHS] + ["shifted"])
 def test_it_is_nearer_to_the_truth_than_the_prior(run: str) -> None:
     old, new = flow(MEASURED_IN), RUNS[run]
