@@ -100,7 +100,7 @@ class MethodConfig(ABC):
             if option not in known:
                 raise ConfigError(f"{cls.name} has no option {option!r}; its options are {', '.join(known)}.")
 
-    def _check(self, option: str, least: int, *, whole: bool = False) -> None:
+    def _check(self, option: str, least: float, *, whole: bool = False) -> None:
         """Refuses a value that is no finite number, or too small. None is an option left open."""
         value = getattr(self, option)
         kind = int if whole else (int, float)

@@ -21,7 +21,7 @@ class Moment:
         sigma: its noise level on the noise scheduler's own axis; None where unknown.
         angle: atan2(noise, signal); None where unknown.
         scale: the factor of the velocity in what the denoiser returns there.
-        turned: how far the angle lies from that of pure noise, with which the noise scheduler begins; None where unknown.
+        turned: the angle of pure noise less this angle; None where unknown.
     """
 
     tick: int

@@ -23,7 +23,7 @@ class Step(NamedTuple):
         training_time: the noise scheduler's timestep as a fraction of its training steps; None where unknown.
         angle: atan2(noise, signal) of this tick, 0 to pi / 2; None where unknown.
         scale: the factor of the velocity in what the denoiser returns.
-        turned: how far the angle lies from that of pure noise, with which the noise scheduler begins; None where unknown.
+        turned: the angle of pure noise less this angle; None where unknown.
     """
 
     tick: int

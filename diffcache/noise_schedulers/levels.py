@@ -39,12 +39,15 @@ class Level(NamedTuple):
         angle: atan2(noise, signal), from 0 for clean samples to pi / 2 for pure noise; None where unknown.
         time: the timestep as a fraction of the training steps; None where unknown.
         output: what the denoiser's output is there.
+        turned: the angle of pure noise less this angle, at least 0; None where unknown. Pure noise is pi / 2 in flow matching,
+            else the largest angle of the list.
     """
 
     sigma: float | None = None
     angle: float | None = None
     time: float | None = None
     output: Parametrisation = VELOCITY
+    turned: float | None = None
 
 
 UNKNOWN = Level()
@@ -64,11 +67,13 @@ def levels_of(noise_scheduler: Any) -> list[Level]:
     mixed = signal_and_noise_of(noise_scheduler, known)
     if mixed is None:
         return [Level(sigma, None, time) for sigma, time in zip(sigmas, times, strict=True)]
-    output = _parametrisation(prediction_type_of(noise_scheduler), is_flow(noise_scheduler, known))
-    return [
+    flows = is_flow(noise_scheduler, known)
+    output = _parametrisation(prediction_type_of(noise_scheduler), flows)
+    levels = [
         Level(sigma, math.atan2(noise, signal), time, output(signal, noise))
         for sigma, time, (signal, noise) in zip(sigmas, times, mixed, strict=True)
     ]
+    return _turned(levels, flows)
 
 
 def levels_of_loop(noise_scheduler: Any, sigmas: Iterable[float] | None) -> list[Level]:
@@ -85,7 +90,14 @@ def levels_of_loop(noise_scheduler: Any, sigmas: Iterable[float] | None) -> list
     if known:
         return [level._replace(sigma=sigma) for level, sigma in zip(known, given, strict=False)]
     is_flow = max(given, default=0.0) <= 1
-    return [Level(sigma, math.atan2(sigma, 1 - sigma if is_flow else 1)) for sigma in given]
+    return _turned([Level(sigma, math.atan2(sigma, 1 - sigma if is_flow else 1)) for sigma in given], is_flow)
+
+
+def _turned(levels: list[Level], flows: bool) -> list[Level]:
+    """Levels of known angles, with how far each has turned from pure noise."""
+    angles = [level.angle or 0.0 for level in levels]
+    pure_noise = max([math.pi / 2] if flows else angles, default=0.0)
+    return [level._replace(turned=pure_noise - angle) for level, angle in zip(levels, angles, strict=True)]
 
 
 def _parametrisation(prediction: str, flow: bool) -> Callable[[float, float], Parametrisation]:

@@ -39,7 +39,6 @@ class Timetable:
         self.noise_scheduler = noise_scheduler
         self.influence = influence
         self._levels = levels
-        self._pure_noise = max((level.angle for level in levels if level.angle is not None), default=0.0)
         self.first = first
         self.steps: list[Step] = []
         self.moments: list[Moment] = []
@@ -69,7 +68,7 @@ class Timetable:
             repeats_sigma=repeats,
             training_time=level.time,
             scale=level.output.of_velocity,
-            turned=None if level.angle is None else self._pure_noise - level.angle,
+            turned=level.turned,
         )
 
     def ratio(self, tick: int, other: int) -> float | None:

@@ -71,10 +71,16 @@ def _is_measured(description: Mapping[str, Any], ticks: int) -> bool:
     match description:
         case {"angles": list(angles), "response": [list(), list(), list()] as parts}:
             rows = (angles, *parts)
-            return all(len(row) == ticks and _are_numbers(row) for row in rows) and are_angles(angles)
         case {"angles": list(angles), "response": None}:
-            return len(angles) == ticks and _are_numbers(angles) and are_angles(angles)
-    return "angles" not in description
+            rows = (angles,)
+        case _:
+            return "angles" not in description
+    known = [] if description.get("pure_noise") is None else [description["pure_noise"]]
+    return (
+        all(len(row) == ticks and _are_numbers(row) for row in rows)
+        and _are_numbers(known)
+        and are_angles([*angles, *known])
+    )
 
 
 def _measured(description: Mapping[str, Any]) -> Measured | None:
@@ -82,7 +88,8 @@ def _measured(description: Mapping[str, Any]) -> Measured | None:
     angles, response = description.get("angles"), description.get("response")
     if angles is None:
         return None
-    return Measured(tuple(angles), None if response is None else np.array(response, dtype=float))
+    parts = None if response is None else np.array(response, dtype=float)
+    return Measured(tuple(angles), parts, description.get("pure_noise"))
 
 
 def _are_numbers(values: list[Any]) -> bool:

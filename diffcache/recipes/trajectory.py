@@ -33,7 +33,15 @@ from diffcache.trajectory.process import Process, positions_of, prior_process
 from diffcache.trajectory.response import SHARES, Response
 from diffcache.trajectory.result_error import DOUBT, ResultError
 from diffcache.trajectory.search import through
-from diffcache.trajectory.transfer import Measured, angles_of, are_angles, covariance_at, response_at
+from diffcache.trajectory.transfer import (
+    SAME,
+    Measured,
+    angles_of,
+    are_angles,
+    covariance_at,
+    pure_noise_of,
+    response_at,
+)
 
 Covariance = tuple[tuple[float, ...], ...]
 
@@ -66,8 +74,9 @@ class TrajectoryConfig(BudgetedConfig):
         angles: atan2(noise, signal) of the ticks that both were measured at, in radians, [ticks]. With them both are carried to runs
             of other lengths and noise levels (`diffcache.trajectory.transfer`), though not to another scale of guidance. None:
             both are of the run itself, which must be as long.
+        pure_noise: the angle of pure noise in the run in which both were measured; None: the largest of `angles`.
         handovers: ticks at which another denoiser takes over (Wan 2.2), where they are known. They are computed, and nothing is predicted
-            from what the denoiser before returned.
+            from what the denoiser before returned. They are not carried to other runs, so there can be no `angles` beside them.
     """
 
     name: ClassVar[str] = "trajectory"
@@ -76,6 +85,7 @@ class TrajectoryConfig(BudgetedConfig):
     covariance: Covariance | None = None
     response: Factors | None = None
     angles: tuple[float, ...] | None = None
+    pure_noise: float | None = None
     handovers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -107,15 +117,24 @@ class TrajectoryConfig(BudgetedConfig):
         whole = isinstance(given, (list, tuple)) and all(type(tick) is int for tick in given)
         if not whole or any(tick >= after for tick, after in pairwise((0, *given))):
             raise ConfigError("trajectory: handovers must be a tuple of ticks above 0, by rising number.")
+        if given and self.angles is not None:
+            raise ConfigError(
+                "trajectory: handovers are of the run that was measured: leave out angles, which carry it to other runs."
+            )
         object.__setattr__(self, "handovers", tuple(given))
 
     def _check_angles(self, angles: Sequence[float]) -> None:
         self._check_numbers("angles")
-        for measured in (self.covariance, self.response):
-            if measured is not None:
-                self._check_numbers("angles", len(measured[0]))
+        known = [measured for measured in (self.covariance, self.response) if measured is not None]
+        if not known:
+            raise ConfigError(
+                "trajectory: angles say where covariance or response was measured: pass one of these too, or leave angles out."
+            )
+        for measured in known:
+            self._check_numbers("angles", len(measured[0]))
         if not are_angles(angles):
             raise ConfigError("trajectory: angles must be atan2(noise, signal) in radians, from 0 to pi / 2.")
+        self._check("pure_noise", max(angles) - SAME)
         object.__setattr__(self, "angles", tuple(angles))
 
     @property
@@ -166,7 +185,7 @@ class TrajectoryConfig(BudgetedConfig):
         if self.covariance is None or angles is None or self.handovers:
             return None
         response = None if self.response is None else self._response(moments, guidance).factors
-        return Measured(angles, response)
+        return Measured(angles, response, pure_noise_of(moments))
 
     def corrects(self, run: RunFacts) -> bool:
         return super().corrects(run) and (run.influence is None or self._followed(run).corrects)
@@ -216,7 +235,7 @@ class TrajectoryConfig(BudgetedConfig):
         covariance = np.array(self.covariance)
         angles = self._measured_at("covariance", len(covariance), moments)
         if angles is not None:
-            covariance = covariance_at(kernel, covariance, angles, moments)
+            covariance = covariance_at(kernel, covariance, angles, moments, self.pure_noise)
         return Process(covariance, positions_of(kernel, moments))
 
     def _measured_at(self, name: str, ticks: int, moments: Sequence[Moment]) -> tuple[float, ...] | None:

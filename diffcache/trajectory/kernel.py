@@ -20,9 +20,9 @@ class Kernel:
 
         u(theta) = data * log(theta + data_end) - noise * log(theta_0 - theta + noise_end)
 
-    theta_0 is the angle at which samples are pure noise. Not all noise schedulers begin with pi / 2; wherever they do, the first
-    steps bring the first signal, and velocities change fast. Far from its ends this is the logarithm of the signal-to-noise ratio, stretched
-    differently on both sides. The correlation of two velocities u apart is
+    theta_0 is the angle of pure noise, with which the noise scheduler begins: pi / 2 in a flow, 1.50 with Stable Diffusion's noise
+    levels. Whatever it is, velocities change fast in the first steps after it. Far from its ends u is the logarithm of the
+    signal-to-noise ratio, stretched differently on both sides. The correlation of two velocities u apart is
 
         constant + (1 - constant) * ((1 - fine) * m(u) + fine * m(finer * u)),  m(u) = (1 + s + s^2 / 3) exp(-s),  s = sqrt(5) u
 

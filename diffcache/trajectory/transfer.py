@@ -19,16 +19,19 @@ class Measured(NamedTuple):
     Attributes:
         angles: atan2(noise, signal) of the ticks in radians, [ticks].
         response: of the denoiser, [3, ticks]; None where only the universal one is known.
+        pure_noise: the angle of pure noise there; None: the largest of `angles`.
     """
 
     angles: tuple[float, ...]
     response: Array | None
+    pure_noise: float | None = None
 
     def describe(self) -> dict[str, Any]:
-        """Both, as a schedule holds them."""
+        """All of it, as a schedule holds it."""
         return {
             "angles": list(self.angles),
             "response": None if self.response is None else self.response.tolist(),
+            "pure_noise": self.pure_noise,
         }
 
 
@@ -48,10 +51,20 @@ def are_same(angles: Sequence[float], others: Sequence[float]) -> bool:
     return len(angles) == len(others) and np.allclose(angles, others, rtol=0, atol=SAME)
 
 
+def pure_noise_of(moments: Sequence[Moment]) -> float | None:
+    """The angle of pure noise in a run; None where it is unknown."""
+    first = moments[0]
+    return None if first.angle is None or first.turned is None else first.angle + first.turned
+
+
 def covariance_at(
-    kernel: Kernel, measured: Array, angles: Sequence[float], moments: Sequence[Moment]
+    kernel: Kernel,
+    measured: Array,
+    angles: Sequence[float],
+    moments: Sequence[Moment],
+    pure_noise: float | None = None,
 ) -> Array:
-    """The covariance of the velocities of a run, from that of another run, which began as far from pure noise.
+    """The covariance of the velocities of a run, from that of another run.
 
     The universal process K says how velocities at new ticks n follow from those at old ticks o: by the weights W of its
     conditional mean. It also says how much they leave open. Measured velocities, whose covariance is G, follow from each other
@@ -66,6 +79,7 @@ def covariance_at(
         measured: G, [old, old].
         angles: atan2(noise, signal) of the old ticks in radians, [old].
         moments: of the new ticks; their angles are known.
+        pure_noise: its angle in the old run; None: the largest of `angles`.
 
     Returns:
         G_nn, [new, new]; G itself where the angles are the same.
@@ -74,9 +88,9 @@ def covariance_at(
     assert new is not None
     # The run's own scales at the old angles: what a denoiser returns does not change with the number of steps.
     scales = _interpolated(new, np.array([moment.scale for moment in moments]), angles)
-    pure_noise = max(angles) + min(moment.turned or 0.0 for moment in moments)
+    begun = max(angles) if pure_noise is None else pure_noise
     old = [
-        Moment(i, None, angle, scale, pure_noise - angle)
+        Moment(i, None, angle, scale, begun - angle)
         for i, (angle, scale) in enumerate(zip(angles, scales, strict=True))
     ]
     return _carried(kernel, measured, old, moments)

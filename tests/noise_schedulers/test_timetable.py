@@ -1,26 +1,52 @@
 """Timetables: how far each tick lies from pure noise, wherever the run begins."""
 
-import pytest
+import math
+from collections.abc import Sequence
 
-from diffcache.noise_schedulers.levels import Level
+import pytest
+from diffusers import DDIMScheduler, FlowMatchEulerDiscreteScheduler
+
+from diffcache.noise_schedulers.levels import Level, levels_of, levels_of_loop
 from diffcache.noise_schedulers.timetable import Timetable
 
-ANGLES = (1.5, 1.2, 0.6, 0.1)
+
+def turned(levels: Sequence[Level], first: int = 0) -> list[float | None]:
+    return [moment.turned for moment in Timetable(len(levels) - first, levels, first=first).moments]
 
 
-def turned(**options: int) -> list[float | None]:
-    levels = [Level(angle=angle) for angle in ANGLES]
-    timetable = Timetable(len(ANGLES) - options.get("first", 0), levels, **options)  # type: ignore[arg-type]
-    return [moment.turned for moment in timetable.moments]
+def of_stable_diffusion() -> list[Level]:
+    noise_scheduler = DDIMScheduler(beta_schedule="scaled_linear", beta_start=0.00085, beta_end=0.012)
+    noise_scheduler.set_timesteps(10)
+    return levels_of(noise_scheduler)
+
+
+def of_a_flow() -> list[Level]:
+    noise_scheduler = FlowMatchEulerDiscreteScheduler()
+    noise_scheduler.set_timesteps(sigmas=[0.6, 0.4, 0.2])
+    return levels_of(noise_scheduler)
 
 
 def test_a_run_turns_away_from_the_noise_with_which_its_noise_scheduler_begins() -> None:
-    assert turned() == pytest.approx([0.0, 0.3, 0.9, 1.4])
+    levels = of_stable_diffusion()
+    angles = [level.angle or 0 for level in levels]
+    assert 1.4 < angles[0] < 1.5  # not pi / 2
+    assert turned(levels) == pytest.approx([angles[0] - angle for angle in angles])
 
 
 def test_image_to_image_begins_some_way_from_pure_noise() -> None:
-    assert turned(first=2) == pytest.approx([0.9, 1.4])
+    levels = of_stable_diffusion()
+    assert turned(levels, first=4) == turned(levels)[4:]
+    assert turned(levels, first=4)[0] == pytest.approx((levels[0].angle or 0) - (levels[4].angle or 0))
+
+
+@pytest.mark.parametrize("levels", [of_a_flow(), levels_of_loop(None, [0.6, 0.4, 0.2])])
+def test_a_flow_whose_noise_levels_begin_low_begins_with_a_picture(levels: list[Level]) -> None:
+    assert turned(levels)[0] == pytest.approx(math.pi / 2 - math.atan2(0.6, 0.4))
+
+
+def test_other_loops_are_taken_to_begin_with_pure_noise() -> None:
+    assert turned(levels_of_loop(None, [14.6, 3.0, 0.1]))[0] == 0
 
 
 def test_nothing_is_said_where_angles_are_unknown() -> None:
-    assert [moment.turned for moment in Timetable(2, [Level(), Level()]).moments] == [None, None]
+    assert turned([Level(), Level()]) == [None, None]

@@ -147,7 +147,37 @@ def test_a_schedule_by_the_pipelines_own_covariance_says_where_and_what_was_meas
     assert own.predictor["angles"] == [moment.angle for moment in found.moments]
     assert own.predictor["between"] == found.matrix.tolist()
     assert np.array(own.predictor["response"]).shape == (3, STEPS)
-    assert not {"angles", "response"} & set(schedule.predictor)
+    assert own.predictor["pure_noise"] == pytest.approx(np.pi / 2)
+    assert not {"angles", "response", "pure_noise"} & set(schedule.predictor)
+
+
+def test_a_schedule_of_image_to_image_says_how_far_from_pure_noise_it_began() -> None:
+    whole = run_of(2 * STEPS).moments
+    left = tuple(
+        replace(moment, tick=i, turned=np.pi / 2 - (moment.angle or 0))
+        for i, moment in enumerate(whole[STEPS:])
+    )
+    config, run = measured_in(STEPS, angles=None), replace(run_of(STEPS), moments=left)
+    predictor = config.predictor_for(run)
+    assert isinstance(predictor, Conditional)
+    assert predictor.measured is not None
+    assert predictor.measured.pure_noise == pytest.approx(np.pi / 2)
+    again = predictor_from(predictor.describe())
+    assert isinstance(again, Conditional)
+    assert again.measured is not None
+    assert again.measured.pure_noise == predictor.measured.pure_noise
+
+
+@pytest.mark.parametrize("given", [1.0, float("nan"), "pi"])
+def test_pure_noise_lies_beyond_all_other_angles(given: Any) -> None:
+    assert measured_in(STEPS, pure_noise=np.pi / 2).pure_noise == np.pi / 2
+    with pytest.raises(ConfigError, match=r"pure_noise must be a number >= 1\.57"):
+        measured_in(STEPS, pure_noise=given)
+
+
+def test_angles_without_anything_that_was_measured_there_are_refused() -> None:
+    with pytest.raises(ConfigError, match="angles say where covariance or response was measured"):
+        TrajectoryConfig(speedup=2, angles=(1.5, 1.0))
 
 
 def test_it_replays_to_the_bit_in_the_run_that_it_is_for(tmp_path: Path) -> None:
@@ -206,7 +236,9 @@ def test_it_is_planned_anew_for_another_noise_scheduler() -> None:
 def test_what_two_denoisers_showed_is_not_carried_to_other_runs() -> None:
     pipe = FLUX.build()
     found = covariance_of(pipe, flux_calls(STEPS, 1))
-    config = TrajectoryConfig(speedup=2, covariance=found.matrix.tolist(), angles=angles_of(found.moments))
+    config = TrajectoryConfig(speedup=2, covariance=found.matrix.tolist())
+    with pytest.raises(ConfigError, match="handovers are of the run that was measured: leave out angles"):
+        config.replace(handovers=(5,), angles=angles_of(found.moments))
     for handovers, planned_anew in (((), True), ((5,), False)):
         schedule = frozen(pipe, FLUX.call(0, STEPS), config.replace(handovers=handovers))
         assert (planning_anew(schedule, STEPS) is not None) is planned_anew
@@ -254,6 +286,8 @@ def test_a_schedule_that_does_not_say_where_it_was_measured_is_for_its_own_run(m
         {"response": [[1.0] * STEPS] * 2},
         {"response": [[1.0]] * 3},
         {"response": 1.0},
+        {"pure_noise": "pi"},
+        {"pure_noise": 90.0},
     ],
     ids=str,
 )

@@ -11,7 +11,14 @@ from diffcache.trajectory.gaussian import conditional_weights
 from diffcache.trajectory.kernel import RIGHT_ANGLE, Array
 from diffcache.trajectory.prior import universal
 from diffcache.trajectory.process import prior_process
-from diffcache.trajectory.transfer import angles_of, are_same, covariance_at, response_at, smoothed
+from diffcache.trajectory.transfer import (
+    angles_of,
+    are_same,
+    covariance_at,
+    pure_noise_of,
+    response_at,
+    smoothed,
+)
 
 KERNEL = universal().kernel.at(3.0)
 LENGTHS = (12, 20, 50, 77)
@@ -97,17 +104,21 @@ def test_a_covariance_that_is_the_prior_stays_the_prior(old: list[Moment], ticks
     np.testing.assert_allclose(found, scale * prior_process(KERNEL, new).covariance, rtol=2e-2)
 
 
-def test_a_run_that_begins_with_a_picture_is_carried_to_one_that_begins_as_late() -> None:
-    """Then nothing is known of the prior's fast changes after pure noise, in the old run or in the new one."""
+@pytest.mark.parametrize(("before", "after"), [(0.5, 0.5), (0.5, 0.25), (0.25, 0.5), (0.0, 0.5), (0.5, 0.0)])
+def test_runs_that_begin_with_a_picture_are_carried_too(before: float, after: float) -> None:
+    """The same noise levels are at the same place, however far from pure noise a run begins."""
 
-    def late(ticks: int) -> list[Moment]:
-        return [
-            replace(moment, turned=RIGHT_ANGLE - (moment.angle or 0)) for moment in flow(2 * ticks)[ticks:]
-        ]
+    def begun(ticks: int, later: float) -> list[Moment]:
+        run = flow(ticks)[int(later * ticks) :]
+        return [replace(moment, turned=RIGHT_ANGLE - (moment.angle or 0)) for moment in run]
 
-    old, new = late(MEASURED_IN), late(20)
-    found = covariance_at(KERNEL, prior_process(KERNEL, old).covariance, angles(old), new)
-    np.testing.assert_allclose(found, prior_process(KERNEL, new).covariance, rtol=1e-2)
+    old, new = begun(2 * MEASURED_IN, before), begun(40, after)
+    measured = prior_process(KERNEL, old).covariance
+    found = covariance_at(KERNEL, measured, angles(old), new, pure_noise_of(old))
+    np.testing.assert_allclose(found, prior_process(KERNEL, new).covariance, atol=2e-2)
+    if before > 0 == after:  # wrongly taken to begin with pure noise
+        wrong = covariance_at(KERNEL, measured, angles(old), new)
+        assert abs(wrong - found).max() > 5e-2
 
 
 @pytest.mark.parametrize("run", [f"{ticks} ticks" for ticks in LENGTHS] + ["shifted"])
