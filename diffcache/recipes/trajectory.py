@@ -26,7 +26,7 @@ from diffcache.trajectory.control import (
     PredictionError,
     cheapest,
 )
-from diffcache.trajectory.kernel import Array
+from diffcache.trajectory.kernel import RIGHT_ANGLE, Array
 from diffcache.trajectory.plan import TrajectoryPlan, planned
 from diffcache.trajectory.prior import Prior, universal
 from diffcache.trajectory.process import Process, positions_of, prior_process
@@ -272,11 +272,14 @@ def _guidance(run: RunFacts) -> float:
 def _turns(moments: Sequence[Moment]) -> Array:
     """The influence where the noise scheduler's is unknown: a velocity moves the sample by the change of the angle, [ticks + 1, ticks].
 
-    It moves it at an even pace where angles are unknown.
+    A run is taken to end with data, or where it goes from data to noise (inversion), with noise. It moves the sample at an even pace
+    where angles are unknown.
     """
-    angles = [moment.angle for moment in moments]
-    ticks = len(moments)
-    turns = np.full(ticks, -1 / ticks) if None in angles else np.diff(np.array([*angles, 0.0], dtype=float))
+    angles, ticks = angles_of(moments), len(moments)
+    if angles is None:
+        turns = np.full(ticks, -1 / ticks)
+    else:
+        turns = np.diff([*angles, 0.0 if angles[-1] <= angles[0] else RIGHT_ANGLE])
     return np.tril(np.broadcast_to(turns, (ticks + 1, ticks)), -1)
 
 

@@ -38,7 +38,8 @@ PredictionError = Callable[[Sequence[int], int], float]
 def cheapest(plans: Callable[[float], TrajectoryPlan], scale: float, threshold: float) -> float:
     """The largest of `SPEEDUPS` whose plan keeps a threshold if its expected error is multiplied by `scale`; 1 where none does.
 
-    Below a speed-up of `ENOUGH` the threshold shrinks with it.
+    Below a speed-up of `ENOUGH` the threshold shrinks with it. Expected errors are taken to rise with the speed-up, so that few plans
+    are made; where they do not, a smaller speed-up may be found.
     """
     found = bisect_left(SPEEDUPS, True, key=lambda speedup: scale * plans(speedup).expected <= threshold)
     for speedup in SPEEDUPS[found:]:
@@ -95,7 +96,7 @@ class PlanFollower(CacheScheduler):
 class ExpectedErrorControl(PlanFollower):
     """Follows the cheapest plan whose expected error is below a threshold, and another one where errors are surprising.
 
-    At each computed tick the next gap is as long as that plan then has it at this place.
+    After each computed tick the distance to the next one is the gap that the plan has there.
 
     Args:
         num_ticks: length of the run.
@@ -117,11 +118,11 @@ class ExpectedErrorControl(PlanFollower):
         self.threshold = threshold
         self._num_ticks = num_ticks
         self._plans = plans
-        super().__init__(plans(SPEEDUPS[0]), prediction_error)
-        self._computed: Sequence[int] = [0]
-        self._learned = 0
+        super().__init__(plans(cheapest(plans, TYPICAL, threshold)), prediction_error)
+        self._computed: Sequence[int] = []
+        self._learned: int | None = None
         self._measured: Tensor | None = None
-        self._next = self._after()
+        self._next = 0
 
     def compared(self, past: Sequence[Moment], at: Moment, errors: Tensor) -> None:
         self._measured = errors
@@ -135,6 +136,9 @@ class ExpectedErrorControl(PlanFollower):
             yield self._measured
 
     def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
+        if not self._computed:  # of two denoisers the second one's first tick comes late
+            self._computed = [step.tick - 1]
+            self._next = self._after()
         if signal is not None and self._computed[0] != self._learned:
             self._learned = self._computed[0]
             self.learn(self._computed, signal[0])

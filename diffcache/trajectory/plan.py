@@ -11,7 +11,7 @@ from diffcache.trajectory.result_error import ResultError, Trust
 from diffcache.trajectory.search import in_place, moved, spread_anew
 
 HELD = Trust(1e-3, 1e4)
-"""So rough a process is predicted by its newest output."""
+"""With so much roughness every prediction is the newest output."""
 
 TRUSTS = (
     Trust(1e-2, 0.0),
@@ -34,9 +34,11 @@ HOPELESS = 0.2
 """Where a larger error is expected of the best plan, outputs of evenly spaced ticks are held: so far off, extrapolation is no better in the mean, and
 now and then much worse."""
 
-FOR_LONG_RUNS = Trust(1e-3, 1e-2)
 LONGEST = 300
-"""In longer runs a search takes seconds: ticks stay where they are."""
+"""In longer runs a search takes seconds: ticks stay where they are, and one trust stands for all."""
+
+FOR_LONG_RUNS = Trust(1e-3, 1e-2)
+"""This one."""
 
 LONGEST_MOVED = 100
 """In longer runs it takes seconds to move single ticks."""

@@ -68,7 +68,7 @@ def covariance_at(
 
     The universal process K says how velocities at new ticks n follow from those at old ticks o: by the weights W of its
     conditional mean. It also says how much they leave open. Measured velocities, whose covariance is G, follow from each other
-    better or worse than K says, and differently at each noise level: S is by how much.
+    better or worse than K says. S is one factor for each noise level: the error of prediction over the one that K expects.
 
         G_nn = W G W^T + S (K_nn - W K_on) S,   W = K_no K_oo^-1
 

@@ -36,7 +36,7 @@ class TrajectoryEngine(Engine):
     One call suffices; up to four are averaged.
     """
 
-    proposals = 4 + len(STRIDES) + len(ORDERS)
+    proposals = 4 + len(STRIDES) + len(ORDERS)  # 4: universal, as measured, a mean, and MeanCache's path
 
     @cached_property
     def measured(self) -> Measured | None:
@@ -49,12 +49,15 @@ class TrajectoryEngine(Engine):
 
     @cached_property
     def covariances(self) -> list[Covariance]:
-        """Of the velocities of full runs: as measured, smoothed by each stride, and the mean of the first two; none where nothing is measured."""
+        """Of the velocities of full runs: as measured, smoothed by each stride, and the mean of the first two; none where nothing is measured.
+
+        Those of two denoisers are not smoothed: what one has returned tells nothing of the other.
+        """
         found = self.measured
         if found is None:
             return []
         matrices = [found.matrix]
-        if angles_of(found.moments) is not None:
+        if angles_of(found.moments) is not None and not found.handovers:
             scale = guidance_scale_of(self.task.pipe, self.task.calls[0])
             kernel = TrajectoryConfig().prior.kernel.at(counted_guidance(scale))
             matrices += [smoothed(kernel, found.matrix, found.moments, stride) for stride in STRIDES]

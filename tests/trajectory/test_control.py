@@ -61,6 +61,14 @@ def test_the_cheapest_plan_that_keeps_the_threshold_is_followed(threshold: float
     assert expected is None or found == list(expected)
 
 
+@pytest.mark.parametrize("first", [0, 7, 20])
+def test_a_denoiser_that_takes_over_reuses_from_its_first_tick_on(first: int) -> None:
+    """It is asked for the first time when it has computed one tick, whenever that was."""
+    made = control(TYPICAL * 0.04)
+    decisions = [made.decide(Step(tick, TICKS, "0"), None) for tick in range(first + 1, first + 5)]
+    assert decisions == [*[Decision.PREDICT] * 3, Decision.COMPUTE]
+
+
 def test_a_threshold_of_zero_computes_everything() -> None:
     assert computed(control(0.0)) == list(range(TICKS))
 
