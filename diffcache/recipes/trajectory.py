@@ -119,7 +119,7 @@ class TrajectoryConfig(BudgetedConfig):
             raise ConfigError("trajectory: handovers must be a tuple of ticks above 0, by rising number.")
         if given and self.angles is not None:
             raise ConfigError(
-                "trajectory: handovers are of the run that was measured: leave out angles, which carry it to other runs."
+                "trajectory: handovers are ticks of the run that was measured, and are not carried to other runs: leave angles out."
             )
         object.__setattr__(self, "handovers", tuple(given))
 

@@ -237,7 +237,10 @@ def test_what_two_denoisers_showed_is_not_carried_to_other_runs() -> None:
     pipe = FLUX.build()
     found = covariance_of(pipe, flux_calls(STEPS, 1))
     config = TrajectoryConfig(speedup=2, covariance=found.matrix.tolist())
-    with pytest.raises(ConfigError, match="handovers are of the run that was measured: leave out angles"):
+    with pytest.raises(
+        ConfigError,
+        match="handovers are ticks of the run that was measured, and are not carried to other runs: leave angles out",
+    ):
         config.replace(handovers=(5,), angles=angles_of(found.moments))
     for handovers, planned_anew in (((), True), ((5,), False)):
         schedule = frozen(pipe, FLUX.call(0, STEPS), config.replace(handovers=handovers))
