@@ -110,6 +110,7 @@ class TrajectoryConfig(BudgetedConfig):
             object.__setattr__(self, "covariance", rows)
         if self.angles is not None:
             self._check_angles(self.angles)
+        self._check("pure_noise", max(self.angles or (0.0,)) - SAME)
         self._check_handovers()
 
     def _check_handovers(self) -> None:
@@ -134,7 +135,6 @@ class TrajectoryConfig(BudgetedConfig):
             self._check_numbers("angles", len(measured[0]))
         if not are_angles(angles):
             raise ConfigError("trajectory: angles must be atan2(noise, signal) in radians, from 0 to pi / 2.")
-        self._check("pure_noise", max(angles) - SAME)
         object.__setattr__(self, "angles", tuple(angles))
 
     @property
