@@ -110,7 +110,7 @@ class TrajectoryConfig(BudgetedConfig):
             object.__setattr__(self, "covariance", rows)
         if self.angles is not None:
             self._check_angles(self.angles)
-        self._check("pure_noise", max(self.angles or (0.0,)) - SAME)
+        self._check("pure_noise", max(self.angles) - SAME if self.angles else 0)
         self._check_handovers()
 
     def _check_handovers(self) -> None:

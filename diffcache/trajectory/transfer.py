@@ -88,9 +88,8 @@ def covariance_at(
     assert new is not None
     # The run's own scales at the old angles: what a denoiser returns does not change with the number of steps.
     scales = _interpolated(new, np.array([moment.scale for moment in moments]), angles)
-    begun = max(angles) if pure_noise is None else pure_noise
     old = [
-        Moment(i, None, angle, scale, begun - angle)
+        Moment(i, None, angle, scale, None if pure_noise is None else pure_noise - angle)
         for i, (angle, scale) in enumerate(zip(angles, scales, strict=True))
     ]
     return _carried(kernel, measured, old, moments)
