@@ -54,7 +54,8 @@ class Cell:
         self.pipe = pipe
         self.call = call
         self.steps = steps
-        self.full = render(pipe, call(steps)).pictures
+        self._plain = dict[int, Rendered]()
+        self.full = self._in_steps(steps).pictures
 
     def method(self, config: CacheConfig) -> Nearness:
         """A method."""
@@ -62,7 +63,12 @@ class Cell:
 
     def fewer_steps(self, steps: int) -> Nearness:
         """The plain pipeline with so many steps."""
-        return self._near(render(self.pipe, self.call(steps)))
+        return self._near(self._in_steps(steps))
+
+    def _in_steps(self, steps: int) -> Rendered:
+        if steps not in self._plain:
+            self._plain[steps] = render(self.pipe, self.call(steps))
+        return self._plain[steps]
 
     def error(self, found: Nearness) -> float:
         """A run's root mean square error, as a fraction of the standard deviation of the full run's pictures."""
