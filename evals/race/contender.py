@@ -53,6 +53,7 @@ class Contender:
         kind: "swept": its settings are tried, and the best are chosen. "whole ticks": each budget has one setting, with as many
             ticks as the budget allows. "as typed": it has one setting, its defaults, and is compared at whatever that computes.
         group: contenders of a group race each other first: only those near the best of it are chosen from. "": alone.
+        chosen_by: what settings are chosen by: the distance to the full run, or to the true solution, or once by each.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Contender:
     attach: Callable[[Any, Options, Setup], AbstractContextManager[None]]
     kind: Literal["swept", "whole ticks", "as typed"] = "swept"
     group: str = ""
+    chosen_by: tuple[Literal["full", "truth"], ...] = ("full",)
 
     @property
     def ours(self) -> bool:

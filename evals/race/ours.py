@@ -7,7 +7,6 @@ from typing import Any
 
 from diffcache.api import accelerate, restore
 from diffcache.config import CacheConfig
-from diffcache.evals.harness.fewer_steps import OWN
 from diffcache.evals.race.budgets import budgets_for
 from diffcache.evals.race.contender import (
     OURS,
@@ -18,7 +17,7 @@ from diffcache.evals.race.contender import (
     typed,
     whole_ticks,
 )
-from diffcache.evals.race.solvers import multistep, solvers
+from diffcache.evals.race.solvers import solvers
 from diffcache.evals.testbeds import splits, zoo
 from diffcache.profiling.tuning.engine import Engine, Task
 from diffcache.profiling.tuning.parts import Parts
@@ -33,7 +32,7 @@ INTERVALS = (6, 5, 4, 3, 2)
 TUNED_ON = 8
 """Samples that `tune` fits and chooses on, half each."""
 
-FEWER, CACHED_SOLVER = "fewer steps", "multistep solver, speedup="
+FEWER, CACHED_SOLVER = "fewer steps", "any solver, speedup="
 DEFAULT_NAME, TYPED = "accelerate(pipe, threshold=)", "accelerate(pipe)"
 SPEEDUP, EVEN, TUNED = "accelerate(pipe, speedup=)", "even ticks", "tune(speedup=)"
 
@@ -120,9 +119,8 @@ def _with_speedup(setup: Setup) -> tuple[Sweep, ...]:
 
 
 def _cached_solver(setup: Setup) -> tuple[Sweep, ...]:
-    """Nothing where the testbed's own noise scheduler is such a solver."""
-    solver = multistep(zoo.load(setup.testbed))
-    return () if solver == OWN else (Sweep("speedup", _speedups(setup), {"solver": solver}),)
+    names = solvers(zoo.load(setup.testbed))
+    return tuple(Sweep("speedup", _speedups(setup), {"solver": name}) for name in names)
 
 
 def _fewer_steps(setup: Setup) -> tuple[Sweep, ...]:
@@ -160,8 +158,8 @@ def _planned(setup: Setup) -> tuple[Sweep, ...]:
     return Sweep("budget", tuple(QWEN_IMAGE)[::-1]), *_with_speedup(setup)
 
 
-def _speedy(name: str, method: str | None = None, sweeps: Any = _with_speedup) -> Contender:
-    return Contender(name, OURS, sweeps, partial(_accelerated, method=method), "whole ticks")
+def _speedy(name: str, method: str | None = None) -> Contender:
+    return Contender(name, OURS, _with_speedup, partial(_accelerated, method=method), "whole ticks")
 
 
 def _published(name: str, sweeps: Callable[[Setup], tuple[Sweep, ...]]) -> Contender:
@@ -173,12 +171,12 @@ def _on_paths(name: str, sweeps: Callable[[Setup], tuple[Sweep, ...]]) -> Conten
 
 
 CONTENDERS = (
-    Contender(FEWER, "", _fewer_steps, _plain),
+    Contender(FEWER, "", _fewer_steps, _plain, chosen_by=("full", "truth")),
     typed(TYPED, OURS, _attached),
     _speedy(SPEEDUP),
     _speedy(EVEN, "even"),
     Contender(TUNED, OURS, _with_speedup, _tuned, "whole ticks"),
-    _speedy(CACHED_SOLVER, sweeps=_cached_solver),
+    Contender(CACHED_SOLVER, OURS, _cached_solver, _accelerated, chosen_by=("truth",)),
     Contender(DEFAULT_NAME, OURS, lambda setup: (Sweep("threshold", THRESHOLDS),), _accelerated),
     _published("easycache", _watching),
     _published("teacache", _watching),

@@ -4,14 +4,13 @@ Every measurement is saved when it comes. A race that was interrupted goes on wh
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 from diffcache.evals.harness.unseen import judged_on
-from diffcache.evals.race import ours
 from diffcache.evals.race.budgets import budgets_for
 from diffcache.evals.race.contender import Contender, Options, Setup
 from diffcache.evals.race.frontier import Figure, Pair, nearest_below, pair_for, worth_choosing
@@ -34,6 +33,11 @@ def to_full(row: Row) -> Sequence[float]:
 
 def to_truth(row: Row) -> Sequence[float]:
     return row.truth
+
+
+FIGURES: Mapping[str, Figure] = {"full": to_full, "truth": to_truth}
+CHOSEN_ON: Mapping[Figure, splits.Use] = {to_full: "choose", to_truth: "try"}
+"""Pictures of 1000 steps are dear: by the distance to these, settings are chosen on four samples."""
 
 
 class Race:
@@ -66,13 +70,16 @@ class Race:
 
     def _race(self, group: Sequence[Contender]) -> None:
         """Contenders of one group: each is tried, the best are chosen from, and what was chosen is scored."""
+        if group[0].chosen_by == ("truth",) and not self.track.has_truth("try"):
+            return
         for contender in group:
             self._all(contender, "try" if contender.kind == "swept" else "score")
         for contender in group:
-            for row in _distinct(self._candidates(contender, group)):
-                self._measured(contender, row.options, "choose")
+            if "full" in contender.chosen_by:
+                for row in _distinct(self._candidates(contender, group)):
+                    self._measured(contender, row.options, "choose")
         for contender in group:
-            for row in _distinct(chosen_rows(self.result, contender.full_name)):
+            for row in _distinct(chosen_rows(self.result, contender)):
                 self._measured(contender, row.options, "score")
 
     def _all(self, contender: Contender, part: splits.Use) -> None:
@@ -135,28 +142,26 @@ class Race:
 def pair_on(result: RaceResult, contender: str, budget: float, figure: Figure = to_full) -> Pair | None:
     """The settings that were chosen for a budget, with their scores; None where there are none.
 
-    By the distance to the full run they are chosen on 16 samples, by the distance to 1000 steps on four. Who has one setting for
-    each budget has nothing to choose: then it is the one that comes nearest to the budget from below.
+    Who has one setting for each budget has nothing to choose: then it is the one that comes nearest to the budget from below.
     """
     if not result.of(contender, "try"):
         return nearest_below(result.of(contender, "score"), 1 / budget)
-    chosen = pair_for(result.of(contender, "choose" if figure is to_full else "try"), 1 / budget, figure)
+    chosen = pair_for(result.of(contender, CHOSEN_ON[figure]), 1 / budget, figure)
     if chosen is None:
         return None
     low, high = (result.find(contender, row.options, "score") for row in (chosen.low, chosen.high))
     return None if low is None or high is None else Pair(low, high)
 
 
-def chosen_rows(result: RaceResult, contender: str) -> Iterator[Row]:
-    """The chosen settings of all budgets."""
-    rows = result.of(contender, "choose")
-    pairs = [pair_for(rows, 1 / budget, to_full) for budget in budgets_for(result.steps)]
-    if contender == ours.FEWER and any(row.truth for row in result.of(contender, "try")):
-        tried = result.of(contender, "try")
-        pairs += [pair_for(tried, 1 / budget, to_truth) for budget in budgets_for(result.steps)]
-    for pair in pairs:
-        if pair is not None:
-            yield from (pair.low, pair.high)
+def chosen_rows(result: RaceResult, contender: Contender) -> Iterator[Row]:
+    """The chosen settings of all budgets, by all that they are chosen by."""
+    for by in contender.chosen_by:
+        figure = FIGURES[by]
+        rows = [row for row in result.of(contender.full_name, CHOSEN_ON[figure]) if figure(row)]
+        for budget in budgets_for(result.steps):
+            pair = pair_for(rows, 1 / budget, figure)
+            if pair is not None:
+                yield from (pair.low, pair.high)
 
 
 def _groups(contenders: Sequence[Contender]) -> list[list[Contender]]:

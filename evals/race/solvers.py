@@ -12,7 +12,6 @@ VARIANCE_PRESERVING: dict[str, tuple[str, dict[str, Any]]] = {
     "Euler": ("EulerDiscreteScheduler", {}),
 }
 """For models that predict noise or velocity; beside these "own", "DPM++ 2M" and "UniPC"."""
-SECOND_ORDER = (diffusers.DPMSolverMultistepScheduler, diffusers.UniPCMultistepScheduler)
 
 
 def solvers(pipe: Any) -> dict[str, Any]:
@@ -38,13 +37,6 @@ def is_flow(noise_scheduler: Any) -> bool:
     return isinstance(noise_scheduler, diffusers.FlowMatchEulerDiscreteScheduler) or bool(
         getattr(config, "use_flow_sigmas", False)
     )
-
-
-def multistep(pipe: Any) -> str:
-    """The name of a second-order multistep solver for a pipeline: its own where that is one, else the usual one for its model."""
-    if isinstance(pipe.scheduler, SECOND_ORDER):
-        return OWN
-    return "UniPC" if is_flow(pipe.scheduler) else "DPM++ 2M Karras"
 
 
 def _for_ddim_pipeline(solver: Any) -> Any:

@@ -184,6 +184,27 @@ def test_a_small_race_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.usefixtures("_short")
+def test_a_solver_is_chosen_by_the_distance_to_the_true_solution(tmp_path: Path) -> None:
+    knobs = lambda setup: tuple(Sweep("speedup", (2.0,), {"solver": name}) for name in ("own", "Euler"))
+    cached = replace(named(ours.CACHED_SOLVER), sweeps=knobs)
+    raced = race(tmp_path, [cached])
+    tried = raced.of(cached.full_name, "try")
+    assert {row.options["solver"] for row in tried} == {"own", "Euler"}
+    assert raced.of(cached.full_name, "choose") == []
+    (scored,) = raced.of(cached.full_name, "score")
+    assert scored.options == max(tried, key=lambda row: row.mean_truth).options
+    assert len(scored.truth) == len(scored.psnr) == 2
+
+
+@pytest.mark.usefixtures("_short")
+def test_without_a_true_solution_nothing_is_chosen_by_it(tmp_path: Path) -> None:
+    raced = Race(Setup("dit", STEPS), tmp_path / "race.json", {"commit": "a"}, None).run(
+        [named(ours.CACHED_SOLVER)]
+    )
+    assert [row.contender for row in raced.rows] == [track.FULL]
+
+
+@pytest.mark.usefixtures("_short")
 def test_a_cell_agrees_with_itself_and_not_with_another(tmp_path: Path) -> None:
     contender = named(ours.SPEEDUP)
     raced = race(tmp_path, [contender])
