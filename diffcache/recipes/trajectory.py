@@ -1,7 +1,7 @@
 """Trajectory: the outputs of a run as one Gaussian process, which predicts, corrects, and says where to compute. Our own method."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from itertools import pairwise
@@ -22,6 +22,7 @@ from diffcache.schedulers.moments import Moment
 from diffcache.trajectory.control import (
     TYPICAL,
     ExpectedErrorControl,
+    ExpectedOf,
     PlannedTicks,
     PredictionError,
     cheapest,
@@ -31,7 +32,7 @@ from diffcache.trajectory.plan import TrajectoryPlan, planned
 from diffcache.trajectory.prior import Prior, universal
 from diffcache.trajectory.process import Process, positions_of, prior_process
 from diffcache.trajectory.response import SHARES, Response
-from diffcache.trajectory.result_error import DOUBT, ResultError
+from diffcache.trajectory.result_error import DOUBT, ResultError, Trust
 from diffcache.trajectory.search import through
 from diffcache.trajectory.transfer import (
     SAME,
@@ -149,7 +150,7 @@ class TrajectoryConfig(BudgetedConfig):
         if self.speedup is not None:
             return PlannedTicks(self.plan(run, self.speedup), expected)
         plans = cache(partial(self.plan, run))
-        return ExpectedErrorControl(run.num_ticks, plans, expected, self.threshold)
+        return ExpectedErrorControl(run.num_ticks, plans, expected, self._expected_of(run), self.threshold)
 
     def remark(self, run: RunFacts) -> str | None:
         most = self.most_ticks(run)
@@ -196,6 +197,16 @@ class TrajectoryConfig(BudgetedConfig):
             return self.plan(run, self.speedup)
         plans = partial(self.plan, run)
         return plans(cheapest(plans, TYPICAL, self.threshold))
+
+    def _expected_of(self, run: RunFacts) -> ExpectedOf:
+        """The error of a run's result, where reused ticks are predicted and corrected as in the plan that runs usually come to."""
+
+        def expected(computed: Sequence[int]) -> float:
+            followed = self._followed(run)
+            errors = _errors(self, _moments(run), run.influence, _guidance(run))
+            return math.sqrt(errors(followed.trust, followed.corrects)(computed))
+
+        return expected
 
     def plan(self, run: RunFacts, speedup: float) -> TrajectoryPlan:
         """What is computed in a run of known length at a speed-up.
@@ -298,17 +309,28 @@ def _plan(
     ends = {0, *range(min(guards.warmup_steps, ticks)), *range(max(ticks - guards.tail_steps, 0), ticks)}
     forced = {*ends, *handovers}
     even = through(np.array([evenly(ticks, max(count, len(forced)), guards)]), forced)[0].tolist()
+    return planned(
+        _errors(config, moments, influence, guidance),
+        even,
+        forced,
+        0 if config.covariance is None else TOGETHER,
+    )
+
+
+def _errors(
+    config: TrajectoryConfig,
+    moments: tuple[Moment, ...],
+    influence: tuple[tuple[float, ...], ...] | None,
+    guidance: float,
+) -> Callable[[Trust, bool], ResultError]:
+    """Errors of a run's result, by how far the covariance is trusted, and whether reused ticks are corrected."""
     # Where the noise scheduler adds noise or clips, nothing is corrected.
     ratio = LARGEST_RATIO if config.hindsight and influence is not None else 0.0
     weighed = _turns(moments) if influence is None else np.array(influence)
     process, response = config._process(moments, guidance), config._response(moments, guidance)
     doubt = UNIVERSAL_DOUBT if config.response is None else DOUBT
-    pace = config.prior.pace.at(moments, guidance) if config.covariance is None else np.ones(ticks)
-    return planned(
-        lambda trust, corrects: ResultError(
-            process, weighed, pace, response, ratio if corrects else 0.0, trust, doubt, handovers
-        ),
-        even,
-        forced,
-        0 if config.covariance is None else TOGETHER,
+    pace = config.prior.pace.at(moments, guidance) if config.covariance is None else np.ones(len(moments))
+    handovers = [tick for tick in config.handovers if tick < len(moments)]
+    return lambda trust, corrects: ResultError(
+        process, weighed, pace, response, ratio if corrects else 0.0, trust, doubt, handovers
     )

@@ -34,6 +34,9 @@ FEWEST = WINDOW + 1
 PredictionError = Callable[[Sequence[int], int], float]
 """Expected root mean square error of a prediction, as a fraction of the output, from computed ticks (newest first) and the predicted one."""
 
+ExpectedOf = Callable[[Sequence[int]], float]
+"""Expected root mean square error of a run's result, as a fraction of the velocities', by the computed ticks (by rising number from 0)."""
+
 
 def cheapest(plans: Callable[[float], TrajectoryPlan], scale: float, threshold: float) -> float:
     """The largest of `SPEEDUPS` whose plan keeps a threshold if its expected error is multiplied by `scale`; 1 where none does.
@@ -96,12 +99,14 @@ class PlanFollower(CacheScheduler):
 class ExpectedErrorControl(PlanFollower):
     """Follows the cheapest plan whose expected error is below a threshold, and another one where errors are surprising.
 
-    After each computed tick the distance to the next one is the gap that the plan has there.
+    After each computed tick the distance to the next one is the gap that the plan has there. The error that is expected of the result is
+    that of the ticks that the run really computed.
 
     Args:
         num_ticks: length of the run.
         plans: the plan for a speed-up.
         prediction_error: see `PlanFollower`.
+        expected_of: the error of the result.
         threshold: bound on `TYPICAL` times the expected error of the result, root mean square, as a fraction of the velocities'.
     """
 
@@ -113,18 +118,29 @@ class ExpectedErrorControl(PlanFollower):
         num_ticks: int,
         plans: Callable[[float], TrajectoryPlan],
         prediction_error: PredictionError,
+        expected_of: ExpectedOf,
         threshold: float,
     ) -> None:
         self.threshold = threshold
         self._num_ticks = num_ticks
         self._plans = plans
+        self._expected_of = expected_of
         super().__init__(plans(cheapest(plans, TYPICAL, threshold)), prediction_error)
         self._computed: Sequence[int] = []
         self._learned: int | None = None
         self._measured: Tensor | None = None
         self._next = 0
+        self._reused = set[int]()
+
+    @property
+    def expected_error(self) -> float:
+        computed = [tick for tick in range(self._num_ticks) if tick not in self._reused]
+        return self.surprise * self._expected_of(computed)
 
     def compared(self, past: Sequence[Moment], at: Moment, errors: Tensor) -> None:
+        self._reused.discard(
+            at.tick
+        )  # it was decided to reuse it, and something else made the engine compute it
         self._measured = errors
         self._computed = [at.tick, *(moment.tick for moment in past)]
 
@@ -143,7 +159,10 @@ class ExpectedErrorControl(PlanFollower):
             self._learned = self._computed[0]
             self.learn(self._computed, signal[0])
             self._next = self._after()
-        return Decision.COMPUTE if step.tick >= self._next else Decision.PREDICT
+        if step.tick >= self._next:
+            return Decision.COMPUTE
+        self._reused.add(step.tick)
+        return Decision.PREDICT
 
     def _after(self) -> int:
         """The next tick to compute."""

@@ -35,7 +35,12 @@ def plan(speedup: float) -> TrajectoryPlan:
 
 
 def control(threshold: float, expected: float = 0.1) -> ExpectedErrorControl:
-    return ExpectedErrorControl(TICKS, plan, lambda past, at: expected, threshold)
+    return ExpectedErrorControl(TICKS, plan, lambda past, at: expected, reused_in, threshold)
+
+
+def reused_in(ticks: Sequence[int]) -> float:
+    """What is expected of a run that computes these: the share of the others."""
+    return 1 - len(ticks) / TICKS
 
 
 def computed(made: ExpectedErrorControl, measured: Callable[[int], float] = lambda tick: 0.1) -> list[int]:
@@ -97,6 +102,22 @@ def test_surprise_is_what_the_geometric_mean_of_recent_errors_exceeds() -> None:
     recent = (10 * 20 * 40 * 80) ** 0.25
     assert measured(errors).surprise == pytest.approx(recent / SURPRISING)
     assert measured([0.1]).surprise == pytest.approx(1)
+
+
+@pytest.mark.parametrize("factor", [0.03, 1.0, 30.0])
+def test_what_is_expected_is_of_the_ticks_that_were_computed_whatever_plan_came_last(factor: float) -> None:
+    made = control(0.06)
+    ticks = computed(made, lambda tick: 0.1 * factor)
+    assert made.expected_error == pytest.approx(made.surprise * reused_in(ticks))
+    assert made.expected_error > 0
+
+
+def test_a_tick_that_a_guard_computes_is_not_expected_to_be_reused() -> None:
+    made = control(0.16)
+    assert made.decide(Step(1, TICKS, "0"), None) is Decision.PREDICT
+    assert made.expected_error == pytest.approx(1 / TICKS)
+    made.compared([Moment(0)], Moment(1), torch.tensor([0.1]))
+    assert made.expected_error == 0
 
 
 def test_one_surprise_is_none_until_there_are_more() -> None:
