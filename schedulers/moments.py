@@ -31,6 +31,12 @@ class Moment:
     turned: float | None = None
 
 
+def angles_of(moments: Sequence[Moment]) -> tuple[float, ...] | None:
+    """atan2(noise, signal) of ticks in radians; None where one is unknown, or there are no ticks."""
+    angles = [moment.angle for moment in moments if moment.angle is not None]
+    return tuple(angles) if 0 < len(angles) == len(moments) else None
+
+
 def positions(points: Sequence[Moment], target: Moment, axis: Axis) -> tuple[list[float], float]:
     """Coordinates of the points and of the target on an axis.
 

@@ -18,7 +18,7 @@ from diffcache.prediction.predictors import (
     Taylor,
 )
 from diffcache.schedulers.errors import ScheduleError
-from diffcache.trajectory.transfer import Measured, are_angles
+from diffcache.trajectory.transfer import Measurement, are_angles
 
 
 def predictor_from(description: Mapping[str, Any]) -> Predictor:
@@ -83,13 +83,13 @@ def _is_measured(description: Mapping[str, Any], ticks: int) -> bool:
     )
 
 
-def _measured(description: Mapping[str, Any]) -> Measured | None:
-    """What `Measured.describe` described; None where nothing was."""
+def _measured(description: Mapping[str, Any]) -> Measurement | None:
+    """What `Measurement.describe` described; None where nothing was."""
     angles, response = description.get("angles"), description.get("response")
     if angles is None:
         return None
     parts = None if response is None else np.array(response, dtype=float)
-    return Measured(tuple(angles), parts, description.get("pure_noise"))
+    return Measurement(tuple(angles), parts, description.get("pure_noise"))
 
 
 def _are_numbers(values: list[Any]) -> bool:

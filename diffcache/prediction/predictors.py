@@ -12,7 +12,7 @@ from diffcache.schedulers.steps import Decision
 from diffcache.trajectory.gaussian import BETWEEN, conditional_weights
 from diffcache.trajectory.kernel import Array
 from diffcache.trajectory.result_error import WINDOW
-from diffcache.trajectory.transfer import Measured
+from diffcache.trajectory.transfer import Measurement
 
 DEGREE = 2
 """Degree of hindsight's curve through computed features. Degree 1 corrects less, and degree 3 follows noise."""
@@ -193,7 +193,7 @@ class Conditional(Predictor):
         noise: float,
         window: int = WINDOW,
         between: Array | None = None,
-        measured: Measured | None = None,
+        measured: Measurement | None = None,
     ) -> None:
         self.covariance = covariance
         self.noise = noise

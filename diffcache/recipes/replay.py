@@ -20,12 +20,12 @@ from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.schedulers.guards import Guards
+from diffcache.schedulers.moments import angles_of
 from diffcache.schedulers.schedule import Schedule
 from diffcache.schedulers.steps import MODEL
 from diffcache.schedulers.table import Table
 from diffcache.store.formats import DTYPES
 from diffcache.store.streams import Basis
-from diffcache.trajectory.transfer import angles_of
 
 SIGMA_TOLERANCE = 1e-3
 

@@ -18,7 +18,7 @@ from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.schedulers.guards import Guards
 from diffcache.schedulers.interval import Interval
-from diffcache.schedulers.moments import Moment
+from diffcache.schedulers.moments import Moment, angles_of
 from diffcache.trajectory.control import (
     TYPICAL,
     ExpectedErrorControl,
@@ -36,8 +36,7 @@ from diffcache.trajectory.result_error import DOUBT, ResultError, Trust
 from diffcache.trajectory.search import through
 from diffcache.trajectory.transfer import (
     SAME,
-    Measured,
-    angles_of,
+    Measurement,
     are_angles,
     covariance_at,
     pure_noise_of,
@@ -111,6 +110,8 @@ class TrajectoryConfig(BudgetedConfig):
             object.__setattr__(self, "covariance", rows)
         if self.angles is not None:
             self._check_angles(self.angles)
+        elif self.pure_noise is not None:
+            raise ConfigError("trajectory: pure_noise belongs to angles: pass these too, or leave it out.")
         self._check("pure_noise", max(self.angles) - SAME if self.angles else 0)
         self._check_handovers()
 
@@ -180,13 +181,13 @@ class TrajectoryConfig(BudgetedConfig):
             measured=self._measured(moments, guidance),
         )
 
-    def _measured(self, moments: Sequence[Moment], guidance: float) -> Measured | None:
+    def _measured(self, moments: Sequence[Moment], guidance: float) -> Measurement | None:
         """What a schedule needs, beside the covariance, to be planned anew for other runs; None where it cannot be."""
         angles = angles_of(moments)
         if self.covariance is None or angles is None or self.handovers:
             return None
         response = None if self.response is None else self._response(moments, guidance).factors
-        return Measured(angles, response, pure_noise_of(moments))
+        return Measurement(angles, response, pure_noise_of(moments))
 
     def corrects(self, run: RunFacts) -> bool:
         return super().corrects(run) and (run.influence is None or self._followed(run).corrects)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from diffcache.schedulers.moments import Moment
+from diffcache.schedulers.moments import Moment, angles_of
 from diffcache.trajectory.kernel import Array
 
 
@@ -36,9 +36,9 @@ class ByNoiseLevel:
             moments: of the ticks.
             guidance: its scale; 1 for none.
         """
-        angles = [moment.angle for moment in moments]
-        if None in angles:
+        angles = angles_of(moments)
+        if angles is None:
             return np.ones(len(moments))
         logs = np.log(self.factors) + np.log(guidance) * np.array(self.exponents)
-        found: Array = np.exp(np.interp(np.array(angles, dtype=float), self.angles, logs))
+        found: Array = np.exp(np.interp(angles, self.angles, logs))
         return found

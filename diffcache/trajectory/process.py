@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diffcache.schedulers.moments import Moment
+from diffcache.schedulers.moments import Moment, angles_of
 from diffcache.trajectory.kernel import Array, Kernel
 
 PACE = 0.1
@@ -58,8 +58,8 @@ def positions_of(kernel: Kernel, moments: Sequence[Moment]) -> Array:
 
     Where nothing tells which angle is that of pure noise, the run is taken to begin with it.
     """
-    angles = np.array([moment.angle for moment in moments], dtype=float)
-    if np.isnan(angles).any():
+    known = angles_of(moments)
+    if known is None:
         return PACE * np.array([moment.tick for moment in moments], dtype=float)
-    turned = np.array([moment.turned for moment in moments], dtype=float)
+    angles, turned = np.array(known), np.array([moment.turned for moment in moments], dtype=float)
     return kernel.position(angles, np.where(np.isnan(turned), angles.max() - angles, turned))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from diffcache.schedulers.moments import Moment
+from diffcache.schedulers.moments import Moment, angles_of
 from diffcache.trajectory.kernel import Array
 
 SHARES = np.array([0.25, 0.5, 0.25])
@@ -84,9 +84,7 @@ class UniversalResponse:
             guidance: its scale; 1 for none.
         """
         parts = np.array(self.factors) + (guidance - 1) * np.array(self.slopes)
-        angles = [moment.angle for moment in moments]
-        if None in angles:
+        angles = angles_of(moments)
+        if angles is None:
             return Response(np.repeat(parts.mean(axis=1, keepdims=True), len(moments), axis=1))
-        return Response(
-            np.stack([np.interp(np.array(angles, dtype=float), self.angles, part) for part in parts])
-        )
+        return Response(np.stack([np.interp(angles, self.angles, part) for part in parts]))

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from diffcache.schedulers.moments import Moment
+from diffcache.schedulers.moments import Moment, angles_of
 from diffcache.trajectory.kernel import RIGHT_ANGLE, Array, Kernel
 from diffcache.trajectory.process import prior_process
 
@@ -13,7 +13,7 @@ SAME = 1e-6
 """Angles that differ by less, in radians, are the same: noise levels are computed in single precision."""
 
 
-class Measured(NamedTuple):
+class Measurement(NamedTuple):
     """Where the covariance of a pipeline was measured, and what else was.
 
     Attributes:
@@ -33,12 +33,6 @@ class Measured(NamedTuple):
             "response": None if self.response is None else self.response.tolist(),
             "pure_noise": self.pure_noise,
         }
-
-
-def angles_of(moments: Sequence[Moment]) -> tuple[float, ...] | None:
-    """atan2(noise, signal) of ticks in radians; None where one is unknown, or there are no ticks."""
-    angles = [moment.angle for moment in moments if moment.angle is not None]
-    return tuple(angles) if 0 < len(angles) == len(moments) else None
 
 
 def are_angles(values: Sequence[float]) -> bool:

@@ -15,7 +15,8 @@ from diffcache.profiling.tuning.calibrated import MeanCacheEngine
 from diffcache.profiling.tuning.engine import Engine, engine
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.trajectory import Covariance, Factors, TrajectoryConfig
-from diffcache.trajectory.transfer import angles_of, smoothed
+from diffcache.schedulers.moments import angles_of
+from diffcache.trajectory.transfer import smoothed
 
 logger = logging.getLogger("diffcache")
 

@@ -24,10 +24,10 @@ from diffcache.profiling.tuning.planned import TrajectoryEngine
 from diffcache.recipes.planning_anew import planning_anew
 from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.errors import ConfigError, ScheduleError
-from diffcache.schedulers.moments import Moment
+from diffcache.schedulers.moments import Moment, angles_of
 from diffcache.trajectory.prior import universal
 from diffcache.trajectory.process import prior_process
-from diffcache.trajectory.transfer import angles_of, covariance_at, response_at
+from diffcache.trajectory.transfer import covariance_at, response_at
 
 FLUX, STABLE_DIFFUSION = CASES["FluxPipeline"], CASES["StableDiffusionPipeline"]
 STEPS, SPEEDUP = 20, 2.0
@@ -173,6 +173,11 @@ def test_pure_noise_lies_beyond_all_other_angles(given: Any) -> None:
     assert measured_in(STEPS, pure_noise=np.pi / 2).pure_noise == np.pi / 2
     with pytest.raises(ConfigError, match=r"pure_noise must be a number >= 1\.57"):
         measured_in(STEPS, pure_noise=given)
+
+
+def test_pure_noise_without_angles_is_refused() -> None:
+    with pytest.raises(ConfigError, match="pure_noise belongs to angles"):
+        TrajectoryConfig(speedup=2, pure_noise=1.5)
 
 
 def test_angles_without_anything_that_was_measured_there_are_refused() -> None:

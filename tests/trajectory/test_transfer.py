@@ -6,13 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from diffcache.schedulers.moments import Moment
+from diffcache.schedulers.moments import Moment, angles_of
 from diffcache.trajectory.gaussian import conditional_weights
 from diffcache.trajectory.kernel import RIGHT_ANGLE, Array
 from diffcache.trajectory.prior import universal
 from diffcache.trajectory.process import prior_process
 from diffcache.trajectory.transfer import (
-    angles_of,
     are_same,
     covariance_at,
     pure_noise_of,
