@@ -73,7 +73,7 @@ def lines(result: RaceResult) -> Iterator[tuple[str, list[Row]]]:
 def few(result: RaceResult) -> Iterator[tuple[str, list[Row]]]:
     """Of `lines` those of `LOOKS`, and of each package the one that is best on average.
 
-    A cached multistep solver is left out: it is nearer to the truth, and not to the full run of another solver.
+    Cached solvers that are not the own one are left out: they are nearer to the truth, and not to the full run of the own one.
     """
     found = dict(lines(result))
     found.pop(own(ours.CACHED_SOLVER), None)
