@@ -28,7 +28,7 @@ from diffcache.trajectory.control import (
     cheapest,
 )
 from diffcache.trajectory.kernel import RIGHT_ANGLE, Array
-from diffcache.trajectory.plan import TrajectoryPlan, planned
+from diffcache.trajectory.plan import HELD, TrajectoryPlan, planned
 from diffcache.trajectory.prior import Prior, universal
 from diffcache.trajectory.process import Process, positions_of, prior_process
 from diffcache.trajectory.response import SHARES, Response
@@ -221,7 +221,9 @@ class TrajectoryConfig(BudgetedConfig):
         return _plan(self, _moments(run), run.influence, count, self.guards(run), _guidance(run))
 
     def _prediction_error(self, run: RunFacts) -> PredictionError:
-        """What a run usually measures at a computed tick."""
+        """What a run usually measures at a computed tick; 0 where outputs are held, which says nothing of the covariance."""
+        if self._followed(run).trust == HELD:
+            return lambda past, tick: 0.0
         usual = self.prior.usual.at(_moments(run), _guidance(run)) if self.covariance is None else None
         predictor = self._conditional(run)
 

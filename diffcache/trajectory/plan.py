@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,7 +22,8 @@ TRUSTS = (
 )
 """These are tried. Where several are expected to do equally well, the first of them is taken.
 
-The first two have small weights, and weights grow from there on. `HELD` comes last: it leaves the covariance aside.
+The first two have small weights, and weights grow from there on. `HELD` comes last: it leaves the covariance aside. But where ticks are
+searched for it comes first, since ticks that are good for holding make up for that.
 """
 
 FEW = 8
@@ -29,6 +31,9 @@ FEW = 8
 
 NEAR = 1.15
 """Expected squared errors that differ by less than this factor count as equal."""
+
+WORTH_HOLDING = 2.0
+"""Ticks are searched for holding, too, unless its expected squared error is so many times the least one already."""
 
 HOPELESS = 0.2
 """Where a larger error is expected of the best plan, outputs of evenly spaced ticks are held: so far off, extrapolation is no better in the mean, and
@@ -85,24 +90,54 @@ def planned(
     held = errors(HELD, False)
     is_long = held.num_ticks > LONGEST
     tried = [errors(trust, True) for trust in ((FOR_LONG_RUNS,) if is_long else TRUSTS)]
-    ticks, expected = list(even), [error(even) for error in tried]
-    if not np.isfinite(expected).any():
+    candidates = [Candidate.of(error, even) for error in tried]
+    if not np.isfinite([one.expected for one in candidates]).any():
         raise ScheduleError(
             "trajectory: no error can be expected with this covariance and response: measure them again."
         )
-    if len(even) >= FEW and not is_long:
-        first, fixed = tried[int(np.argmin(expected))], {0, *forced}
-        better = spread_anew(first, even, fixed)
-        if together and held.num_ticks <= LONGEST_MOVED:
-            starts = [better, spread_anew(first, even, fixed, in_place)]
-            better = min((moved(first, one, fixed, together) for one in starts), key=first)
-        found = [error(better) for error in tried]
-        if min(found) < min(expected):
-            ticks, expected = better, found
-    chosen = next(i for i, error in enumerate(expected) if error <= NEAR * min(expected))
-    if expected[chosen] <= min(held(even), HOPELESS**2):
-        return _plan(tried[chosen], ticks)
+    if FEW <= len(even) < held.num_ticks and not is_long:
+        candidates = _searched(candidates, {0, *forced}, together)
+    least = min(one.expected for one in candidates)
+    chosen = next(one for one in candidates if one.expected <= NEAR * least)
+    if chosen.expected <= min(held(even), HOPELESS**2):
+        return _plan(chosen.error, chosen.ticks)
     return _plan(held, even, corrects=False)
+
+
+class Candidate(NamedTuple):
+    """Ticks that may be computed, the error of the result by how the others are predicted, and what is expected of it (squared)."""
+
+    error: ResultError
+    ticks: Sequence[int]
+    expected: float
+
+    @classmethod
+    def of(cls, error: ResultError, ticks: Sequence[int]) -> "Candidate":
+        return cls(error, ticks, error(ticks))
+
+
+def _searched(candidates: Sequence[Candidate], fixed: Collection[int], together: int) -> list[Candidate]:
+    """Candidates of `TRUSTS` with ticks that are expected to be better. `HELD` comes first, with ticks of its own.
+
+    Args:
+        candidates: with evenly spaced ticks.
+        fixed: ticks that are not moved.
+        together: see `planned`.
+    """
+    least = min(candidates, key=lambda one: one.expected)
+    even, first = least.ticks, least.error
+    better = spread_anew(first, even, fixed)
+    if together and first.num_ticks <= LONGEST_MOVED:
+        starts = [better, spread_anew(first, even, fixed, in_place)]
+        better = min((moved(first, one, fixed, together) for one in starts), key=first)
+    found = [Candidate.of(one.error, better) for one in candidates]
+    if not min(one.expected for one in found) < least.expected:
+        found = [*candidates]
+    *others, held = found
+    if held.expected < WORTH_HOLDING * min(one.expected for one in found):
+        own = Candidate.of(held.error, spread_anew(held.error, even, fixed))
+        held = min(held, own, key=lambda one: one.expected)
+    return [held, *others]
 
 
 def _plan(error: ResultError, ticks: Sequence[int], corrects: bool = True) -> TrajectoryPlan:

@@ -24,7 +24,7 @@ from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import Step
 from diffcache.trajectory.by_noise_level import ByNoiseLevel
 from diffcache.trajectory.control import TYPICAL, PlannedTicks
-from diffcache.trajectory.plan import TrajectoryPlan, planned
+from diffcache.trajectory.plan import HELD, TrajectoryPlan, planned
 from diffcache.trajectory.prior import universal
 from diffcache.trajectory.result_error import DOUBT, ResultError
 
@@ -208,6 +208,15 @@ def test_errors_that_are_usual_do_not_surprise(usual: float, monkeypatch: pytest
         assert scheduler.surprise == pytest.approx(1.0)
         scheduler.learn([12, 11, 10, 9, 8], 1e9)
         assert scheduler.surprise > 1.5
+
+
+def test_where_outputs_are_held_measured_errors_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = TrajectoryPlan((0, 10), HELD, 0.1)
+    monkeypatch.setattr(TrajectoryConfig, "plan", lambda self, run, speedup: plan)
+    scheduler = TrajectoryConfig(speedup=10).scheduler(KNOWN)
+    assert isinstance(scheduler, PlannedTicks)
+    scheduler.learn([12, 11, 10, 9, 8], 1e9)
+    assert scheduler.expected_error == 0.1
 
 
 def test_a_pipeline_computes_the_same_ticks_with_every_seed() -> None:

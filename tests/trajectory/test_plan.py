@@ -14,6 +14,7 @@ from diffcache.trajectory.plan import FEW, HELD, HOPELESS, NEAR, TRUSTS, planned
 from diffcache.trajectory.process import Process
 from diffcache.trajectory.response import Response
 from diffcache.trajectory.result_error import ResultError, Trust
+from diffcache.trajectory.search import spread_anew
 
 TICKS = 12
 LATE = np.linspace(0, 1, TICKS) ** 3
@@ -67,6 +68,37 @@ def test_the_trust_is_the_first_that_is_nearly_the_best_for_the_plan() -> None:
     assert found.trust == next(
         trust for trust, error in zip(TRUSTS, expected, strict=True) if error <= NEAR * min(expected)
     )
+
+
+def random_walk(trust: Trust, corrects: bool = True) -> ResultError:
+    """Of which nothing is known but the newest value."""
+    found = errors(trust, corrects)
+    walk = Process(0.1 + np.minimum.outer(LATE, LATE), LATE)
+    return ResultError(
+        walk,
+        np.vstack([found.influence, found.on_result]),
+        ALIKE,
+        Response(np.zeros((3, TICKS))),
+        found.largest_ratio,
+        trust,
+    )
+
+
+def test_holding_wins_where_it_is_nearly_as_good_with_ticks_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    even = spread(TICKS, 5)
+    assert planned(random_walk, even, forced=()).trust == TRUSTS[0]
+    monkeypatch.setattr(plan, "FEW", 2)
+    found = planned(random_walk, even, forced=())
+    assert (found.trust, found.corrects) == (HELD, True)
+    assert list(found.ticks) == spread_anew(random_walk(HELD), even, {0})
+    assert found.expected < random_walk(HELD)(even) ** 0.5
+
+
+@pytest.mark.usefixtures("few_are_moved")
+def test_holding_does_not_win_where_the_covariance_knows_more() -> None:
+    assert planned(errors, spread(TICKS, 8), forced=()).trust != HELD
 
 
 @pytest.mark.usefixtures("few_are_moved")
