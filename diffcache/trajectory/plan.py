@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from diffcache.schedulers.errors import ScheduleError
-from diffcache.trajectory.result_error import ResultError, Trust
+from diffcache.trajectory.result_error import ResultError, Trust, with_each
 from diffcache.trajectory.search import in_place, moved, spread_anew
 
 HELD = Trust(1e-3, 1e4)
@@ -90,7 +90,7 @@ def planned(
     held = errors(HELD, False)
     is_long = held.num_ticks > LONGEST
     tried = [errors(trust, True) for trust in ((FOR_LONG_RUNS,) if is_long else TRUSTS)]
-    candidates = [Candidate.of(error, even) for error in tried]
+    candidates = _each(tried, even)
     if not np.isfinite([one.expected for one in candidates]).any():
         raise ScheduleError(
             "trajectory: no error can be expected with this covariance and response: measure them again."
@@ -99,9 +99,10 @@ def planned(
         candidates = _searched(candidates, {0, *forced}, together)
     least = min(one.expected for one in candidates)
     chosen = next(one for one in candidates if one.expected <= NEAR * least)
-    if chosen.expected <= min(held(even), HOPELESS**2):
-        return _plan(chosen.error, chosen.ticks)
-    return _plan(held, even, corrects=False)
+    at_even = held(even)
+    if chosen.expected <= min(at_even, HOPELESS**2):
+        return TrajectoryPlan(tuple(chosen.ticks), chosen.error.trust, math.sqrt(chosen.expected))
+    return TrajectoryPlan(tuple(even), HELD, math.sqrt(at_even), corrects=False)
 
 
 class Candidate(NamedTuple):
@@ -111,9 +112,12 @@ class Candidate(NamedTuple):
     ticks: Sequence[int]
     expected: float
 
-    @classmethod
-    def of(cls, error: ResultError, ticks: Sequence[int]) -> "Candidate":
-        return cls(error, ticks, error(ticks))
+
+def _each(errors: Sequence[ResultError], ticks: Sequence[int]) -> list[Candidate]:
+    """The same ticks with each prediction."""
+    return [
+        Candidate(error, ticks, found) for error, found in zip(errors, with_each(errors, ticks), strict=True)
+    ]
 
 
 def _searched(candidates: Sequence[Candidate], fixed: Collection[int], together: int) -> list[Candidate]:
@@ -130,15 +134,11 @@ def _searched(candidates: Sequence[Candidate], fixed: Collection[int], together:
     if together and first.num_ticks <= LONGEST_MOVED:
         starts = [better, spread_anew(first, even, fixed, in_place)]
         better = min((moved(first, one, fixed, together) for one in starts), key=first)
-    found = [Candidate.of(one.error, better) for one in candidates]
+    found = _each([one.error for one in candidates], better)
     if not min(one.expected for one in found) < least.expected:
         found = [*candidates]
     *others, held = found
     if held.expected < WORTH_HOLDING * min(one.expected for one in found):
-        own = Candidate.of(held.error, spread_anew(held.error, even, fixed))
+        (own,) = _each([held.error], spread_anew(held.error, even, fixed))
         held = min(held, own, key=lambda one: one.expected)
     return [held, *others]
-
-
-def _plan(error: ResultError, ticks: Sequence[int], corrects: bool = True) -> TrajectoryPlan:
-    return TrajectoryPlan(tuple(ticks), error.trust, math.sqrt(error(ticks)), corrects)

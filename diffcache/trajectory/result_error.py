@@ -39,6 +39,18 @@ class Trust(NamedTuple):
     roughness: float
 
 
+class Corrections(NamedTuple):
+    """What is made good at computed ticks, whatever was predicted before them.
+
+    Attributes:
+        ratios: of each tick's influence on the result over the computed tick's, [plans, computed - 1, ticks]; 0 where nothing is corrected.
+        known: the weights of computed ticks in what the ticks before should have been, [plans, computed - 1, computed].
+    """
+
+    ratios: Array
+    known: Array
+
+
 class ResultError:
     """The expected squared error of a result, by computed ticks.
 
@@ -92,7 +104,10 @@ class ResultError:
 
     def of(self, plans: Ticks) -> Array:
         """For several plans of equally many computed ticks, [plans, computed], which rise from 0: [plans]."""
-        weights = self._weights(plans)
+        return self._squared(plans, self._weights(plans, self._corrections(plans)))
+
+    def _squared(self, plans: Ticks, weights: Array) -> Array:
+        """The expected squared errors of plans, [plans], by the weights of their computed ticks."""
         seen = self.influence[plans]
         responses = self._responses[:, plans]
         # What is not finite is refused where it is planned.
@@ -104,22 +119,25 @@ class ResultError:
             found: Array = squared @ np.outer(DOUBTED_SHARES, SHARES).ravel()
         return np.maximum(np.where(np.isnan(found), np.inf, found), 0)
 
-    def _weights(self, plans: Ticks) -> Array:
+    def _weights(self, plans: Ticks, corrections: "Corrections") -> Array:
         """W: of the velocities that computed ticks return, in the one that the noise scheduler gets at each tick, [plans, ticks, computed]."""
         every = np.arange(self.num_ticks)
         computed, newest = plans[:, None] == every[:, None], _newest(plans, self.num_ticks)
         predicted = self._conditional(plans, np.eye(self.num_ticks)[None], newest, ahead=0)
         weights = np.where(computed.any(axis=2, keepdims=True), computed, predicted)
-        if plans.shape[1] > 1:
-            own = self.on_result[plans[:, 1:, None]]
-            is_reused = (plans[:, :-1, None] < every) & (every < plans[:, 1:, None])
-            is_near = np.abs(self.on_result) <= self.largest_ratio * np.abs(own)
-            is_corrected = is_reused & is_near & (own != 0) & ~np.isin(plans[:, 1:, None], self.handovers)
-            ratios = np.divide(self.on_result, own, out=np.zeros(is_corrected.shape), where=is_corrected)
-            intervals = np.broadcast_to(np.arange(plans.shape[1] - 1), (len(plans), plans.shape[1] - 1))
-            corrections = self._conditional(plans, ratios, intervals, ahead=1) - ratios @ weights
-            weights[np.arange(len(plans))[:, None], plans[:, 1:]] += corrections
+        corrected = corrections.known - corrections.ratios @ weights
+        weights[np.arange(len(plans))[:, None], plans[:, 1:]] += corrected
         return weights
+
+    def _corrections(self, plans: Ticks) -> "Corrections":
+        """What is made good at each computed tick but the first."""
+        every, own = np.arange(self.num_ticks), self.on_result[plans[:, 1:, None]]
+        is_reused = (plans[:, :-1, None] < every) & (every < plans[:, 1:, None])
+        is_near = np.abs(self.on_result) <= self.largest_ratio * np.abs(own)
+        is_corrected = is_reused & is_near & (own != 0) & ~np.isin(plans[:, 1:, None], self.handovers)
+        ratios = np.divide(self.on_result, own, out=np.zeros(is_corrected.shape), where=is_corrected)
+        intervals = np.broadcast_to(np.arange(plans.shape[1] - 1), (len(plans), plans.shape[1] - 1))
+        return Corrections(ratios, self._conditional(plans, ratios, intervals, ahead=1))
 
     def _conditional(self, plans: Ticks, sums: Array, newest: Ticks, ahead: int) -> Array:
         """The weights of computed ticks in the conditional means of sums of velocities.
@@ -153,6 +171,14 @@ class ResultError:
         newest = _newest(plans, self.num_ticks)
         before = np.concatenate([newest[:, :1], newest[:, :-1]], axis=1)
         return np.take_along_axis(self.pace[plans], before, axis=1)[..., None]
+
+
+def with_each(errors: Sequence[ResultError], ticks: Sequence[int]) -> list[float]:
+    """The expected squared error of one plan, with errors that differ in nothing but the trust. Faster than one after the other."""
+    plan, first = np.array([ticks]), errors[0]
+    corrections = first._corrections(plan)
+    weights = np.concatenate([error._weights(plan, corrections) for error in errors])
+    return [float(found) for found in first._squared(plan.repeat(len(errors), axis=0), weights)]
 
 
 def _doubted(response: Array, steps: Array, doubt: float) -> Array:

@@ -8,7 +8,15 @@ import pytest
 from diffcache.trajectory.gaussian import BETWEEN, conditional_weights
 from diffcache.trajectory.process import Process
 from diffcache.trajectory.response import SHARES, Response
-from diffcache.trajectory.result_error import DOUBT, DOUBTED, DOUBTED_SHARES, WINDOW, ResultError, Trust
+from diffcache.trajectory.result_error import (
+    DOUBT,
+    DOUBTED,
+    DOUBTED_SHARES,
+    WINDOW,
+    ResultError,
+    Trust,
+    with_each,
+)
 
 TICKS = 12
 POSITIONS = np.linspace(0, 2, TICKS)
@@ -34,9 +42,20 @@ def error(
     pace: np.ndarray = EVEN,
     influence: np.ndarray = LASTING,
     handovers: tuple[int, ...] = (),
+    trust: Trust = TRUST,
 ) -> ResultError:
     response = Response(answering * ANSWERS)
-    return ResultError(PROCESS, influence, pace, response, ratio, TRUST, handovers=handovers)
+    return ResultError(PROCESS, influence, pace, response, ratio, trust, handovers=handovers)
+
+
+@pytest.mark.parametrize("handovers", [(), (6,)])
+@pytest.mark.parametrize("computed", [[0, 3, 6, 9, 11], [0, 6], range(TICKS)])
+def test_with_several_predictions_a_plan_has_the_errors_that_it_has_with_each(
+    computed: list[int], handovers: tuple[int, ...]
+) -> None:
+    trusts = (TRUST, Trust(1e-5, 0.0), Trust(1e-3, 1e4))
+    errors = [error(1.0, handovers=handovers, trust=trust) for trust in trusts]
+    assert with_each(errors, computed) == pytest.approx([one(computed) for one in errors], rel=1e-9)
 
 
 def followed(
