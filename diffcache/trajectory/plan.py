@@ -35,7 +35,7 @@ NEAR = 1.15
 WORTH_HOLDING = 2.0
 """Ticks are searched for holding, too, unless its expected squared error is so many times the least one already."""
 
-HOPELESS = 0.2
+HOPELESS = 0.3
 """Where a larger error is expected of the best plan, outputs of evenly spaced ticks are held: so far off, extrapolation is no better in the mean, and
 now and then much worse."""
 
@@ -100,7 +100,7 @@ def planned(
     least = min(one.expected for one in candidates)
     chosen = next(one for one in candidates if one.expected <= NEAR * least)
     at_even = held(even)
-    if chosen.expected <= min(at_even, HOPELESS**2):
+    if least <= HOPELESS**2 and chosen.expected <= at_even:
         return TrajectoryPlan(tuple(chosen.ticks), chosen.error.trust, math.sqrt(chosen.expected))
     return TrajectoryPlan(tuple(even), HELD, math.sqrt(at_even), corrects=False)
 
