@@ -110,7 +110,7 @@ class CacheConfig(MethodConfig):
 
     Attributes:
         warmup_steps: ticks at the start of each run that are computed. None: the method's own rule.
-        tail_steps: ticks at the end of each run that are computed.
+        tail_steps: ticks at the end of each run that are computed. None: the method's own rule, one tick unless it says otherwise.
         max_consecutive_reuses: reuses in a row after which a tick is computed; None for no cap.
         cache_dtype: what is stored is rounded to "bfloat16" or "float16" (largest number 65504), or to eight bits with a
             scale for each token, "int8" or "float8". None: as computed, a residual one precision wider.
@@ -123,7 +123,7 @@ class CacheConfig(MethodConfig):
     """
 
     warmup_steps: int | None = None
-    tail_steps: int = 1
+    tail_steps: int | None = None
     max_consecutive_reuses: int | None = None
     cache_dtype: str | None = None
     cache_device: str | None = None
@@ -196,6 +196,10 @@ class CacheConfig(MethodConfig):
     def warmup(self, run: RunFacts) -> int:
         """Ticks of the warm-up where `warmup_steps` is None."""
 
+    def tail(self, run: RunFacts) -> int:
+        """Ticks at the end that are computed where `tail_steps` is None."""
+        return 1
+
     def most_ticks(self, run: RunFacts) -> int | None:
         """How many ticks are computed at most in any run; None where nothing bounds them."""
         return None
@@ -242,4 +246,5 @@ class CacheConfig(MethodConfig):
 
     def guards(self, run: RunFacts) -> Guards:
         warmup = self.warmup(run) if self.warmup_steps is None else self.warmup_steps
-        return Guards(warmup, self.tail_steps, self.max_consecutive_reuses)
+        tail = self.tail(run) if self.tail_steps is None else self.tail_steps
+        return Guards(warmup, tail, self.max_consecutive_reuses)

@@ -50,6 +50,9 @@ Factors = tuple[tuple[float, ...], ...]
 TOGETHER = 3
 """So many neighbours are moved at once where the covariance is the pipeline's own. What a longer search finds by the universal one is not real."""
 
+SHORT = 0.5
+"""A last step is short if it is less than so many times as long as the others in the mean."""
+
 UNIVERSAL_DOUBT = 2.0
 """Of the universal response: some denoisers respond twice as strongly as others."""
 
@@ -77,6 +80,7 @@ class TrajectoryConfig(BudgetedConfig):
         pure_noise: the angle of pure noise in the run in which both were measured; None: the largest of `angles`.
         handovers: ticks at which another denoiser takes over (Wan 2.2), where they are known. They are computed, and nothing is predicted
             from what the denoiser before returned. They are not carried to other runs, so there can be no `angles` beside them.
+        tail_steps: None: the last tick is computed unless its step is so short that the plan may do without it.
     """
 
     name: ClassVar[str] = "trajectory"
@@ -110,9 +114,9 @@ class TrajectoryConfig(BudgetedConfig):
             object.__setattr__(self, "covariance", rows)
         if self.angles is not None:
             self._check_angles(self.angles)
-        elif self.pure_noise is not None:
-            raise ConfigError("trajectory: pure_noise belongs to angles: pass these too, or leave it out.")
         self._check("pure_noise", max(self.angles) - SAME if self.angles else 0)
+        if self.pure_noise is not None and self.angles is None:
+            raise ConfigError("trajectory: pure_noise belongs to angles: pass these too, or leave it out.")
         self._check_handovers()
 
     def _check_handovers(self) -> None:
@@ -209,6 +213,9 @@ class TrajectoryConfig(BudgetedConfig):
 
         return expected
 
+    def tail(self, run: RunFacts) -> int:
+        return 0 if run.influence is not None and _ends_short(run.influence[-1]) else 1
+
     def plan(self, run: RunFacts, speedup: float) -> TrajectoryPlan:
         """What is computed in a run of known length at a speed-up.
 
@@ -281,6 +288,12 @@ def _moments(run: RunFacts) -> tuple[Moment, ...]:
 def _guidance(run: RunFacts) -> float:
     """The scale of a run's guidance."""
     return counted_guidance(run.guidance_scale)
+
+
+def _ends_short(influence: Sequence[float]) -> bool:
+    """Whether the last velocity changes the result so little that a plan may do without it. Flows end so at their smallest noise level."""
+    *others, last = np.abs(influence)
+    return bool(others) and bool(last < SHORT * np.mean(others))
 
 
 def _turns(moments: Sequence[Moment]) -> Array:

@@ -59,6 +59,27 @@ def test_as_many_ticks_are_computed_as_the_speed_up_allows(
     assert config.predictor_for(facts).depth == 4
 
 
+def ending_with(share: float) -> RunFacts:
+    """A run whose last step is so long, as a share of the others."""
+    assert KNOWN.influence is not None
+    *before, result = KNOWN.influence
+    return replace(KNOWN, influence=(*before, (*result[:-1], share * result[-2])))
+
+
+@pytest.mark.parametrize(("share", "tail"), [(1.0, 1), (0.6, 1), (0.4, 0), (0.0, 0)])
+def test_the_last_tick_is_computed_unless_its_step_is_short(share: float, tail: int) -> None:
+    assert TrajectoryConfig().guards(ending_with(share)).tail_steps == tail
+    assert TrajectoryConfig(tail_steps=1).guards(ending_with(share)).tail_steps == 1
+    assert TrajectoryConfig().guards(UNKNOWN).tail_steps == 1
+
+
+def test_where_the_last_step_does_nothing_its_tick_is_not_computed() -> None:
+    found = TrajectoryConfig(speedup=2).plan(ending_with(0.0), 2)
+    assert len(found.ticks) == 10
+    assert 19 not in found.ticks
+    assert 19 in TrajectoryConfig(speedup=2).plan(KNOWN, 2).ticks
+
+
 def test_in_a_run_of_unknown_length_ticks_are_evenly_spaced() -> None:
     config, facts = TrajectoryConfig(speedup=2.5), RunFacts("Net")
     scheduler = config.scheduler(facts)
