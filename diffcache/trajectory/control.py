@@ -138,9 +138,7 @@ class ExpectedErrorControl(PlanFollower):
         return self.surprise * self._expected_of(computed)
 
     def compared(self, past: Sequence[Moment], at: Moment, errors: Tensor) -> None:
-        self._reused.discard(
-            at.tick
-        )  # it was decided to reuse it, and something else made the engine compute it
+        self._reused.discard(at.tick)  # a guard may compute what was to be reused
         self._measured = errors
         self._computed = [at.tick, *(moment.tick for moment in past)]
 
