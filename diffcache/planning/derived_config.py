@@ -84,6 +84,9 @@ class DerivedConfig(CacheConfig):
     def warmup(self, run: RunFacts) -> int:
         return self.base.warmup(run)
 
+    def tail(self, run: RunFacts) -> int:
+        return self.base.tail(run)
+
     def most_ticks(self, run: RunFacts) -> int | None:
         return self.base.most_ticks(run)
 
