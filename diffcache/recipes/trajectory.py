@@ -213,6 +213,10 @@ class TrajectoryConfig(BudgetedConfig):
 
         return expected
 
+    def _handovers_in(self, ticks: int) -> list[int]:
+        """Those that come in a run of so many ticks."""
+        return [tick for tick in self.handovers if tick < ticks]
+
     def tail(self, run: RunFacts) -> int:
         return 0 if run.influence is not None and _ends_short(run.influence[-1]) else 1
 
@@ -321,9 +325,8 @@ def _plan(
 ) -> TrajectoryPlan:
     """The plan of a run; runs that are alike share it."""
     ticks = len(moments)
-    handovers = [tick for tick in config.handovers if tick < ticks]
     ends = {0, *range(min(guards.warmup_steps, ticks)), *range(max(ticks - guards.tail_steps, 0), ticks)}
-    forced = {*ends, *handovers}
+    forced = {*ends, *config._handovers_in(ticks)}
     even = through(np.array([evenly(ticks, max(count, len(forced)), guards)]), forced)[0].tolist()
     return planned(
         _errors(config, moments, influence, guidance),
@@ -346,7 +349,7 @@ def _errors(
     process, response = config._process(moments, guidance), config._response(moments, guidance)
     doubt = UNIVERSAL_DOUBT if config.response is None else DOUBT
     pace = config.prior.pace.at(moments, guidance) if config.covariance is None else np.ones(len(moments))
-    handovers = [tick for tick in config.handovers if tick < len(moments)]
+    handovers = config._handovers_in(len(moments))
     return lambda trust, corrects: ResultError(
         process, weighed, pace, response, ratio if corrects else 0.0, trust, doubt, handovers
     )

@@ -23,7 +23,7 @@ TRUSTS = (
 """These are tried. Where several are expected to do equally well, the first of them is taken.
 
 The first two have small weights, and weights grow from there on. `HELD` comes last: it leaves the covariance aside. But where ticks are
-searched for it comes first, since ticks that are good for holding make up for that.
+searched, it has ticks of its own, and comes first: holding is the smallest risk.
 """
 
 FEW = 8

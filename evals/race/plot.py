@@ -73,7 +73,7 @@ def lines(result: RaceResult) -> Iterator[tuple[str, list[Row]]]:
 def few(result: RaceResult) -> Iterator[tuple[str, list[Row]]]:
     """Of `lines` those of `LOOKS`, and of each package the one that is best on average.
 
-    Cached solvers that are not the own one are left out: they are nearer to the truth, and not to the full run of the own one.
+    A cached solver other than the testbed's own is left out: its pictures are near the true solution, not near this full run.
     """
     found = dict(lines(result))
     found.pop(own(ours.CACHED_SOLVER), None)
