@@ -113,8 +113,9 @@ class ResultError:
         # What is not finite is refused where it is planned.
         with np.errstate(over="ignore", invalid="ignore"):
             felt = responses * _felt(seen @ weights, self.on_result @ weights, responses)
-            on_velocities = np.moveaxis(felt, 0, 1) @ seen + self.on_result
-            result = on_velocities @ (_errors(weights, plans) * self._paces(plans))
+            on_velocities = (np.moveaxis(felt, 0, 1) @ seen + self.on_result) * self._paces(plans)
+            result = -on_velocities
+            result[np.arange(len(plans))[:, None], :, plans] += (on_velocities @ weights).swapaxes(1, 2)
             squared = ((result @ self.covariance) * result).sum(axis=2)
             found: Array = squared @ np.outer(DOUBTED_SHARES, SHARES).ravel()
         return np.maximum(np.where(np.isnan(found), np.inf, found), 0)
@@ -157,7 +158,8 @@ class ResultError:
         denoisers = np.searchsorted(self.handovers, known, side="right")
         is_there = (window >= 0) & (denoisers == denoisers[..., WINDOW - 1, None])
         both = is_there[..., :, None] & is_there[..., None, :]
-        among = np.where(both, covariance[known[..., :, None], known[..., None, :]], np.eye(WINDOW + ahead))
+        pairs = known[..., :, None] * self.num_ticks + known[..., None, :]
+        among = np.where(both, covariance.take(pairs), np.eye(WINDOW + ahead))
         each = np.arange(len(plans))[:, None]
         towards = np.take_along_axis(sums @ covariance, known[each, newest], axis=2) * is_there[each, newest]
         found = (precision(among, noise)[each, newest] @ towards[..., None])[..., 0]
@@ -167,10 +169,10 @@ class ResultError:
         return placed[..., in_front:]
 
     def _paces(self, plans: Ticks) -> Array:
-        """By how much errors at each tick are larger than the covariance says, [plans, ticks, 1]: by the pace at the computed tick before it."""
+        """By how much errors at each tick are larger than the covariance says, [plans, 1, ticks]: by the pace at the computed tick before it."""
         newest = _newest(plans, self.num_ticks)
         before = np.concatenate([newest[:, :1], newest[:, :-1]], axis=1)
-        return np.take_along_axis(self.pace[plans], before, axis=1)[..., None]
+        return np.take_along_axis(self.pace[plans], before, axis=1)[:, None]
 
 
 def with_each(errors: Sequence[ResultError], ticks: Sequence[int]) -> list[float]:
@@ -201,18 +203,6 @@ def _newest(plans: Ticks, num_ticks: int) -> Ticks:
     """Which computed tick is the newest at each tick of a run, itself among them, [plans, ticks]."""
     newest: Ticks = (plans[:, None] <= np.arange(num_ticks)[:, None]).sum(axis=2) - 1
     return newest
-
-
-def _errors(weights: Array, plans: Ticks) -> Array:
-    """S: what the noise scheduler gets at each tick, less the velocity there, in velocities of the full run, [plans, ticks, ticks].
-
-    Args:
-        weights: W, [plans, ticks, computed].
-        plans: [plans, computed].
-    """
-    num_ticks = weights.shape[1]
-    errors: Array = weights @ (plans[:, :, None] == np.arange(num_ticks)) - np.eye(num_ticks)
-    return errors
 
 
 def _felt(passed: Array, on_result: Array, responses: Array) -> Array:
