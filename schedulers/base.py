@@ -70,13 +70,14 @@ class CacheScheduler(ABC):
     def arrived(self, latents: Sequence[Tensor]) -> None:
         """Called at every tick, after the decision, with the latents of the leading branch."""
 
-    def compared(self, past: Sequence[Moment], at: Moment, errors: Tensor) -> None:
+    def compared(self, past: Sequence[Moment], at: Moment, squares: Tensor) -> None:
         """Called before `computed` if the scheduler `compares` anything and a feature was stored.
 
         Args:
             past: when the stored features were computed, newest first.
             at: this tick.
-            errors: fp32, one for each kind of reuse in `compares`: its error as a fraction of the output.
+            squares: of what was computed, and of the error of each kind of reuse in `compares`, in the mean over elements,
+                fp32 [1 + kinds]. Streams count alike.
         """
 
     def computed(self, latents: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:

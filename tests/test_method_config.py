@@ -100,7 +100,16 @@ except ConfigError as error:
     assert "'every-third', which is not registered: import the package that defines it first." in said
 
 
-@pytest.mark.parametrize("public", ["CacheConfig", "MethodConfig", "LanguageConfig", "methods"])
+@pytest.mark.parametrize(
+    "public",
+    [
+        "methods",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("CacheConfig", "MethodConfig", "LanguageConfig")
+        ),
+    ],
+)
 def test_all_methods_of_the_package_are_registered_by_importing(public: str) -> None:
     code = (
         f"from diffcache import {public}; from diffcache.method_config import MethodConfig; "

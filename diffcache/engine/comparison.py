@@ -65,3 +65,13 @@ class Comparison:
                 for (tick, last, kinds, _), row in zip(self.errors, values, strict=True)
             ]
         self.errors = []
+
+
+def squares_of(guesses: Sequence[Streams], computed: Streams) -> Tensor:
+    """Mean squares of what was computed, and of the error of each guess, fp32 [1 + guesses]; streams count alike."""
+    errors = [[guess - value for guess, value in zip(streams, computed, strict=True)] for streams in guesses]
+    return torch.stack([_mean_square(streams) for streams in (computed, *errors)])
+
+
+def _mean_square(streams: Streams) -> Tensor:
+    return torch.stack([stream.float().square().mean() for stream in streams]).mean()

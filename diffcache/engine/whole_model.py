@@ -7,11 +7,10 @@ from typing import Any
 from torch import Tensor
 
 from diffcache.engine.branches import Branch
-from diffcache.engine.comparison import Comparison
+from diffcache.engine.comparison import Comparison, squares_of
 from diffcache.engine.execution import Carried, Computation, Invocation, Need, Parts
 from diffcache.engine.guided_passes import GuidedPasses
 from diffcache.engine.observers import NOBODY
-from diffcache.engine.watch import errors_of
 from diffcache.host.call import Call
 from diffcache.host.rows import joined, lane_of, outputs_of, rows_of
 from diffcache.prediction.hindsight import ReusedTick
@@ -181,7 +180,7 @@ class WholeModel:
         guided = self.passes.guided(here.asked, step, values, leads=leads) if here.lanes == 1 else values
         if guided is not None:
             *guesses, computed = guided
-            made.scheduler.compared(store.moments(lane), step.moment, errors_of(guesses, computed))
+            made.scheduler.compared(store.moments(lane), step.moment, squares_of(guesses, computed))
 
     def _keep(self, here: Here, lane: int, outputs: list[Tensor]) -> list[Tensor]:
         """Stores what a lane computed, and tells the decider. Returns it with what corrects the ticks before it."""

@@ -1,4 +1,4 @@
-"""Cache schedulers that follow a plan: one as far as a threshold allows, one to the letter. Both look at measured errors."""
+"""Cache schedulers that follow a plan: one unless it is far off, one to the letter. Both look at measured errors."""
 
 import math
 from bisect import bisect_left, bisect_right
@@ -11,7 +11,6 @@ from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import Decision, Step
 from diffcache.trajectory.plan import TrajectoryPlan
-from diffcache.trajectory.result_error import WINDOW
 
 SPEEDUPS = (8.0, 6.0, 5.0, 4.0, 3.5, 3.0, 2.75, 2.5, 2.25, 2.0, 1.8, 1.6, 1.0)
 """Plans are made for these, as far as they are asked for. Where even 1.6 is too much, an early tick that is skipped may cost more than it saves."""
@@ -20,16 +19,17 @@ ENOUGH = 2.0
 """A plan that saves less than this must be safer, in proportion: as many plain steps lose little then."""
 
 TYPICAL = 2.0
-"""Results of most runs are off by less than so many times the expected error: as many times it has to fit a threshold."""
+"""Results of most runs are off by less than so many times the error that is expected with doubt: as many times it has to fit a threshold."""
+
+OFF = math.e
+"""Where errors are so many times larger or smaller than a run has planned with, it changes its plan. This costs: gaps of one plan do not
+continue those of another."""
 
 RECENT = 4
-"""So many measured errors say whether a run is as foretold. Before there are as many, what is expected stands for the others."""
+"""The last so many errors say so."""
 
-SURPRISING = math.e
-"""Measured errors that differ from expected ones by a smaller factor say nothing of the result: denoisers' responses differ more."""
-
-FEWEST = WINDOW + 1
-"""Computed ticks, the newest among them, that make a measured error one of a prediction from as many ticks as it may use."""
+FORETOLD = 2
+"""What is expected counts as much as so many measured errors."""
 
 PredictionError = Callable[[Sequence[int], int], float]
 """Expected root mean square error of a prediction, as a fraction of the output, from computed ticks (newest first) and the predicted one."""
@@ -39,14 +39,14 @@ ExpectedOf = Callable[[Sequence[int]], float]
 
 
 def cheapest(plans: Callable[[float], TrajectoryPlan], scale: float, threshold: float) -> float:
-    """The largest of `SPEEDUPS` whose plan keeps a threshold if its expected error is multiplied by `scale`; 1 where none does.
+    """The largest of `SPEEDUPS` whose plan keeps a threshold if its doubted error is multiplied by `scale`; 1 where none does.
 
     Below a speed-up of `ENOUGH` the threshold shrinks with it. Expected errors are taken to rise with the speed-up, so that few plans
     are made; where they do not, a smaller speed-up may be found.
     """
-    found = bisect_left(SPEEDUPS, True, key=lambda speedup: scale * plans(speedup).expected <= threshold)
+    found = bisect_left(SPEEDUPS, True, key=lambda speedup: scale * plans(speedup).doubted <= threshold)
     for speedup in SPEEDUPS[found:]:
-        if scale * plans(speedup).expected <= threshold * min(speedup / ENOUGH, 1.0):
+        if scale * plans(speedup).doubted <= threshold * min(speedup / ENOUGH, 1.0):
             return speedup
     return SPEEDUPS[-1]
 
@@ -54,14 +54,12 @@ def cheapest(plans: Callable[[float], TrajectoryPlan], scale: float, threshold: 
 class PlanFollower(CacheScheduler):
     """Follows a plan, and compares measured errors with expected ones.
 
-    At each computed tick the engine compares the prediction with what was computed.
+    At each computed tick the engine compares the prediction with what was computed. Where a run's predictions are off by twice as much as
+    was expected, so is its result.
 
     Args:
         followed: the plan.
-        prediction_error: what was expected.
-
-    Attributes:
-        measured: computed ticks, and logarithms of measured over expected errors there.
+        prediction_error: what is expected.
     """
 
     compares = (Decision.PREDICT,)
@@ -69,35 +67,42 @@ class PlanFollower(CacheScheduler):
     def __init__(self, followed: TrajectoryPlan, prediction_error: PredictionError) -> None:
         self._followed = followed
         self._prediction_error = prediction_error
-        self.measured: list[tuple[int, float]] = []
+        self._sizes = list[float]()
+        self._logs = list[float]()
 
     @property
     def expected_error(self) -> float:
         return self.surprise * self._followed.expected
 
-    def learn(self, computed: Sequence[int], measured: float) -> None:
+    def learn(self, computed: Sequence[int], squares: Sequence[float]) -> None:
         """Takes in an error.
 
         Args:
             computed: computed ticks, newest first, at the newest of which it was measured.
-            measured: root mean square, as a fraction of the output.
+            squares: of the velocity there, and of the prediction's error, in the mean over elements.
         """
         newest, *past = computed
-        if len(computed) >= FEWEST:  # what is held says little about what is extrapolated
-            expected = self._prediction_error(past, newest)
-            if 0 < measured < math.inf and expected > 0:
-                self.measured.append((newest, math.log(measured / expected)))
+        size, error = squares
+        self._sizes.append(size)
+        expected = self._prediction_error(past, newest)
+        if 0 < error < math.inf and expected > 0:
+            # Of all velocities' size, as errors of the result are: that of a single one may be small.
+            measured = math.sqrt(error * len(self._sizes) / sum(self._sizes))
+            self._logs.append(math.log(measured / expected))
 
     @property
     def surprise(self) -> float:
-        """What expected errors are multiplied by: how much the last few measured ones differ from these, beyond `SURPRISING`."""
-        limit = math.log(SURPRISING)
-        apart = sum(log for _, log in self.measured[-RECENT:]) / RECENT
-        return math.exp(apart - min(max(apart, -limit), limit))
+        """Measured over expected errors of predictions, in the geometric mean."""
+        return _mean(self._logs)
+
+
+def _mean(logs: Sequence[float]) -> float:
+    """The geometric mean of what these are the logarithms of, and of what was foretold, 1."""
+    return math.exp(sum(logs) / (len(logs) + FORETOLD))
 
 
 class ExpectedErrorControl(PlanFollower):
-    """Follows the cheapest plan whose expected error is below a threshold, and another one where errors are surprising.
+    """Follows the cheapest plan that keeps a threshold, and another one where errors are `OFF`.
 
     After each computed tick the distance to the next one is the gap that the plan has there. The error that is expected of the result is
     that of the ticks that the run really computed.
@@ -107,7 +112,7 @@ class ExpectedErrorControl(PlanFollower):
         plans: the plan for a speed-up.
         prediction_error: see `PlanFollower`.
         expected_of: the error of the result.
-        threshold: bound on `TYPICAL` times the expected error of the result, root mean square, as a fraction of the velocities'.
+        threshold: bound on `TYPICAL` times the doubted error of the result, root mean square, as a fraction of the velocities'.
     """
 
     adaptive = True
@@ -130,6 +135,7 @@ class ExpectedErrorControl(PlanFollower):
         self._learned: int | None = None
         self._measured: Tensor | None = None
         self._next = 0
+        self._planned_with = 1.0
         self._reused = set[int]()
 
     @property
@@ -137,9 +143,9 @@ class ExpectedErrorControl(PlanFollower):
         computed = [tick for tick in range(self._num_ticks) if tick not in self._reused]
         return self.surprise * self._expected_of(computed)
 
-    def compared(self, past: Sequence[Moment], at: Moment, errors: Tensor) -> None:
+    def compared(self, past: Sequence[Moment], at: Moment, squares: Tensor) -> None:
         self._reused.discard(at.tick)  # a guard may compute what was to be reused
-        self._measured = errors
+        self._measured = squares
         self._computed = [at.tick, *(moment.tick for moment in past)]
 
     def measure(self, latents: Sequence[Tensor]) -> Tensor | None:
@@ -155,7 +161,7 @@ class ExpectedErrorControl(PlanFollower):
             self._next = self._after()
         if signal is not None and self._computed[0] != self._learned:
             self._learned = self._computed[0]
-            self.learn(self._computed, signal[0])
+            self.learn(self._computed, signal)
             self._next = self._after()
         if step.tick >= self._next:
             return Decision.COMPUTE
@@ -165,7 +171,10 @@ class ExpectedErrorControl(PlanFollower):
     def _after(self) -> int:
         """The next tick to compute."""
         newest = self._computed[0]
-        self._followed = self._plans(cheapest(self._plans, TYPICAL * self.surprise, self.threshold))
+        recent = _mean(self._logs[-RECENT:])
+        if not 1 / OFF < recent / self._planned_with < OFF:
+            self._planned_with = recent
+            self._followed = self._plans(cheapest(self._plans, TYPICAL * recent, self.threshold))
         ticks = self._followed.ticks
         i = bisect_right(ticks, newest)
         return newest + (ticks[i] if i < len(ticks) else self._num_ticks) - ticks[i - 1]
@@ -180,19 +189,19 @@ class PlannedTicks(PlanFollower):
         super().__init__(followed, prediction_error)
         self._unread: list[tuple[Sequence[int], Tensor]] = []
 
-    def compared(self, past: Sequence[Moment], at: Moment, errors: Tensor) -> None:
-        self._unread.append(([at.tick, *(moment.tick for moment in past)], errors))
+    def compared(self, past: Sequence[Moment], at: Moment, squares: Tensor) -> None:
+        self._unread.append(([at.tick, *(moment.tick for moment in past)], squares))
 
     def held(self) -> Iterator[Tensor]:
-        for _, errors in self._unread:
-            yield errors
+        for _, squares in self._unread:
+            yield squares
 
     @property
     def expected_error(self) -> float:
         if self._unread:
-            values = torch.cat([*self.held()]).tolist()
-            for (computed, _), measured in zip(self._unread, values, strict=True):
-                self.learn(computed, measured)
+            values = torch.stack([*self.held()]).tolist()
+            for (computed, _), squares in zip(self._unread, values, strict=True):
+                self.learn(computed, squares)
             self._unread = []
         return super().expected_error
 

@@ -20,13 +20,11 @@ class Prior(NamedTuple):
         kernel: the covariance of their velocities.
         pace: how much velocities change from one tick to the next, over what the kernel says of that. One kernel fits long
             distances of many denoisers; short ones differ with the noise level and with guidance.
-        usual: errors of predictions that runs measure at computed ticks, over what the kernel says of them.
         response: of their velocities to errors of the sample.
     """
 
     kernel: UniversalKernel
     pace: ByNoiseLevel
-    usual: ByNoiseLevel
     response: UniversalResponse
 
     @classmethod
@@ -35,7 +33,6 @@ class Prior(NamedTuple):
         return cls(
             UniversalKernel.from_dict(data["kernel"]),
             ByNoiseLevel.from_dict(data["pace"]),
-            ByNoiseLevel.from_dict(data["usual"]),
             UniversalResponse.from_dict(data["response"]),
         )
 

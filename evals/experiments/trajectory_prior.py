@@ -1,32 +1,24 @@
 """The kernel of the method `trajectory`: measured covariances of the testbeds, and the kernel that fits them best."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass, field, fields, replace
+from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from diffcache.config import RunFacts
 from diffcache.evals.experiments.curves import Curve
-from diffcache.evals.harness.rendering import render
 from diffcache.evals.testbeds import splits, zoo
 from diffcache.host.components import guidance_scale_of
-from diffcache.prediction.predictors import Conditional
 from diffcache.profiling.recording.covariance import covariance_of
 from diffcache.profiling.recording.journal import Journal, journaling
 from diffcache.profiling.recording.response import response_of
-from diffcache.recipes.trajectory import TrajectoryConfig
-from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.moments import Moment
-from diffcache.trajectory.control import PlannedTicks
 from diffcache.trajectory.kernel import Array, Kernel, UniversalKernel
-from diffcache.trajectory.prior import Prior
 from diffcache.trajectory.process import prior_process
 from diffcache.trajectory.response import Response
-from diffcache.trajectory.result_error import Trust
 
 MANY_STEPS = tuple(name for name in zoo.ALL if zoo.STEPS.get(name, 50) >= 10)
 """Testbeds that were not distilled to few steps."""
@@ -40,9 +32,6 @@ START = UniversalKernel(Kernel(0.15, 0.16, 1e-3, 0.01, 0.43, 0.1, 3.0, 4e-5, 2e-
 
 SCALES = (1.0, 2.5, 5.0, 7.5)
 """Of guidance."""
-
-FOLLOWED = (1.5, 2.0, 3.0)
-"""Speed-ups at which it is seen what runs usually measure."""
 
 SHARES = ("constant", "fine")
 ITERATIONS = 60
@@ -127,71 +116,6 @@ def _change(covariance: Array) -> Array:
         np.maximum(size[1:] + size[:-1] - 2 * covariance.diagonal(1), np.finfo(float).eps)
     )
     return change
-
-
-class Seen(NamedTuple):
-    """The errors of predictions that a run measured at computed ticks.
-
-    Attributes:
-        trust: with which it predicted.
-        logs: their logarithms, as fractions of the output, by tick and the computed ticks before it, newest first.
-    """
-
-    trust: Trust
-    logs: dict[tuple[int, tuple[int, ...]], float]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Followed(TrajectoryConfig):
-    """Follows its plans to the letter, and keeps what it measured in `seen`."""
-
-    name: ClassVar[str] = "followed"
-
-    known: Prior
-    seen: list[tuple[Trust, PlannedTicks, dict[int, tuple[int, ...]]]] = field(
-        default_factory=list, compare=False
-    )
-
-    @property
-    def prior(self) -> Prior:
-        return self.known
-
-    def scheduler(self, run: RunFacts) -> CacheScheduler:
-        assert self.speedup is not None
-        plan, pasts = self.plan(run, self.speedup), dict[int, tuple[int, ...]]()
-
-        def expected(past: Sequence[int], tick: int) -> float:
-            pasts[tick] = tuple(past)
-            return 1.0
-
-        made = PlannedTicks(plan, expected)
-        self.seen.append((plan.trust, made, pasts))
-        return made
-
-
-def seen(setting: Setting, prior: Prior) -> list[Seen]:
-    """What runs at several speed-ups measure, if plans are made with some prior."""
-    pipe, call = _calling(setting)
-    found = []
-    for speedup in FOLLOWED:
-        config = Followed(speedup=speedup, known=prior)
-        render(pipe, call, config)
-        found += [
-            Seen(trust, {(tick, pasts[tick]): log for tick, log in made.measured})
-            for trust, made, pasts in config.seen
-        ]
-    return found
-
-
-def usual(run: Measured, followed: Sequence[Seen], kernel: UniversalKernel) -> Curve:
-    """The errors that runs measured at computed ticks, over what a kernel says of them."""
-    process, points = prior_process(kernel.at(run.guidance), run.moments), list[tuple[float, float]]()
-    for trust, logs in followed:
-        predictor = Conditional(process.believed(trust.roughness), trust.noise)
-        for (tick, past), log in logs.items():
-            points.append((run.angles[tick], log - np.log(predictor.expected_error(past, tick))))
-    angles, surprises = zip(*sorted(points), strict=True)
-    return Curve(run.guidance, angles, np.exp(surprises).tolist())
 
 
 def fitted(runs: Sequence[Measured]) -> tuple[UniversalKernel, float]:

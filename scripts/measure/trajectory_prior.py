@@ -16,39 +16,32 @@ from diffcache.evals.experiments.curves import Answered, averaged, averaged_resp
 from diffcache.evals.experiments.trajectory_prior import (
     MANY_STEPS,
     Measured,
-    Seen,
     Setting,
     changes,
     fitted,
     measured,
-    seen,
     settings,
-    usual,
 )
 from diffcache.evals.harness.command_line import parser
 from diffcache.evals.harness.provenance import header
 from diffcache.evals.harness.results import result_path, write_result
-from diffcache.trajectory.prior import SHIPPED, universal
+from diffcache.trajectory.prior import SHIPPED
 
 
 def main() -> None:
     parser(__doc__).parse_args()
     runs = {setting: measured(setting) for setting in tqdm([*chain(*map(settings, MANY_STEPS))], desc="runs")}
-    plans = universal()  # they say where errors are measured, and nothing of how large these are
-    followed = {setting: seen(setting, plans) for setting in tqdm(runs, desc="reuse")}
-    loss, figures = _fitted(MANY_STEPS, runs, followed)
+    loss, figures = _fitted(MANY_STEPS, runs)
     SHIPPED.write_text(json.dumps({**header(), **figures}, indent=2) + "\n")
     print(f"all: {loss:.3f}")
     for name in MANY_STEPS:
         others = [other for other in MANY_STEPS if other != name]
-        loss, figures = _fitted(others, runs, followed)
+        loss, figures = _fitted(others, runs)
         write_result(result_path("trajectory_prior", name), header(), figures)
         print(f"without {name}: {loss:.3f}")
 
 
-def _fitted(
-    testbeds: Sequence[str], runs: Mapping[Setting, Measured], followed: Mapping[Setting, Sequence[Seen]]
-) -> tuple[float, dict[str, Any]]:
+def _fitted(testbeds: Sequence[str], runs: Mapping[Setting, Measured]) -> tuple[float, dict[str, Any]]:
     """The loss of the kernel's fit, and the figures of a prior."""
     of = {name: [*settings(name)] for name in testbeds}
     kernel, loss = fitted([runs[setting] for setting in chain(*of.values())])
@@ -57,15 +50,11 @@ def _fitted(
         for asked in of.values()
     ]
     paces = [[changes(runs[setting], kernel) for setting in asked] for asked in of.values()]
-    measured_errors = [
-        [usual(runs[setting], followed[setting], kernel) for setting in asked] for asked in of.values()
-    ]
     return loss, {
         "fitted_on": sorted(testbeds),
         "loss": round(loss, 4),
         "kernel": asdict(kernel),
         "pace": asdict(averaged(paces)),
-        "usual": asdict(averaged(measured_errors)),
         "response": asdict(averaged_response(answers)),
     }
 

@@ -120,7 +120,7 @@ def test_offloading_can_be_taken_off_again(name: str) -> None:
 
 
 @each_pipeline
-@pytest.mark.parametrize("order", ["feature-first", "cache-first"])
+@pytest.mark.parametrize("order", ["feature-first", pytest.param("cache-first", marks=pytest.mark.slow)])
 def test_adapters_come_change_and_go(name: str, order: str) -> None:
     pipe, plain = both(name, lora, order, "easycache", threshold=0), CASES[name].build()
     lora(plain)

@@ -59,10 +59,11 @@ def measured(
     """What the cache scheduler is told, by tick, if each tick has these calls of these conditions."""
     found: dict[int, float] = {}
 
-    def compared(self: PlannedTicks, past: Sequence[Moment], at: Moment, errors: Tensor) -> None:
+    def compared(self: PlannedTicks, past: Sequence[Moment], at: Moment, squares: Tensor) -> None:
         assert at.tick not in found
         assert all(moment.tick < at.tick for moment in past)
-        found[at.tick] = float(errors)
+        size, error = squares.tolist()
+        found[at.tick] = error / size
 
     monkeypatch.setattr(PlannedTicks, "compared", compared)
     monkeypatch.setattr(whole_model, "GuidedPasses", lambda unknown: GuidedPasses(scale))

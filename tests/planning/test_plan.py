@@ -200,6 +200,7 @@ def test_a_language_model_has_no_plan() -> None:
         plan(tiny_llama())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache_dtype", [None, "int8"])
 @pytest.mark.parametrize("name", DEEP_DENOISERS)
 def test_a_plan_counts_what_a_first_call_needs(name: str, cache_dtype: str | None) -> None:

@@ -262,6 +262,7 @@ def test_what_is_quantised_already_is_left_alone(kind: str, caplog: pytest.LogCa
     assert not is_quantised(net[1].weight)
 
 
+@pytest.mark.slow
 def test_diffusers_saves_and_loads_what_was_quantised_here(tmp_path: Path) -> None:
     pipe = CASES[NAME].build()
     accelerate(pipe, "uniform", interval=2, quantize="int8")

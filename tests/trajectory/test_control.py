@@ -14,9 +14,9 @@ from diffcache import accelerate, denoising_run, report
 from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import Decision, Step
 from diffcache.trajectory.control import (
-    RECENT,
+    FORETOLD,
+    OFF,
     SPEEDUPS,
-    SURPRISING,
     TYPICAL,
     ExpectedErrorControl,
     PlannedTicks,
@@ -29,9 +29,9 @@ TICKS = 40
 
 
 def plan(speedup: float) -> TrajectoryPlan:
-    """Evenly spaced; the expected error is a hundredth of the speed-up, and nothing where all is computed."""
+    """Evenly spaced; the doubted error is a hundredth of the speed-up, and nothing where all is computed."""
     ticks = tuple(range(0, TICKS, round(speedup)))
-    return TrajectoryPlan(ticks, Trust(1e-3, 0.0), 0.0 if speedup == 1 else speedup / 100)
+    return TrajectoryPlan(ticks, Trust(1e-3, 0.0), 0.0, 0.0 if speedup == 1 else speedup / 100)
 
 
 def control(threshold: float, expected: float = 0.1) -> ExpectedErrorControl:
@@ -43,6 +43,11 @@ def reused_in(ticks: Sequence[int]) -> float:
     return 1 - len(ticks) / TICKS
 
 
+def squares(error: float) -> list[float]:
+    """Of a velocity of size 1, and of an error."""
+    return [1.0, error**2]
+
+
 def computed(made: ExpectedErrorControl, measured: Callable[[int], float] = lambda tick: 0.1) -> list[int]:
     """What it computes, if predictions are measured to be off by so much."""
     ticks: list[int] = []
@@ -51,8 +56,8 @@ def computed(made: ExpectedErrorControl, measured: Callable[[int], float] = lamb
         if tick == 0 or made.decide(Step(tick, TICKS, "0"), signal) is Decision.COMPUTE:
             if ticks:
                 past = [Moment(t) for t in reversed(ticks[-4:])]
-                made.compared(past, Moment(tick), torch.tensor([measured(tick)]))
-                signal = [measured(tick)]
+                signal = squares(measured(tick))
+                made.compared(past, Moment(tick), torch.tensor(signal))
             ticks.append(tick)
     return ticks
 
@@ -78,7 +83,7 @@ def test_a_threshold_of_zero_computes_everything() -> None:
     assert computed(control(0.0)) == list(range(TICKS))
 
 
-def test_a_run_that_is_off_computes_more_or_less_and_one_that_is_nearly_typical_does_not() -> None:
+def test_a_run_keeps_to_its_plan_unless_its_errors_are_far_off() -> None:
     better, *near, worse = (
         len(computed(control(0.06), lambda tick, factor=factor: 0.1 * factor))
         for factor in (0.03, 0.5, 1.0, 2.0, 30.0)
@@ -87,21 +92,48 @@ def test_a_run_that_is_off_computes_more_or_less_and_one_that_is_nearly_typical_
     assert better < near[0] < worse
 
 
+@pytest.mark.parametrize("direction", [1, -1])
+@pytest.mark.parametrize(("times", "changes"), [(0.95, False), (1.05, True)])
+def test_they_are_far_off_by_a_factor(direction: int, times: float, changes: bool) -> None:
+    made = control(TYPICAL * 0.04)
+    error = 0.1 * (times * OFF) ** (direction * (1 + FORETOLD))  # one error beside those that were foretold
+    made.compared([Moment(0)], Moment(4), torch.tensor(squares(error)))
+    decisions = [made.decide(Step(tick, TICKS, "0"), squares(error)) for tick in range(5, 16)]
+    assert (decisions.index(Decision.COMPUTE) != 3) is changes
+
+
+def test_it_is_the_last_few_errors_that_say_so_and_what_a_run_has_planned_with_that_they_are_compared_with() -> (
+    None
+):
+    found = computed(control(0.06), lambda tick: 0.1 if tick < 20 else 10.0)
+    assert np.diff([tick for tick in found if tick <= 20]).max() == 3
+    assert np.diff([tick for tick in found if tick > 30]).max() == 1
+    fell = computed(control(0.06), lambda tick: 10.0 if tick < 10 else 0.1)
+    assert np.diff([tick for tick in fell if tick > 25]).max() == 3
+
+
 def measured(errors: Sequence[float]) -> ExpectedErrorControl:
     """After errors of which 0.1 was expected."""
     made = control(0.03)
     for newest, error in enumerate(errors, WINDOW):
         past = [Moment(newest - before) for before in range(1, WINDOW + 1)]
-        made.compared(past, Moment(newest), torch.tensor([error]))
-        made.decide(Step(newest + 1, TICKS, "0"), [error])
+        made.compared(past, Moment(newest), torch.tensor(squares(error)))
+        made.decide(Step(newest + 1, TICKS, "0"), squares(error))
     return made
 
 
-def test_surprise_is_what_the_geometric_mean_of_recent_errors_exceeds() -> None:
+def test_surprise_is_measured_over_expected_errors_where_expected_ones_count_as_well() -> None:
     errors = [9.0, 1.0, 2.0, 4.0, 8.0]
-    recent = (10 * 20 * 40 * 80) ** 0.25
-    assert measured(errors).surprise == pytest.approx(recent / SURPRISING)
+    assert measured(errors).surprise == pytest.approx((90 * 10 * 20 * 40 * 80) ** (1 / (5 + FORETOLD)))
     assert measured([0.1]).surprise == pytest.approx(1)
+    assert measured([0.0, float("inf")]).surprise == 1  # these say nothing
+
+
+def test_errors_are_measured_by_the_size_of_all_velocities() -> None:
+    made = control(0.03)
+    made.learn([1, 0], [1.0, 0.01])
+    made.learn([2, 1, 0], [9.0, 0.05])
+    assert made.surprise == pytest.approx(1)
 
 
 @pytest.mark.parametrize("factor", [0.03, 1.0, 30.0])
@@ -116,13 +148,8 @@ def test_a_tick_that_a_guard_computes_is_not_expected_to_be_reused() -> None:
     made = control(0.16)
     assert made.decide(Step(1, TICKS, "0"), None) is Decision.PREDICT
     assert made.expected_error == pytest.approx(1 / TICKS)
-    made.compared([Moment(0)], Moment(1), torch.tensor([0.1]))
+    made.compared([Moment(0)], Moment(1), torch.tensor(squares(0.1)))
     assert made.expected_error == 0
-
-
-def test_one_surprise_is_none_until_there_are_more() -> None:
-    assert measured([0.1 * SURPRISING**RECENT]).surprise == pytest.approx(1)
-    assert measured([0.1 * SURPRISING**RECENT] * 2).surprise == pytest.approx(SURPRISING)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +159,7 @@ def test_one_surprise_is_none_until_there_are_more() -> None:
 def test_a_plan_that_saves_little_must_be_safer(saves: float, expected: float, speedup: float) -> None:
     def plans(asked: float) -> TrajectoryPlan:
         known = 0.0 if asked == 1 else expected if asked <= saves else 1.0
-        return TrajectoryPlan((0,), Trust(1e-3, 0.0), known)
+        return TrajectoryPlan((0,), Trust(1e-3, 0.0), 0.0, known)
 
     assert cheapest(plans, TYPICAL, 0.02) == speedup
 
@@ -211,23 +238,22 @@ def test_the_report_of_a_speed_up_says_which_error_is_expected_by_what_was_measu
 
 
 def test_planned_ticks_are_computed_and_others_predicted_whatever_is_measured() -> None:
-    made = PlannedTicks(TrajectoryPlan((0, 4, 8), Trust(1e-3, 0.0), 0.01), lambda past, at: 0.1)
+    made = PlannedTicks(TrajectoryPlan((0, 4, 8), Trust(1e-3, 0.0), 0.01, 0.02), lambda past, at: 0.1)
     assert not made.adaptive  # so nothing is read from the device in the run
     decided = []
     for tick in range(1, 12):
         decided.append(made.decide(Step(tick, TICKS, "0"), None))
         if tick in (4, 8):
-            made.compared([Moment(tick - 4)], Moment(tick), torch.tensor([9.0]))
+            made.compared([Moment(tick - 4)], Moment(tick), torch.tensor(squares(9.0)))
     assert [tick for tick, decision in enumerate(decided, 1) if decision is not Decision.PREDICT] == [4, 8]
 
 
 def test_what_planned_ticks_measured_is_read_at_the_end_and_once() -> None:
-    made = PlannedTicks(TrajectoryPlan((0, 4, 8), Trust(1e-3, 0.0), 0.01), lambda past, at: 0.1)
+    made = PlannedTicks(TrajectoryPlan((0, 4, 8), Trust(1e-3, 0.0), 0.01, 0.02), lambda past, at: 0.1)
     assert made.expected_error == pytest.approx(0.01)
-    made.compared([Moment(0)], Moment(4), torch.tensor([9.0]))  # from fewer ticks than a prediction may use
-    made.compared([Moment(tick) for tick in (7, 6, 4, 0)], Moment(8), torch.tensor([4000.0]))
-    assert [*made.held()] == [torch.tensor([9.0]), torch.tensor([4000.0])]
+    for error, *past in ((9.0, 0), (4000.0, 4, 0)):
+        made.compared([Moment(tick) for tick in past], Moment(past[0] + 4), torch.tensor(squares(error)))
+    assert [held.tolist() for held in made.held()] == [squares(9.0), squares(4000.0)]
     for _ in range(2):
-        mean = 40_000 ** (1 / RECENT)
-        assert made.expected_error == pytest.approx(mean / SURPRISING * 0.01)
+        assert made.expected_error == pytest.approx(0.01 * (90 * 40_000) ** (1 / (2 + FORETOLD)))
     assert [*made.held()] == []

@@ -40,6 +40,7 @@ def compare(layer: nn.Module, args: Any, output: Tensor, original: Tensor, into:
     into += [truth.square().sum(), (output - truth).square().sum()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", splits.FITTING)
 @pytest.mark.parametrize(
     ("way", "dtype"),

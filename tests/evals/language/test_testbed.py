@@ -37,6 +37,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "config", "where"), CASES, ids=[f"{n}, {w}" for n, _, w in CASES])
 def test_right_words(model: Any, name: str, config: LanguageConfig | None, where: str) -> None:
     right = right_words(model, config, **language.DECODINGS[where], threshold=0.9)

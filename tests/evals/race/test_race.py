@@ -118,6 +118,7 @@ def full_run(name: str, steps: int) -> tuple[Tensor, int]:
         return render(pipe, zoo.sample_call(name, 0, steps, 1)).pictures, flops.total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("peer", SWEPT_PEERS, ids=lambda c: f"{c.package} {c.name}")
 def test_a_peer_computes_less_and_leaves_no_trace(peer: Contender) -> None:
     if peer.package in PACKAGES:

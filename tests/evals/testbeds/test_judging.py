@@ -76,6 +76,7 @@ def test_the_ground_is_the_one_that_was_asked_for(name: str) -> None:
     assert (distance.argmin(1) == torch.arange(len(asked))).float().mean() >= 0.8
 
 
+@pytest.mark.slow
 def test_the_classifier_sees_the_garments_that_were_asked_for() -> None:
     asked = [i % zoo.CLASSES["fashion"] for i in range(40)]
     pictures = zoo.load("fashion")(**zoo.call_for("fashion", asked, range(len(asked)), 12))[0]
@@ -83,6 +84,7 @@ def test_the_classifier_sees_the_garments_that_were_asked_for() -> None:
     assert right.float().mean() >= 0.7
 
 
+@pytest.mark.slow
 def test_testbeds_of_fashion_are_near_its_test_pictures() -> None:
     call = zoo.sample_call("ddpm", 0, 12, n=64)
     reference, classifier = fashion_mnist.reference_features(), FashionClassifier.load()
@@ -100,6 +102,7 @@ def test_an_edit_changes_what_it_names_and_keeps_the_rest() -> None:
     assert (inside > 3 * outside).float().mean() >= 0.8
 
 
+@pytest.mark.slow
 def test_four_steps_of_turbo_are_nearer_to_the_teacher_than_four_of_its_own() -> None:
     teacher, turbo = zoo.load("sd3"), zoo.load("turbo")
     full = teacher(**zoo.sample_call("sd3", 5000, zoo.STEPS["sd3"], n=8))[0]

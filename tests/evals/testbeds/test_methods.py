@@ -19,6 +19,7 @@ STATIC: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("testbed", "method", "options"), STATIC)
 def test_psnr_falls_with_the_interval(testbed: str, method: str, options: dict[str, Any]) -> None:
     pipe, call = zoo.load(testbed), zoo.sample_call(testbed, 0, 24, 2)

@@ -27,6 +27,7 @@ def test_loads_plainly_and_renders_finite_pictures(name: str) -> None:
     assert pictures.std() > 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", splits.FITTING)
 def test_shows_what_was_asked(name: str) -> None:
     pictures = zoo.load(name)(**zoo.sample_call(name, seed=0, num_inference_steps=12, n=16))[0]

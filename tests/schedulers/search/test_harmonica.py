@@ -51,6 +51,7 @@ def test_the_image_error_proxy_is_zero_at_ticks_that_are_computed() -> None:
     assert float(proxy[1:].mean()) == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_training_reaches_its_target_and_beats_random_tables() -> None:
     toy = Toy()
     routers = [random_router(toy, seed) for seed in range(2)]

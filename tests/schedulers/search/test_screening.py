@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
+import pytest
 from searches.toy import Toy, evolved
 
 from diffcache.schedulers.search.evolution import Evolution
@@ -21,6 +22,7 @@ def test_screening_starts_with_a_single_seed() -> None:
     assert len(search.tables) > 1
 
 
+@pytest.mark.slow
 def test_screening_finds_a_better_front_with_as_many_candidates() -> None:
     gains = [_gain(seed) for seed in range(8)]  # of one seed it depends on the processor's rounding
     assert median(gains) > 1.05
