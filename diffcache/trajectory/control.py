@@ -75,7 +75,7 @@ class PlanFollower(CacheScheduler):
         return self.surprise * self._followed.expected
 
     def learn(self, computed: Sequence[int], squares: Sequence[float]) -> None:
-        """Takes in an error.
+        """Takes in an error; one of nothing, or one that is not finite, says nothing.
 
         Args:
             computed: computed ticks, newest first, at the newest of which it was measured.
@@ -83,10 +83,10 @@ class PlanFollower(CacheScheduler):
         """
         newest, *past = computed
         size, error = squares
-        self._sizes.append(size)
         expected = self._prediction_error(past, newest)
-        if 0 < error < math.inf and expected > 0:
+        if expected > 0 and all(0 < value < math.inf for value in squares):
             # Of all velocities' size, as errors of the result are: that of a single one may be small.
+            self._sizes.append(size)
             measured = math.sqrt(error * len(self._sizes) / sum(self._sizes))
             self._logs.append(math.log(measured / expected))
 
@@ -102,7 +102,7 @@ def _mean(logs: Sequence[float]) -> float:
 
 
 class ExpectedErrorControl(PlanFollower):
-    """Follows the cheapest plan that keeps a threshold, and another one where errors are `OFF`.
+    """Follows the cheapest plan that keeps a threshold, and another one where errors are far from those that it planned with.
 
     After each computed tick the distance to the next one is the gap that the plan has there. The error that is expected of the result is
     that of the ticks that the run really computed.

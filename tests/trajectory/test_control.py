@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -126,7 +127,17 @@ def test_surprise_is_measured_over_expected_errors_where_expected_ones_count_as_
     errors = [9.0, 1.0, 2.0, 4.0, 8.0]
     assert measured(errors).surprise == pytest.approx((90 * 10 * 20 * 40 * 80) ** (1 / (5 + FORETOLD)))
     assert measured([0.1]).surprise == pytest.approx(1)
-    assert measured([0.0, float("inf")]).surprise == 1  # these say nothing
+
+
+@pytest.mark.parametrize(
+    "nothing", [(1.0, 0.0), (1.0, math.inf), (math.inf, math.inf), (math.nan, math.nan), (0.0, 1.0)]
+)
+def test_an_error_of_nothing_or_of_what_is_not_finite_says_nothing(nothing: tuple[float, float]) -> None:
+    made = control(0.03)
+    made.learn([1, 0], nothing)
+    assert made.surprise == 1
+    made.learn([2, 1, 0], squares(0.4))
+    assert made.surprise == pytest.approx(4 ** (1 / (1 + FORETOLD)))
 
 
 def test_errors_are_measured_by_the_size_of_all_velocities() -> None:
