@@ -1,7 +1,7 @@
 """Trajectory: the outputs of a run as one Gaussian process, which predicts, corrects, and says where to compute. Our own method."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from itertools import pairwise
@@ -28,7 +28,7 @@ from diffcache.trajectory.control import (
     cheapest,
 )
 from diffcache.trajectory.kernel import RIGHT_ANGLE, Array
-from diffcache.trajectory.plan import HELD, ErrorsOf, TrajectoryPlan, planned
+from diffcache.trajectory.plan import HELD, TrajectoryPlan, planned
 from diffcache.trajectory.prior import Prior, universal
 from diffcache.trajectory.process import Process, positions_of, prior_process
 from diffcache.trajectory.response import SHARES, Response
@@ -69,8 +69,8 @@ class TrajectoryConfig(BudgetedConfig):
     speed-up, and a straight line predicts the others. Our own method, and the default.
 
     Attributes:
-        threshold: bound on twice the error that is expected of the result if the denoiser may respond more strongly than it is taken to,
-            root mean square, as a fraction of the velocities' (0.02 is 2 %); 0 computes everything. A run has no fewer computed ticks than a speed-up of 8 leaves.
+        threshold: bound on twice the expected error of the result, root mean square, as a fraction of the velocities' (0.02 is 2 %);
+            0 computes everything. A run has no fewer computed ticks than a speed-up of 8 leaves.
         speedup: instead of a threshold: ticks of the run over computed ticks, at least; 1 computes everything.
         covariance: E<v_i, v_j> of the velocities at each two ticks of a run, per element, [ticks, ticks]; None: the universal one.
         response: of the denoiser at each tick, [3, ticks], as `diffcache.trajectory.response.Response` has it; None: the universal one.
@@ -161,10 +161,10 @@ class TrajectoryConfig(BudgetedConfig):
         most = self.most_ticks(run)
         if most is None or self.speedup is None:
             return None
-        doubted = self.plan(run, self.speedup).doubted
-        if TYPICAL * doubted <= self.threshold:
+        expected = self.plan(run, self.speedup).expected
+        if TYPICAL * expected <= self.threshold:
             return None
-        error = f"up to {doubted:.1%}" if doubted < 1 else "more than 100%"
+        error = f"{expected:.1%}" if expected < 1 else "more than 100%"
         return (
             f"speedup={self.speedup} leaves {most} computed ticks, for which an error of {error} is expected: "
             f"num_inference_steps={most} may be as good, compare it"
@@ -209,7 +209,7 @@ class TrajectoryConfig(BudgetedConfig):
         def expected(computed: Sequence[int]) -> float:
             followed = self._followed(run)
             errors = _errors(self, _moments(run), run.influence, _guidance(run))
-            return math.sqrt(errors(followed.trust, followed.corrects, doubted=False)(computed))
+            return math.sqrt(errors(followed.trust, followed.corrects)(computed))
 
         return expected
 
@@ -335,7 +335,8 @@ def _errors(
     moments: tuple[Moment, ...],
     influence: tuple[tuple[float, ...], ...] | None,
     guidance: float,
-) -> ErrorsOf:
+) -> Callable[[Trust, bool], ResultError]:
+    """Errors of a run's result, by how far the covariance is trusted, and whether reused ticks are corrected."""
     # Where the noise scheduler adds noise or clips, nothing is corrected.
     ratio = LARGEST_RATIO if config.hindsight and influence is not None else 0.0
     weighed = _turns(moments) if influence is None else np.array(influence)
@@ -343,9 +344,6 @@ def _errors(
     doubt = UNIVERSAL_DOUBT if config.response is None else DOUBT
     pace = config.prior.pace.at(moments, guidance) if config.covariance is None else np.ones(len(moments))
     handovers = config._handovers_in(len(moments))
-
-    def of(trust: Trust, corrects: bool, *, doubted: bool = True) -> ResultError:
-        largest_ratio, own_doubt = ratio if corrects else 0.0, doubt if doubted else 1.0
-        return ResultError(process, weighed, pace, response, largest_ratio, trust, own_doubt, handovers)
-
-    return of
+    return lambda trust, corrects: ResultError(
+        process, weighed, pace, response, ratio if corrects else 0.0, trust, doubt, handovers
+    )

@@ -19,7 +19,7 @@ ENOUGH = 2.0
 """A plan that saves less than this must be safer, in proportion: as many plain steps lose little then."""
 
 TYPICAL = 2.0
-"""Results of most runs are off by less than so many times the error that is expected with doubt: as many times it has to fit a threshold."""
+"""Results of most runs are off by less than so many times the expected error: as many times it has to fit a threshold."""
 
 OFF = math.e
 """Where errors are so many times larger or smaller than a run has planned with, it changes its plan. This costs: gaps of one plan do not
@@ -39,14 +39,14 @@ ExpectedOf = Callable[[Sequence[int]], float]
 
 
 def cheapest(plans: Callable[[float], TrajectoryPlan], scale: float, threshold: float) -> float:
-    """The largest of `SPEEDUPS` whose plan keeps a threshold if its doubted error is multiplied by `scale`; 1 where none does.
+    """The largest of `SPEEDUPS` whose plan keeps a threshold if its expected error is multiplied by `scale`; 1 where none does.
 
     Below a speed-up of `ENOUGH` the threshold shrinks with it. Expected errors are taken to rise with the speed-up, so that few plans
     are made; where they do not, a smaller speed-up may be found.
     """
-    found = bisect_left(SPEEDUPS, True, key=lambda speedup: scale * plans(speedup).doubted <= threshold)
+    found = bisect_left(SPEEDUPS, True, key=lambda speedup: scale * plans(speedup).expected <= threshold)
     for speedup in SPEEDUPS[found:]:
-        if scale * plans(speedup).doubted <= threshold * min(speedup / ENOUGH, 1.0):
+        if scale * plans(speedup).expected <= threshold * min(speedup / ENOUGH, 1.0):
             return speedup
     return SPEEDUPS[-1]
 
@@ -112,7 +112,7 @@ class ExpectedErrorControl(PlanFollower):
         plans: the plan for a speed-up.
         prediction_error: see `PlanFollower`.
         expected_of: the error of the result.
-        threshold: bound on `TYPICAL` times the doubted error of the result, root mean square, as a fraction of the velocities'.
+        threshold: bound on `TYPICAL` times the expected error of the result, root mean square, as a fraction of the velocities'.
     """
 
     adaptive = True

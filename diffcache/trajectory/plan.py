@@ -1,9 +1,9 @@
 """Where to compute: the ticks that make the expected error of a run's result small, and how far to trust the covariance."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -49,16 +49,6 @@ LONGEST_MOVED = 100
 """In longer runs it takes seconds to move single ticks."""
 
 
-class ErrorsOf(Protocol):
-    """The error of the result."""
-
-    def __call__(self, trust: Trust, corrects: bool, *, doubted: bool = True) -> ResultError:
-        """By how far the covariance is trusted, whether reused ticks are corrected, and whether the response is doubted.
-
-        A plan has to be good with other responses, too, so it is chosen with doubt.
-        """
-
-
 @dataclass(frozen=True)
 class TrajectoryPlan:
     """What a run does.
@@ -67,19 +57,17 @@ class TrajectoryPlan:
         ticks: that are computed, by rising number.
         trust: with which reused ticks are predicted and corrected.
         expected: root mean square error of the result, as a fraction of the velocities'.
-        doubted: the same, where the response is doubted: it is larger.
         corrects: reused ticks are corrected.
     """
 
     ticks: tuple[int, ...]
     trust: Trust
     expected: float
-    doubted: float
     corrects: bool = True
 
 
 def planned(
-    errors: ErrorsOf,
+    errors: Callable[[Trust, bool], ResultError],
     even: Sequence[int],
     forced: Collection[int],
     together: int = 0,
@@ -91,7 +79,7 @@ def planned(
     is where the error is `HOPELESS`.
 
     Args:
-        errors: of the result.
+        errors: of the result, by how far the covariance is trusted, and whether reused ticks are corrected.
         even: the computed ticks to start with, by rising number from 0.
         forced: ticks among them that are not moved.
         together: so many neighbouring ticks are moved at once, after gaps were found that change smoothly; 0: none is.
@@ -112,12 +100,9 @@ def planned(
     least = min(one.expected for one in candidates)
     chosen = next(one for one in candidates if one.expected <= NEAR * least)
     at_even = held(even)
-    corrects = least <= HOPELESS**2 and chosen.expected <= at_even
-    if not corrects:
-        chosen = Candidate(held, even, at_even)
-    ticks, trust = tuple(chosen.ticks), chosen.error.trust
-    expected = errors(trust, corrects, doubted=False)(ticks)
-    return TrajectoryPlan(ticks, trust, math.sqrt(expected), math.sqrt(chosen.expected), corrects)
+    if least <= HOPELESS**2 and chosen.expected <= at_even:
+        return TrajectoryPlan(tuple(chosen.ticks), chosen.error.trust, math.sqrt(chosen.expected))
+    return TrajectoryPlan(tuple(even), HELD, math.sqrt(at_even), corrects=False)
 
 
 class Candidate(NamedTuple):

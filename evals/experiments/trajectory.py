@@ -54,7 +54,7 @@ def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]
     """For each speed-up the PSNR in dB to the full run, by contender; all compute as many ticks.
 
     "own" has the covariance and the response that were measured on other prompts and seeds. "tuned" is the proposal that is best on a third
-    part, as `diffcache.tune` chooses it. Of each the expected and the measured error are given: "tuned" expects what it measured where it
+    part, as `diffcache.tune` chooses it. Of both the expected and the measured error are given: "tuned" expects what it measured where it
     was chosen. Medians are given, and under "samples" each sample's, which are paired.
     """
     shown = pictures(testbed, steps, samples, "choose")
@@ -79,10 +79,8 @@ def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]
             "steps": steps,
             "ticks": ticks,
             **figures(found),
-            "prior_expected": round(found["prior"].report.expected_error or 0.0, 5),
-            "prior_measured": round(shown.median_error(found["prior"]), 5),
-            "own_expected": round(found["own"].report.expected_error or 0.0, 5),
-            "own_measured": round(shown.median_error(found["own"]), 5),
+            "expected": round(found["own"].report.expected_error or 0.0, 5),
+            "measured": round(shown.median_error(found["own"]), 5),
             "tuned_expected": round(tried.median_error(chosen), 5),
             "tuned_measured": round(shown.median_error(found["tuned"]), 5),
         }

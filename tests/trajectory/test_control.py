@@ -30,9 +30,9 @@ TICKS = 40
 
 
 def plan(speedup: float) -> TrajectoryPlan:
-    """Evenly spaced; the doubted error is a hundredth of the speed-up, and nothing where all is computed."""
+    """Evenly spaced; the expected error is a hundredth of the speed-up, and nothing where all is computed."""
     ticks = tuple(range(0, TICKS, round(speedup)))
-    return TrajectoryPlan(ticks, Trust(1e-3, 0.0), 0.0, 0.0 if speedup == 1 else speedup / 100)
+    return TrajectoryPlan(ticks, Trust(1e-3, 0.0), 0.0 if speedup == 1 else speedup / 100)
 
 
 def control(threshold: float, expected: float = 0.1) -> ExpectedErrorControl:
@@ -170,7 +170,7 @@ def test_a_tick_that_a_guard_computes_is_not_expected_to_be_reused() -> None:
 def test_a_plan_that_saves_little_must_be_safer(saves: float, expected: float, speedup: float) -> None:
     def plans(asked: float) -> TrajectoryPlan:
         known = 0.0 if asked == 1 else expected if asked <= saves else 1.0
-        return TrajectoryPlan((0,), Trust(1e-3, 0.0), 0.0, known)
+        return TrajectoryPlan((0,), Trust(1e-3, 0.0), known)
 
     assert cheapest(plans, TYPICAL, 0.02) == speedup
 
@@ -249,7 +249,7 @@ def test_the_report_of_a_speed_up_says_which_error_is_expected_by_what_was_measu
 
 
 def test_planned_ticks_are_computed_and_others_predicted_whatever_is_measured() -> None:
-    made = PlannedTicks(TrajectoryPlan((0, 4, 8), Trust(1e-3, 0.0), 0.01, 0.02), lambda past, at: 0.1)
+    made = PlannedTicks(TrajectoryPlan((0, 4, 8), Trust(1e-3, 0.0), 0.01), lambda past, at: 0.1)
     assert not made.adaptive  # so nothing is read from the device in the run
     decided = []
     for tick in range(1, 12):
@@ -260,7 +260,7 @@ def test_planned_ticks_are_computed_and_others_predicted_whatever_is_measured() 
 
 
 def test_what_planned_ticks_measured_is_read_at_the_end_and_once() -> None:
-    made = PlannedTicks(TrajectoryPlan((0, 4, 8), Trust(1e-3, 0.0), 0.01, 0.02), lambda past, at: 0.1)
+    made = PlannedTicks(TrajectoryPlan((0, 4, 8), Trust(1e-3, 0.0), 0.01), lambda past, at: 0.1)
     assert made.expected_error == pytest.approx(0.01)
     for error, *past in ((9.0, 0), (4000.0, 4, 0)):
         made.compared([Moment(tick) for tick in past], Moment(past[0] + 4), torch.tensor(squares(error)))

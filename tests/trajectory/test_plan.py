@@ -30,17 +30,12 @@ def process(positions: np.ndarray) -> Process:
 
 
 def errors(
-    trust: Trust,
-    corrects: bool = True,
-    *,
-    doubted: bool = True,
-    positions: np.ndarray = LATE,
-    answers: np.ndarray = 2 * ALIKE,
+    trust: Trust, corrects: bool = True, *, positions: np.ndarray = LATE, answers: np.ndarray = 2 * ALIKE
 ) -> ResultError:
     ratio = 3.0 if corrects else 0.0
     response = Response(np.broadcast_to(answers, (3, TICKS)))
     influence = np.tril(np.full((TICKS + 1, TICKS), -0.1), -1)
-    return ResultError(process(positions), influence, ALIKE, response, ratio, trust, 2.0 if doubted else 1.0)
+    return ResultError(process(positions), influence, ALIKE, response, ratio, trust)
 
 
 @pytest.fixture
@@ -69,26 +64,13 @@ def test_ticks_are_computed_where_the_outputs_change() -> None:
 def test_the_trust_is_the_first_that_is_nearly_the_best_for_the_plan() -> None:
     found = planned(errors, spread(TICKS, 5), forced=())
     expected = [errors(trust)(found.ticks) for trust in TRUSTS]
+    assert found.expected == pytest.approx(errors(found.trust)(found.ticks) ** 0.5)
     assert found.trust == next(
         trust for trust, error in zip(TRUSTS, expected, strict=True) if error <= NEAR * min(expected)
     )
 
 
-@pytest.mark.parametrize("hopeless", [0.0, HOPELESS])
-def test_a_plan_is_chosen_with_doubt_and_expects_what_the_response_itself_says(
-    hopeless: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plan, "HOPELESS", hopeless)
-    stiff = partial(errors, answers=8 * ALIKE)
-    found = planned(stiff, spread(TICKS, FEW), forced=())
-    of = partial(stiff, found.trust, found.corrects)
-    assert found.corrects is (hopeless > 0)
-    assert found.expected == pytest.approx(of(doubted=False)(found.ticks) ** 0.5)
-    assert found.doubted == pytest.approx(of()(found.ticks) ** 0.5)
-    assert found.expected < 0.99 * found.doubted
-
-
-def random_walk(trust: Trust, corrects: bool = True, *, doubted: bool = True) -> ResultError:
+def random_walk(trust: Trust, corrects: bool = True) -> ResultError:
     """Of which nothing is known but the newest value."""
     found = errors(trust, corrects)
     walk = Process(0.1 + np.minimum.outer(LATE, LATE), LATE)
