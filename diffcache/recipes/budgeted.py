@@ -48,7 +48,7 @@ class BudgetedConfig(CacheConfig):
         if most is None or most >= FEW or most == run.num_ticks:
             return None
         return (
-            f"speedup={self.speedup} leaves {most} computed ticks, which are few for a prediction: num_inference_steps={most} "
+            f"speedup={self.speedup:g} leaves {most} computed ticks, which are few for a prediction: num_inference_steps={most} "
             "may be as good, compare it"
         )
 

@@ -166,7 +166,7 @@ class TrajectoryConfig(BudgetedConfig):
             return None
         error = f"{expected:.1%}" if expected < 1 else "more than 100%"
         return (
-            f"speedup={self.speedup} leaves {most} computed ticks, for which an error of {error} is expected: "
+            f"speedup={self.speedup:g} leaves {most} computed ticks, for which an error of {error} is expected: "
             f"num_inference_steps={most} may be as good, compare it"
         )
 
