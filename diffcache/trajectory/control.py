@@ -1,4 +1,4 @@
-"""Cache schedulers that follow a plan: one unless it is far off, one to the letter. Both look at measured errors."""
+"""Cache schedulers that follow a plan: one unless errors are larger than planned, one to the letter. Both look at measured errors."""
 
 import math
 from bisect import bisect_left, bisect_right
@@ -21,9 +21,9 @@ ENOUGH = 2.0
 TYPICAL = 2.0
 """Results of most runs are off by less than so many times the expected error: as many times it has to fit a threshold."""
 
-OFF = math.e
-"""Where errors are so many times larger or smaller than a run has planned with, it changes its plan. This costs: gaps of one plan do not
-continue those of another."""
+OFF = 1.6
+"""Where errors are so many times larger than a run has planned with, it follows a denser plan. Where they are smaller it keeps its own: gaps of one
+plan do not continue those of another."""
 
 RECENT = 4
 """The last so many errors say so."""
@@ -102,7 +102,7 @@ def _mean(logs: Sequence[float]) -> float:
 
 
 class ExpectedErrorControl(PlanFollower):
-    """Follows the cheapest plan that keeps a threshold, and another one where errors are far from those that it planned with.
+    """Follows the cheapest plan that keeps a threshold, and a denser one where errors are larger than it has planned with.
 
     After each computed tick the distance to the next one is the gap that the plan has there. The error that is expected of the result is
     that of the ticks that the run really computed.
@@ -172,7 +172,7 @@ class ExpectedErrorControl(PlanFollower):
         """The next tick to compute."""
         newest = self._computed[0]
         recent = _mean(self._logs[-RECENT:])
-        if not 1 / OFF < recent / self._planned_with < OFF:
+        if recent > OFF * self._planned_with:
             self._planned_with = recent
             self._followed = self._plans(cheapest(self._plans, TYPICAL * recent, self.threshold))
         ticks = self._followed.ticks

@@ -84,33 +84,28 @@ def test_a_threshold_of_zero_computes_everything() -> None:
     assert computed(control(0.0)) == list(range(TICKS))
 
 
-def test_a_run_keeps_to_its_plan_unless_its_errors_are_far_off() -> None:
-    better, *near, worse = (
+def test_a_run_keeps_to_its_plan_unless_errors_are_larger() -> None:
+    *near, worse, worst = (
         len(computed(control(0.06), lambda tick, factor=factor: 0.1 * factor))
-        for factor in (0.03, 0.5, 1.0, 2.0, 30.0)
+        for factor in (0.03, 0.5, 1.0, 1.5, 3.0, 30.0)
     )
     assert len({*near}) == 1
-    assert better < near[0] < worse
+    assert near[0] < worse < worst
 
 
-@pytest.mark.parametrize("direction", [1, -1])
-@pytest.mark.parametrize(("times", "changes"), [(0.95, False), (1.05, True)])
-def test_they_are_far_off_by_a_factor(direction: int, times: float, changes: bool) -> None:
+@pytest.mark.parametrize(("times", "denser"), [(0.95, False), (1.05, True)])
+def test_they_are_larger_by_a_factor(times: float, denser: bool) -> None:
     made = control(TYPICAL * 0.04)
-    error = 0.1 * (times * OFF) ** (direction * (1 + FORETOLD))  # one error beside those that were foretold
+    error = 0.1 * (times * OFF) ** (1 + FORETOLD)  # one error beside those that were foretold
     made.compared([Moment(0)], Moment(4), torch.tensor(squares(error)))
-    decisions = [made.decide(Step(tick, TICKS, "0"), squares(error)) for tick in range(5, 16)]
-    assert (decisions.index(Decision.COMPUTE) != 3) is changes
+    decisions = [made.decide(Step(tick, TICKS, "0"), squares(error)) for tick in range(5, 9)]
+    assert (decisions.index(Decision.COMPUTE) < 3) is denser
 
 
-def test_it_is_the_last_few_errors_that_say_so_and_what_a_run_has_planned_with_that_they_are_compared_with() -> (
-    None
-):
+def test_it_is_the_last_few_errors_that_say_so() -> None:
     found = computed(control(0.06), lambda tick: 0.1 if tick < 20 else 10.0)
     assert np.diff([tick for tick in found if tick <= 20]).max() == 3
     assert np.diff([tick for tick in found if tick > 30]).max() == 1
-    fell = computed(control(0.06), lambda tick: 10.0 if tick < 10 else 0.1)
-    assert np.diff([tick for tick in fell if tick > 25]).max() == 3
 
 
 def measured(errors: Sequence[float]) -> ExpectedErrorControl:
@@ -208,7 +203,7 @@ def share(function: Callable[[float], float], threshold: float) -> float:
 
 
 def test_an_output_that_bends_is_computed_more_often_than_one_that_does_not() -> None:
-    assert share(lambda t: 2 + np.sin(20 * t), 0.02) > 1.5 * share(lambda t: 2 + t, 0.02)
+    assert share(lambda t: 2 + np.sin(20 * t), 0.05) > 1.5 * share(lambda t: 2 + t, 0.05)
 
 
 def test_the_larger_the_threshold_the_less_is_computed() -> None:
@@ -219,7 +214,7 @@ def test_the_larger_the_threshold_the_less_is_computed() -> None:
 
 
 def test_a_run_is_frozen_and_replayed_exactly(tmp_path: Path) -> None:
-    net = accelerate(Bent(lambda t: 2 + 3 * t**4).eval(), threshold=0.01)
+    net = accelerate(Bent(lambda t: 2 + 3 * t**4).eval(), threshold=0.05)
     outputs = run(net)
     schedule, expected = report(net).to_schedule(), report(net).expected_error
     assert expected is not None
