@@ -1,0 +1,20 @@
+"""What computed ticks tell a cache scheduler of the errors of reusing them."""
+
+import pytest
+import torch
+
+from diffcache.engine.comparison import squares_of
+
+
+def test_squares_are_means_over_elements_and_streams_count_alike() -> None:
+    computed = [torch.full((2, 4), 2.0), torch.full((100,), 4.0)]
+    near, far = ([stream + by for stream in computed] for by in (0.5, -3.0))
+    size, first, second = squares_of([near, far], computed).tolist()
+    assert size == pytest.approx((4 + 16) / 2)
+    assert (first, second) == pytest.approx((0.25, 9.0))
+
+
+def test_squares_of_half_precision_do_not_overflow() -> None:
+    computed = [torch.full((8,), 300.0, dtype=torch.float16)]
+    size, error = squares_of([[computed[0] / 2]], computed).tolist()
+    assert (size, error) == pytest.approx((90_000, 22_500))
