@@ -52,7 +52,7 @@ class CacheScheduler(ABC):
         cls.keeps_tensors = cls.held is not CacheScheduler.held
 
     def measure(self, latents: Sequence[Tensor]) -> Tensor | None:
-        """The signal at this tick, fp32 [streams] on the latents' device; None without history, and for static schedulers.
+        """The signal at this tick, some fp32 numbers on the latents' device; None without history, and for static schedulers.
 
         This must not read the device: the engine reads all signals of a tick at once.
         """
@@ -77,7 +77,7 @@ class CacheScheduler(ABC):
             past: when the stored features were computed, newest first.
             at: this tick.
             squares: of what was computed, and of the error of each kind of reuse in `compares`, in the mean over elements,
-                fp32 [1 + kinds]. Streams count alike.
+                fp32 [1 + kinds]. Each is the mean over streams.
         """
 
     def computed(self, latents: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:

@@ -68,7 +68,7 @@ class Comparison:
 
 
 def squares_of(guesses: Sequence[Streams], computed: Streams) -> Tensor:
-    """Mean squares of what was computed, and of the error of each guess, fp32 [1 + guesses]; streams count alike."""
+    """Mean squares of what was computed, and of the error of each guess, fp32 [1 + guesses]; each is the mean over streams."""
     errors = [[guess - value for guess, value in zip(streams, computed, strict=True)] for streams in guesses]
     return torch.stack([_mean_square(streams) for streams in (computed, *errors)])
 

@@ -223,7 +223,7 @@ class Conditional(Predictor):
         return [float(weight) for weight in weights[:, 0]]
 
     def expected_error(self, past: Sequence[int], target: int) -> float:
-        """Root mean square error of a prediction, as a fraction of the output's.
+        """Root mean square error of a prediction, as a fraction of all outputs'.
 
         Args:
             past: ticks of the features, newest first.
@@ -232,7 +232,7 @@ class Conditional(Predictor):
         weights = conditional_weights(self.covariance, past, [target], self.noise)[:, 0]
         ticks, signed = [*past, target], np.append(weights, -1.0)
         variance = signed @ self.covariance[np.ix_(ticks, ticks)] @ signed
-        return math.sqrt(max(variance, 0.0) / self.covariance[target, target])
+        return math.sqrt(max(variance, 0.0) / self.covariance.diagonal().mean())
 
 
 class Lerp(Predictor):

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from itertools import pairwise
 from typing import ClassVar
@@ -232,7 +232,7 @@ class TrajectoryConfig(BudgetedConfig):
         return _plan(self, _moments(run), run.influence, count, self.guards(run), _guidance(run))
 
     def _prediction_error(self, run: RunFacts) -> PredictionError:
-        """Of a prediction at a computed tick; 0 where outputs are held, which says nothing of what is extrapolated."""
+        """The expected error of a prediction at a computed tick; 0 where outputs are held: nothing is learned there."""
         if self._followed(run).trust == HELD:
             return lambda past, tick: 0.0
         return self._conditional(run).expected_error
@@ -341,6 +341,7 @@ def _errors(
     ratio = LARGEST_RATIO if config.hindsight and influence is not None else 0.0
     weighed = _turns(moments) if influence is None else np.array(influence)
     process, response = config._process(moments, guidance), config._response(moments, guidance)
+    process = replace(process, covariance=process.covariance / process.covariance.diagonal().mean())
     doubt = UNIVERSAL_DOUBT if config.response is None else DOUBT
     pace = config.prior.pace.at(moments, guidance) if config.covariance is None else np.ones(len(moments))
     handovers = config._handovers_in(len(moments))

@@ -1,4 +1,4 @@
-"""Cache schedulers that follow a plan: one unless errors are larger than planned, one to the letter. Both look at measured errors."""
+"""Cache schedulers that follow a plan. One goes over to a denser plan where errors are larger than planned; the other keeps to its plan."""
 
 import math
 from bisect import bisect_left, bisect_right
@@ -26,13 +26,13 @@ OFF = 1.6
 plan do not continue those of another."""
 
 RECENT = 4
-"""The last so many errors say so."""
+"""So many of the last errors are compared with that."""
 
 FORETOLD = 2
-"""What is expected counts as much as so many measured errors."""
+"""So many errors exactly as expected are counted in, so that one measured error does not decide."""
 
 PredictionError = Callable[[Sequence[int], int], float]
-"""Expected root mean square error of a prediction, as a fraction of the output, from computed ticks (newest first) and the predicted one."""
+"""Expected root mean square error of a prediction, as a fraction of the velocities', from computed ticks (newest first) and the predicted one."""
 
 ExpectedOf = Callable[[Sequence[int]], float]
 """Expected root mean square error of a run's result, as a fraction of the velocities', by the computed ticks (by rising number from 0)."""
@@ -54,12 +54,12 @@ def cheapest(plans: Callable[[float], TrajectoryPlan], scale: float, threshold: 
 class PlanFollower(CacheScheduler):
     """Follows a plan, and compares measured errors with expected ones.
 
-    At each computed tick the engine compares the prediction with what was computed. Where a run's predictions are off by twice as much as
-    was expected, so is its result.
+    At each computed tick the engine compares the prediction with what was computed. Where a run's predictions are off by more than was
+    expected, so is its result.
 
     Args:
         followed: the plan.
-        prediction_error: what is expected.
+        prediction_error: the expected error of a prediction.
     """
 
     compares = (Decision.PREDICT,)
@@ -67,15 +67,37 @@ class PlanFollower(CacheScheduler):
     def __init__(self, followed: TrajectoryPlan, prediction_error: PredictionError) -> None:
         self._followed = followed
         self._prediction_error = prediction_error
+        self._unread: list[tuple[Sequence[int], Tensor]] = []
         self._sizes = list[float]()
         self._logs = list[float]()
 
+    def compared(self, past: Sequence[Moment], at: Moment, squares: Tensor) -> None:
+        self._unread.append(([at.tick, *(moment.tick for moment in past)], squares))
+
+    def held(self) -> Iterator[Tensor]:
+        for _, squares in self._unread:
+            yield squares
+
     @property
     def expected_error(self) -> float:
-        return self.surprise * self._followed.expected
+        if self._unread:
+            values = torch.stack([*self.held()]).tolist()
+            for (computed, _), squares in zip(self._unread, values, strict=True):
+                self.learn(computed, squares)
+            self._unread = []
+        return self.surprise * self.expected()
+
+    @property
+    def surprise(self) -> float:
+        """Measured over expected errors of predictions."""
+        return _mean(self._logs)
+
+    def expected(self) -> float:
+        """The expected error of the result, whatever was measured."""
+        return self._followed.expected
 
     def learn(self, computed: Sequence[int], squares: Sequence[float]) -> None:
-        """Takes in an error; one of nothing, or one that is not finite, says nothing.
+        """Takes in an error. One of exactly 0, or not finite, says nothing.
 
         Args:
             computed: computed ticks, newest first, at the newest of which it was measured.
@@ -85,19 +107,14 @@ class PlanFollower(CacheScheduler):
         size, error = squares
         expected = self._prediction_error(past, newest)
         if expected > 0 and all(0 < value < math.inf for value in squares):
-            # Of all velocities' size, as errors of the result are: that of a single one may be small.
+            # As a fraction of all velocities, as errors of the result are: a single one may be small.
             self._sizes.append(size)
             measured = math.sqrt(error * len(self._sizes) / sum(self._sizes))
             self._logs.append(math.log(measured / expected))
 
-    @property
-    def surprise(self) -> float:
-        """Measured over expected errors of predictions, in the geometric mean."""
-        return _mean(self._logs)
-
 
 def _mean(logs: Sequence[float]) -> float:
-    """The geometric mean of what these are the logarithms of, and of what was foretold, 1."""
+    """The geometric mean of measured over expected errors, from their logarithms, with `FORETOLD` ones counted in."""
     return math.exp(sum(logs) / (len(logs) + FORETOLD))
 
 
@@ -131,79 +148,51 @@ class ExpectedErrorControl(PlanFollower):
         self._plans = plans
         self._expected_of = expected_of
         super().__init__(plans(cheapest(plans, TYPICAL, threshold)), prediction_error)
-        self._computed: Sequence[int] = []
-        self._learned: int | None = None
-        self._measured: Tensor | None = None
-        self._next = 0
+        self._newest: int | None = None
         self._planned_with = 1.0
         self._reused = set[int]()
 
-    @property
-    def expected_error(self) -> float:
-        computed = [tick for tick in range(self._num_ticks) if tick not in self._reused]
-        return self.surprise * self._expected_of(computed)
+    def expected(self) -> float:
+        return self._expected_of([tick for tick in range(self._num_ticks) if tick not in self._reused])
 
     def compared(self, past: Sequence[Moment], at: Moment, squares: Tensor) -> None:
+        super().compared(past, at, squares)
+        self._newest = at.tick
         self._reused.discard(at.tick)  # a guard may compute what was to be reused
-        self._measured = squares
-        self._computed = [at.tick, *(moment.tick for moment in past)]
 
     def measure(self, latents: Sequence[Tensor]) -> Tensor | None:
-        return self._measured
-
-    def held(self) -> Iterator[Tensor]:
-        if self._measured is not None:
-            yield self._measured
+        return self._unread[0][1] if self._unread else None
 
     def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
-        if not self._computed:  # of two denoisers the second one's first tick comes late
-            self._computed = [step.tick - 1]
-            self._next = self._after()
-        if signal is not None and self._computed[0] != self._learned:
-            self._learned = self._computed[0]
-            self.learn(self._computed, signal)
-            self._next = self._after()
-        if step.tick >= self._next:
+        if self._newest is None:  # of two denoisers the second one's first tick comes late
+            self._newest = step.tick - 1
+        if signal is not None:
+            computed, _ = self._unread.pop(0)
+            self.learn(computed, signal)
+            self._follow_denser()
+        if step.tick >= self._after(self._newest):
             return Decision.COMPUTE
         self._reused.add(step.tick)
         return Decision.PREDICT
 
-    def _after(self) -> int:
-        """The next tick to compute."""
-        newest = self._computed[0]
+    def _follow_denser(self) -> None:
+        """Where the last errors are larger than the plan was made with."""
         recent = _mean(self._logs[-RECENT:])
         if recent > OFF * self._planned_with:
             self._planned_with = recent
             self._followed = self._plans(cheapest(self._plans, TYPICAL * recent, self.threshold))
+
+    def _after(self, computed: int) -> int:
+        """The tick to compute after a computed one."""
         ticks = self._followed.ticks
-        i = bisect_right(ticks, newest)
-        return newest + (ticks[i] if i < len(ticks) else self._num_ticks) - ticks[i - 1]
+        i = bisect_right(ticks, computed)
+        return computed + (ticks[i] if i < len(ticks) else self._num_ticks) - ticks[i - 1]
 
 
 class PlannedTicks(PlanFollower):
     """Computes a plan's ticks, and predicts the others. What was measured is read when the run is over."""
 
     by_site = False
-
-    def __init__(self, followed: TrajectoryPlan, prediction_error: PredictionError) -> None:
-        super().__init__(followed, prediction_error)
-        self._unread: list[tuple[Sequence[int], Tensor]] = []
-
-    def compared(self, past: Sequence[Moment], at: Moment, squares: Tensor) -> None:
-        self._unread.append(([at.tick, *(moment.tick for moment in past)], squares))
-
-    def held(self) -> Iterator[Tensor]:
-        for _, squares in self._unread:
-            yield squares
-
-    @property
-    def expected_error(self) -> float:
-        if self._unread:
-            values = torch.stack([*self.held()]).tolist()
-            for (computed, _), squares in zip(self._unread, values, strict=True):
-                self.learn(computed, squares)
-            self._unread = []
-        return super().expected_error
 
     def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
         return Decision.COMPUTE if step.tick in self._followed.ticks else Decision.PREDICT

@@ -6,7 +6,7 @@ import torch
 from diffcache.engine.comparison import squares_of
 
 
-def test_squares_are_means_over_elements_and_streams_count_alike() -> None:
+def test_squares_are_means_over_elements_and_then_over_streams() -> None:
     computed = [torch.full((2, 4), 2.0), torch.full((100,), 4.0)]
     near, far = ([stream + by for stream in computed] for by in (0.5, -3.0))
     size, first, second = squares_of([near, far], computed).tolist()
