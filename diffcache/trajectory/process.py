@@ -1,12 +1,13 @@
 """Processes: what is known of a trajectory before it is run, as covariances of the denoiser's velocities at a run's ticks."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from diffcache.schedulers.moments import Moment, angles_of
 from diffcache.trajectory.kernel import Array, Kernel
+from diffcache.trajectory.response import SHARES, Response
 
 PACE = 0.1
 """Distance on the kernel's axis between two ticks of unknown noise levels: about that of 50 steps."""
@@ -51,6 +52,33 @@ def prior_process(kernel: Kernel, moments: Sequence[Moment]) -> Process:
     scales = np.array([moment.scale for moment in moments])
     noise = kernel.floor + kernel.output_noise**2 * np.maximum(scales**-2.0 - 1, 0)
     return Process(kernel.correlation(distance) + np.diag(noise), positions)
+
+
+def with_second_calls(
+    process: Process, moments: Sequence[Moment], influence: Array, response: Response
+) -> Process:
+    """A process of a run in which the denoiser may be called twice in a row at one noise level, as Heun's method calls it.
+
+    The second call gets another sample. What the denoiser makes of the difference, by its response, no other tick foretells.
+
+    Args:
+        process: by noise levels alone.
+        moments: of the ticks.
+        influence: of each tick's velocity on the sample at each tick, [ticks, ticks].
+        response: of the denoiser.
+    """
+    second = [
+        i
+        for i in range(1, len(moments))
+        if moments[i].angle is not None and moments[i].angle == moments[i - 1].angle
+    ]
+    if not second:
+        return process
+    moved = influence[second] - influence[np.array(second) - 1]
+    size = ((moved @ process.covariance) * moved).sum(axis=1)
+    covariance = process.covariance.copy()
+    covariance[second, second] += SHARES @ response.factors[:, second] ** 2 * size
+    return replace(process, covariance=covariance)
 
 
 def positions_of(kernel: Kernel, moments: Sequence[Moment]) -> Array:
