@@ -86,20 +86,16 @@ def settings(testbed: str) -> Iterator[Setting]:
 
 def measured(setting: Setting) -> Measured:
     """What a setting shows on calibration prompts and seeds."""
-    pipe, call = _calling(setting)
+    name, steps, guidance = setting
+    part = splits.PARTS["covariance"]
+    pipe, call = zoo.load(name), zoo.sample_call(name, part.seed, steps, SAMPLES, part.prompts)
+    if guidance is not None:
+        call = zoo.guided(name, call, guidance)
     with TemporaryDirectory() as folder, journaling(Journal(Path(folder))):  # both measure one full run
         found, response = covariance_of(pipe, [call]), response_of(pipe, [call])
     scale = guidance_scale_of(pipe, call) or 1.0
     assert response is not None  # the testbeds show their samples
     return Measured(setting, scale, found.matrix, found.moments, response)
-
-
-def _calling(setting: Setting) -> tuple[Any, dict[str, Any]]:
-    """A setting's pipeline, and the arguments of its call."""
-    name, steps, guidance = setting
-    part = splits.PARTS["covariance"]
-    call = zoo.sample_call(name, part.seed, steps, SAMPLES, part.prompts)
-    return zoo.load(name), call if guidance is None else zoo.guided(name, call, guidance)
 
 
 def changes(run: Measured, kernel: UniversalKernel) -> Curve:
