@@ -177,7 +177,7 @@ class TrajectoryConfig(BudgetedConfig):
 
     def _conditional(self, run: RunFacts) -> Conditional:
         trust, moments, guidance = self._followed(run).trust, _moments(run), _guidance(run)
-        process = self._process(moments, _weighed(moments, run.influence), guidance)
+        process = self._process(moments, run.influence, guidance)
         return Conditional(
             process.believed(trust.roughness),
             trust.noise,
@@ -247,11 +247,15 @@ class TrajectoryConfig(BudgetedConfig):
             factors if angles is None else response_at(factors, angles, moments, universal.factors)
         )
 
-    def _process(self, moments: Sequence[Moment], influence: Array, guidance: float) -> Process:
+    def _process(
+        self, moments: Sequence[Moment], influence: Sequence[Sequence[float]] | None, guidance: float
+    ) -> Process:
         kernel = self.prior.kernel.at(guidance)
         if self.covariance is None:
             process = prior_process(kernel, moments)
-            return with_second_calls(process, moments, influence[:-1], self._response(moments, guidance))
+            if influence is None:
+                return process
+            return with_second_calls(process, moments, influence, self._response(moments, guidance))
         covariance = np.array(self.covariance)
         angles = self._measured_at("covariance", len(covariance), moments)
         if angles is not None:
@@ -295,14 +299,12 @@ def _ends_short(influence: Sequence[float]) -> bool:
     return bool(others) and bool(last < SHORT * np.mean(others))
 
 
-def _weighed(moments: Sequence[Moment], influence: Sequence[Sequence[float]] | None) -> Array:
-    """The influence, [ticks + 1, ticks]. Where the noise scheduler's is unknown, a velocity moves the sample by the change of the angle.
+def _turns(moments: Sequence[Moment]) -> Array:
+    """The influence where the noise scheduler's is unknown: a velocity moves the sample by the change of the angle, [ticks + 1, ticks].
 
-    Then a run is taken to end with data, or where it goes from data to noise (inversion), with noise. It moves the sample at an even pace
+    A run is taken to end with data, or where it goes from data to noise (inversion), with noise. It moves the sample at an even pace
     where angles are unknown.
     """
-    if influence is not None:
-        return np.array(influence)
     angles, ticks = angles_of(moments), len(moments)
     if angles is None:
         turns = np.full(ticks, -1 / ticks)
@@ -342,8 +344,8 @@ def _errors(
     """Errors of a run's result, by how far the covariance is trusted, and whether reused ticks are corrected."""
     # Where the noise scheduler adds noise or clips, nothing is corrected.
     ratio = LARGEST_RATIO if config.hindsight and influence is not None else 0.0
-    weighed = _weighed(moments, influence)
-    process, response = config._process(moments, weighed, guidance), config._response(moments, guidance)
+    weighed = _turns(moments) if influence is None else np.array(influence)
+    process, response = config._process(moments, influence, guidance), config._response(moments, guidance)
     process = replace(process, covariance=process.covariance / process.covariance.diagonal().mean())
     doubt = UNIVERSAL_DOUBT if config.response is None else DOUBT
     pace = config.prior.pace.at(moments, guidance) if config.covariance is None else np.ones(len(moments))

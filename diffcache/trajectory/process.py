@@ -55,7 +55,7 @@ def prior_process(kernel: Kernel, moments: Sequence[Moment]) -> Process:
 
 
 def with_second_calls(
-    process: Process, moments: Sequence[Moment], influence: Array, response: Response
+    process: Process, moments: Sequence[Moment], influence: Sequence[Sequence[float]], response: Response
 ) -> Process:
     """A process of a run in which the denoiser may be called twice in a row at one noise level, as Heun's method calls it.
 
@@ -64,7 +64,7 @@ def with_second_calls(
     Args:
         process: by noise levels alone.
         moments: of the ticks.
-        influence: of each tick's velocity on the sample at each tick, [ticks, ticks].
+        influence: of each tick's velocity on the sample at each tick, [ticks or more, ticks].
         response: of the denoiser.
     """
     second = [
@@ -74,7 +74,7 @@ def with_second_calls(
     ]
     if not second:
         return process
-    moved = influence[second] - influence[np.array(second) - 1]
+    moved = np.array([np.subtract(influence[i], influence[i - 1]) for i in second])
     size = ((moved @ process.covariance) * moved).sum(axis=1)
     covariance = process.covariance.copy()
     covariance[second, second] += SHARES @ response.factors[:, second] ** 2 * size

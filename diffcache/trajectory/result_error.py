@@ -114,7 +114,7 @@ class ResultError:
         with np.errstate(over="ignore", invalid="ignore"):
             felt = responses * _felt(seen @ weights, self.on_result @ weights, responses)
             on_velocities = (np.moveaxis(felt, 0, 1) @ seen + self.on_result) * self._paces(plans)
-            result = -on_velocities
+            result = -on_velocities  # times S, which is W less one, without a matrix of all ticks
             result[np.arange(len(plans))[:, None], :, plans] += (on_velocities @ weights).swapaxes(1, 2)
             squared = ((result @ self.covariance) * result).sum(axis=2)
             found: Array = squared @ np.outer(DOUBTED_SHARES, SHARES).ravel()
