@@ -121,24 +121,35 @@ def _each(errors: Sequence[ResultError], ticks: Sequence[int]) -> list[Candidate
 
 
 def _searched(candidates: Sequence[Candidate], fixed: Collection[int], together: int) -> list[Candidate]:
-    """Candidates of `TRUSTS` with ticks that are expected to be better. `HELD` comes first, with ticks of its own.
+    """Candidates of `TRUSTS` with ticks that are expected to be better. `HELD` comes first.
+
+    Ticks are searched for the one that does best on evenly spaced ticks, and serve all. Then `HELD` gets ticks of its own, or where these
+    were its own already, the best of the others does: each goes wrong where the other does well.
 
     Args:
         candidates: with evenly spaced ticks.
         fixed: ticks that are not moved.
         together: see `planned`.
     """
-    least = min(candidates, key=lambda one: one.expected)
+    least = min(candidates, key=_expected)
     even, first = least.ticks, least.error
     better = spread_anew(first, even, fixed)
     if together and first.num_ticks <= LONGEST_MOVED:
         starts = [better, spread_anew(first, even, fixed, in_place)]
         better = min((moved(first, one, fixed, together) for one in starts), key=first)
     found = _each([one.error for one in candidates], better)
-    if not min(one.expected for one in found) < least.expected:
+    if not min(map(_expected, found)) < least.expected:
         found = [*candidates]
     *others, held = found
-    if held.expected < WORTH_HOLDING * min(one.expected for one in found):
-        (own,) = _each([held.error], spread_anew(held.error, even, fixed))
-        held = min(held, own, key=lambda one: one.expected)
+    if first is held.error:
+        second = min(candidates[:-1], key=_expected).error
+        own = _each([one.error for one in others], spread_anew(second, even, fixed))
+        others = [min(pair, key=_expected) for pair in zip(others, own, strict=True)]
+    elif held.expected < WORTH_HOLDING * min(map(_expected, found)):
+        (own_held,) = _each([held.error], spread_anew(held.error, even, fixed))
+        held = min(held, own_held, key=_expected)
     return [held, *others]
+
+
+def _expected(candidate: Candidate) -> float:
+    return candidate.expected

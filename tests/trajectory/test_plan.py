@@ -21,6 +21,7 @@ LATE = np.linspace(0, 1, TICKS) ** 3
 """Most of the way lies at the end."""
 BURSTS = np.cumsum([0.0, *np.where(np.isin(np.arange(1, TICKS), [1, 6, 11]), 0.25, 0.005)])
 """All of the way lies at three ticks, which gaps that change smoothly cannot follow."""
+LINEAR = np.linspace(0, 1, TICKS)
 ALIKE = np.ones(TICKS)
 
 
@@ -97,13 +98,24 @@ def test_holding_wins_where_it_is_nearly_as_good_with_ticks_of_its_own(
 
 
 @pytest.mark.usefixtures("few_are_moved")
+def test_where_holding_is_best_on_even_ticks_the_best_of_the_others_gets_ticks_of_its_own() -> None:
+    even, stiff = spread(TICKS, 4), partial(errors, positions=3 * LINEAR, answers=6 * ALIKE)
+    best, second = sorted((HELD, *TRUSTS[:-1]), key=lambda trust: stiff(trust)(even))[:2]
+    assert best == HELD
+    found = planned(stiff, even, forced=())
+    assert found.trust != HELD
+    assert list(found.ticks) == spread_anew(stiff(second), even, {0})
+    assert list(found.ticks) != spread_anew(stiff(HELD), even, {0})
+
+
+@pytest.mark.usefixtures("few_are_moved")
 def test_holding_does_not_win_where_the_covariance_knows_more() -> None:
     assert planned(errors, spread(TICKS, 8), forced=()).trust != HELD
 
 
 @pytest.mark.usefixtures("few_are_moved")
 def test_more_ticks_are_computed_early_if_early_errors_grow() -> None:
-    linear = np.linspace(0, 0.3, TICKS)
+    linear = 0.3 * LINEAR
     late = planned(partial(errors, positions=linear), spread(TICKS, 6), forced=()).ticks
     growing = partial(errors, positions=linear, answers=np.linspace(-6, 2, TICKS))
     assert np.mean(planned(growing, spread(TICKS, 6), forced=()).ticks) < np.mean(late) - 0.4
