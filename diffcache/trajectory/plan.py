@@ -33,7 +33,7 @@ NEAR = 1.15
 """Expected squared errors that differ by less than this factor count as equal."""
 
 WORTH_HOLDING = 2.0
-"""Ticks are searched for holding, too, unless its expected squared error is so many times the least one already."""
+"""Holding may be nearly as good where its expected squared error is less than so many times the least one."""
 
 HOPELESS = 0.3
 """Where a larger error is expected of the best plan, outputs of evenly spaced ticks are held: so far off, extrapolation is no better in the mean, and
@@ -123,8 +123,8 @@ def _each(errors: Sequence[ResultError], ticks: Sequence[int]) -> list[Candidate
 def _searched(candidates: Sequence[Candidate], fixed: Collection[int], together: int) -> list[Candidate]:
     """Candidates of `TRUSTS` with ticks that are expected to be better. `HELD` comes first.
 
-    Ticks are searched for the one that does best on evenly spaced ticks, and serve all. Then `HELD` gets ticks of its own, or where these
-    were its own already, the best of the others does: each goes wrong where the other does well.
+    Ticks are searched for the one that does best on evenly spaced ticks, and serve all. Where that is not `HELD`, it gets ticks of its own if
+    it may be nearly as good. Where it is `HELD`, the best of the others gets some, and the others take them if much less error is expected.
 
     Args:
         candidates: with evenly spaced ticks.
@@ -144,7 +144,8 @@ def _searched(candidates: Sequence[Candidate], fixed: Collection[int], together:
     if first is held.error:
         second = min(candidates[:-1], key=_expected).error
         own = _each([one.error for one in others], spread_anew(second, even, fixed))
-        others = [min(pair, key=_expected) for pair in zip(others, own, strict=True)]
+        if WORTH_HOLDING * min(map(_expected, own)) < held.expected:
+            others = own
     elif held.expected < WORTH_HOLDING * min(map(_expected, found)):
         (own_held,) = _each([held.error], spread_anew(held.error, even, fixed))
         held = min(held, own_held, key=_expected)

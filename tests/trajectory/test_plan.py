@@ -98,14 +98,17 @@ def test_holding_wins_where_it_is_nearly_as_good_with_ticks_of_its_own(
 
 
 @pytest.mark.usefixtures("few_are_moved")
-def test_where_holding_is_best_on_even_ticks_the_best_of_the_others_gets_ticks_of_its_own() -> None:
-    even, stiff = spread(TICKS, 4), partial(errors, positions=3 * LINEAR, answers=6 * ALIKE)
+def test_where_holding_is_best_on_even_ticks_others_win_if_their_own_ticks_halve_the_squared_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    even, stiff = spread(TICKS, 4), partial(errors, positions=2 * LINEAR**2, answers=10 * ALIKE)
     best, second = sorted((HELD, *TRUSTS[:-1]), key=lambda trust: stiff(trust)(even))[:2]
     assert best == HELD
+    others_own = spread_anew(stiff(second), even, {0})
     found = planned(stiff, even, forced=())
-    assert found.trust != HELD
-    assert list(found.ticks) == spread_anew(stiff(second), even, {0})
-    assert list(found.ticks) != spread_anew(stiff(HELD), even, {0})
+    assert list(found.ticks) == others_own != spread_anew(stiff(HELD), even, {0})
+    monkeypatch.setattr(plan, "WORTH_HOLDING", 1e6)
+    assert planned(stiff, even, forced=()).trust == HELD != found.trust
 
 
 @pytest.mark.usefixtures("few_are_moved")
