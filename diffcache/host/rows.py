@@ -26,11 +26,12 @@ class BatchedGuidance:
 
     The two passes have equal latents. So the batch's halves are compared at the run's first two ticks, which reads the
     device twice. The second tick tells guidance from two pictures of one seed, whose latents are equal at the first only.
-
+    They are compared anew where the batch has another size: a callback may end guidance during a run.
     """
 
     def __init__(self) -> None:
         self._is_separable: bool | None = None
+        self._batch: int | None = None
         self._halves_are_equal: dict[int, bool] = {}
 
     def is_separable(self, denoiser: nn.Module) -> bool:
@@ -50,6 +51,8 @@ class BatchedGuidance:
         """
         if context not in (None, "cond_uncond") or not self.is_separable(denoiser):
             return False
+        if call.batch != self._batch:
+            self._batch, self._halves_are_equal = call.batch, {}
         known = self._halves_are_equal
         if len(known) < 2 and tick not in known and all(known.values()):
             is_even = call.batched and call.divisible() and call.batch % 2 == 0

@@ -18,6 +18,7 @@ from support.toys import Passes, by_embeds, by_labels, by_skipped_layers, toy_pi
 from zoo.pipelines import CASES
 
 from diffcache import accelerate, report
+from diffcache.host.rows import BatchedGuidance
 
 BOTH, REVERSED = ("cond", "uncond"), ("uncond", "cond")
 
@@ -44,6 +45,9 @@ METHODS = {
     "uniform-4": ("uniform", {"interval": 4}),
     "easycache": ("easycache", {"threshold": 2.0, "warmup_steps": 0}),
 }
+
+COMBINING: dict[str, dict[str, Any]] = {"trajectory": {"speedup": 2}, "fastercache": {}}
+"""Methods that ask whether a batch holds both passes."""
 
 
 def rendered(method: str | None, **call: Any) -> tuple[Any, torch.Tensor]:
@@ -261,6 +265,29 @@ def test_diffusers_own_callbacks_keep_what_they_ask_for(name: str, cutoff: type)
     pipe = accelerated(name, "uniform", interval=10)
     render(pipe, name, steps=10, **call)
     assert report(pipe).computed_ticks == [0, 5, 9]
+    plain = CASES[name].render(CASES[name].build(), 0, 24, **call)
+    for method, options in COMBINING.items():
+        pipe = accelerated(name, method, **options)
+        assert render(pipe, name, steps=24, **call).sub(plain).norm() < 0.1 * plain.norm()
+        assert report(pipe).compute_fraction < 1
+
+
+@pytest.mark.parametrize("method", COMBINING)
+def test_two_pictures_are_not_taken_for_guidance_where_that_ends(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, doubled = "StableDiffusionPipeline", dict[int, bool]()
+    found_in = BatchedGuidance.found_in
+
+    def noted(batched: BatchedGuidance, denoiser: Any, call: Any, tick: int, context: str | None) -> bool:
+        return doubled.setdefault(tick, found_in(batched, denoiser, call, tick, context))
+
+    monkeypatch.setattr(BatchedGuidance, "found_in", noted)
+    call: dict[str, Any] = {"num_images_per_prompt": 2, "callback_on_step_end": unguided_from(4, 1.0)}
+    call["callback_on_step_end_tensor_inputs"] = ["latents", "prompt_embeds"]
+    render(accelerated(name, method, **COMBINING[method]), name, steps=10, **call)
+    assert {tick for tick, found in doubled.items() if found} == {tick for tick in doubled if tick <= 4}
+    assert max(doubled) > 4
 
 
 def test_skip_layer_guidance_is_a_branch_of_its_own() -> None:
