@@ -48,8 +48,8 @@ class BudgetedConfig(CacheConfig):
         if most is None or most >= FEW or most == run.num_ticks:
             return None
         return (
-            f"speedup={self.speedup:g} leaves {most} computed ticks, which are few for a prediction: num_inference_steps={most} "
-            "may be as good, compare it"
+            f"speedup={self.speedup:g} leaves {most} computed ticks, which are few for a prediction: a plain run of {most} ticks "
+            f"may be as good, compare it (usually num_inference_steps={most})"
         )
 
     def warmup(self, run: RunFacts) -> int:
@@ -71,6 +71,8 @@ def allowed(num_ticks: int, speedup: float) -> int:
 
 def choosable(most: int, run: RunFacts) -> int:
     """How many computed ticks can be chosen: every further denoiser must compute its first call, whenever that comes."""
+    if most == run.num_ticks:  # and computes all the others
+        return most
     return max(most - run.experts + 1, 1)
 
 

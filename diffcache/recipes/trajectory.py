@@ -167,7 +167,7 @@ class TrajectoryConfig(BudgetedConfig):
         error = f"{expected:.1%}" if expected < 1 else "more than 100%"
         return (
             f"speedup={self.speedup:g} leaves {most} computed ticks, for which an error of {error} is expected: "
-            f"num_inference_steps={most} may be as good, compare it"
+            f"a plain run of {most} ticks may be as good, compare it (usually num_inference_steps={most})"
         )
 
     def predictor_for(self, run: RunFacts) -> Predictor:

@@ -129,6 +129,13 @@ def test_a_speed_up_whose_expected_error_is_large_is_remarked_on() -> None:
     assert TrajectoryConfig(threshold=0.02).remark(KNOWN) is None
 
 
+def test_two_denoisers_compute_everything_where_nothing_may_be_lost() -> None:
+    run = replace(KNOWN, experts=2)
+    assert TrajectoryConfig(threshold=0).plan(run, 1).ticks == tuple(range(20))
+    assert TrajectoryConfig(speedup=1).remark(run) is None
+    assert len(TrajectoryConfig().plan(run, 2).ticks) == 9  # the handover will be one more
+
+
 @pytest.mark.parametrize("handovers", [(9,), (4, 13)])
 def test_a_tick_at_which_another_denoiser_takes_over_is_computed_within_the_speed_up(
     handovers: tuple[int, ...],
