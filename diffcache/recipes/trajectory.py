@@ -253,14 +253,19 @@ class TrajectoryConfig(BudgetedConfig):
         kernel = self.prior.kernel.at(guidance)
         if self.covariance is None:
             process = prior_process(kernel, moments)
-            if influence is None:
+        else:
+            covariance, positions = np.array(self.covariance), positions_of(kernel, moments)
+            angles = self._measured_at("covariance", len(covariance), moments)
+            if angles is None:
+                return Process(covariance, positions)
+            process = Process(
+                covariance_at(kernel, covariance, angles, moments, self.pure_noise), positions
+            )
+            if len({*angles}) < len(angles):  # second calls at a noise level were measured, too
                 return process
-            return with_second_calls(process, moments, influence, self._response(moments, guidance))
-        covariance = np.array(self.covariance)
-        angles = self._measured_at("covariance", len(covariance), moments)
-        if angles is not None:
-            covariance = covariance_at(kernel, covariance, angles, moments, self.pure_noise)
-        return Process(covariance, positions_of(kernel, moments))
+        if influence is None:
+            return process
+        return with_second_calls(process, moments, influence, self._response(moments, guidance))
 
     def _measured_at(self, name: str, ticks: int, moments: Sequence[Moment]) -> tuple[float, ...] | None:
         """The angles from which what was measured has to be carried to a run's; None where it is of the run itself.

@@ -129,6 +129,22 @@ def test_a_speed_up_whose_expected_error_is_large_is_remarked_on() -> None:
     assert TrajectoryConfig(threshold=0.02).remark(KNOWN) is None
 
 
+def test_what_was_measured_with_one_call_at_each_noise_level_is_not_certain_of_heuns_second_calls() -> None:
+    angles = tuple(moment.angle for moment in KNOWN.moments)
+    carried = TrajectoryConfig(speedup=2, covariance=np.eye(20) + 1, angles=angles)
+    levels = [KNOWN.moments[2 * (i // 2)] for i in range(20)]
+    heun = replace(KNOWN, moments=tuple(replace(at, tick=i) for i, at in enumerate(levels)))
+    by_noise_level = carried._process(heun.moments, None, 1.0).covariance
+    doubt = carried._process(heun.moments, heun.influence, 1.0).covariance - by_noise_level
+    assert np.count_nonzero(doubt) == 10
+    assert (doubt.diagonal()[1::2] > 0).all()
+
+    measured = carried.replace(covariance=by_noise_level, angles=tuple(at.angle for at in levels))
+    half = heun.moments[:10]
+    known = measured._process(half, None, 1.0).covariance
+    assert np.array_equal(measured._process(half, np.array(KNOWN.influence)[:11, :10], 1.0).covariance, known)
+
+
 def test_two_denoisers_compute_everything_where_nothing_may_be_lost() -> None:
     run = replace(KNOWN, experts=2)
     assert TrajectoryConfig(threshold=0).plan(run, 1).ticks == tuple(range(20))
