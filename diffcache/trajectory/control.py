@@ -122,7 +122,8 @@ class ExpectedErrorControl(PlanFollower):
     """Follows the cheapest plan that keeps a threshold, and a denser one where errors are larger than it has planned with.
 
     After each computed tick the distance to the next one is the gap that the plan has there. The error that is expected of the result is
-    that of the ticks that the run really computed.
+    that of the ticks that the run really computed. Ticks at which this scheduler was not asked, since another denoiser or another batch ran
+    there, count as planned.
 
     Args:
         num_ticks: length of the run.
@@ -150,15 +151,17 @@ class ExpectedErrorControl(PlanFollower):
         super().__init__(plans(cheapest(plans, TYPICAL, threshold)), prediction_error)
         self._newest: int | None = None
         self._planned_with = 1.0
-        self._reused = set[int]()
+        self._computed: dict[int, bool] = {}
 
     def expected(self) -> float:
-        return self._expected_of([tick for tick in range(self._num_ticks) if tick not in self._reused])
+        every = range(self._num_ticks)
+        planned = {*(self._followed.ticks if self._computed else every)}
+        return self._expected_of([tick for tick in every if self._computed.get(tick, tick in planned)])
 
     def compared(self, past: Sequence[Moment], at: Moment, squares: Tensor) -> None:
         super().compared(past, at, squares)
         self._newest = at.tick
-        self._reused.discard(at.tick)  # a guard may compute what was to be reused
+        self._computed[at.tick] = True  # a guard may compute what was to be reused
 
     def measure(self, latents: Sequence[Tensor]) -> Tensor | None:
         return self._unread[0][1] if self._unread else None
@@ -166,14 +169,13 @@ class ExpectedErrorControl(PlanFollower):
     def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
         if self._newest is None:  # of two denoisers the second one's first tick comes late
             self._newest = step.tick - 1
+            self._computed[self._newest] = True
         if signal is not None:
             computed, _ = self._unread.pop(0)
             self.learn(computed, signal)
             self._follow_denser()
-        if step.tick >= self._after(self._newest):
-            return Decision.COMPUTE
-        self._reused.add(step.tick)
-        return Decision.PREDICT
+        self._computed[step.tick] = step.tick >= self._after(self._newest)
+        return Decision.COMPUTE if self._computed[step.tick] else Decision.PREDICT
 
     def _follow_denser(self) -> None:
         """Where the last errors are larger than the plan was made with."""

@@ -175,9 +175,23 @@ def test_what_is_expected_is_of_the_ticks_that_were_computed_whatever_plan_came_
 def test_a_tick_that_a_guard_computes_is_not_expected_to_be_reused() -> None:
     made = control(0.16)
     assert made.decide(Step(1, TICKS, "0"), None) is Decision.PREDICT
-    assert made.expected_error == pytest.approx(1 / TICKS)
+    before = made.expected_error
     made.compared([Moment(0)], Moment(1), torch.tensor(squares(0.1)))
-    assert made.expected_error == 0
+    assert made.expected_error == pytest.approx(before - 1 / TICKS)
+
+
+def test_ticks_of_another_denoiser_count_as_planned() -> None:
+    whole, *halves = (control(TYPICAL * 0.04) for _ in range(3))
+    ticks = computed(whole)
+    for made, own in zip(halves, (range(1, 20), range(21, TICKS)), strict=True):
+        for tick in own:
+            if asked(made, tick) is Decision.COMPUTE:
+                made.compared([Moment(tick - 4)], Moment(tick), torch.tensor(squares(0.1)))
+        assert made.expected_error == pytest.approx(whole.expected_error) == pytest.approx(reused_in(ticks))
+
+
+def test_of_a_run_in_which_nothing_was_asked_nothing_is_expected() -> None:
+    assert control(0.16).expected_error == 0
 
 
 @pytest.mark.parametrize(
