@@ -258,9 +258,7 @@ class TrajectoryConfig(BudgetedConfig):
             angles = self._measured_at("covariance", len(covariance), moments)
             if angles is None:
                 return Process(covariance, positions)
-            process = Process(
-                covariance_at(kernel, covariance, angles, moments, self.pure_noise), positions
-            )
+            process = Process(covariance_at(kernel, covariance, angles, moments, self.pure_noise), positions)
             if len({*angles}) < len(angles):  # second calls at a noise level were measured, too
                 return process
         if influence is None:

@@ -85,7 +85,8 @@ class PlanFollower(CacheScheduler):
             for (computed, _), squares in zip(self._unread, values, strict=True):
                 self.learn(computed, squares)
             self._unread = []
-        return self.surprise * self.expected()
+        expected = self.expected()
+        return expected and self.surprise * expected
 
     @property
     def surprise(self) -> float:
@@ -97,7 +98,7 @@ class PlanFollower(CacheScheduler):
         return self._followed.expected
 
     def learn(self, computed: Sequence[int], squares: Sequence[float]) -> None:
-        """Takes in an error. One of exactly 0, or not finite, says nothing.
+        """Takes in an error. One of exactly 0 says nothing; after one that is not finite any error is expected.
 
         Args:
             computed: computed ticks, newest first, at the newest of which it was measured.
@@ -106,7 +107,9 @@ class PlanFollower(CacheScheduler):
         newest, *past = computed
         size, error = squares
         expected = self._prediction_error(past, newest)
-        if expected > 0 and all(0 < value < math.inf for value in squares):
+        if not all(map(math.isfinite, squares)):
+            self._logs.append(math.inf)
+        elif expected > 0 and min(squares) > 0:
             # As a fraction of all velocities, as errors of the result are: a single one may be small.
             self._sizes.append(size)
             measured = math.sqrt(error * len(self._sizes) / sum(self._sizes))

@@ -146,15 +146,33 @@ def test_surprise_is_measured_over_expected_errors_where_expected_ones_count_as_
     assert measured([0.1]).surprise == pytest.approx(1)
 
 
-@pytest.mark.parametrize(
-    "nothing", [(1.0, 0.0), (1.0, math.inf), (math.inf, math.inf), (math.nan, math.nan), (0.0, 1.0)]
-)
-def test_an_error_of_nothing_or_of_what_is_not_finite_says_nothing(nothing: tuple[float, float]) -> None:
+@pytest.mark.parametrize("nothing", [(1.0, 0.0), (0.0, 1.0)])
+def test_an_error_of_nothing_says_nothing(nothing: tuple[float, float]) -> None:
     made = control(0.03)
     made.learn([1, 0], nothing)
     assert made.surprise == 1
     made.learn([2, 1, 0], squares(0.4))
     assert made.surprise == pytest.approx(4 ** (1 / (1 + FORETOLD)))
+
+
+@pytest.mark.parametrize("broken", [(1.0, math.inf), (math.inf, math.inf), (math.nan, math.nan)])
+def test_after_an_error_that_is_not_finite_any_error_is_expected(broken: tuple[float, float]) -> None:
+    made = control(0.16)
+    assert made.decide(Step(1, TICKS, "0"), None) is Decision.PREDICT
+    made.compared([Moment(0)], Moment(2), torch.tensor(broken))
+    assert asked(made, 3) is Decision.COMPUTE
+    assert made.expected_error == math.inf
+
+
+@pytest.mark.parametrize("options", [{"threshold": 0.1}, {"speedup": 2}])
+def test_the_report_of_outputs_that_are_not_numbers_expects_no_small_error(
+    options: dict[str, float], tmp_path: Path
+) -> None:
+    net = accelerate(Bent(lambda t: 2 + t if t > 0.5 else math.nan).eval(), **options)
+    run(net)
+    assert "expected error of the result: more than 100%" in report(net).summary()
+    schedule = report(net).to_schedule()
+    assert accelerate(net, str(schedule.save_pretrained(tmp_path))) is net
 
 
 def test_errors_are_measured_by_the_size_of_all_velocities() -> None:
