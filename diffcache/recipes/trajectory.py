@@ -149,7 +149,7 @@ class TrajectoryConfig(BudgetedConfig):
         return universal()
 
     def scheduler(self, run: RunFacts) -> CacheScheduler:
-        if run.num_ticks is None:
+        if run.num_ticks is None or not (self.speedup or self.threshold):
             return Interval(math.ceil(self.speedup or (2 if self.threshold else 1)))
         expected = self._prediction_error(run)
         if self.speedup is not None:
@@ -238,14 +238,12 @@ class TrajectoryConfig(BudgetedConfig):
         return self._conditional(run).expected_error
 
     def _response(self, moments: Sequence[Moment], guidance: float) -> Response:
-        universal = self.prior.response.at(moments, guidance)
+        typical = self.prior.response.at(moments, guidance)
         if self.response is None:
-            return universal
+            return typical
         factors = np.array(self.response)
         angles = self._measured_at("response", factors.shape[1], moments)
-        return Response(
-            factors if angles is None else response_at(factors, angles, moments, universal.factors)
-        )
+        return Response(factors if angles is None else response_at(factors, angles, moments, typical.factors))
 
     def _process(
         self, moments: Sequence[Moment], influence: Sequence[Sequence[float]] | None, guidance: float

@@ -93,7 +93,8 @@ def planned(
     candidates = _each(tried, even)
     if not np.isfinite([one.expected for one in candidates]).any():
         raise ScheduleError(
-            "trajectory: no error can be expected with this covariance and response: measure them again."
+            "trajectory: no error can be expected with this covariance and response: measure them again, or pass the noise levels that the "
+            "pipeline was made for."
         )
     if FEW <= len(even) < held.num_ticks and not is_long:
         candidates = _searched(candidates, {0, *forced}, together)
