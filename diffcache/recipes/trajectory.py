@@ -48,7 +48,8 @@ Covariance = tuple[tuple[float, ...], ...]
 Factors = tuple[tuple[float, ...], ...]
 
 TOGETHER = 3
-"""So many neighbours are moved at once where the covariance is the pipeline's own. What a longer search finds by the universal one is not real."""
+"""How many neighbours are moved at once where the covariance is the pipeline's own. With the universal one none is moved: gains that a longer search
+finds there do not appear in real runs."""
 
 SHORT = 0.5
 """A last step is short if it is less than so many times as long as the others in the mean."""
@@ -74,9 +75,9 @@ class TrajectoryConfig(BudgetedConfig):
         speedup: instead of a threshold: ticks of the run over computed ticks, at least; 1 computes everything.
         covariance: E<v_i, v_j> of the velocities at each two ticks of a run, per element, [ticks, ticks]; None: the universal one.
         response: of the denoiser at each tick, [3, ticks], as `diffcache.trajectory.response.Response` has it; None: the universal one.
-        angles: atan2(noise, signal) of the ticks that both were measured at, in radians, [ticks]. With them both are carried to runs
-            of other lengths and noise levels (`diffcache.trajectory.transfer`), though not to another scale of guidance. None:
-            both are of the run itself, which must be as long.
+        angles: atan2(noise, signal) of the ticks that both were measured at, in radians, [ticks]. If given, covariance and
+            response are carried to runs of other lengths and noise levels (`diffcache.trajectory.transfer`), though not to another scale of
+            guidance. None: both are of the run itself, which must be as long.
         pure_noise: the angle of pure noise in the run in which both were measured; None: the largest of `angles`.
         handovers: ticks at which another denoiser takes over (Wan 2.2), where they are known. They are computed, and nothing is predicted
             from what the denoiser before returned. They are not carried to other runs, so there can be no `angles` beside them.

@@ -17,7 +17,7 @@ class ByNoiseLevel:
     Attributes:
         angles: atan2(noise, signal) in radians, rising.
         factors: at each of them, without guidance.
-        exponents: of the scale of guidance, by which a factor is multiplied, at each angle.
+        exponents: at a scale g of guidance a factor is multiplied by g ** exponent; at each angle.
     """
 
     angles: tuple[float, ...]

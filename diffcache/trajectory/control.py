@@ -13,23 +13,24 @@ from diffcache.schedulers.steps import Decision, Step
 from diffcache.trajectory.plan import TrajectoryPlan
 
 SPEEDUPS = (8.0, 6.0, 5.0, 4.0, 3.5, 3.0, 2.75, 2.5, 2.25, 2.0, 1.8, 1.6, 1.0)
-"""Plans are made for these, as far as they are asked for. Where even 1.6 is too much, an early tick that is skipped may cost more than it saves."""
+"""The speed-ups that are tried, the largest first; a plan is made only when it is needed. Nothing lies between 1.6 and 1: to skip so few ticks may cost
+more than it saves."""
 
 ENOUGH = 2.0
-"""A plan that saves less than this must be safer, in proportion: as many plain steps lose little then."""
+"""Below this speed-up the allowed error shrinks in proportion: fewer plain steps lose little there."""
 
 TYPICAL = 2.0
-"""Results of most runs are off by less than so many times the expected error: as many times it has to fit a threshold."""
+"""Most results are off by less than this many times the expected error. So this many times the expected error must stay below the threshold."""
 
 OFF = 1.6
-"""Where errors are so many times larger than a run has planned with, it follows a denser plan. Where they are smaller it keeps its own: gaps of one
-plan do not continue those of another."""
+"""Where errors are this many times larger than a run has planned with, it follows a denser plan. Where they are smaller it keeps its own: the gaps of
+one plan do not continue those of another."""
 
 RECENT = 4
-"""So many of the last errors are compared with that."""
+"""How many of the last errors are compared with that."""
 
 FORETOLD = 2
-"""So many errors exactly as expected are counted in, so that one measured error does not decide."""
+"""The mean counts this many made-up errors of exactly the expected size, so that one measurement does not decide."""
 
 PredictionError = Callable[[Sequence[int], int], float]
 """Expected root mean square error of a prediction, as a fraction of the velocities', from computed ticks (newest first) and the predicted one."""

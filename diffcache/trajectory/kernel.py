@@ -27,7 +27,10 @@ class Kernel:
         constant + (1 - constant) * ((1 - fine) * m(u) + fine * m(finer * u)),  m(u) = (1 + s + s^2 / 3) exp(-s),  s = sqrt(5) u
 
     Attributes:
-        floor: part of the variance at a tick that no other tick foretells.
+        data, noise: how much the axis is stretched near data and near noise.
+        data_end, noise_end: angles that keep the logarithms finite.
+        constant, fine, finer: see the formula.
+        floor: part of the variance at a tick that no other tick can predict.
         output_noise: the same for what the denoiser returns, as a standard deviation. It matters where a velocity is
             computed from a predicted noise or sample, which multiplies errors.
     """
@@ -72,7 +75,7 @@ class UniversalKernel:
 
     Attributes:
         plain: the kernel without guidance.
-        exponent: of the scale of guidance, by which `noise` is multiplied.
+        exponent: at a scale g of guidance `noise` is multiplied by g ** exponent.
     """
 
     plain: Kernel

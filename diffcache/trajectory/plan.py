@@ -22,8 +22,8 @@ TRUSTS = (
 )
 """These are tried. Where several are expected to do equally well, the first of them is taken.
 
-The first two have small weights, and weights grow from there on. `HELD` comes last: it leaves the covariance aside. But where ticks are
-searched, it has ticks of its own, and comes first: holding is the smallest risk.
+The first two have small weights, and weights grow from there on. `HELD` ignores the covariance, so it comes last. After a search it has
+ticks of its own and comes first, since holding is the smallest risk.
 """
 
 FEW = 8
@@ -40,10 +40,10 @@ HOPELESS = 0.3
 now and then much worse."""
 
 LONGEST = 300
-"""In longer runs a search takes seconds: ticks stay where they are, and one trust stands for all."""
+"""In longer runs a search takes seconds: ticks stay evenly spaced, and only `FOR_LONG_RUNS` is tried."""
 
 FOR_LONG_RUNS = Trust(1e-3, 1e-2)
-"""This one."""
+"""The only trust that is tried in runs longer than `LONGEST`."""
 
 LONGEST_MOVED = 100
 """In longer runs it takes seconds to move single ticks."""
@@ -124,8 +124,9 @@ def _each(errors: Sequence[ResultError], ticks: Sequence[int]) -> list[Candidate
 def _searched(candidates: Sequence[Candidate], fixed: Collection[int], together: int) -> list[Candidate]:
     """Candidates of `TRUSTS` with ticks that are expected to be better. `HELD` comes first.
 
-    Ticks are searched for the one that does best on evenly spaced ticks, and serve all. Where that is not `HELD`, it gets ticks of its own if
-    it may be nearly as good. Where it is `HELD`, the best of the others gets some, and the others take them if much less error is expected.
+    Ticks are searched for the trust that is best on evenly spaced ticks, and all trusts get them. Good ticks for holding are bad for
+    extrapolation, so there is a second search. If the first was not for `HELD`, it gets ticks of its own where it may be nearly as good. If it
+    was, ticks are searched for the best of the others, which take them if they are expected to make a much smaller error.
 
     Args:
         candidates: with evenly spaced ticks.

@@ -18,11 +18,11 @@ STIFF = np.sqrt(2.0)
 
 @dataclass(frozen=True)
 class Response:
-    """The error of the velocity over that of the sample, for three parts of an error that keep to themselves.
+    """The error of the velocity over that of the sample, for three parts of an error, each followed separately.
 
     With a response R an error is multiplied by 1 - h R over a step of size h: it dies away, or grows where R < 0 or h R > 2.
     Guidance makes R large, and then flows are stiff: extrapolation lowers the bound on h R. New errors meet a mean response
-    with some spread. What of them is met by a large one dies away soon, so old errors meet another one, which is measured by itself.
+    with some spread. Errors that meet a large response die away soon. So what is left of old errors meets another response, which is measured separately.
 
     Attributes:
         factors: R of each part at each tick, [3, ticks].

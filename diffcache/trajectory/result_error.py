@@ -63,18 +63,19 @@ class ResultError:
 
     So the result's error is a weighted sum of F, r^T F, and its expected square r^T G r. Steep weights and long gaps cost more than the
     covariance G alone says, as they do in multistep solvers near their bound of stability. Errors differ in the response that they meet
-    (see `Response`): the result is expected for each part of them by itself.
+    (see `Response`): the expected error is computed for each part separately, and then averaged.
 
     Args:
         process: of the velocities.
         influence: of each tick's velocity on the sample at each tick and, in the last row, on the result if all other velocities stay as
             they are, [ticks + 1, ticks].
-        pace: what the covariance foretells is multiplied by this, root mean square, [ticks].
+        pace: factor on the root mean square errors that the covariance predicts, [ticks].
         response: of the denoiser.
         largest_ratio: a tick is not corrected if its influence on the result is more than this many times the computed tick's; 0: none is.
         trust: how reused ticks are predicted.
         doubt: of the response.
-        handovers: ticks at which another denoiser takes over, which are computed. It is not predicted from what the one before returned.
+        handovers: ticks at which another denoiser takes over, which are computed. Ticks after one are not predicted from what the denoiser before
+            returned.
     """
 
     def __init__(

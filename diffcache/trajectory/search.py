@@ -12,7 +12,8 @@ DEGREE = 3
 """The logarithm of the gap between computed ticks is a polynomial of this degree over the run."""
 
 TILTS, BENDS = (-1.0, -0.5, -0.05, 0.05, 0.5, 1.0), (-1.0, -0.5, 0.0, 0.5)
-"""Factors of its line and of its parabola, Legendre polynomials, that are all tried. Each is tilted, so that equal gaps are neighbours."""
+"""Factors of its line and of its parabola, Legendre polynomials, that are all tried. No tilt is 0: with a slight slope rounding puts
+equal gaps next to each other."""
 
 CHANGES = (0.25, 0.12)
 """Of a factor, in search of better gaps around the best of these, one after the other."""
@@ -52,7 +53,7 @@ def in_place(gaps: Array) -> Ticks:
 def spread_anew(
     error: ResultError, start: Sequence[int], forced: Collection[int], whole: Rounding = neighbours
 ) -> list[int]:
-    """Computed ticks with gaps that change smoothly over the run, as makes the expected error small.
+    """Computed ticks whose gaps change smoothly over the run, chosen so that the expected error is small.
 
     Args:
         error: of the result.
