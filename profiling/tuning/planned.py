@@ -6,16 +6,16 @@ from functools import cached_property
 
 from diffcache.config import CacheConfig, counted_guidance
 from diffcache.host.components import guidance_scale_of
-from diffcache.profiling.recording.covariance import Covariance as Measured
-from diffcache.profiling.recording.covariance import covariance_of
+from diffcache.profiling.recording.covariance import Covariance, covariance_of
 from diffcache.profiling.recording.response import response_of
 from diffcache.profiling.recording.shares import ticks_for
 from diffcache.profiling.recording.velocities import NotMeasurable
 from diffcache.profiling.tuning.calibrated import MeanCacheEngine
 from diffcache.profiling.tuning.engine import Engine, engine
 from diffcache.recipes.even import EvenConfig
-from diffcache.recipes.trajectory import Covariance, Factors, TrajectoryConfig
+from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.moments import angles_of
+from diffcache.trajectory.known import Rows
 from diffcache.trajectory.transfer import smoothed
 
 logger = logging.getLogger("diffcache")
@@ -40,7 +40,7 @@ class TrajectoryEngine(Engine):
     proposals = 4 + len(STRIDES) + len(ORDERS)  # 4: universal, as measured, a mean, and MeanCache's path
 
     @cached_property
-    def measured(self) -> Measured | None:
+    def measured(self) -> Covariance | None:
         """The covariance of velocities of full runs; None where it cannot be measured."""
         try:
             return covariance_of(self.task.pipe, self.task.calls)
@@ -49,7 +49,7 @@ class TrajectoryEngine(Engine):
             return None
 
     @cached_property
-    def covariances(self) -> list[Covariance]:
+    def covariances(self) -> list[Rows]:
         """Of the velocities of full runs: as measured, smoothed by each stride, and the mean of the first two; none where nothing is measured.
 
         Those of two denoisers are not smoothed: what one has returned tells nothing of the other.
@@ -66,7 +66,7 @@ class TrajectoryEngine(Engine):
         return [tuple(map(tuple, matrix.tolist())) for matrix in matrices]
 
     @cached_property
-    def response(self) -> Factors | None:
+    def response(self) -> Rows | None:
         """The denoiser's response as measured; None where it cannot be measured."""
         found = response_of(self.task.pipe, self.task.calls[:ANSWERING])
         return None if found is None else tuple(map(tuple, found.factors.tolist()))

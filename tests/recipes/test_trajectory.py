@@ -17,12 +17,14 @@ from diffcache.prediction.predictors import Conditional
 from diffcache.profiling.recording.covariance import covariance_of
 from diffcache.recipes import trajectory
 from diffcache.recipes.budgeted import allowed
-from diffcache.recipes.trajectory import TrajectoryConfig
+from diffcache.recipes.trajectory import TrajectoryConfig, course_of
 from diffcache.schedulers.errors import ConfigError, DiffcacheError, ScheduleError
 from diffcache.schedulers.guards import History
 from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import Step
+from diffcache.trajectory import known
 from diffcache.trajectory.control import TYPICAL, PlannedTicks
+from diffcache.trajectory.known import Course
 from diffcache.trajectory.plan import HELD, TrajectoryPlan, planned
 from diffcache.trajectory.result_error import DOUBT, ResultError
 
@@ -134,15 +136,16 @@ def test_what_was_measured_with_one_call_at_each_noise_level_is_not_certain_of_h
     carried = TrajectoryConfig(speedup=2, covariance=np.eye(20) + 1, angles=angles)
     levels = [KNOWN.moments[2 * (i // 2)] for i in range(20)]
     heun = replace(KNOWN, moments=tuple(replace(at, tick=i) for i, at in enumerate(levels)))
-    by_noise_level = carried._process(heun.moments, None, 1.0).covariance
-    doubt = carried._process(heun.moments, heun.influence, 1.0).covariance - by_noise_level
+    course = course_of(heun)
+    by_noise_level = carried.known.process(course._replace(influence=None)).covariance
+    doubt = carried.known.process(course).covariance - by_noise_level
     assert np.count_nonzero(doubt) == 10
     assert (doubt.diagonal()[1::2] > 0).all()
 
     measured = carried.replace(covariance=by_noise_level, angles=tuple(at.angle for at in levels))
-    half = heun.moments[:10]
-    known = measured._process(half, None, 1.0).covariance
-    assert np.array_equal(measured._process(half, np.array(KNOWN.influence)[:11, :10], 1.0).covariance, known)
+    half = Course(course.moments[:10], tuple(row[:10] for row in KNOWN.influence[:11]), 1.0)
+    unknown = measured.known.process(half._replace(influence=None))
+    assert np.array_equal(measured.known.process(half).covariance, unknown.covariance)
 
 
 def test_two_denoisers_compute_everything_where_nothing_may_be_lost() -> None:
@@ -216,13 +219,13 @@ def test_only_what_is_the_pipelines_own_is_searched_finely_and_doubted_little(
         return planned(errors, even, forced, together)
 
     monkeypatch.setattr(trajectory, "planned", spied)
-    monkeypatch.setattr(trajectory, "ResultError", Spied)
+    monkeypatch.setattr(known, "ResultError", Spied)
     trajectory._plan.cache_clear()
     own = {"covariance": (np.eye(20) + 1).tolist(), "response": np.ones((3, 20)).tolist()}
     for config in (TrajectoryConfig(), TrajectoryConfig(**own)):
         config.plan(KNOWN, 2)
     assert searched == [0, trajectory.TOGETHER]
-    assert doubts[0] == trajectory.UNIVERSAL_DOUBT
+    assert doubts[0] == known.UNIVERSAL_DOUBT
     assert doubts[-1] == DOUBT
 
 

@@ -1,0 +1,169 @@
+"""What is known of a run's velocities before its first tick: what was measured of the pipeline, and what all denoisers have in common."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from diffcache.schedulers.errors import ScheduleError
+from diffcache.schedulers.moments import Moment, angles_of
+from diffcache.trajectory.kernel import RIGHT_ANGLE, Array
+from diffcache.trajectory.prior import Prior
+from diffcache.trajectory.process import Process, positions_of, prior_process, with_second_calls
+from diffcache.trajectory.response import Response
+from diffcache.trajectory.result_error import DOUBT, ResultError, Trust
+from diffcache.trajectory.transfer import Measurement, covariance_at, pure_noise_of, response_at
+
+Rows = tuple[tuple[float, ...], ...]
+
+SHORT = 0.5
+"""A last step is short if it is less than so many times as long as the others in the mean."""
+
+UNIVERSAL_DOUBT = 2.0
+"""Of the universal response: some denoisers respond twice as strongly as others."""
+
+ResultErrors = Callable[[Trust, bool], ResultError]
+"""Errors of a run's result, by how far the covariance is trusted, and whether reused ticks are corrected."""
+
+
+class Course(NamedTuple):
+    """What a run tells before its first tick.
+
+    Attributes:
+        moments: of its ticks.
+        influence: of each tick's velocity on the sample at each tick and, in the last row, on the result, [ticks + 1, ticks]; None where
+            the noise scheduler adds noise or clips.
+        guidance: its scale; 1 for none.
+    """
+
+    moments: tuple[Moment, ...]
+    influence: Rows | None
+    guidance: float
+
+    @property
+    def ends_short(self) -> bool:
+        """Whether the last velocity changes the result so little that a plan may do without it. Flows end so at their smallest noise level."""
+        if self.influence is None:
+            return False
+        *others, last = np.abs(self.influence[-1])
+        return bool(others) and bool(last < SHORT * np.mean(others))
+
+    @property
+    def weighed(self) -> Array:
+        """The influence. Where it is unknown, a velocity moves the sample by the change of the angle.
+
+        A run is taken to end with data, or where it goes from data to noise (inversion), with noise. It moves the sample at an even pace
+        where angles are unknown.
+        """
+        if self.influence is not None:
+            return np.array(self.influence)
+        angles, ticks = angles_of(self.moments), len(self.moments)
+        if angles is None:
+            turns = np.full(ticks, -1 / ticks)
+        else:
+            turns = np.diff([*angles, 0.0 if angles[-1] <= angles[0] else RIGHT_ANGLE])
+        return np.tril(np.broadcast_to(turns, (ticks + 1, ticks)), -1)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What was measured of a pipeline, as `TrajectoryConfig` has it, and the prior for everything else.
+
+    Attributes:
+        prior: of all denoisers.
+        covariance, response, angles, pure_noise, handovers: see `TrajectoryConfig`.
+    """
+
+    prior: Prior
+    covariance: Rows | None = None
+    response: Rows | None = None
+    angles: tuple[float, ...] | None = None
+    pure_noise: float | None = None
+    handovers: tuple[int, ...] = ()
+
+    def process(self, course: Course) -> Process:
+        """The velocities of a run.
+
+        Raises:
+            ScheduleError: the covariance was measured in another number of ticks, and cannot be carried to this run.
+        """
+        kernel, moments = self.prior.kernel.at(course.guidance), course.moments
+        if self.covariance is None:
+            process = prior_process(kernel, moments)
+        else:
+            covariance, positions = np.array(self.covariance), positions_of(kernel, moments)
+            angles = self._measured_at("covariance", len(covariance), moments)
+            if angles is None:
+                return Process(covariance, positions)
+            process = Process(covariance_at(kernel, covariance, angles, moments, self.pure_noise), positions)
+            if len({*angles}) < len(angles):  # second calls at a noise level were measured, too
+                return process
+        if course.influence is None:
+            return process
+        return with_second_calls(process, moments, course.influence, self.responses(course))
+
+    def responses(self, course: Course) -> Response:
+        """The response of the denoiser at each tick of a run.
+
+        Raises:
+            ScheduleError: it was measured in another number of ticks, and cannot be carried to this run.
+        """
+        typical = self.prior.response.at(course.moments, course.guidance)
+        if self.response is None:
+            return typical
+        factors = np.array(self.response)
+        angles = self._measured_at("response", factors.shape[1], course.moments)
+        if angles is None:
+            return Response(factors)
+        return Response(response_at(factors, angles, course.moments, typical.factors))
+
+    def errors(self, course: Course, largest_ratio: float) -> ResultErrors:
+        """The errors of a run's result.
+
+        Args:
+            course: of the run.
+            largest_ratio: see `ResultError`, where reused ticks are corrected.
+        """
+        ticks, weighed = len(course.moments), course.weighed
+        process, response = self.process(course), self.responses(course)
+        process = replace(process, covariance=process.covariance / process.covariance.diagonal().mean())
+        is_universal = self.covariance is None
+        pace = self.prior.pace.at(course.moments, course.guidance) if is_universal else np.ones(ticks)
+        doubt = UNIVERSAL_DOUBT if self.response is None else DOUBT
+        handovers = self.handovers_in(ticks)
+        return lambda trust, corrects: ResultError(
+            process, weighed, pace, response, largest_ratio if corrects else 0.0, trust, doubt, handovers
+        )
+
+    def handovers_in(self, ticks: int) -> list[int]:
+        """Those that come in a run of so many ticks."""
+        return [tick for tick in self.handovers if tick < ticks]
+
+    def measurement(self, course: Course) -> Measurement | None:
+        """What a schedule needs, beside the covariance, to be planned anew for other runs; None where it cannot be."""
+        angles = angles_of(course.moments)
+        if self.covariance is None or angles is None or self.handovers:
+            return None
+        response = None if self.response is None else self.responses(course).factors
+        return Measurement(angles, response, pure_noise_of(course.moments))
+
+    def _measured_at(self, name: str, ticks: int, moments: Sequence[Moment]) -> tuple[float, ...] | None:
+        """The angles from which what was measured has to be carried to a run's; None where it is of the run itself.
+
+        Args:
+            name: what was measured.
+            ticks: in so many.
+            moments: of the run's ticks.
+
+        Raises:
+            ScheduleError: it cannot be carried, and the run has another length.
+        """
+        if self.angles is not None and angles_of(moments) is not None:
+            return self.angles
+        if ticks != len(moments):
+            unknown = "" if self.angles is None else " of unknown noise levels"
+            raise ScheduleError(
+                f"trajectory: the {name} was measured in {ticks} ticks and this run has {len(moments)}{unknown}: measure it with as many steps."
+            )
+        return None
