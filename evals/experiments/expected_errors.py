@@ -1,0 +1,53 @@
+"""How far the expected error of a speed-up is from the measured one, and how much nearer it would be if more were known of the pipeline."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from diffcache.config import RunFacts
+from diffcache.evals.experiments.trajectory import SPEEDUPS, pictures
+from diffcache.evals.experiments.trajectory_prior import SAMPLES
+from diffcache.evals.harness.facts import run_facts
+from diffcache.evals.harness.unseen import judged_on
+from diffcache.prediction.hindsight import LARGEST_RATIO
+from diffcache.profiling.tuning.engine import Task
+from diffcache.profiling.tuning.planned import TrajectoryEngine
+from diffcache.recipes.trajectory import TrajectoryConfig, course_of
+
+
+def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]:
+    """For each speed-up the measured error of its plan, and the expected one by what is known; all of the same plan.
+
+    "surprise" is by how much predictions were worse in the run than expected; the report multiplies what it expects by it.
+    """
+    shown = pictures(testbed, steps, samples, "choose")
+    fitted = pictures(testbed, steps, SAMPLES, "covariance")
+    engine = TrajectoryEngine(Task(pipe=fitted.pipe, calls=[fitted.call(steps)], ticks=steps))
+    covariance, response = engine.covariances[0], engine.response
+    for speedup in SPEEDUPS:
+        with judged_on(testbed):
+            config = TrajectoryConfig(speedup=speedup)
+            run = run_facts(shown.pipe, shown.call(steps))
+            found = shown.method(config)
+            known = {
+                "prior": config,
+                "response": config.replace(response=response),
+                "covariance": config.replace(covariance=covariance),
+                "both": config.replace(response=response, covariance=covariance),
+            }
+            expected = {name: _expected(config, each, run) for name, each in known.items()}
+        told = found.report.expected_error
+        yield {
+            "steps": steps,
+            "ticks": len(found.report.computed_ticks),
+            "measured": round(shown.median_error(found), 5),
+            "surprise": round(told / expected["prior"], 3) if told else 1.0,
+            "expected": {name: round(error, 5) for name, error in expected.items()},
+        }
+
+
+def _expected(config: TrajectoryConfig, known: TrajectoryConfig, run: RunFacts) -> float:
+    """Of the plan of one config, with what another one knows."""
+    plan = config.plan(run, config.speedup or 1)
+    errors = known.known.errors(course_of(run), LARGEST_RATIO)
+    return math.sqrt(errors(plan.trust, plan.corrects)(plan.ticks))
