@@ -197,8 +197,12 @@ class TrajectoryConfig(BudgetedConfig):
         )
 
     def _prediction_error(self, run: RunFacts) -> PredictionError:
-        """The expected error of a prediction at a computed tick; 0 where outputs are held: nothing is learned there."""
-        if self._followed(run).trust == HELD:
+        """The expected error of a prediction at a computed tick; 0 where nothing is learned from the measured one.
+
+        That is where outputs are held. It is also at a speed-up with the pipeline's own covariance: what that expects of the result is nearer
+        to the truth as it is.
+        """
+        if self._followed(run).trust == HELD or None not in (self.speedup, self.covariance):
             return lambda past, tick: 0.0
         return self._conditional(run).expected_error
 

@@ -23,7 +23,7 @@ from diffcache.schedulers.guards import History
 from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import Step
 from diffcache.trajectory import known
-from diffcache.trajectory.control import TYPICAL, PlannedTicks
+from diffcache.trajectory.control import TYPICAL, PlanFollower, PlannedTicks
 from diffcache.trajectory.known import Course
 from diffcache.trajectory.plan import HELD, TrajectoryPlan, planned
 from diffcache.trajectory.result_error import DOUBT, ResultError
@@ -235,9 +235,8 @@ def test_runs_that_are_alike_are_planned_once() -> None:
     assert config.plan(KNOWN, 3) is not config.plan(UNKNOWN, 3)
 
 
-@pytest.mark.parametrize("own", [{}, {"covariance": (np.eye(20) + 1).tolist()}])
-def test_errors_that_the_covariance_foretells_do_not_surprise(own: dict[str, Any]) -> None:
-    config = TrajectoryConfig(speedup=2, **own)
+def test_errors_that_the_covariance_foretells_do_not_surprise() -> None:
+    config = TrajectoryConfig(speedup=2)
     scheduler, predictor = config.scheduler(KNOWN), config.predictor_for(KNOWN)
     assert isinstance(scheduler, PlannedTicks)
     assert isinstance(predictor, Conditional)
@@ -247,6 +246,17 @@ def test_errors_that_the_covariance_foretells_do_not_surprise(own: dict[str, Any
     assert scheduler.surprise == pytest.approx(1.0)
     scheduler.learn([12, 11, 10, 9, 8], (4.0, 1e9))
     assert scheduler.surprise > 1.5
+
+
+def test_with_its_own_covariance_a_plan_expects_what_it_did_before_the_run() -> None:
+    own = TrajectoryConfig(speedup=2, covariance=(np.eye(20) + 1).tolist())
+    planned_ticks, control = own.scheduler(KNOWN), own.replace(speedup=None).scheduler(KNOWN)
+    for scheduler in (planned_ticks, control):
+        assert isinstance(scheduler, PlanFollower)
+        scheduler.learn([12, 11, 10, 9, 8], (4.0, 1e9))
+    assert planned_ticks.expected_error == own.plan(KNOWN, 2).expected
+    assert isinstance(control, PlanFollower)
+    assert control.surprise > 1.5  # it goes over to a denser plan
 
 
 def test_where_outputs_are_held_measured_errors_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
