@@ -54,8 +54,8 @@ def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]
     """For each speed-up the PSNR in dB to the full run, by contender; all compute as many ticks.
 
     "own" has the covariance and the response that were measured on other prompts and seeds. "tuned" is the proposal that is best on a third
-    part, as `diffcache.tune` chooses it. Of these three the expected and the measured error are given: "tuned" expects what it measured where
-    it was chosen. Medians are given, and under "samples" each sample's, which are paired.
+    part, as `diffcache.tune` chooses it. Of it and "prior" the expected and the measured error are given: "tuned" expects what it measured
+    where it was chosen. Medians are given, and under "samples" each sample's, which are paired.
     """
     shown = pictures(testbed, steps, samples, "choose")
     fitted = pictures(testbed, steps, SAMPLES, "covariance")
@@ -74,8 +74,10 @@ def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]
             on_tried = [(config, tried.method(config)) for config in engine.propose(ticks / steps)]
             contenders["tuned"], chosen = max(on_tried, key=lambda pair: pair[1].mean)
             found = {name: shown.method(config) for name, config in contenders.items()}
-        expected = {name: found[name].report.expected_error or 0.0 for name in ("prior", "own")}
-        expected["tuned"] = tried.median_error(chosen)
+        expected = {
+            "prior": found["prior"].report.expected_error or 0.0,
+            "tuned": tried.median_error(chosen),
+        }
         measured = {name: shown.median_error(found[name]) for name in expected}
         found["fewer_steps"] = shown.fewer_steps(ticks)
         yield {

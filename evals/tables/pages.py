@@ -6,11 +6,13 @@ from diffcache.evals.harness.markdown import with_tables
 from diffcache.evals.harness.results import result_path
 from diffcache.evals.race.result import EXPERIMENT, RaceResult
 from diffcache.evals.tables.calibration import calibration_tables
+from diffcache.evals.tables.expected_errors import expected_errors_table
 from diffcache.evals.tables.first_call import first_call_table
 from diffcache.evals.tables.formats import formats_table
 from diffcache.evals.tables.language import language_tables
 from diffcache.evals.tables.losses import losses_table
 from diffcache.evals.tables.methods import methods_page
+from diffcache.evals.tables.planning_time import planning_time_table
 from diffcache.evals.tables.quantization import quantization_table
 from diffcache.evals.tables.race import race_tables
 from diffcache.evals.tables.race_fid import race_fid_table
@@ -63,6 +65,8 @@ def pages(root: Path) -> dict[str, str]:
         "trajectory": trajectory_table(),
         "transfer_steps": transfer_steps_table(),
         "two_denoisers": two_denoisers_table(),
+        "planning_time": planning_time_table(),
+        "expected_errors": expected_errors_table(),
         **rows_tables(),
         **language_tables(),
         "threshold": threshold_table(),
