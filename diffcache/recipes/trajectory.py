@@ -202,7 +202,8 @@ class TrajectoryConfig(BudgetedConfig):
         That is where outputs are held. It is also at a speed-up with the pipeline's own covariance: what that expects of the result is nearer
         to the truth as it is.
         """
-        if self._followed(run).trust == HELD or None not in (self.speedup, self.covariance):
+        has_own_plan = self.speedup is not None and self.covariance is not None
+        if has_own_plan or self._followed(run).trust == HELD:
             return lambda past, tick: 0.0
         return self._conditional(run).expected_error
 

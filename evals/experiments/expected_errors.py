@@ -24,10 +24,10 @@ def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]
     fitted = pictures(testbed, steps, SAMPLES, "covariance")
     engine = TrajectoryEngine(Task(pipe=fitted.pipe, calls=[fitted.call(steps)], ticks=steps))
     covariance, response = engine.covariances[0], engine.response
+    run = run_facts(shown.pipe, shown.call(steps))
     for speedup in SPEEDUPS:
         with judged_on(testbed):
             config = TrajectoryConfig(speedup=speedup)
-            run = run_facts(shown.pipe, shown.call(steps))
             found = shown.method(config)
             known = {
                 "prior": config,

@@ -1,7 +1,6 @@
 """The table of docs/trajectory.md on how near expected errors come to measured ones, by what is known before a run."""
 
 from statistics import median
-from typing import Any
 
 from diffcache.evals.harness.markdown import markdown_table
 from diffcache.evals.harness.results import stored
@@ -28,7 +27,7 @@ def expected_errors_table() -> str:
         told = [ratio / row["surprise"] for ratio, row in zip(plain, rows, strict=True)]
         lines.append([title, *_figures(plain), *_figures(told)])
     result = next(iter(found.values()))
-    header: dict[str, Any] = result["header"]
+    header = result["header"]
     return f"{markdown_table(HEAD, lines)}\n\n{len(found)} testbeds, {result['samples']} samples, {header['device']}, {header['date']}."
 
 

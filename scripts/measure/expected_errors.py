@@ -1,6 +1,6 @@
 """How far expected errors are from measured ones, and whether it helps to know the pipeline's own covariance and response.
 
-`python scripts/measure/expected_errors.py` writes evals/results/expected_errors/<testbed>.json, in about fifteen minutes.
+`python scripts/measure/expected_errors.py` writes evals/results/expected_errors/<testbed>.json, in about twenty minutes.
 """
 
 from argparse import Namespace
