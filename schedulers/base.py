@@ -31,9 +31,12 @@ class CacheScheduler(ABC):
     reason: str | None = None
     """Why the newest decision computes, where the report is to say so."""
 
-    @property
-    def expected_error(self) -> float | None:
-        """Of the run's result, root mean square, as a fraction of the denoiser's velocities; None: it expects nothing."""
+    def expected_error(self, computed: Sequence[int]) -> float | None:
+        """Of the run's result, root mean square, as a fraction of the denoiser's velocities; None: it expects nothing.
+
+        Args:
+            computed: the ticks at which nothing was reused, by rising number.
+        """
         return None
 
     looks_on = False

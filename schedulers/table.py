@@ -14,8 +14,7 @@ class Table(CacheScheduler):
         self.schedule = schedule
         self.denoiser = denoiser
 
-    @property
-    def expected_error(self) -> float | None:
+    def expected_error(self, computed: Sequence[int]) -> float | None:
         return self.schedule.expected_error
 
     def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:

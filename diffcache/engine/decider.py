@@ -193,10 +193,9 @@ class Decider:
         """Whether the leading branch has been called in this tick already."""
         return self.leader is not None and self.leader.tick == tick
 
-    @property
-    def expected_error(self) -> float | None:
-        """Of the result, in the worst lane; None where the cache scheduler expects nothing."""
-        expected = [lane.scheduler.expected_error for lane in self.lanes]
+    def expected_error(self, computed: Sequence[int]) -> float | None:
+        """Of the result of a run in which nothing was reused at these ticks, in the worst lane; None where nothing is expected."""
+        expected = [lane.scheduler.expected_error(computed) for lane in self.lanes]
         return max((error for error in expected if error is not None), default=None)
 
     def forget(self) -> None:

@@ -21,6 +21,8 @@ from diffcache.engine.whole_model import WholeModel
 from diffcache.hooks.class_swap import base_class
 from diffcache.host.call import Call
 from diffcache.host.conventions import CONDITIONAL_FIRST
+from diffcache.host.kept_attention import KeptAttention
+from diffcache.host.network_facts import facts_of_network
 from diffcache.host.parallel import Agreement
 from diffcache.host.rows import BatchedGuidance
 from diffcache.noise_schedulers.timetable import Timetable
@@ -36,6 +38,9 @@ TOO_MANY_CALLS = "steps not observed: the noise scheduler was not stepped betwee
 SEVERAL_SAMPLES = "steps not observed: several samples are stepped one after another at the same timestep"
 BEGUN_AGAIN = "a step was begun again after a call in it: call begin_step once for each step, before the calls of all passes and samples"
 NO_LATENT = "no floating tensor among the denoiser's arguments"
+KEPT_ATTENTION = (
+    "an attention processor keeps what it computed in the last call, and the pipeline may read it"
+)
 OTHER_BATCH = "per_sample: not the leading branch's batch size"
 
 
@@ -109,6 +114,7 @@ class Engine:
         self.execution = execution(Parts(choices, self.decider, record))
         self.guidance = None if rule is None else Guidance(name, rule, choices.guards, record)
         self.batched_guidance = BatchedGuidance()
+        self.kept_attention = KeptAttention()
         self._is_busy = False
 
     def call(self, asked: Invocation) -> Any:
@@ -146,7 +152,9 @@ class Engine:
 
     def note_expected_error(self) -> None:
         """Writes down the error that is expected of the result."""
-        expected = self.decider.expected_error
+        reused = self.record.reused_ticks()
+        every = range(self.progress.timetable.num_ticks or 0)
+        expected = self.decider.expected_error([tick for tick in every if tick not in reused])
         if expected is not None:
             self.record.expected_error = max(expected, self.record.expected_error or 0.0)
 
@@ -252,6 +260,8 @@ class Engine:
             return BEGUN_AGAIN if self.progress.by_order else SEVERAL_SAMPLES
         if not asked.call.latents:
             return NO_LATENT
+        if self.kept_attention.changes(asked.facts or facts_of_network(asked.module)):
+            return KEPT_ATTENTION
         if self.choices.per_sample and self.decider.follows(self.progress.tick):
             return None if self._lane_count(asked) == len(self.decider.lanes) else OTHER_BATCH
         return None

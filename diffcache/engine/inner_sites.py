@@ -11,6 +11,7 @@ from diffcache.engine.first_pass import compute_first_pass
 from diffcache.engine.learned import Form, form_of, recall, remember
 from diffcache.engine.observers import NOBODY
 from diffcache.engine.site_pass import SitePass
+from diffcache.host.argument_lists import ArgumentLists
 from diffcache.host.call import Call
 from diffcache.reports.records import Done
 from diffcache.schedulers.steps import Decision, Step, Verdict
@@ -45,16 +46,19 @@ class InnerSites:
             output, done = self._learn(asked, form, step, branch)
         else:
             assert branch.cuts is not None
+            given = ArgumentLists((asked.call.args, asked.call.kwargs))
             this = SitePass(self.parts, asked.call, step, branch, branch.cuts, is_first=form is not None)
             output = yield Computation(asked.call.args, asked.call.kwargs, watcher=this)
             extra = this.extra
             if this.rejected and not this.went_astray:
                 extra += 1 - branch.cuts.share
+                given.put_back()
                 this = SitePass(self.parts, asked.call, step, branch, branch.cuts, is_first=False)
                 output = yield Computation(asked.call.args, asked.call.kwargs, watcher=this)
             done = [Done(visit.step, visit.verdicts, visit.site.share) for visit in this.reached]
             if this.went_astray:
                 branch.empty()
+                given.put_back()
                 output, done = self._learn(asked, form_of(asked, self.parts.choices, branch), step, branch)
                 done = [each._replace(verdicts=[Verdict(Decision.COMPUTE, STRAYED)]) for each in done]
         branch.changed = False

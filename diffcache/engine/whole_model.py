@@ -112,7 +112,7 @@ class WholeModel:
         self.decider.observer.computing(self.name, here.step)
         output = yield from self.forwarded(asked, here)
         layout = store.learn(call, output, basis=self.basis)
-        written = call.state() != before  # a K/V cache, a list of outputs: skipping would skip the write
+        written = call.is_written(before)  # a K/V cache, a list of outputs: skipping would skip the write
         if written or not layout.complete:
             branch.empty()
             return output, WRITES_ARGUMENTS if written else OPAQUE

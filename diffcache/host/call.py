@@ -179,6 +179,14 @@ class Call:
         """Identity and version of every tensor among the arguments now. It changes when one is written to or replaced."""
         return {path: (id(tensor), version_of(tensor)) for path, tensor in self._tensors_now().items()}
 
+    def is_written(self, before: Mapping[str, Any]) -> bool:
+        """Whether a tensor among the arguments has been written to, or put there, since `state` returned `before`.
+
+        One that was taken out of a list does not count: UNets take a T2I adapter's residuals out of a list that is made for each call.
+        Where the same list is given again, the next call looks otherwise, and is computed.
+        """
+        return not {*self.state().values()} <= {*before.values()}
+
     def refilled(self) -> bool:
         """Whether a list or dict among the arguments now holds other tensors than when this object was made."""
         now = self._tensors_now()

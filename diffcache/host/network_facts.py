@@ -1,7 +1,8 @@
 """What a run wants to know of a network's modules and parameters: gone through once, and kept with the network."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 from weakref import ReferenceType, ref
 
 from torch import nn
@@ -39,6 +40,12 @@ class NetworkFacts:
         found = (attention() for attention in self.attentions)
         return self.structure, tuple(type(one.__dict__.get(PROCESSOR)) for one in found if one is not None)
 
+    def held_by_processors(self) -> Iterator[Any]:
+        """The attributes of the attention processors as they are now. Most have none."""
+        for attention in self.attentions:
+            processor = getattr(attention(), PROCESSOR, None)
+            yield from getattr(processor, "__dict__", {}).values()
+
 
 _known: KeptWith[NetworkFacts] = KeptWith(1)
 
@@ -55,7 +62,7 @@ def facts_of_network(network: nn.Module) -> NetworkFacts:
             quantization_of(network),
             holds_compiled(network),
             has_foreign_hook(network),
-            tuple(ref(module) for module in modules_inside(network) if PROCESSOR in module.__dict__),
+            tuple(ref(module) for module in modules_inside(network) if hasattr(module, PROCESSOR)),
         )
         _known.put(network, structure, found)
     return found

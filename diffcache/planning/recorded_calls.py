@@ -104,7 +104,7 @@ def _recorded(
         call=blank_call,
         output=blank_output,
         devices=tuple(leaf.device for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)),
-        writes=call.state() != state,
+        writes=call.is_written(state),
         cuts=None if first is None else first.cuts,
         sites={} if first is None else first.kept,
         seen=blank_call.latents if seen is None else [tensor.to("meta") for tensor in seen],

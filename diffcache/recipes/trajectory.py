@@ -140,7 +140,7 @@ class TrajectoryConfig(BudgetedConfig):
             return Interval(math.ceil(self.speedup or (2 if self.threshold else 1)))
         expected = self._prediction_error(run)
         if self.speedup is not None:
-            return PlannedTicks(self.plan(run, self.speedup), expected)
+            return PlannedTicks(self.plan(run, self.speedup), expected, self._expected_of(run))
         plans = cache(partial(self.plan, run))
         return ExpectedErrorControl(run.num_ticks, plans, expected, self._expected_of(run), self.threshold)
 
@@ -212,6 +212,8 @@ class TrajectoryConfig(BudgetedConfig):
 
         def expected(computed: Sequence[int]) -> float:
             followed = self._followed(run)
+            if followed.ticks == tuple(computed):
+                return followed.expected
             errors = _errors(self, course_of(run))
             return math.sqrt(errors(followed.trust, followed.corrects)(computed))
 

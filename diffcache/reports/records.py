@@ -132,6 +132,15 @@ class RunRecord:
             self._made = len(noted), made
         return self._made[1]
 
+    def reused_ticks(self) -> set[int]:
+        """Ticks at which something was reused."""
+        return {
+            one.step.tick
+            for *_, done in self._noted
+            for one in done
+            if not all(verdict.decision.computes for verdict in one.verdicts)
+        }
+
     def marks(self) -> dict[str, dict[str, str]]:
         """The marks as a schedule's table: one character for each tick, by site and branch."""
         ticks = self.num_ticks or 1 + max(call.tick for call in self.calls)

@@ -78,7 +78,7 @@ class BatchScope(Scope):
         for entry, part in zip(entries, shared.parts, strict=True):
             own = Call(served.signature, *part)
             compiled = shared.reuses_memory
-            asked = Invocation(served.module, forward, own, self.context, compiled)
+            asked = Invocation(served.module, forward, own, self.context, compiled, served.facts)
             carried.append(entry.request.carry_out(served, asked))
         together = Together(shared, carried, lambda i: self._stored(entries[i].request))
         with self._calling([entry.request for entry in entries], together, began):

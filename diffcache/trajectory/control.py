@@ -61,13 +61,17 @@ class PlanFollower(CacheScheduler):
     Args:
         followed: the plan.
         prediction_error: the expected error of a prediction.
+        expected_of: the error of the result.
     """
 
     compares = (Decision.PREDICT,)
 
-    def __init__(self, followed: TrajectoryPlan, prediction_error: PredictionError) -> None:
+    def __init__(
+        self, followed: TrajectoryPlan, prediction_error: PredictionError, expected_of: ExpectedOf
+    ) -> None:
         self._followed = followed
         self._prediction_error = prediction_error
+        self._expected_of = expected_of
         self._unread: list[tuple[Sequence[int], Tensor]] = []
         self._sizes = list[float]()
         self._logs = list[float]()
@@ -79,24 +83,19 @@ class PlanFollower(CacheScheduler):
         for _, squares in self._unread:
             yield squares
 
-    @property
-    def expected_error(self) -> float:
+    def expected_error(self, computed: Sequence[int]) -> float:
         if self._unread:
             values = torch.stack([*self.held()]).tolist()
-            for (computed, _), squares in zip(self._unread, values, strict=True):
-                self.learn(computed, squares)
+            for (past, _), squares in zip(self._unread, values, strict=True):
+                self.learn(past, squares)
             self._unread = []
-        expected = self.expected()
+        expected = self._expected_of(computed)  # guards may have computed ticks that were to be reused
         return expected and self.surprise * expected
 
     @property
     def surprise(self) -> float:
         """Measured over expected errors of predictions."""
         return _mean(self._logs)
-
-    def expected(self) -> float:
-        """The expected error of the result, whatever was measured."""
-        return self._followed.expected
 
     def learn(self, computed: Sequence[int], squares: Sequence[float]) -> None:
         """Takes in an error. One of exactly 0 says nothing; after one that is not finite any error is expected.
@@ -125,15 +124,12 @@ def _mean(logs: Sequence[float]) -> float:
 class ExpectedErrorControl(PlanFollower):
     """Follows the cheapest plan that keeps a threshold, and a denser one where errors are larger than it has planned with.
 
-    After each computed tick the distance to the next one is the gap that the plan has there. The error that is expected of the result is
-    that of the ticks that the run really computed. Ticks at which this scheduler was not asked, since another denoiser or another batch ran
-    there, count as planned.
+    After each computed tick the distance to the next one is the gap that the plan has there.
 
     Args:
         num_ticks: length of the run.
         plans: the plan for a speed-up.
-        prediction_error: see `PlanFollower`.
-        expected_of: the error of the result.
+        prediction_error, expected_of: see `PlanFollower`.
         threshold: bound on `TYPICAL` times the expected error of the result, root mean square, as a fraction of the velocities'.
     """
 
@@ -151,21 +147,13 @@ class ExpectedErrorControl(PlanFollower):
         self.threshold = threshold
         self._num_ticks = num_ticks
         self._plans = plans
-        self._expected_of = expected_of
-        super().__init__(plans(cheapest(plans, TYPICAL, threshold)), prediction_error)
+        super().__init__(plans(cheapest(plans, TYPICAL, threshold)), prediction_error, expected_of)
         self._newest: int | None = None
         self._planned_with = 1.0
-        self._computed: dict[int, bool] = {}
-
-    def expected(self) -> float:
-        every = range(self._num_ticks)
-        planned = {*(self._followed.ticks if self._computed else every)}
-        return self._expected_of([tick for tick in every if self._computed.get(tick, tick in planned)])
 
     def compared(self, past: Sequence[Moment], at: Moment, squares: Tensor) -> None:
         super().compared(past, at, squares)
         self._newest = at.tick
-        self._computed[at.tick] = True  # a guard may compute what was to be reused
 
     def measure(self, latents: Sequence[Tensor]) -> Tensor | None:
         return self._unread[0][1] if self._unread else None
@@ -173,13 +161,11 @@ class ExpectedErrorControl(PlanFollower):
     def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
         if self._newest is None:  # of two denoisers the second one's first tick comes late
             self._newest = step.tick - 1
-            self._computed[self._newest] = True
         if signal is not None:
             computed, _ = self._unread.pop(0)
             self.learn(computed, signal)
             self._follow_denser()
-        self._computed[step.tick] = step.tick >= self._after(self._newest)
-        return Decision.COMPUTE if self._computed[step.tick] else Decision.PREDICT
+        return Decision.COMPUTE if step.tick >= self._after(self._newest) else Decision.PREDICT
 
     def _follow_denser(self) -> None:
         """Where the last errors are larger than the plan was made with."""

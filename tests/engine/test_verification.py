@@ -107,6 +107,27 @@ def test_a_bound_of_zero_computes_everything() -> None:
     assert run(Counting().eval(), bound=0)[0] == [117, 124, 131, 138]
 
 
+class Taking(flows.Plain):
+    """Adds what it takes out of a list."""
+
+    def forward(self, x: Tensor, t: Tensor, extra: list[Tensor]) -> Tensor:  # type: ignore[override]
+        return super().forward(x, t) + extra.pop()
+
+
+def test_a_rejected_tick_is_computed_from_what_its_first_computation_was_given() -> None:
+    net, outputs = Taking().eval(), []
+    accelerate(net, Held(site="block", tail_steps=0))
+    with torch.no_grad(), denoising_run(net, 4) as loop:
+        for tick in range(4):
+            loop.begin_step(tick)
+            extra = [torch.tensor(1000.0)]
+            output = net(torch.full((1, 2, 4), 5.0), torch.tensor([tick + 1.0]), extra)
+            outputs.append(float(output.unique()))
+            assert extra == []
+    assert report(net).computed_ticks == [0, 2]
+    assert outputs == [1000 + value for value in OUTPUTS]
+
+
 def test_an_error_that_is_no_number_is_rejected() -> None:
     drafts, step = Drafts(1.0, 1.0, 0.0, 0), Step(1, 4, "0")
     fine, bad = torch.ones(2), torch.tensor([1.0, torch.nan])

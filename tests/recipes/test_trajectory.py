@@ -254,7 +254,8 @@ def test_with_its_own_covariance_a_plan_expects_what_it_did_before_the_run() -> 
     for scheduler in (planned_ticks, control):
         assert isinstance(scheduler, PlanFollower)
         scheduler.learn([12, 11, 10, 9, 8], (4.0, 1e9))
-    assert planned_ticks.expected_error == own.plan(KNOWN, 2).expected
+    plan = own.plan(KNOWN, 2)
+    assert planned_ticks.expected_error(plan.ticks) == plan.expected
     assert isinstance(control, PlanFollower)
     assert control.surprise > 1.5  # it goes over to a denser plan
 
@@ -265,7 +266,7 @@ def test_where_outputs_are_held_measured_errors_say_nothing(monkeypatch: pytest.
     scheduler = TrajectoryConfig(speedup=10).scheduler(KNOWN)
     assert isinstance(scheduler, PlannedTicks)
     scheduler.learn([12, 11, 10, 9, 8], (1.0, 1e9))
-    assert scheduler.expected_error == 0.1
+    assert scheduler.expected_error(plan.ticks) == 0.1
 
 
 def test_a_pipeline_computes_the_same_ticks_with_every_seed() -> None:

@@ -20,6 +20,7 @@ from diffcache.trajectory.control import (
     SPEEDUPS,
     TYPICAL,
     ExpectedErrorControl,
+    PlanFollower,
     PlannedTicks,
     cheapest,
 )
@@ -37,6 +38,12 @@ def plan(speedup: float) -> TrajectoryPlan:
 
 def control(threshold: float, expected: float = 0.1) -> ExpectedErrorControl:
     return ExpectedErrorControl(TICKS, plan, lambda past, at: expected, reused_in, threshold)
+
+
+def planned_ticks() -> PlannedTicks:
+    """They compute ticks 0, 4 and 8, and expect an error of 0.01 of the result."""
+    followed = TrajectoryPlan((0, 4, 8), Trust(1e-3, 0.0), 0.01)
+    return PlannedTicks(followed, lambda past, at: 0.1, lambda computed: 0.01)
 
 
 def reused_in(ticks: Sequence[int]) -> float:
@@ -126,7 +133,7 @@ def test_errors_of_ticks_that_guards_computed_count_and_so_does_the_last_one() -
         asked(made, tick)
     assert made.measure([]) is None
     made.compared([Moment(3)], Moment(7), torch.tensor(squares(0.4)))
-    assert made.expected_error > 0
+    assert made.expected_error([0]) > 0
     assert made.surprise == pytest.approx(4 ** (4 / (4 + FORETOLD)))
 
 
@@ -161,7 +168,7 @@ def test_after_an_error_that_is_not_finite_any_error_is_expected(broken: tuple[f
     assert made.decide(Step(1, TICKS, "0"), None) is Decision.PREDICT
     made.compared([Moment(0)], Moment(2), torch.tensor(broken))
     assert asked(made, 3) is Decision.COMPUTE
-    assert made.expected_error == math.inf
+    assert made.expected_error([0, 2, 3]) == math.inf
 
 
 @pytest.mark.parametrize("options", [{"threshold": 0.1}, {"speedup": 2}])
@@ -186,30 +193,8 @@ def test_errors_are_measured_by_the_size_of_all_velocities() -> None:
 def test_what_is_expected_is_of_the_ticks_that_were_computed_whatever_plan_came_last(factor: float) -> None:
     made = control(0.06)
     ticks = computed(made, lambda tick: 0.1 * factor)
-    assert made.expected_error == pytest.approx(made.surprise * reused_in(ticks))
-    assert made.expected_error > 0
-
-
-def test_a_tick_that_a_guard_computes_is_not_expected_to_be_reused() -> None:
-    made = control(0.16)
-    assert made.decide(Step(1, TICKS, "0"), None) is Decision.PREDICT
-    before = made.expected_error
-    made.compared([Moment(0)], Moment(1), torch.tensor(squares(0.1)))
-    assert made.expected_error == pytest.approx(before - 1 / TICKS)
-
-
-def test_ticks_of_another_denoiser_count_as_planned() -> None:
-    whole, *halves = (control(TYPICAL * 0.04) for _ in range(3))
-    ticks = computed(whole)
-    for made, own in zip(halves, (range(1, 20), range(21, TICKS)), strict=True):
-        for tick in own:
-            if asked(made, tick) is Decision.COMPUTE:
-                made.compared([Moment(tick - 4)], Moment(tick), torch.tensor(squares(0.1)))
-        assert made.expected_error == pytest.approx(whole.expected_error) == pytest.approx(reused_in(ticks))
-
-
-def test_of_a_run_in_which_nothing_was_asked_nothing_is_expected() -> None:
-    assert control(0.16).expected_error == 0
+    assert made.expected_error(ticks) == pytest.approx(made.surprise * reused_in(ticks))
+    assert made.expected_error(ticks) > 0
 
 
 @pytest.mark.parametrize(
@@ -230,11 +215,12 @@ def test_plans_are_listed_from_the_cheapest_to_the_full_run() -> None:
 
 
 class Bent(nn.Module):
-    """An output that depends on time alone, by a given function."""
+    """An output that depends on time alone, by a given function. It is in training mode before the step `guarded_until`."""
 
     def __init__(self, function: Callable[[float], float]) -> None:
         super().__init__()
         self.function = function
+        self.guarded_until = 0
 
     def forward(self, hidden_states: Tensor, timestep: float) -> Tensor:
         return torch.full_like(hidden_states, self.function(timestep))
@@ -246,6 +232,7 @@ def run(net: Bent) -> list[Tensor]:
     with torch.no_grad(), denoising_run(net, num_steps=TICKS, sigmas=[*sigmas, 0.0]) as loop:
         for tick, sigma in enumerate(sigmas):
             loop.begin_step(tick)
+            net.train(tick < net.guarded_until)  # the engine computes in training mode
             outputs.append(net(torch.zeros(1, 4, 8, 8) + sigma, sigma))
     return outputs
 
@@ -297,8 +284,22 @@ def test_the_report_of_a_speed_up_says_which_error_is_expected_by_what_was_measu
     assert 0 < 3 * expected[0] < expected[1]
 
 
+@pytest.mark.parametrize("options", [{"threshold": 0.1}, {"speedup": 2}])
+def test_the_report_expects_less_where_a_guard_computes_more_and_nothing_where_all_is_computed(
+    options: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PlanFollower, "surprise", 1.0)
+    net, expected = accelerate(Bent(lambda t: 2 + t**2).eval(), **options), []
+    for guarded_until in (TICKS, TICKS // 2, 0):
+        net.guarded_until = guarded_until  # type: ignore[assignment]
+        run(net)
+        expected.append(report(net).expected_error)
+    assert not expected[0]
+    assert 0 < expected[1] < expected[2]  # type: ignore[operator]
+
+
 def test_planned_ticks_are_computed_and_others_predicted_whatever_is_measured() -> None:
-    made = PlannedTicks(TrajectoryPlan((0, 4, 8), Trust(1e-3, 0.0), 0.01), lambda past, at: 0.1)
+    made = planned_ticks()
     assert not made.adaptive  # so nothing is read from the device in the run
     decided = []
     for tick in range(1, 12):
@@ -309,11 +310,11 @@ def test_planned_ticks_are_computed_and_others_predicted_whatever_is_measured() 
 
 
 def test_what_planned_ticks_measured_is_read_at_the_end_and_once() -> None:
-    made = PlannedTicks(TrajectoryPlan((0, 4, 8), Trust(1e-3, 0.0), 0.01), lambda past, at: 0.1)
-    assert made.expected_error == pytest.approx(0.01)
+    made = planned_ticks()
+    assert made.expected_error([0, 4, 8]) == pytest.approx(0.01)
     for error, *past in ((9.0, 0), (4000.0, 4, 0)):
         made.compared([Moment(tick) for tick in past], Moment(past[0] + 4), torch.tensor(squares(error)))
     assert [held.tolist() for held in made.held()] == [squares(9.0), squares(4000.0)]
     for _ in range(2):
-        assert made.expected_error == pytest.approx(0.01 * (90 * 40_000) ** (1 / (2 + FORETOLD)))
+        assert made.expected_error([0, 4, 8]) == pytest.approx(0.01 * (90 * 40_000) ** (1 / (2 + FORETOLD)))
     assert [*made.held()] == []

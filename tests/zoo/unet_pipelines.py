@@ -14,11 +14,13 @@ from diffusers import (
     LCMScheduler,
     MotionAdapter,
     StableCascadePriorPipeline,
+    StableDiffusionAdapterPipeline,
     StableDiffusionControlNetPipeline,
     StableDiffusionImg2ImgPipeline,
     StableDiffusionInpaintPipeline,
     StableDiffusionPipeline,
     StableDiffusionXLPipeline,
+    T2IAdapter,
     VQModel,
 )
 from transformers import CLIPTextConfig, CLIPTextModelWithProjection
@@ -42,6 +44,18 @@ def sd(
 
 def controlnet() -> Any:
     return sd(StableDiffusionControlNetPipeline, controlnet=denoisers.REFUSED["ControlNetModel"].build())
+
+
+def t2i_adapter() -> Any:
+    adapter = tiny(
+        T2IAdapter,
+        in_channels=3,
+        channels=[8, 16],
+        num_res_blocks=1,
+        downscale_factor=2,
+        adapter_type="full_adapter",
+    )
+    return sd(StableDiffusionAdapterPipeline, adapter=adapter)
 
 
 def sdxl() -> Any:
@@ -125,6 +139,14 @@ CASES = [
         "batched",
         UNET,
         notes="the residuals are new tensors at each step",
+    ),
+    PipelineCase(
+        "StableDiffusionAdapterPipeline",
+        t2i_adapter,
+        calling(image=PICTURE, **PROMPTS, **SMALL),
+        "batched",
+        UNET,
+        notes="the UNet takes the adapter's residuals out of a list",
     ),
     PipelineCase(
         "LatentConsistencyModelPipeline",

@@ -1,0 +1,49 @@
+"""Self-attention guidance reads attention maps that the denoiser keeps: nothing is reused there, and the report says why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from diffusers import StableDiffusionSAGPipeline
+from zoo.image_pipelines import PROMPTS, SMALL
+from zoo.pipelines import CASES
+from zoo.unet_pipelines import sd
+
+from diffcache import accelerate, report
+from diffcache.engine.engine import KEPT_ATTENTION
+
+GUIDED = {**PROMPTS, **SMALL, "num_inference_steps": 6, "guidance_scale": 3.0}
+UNGUIDED = {**GUIDED, "guidance_scale": 1.0}
+
+
+@pytest.mark.parametrize("asked", [GUIDED, UNGUIDED], ids=["guided", "unguided"])
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("trajectory", {"speedup": 2}),
+        ("uniform", {"interval": 2, "warmup_steps": 0}),
+        ("fbcache", {"threshold": 9}),
+    ],
+)
+def test_a_pipeline_that_reads_attention_maps_is_computed_as_it_was(
+    method: str, options: dict[str, float], asked: dict[str, Any]
+) -> None:
+    pipe = sd(StableDiffusionSAGPipeline)
+
+    def picture() -> torch.Tensor:
+        return pipe(**asked, generator=torch.Generator().manual_seed(0)).images
+
+    plain = picture()
+    accelerate(pipe, method, **options)
+    assert torch.equal(picture(), plain)
+    assert KEPT_ATTENTION in report(pipe).reasons
+    assert KEPT_ATTENTION in report(pipe).summary()
+    assert not report(pipe).expected_error
+
+
+def test_processors_that_keep_nothing_do_not_matter() -> None:
+    pipe = accelerate(CASES["StableDiffusionPipeline"].build(), speedup=2)
+    CASES["StableDiffusionPipeline"].render(pipe, steps=6)
+    assert KEPT_ATTENTION not in report(pipe).reasons
