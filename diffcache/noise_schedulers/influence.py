@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -61,7 +62,7 @@ class Influence:
         return ratio if math.isfinite(ratio) else None
 
     def _measured(self, noise_scheduler: Any, outputs: Sequence[Parametrisation] | None) -> list[list[float]]:
-        """The influence on each input and on the result; empty if a copy cannot be stepped, or if its steps add noise."""
+        """The influence on each input and on the result; empty if a copy cannot be stepped, and if its steps add noise or overflow."""
         name = type(noise_scheduler).__name__
         found: list[list[float]] = []
         with generator_put_back() as generator:
@@ -71,6 +72,9 @@ class Influence:
                 self.obstacle = f"{name} cannot be tried out ({type(error).__name__}: {error})"
         if generator.was_used:
             self.obstacle = self.obstacle or f"{name} adds noise at its steps"
+            return []
+        if not all(map(math.isfinite, chain.from_iterable(found))):
+            self.obstacle = f"{name} makes numbers of these timesteps that are not finite"
             return []
         limit = limits_samples(noise_scheduler)
         if self.obstacle is None and limit is not None:

@@ -288,9 +288,11 @@ class RunReport:
         return "".join(marks)
 
     def _why_nothing_was_reused(self) -> str:
-        threshold = self.options.get("threshold")
+        threshold, speedup = self.options.get("threshold"), self.options.get("speedup")
         noise = next((record.fresh_noise for record in self.records if record.fresh_noise is not None), None)
-        if noise is not None and "threshold" in self.options:
+        if speedup is not None:
+            asked = f"speedup={speedup:g} leaves nothing to reuse in {self.num_ticks} ticks"
+        elif noise is not None and "threshold" in self.options:
             asked = noise.advice
         elif threshold is None:
             asked = "the method asked for it"

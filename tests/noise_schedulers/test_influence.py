@@ -144,6 +144,15 @@ def test_limited_samples_are_an_obstacle(limit: dict[str, bool], why: str) -> No
     assert found[1].ratio(2, 3) is not None
 
 
+def test_numbers_that_are_not_finite_are_an_obstacle() -> None:
+    noise_scheduler = made("EulerDiscreteScheduler")
+    noise_scheduler.sigmas[0] = torch.inf  # as with zero terminal SNR and no rescaling
+    influence = Influence(noise_scheduler, outputs_of(made("EulerDiscreteScheduler")))
+    assert "not finite" in str(influence.obstacle)
+    assert influence.ratio(2, 3) is None
+    assert influence.run(0, STEPS) == []
+
+
 def test_indices_outside_the_list_have_no_ratio() -> None:
     influence = Influence(made("DDIMScheduler"))
     assert influence.ratio(STEPS, 1) is None

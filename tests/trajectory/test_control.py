@@ -298,6 +298,13 @@ def test_the_report_expects_less_where_a_guard_computes_more_and_nothing_where_a
     assert 0 < expected[1] < expected[2]  # type: ignore[operator]
 
 
+def test_a_speed_up_of_one_is_said_to_leave_nothing_to_reuse() -> None:
+    net = accelerate(Bent(lambda t: 2 + t).eval(), speedup=1)
+    run(net)
+    assert f"speedup=1 leaves nothing to reuse in {TICKS} ticks" in report(net).summary()
+    assert "threshold" not in report(net).summary()
+
+
 def test_planned_ticks_are_computed_and_others_predicted_whatever_is_measured() -> None:
     made = planned_ticks()
     assert not made.adaptive  # so nothing is read from the device in the run
