@@ -90,13 +90,15 @@ def planned(
     held = errors(HELD, False)
     is_long = held.num_ticks > LONGEST
     tried = [errors(trust, True) for trust in ((FOR_LONG_RUNS,) if is_long else TRUSTS)]
+    if len(even) == held.num_ticks:
+        return TrajectoryPlan(tuple(even), tried[0].trust, 0.0)
     candidates = _each(tried, even)
     if not np.isfinite([one.expected for one in candidates]).any():
         raise ScheduleError(
             "trajectory: no error can be expected with this covariance and response: measure them again, or pass the noise levels that the "
             "pipeline was made for."
         )
-    if FEW <= len(even) < held.num_ticks and not is_long:
+    if len(even) >= FEW and not is_long:
         candidates = _searched(candidates, {0, *forced}, together)
     least = min(one.expected for one in candidates)
     chosen = next(one for one in candidates if one.expected <= NEAR * least)
