@@ -103,9 +103,18 @@ class ResultError:
         """For these computed ticks, which rise from 0."""
         return float(self.of(np.array([ticks]))[0])
 
-    def of(self, plans: Ticks) -> Array:
-        """For several plans of equally many computed ticks, [plans, computed], which rise from 0: [plans]."""
-        return self._squared(plans, self._weights(plans, self._corrections(plans)))
+    def of(self, plans: Ticks, predicted: "ResultError | None" = None) -> Array:
+        """For several plans of equally many computed ticks, which rise from 0.
+
+        Args:
+            plans: [plans, computed].
+            predicted: reused ticks are predicted and corrected as this one has it, which may know another covariance; None: as this one.
+
+        Returns:
+            [plans]
+        """
+        by = predicted or self
+        return self._squared(plans, by._weights(plans, by._corrections(plans)))
 
     def _squared(self, plans: Ticks, weights: Array) -> Array:
         """The expected squared errors of plans, [plans], by the weights of their computed ticks."""

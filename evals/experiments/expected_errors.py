@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from diffcache.config import RunFacts
 from diffcache.evals.experiments.trajectory import SPEEDUPS, pictures
 from diffcache.evals.experiments.trajectory_prior import SAMPLES
@@ -47,7 +49,9 @@ def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]
 
 
 def _expected(config: TrajectoryConfig, known: TrajectoryConfig, run: RunFacts) -> float:
-    """Of the plan of one config, with what another one knows."""
-    plan = config.plan(run, config.speedup or 1)
-    errors = known.known.errors(course_of(run), LARGEST_RATIO)
-    return math.sqrt(errors(plan.trust, plan.corrects)(plan.ticks))
+    """Of the plan of one config and its predictions, by what another one knows."""
+    plan, course = config.plan(run, config.speedup or 1), course_of(run)
+    true, predicted = (
+        each.known.errors(course, LARGEST_RATIO)(plan.trust, plan.corrects) for each in (known, config)
+    )
+    return math.sqrt(true.of(np.array([plan.ticks]), predicted)[0])

@@ -64,8 +64,12 @@ def followed(
     ratio: float,
     influence: np.ndarray,
     handovers: tuple[int, ...] = (),
+    truly: Process = PROCESS,
 ) -> float:
-    """Mean squared error of the result of runs through one tick after the other. All is linear in the true outputs."""
+    """Mean squared error of the result of runs through one tick after the other. All is linear in the true outputs.
+
+    They have the covariance of `truly`, and are predicted by that of `PROCESS`.
+    """
     believed, on_result = PROCESS.believed(TRUST.roughness), influence[-1]
     truth = np.eye(TICKS)
     got, known, outputs, waiting = np.zeros((TICKS, TICKS)), [], {}, {}
@@ -88,7 +92,7 @@ def followed(
         waiting = {}
         known.append(tick)
     off = on_result @ got
-    return float(off @ PROCESS.covariance @ off)
+    return float(off @ truly.covariance @ off)
 
 
 @pytest.mark.parametrize("computed", [[0, 3, 6, 9, 11], [0, 2, 3, 7, 8, 10], [0, 6], [0]])
@@ -124,6 +128,16 @@ def test_another_denoiser_is_predicted_from_its_own_outputs(
     found = error(1.0, 3.0, handovers=handovers)(computed)
     assert found == pytest.approx(expected, rel=1e-9)
     assert error(0.0, 3.0, handovers=handovers)(computed) > error(0.0, 3.0)(computed)
+
+
+def test_predictions_may_be_of_a_process_that_is_not_the_true_one() -> None:
+    rough, response, computed = PROCESS.believed(0.3), Response(0 * ANSWERS), [0, 3, 6, 9, 11]
+    truly = Process(rough, POSITIONS)
+    true = ResultError(truly, LASTING, EVEN, response, RATIO, TRUST)
+    found = true.of(np.array([computed]), error())[0]
+    assert found == pytest.approx(followed(computed, 0 * ANSWERS[0], RATIO, LASTING, truly=truly), rel=1e-9)
+    assert found > true(computed)
+    assert true.of(np.array([computed]))[0] == true(computed)
 
 
 def test_a_full_run_has_none() -> None:
