@@ -20,8 +20,8 @@ from diffcache.trajectory.transfer import smoothed
 
 logger = logging.getLogger("diffcache")
 
-STRIDES = (2, 3)
-"""By which a covariance is smoothed (`transfer.smoothed`) in the plans that are tried: it was measured on few samples."""
+SLIGHTLY, SMOOTH = 2, 3
+"""Strides by which a covariance is smoothed (`transfer.smoothed`) in the plans that are tried: it was measured on few samples."""
 
 ANSWERING = 2
 """So many calls show the response; each takes one render more, beside its full run."""
@@ -37,7 +37,7 @@ class TrajectoryEngine(Engine):
     One call suffices; up to four are averaged.
     """
 
-    proposals = 4 + len(STRIDES) + len(ORDERS)  # 4: universal, as measured, a mean, and MeanCache's path
+    proposals = 6 + len(ORDERS)  # 6: universal, as measured, twice smoothed, with the universal response, and MeanCache's path
 
     @cached_property
     def measured(self) -> Covariance | None:
@@ -50,7 +50,7 @@ class TrajectoryEngine(Engine):
 
     @cached_property
     def covariances(self) -> list[Rows]:
-        """Of the velocities of full runs: as measured, smoothed by each stride, and the mean of the first two; none where nothing is measured.
+        """Of the velocities of full runs: as measured, half smoothed slightly, and smoothed; none where nothing is measured.
 
         Those of two denoisers are not smoothed: what one has returned tells nothing of the other.
         """
@@ -61,8 +61,10 @@ class TrajectoryEngine(Engine):
         if angles_of(found.moments) is not None and not found.handovers:
             scale = guidance_scale_of(self.task.pipe, self.task.calls[0])
             kernel = TrajectoryConfig().prior.kernel.at(counted_guidance(scale))
-            matrices += [smoothed(kernel, found.matrix, found.moments, stride) for stride in STRIDES]
-            matrices.append((matrices[0] + matrices[1]) / 2)
+            slightly, smooth = (
+                smoothed(kernel, found.matrix, found.moments, stride) for stride in (SLIGHTLY, SMOOTH)
+            )
+            matrices += [(found.matrix + slightly) / 2, smooth]
         return [tuple(map(tuple, matrix.tolist())) for matrix in matrices]
 
     @cached_property
@@ -83,9 +85,11 @@ class TrajectoryEngine(Engine):
         if self.measured is None:
             return
         handovers = self.measured.handovers
-        for covariance in self.covariances:
+        # What large errors showed does not hold for small ones in every denoiser, so one plan has the universal response.
+        known = [(self.covariances[0], None), *((each, self.response) for each in self.covariances)]
+        for covariance, response in dict.fromkeys(known):
             yield TrajectoryConfig(
-                speedup=speedup, covariance=covariance, response=self.response, handovers=handovers
+                speedup=speedup, covariance=covariance, response=response, handovers=handovers
             )
         if not handovers:  # the published method is for one denoiser
             yield from self.meancache.propose(compute)
