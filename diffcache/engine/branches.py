@@ -165,7 +165,7 @@ class Branches:
                 if same is None or same.value is not argument.value or same.version != argument.version:
                     return False
         before.remade = []
-        self._habits.steady.update(conditioning.keys() - evolving)
+        self._habits.stayed(conditioning)
         return True
 
     def _match(self, before: Branch | None, conditioning: Conditioning, context: str | None) -> Branch:
@@ -178,10 +178,10 @@ class Branches:
                     for path, argument in conditioning.items()
                     if not _shared(branch.conditioning.get(path), argument)
                 ]
-                self._habits.learn(branch.conditioning, conditioning, self.tick)
+                self._habits.stayed(conditioning)
                 return branch
-        if before is not None:
-            self._habits.learn(before.conditioning, conditioning, self.tick)
+        if before is not None and self._habits.changed(before.conditioning, conditioning, self.tick):
+            return self._match(before, conditioning, context)
         if not recent or context is None:
             return self._new(context)
         recent[0].clear()  # the same pass by name, with another prompt
@@ -208,8 +208,8 @@ class Habits:
     """What the arguments do from tick to tick.
 
     Most stay the same tensor. Some are made anew with the same content; that is read back from the device to be sure.
-    Some change altogether at every tick (a ControlNet's residuals): once seen in two ticks, and unless they have ever
-    stayed the same, they say nothing about the branch.
+    Some change altogether at every tick (a ControlNet's residuals): once seen in two ticks, they say nothing about the branch. If they
+    have ever stayed the same, as residuals do before the ControlNet's part of the run, the two must follow one another.
 
     Attributes:
         steady: paths of arguments that have stayed the same from one tick to the next.
@@ -229,16 +229,23 @@ class Habits:
             if path not in self.evolving
         )
 
-    def learn(self, before: Conditioning, now: Conditioning, tick: int) -> None:
-        """`now` was called where `before` was called earlier."""
-        unknown = [
-            path for path in now if path in before and path not in self.steady and path not in self.evolving
-        ]
-        for path, same in zip(unknown, _same_each(before, now, unknown), strict=True):
+    def stayed(self, now: Conditioning) -> None:
+        """A branch is called with what it was called with before, but for evolving arguments."""
+        self.steady.update(now.keys() - self.evolving)
+
+    def changed(self, before: Conditioning, now: Conditioning, tick: int) -> bool:
+        """`now` is called where `before` was called a tick earlier. Returns whether that shows that an argument evolves."""
+        paths = [path for path in now if path in before and path not in self.evolving]
+        known = len(self.evolving)
+        for path, same in zip(paths, _same_each(before, now, paths), strict=True):
+            last = self._changed_at.get(path)
             if same:
                 self.steady.add(path)
-            elif self._changed_at.setdefault(path, tick) != tick:
+            elif last == tick - 1 or (path not in self.steady and last not in (None, tick)):
                 self.evolving.add(path)
+            else:
+                self._changed_at[path] = tick
+        return len(self.evolving) > known
 
     def worth_keeping(self, conditioning: Conditioning) -> Conditioning:
         """All but evolving arguments: holding those would only cost memory."""

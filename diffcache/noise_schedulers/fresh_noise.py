@@ -6,7 +6,7 @@ import torch
 
 from diffcache.noise_schedulers.generator import generator_put_back
 from diffcache.noise_schedulers.influence import copied_to_cpu
-from diffcache.noise_schedulers.quirks import model_input, next_sample, timesteps_of
+from diffcache.noise_schedulers.quirks import WITHOUT_NOISE, model_input, next_sample, timesteps_of
 
 
 def adds_fresh_noise(noise_scheduler: Any) -> bool:
@@ -15,7 +15,7 @@ def adds_fresh_noise(noise_scheduler: Any) -> bool:
     Two steps in the middle of the run are tried: some add noise in the middle only, some at every second evaluation.
 
     Args:
-        noise_scheduler: right after `set_timesteps`; it is not changed. False where its steps cannot be tried.
+        noise_scheduler: right after `set_timesteps`; it is not changed. Where its steps cannot be tried, what is known of its class counts.
     """
     timesteps = timesteps_of(noise_scheduler)
     if timesteps is None:
@@ -25,7 +25,7 @@ def adds_fresh_noise(noise_scheduler: Any) -> bool:
         with generator_put_back() as generator:
             _step_twice(copied_to_cpu(noise_scheduler), first)
     except Exception:  # noqa: BLE001 - somebody else's step may ask for anything
-        return False
+        return generator.was_used or type(noise_scheduler).__name__ in WITHOUT_NOISE
     return generator.was_used
 
 

@@ -71,7 +71,7 @@ class Influence:
             except Exception as error:  # noqa: BLE001 - somebody else's step may ask for anything; the report says so
                 self.obstacle = f"{name} cannot be tried out ({type(error).__name__}: {error})"
         if generator.was_used:
-            self.obstacle = self.obstacle or f"{name} adds noise at its steps"
+            self.obstacle = f"{name} adds noise at its steps"
             return []
         if not all(map(math.isfinite, chain.from_iterable(found))):
             self.obstacle = f"{name} makes numbers of these timesteps that are not finite"

@@ -16,6 +16,7 @@ NOISE_OPTIONS = ("eta", "s_churn")
 """Options of `step` that make a noise scheduler add noise, unless they are 0."""
 
 WITHOUT_NOISE = {
+    "CogVideoXDPMScheduler": "CogVideoXDDIMScheduler",
     "CosineDPMSolverMultistepScheduler": "EDMDPMSolverMultistepScheduler",
     "DDPMParallelScheduler": "DDIMParallelScheduler",
     "DDPMScheduler": "DDIMScheduler",
@@ -28,6 +29,12 @@ WITHOUT_NOISE = {
     "SASolverScheduler": "UniPCMultistepScheduler",
 }
 """Noise schedulers that add fresh noise at their steps, and a deterministic one of the same family."""
+
+TIME_PER_SAMPLE = ("DDPMWuerstchenScheduler",)
+"""Noise schedulers whose `step` takes one time for each sample."""
+
+LEARNED_VARIANCES = ("learned", "learned_range")
+"""Values of `variance_type` with which a denoiser returns the logarithm of the variance behind the output, along the channels."""
 
 
 def noise_option(noise_scheduler: Any, step_options: Mapping[str, Any]) -> str | None:
@@ -44,7 +51,13 @@ def without_noise(noise_scheduler: Any) -> str:
         return f'algorithm_type="{algorithm.removeprefix("sde-")}"'
     if config.get("stochastic_sampling"):
         return "stochastic_sampling=False"
-    return WITHOUT_NOISE.get(type(noise_scheduler).__name__, "a deterministic one, such as DDIMScheduler")
+    like_ddpm = hasattr(noise_scheduler, "alphas_cumprod")
+    another = (
+        "a deterministic one, such as DDIMScheduler"
+        if like_ddpm
+        else "a deterministic one, if one suits the model"
+    )
+    return WITHOUT_NOISE.get(type(noise_scheduler).__name__, another)
 
 
 @cache
@@ -128,6 +141,10 @@ def next_sample(noise_scheduler: Any, output: Tensor, time: Tensor, sample: Tens
     The class's `step` is called, because the instance's may be wrapped by somebody.
     """
     cls = type(noise_scheduler)
+    if _option(noise_scheduler, "variance_type") in LEARNED_VARIANCES:
+        output = torch.cat([output, torch.zeros_like(output)], dim=1)
+    if cls.__name__ in TIME_PER_SAMPLE:
+        time = time.expand(len(sample))
     stepped: Tensor = cls.step(
         noise_scheduler, output, time, sample, **dict.fromkeys(_noise_by_default(cls.step), 0.0)
     )[0]

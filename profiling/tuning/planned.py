@@ -37,7 +37,9 @@ class TrajectoryEngine(Engine):
     One call suffices; up to four are averaged.
     """
 
-    proposals = 6 + len(ORDERS)  # 6: universal, as measured, twice smoothed, with the universal response, and MeanCache's path
+    proposals = 6 + len(
+        ORDERS
+    )  # 6: universal, as measured, twice smoothed, with the universal response, and MeanCache's path
 
     @cached_property
     def measured(self) -> Covariance | None:

@@ -72,6 +72,23 @@ def test_an_input_that_changes_at_every_tick_stops_mattering() -> None:
     )
 
 
+def test_an_input_that_begins_to_change_at_every_tick_stops_mattering_soon() -> None:
+    """A ControlNet's residuals are zeros before its part of the run."""
+    loop = Loop()
+    for _ in range(4):
+        loop({"text": COND, "control": torch.zeros(1, 4, 8)})
+    found = [loop({"text": COND, "control": torch.randn(1, 4, 8)}) for _ in range(6)]
+    assert [stored for ((_, stored),) in found] == [False, *[True] * 5]
+
+
+def test_an_input_that_changes_now_and_then_goes_on_to_tell_passes_apart() -> None:
+    loop, prompts = Loop(), [torch.randn(1, 4, 8) for _ in range(4)]
+    for prompt in prompts:
+        assert loop(prompt)[0][1] is False
+        for _ in range(3):
+            assert loop(prompt)[0][1] is True
+
+
 def test_many_inputs_that_change_are_compared_with_few_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     loop, reads = Loop(), Counter[str]()
 

@@ -24,6 +24,9 @@ NOISY: list[tuple[str, dict[str, Any], str]] = [
     ("KDPM2AncestralDiscreteScheduler", {}, "KDPM2DiscreteScheduler"),
     ("LCMScheduler", {}, "TCDScheduler with eta=0"),
     ("DDPMScheduler", {}, "DDIMScheduler"),
+    ("DDPMScheduler", {"variance_type": "learned_range"}, "DDIMScheduler"),
+    ("DDPMWuerstchenScheduler", {}, "a deterministic one, if one suits the model"),
+    ("CogVideoXDPMScheduler", {}, "CogVideoXDDIMScheduler"),
     ("SASolverScheduler", {}, "UniPCMultistepScheduler"),
     ("FlowMatchLCMScheduler", {}, "FlowMatchEulerDiscreteScheduler"),
     ("FlowMatchEulerDiscreteScheduler", {"stochastic_sampling": True}, "stochastic_sampling=False"),
@@ -41,7 +44,6 @@ QUIET = [
     "FlowMatchHeunDiscreteScheduler",
     "DEISMultistepScheduler",
     "EDMEulerScheduler",
-    "CogVideoXDPMScheduler",
 ]
 
 
