@@ -282,15 +282,14 @@ class PipelineScope(Scope):
         self.pipeline, self.active, self.noise_schedulers = None, None, []
 
     def _look_at_guidance(self, run: Run) -> None:
-        """What hindsight corrects later presumes that guidance weighs outputs as it did, and that it is linear in them."""
+        """What hindsight corrects later presumes that guidance weighs outputs as it did.
+
+        Rescaled guidance multiplies them by a factor that changes slowly. With it hindsight is worth nearly as much as without.
+        """
         if self.influence is None:
             return
         guidance = guidance_of(self.pipeline)
-        if any(value for name, value in guidance.items() if "rescale" in name):
-            self.influence.obstacle = self.influence.obstacle or (
-                "guidance is rescaled, which is not linear in the outputs"
-            )
-        elif guidance != self._guidance:
+        if guidance != self._guidance:
             run.timetable.guidance_changes(run.tick)
         self._guidance = guidance
 

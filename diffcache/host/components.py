@@ -153,7 +153,7 @@ def guidance_scale_of(pipeline: Any, call: Mapping[str, Any]) -> float | None:
     """The scale by which a pipeline call multiplies the difference of its guidance passes; left arguments count.
 
     It is 1, which is no guidance, for a pipeline that takes none, and where the scale is nothing but an input of the network. It
-    is None where a guider has it or the call leaves it to the pipeline.
+    is None where the call leaves it to the pipeline, and where a guider has none.
 
     Args:
         pipeline: whose `__call__` says what is left open.
@@ -171,8 +171,18 @@ def guidance_scale_of(pipeline: Any, call: Mapping[str, Any]) -> float | None:
         if all(given.get(name) is None for name in NEGATIVES):
             values = dict.fromkeys(values, 1.0)
     if not values:
-        return None if hasattr(pipeline, "guider") else 1.0
+        return scale_of_guider(pipeline.guider) if hasattr(pipeline, "guider") else 1.0
     return max((float(value) for value in values.values() if isinstance(value, (int, float))), default=None)
+
+
+def scale_of_guider(guider: Any) -> float | None:
+    """As `guidance_scale_of`, of the component that combines guidance passes; None where it has no scale."""
+    scale = getattr(guider, "guidance_scale", None)
+    if not isinstance(scale, (int, float)):
+        return None
+    if not getattr(guider, "_enabled", True):
+        return 1.0
+    return float(scale + 1 if getattr(guider, "use_original_formulation", False) else scale)
 
 
 def is_told_its_guidance(module: nn.Module) -> bool:
@@ -181,9 +191,11 @@ def is_told_its_guidance(module: nn.Module) -> bool:
 
 
 def guidance_of(pipeline: Any) -> dict[str, float]:
-    """The scales of guidance that a pipeline keeps during a call, by attribute; a callback may change them between steps."""
+    """The scales of guidance that a pipeline or its guider keeps during a call, by attribute; they may change between steps."""
+    guider = getattr(pipeline, "guider", None)
+    kept = {**vars(pipeline), **getattr(guider, "__dict__", {})}
     return {
         name: float(value)
-        for name, value in vars(pipeline).items()
+        for name, value in kept.items()
         if ("guidance" in name or "cfg" in name) and isinstance(value, (bool, int, float))
     }

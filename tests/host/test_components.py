@@ -8,6 +8,7 @@ from typing import Any
 import diffusers
 import pytest
 import torch
+from diffusers.guiders import ClassifierFreeGuidance
 from support.toys import ToyDenoiser
 from torch import Tensor, nn
 from transformers import CLIPTextConfig, CLIPTextModel
@@ -16,7 +17,7 @@ from zoo.pipelines import CASES as PIPELINES
 
 from diffcache import TargetError, accelerate, denoising_run, plan, report
 from diffcache.host import components
-from diffcache.host.components import guidance_scale_of
+from diffcache.host.components import guidance_of, guidance_scale_of
 from diffcache.recipes.trajectory import TrajectoryConfig
 
 
@@ -179,6 +180,23 @@ def test_a_pipeline_without_guidance_has_a_scale_of_1_unless_a_guider_knows_it()
     assert guidance_scale_of(plain, {}) == 1
     plain.guider = object()
     assert guidance_scale_of(plain, {}) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "scale"),
+    [
+        ({"guidance_scale": 6.0}, 6.0),
+        ({"guidance_scale": 6.0, "use_original_formulation": True}, 7.0),
+        ({"guidance_scale": 6.0, "enabled": False}, 1.0),
+    ],
+)
+def test_a_guider_tells_its_scale(options: dict[str, Any], scale: float) -> None:
+    guided = type("Modular", (), {"__call__": lambda self, prompt: None})()
+    guided.guider = ClassifierFreeGuidance(**options)
+    assert guidance_scale_of(guided, {}) == scale
+    assert guidance_of(guided)["guidance_scale"] == 6
+    guided.guider.guidance_scale = 2.0
+    assert guidance_of(guided)["guidance_scale"] == 2
 
 
 def test_the_scale_of_a_call_reaches_the_method(monkeypatch: pytest.MonkeyPatch) -> None:
