@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import math
+import numbers
 import pkgutil
 import re
 from abc import ABC
@@ -103,8 +104,11 @@ class MethodConfig(ABC):
     def _check(self, option: str, least: float, *, whole: bool = False) -> None:
         """Refuses a value that is no finite number, or too small. None is an option left open."""
         value = getattr(self, option)
-        kind = int if whole else (int, float)
-        is_number = isinstance(value, kind) and not isinstance(value, bool) and math.isfinite(value)
+        kind = numbers.Integral if whole else numbers.Real
+        is_number = type(value) is not bool and isinstance(value, kind) and math.isfinite(value)
+        if is_number and not isinstance(value, (int, float)):  # NumPy's
+            value = int(value) if whole else float(value)
+            object.__setattr__(self, option, value)
         if value is not None and not (is_number and value >= least):
             number = f"a whole number >= {least}" if whole else f"a number >= {least} and finite"
             raise ConfigError(f"{self.name}: {option} must be {number}, not {value!r}.")
@@ -123,10 +127,10 @@ class MethodConfig(ABC):
         value = getattr(self, option)
         if value is None:
             return
-        numbers = isinstance(value, (list, tuple)) and all(
+        are_numbers = isinstance(value, (list, tuple)) and all(
             isinstance(number, (int, float)) and math.isfinite(number) for number in value
         )
-        if not numbers or not value or (count is not None and len(value) != count):
+        if not are_numbers or not value or (count is not None and len(value) != count):
             many = "finite numbers" if count is None else f"{count} finite numbers"
             raise ConfigError(f"{self.name}: {option} must be a tuple of {many}, not {value!r}.")
 

@@ -39,6 +39,10 @@ class CacheScheduler(ABC):
         """
         return None
 
+    def remark(self, expected: float) -> str | None:
+        """What the report is to say where this error is expected of the result (`expected_error`); None: nothing."""
+        return None
+
     looks_on = False
     """It wants to be told of every tick (`arrived`). Set for every subclass that overrides that."""
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from support.harness import STEPS
@@ -31,6 +32,7 @@ from diffcache import (
     report,
 )
 from diffcache import method_config as table
+from diffcache.recipes.trajectory import TrajectoryConfig
 
 SOMEBODY_ELSE = '''
 from dataclasses import dataclass
@@ -240,3 +242,12 @@ def test_a_new_file_in_a_package_of_methods_is_enough(
     monkeypatch.syspath_prepend(tmp_path)
     table.register_all_in("shelf", tmp_path / "shelf")
     assert methods()["every-third"].__module__ == "shelf.third"
+
+
+def test_numbers_of_other_libraries_are_taken_as_pythons_own(tmp_path: Path) -> None:
+    config = UniformConfig(interval=np.int64(2), warmup_steps=np.int32(1))
+    assert (type(config.interval), type(config.warmup_steps)) == (int, int)
+    assert type(TrajectoryConfig(speedup=np.float32(2)).speedup) is float
+    assert CacheConfig.from_pretrained(config.save_pretrained(tmp_path)) == config
+    with pytest.raises(ConfigError, match="a number >= 1 and finite"):
+        TrajectoryConfig(speedup=np.float32("nan"))

@@ -34,7 +34,16 @@ def compare(
 
     Returns:
         A row for each method, then for each number of computed ticks the controls: as many evenly spaced ticks, and fewer steps.
+
+    Raises:
+        ConfigError: there are no calls, one does not say its number of steps, or a method is no config.
     """
+    if not isinstance(methods, Mapping) or not all(
+        config is None or isinstance(config, CacheConfig) for config in methods.values()
+    ):
+        raise ConfigError('compare() needs configs by name: {"easycache": EasyCacheConfig()}.')
+    if not calls or any("num_inference_steps" not in call for call in calls):
+        raise ConfigError("compare() needs calls that say num_inference_steps, one at least.")
     runs = _Runs(pipe, calls)
     rows = [runs.row(name, config) for name, config in methods.items()]
     for ticks in sorted({row.ticks for row in rows if 0 < row.ticks < row.total}, reverse=True):

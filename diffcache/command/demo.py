@@ -53,7 +53,7 @@ class Demo:
 
 
 def demo(
-    pipe: Any, call: Call, config: CacheConfig, folder: Path, rounds: int = 3, told: Told | None = None
+    pipe: Any, call: Call, config: CacheConfig, folder: str | Path, rounds: int = 3, told: Told | None = None
 ) -> Demo:
     """Renders a call in full, with a method, and in the other ways that it should beat.
 
@@ -67,7 +67,7 @@ def demo(
         rounds: pairs of renderings for each row.
         told: is called with the pictures of the full run and of the method's, as they come.
     """
-    steps = call["num_inference_steps"]
+    steps, folder = call["num_inference_steps"], Path(folder)
     told = told or (lambda name, pictures, path: None)
     full = partial(render, pipe, call)
     reference = full().pictures  # also warms up

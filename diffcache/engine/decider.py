@@ -198,6 +198,10 @@ class Decider:
         expected = [lane.scheduler.expected_error(computed) for lane in self.lanes]
         return max((error for error in expected if error is not None), default=None)
 
+    def remark(self, expected: float) -> str | None:
+        """What the report is to say where this error is expected of the result; None: nothing."""
+        return self.lanes[0].scheduler.remark(expected)
+
     def forget(self) -> None:
         """Starts anew with the same leader: what was measured so far is dropped. Decisions of this tick stand."""
         if self.leader is not None:

@@ -151,12 +151,14 @@ class Engine:
             self.guidance.clear()
 
     def note_expected_error(self) -> None:
-        """Writes down the error that is expected of the result."""
+        """Writes down the error that is expected of the result, and what is to be said of it."""
         reused = self.record.reused_ticks()
         every = range(self.progress.timetable.num_ticks or 0)
         expected = self.decider.expected_error([tick for tick in every if tick not in reused])
         if expected is not None:
             self.record.expected_error = max(expected, self.record.expected_error or 0.0)
+            remark = self.decider.remark(expected)
+            self.record.notes += [remark] if remark is not None else []
 
     def forget(self) -> None:
         """Drops what is stored, between two calls: the next one is computed."""

@@ -10,7 +10,7 @@ from transformers.utils import cached_file
 
 from diffcache.language.probing import probe_token_shift
 from diffcache.language.remote_code import complete, is_remote, transformers_4
-from diffcache.schedulers.errors import TargetError
+from diffcache.schedulers.errors import ConfigError, TargetError
 
 _HUB = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
 """Options that say where files are found."""
@@ -44,9 +44,16 @@ def load_language_model(
         The model in evaluation mode, and its tokenizer; None where the checkpoint has none.
 
     Raises:
+        ConfigError: a `token_shift` or `block_attention` out of range.
         TargetError: a configuration that names no class that transformers knows.
         OSError, ValueError: of transformers, where files are missing or remote code is not trusted.
     """
+    if token_shift not in (None, 0, 1):
+        raise ConfigError(f"token_shift={token_shift!r}: give 0 or 1.")
+    if block_attention is not None and not (type(block_attention) is int and block_attention >= 1):
+        raise ConfigError(
+            f"block_attention={block_attention!r}: give the number of tokens of a block, 1 or more."
+        )
     hub = {name: options[name] for name in _HUB if name in options}
     with transformers_4():
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code, **hub)

@@ -238,13 +238,15 @@ class ReplayConfig(CacheConfig):
         difference = self._difference(run)
         if difference is None:
             return self.schedule
+        predictor = self.schedule.predictor
+        if predictor["name"] in BOUND and (self.resample or "angles" not in predictor):
+            raise ScheduleError(
+                f"the schedule has {difference}, and predicts by what it knows of its own {self.schedule.num_ticks} ticks: tune one for "
+                "this run."
+            )
         if not self.resample or run.num_ticks is None:
             raise ScheduleError(
                 f"the schedule has {difference}: pass resample=True, or record one for this run."
-            )
-        if self.schedule.predictor["name"] in BOUND:
-            raise ScheduleError(
-                f"the schedule predicts by what it knows of its own {self.schedule.num_ticks} ticks: tune one for this run."
             )
         return self.schedule.resampled(run.num_ticks, run.sigmas)
 

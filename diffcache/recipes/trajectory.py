@@ -26,6 +26,7 @@ from diffcache.trajectory.control import (
     PlannedTicks,
     PredictionError,
     cheapest,
+    shown,
 )
 from diffcache.trajectory.known import Course, Known, ResultErrors, Rows
 from diffcache.trajectory.plan import HELD, TrajectoryPlan, planned
@@ -148,12 +149,15 @@ class TrajectoryConfig(BudgetedConfig):
         most = self.most_ticks(run)
         if most is None or self.speedup is None:
             return None
-        expected = self.plan(run, self.speedup).expected
-        if TYPICAL * expected <= self.threshold:
+        plan = self.plan(run, self.speedup)
+        most, expected = (
+            max(most, len(plan.ticks)),
+            plan.expected,
+        )  # a longer warm-up goes beyond the speed-up
+        if TYPICAL * expected <= self.threshold or self.max_consecutive_reuses is not None:
             return None
-        error = f"{expected:.1%}" if expected < 1 else "more than 100%"
         return (
-            f"speedup={self.speedup:g} leaves {most} computed ticks, for which an error of {error} is expected: "
+            f"speedup={self.speedup:g} leaves {most} computed ticks, for which an error of {shown(expected)} is expected: "
             f"a plain run of {most} ticks may be as good, compare it (usually num_inference_steps={most})"
         )
 

@@ -116,6 +116,11 @@ class PlanFollower(CacheScheduler):
             self._logs.append(math.log(measured / expected))
 
 
+def shown(expected: float) -> str:
+    """An expected error as reports say it."""
+    return f"{expected:.1%}" if expected < 1 else "more than 100%"
+
+
 def _mean(logs: Sequence[float]) -> float:
     """The geometric mean of measured over expected errors, from their logarithms, with `FORETOLD` ones counted in."""
     return math.exp(sum(logs) / (len(logs) + FORETOLD))
@@ -166,6 +171,14 @@ class ExpectedErrorControl(PlanFollower):
             self.learn(computed, signal)
             self._follow_denser()
         return Decision.COMPUTE if step.tick >= self._after(self._newest) else Decision.PREDICT
+
+    def remark(self, expected: float) -> str | None:
+        if TYPICAL * expected <= self.threshold:
+            return None
+        return (
+            f"this run's errors were larger than planned: {shown(expected)} is expected of the result, more than half of "
+            f"threshold={self.threshold:g}, which is kept otherwise: pass a smaller threshold, or compare the run with fewer steps"
+        )
 
     def _follow_denser(self) -> None:
         """Where the last errors are larger than the plan was made with."""

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from diffcache.profiling.tuning.pipeline_facts import facts_of
 from diffcache.profiling.tuning.plain_steps import better_without
 from diffcache.profiling.tuning.tuner import Judged, Tuner
 from diffcache.recipes.even import EvenConfig
+from diffcache.recipes.few_steps import refuse_beyond
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.schedulers.errors import ConfigError, TargetError
 from diffcache.schedulers.schedule import Schedule
@@ -72,8 +73,8 @@ class Aim:
             raise ConfigError("at_least= is the share of samples that keep a quality: pass quality= as well.")
         if self.at_least is not None and not (_is_number(self.at_least) and 0 < self.at_least < 1):
             raise ConfigError(f"at_least={self.at_least!r}: give a share above 0 and below 1, such as 0.9.")
-        if self.speedup is not None:
-            EvenConfig(speedup=self.speedup)  # raises if it is no number or below 1
+        if self.speedup is not None and not (_is_number(self.speedup) and self.speedup >= 1):
+            raise ConfigError(f"speedup must be a number >= 1 and finite, not {self.speedup!r}.")
 
     @property
     def share(self) -> float:
@@ -142,7 +143,7 @@ def tune(
         ScheduleError: the folder belongs to another pipeline.
     """
     aim = Aim(speedup, quality, front, at_least)
-    if isinstance(prompts, str) or not prompts:
+    if not _are_prompts(prompts):
         raise ConfigError(
             'tune() needs a list of prompts, best of three and more: ["a fox", "a boat", "a hat"].'
         )
@@ -152,6 +153,8 @@ def tune(
         raise TargetError("tune() renders pictures: give it the pipeline, or a Loop around the denoiser.")
     if engine not in ENGINES:
         raise ConfigError(f"engine={engine!r}: choose one of {', '.join(ENGINES)}.")
+    if folder is not None and Path(folder).is_file():
+        raise ConfigError(f"folder={str(folder)!r} is a file: name a folder, which is made if need be.")
     if minutes is not None and not (_is_number(minutes) and minutes > 0):
         raise ConfigError(f"minutes={minutes!r}: give a number above 0.")
     calls = calls_of(prompts, seed, **call)
@@ -163,6 +166,7 @@ def tune(
             claim(place / JOURNAL / PIPELINE, facts_of(pipe))
         wait()
         ticks = frozen(pipe, parts.fit[0], EvenConfig(speedup=1)).num_ticks
+        refuse_beyond(aim.speedup or 1, ticks)
         task = Task(pipe=pipe, calls=parts.fit, ticks=ticks, folder=place / JOURNAL, sites=sites, seed=seed)
         tuner = Tuner(task, parts, engine, objective)
         bar = Bar(*_work(tuner, aim), shown=verbose)
@@ -177,6 +181,13 @@ def tune(
         write(found, Path(folder))
     wait()
     return found.method
+
+
+def _are_prompts(prompts: Any) -> bool:
+    """Whether they are a list of texts or calls, and not one text."""
+    if isinstance(prompts, str) or not isinstance(prompts, Sequence) or not prompts:
+        return False
+    return all(isinstance(prompt, (str, Mapping)) for prompt in prompts)
 
 
 def _searched(tuner: Tuner, aim: Aim) -> tuple[Judged, str | None]:

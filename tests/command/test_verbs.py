@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.saved_pipelines import OPTIONS, save_random
 
-from diffcache import CacheConfig, Schedule
+from diffcache import CacheConfig, ConfigError, EasyCacheConfig, Schedule, compare
 from diffcache.command.main import VERBS, main
 from diffcache.profiling.tuning.tune import ENGINES
 from diffcache.schedulers.schedule import Schedule as Made
@@ -137,3 +138,17 @@ def test_what_a_user_gets_wrong_is_one_sentence(
     assert lines[-1].startswith("diffcache: ")
     assert sentence in lines[-1]
     assert "Traceback" not in "".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("calls", "methods", "sentence"),
+    [
+        ([{"num_inference_steps": 2}], ["easycache"], "configs by name"),
+        ([{"num_inference_steps": 2}], {"a": "easycache"}, "configs by name"),
+        ([], {"a": EasyCacheConfig()}, "calls that say num_inference_steps"),
+        ([{"prompt": "a fox"}], {"a": EasyCacheConfig()}, "calls that say num_inference_steps"),
+    ],
+)
+def test_compare_refuses_before_it_renders(calls: Any, methods: Any, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        compare(None, calls, methods)

@@ -24,7 +24,7 @@ from transformers import (
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.utils import import_utils
 
-from diffcache import TargetError, accelerate, load_language_model
+from diffcache import ConfigError, TargetError, accelerate, load_language_model
 from diffcache.evals.language import benchmark as language
 from diffcache.language import loading, remote_code
 from diffcache.language.remote_code import complete, refill_frequencies, transformers_4
@@ -214,3 +214,9 @@ def test_a_class_that_transformers_does_not_have(tmp_path: Path) -> None:
 def test_remote_code_is_not_run_unasked(folder: Any) -> None:
     with pytest.raises(ValueError, match="trust_remote_code=True"):
         load_language_model(folder("llada"))
+
+
+@pytest.mark.parametrize("wrong", [{"block_attention": 0}, {"block_attention": -3}, {"token_shift": 5}])
+def test_what_no_model_has_is_refused_before_anything_is_read(wrong: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        load_language_model("nowhere", **wrong)

@@ -22,6 +22,7 @@ from diffcache.profiling.recording.frozen import frozen
 from diffcache.profiling.tuning.engine import Task
 from diffcache.profiling.tuning.planned import TrajectoryEngine
 from diffcache.recipes.planning_anew import planning_anew
+from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.schedulers.moments import Moment, angles_of
@@ -137,7 +138,7 @@ def tuned() -> tuple[Schedule, Schedule]:
     pipe, calls = FLUX.build(), flux_calls(STEPS, 1)
     engine = TrajectoryEngine(Task(pipe=pipe, calls=calls, ticks=STEPS))
     proposals = [config for config in engine.propose(1 / SPEEDUP) if isinstance(config, TrajectoryConfig)]
-    universal, own, *_ = (frozen(pipe, calls[0], config) for config in proposals)
+    universal, _, own, *_ = (frozen(pipe, calls[0], config) for config in proposals)
     return universal, own
 
 
@@ -281,8 +282,10 @@ def test_a_schedule_that_does_not_say_where_it_was_measured_is_for_its_own_run(m
     schedule = universal if made.startswith("by") else replace(own, predictor=old)
     pipe = accelerate(FLUX.build(), schedule, resample=True)
     assert torch.isfinite(FLUX.render(pipe, 0, STEPS)).all()
-    with pytest.raises(ScheduleError, match="predicts by what it knows of its own 20 ticks: tune one"):
-        FLUX.render(pipe, 0, 12)
+    for asked in (schedule, ReplayConfig(schedule=schedule, resample=True)):
+        accelerate(pipe, asked)
+        with pytest.raises(ScheduleError, match="predicts by what it knows of its own 20 ticks: tune one"):
+            FLUX.render(pipe, 0, 12)
 
 
 @pytest.mark.parametrize(

@@ -229,6 +229,13 @@ def test_only_what_is_the_pipelines_own_is_searched_finely_and_doubted_little(
     assert doubts[-1] == DOUBT
 
 
+def test_the_remark_counts_what_guards_compute() -> None:
+    few = TrajectoryConfig(speedup=5)
+    assert "leaves 4 computed ticks" in str(few.remark(KNOWN))
+    assert "leaves 9 computed ticks" in str(few.replace(warmup_steps=9, threshold=1e-9).remark(KNOWN))
+    assert few.replace(max_consecutive_reuses=1).remark(KNOWN) is None
+
+
 def test_runs_that_are_alike_are_planned_once() -> None:
     config = TrajectoryConfig(speedup=3)
     assert config.plan(KNOWN, 3) is TrajectoryConfig(speedup=3).plan(KNOWN, 3)

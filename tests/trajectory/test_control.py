@@ -298,6 +298,17 @@ def test_the_report_expects_less_where_a_guard_computes_more_and_nothing_where_a
     assert 0 < expected[1] < expected[2]  # type: ignore[operator]
 
 
+@pytest.mark.parametrize(("times", "is_said"), [(0.98, False), (1.02, True)])
+def test_a_run_that_misses_its_threshold_says_so(
+    times: float, is_said: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = accelerate(Bent(lambda t: 2 + t**2).eval(), threshold=0.05)
+    monkeypatch.setattr(PlanFollower, "surprise", 1.0)
+    monkeypatch.setattr(ExpectedErrorControl, "expected_error", lambda self, computed: times * 0.05 / TYPICAL)
+    run(net)
+    assert ("this run's errors were larger than planned: 2." in report(net).summary()) is is_said
+
+
 def test_a_speed_up_of_one_is_said_to_leave_nothing_to_reuse() -> None:
     net = accelerate(Bent(lambda t: 2 + t).eval(), speedup=1)
     run(net)

@@ -139,6 +139,7 @@ def test_a_quality_is_kept_on_every_sample_where_there_are_too_few_to_let_one_go
         ({"speedup": 2, "at_least": 0.9}, "pass quality= as well"),
         ({"speedup": 2, "minutes": 0}, "minutes=0: give a number above 0"),
         ({"speedup": 2, "engine": "magic"}, "choose one of"),
+        ({"speedup": 2, "folder": __file__}, "is a file: name a folder"),
     ],
 )
 def test_tune_refuses_before_it_renders(options: dict[str, Any], sentence: str) -> None:
@@ -147,7 +148,7 @@ def test_tune_refuses_before_it_renders(options: dict[str, Any], sentence: str) 
 
 
 def test_tune_refuses_a_text_no_prompts_and_a_denoiser() -> None:
-    for prompts in ("ab", []):
+    for prompts in ("ab", [], [1, 2, 3], (prompt for prompt in "abc")):
         with pytest.raises(ConfigError, match="a list of prompts"):
             tune(None, prompts, quality=30)
     with pytest.raises(TargetError, match="give it the pipeline"):
