@@ -21,6 +21,9 @@ ALL = "all"
 NOT_CALLED = "."
 """Mark of a tick at which the site was not called."""
 
+GUIDANCE_SCALE = "guidance_scale"
+"""Of the run that a schedule was made in, where it is known; beside the predictor's parameters."""
+
 EXPECTED_ERROR = "expected_error"
 """The name of it among what was measured."""
 

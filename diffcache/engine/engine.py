@@ -28,6 +28,7 @@ from diffcache.host.rows import BatchedGuidance
 from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.reports.records import Done, RunRecord
 from diffcache.schedulers.errors import ConfigError
+from diffcache.schedulers.schedule import GUIDANCE_SCALE
 from diffcache.schedulers.steps import Decision, Verdict
 from diffcache.store.formats import Format
 from diffcache.store.rings import Setup
@@ -186,6 +187,7 @@ class Engine:
             **({} if choices.cache_dtype is None else {"cache_dtype": choices.cache_dtype}),
             **({"hindsight": True} if choices.hindsight else {}),
             **({} if choices.guidance is None else {"guidance": choices.guidance.describe()}),
+            **({} if (scale := choices.facts.guidance_scale) is None else {GUIDANCE_SCALE: scale}),
         }
 
     def account(self) -> None:

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, get_args
 
@@ -21,7 +21,7 @@ from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.schedulers.guards import Guards
 from diffcache.schedulers.moments import angles_of
-from diffcache.schedulers.schedule import Schedule
+from diffcache.schedulers.schedule import GUIDANCE_SCALE, Schedule
 from diffcache.schedulers.steps import MODEL
 from diffcache.schedulers.table import Table
 from diffcache.store.formats import DTYPES
@@ -164,11 +164,10 @@ class ReplayConfig(CacheConfig):
         return super().corrects(run) and (self._recorded_hindsight or not self._can_plan_anew)
 
     def remark(self, run: RunFacts) -> str | None:
-        anew = self._anew(run)
-        if anew is None:
-            return None
-        remarks = f"the schedule was planned anew for {run.num_ticks} ticks", anew.remark(run)
-        return "; ".join(remark for remark in remarks if remark is not None)
+        remarks, anew = [self._other_guidance(run)], self._anew(run)
+        if anew is not None:
+            remarks += [f"the schedule was planned anew for {run.num_ticks} ticks", anew.remark(run)]
+        return "; ".join(remark for remark in remarks if remark is not None) or None
 
     def corrector(self, run: RunFacts) -> Corrector | None:
         mine = self._affine(run.denoiser, run.quantization)
@@ -237,7 +236,7 @@ class ReplayConfig(CacheConfig):
         """The schedule, resampled for the run where that is needed and was asked for."""
         difference = self._difference(run)
         if difference is None:
-            return self.schedule
+            return self.schedule if self._other_guidance(run) is None else replace(self.schedule, measured={})
         predictor = self.schedule.predictor
         if predictor["name"] in BOUND and (self.resample or "angles" not in predictor):
             raise ScheduleError(
@@ -249,6 +248,13 @@ class ReplayConfig(CacheConfig):
                 f"the schedule has {difference}: pass resample=True, or record one for this run."
             )
         return self.schedule.resampled(run.num_ticks, run.sigmas)
+
+    def _other_guidance(self, run: RunFacts) -> str | None:
+        """What the report says where the schedule was made with another scale of guidance: the error that was measured is of that one."""
+        made, here = self.schedule.predictor.get(GUIDANCE_SCALE), run.guidance_scale
+        if made is None or here is None or made == here:
+            return None
+        return f"the schedule was made with a guidance scale of {made:g}, and this run has {here:g}: tune one for this scale, or compare the result"
 
     def _difference(self, run: RunFacts) -> str | None:
         made = self.schedule
