@@ -15,7 +15,23 @@ from diffcache.host.compiled import uncompiled
 from diffcache.host.structure import children_of, modules_inside
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict)
-QUERIES = frozenset(("to_q", "to_qkv", "to_qkv_mlp_proj", "qkv", "q_proj", "wq", "query", "linear_q"))
+QUERIES = frozenset(
+    [
+        "to_q",
+        "to_query",
+        "q_proj",
+        "q_linear",
+        "linear_q",
+        "wq",
+        "query",
+        "to_qkv",
+        "to_qkv_mlp_proj",
+        "qkv",
+        "img_qkv_proj",
+        "img_attn_qkv",
+    ]
+)
+"""Names of an attention's projection to queries, alone or together with others."""
 FEED_FORWARDS = re.compile("feedforward|mlp|glu|ffn", re.IGNORECASE)
 
 
