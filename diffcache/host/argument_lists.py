@@ -5,7 +5,7 @@ from typing import Any
 
 
 class ArgumentLists:
-    """What the lists and dicts among arguments hold before a call, wherever they are nested.
+    """What the plain lists and dicts among arguments hold before a call, wherever they are nested.
 
     Args:
         arguments: of the call.
@@ -18,18 +18,18 @@ class ArgumentLists:
         """Each list and dict holds again what it held."""
         for each, before in self._before:
             each.clear()
-            if isinstance(each, list):
+            if type(each) is list:
                 each.extend(before)
             else:
                 each.update(before)
 
 
 def _lists_in(value: Any) -> Iterator[Any]:
-    if isinstance(value, (list, dict)):
+    if type(value) in (list, dict):
         yield value
     if isinstance(value, (list, tuple)):
         for item in value:
             yield from _lists_in(item)
-    elif isinstance(value, dict):
+    elif type(value) is dict:
         for item in value.values():
             yield from _lists_in(item)
