@@ -39,7 +39,7 @@ class RunFacts:
 
     Attributes:
         denoiser_class: the denoiser's class name: published defaults depend on it.
-        experts: how many denoisers of that class the pipeline has (Wan 2.2 has two).
+        experts: how many denoisers of that class take turns (two in Wan 2.2).
         num_ticks: length of the run; None where it is unknown.
         denoiser: the denoiser's name in the target.
         sigmas: noise level of each tick; None where unknown.

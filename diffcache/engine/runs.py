@@ -14,6 +14,7 @@ from diffcache.engine.engine import Engine, Progress
 from diffcache.host.call import Call, Signature, signature_of
 from diffcache.host.compiled import uncompiled
 from diffcache.host.components import is_control_network
+from diffcache.host.conventions import UNCONDITIONAL
 from diffcache.host.identity import model_of
 from diffcache.host.network_facts import NetworkFacts
 from diffcache.host.parallel import agreement_of
@@ -32,7 +33,7 @@ class Served:
     Attributes:
         module: the denoiser, uncompiled.
         name: in the report.
-        experts: how many denoisers of its class the target has.
+        experts: how many denoisers of its class take turns in the target. One for the unconditional pass (Ideogram 4) takes none.
         signature: of its forward.
         facts: of its modules and parameters.
     """
@@ -52,10 +53,12 @@ def served_by_identity(
     `facts` are those of the denoisers, under the same names.
     """
     plain = {name: uncompiled(module) for name, module in denoisers.items()}
-    experts = Counter(type(module).__name__ for module in plain.values())
+    experts = Counter(
+        type(module).__name__ for name, module in plain.items() if not name.startswith(UNCONDITIONAL)
+    )
     served = {}
     for name, module in plain.items():
-        kind = experts[type(module).__name__]
+        kind = max(experts[type(module).__name__], 1)
         one = Served(module, name, kind, signature_of(module), facts[name])
         served[id(module)] = served[id(denoisers[name])] = one
     return served
