@@ -150,10 +150,8 @@ class TrajectoryConfig(BudgetedConfig):
         if most is None or self.speedup is None:
             return None
         plan = self.plan(run, self.speedup)
-        most, expected = (
-            max(most, len(plan.ticks)),
-            plan.expected,
-        )  # a longer warm-up goes beyond the speed-up
+        expected = plan.expected
+        most = max(most, len(plan.ticks))  # a longer warm-up goes beyond the speed-up
         if TYPICAL * expected <= self.threshold or self.max_consecutive_reuses is not None:
             return None
         return (

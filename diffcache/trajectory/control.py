@@ -176,8 +176,8 @@ class ExpectedErrorControl(PlanFollower):
         if TYPICAL * expected <= self.threshold:
             return None
         return (
-            f"this run's errors were larger than planned: {shown(expected)} is expected of the result, more than half of "
-            f"threshold={self.threshold:g}, which is kept otherwise: pass a smaller threshold, or compare the run with fewer steps"
+            f"predictions were worse than planned: an error of {shown(expected)} is expected of the result, and threshold={self.threshold:g} is "
+            f"meant to keep it below {shown(self.threshold / TYPICAL)}: pass a smaller threshold, or compare the run with fewer steps"
         )
 
     def _follow_denser(self) -> None:

@@ -306,7 +306,7 @@ def test_a_run_that_misses_its_threshold_says_so(
     monkeypatch.setattr(PlanFollower, "surprise", 1.0)
     monkeypatch.setattr(ExpectedErrorControl, "expected_error", lambda self, computed: times * 0.05 / TYPICAL)
     run(net)
-    assert ("this run's errors were larger than planned: 2." in report(net).summary()) is is_said
+    assert ("threshold=0.05 is meant to keep it below 2.5%" in report(net).summary()) is is_said
 
 
 def test_a_speed_up_of_one_is_said_to_leave_nothing_to_reuse() -> None:
