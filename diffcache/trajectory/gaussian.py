@@ -29,6 +29,6 @@ def conditional_weights(
     return weights
 
 
-def precision(among: Array, noise: float) -> Array:
-    """(A + noise D)^-1 with D the diagonal of A, for a stack of covariances A, [..., c, c]."""
+def precision(among: Array, noise: float | Array) -> Array:
+    """(A + noise D)^-1 with D the diagonal of A, for a stack of covariances A, [..., c, c]; a noise for all, or one for each."""
     return np.linalg.inv(among * (1 + noise * np.eye(among.shape[-1]))).astype(np.float64)

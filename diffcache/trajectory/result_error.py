@@ -39,6 +39,18 @@ class Trust(NamedTuple):
     roughness: float
 
 
+class Belief(NamedTuple):
+    """What weights are worked out with, of one plan or of each.
+
+    Attributes:
+        covariance: [plans or 1, ticks, ticks].
+        noise: see `conditional_weights`, [plans or 1].
+    """
+
+    covariance: Array
+    noise: Array
+
+
 class Corrections(NamedTuple):
     """What is made good at computed ticks, whatever was predicted before them.
 
@@ -96,7 +108,8 @@ class ResultError:
         self.trust = trust
         self.handovers = handovers
         self.num_ticks = len(self.on_result)
-        self._believed = process.believed(trust.roughness)
+        self._before = Belief(process.believed(trust.roughness)[None], np.array([trust.noise]))
+        self._between = Belief(self.covariance[None], np.array([BETWEEN]))
         self._responses = _doubted(response.factors, np.abs(influence[1:].diagonal()), doubt)
 
     def __call__(self, ticks: Sequence[int]) -> float:
@@ -114,7 +127,7 @@ class ResultError:
             [plans]
         """
         by = predicted or self
-        return self._squared(plans, by._weights(plans, by._corrections(plans)))
+        return self._squared(plans, by._weights(plans, by._corrections(plans), by._before))
 
     def _squared(self, plans: Ticks, weights: Array) -> Array:
         """The expected squared errors of plans, [plans], by the weights of their computed ticks."""
@@ -130,17 +143,23 @@ class ResultError:
             found: Array = squared @ np.outer(DOUBTED_SHARES, SHARES).ravel()
         return np.maximum(np.where(np.isnan(found), np.inf, found), 0)
 
-    def _weights(self, plans: Ticks, corrections: "Corrections") -> Array:
-        """W: of the velocities that computed ticks return, in the one that the noise scheduler gets at each tick, [plans, ticks, computed]."""
+    def _weights(self, plans: Ticks, corrections: Corrections, before: Belief) -> Array:
+        """W: of the velocities that computed ticks return, in the one that the noise scheduler gets at each tick, [plans, ticks, computed].
+
+        Args:
+            plans: [plans, computed].
+            corrections: of them, or of the one plan that all of them are.
+            before: what reused ticks are predicted with.
+        """
         every = np.arange(self.num_ticks)
         computed, newest = plans[:, None] == every[:, None], _newest(plans, self.num_ticks)
-        predicted = self._conditional(plans, np.eye(self.num_ticks)[None], newest, ahead=0)
+        predicted = self._conditional(plans, np.eye(self.num_ticks)[None], newest, before, ahead=0)
         weights = np.where(computed.any(axis=2, keepdims=True), computed, predicted)
         corrected = corrections.known - corrections.ratios @ weights
         weights[np.arange(len(plans))[:, None], plans[:, 1:]] += corrected
         return weights
 
-    def _corrections(self, plans: Ticks) -> "Corrections":
+    def _corrections(self, plans: Ticks) -> Corrections:
         """What is made good at each computed tick but the first."""
         every, own = np.arange(self.num_ticks), self.on_result[plans[:, 1:, None]]
         is_reused = (plans[:, :-1, None] < every) & (every < plans[:, 1:, None])
@@ -148,31 +167,33 @@ class ResultError:
         is_corrected = is_reused & is_near & (own != 0) & ~np.isin(plans[:, 1:, None], self.handovers)
         ratios = np.divide(self.on_result, own, out=np.zeros(is_corrected.shape), where=is_corrected)
         intervals = np.broadcast_to(np.arange(plans.shape[1] - 1), (len(plans), plans.shape[1] - 1))
-        return Corrections(ratios, self._conditional(plans, ratios, intervals, ahead=1))
+        return Corrections(ratios, self._conditional(plans, ratios, intervals, self._between, ahead=1))
 
-    def _conditional(self, plans: Ticks, sums: Array, newest: Ticks, ahead: int) -> Array:
+    def _conditional(self, plans: Ticks, sums: Array, newest: Ticks, belief: Belief, ahead: int) -> Array:
         """The weights of computed ticks in the conditional means of sums of velocities.
 
         Args:
             plans: [plans, computed].
             sums: factors of all ticks' velocities, [plans or 1, sums, ticks].
             newest: which computed tick is the newest before a sum, [plans, sums].
-            ahead: 0, or 1 to correct, where the next computed tick is known too, and the covariance is fully trusted.
+            belief: what the weights are worked out with.
+            ahead: 0, or 1 to correct, where the next computed tick is known too.
 
         Returns:
             [plans, sums, computed]
         """
-        covariance, noise = (self.covariance, BETWEEN) if ahead else (self._believed, self.trust.noise)
+        covariance, noise = belief
         window = np.arange(plans.shape[1] - ahead)[:, None] + np.arange(1 - WINDOW, 1 + ahead)
         known = plans[:, np.maximum(window, 0)]
         denoisers = np.searchsorted(self.handovers, known, side="right")
         is_there = (window >= 0) & (denoisers == denoisers[..., WINDOW - 1, None])
         both = is_there[..., :, None] & is_there[..., None, :]
-        pairs = known[..., :, None] * self.num_ticks + known[..., None, :]
+        of_plan = self.num_ticks**2 * np.arange(len(covariance))[:, None, None, None]
+        pairs = of_plan + known[..., :, None] * self.num_ticks + known[..., None, :]
         among = np.where(both, covariance.take(pairs), np.eye(WINDOW + ahead))
         each = np.arange(len(plans))[:, None]
         towards = np.take_along_axis(sums @ covariance, known[each, newest], axis=2) * is_there[each, newest]
-        found = (precision(among, noise)[each, newest] @ towards[..., None])[..., 0]
+        found = (precision(among, noise[:, None, None, None])[each, newest] @ towards[..., None])[..., 0]
         in_front = WINDOW - 1  # so many places are of ticks that are not there
         placed = np.zeros((*newest.shape, in_front + plans.shape[1]))
         np.put_along_axis(placed, window[newest] + in_front, found, axis=2)
@@ -187,10 +208,12 @@ class ResultError:
 
 def with_each(errors: Sequence[ResultError], ticks: Sequence[int]) -> list[float]:
     """The expected squared error of one plan, with errors that differ in nothing but the trust. Faster than one after the other."""
-    plan, first = np.array([ticks]), errors[0]
-    corrections = first._corrections(plan)
-    weights = np.concatenate([error._weights(plan, corrections) for error in errors])
-    return [float(found) for found in first._squared(plan.repeat(len(errors), axis=0), weights)]
+    first, plans = errors[0], np.array([ticks] * len(errors))
+    before = Belief(
+        *(np.concatenate(each) for each in zip(*(error._before for error in errors), strict=True))
+    )
+    weights = first._weights(plans, first._corrections(plans[:1]), before)
+    return [float(found) for found in first._squared(plans, weights)]
 
 
 def _doubted(response: Array, steps: Array, doubt: float) -> Array:
@@ -223,7 +246,10 @@ def _felt(passed: Array, on_result: Array, responses: Array) -> Array:
         on_result: what the result has of it if no later tick responds, [plans, computed].
         responses: at the computed ticks, [parts, plans, computed].
     """
-    felt = np.broadcast_to(on_result, responses.shape).copy()
-    for i in range(felt.shape[-1] - 1, 0, -1):
-        felt[..., :i] += (responses[..., i] * felt[..., i])[..., None] * passed[:, i, :i]
-    return felt
+    # Computed ticks come first in memory: three times as fast.
+    each = np.ascontiguousarray(np.moveaxis(responses, -1, 0))
+    on_samples = np.ascontiguousarray(np.moveaxis(passed, 0, -1))
+    felt = np.moveaxis(np.broadcast_to(on_result, responses.shape), -1, 0).copy()
+    for i in range(len(felt) - 1, 0, -1):
+        felt[:i] += (each[i] * felt[i]) * on_samples[i, :i, None]
+    return np.moveaxis(felt, 0, -1)
