@@ -153,6 +153,10 @@ def tune(
         raise TargetError("tune() renders pictures: give it the pipeline, or a Loop around the denoiser.")
     if engine not in ENGINES:
         raise ConfigError(f"engine={engine!r}: choose one of {', '.join(ENGINES)}.")
+    if not callable(objective):
+        raise ConfigError(
+            f"objective={objective!r}: give a function of pictures and full runs; names are for the command."
+        )
     if folder is not None and Path(folder).is_file():
         raise ConfigError(f"folder={str(folder)!r} is a file: name a folder, which is made if need be.")
     if minutes is not None and not (_is_number(minutes) and minutes > 0):

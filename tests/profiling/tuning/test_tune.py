@@ -140,6 +140,7 @@ def test_a_quality_is_kept_on_every_sample_where_there_are_too_few_to_let_one_go
         ({"speedup": 2, "minutes": 0}, "minutes=0: give a number above 0"),
         ({"speedup": 2, "engine": "magic"}, "choose one of"),
         ({"speedup": 2, "folder": __file__}, "is a file: name a folder"),
+        ({"speedup": 2, "objective": "ssim"}, "give a function of pictures"),
     ],
 )
 def test_tune_refuses_before_it_renders(options: dict[str, Any], sentence: str) -> None:
