@@ -43,6 +43,9 @@ class CacheScheduler(ABC):
         """What the report is to say where this error is expected of the result (`expected_error`); None: nothing."""
         return None
 
+    expects_error = False
+    """It expects an error of the result (`expected_error`). Set for every subclass that overrides that."""
+
     looks_on = False
     """It wants to be told of every tick (`arrived`). Set for every subclass that overrides that."""
 
@@ -54,6 +57,7 @@ class CacheScheduler(ABC):
 
     def __init_subclass__(cls) -> None:
         cls.by_site = cls.__dict__.get("by_site", True)
+        cls.expects_error = cls.expected_error is not CacheScheduler.expected_error
         cls.looks_on = cls.arrived is not CacheScheduler.arrived
         cls.looks_at_outputs = cls.computed is not CacheScheduler.computed
         cls.keeps_tensors = cls.held is not CacheScheduler.held

@@ -22,7 +22,7 @@ NOT_CALLED = "."
 """Mark of a tick at which the site was not called."""
 
 GUIDANCE_SCALE = "guidance_scale"
-"""Of the run that a schedule was made in, where it is known; beside the predictor's parameters."""
+"""The name, among the predictor's parameters, of the scale of guidance that a schedule was made at. It is left out where that is unknown."""
 
 EXPECTED_ERROR = "expected_error"
 """The name of it among what was measured."""

@@ -193,6 +193,11 @@ class Decider:
         """Whether the leading branch has been called in this tick already."""
         return self.leader is not None and self.leader.tick == tick
 
+    @property
+    def expects_error(self) -> bool:
+        """Whether an error is expected of the result."""
+        return any(lane.scheduler.expects_error for lane in self.lanes)
+
     def expected_error(self, computed: Sequence[int]) -> float | None:
         """Of the result of a run in which nothing was reused at these ticks, in the worst lane; None where nothing is expected."""
         expected = [lane.scheduler.expected_error(computed) for lane in self.lanes]

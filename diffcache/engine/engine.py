@@ -22,7 +22,6 @@ from diffcache.hooks.class_swap import base_class
 from diffcache.host.call import Call
 from diffcache.host.conventions import CONDITIONAL_FIRST
 from diffcache.host.kept_attention import KeptAttention
-from diffcache.host.network_facts import facts_of_network
 from diffcache.host.parallel import Agreement
 from diffcache.host.rows import BatchedGuidance
 from diffcache.noise_schedulers.timetable import Timetable
@@ -153,6 +152,8 @@ class Engine:
 
     def note_expected_error(self) -> None:
         """Writes down the error that is expected of the result, and what is to be said of it."""
+        if not self.decider.expects_error:
+            return
         reused = self.record.reused_ticks()
         every = range(self.progress.timetable.num_ticks or 0)
         expected = self.decider.expected_error([tick for tick in every if tick not in reused])
@@ -264,7 +265,7 @@ class Engine:
             return BEGUN_AGAIN if self.progress.by_order else SEVERAL_SAMPLES
         if not asked.call.latents:
             return NO_LATENT
-        if self.kept_attention.changes(asked.facts or facts_of_network(asked.module)):
+        if self.kept_attention.changes(asked.facts):
             return KEPT_ATTENTION
         if self.choices.per_sample and self.decider.follows(self.progress.tick):
             return None if self._lane_count(asked) == len(self.decider.lanes) else OTHER_BATCH

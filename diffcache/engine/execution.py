@@ -31,15 +31,15 @@ class Invocation:
         call: its arguments.
         context: the guidance pass's name, where the pipeline gives one.
         reuses_memory: it is compiled or holds a compiled module, whose next call may overwrite what the last one returned.
-        facts: of the denoiser, when its loop began; None: they are found where they are needed.
+        facts: of the denoiser, when its loop began.
     """
 
     module: nn.Module
     forward: Callable[..., Any]
     call: Call
-    context: str | None = None
-    reuses_memory: bool = False
-    facts: NetworkFacts | None = None
+    context: str | None
+    reuses_memory: bool
+    facts: NetworkFacts
 
 
 @dataclass(frozen=True, slots=True)

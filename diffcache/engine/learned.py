@@ -16,7 +16,6 @@ from diffcache.engine.choices import Choices
 from diffcache.engine.execution import Invocation
 from diffcache.host.call import Call
 from diffcache.host.kept_with import KeptWith
-from diffcache.host.network_facts import facts_of_network
 from diffcache.store.streams import Basis, Layout
 
 FORMS_KEPT = 16
@@ -69,8 +68,7 @@ def form_of(asked: Invocation, choices: Choices, branch: Branch) -> Form:
     autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     where = choices.sites, choices.tap, choices.basis
     lengths = lengths_of(asked.call)
-    facts = asked.facts or facts_of_network(asked.module)
-    return Form(facts.form, *where, asked.reuses_memory, autocast, branch.fingerprint, lengths)
+    return Form(asked.facts.form, *where, asked.reuses_memory, autocast, branch.fingerprint, lengths)
 
 
 def lengths_of(call: Call) -> tuple[Any, ...]:

@@ -33,7 +33,7 @@ class Served:
     Attributes:
         module: the denoiser, uncompiled.
         name: in the report.
-        experts: how many denoisers of its class take turns in the target. One for the unconditional pass (Ideogram 4) takes none.
+        experts: how many denoisers of its class take turns in the target. One for the unconditional pass (Ideogram 4) does not count.
         signature: of its forward.
         facts: of its modules and parameters.
     """

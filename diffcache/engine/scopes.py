@@ -284,7 +284,7 @@ class PipelineScope(Scope):
     def _look_at_guidance(self, run: Run) -> None:
         """What hindsight corrects later presumes that guidance weighs outputs as it did.
 
-        Rescaled guidance multiplies them by a factor that changes slowly. With it hindsight is worth nearly as much as without.
+        Rescaled guidance multiplies them by a factor that changes slowly, so corrections nearly hold there too.
         """
         if self.influence is None:
             return

@@ -7,7 +7,7 @@ CONDITIONAL_FIRST = frozenset({"DiTTransformer2DModel", "LuminaNextDiT2DModel"})
 """Denoisers whose pipelines put the conditional half of a batch first; all others put it second."""
 
 UNCONDITIONAL = "unconditional"
-"""With this begins a pipeline's name of a second denoiser that computes the unconditional pass of every step (Ideogram 4)."""
+"""A pipeline's second denoiser whose name begins so computes the unconditional pass of every step (Ideogram 4)."""
 
 ROW_COUNTING = "PAG"
 """Part of the class names of Diffusers' attention processors for perturbed-attention guidance. They find the guidance

@@ -246,7 +246,7 @@ def _felt(passed: Array, on_result: Array, responses: Array) -> Array:
         on_result: what the result has of it if no later tick responds, [plans, computed].
         responses: at the computed ticks, [parts, plans, computed].
     """
-    # Computed ticks come first in memory: three times as fast.
+    # With computed ticks first in memory it is 1.2 to 1.7 times as fast.
     each = np.ascontiguousarray(np.moveaxis(responses, -1, 0))
     on_samples = np.ascontiguousarray(np.moveaxis(passed, 0, -1))
     felt = np.moveaxis(np.broadcast_to(on_result, responses.shape), -1, 0).copy()

@@ -28,26 +28,18 @@ def test_a_t2i_adapter_does_not_keep_the_unet_from_being_reused(method: str, opt
 class Putting(flows.Plain):
     """Puts what it computes into a list."""
 
-    def forward(self, x: Tensor, t: Tensor, extra: list[Tensor] | None = None) -> Tensor:  # type: ignore[override]
-        output = super().forward(x, t)
-        (extra if extra is not None else []).append(output)
-        return output
-
-
-def run(net: flows.Plain, ticks: int = 8) -> tuple[list[Tensor], list[int]]:
-    """What it returns, and how long the list is after each call."""
-    outputs, lengths = [], []
-    with torch.no_grad(), denoising_run(net, ticks) as loop:
-        for tick in range(ticks):
-            loop.begin_step(tick)
-            extra = [torch.full((1, 2, 4), 3.0)]
-            outputs.append(net(torch.full((1, 2, 4), 5.0), torch.tensor([tick + 1.0]), extra))
-            lengths.append(len(extra))
-    return outputs, lengths
+    def forward(self, x: Tensor, t: Tensor, made: list[Tensor]) -> Tensor:  # type: ignore[override]
+        made.append(super().forward(x, t))
+        return made[-1]
 
 
 def test_a_list_that_is_filled_is_filled_at_every_call() -> None:
-    net = accelerate(Putting().eval(), "uniform", interval=2)
-    _, lengths = run(net)
+    net, lengths = accelerate(Putting().eval(), "uniform", interval=2), []
+    with torch.no_grad(), denoising_run(net, 8) as loop:
+        for tick in range(8):
+            loop.begin_step(tick)
+            made = [torch.full((1, 2, 4), 3.0)]
+            net(torch.full((1, 2, 4), 5.0), torch.tensor([tick + 1.0]), made)
+            lengths.append(len(made))
     assert lengths == [2] * 8
     assert WRITES_ARGUMENTS in report(net).reasons
