@@ -218,8 +218,14 @@ def methods() -> dict[str, type[MethodConfig]]:
     return MethodConfig.methods()
 
 
-def plan(target: Any, config: MethodConfig | Schedule | str | Path | None = None, **call: Any) -> Plan:
-    """What `accelerate(target, config)` would cache in a call, compute of it and hold: before the run, and printable.
+def plan(
+    target: Any,
+    config: MethodConfig | Schedule | str | Path | None = None,
+    *,
+    speedup: float | None = None,
+    **call: Any,
+) -> Plan:
+    """What `accelerate(target, config, speedup=speedup)` would cache in a call, compute of it and hold: before the run, and printable.
 
     This is a dry run of the call: texts are encoded and the noise scheduler steps, but the denoiser runs only once (for sites
     inside it, once for each guidance pass), and nothing is stored. The target is left as it is, accelerated or not. Of a
@@ -227,7 +233,8 @@ def plan(target: Any, config: MethodConfig | Schedule | str | Path | None = None
 
     Args:
         target: a Diffusers pipeline, or a denoiser.
-        config: as for `accelerate`. None: what is attached to the target already, else the default method.
+        config: as for `accelerate`. None, without a speed-up: what is attached to the target already, else the default method.
+        speedup: as for `accelerate`. Other options go into a config: `TrajectoryConfig(threshold=0.05)`.
         **call: the pipeline's arguments (`prompt=..., height=..., num_inference_steps=...`); of a denoiser, those of one
             forward call, and `num_steps` (and `sigmas`) of its loop.
 
@@ -237,9 +244,11 @@ def plan(target: Any, config: MethodConfig | Schedule | str | Path | None = None
     if language.is_language(target):
         raise TargetError("plan() is for diffusion pipelines: run once and read report(model).")
     attachment = diffusion_attachment_of(target)
-    if attachment is not None and config is None:
+    if attachment is not None and config is None and speedup is None:
         chosen = attachment.config_for(target, call)
         return plan_of(target, chosen.config, call, chosen.notes, attachment.components)
+    if speedup is not None:
+        config = _aimed(target, config, speedup, None, {})
     resolved = _for_denoisers(_chosen(config, {}, DEFAULT), each_uncompiled(denoisers_of(target)))
     return plan_of(target, resolved, call)
 

@@ -22,6 +22,7 @@ class Moment:
         angle: atan2(noise, signal); None where unknown.
         scale: the factor of the velocity in what the denoiser returns there.
         turned: the angle of pure noise less this angle; None where unknown.
+        is_flow: the sample is (1 - sigma) * clean + sigma * noise, and the velocity noise - clean.
     """
 
     tick: int
@@ -29,6 +30,7 @@ class Moment:
     angle: float | None = None
     scale: float = 1.0
     turned: float | None = None
+    is_flow: bool = False
 
 
 def angles_of(moments: Sequence[Moment]) -> tuple[float, ...] | None:

@@ -24,6 +24,7 @@ class Step(NamedTuple):
         angle: atan2(noise, signal) of this tick, 0 to pi / 2; None where unknown.
         scale: the factor of the velocity in what the denoiser returns.
         turned: the angle of pure noise less this angle; None where unknown.
+        is_flow: the denoiser's velocity is that of flow matching.
     """
 
     tick: int
@@ -37,6 +38,7 @@ class Step(NamedTuple):
     angle: float | None = None
     scale: float = 1.0
     turned: float | None = None
+    is_flow: bool = False
 
     def full_name(self, denoiser: str) -> str:
         """The site's name in reports and schedules: the denoiser's, followed by that of a site inside it."""
@@ -44,7 +46,7 @@ class Step(NamedTuple):
 
     @property
     def moment(self) -> Moment:
-        return Moment(self.tick, self.sigma, self.angle, self.scale, self.turned)
+        return Moment(self.tick, self.sigma, self.angle, self.scale, self.turned, self.is_flow)
 
     @property
     def time(self) -> float:

@@ -41,6 +41,7 @@ class Level(NamedTuple):
         output: what the denoiser's output is there.
         turned: the angle of pure noise less this angle, at least 0; None where unknown. Pure noise is pi / 2 in flow matching,
             else the largest angle of the list.
+        is_flow: flow matching.
     """
 
     sigma: float | None = None
@@ -48,6 +49,7 @@ class Level(NamedTuple):
     time: float | None = None
     output: Parametrisation = VELOCITY
     turned: float | None = None
+    is_flow: bool = False
 
 
 UNKNOWN = Level()
@@ -70,7 +72,7 @@ def levels_of(noise_scheduler: Any) -> list[Level]:
     flows = is_flow(noise_scheduler, known)
     output = _parametrisation(prediction_type_of(noise_scheduler), flows)
     levels = [
-        Level(sigma, math.atan2(noise, signal), time, output(signal, noise))
+        Level(sigma, math.atan2(noise, signal), time, output(signal, noise), is_flow=flows)
         for sigma, time, (signal, noise) in zip(sigmas, times, mixed, strict=True)
     ]
     return _turned(levels, flows)
@@ -90,7 +92,9 @@ def levels_of_loop(noise_scheduler: Any, sigmas: Iterable[float] | None) -> list
     if known:
         return [level._replace(sigma=sigma) for level, sigma in zip(known, given, strict=False)]
     is_flow = max(given, default=0.0) <= 1
-    return _turned([Level(sigma, math.atan2(sigma, 1 - sigma if is_flow else 1)) for sigma in given], is_flow)
+    angles = [math.atan2(sigma, 1 - sigma if is_flow else 1) for sigma in given]
+    found = [Level(sigma, angle, is_flow=is_flow) for sigma, angle in zip(given, angles, strict=True)]
+    return _turned(found, is_flow)
 
 
 def _turned(levels: list[Level], flows: bool) -> list[Level]:

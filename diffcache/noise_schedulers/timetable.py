@@ -69,6 +69,7 @@ class Timetable:
             training_time=level.time,
             scale=level.output.of_velocity,
             turned=level.turned,
+            is_flow=level.is_flow,
         )
 
     def ratio(self, tick: int, other: int) -> float | None:

@@ -217,7 +217,7 @@ class TrajectoryConfig(BudgetedConfig):
             if followed.ticks == tuple(computed):
                 return followed.expected
             errors = _errors(self, course_of(run))
-            return math.sqrt(errors(followed.trust, followed.corrects)(computed))
+            return errors(followed.trust, followed.corrects).likely(computed)
 
         return expected
 

@@ -1,6 +1,5 @@
 """Where to compute: the ticks that make the expected error of a run's result small, and how far to trust the covariance."""
 
-import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -56,7 +55,7 @@ class TrajectoryPlan:
     Attributes:
         ticks: that are computed, by rising number.
         trust: with which reused ticks are predicted and corrected.
-        expected: root mean square error of the result, as a fraction of the velocities'.
+        expected: error of the result, root mean square over its elements, as a fraction of the velocities' (`ResultError.likely`).
         corrects: reused ticks are corrected.
     """
 
@@ -104,8 +103,8 @@ def planned(
     chosen = next(one for one in candidates if one.expected <= NEAR * least)
     at_even = held(even)
     if least <= HOPELESS**2 and chosen.expected <= at_even:
-        return TrajectoryPlan(tuple(chosen.ticks), chosen.error.trust, math.sqrt(chosen.expected))
-    return TrajectoryPlan(tuple(even), HELD, math.sqrt(at_even), corrects=False)
+        return TrajectoryPlan(tuple(chosen.ticks), chosen.error.trust, chosen.error.likely(chosen.ticks))
+    return TrajectoryPlan(tuple(even), HELD, held.likely(even), corrects=False)
 
 
 class Candidate(NamedTuple):
@@ -137,21 +136,23 @@ def _searched(candidates: Sequence[Candidate], fixed: Collection[int], together:
     """
     least = min(candidates, key=_expected)
     even, first = least.ticks, least.error
-    better = spread_anew(first, even, fixed)
+    better = spread_anew(first, even, least.expected, fixed)
     if together and first.num_ticks <= LONGEST_MOVED:
-        starts = [better, spread_anew(first, even, fixed, in_place)]
+        starts = [better, spread_anew(first, even, least.expected, fixed, in_place)]
         better = min((moved(first, one, fixed, together) for one in starts), key=first)
     found = _each([one.error for one in candidates], better)
     if not min(map(_expected, found)) < least.expected:
         found = [*candidates]
     *others, held = found
     if first is held.error:
-        second = min(candidates[:-1], key=_expected).error
-        own = _each([one.error for one in others], spread_anew(second, even, fixed))
+        second = min(candidates[:-1], key=_expected)
+        ticks = spread_anew(second.error, even, second.expected, fixed)
+        own = _each([one.error for one in others], ticks)
         if WORTH_HOLDING * min(map(_expected, own)) < held.expected:
             others = own
     elif held.expected < WORTH_HOLDING * min(map(_expected, found)):
-        (own_held,) = _each([held.error], spread_anew(held.error, even, fixed))
+        ticks = spread_anew(held.error, even, candidates[-1].expected, fixed)
+        (own_held,) = _each([held.error], ticks)
         held = min(held, own_held, key=_expected)
     return [held, *others]
 

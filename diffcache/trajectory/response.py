@@ -87,4 +87,23 @@ class UniversalResponse:
         angles = angles_of(moments)
         if angles is None:
             return Response(np.repeat(parts.mean(axis=1, keepdims=True), len(moments), axis=1))
-        return Response(np.stack([np.interp(angles, self.angles, part) for part in parts]))
+        at_angles = np.stack([np.interp(angles, self.angles, part) for part in parts])
+        offset, factor = _of_velocities(moments)
+        return Response(offset + factor * at_angles)
+
+
+def normalised(response: Response, moments: Sequence[Moment]) -> Response:
+    """A response as it would be in a diffusion model, whose samples have variance one: so flows can be compared with it."""
+    offset, factor = _of_velocities(moments)
+    return Response((response.factors - offset) / factor)
+
+
+def _of_velocities(moments: Sequence[Moment]) -> tuple[Array, Array]:
+    """The response of flow matching is an offset plus a factor times that of a diffusion model, both [ticks]; 0 and 1 in diffusion models.
+
+    Let x = cos(a) clean + sin(a) noise be the sample of variance one at the angle a, and v = cos(a) noise - sin(a) clean its
+    velocity. A flow has x / (cos(a) + sin(a)) and noise - clean = (cos(a) + sin(a)) v - (cos(a) - sin(a)) x. Derivatives follow.
+    """
+    doubled = 2 * np.array([moment.angle or 0.0 for moment in moments])
+    is_flow = np.array([moment.is_flow for moment in moments])
+    return np.where(is_flow, -np.cos(doubled), 0.0), np.where(is_flow, 1 + np.sin(doubled), 1.0)

@@ -1,5 +1,6 @@
 """The expected error of a run's result, by the ticks that it computes."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -116,21 +117,27 @@ class ResultError:
         """For these computed ticks, which rise from 0."""
         return float(self.of(np.array([ticks]))[0])
 
-    def of(self, plans: Ticks, predicted: "ResultError | None" = None) -> Array:
-        """For several plans of equally many computed ticks, which rise from 0.
+    def of(self, plans: Ticks) -> Array:
+        """For several plans of equally many computed ticks, which rise from 0: [plans], by [plans, computed]."""
+        found: Array = self._squared(plans, self._weights_of(plans)) @ DOUBTED_SHARES
+        return found
+
+    def likely(self, ticks: Sequence[int], predicted: "ResultError | None" = None) -> float:
+        """The error to expect of one run, not squared: the geometric mean over the sizes that the response may have.
+
+        The mean square, which plans make small, is mostly that of the largest response, which few denoisers have.
 
         Args:
-            plans: [plans, computed].
+            ticks: that are computed, by rising number from 0.
             predicted: reused ticks are predicted and corrected as this one has it, which may know another covariance; None: as this one.
-
-        Returns:
-            [plans]
         """
-        by = predicted or self
-        return self._squared(plans, by._weights(plans, by._corrections(plans), by._before))
+        plans = np.array([ticks])
+        with np.errstate(divide="ignore"):
+            logs = np.log(self._squared(plans, (predicted or self)._weights_of(plans))[0])
+        return math.exp(logs @ DOUBTED_SHARES / 2)
 
     def _squared(self, plans: Ticks, weights: Array) -> Array:
-        """The expected squared errors of plans, [plans], by the weights of their computed ticks."""
+        """The squared errors of plans by the weights of their computed ticks, expected with each size of the response, [plans, sizes]."""
         seen = self.influence[plans]
         responses = self._responses[:, plans]
         # What is not finite is refused where it is planned.
@@ -140,8 +147,12 @@ class ResultError:
             result = -on_velocities  # times S, which is W less one, without a matrix of all ticks
             result[np.arange(len(plans))[:, None], :, plans] += (on_velocities @ weights).swapaxes(1, 2)
             squared = ((result @ self.covariance) * result).sum(axis=2)
-            found: Array = squared @ np.outer(DOUBTED_SHARES, SHARES).ravel()
+            found: Array = squared.reshape(len(plans), len(DOUBTED), len(SHARES)) @ SHARES
         return np.maximum(np.where(np.isnan(found), np.inf, found), 0)
+
+    def _weights_of(self, plans: Ticks) -> Array:
+        """As it predicts and corrects itself."""
+        return self._weights(plans, self._corrections(plans), self._before)
 
     def _weights(self, plans: Ticks, corrections: Corrections, before: Belief) -> Array:
         """W: of the velocities that computed ticks return, in the one that the noise scheduler gets at each tick, [plans, ticks, computed].
@@ -213,7 +224,7 @@ def with_each(errors: Sequence[ResultError], ticks: Sequence[int]) -> list[float
         *(np.concatenate(each) for each in zip(*(error._before for error in errors), strict=True))
     )
     weights = first._weights(plans, first._corrections(plans[:1]), before)
-    return [float(found) for found in first._squared(plans, weights)]
+    return [float(found) for found in first._squared(plans, weights) @ DOUBTED_SHARES]
 
 
 def _doubted(response: Array, steps: Array, doubt: float) -> Array:

@@ -51,13 +51,18 @@ def in_place(gaps: Array) -> Ticks:
 
 
 def spread_anew(
-    error: ResultError, start: Sequence[int], forced: Collection[int], whole: Rounding = neighbours
+    error: ResultError,
+    start: Sequence[int],
+    at_start: float,
+    forced: Collection[int],
+    whole: Rounding = neighbours,
 ) -> list[int]:
     """Computed ticks whose gaps change smoothly over the run, chosen so that the expected error is small.
 
     Args:
         error: of the result.
         start: as many computed ticks, by rising number. They are kept where none are expected to be better.
+        at_start: the squared error that is expected of these.
         forced: ticks among them that stay where they are.
         whole: makes gaps whole numbers.
     """
@@ -76,7 +81,7 @@ def spread_anew(
             if not found[0] < least:
                 break
             least, middle, ticks = found
-    return ticks.tolist() if least < error(start) else list(start)
+    return ticks.tolist() if least < at_start else list(start)
 
 
 def with_gaps(

@@ -1,10 +1,7 @@
 """How far the expected error of a speed-up is from the measured one, and how much nearer it would be if more were known of the pipeline."""
 
-import math
 from collections.abc import Iterator
 from typing import Any
-
-import numpy as np
 
 from diffcache.config import RunFacts
 from diffcache.evals.experiments.trajectory import SPEEDUPS, pictures
@@ -54,4 +51,4 @@ def _expected(config: TrajectoryConfig, known: TrajectoryConfig, run: RunFacts) 
     true, predicted = (
         each.known.errors(course, LARGEST_RATIO)(plan.trust, plan.corrects) for each in (known, config)
     )
-    return math.sqrt(true.of(np.array([plan.ticks]), predicted)[0])
+    return true.likely(plan.ticks, predicted)

@@ -26,6 +26,7 @@ from diffcache.evals.harness.command_line import parser
 from diffcache.evals.harness.provenance import header
 from diffcache.evals.harness.results import result_path, write_result
 from diffcache.trajectory.prior import SHIPPED
+from diffcache.trajectory.response import normalised
 
 
 def main() -> None:
@@ -46,7 +47,10 @@ def _fitted(testbeds: Sequence[str], runs: Mapping[Setting, Measured]) -> tuple[
     of = {name: [*settings(name)] for name in testbeds}
     kernel, loss = fitted([runs[setting] for setting in chain(*of.values())])
     answers = [
-        [Answered(run.guidance, run.angles, run.response) for run in map(runs.__getitem__, asked)]
+        [
+            Answered(run.guidance, run.angles, normalised(run.response, run.moments))
+            for run in map(runs.__getitem__, asked)
+        ]
         for asked in of.values()
     ]
     paces = [[changes(runs[setting], kernel) for setting in asked] for asked in of.values()]

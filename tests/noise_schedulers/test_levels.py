@@ -88,7 +88,7 @@ def test_no_output_is_divided_by_nothing() -> None:
 def test_a_loop_without_noise_scheduler_has_the_levels_that_it_is_given() -> None:
     assert levels_of_loop(None, None) == []
     flow, diffusion = levels_of_loop(None, torch.tensor([0.5])), levels_of_loop(None, [1.5, 1.0])
-    assert flow == [Level(0.5, math.pi / 4, turned=math.pi / 4)]
+    assert flow == [Level(0.5, math.pi / 4, turned=math.pi / 4, is_flow=True)]
     most = math.atan(1.5)
     assert diffusion == [Level(1.5, most, turned=0.0), Level(1.0, math.pi / 4, turned=most - math.pi / 4)]
     assert all(level.output == VELOCITY for level in flow + diffusion)

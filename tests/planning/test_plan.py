@@ -12,11 +12,12 @@ from support.harness import STEPS, counted, counting_new_tensors, part, referenc
 from support.toys import by_embeds, toy_pipeline
 from zoo.pipelines import CASES
 
-from diffcache import TargetError, accelerate, methods, plan, report
+from diffcache import ConfigError, TargetError, accelerate, methods, plan, report
 from diffcache.config import CacheConfig
 from diffcache.evals.experiments.first_call import DEEP_DENOISERS, first_calls
 from diffcache.hooks.class_swap import is_swapped
 from diffcache.recipes.even import EvenConfig
+from diffcache.recipes.trajectory import TrajectoryConfig
 
 STATIC: list[tuple[str, str, dict[str, Any]]] = [
     ("DiTPipeline", "uniform", {"interval": 3}),
@@ -90,6 +91,17 @@ def test_a_budgets_plan_is_the_budget() -> None:
     foretold = plan(case.build(), EvenConfig(speedup=2), **case.call(0, STEPS))
     assert f"{STEPS // 2} of {STEPS} ticks, 50.0% of the work" in str(foretold)
     assert foretold.compute_fraction == 0.5
+
+
+def test_a_speed_up_is_planned_as_accelerate_would_follow_it() -> None:
+    case = CASES["FluxPipeline"]
+    pipe = case.build()
+    foretold = plan(pipe, speedup=2, **case.call(0, STEPS))
+    assert str(foretold) == str(plan(pipe, TrajectoryConfig(speedup=2), **case.call(0, STEPS)))
+    accelerate(pipe, "easycache")
+    assert str(plan(pipe, speedup=2, **case.call(0, STEPS))) == str(foretold)
+    with pytest.raises(ConfigError, match="pass one of them alone"):
+        plan(pipe, "easycache", speedup=2, **case.call(0, STEPS))
 
 
 def run(pipe: Any, config: CacheConfig, name: str) -> Any:

@@ -65,7 +65,7 @@ def test_ticks_are_computed_where_the_outputs_change() -> None:
 def test_the_trust_is_the_first_that_is_nearly_the_best_for_the_plan() -> None:
     found = planned(errors, spread(TICKS, 5), forced=())
     expected = [errors(trust)(found.ticks) for trust in TRUSTS]
-    assert found.expected == pytest.approx(errors(found.trust)(found.ticks) ** 0.5)
+    assert found.expected == pytest.approx(errors(found.trust).likely(found.ticks))
     assert found.trust == next(
         trust for trust, error in zip(TRUSTS, expected, strict=True) if error <= NEAR * min(expected)
     )
@@ -93,20 +93,23 @@ def test_holding_wins_where_it_is_nearly_as_good_with_ticks_of_its_own(
     monkeypatch.setattr(plan, "FEW", 2)
     found = planned(random_walk, even, forced=())
     assert (found.trust, found.corrects) == (HELD, True)
-    assert list(found.ticks) == spread_anew(random_walk(HELD), even, {0})
-    assert found.expected < random_walk(HELD)(even) ** 0.5
+    held = random_walk(HELD)
+    assert list(found.ticks) == spread_anew(held, even, held(even), {0})
+    assert found.expected < held.likely(even)
 
 
 @pytest.mark.usefixtures("few_are_moved")
 def test_where_holding_is_best_on_even_ticks_others_win_if_their_own_ticks_halve_the_squared_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    even, stiff = spread(TICKS, 4), partial(errors, positions=2 * LINEAR**2, answers=10 * ALIKE)
+    even, stiff = spread(TICKS, 4), partial(errors, positions=2 * LINEAR, answers=12 - 8 * LINEAR)
     best, second = sorted((HELD, *TRUSTS[:-1]), key=lambda trust: stiff(trust)(even))[:2]
     assert best == HELD
-    others_own = spread_anew(stiff(second), even, {0})
+    held_own, others_own = (
+        spread_anew(stiff(trust), even, stiff(trust)(even), {0}) for trust in (HELD, second)
+    )
     found = planned(stiff, even, forced=())
-    assert list(found.ticks) == others_own != spread_anew(stiff(HELD), even, {0})
+    assert list(found.ticks) == others_own != held_own
     monkeypatch.setattr(plan, "WORTH_HOLDING", 1e6)
     assert planned(stiff, even, forced=()).trust == HELD != found.trust
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from diffcache.schedulers.moments import Moment
-from diffcache.trajectory.response import Response, UniversalResponse
+from diffcache.trajectory.response import Response, UniversalResponse, normalised
 
 UNIVERSAL = UniversalResponse(
     (0.0, 1.0), ((4.0, 8.0), (1.0, 3.0), (-1.0, 0.0)), ((1.0, 2.0), (0.5, 1.0), (0.0, -0.5))
@@ -46,6 +46,28 @@ def test_it_is_linear_in_the_angle_and_in_guidance() -> None:
 def test_it_is_the_mean_over_angles_where_one_is_unknown() -> None:
     found = UNIVERSAL.at([Moment(0, angle=1.0), Moment(1)], 1.0).factors
     assert found == pytest.approx(np.array([[6, 6], [2, 2], [-0.5, -0.5]]))
+
+
+def gaussian_response(angle: float, variance: float, is_flow: bool) -> float:
+    """Of the best denoiser for Gaussian data: how its velocity changes with its sample."""
+    signal, noise = np.cos(angle), np.sin(angle)
+    if is_flow:
+        signal, noise = signal / (signal + noise), noise / (signal + noise)
+    clean = variance * signal / (variance * signal**2 + noise**2)  # its mean, over the sample
+    added = (1 - signal * clean) / noise
+    return added - clean if is_flow else signal * added - noise * clean
+
+
+@pytest.mark.parametrize("variance", [0.1, 1.0, 3.0])
+@pytest.mark.parametrize("angle", [0.2, np.pi / 4, 1.3, np.pi / 2])
+def test_one_response_serves_diffusion_models_and_flows(angle: float, variance: float) -> None:
+    of_diffusion = gaussian_response(angle, variance, False)
+    universal = UniversalResponse((angle,), ((of_diffusion,),), ((0.0,),))
+    diffusion, flow = [Moment(0, angle=angle)], [Moment(0, angle=angle, is_flow=True)]
+    assert universal.at(diffusion, 1.0).factors == pytest.approx(of_diffusion)
+    of_flow = universal.at(flow, 1.0)
+    assert of_flow.factors == pytest.approx(gaussian_response(angle, variance, True))
+    assert normalised(of_flow, flow).factors == pytest.approx(of_diffusion)
 
 
 def test_it_is_read_from_what_it_is_written_to() -> None:

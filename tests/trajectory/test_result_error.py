@@ -134,10 +134,20 @@ def test_predictions_may_be_of_a_process_that_is_not_the_true_one() -> None:
     rough, response, computed = PROCESS.believed(0.3), Response(0 * ANSWERS), [0, 3, 6, 9, 11]
     truly = Process(rough, POSITIONS)
     true = ResultError(truly, LASTING, EVEN, response, RATIO, TRUST)
-    found = true.of(np.array([computed]), error())[0]
-    assert found == pytest.approx(followed(computed, 0 * ANSWERS[0], RATIO, LASTING, truly=truly), rel=1e-9)
-    assert found > true(computed)
-    assert true.of(np.array([computed]))[0] == true(computed)
+    found = true.likely(computed, error())
+    expected = followed(computed, 0 * ANSWERS[0], RATIO, LASTING, truly=truly)
+    assert found**2 == pytest.approx(expected, rel=1e-9)
+    assert found > true.likely(computed)
+
+
+def test_the_likely_error_is_the_geometric_mean_over_the_sizes_of_the_response() -> None:
+    computed = [0, 3, 6, 9, 11]
+    likely = 1.0
+    for doubt, doubt_share in zip(DOUBT**DOUBTED, DOUBTED_SHARES, strict=True):
+        squares = [followed(computed, doubt * answers, 3.0, LASTING) for answers in ANSWERS]
+        likely *= (SHARES @ squares) ** (doubt_share / 2)
+    assert error(1.0, 3.0).likely(computed) == pytest.approx(likely, rel=1e-9)
+    assert error(1.0, 3.0).likely(list(range(TICKS))) == 0
 
 
 def test_a_full_run_has_none() -> None:

@@ -30,7 +30,7 @@ BURSTS = error_of(np.cumsum([0.0, *np.where(np.isin(np.arange(1, TICKS), [2, 3, 
 
 
 def test_smooth_gaps_are_nearly_as_good_as_every_plan_and_moves_come_closer() -> None:
-    dense = spread_anew(LATE, EVEN, {0})
+    dense = spread_anew(LATE, EVEN, LATE(EVEN), {0})
     close = moved(LATE, dense, {0}, together=3)
     best = min(LATE((0, *others)) for others in combinations(range(1, TICKS), len(EVEN) - 1))
     assert best <= LATE(close) <= LATE(dense) < 0.7 * LATE(EVEN)
@@ -44,7 +44,10 @@ def test_neighbours_that_are_moved_together_find_better_plans() -> None:
 
 def test_ticks_lie_close_where_velocities_change() -> None:
     early = error_of(1 - np.linspace(1, 0, TICKS) ** 3)
-    assert np.mean(spread_anew(LATE, EVEN, {0})) > np.mean(spread_anew(early, EVEN, {0})) + 2
+    assert (
+        np.mean(spread_anew(LATE, EVEN, LATE(EVEN), {0}))
+        > np.mean(spread_anew(early, EVEN, early(EVEN), {0})) + 2
+    )
 
 
 def test_gaps_change_as_the_polynomials_say() -> None:
@@ -76,10 +79,10 @@ def test_rounding_keeps_the_sum_and_no_gap_is_empty() -> None:
 
 
 def test_a_plan_is_kept_where_none_is_expected_to_be_better() -> None:
-    smooth = spread_anew(BURSTS, EVEN, {0})
+    smooth = spread_anew(BURSTS, EVEN, BURSTS(EVEN), {0})
     best = moved(BURSTS, smooth, {0}, together=3)
     assert best != smooth
-    assert spread_anew(BURSTS, best, {0}) == best
+    assert spread_anew(BURSTS, best, BURSTS(best), {0}) == best
 
 
 @pytest.mark.parametrize("forced", [{0}, {0, 1, 2}, {0, 12, 13}, {0, 1, 13}, {0, 7}, {0, 5, 8, 13}])
@@ -100,5 +103,5 @@ def test_a_plan_through_a_tick_has_its_nearest_tick_there() -> None:
 
 
 def test_where_all_are_forced_nothing_moves() -> None:
-    assert spread_anew(LATE, [0, 1, 2], {0, 1, 2}) == [0, 1, 2]
+    assert spread_anew(LATE, [0, 1, 2], LATE([0, 1, 2]), {0, 1, 2}) == [0, 1, 2]
     assert moved(LATE, [0, 1, 2], {0, 1, 2}) == [0, 1, 2]
