@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from diffcache.config import CacheConfig
@@ -63,6 +64,9 @@ class Aim:
     at_least: float | None = None
 
     def __post_init__(self) -> None:
+        for name in ("speedup", "quality", "at_least"):
+            if isinstance(value := getattr(self, name), np.generic):
+                object.__setattr__(self, name, value.item())
         if sum((self.speedup is not None, self.quality is not None, self.front)) != 1:
             raise ConfigError("tune() needs either speedup= or quality= (or front=True): pass one of them.")
         if self.quality is not None and not _is_number(self.quality):
@@ -143,24 +147,7 @@ def tune(
         ScheduleError: the folder belongs to another pipeline.
     """
     aim = Aim(speedup, quality, front, at_least)
-    if not _are_prompts(prompts):
-        raise ConfigError(
-            'tune() needs a list of prompts, best of three and more: ["a fox", "a boat", "a hat"].'
-        )
-    if objective is psnr and quality is not None and quality < 0:
-        raise ConfigError(f"quality={quality!r}: give a PSNR in dB, such as 35.0, which is never below 0.")
-    if isinstance(pipe, nn.Module):
-        raise TargetError("tune() renders pictures: give it the pipeline, or a Loop around the denoiser.")
-    if engine not in ENGINES:
-        raise ConfigError(f"engine={engine!r}: choose one of {', '.join(ENGINES)}.")
-    if not callable(objective):
-        raise ConfigError(
-            f"objective={objective!r}: give a function of pictures and full runs; names are for the command."
-        )
-    if folder is not None and Path(folder).is_file():
-        raise ConfigError(f"folder={str(folder)!r} is a file: name a folder, which is made if need be.")
-    if minutes is not None and not (_is_number(minutes) and minutes > 0):
-        raise ConfigError(f"minutes={minutes!r}: give a number above 0.")
+    _check(pipe, prompts, aim, engine, objective, folder, minutes)
     calls = calls_of(prompts, seed, **call)
     parts = three_parts(calls, ENGINES[engine].fitted)
     with ExitStack() as stack:
@@ -185,6 +172,36 @@ def tune(
         write(found, Path(folder))
     wait()
     return found.method
+
+
+def _check(
+    pipe: Any,
+    prompts: Any,
+    aim: Aim,
+    engine: str,
+    objective: Any,
+    folder: str | Path | None,
+    minutes: float | None,
+) -> None:
+    """Refuses arguments of `tune` that cannot be followed."""
+    if not _are_prompts(prompts):
+        raise ConfigError(
+            'tune() needs a list of prompts, best of three and more: ["a fox", "a boat", "a hat"].'
+        )
+    if objective is psnr and aim.quality is not None and aim.quality < 0:
+        raise ConfigError(f"quality={aim.quality!r}: give a PSNR in dB, such as 35.0, which is never below 0.")
+    if isinstance(pipe, nn.Module):
+        raise TargetError("tune() renders pictures: give it the pipeline, or a Loop around the denoiser.")
+    if engine not in ENGINES:
+        raise ConfigError(f"engine={engine!r}: choose one of {', '.join(ENGINES)}.")
+    if not callable(objective):
+        raise ConfigError(
+            f"objective={objective!r}: give a function of pictures and full runs; names are for the command."
+        )
+    if folder is not None and Path(folder).is_file():
+        raise ConfigError(f"folder={str(folder)!r} is a file: name a folder, which is made if need be.")
+    if minutes is not None and not (_is_number(minutes) and minutes > 0):
+        raise ConfigError(f"minutes={minutes!r}: give a number above 0.")
 
 
 def _are_prompts(prompts: Any) -> bool:

@@ -18,7 +18,7 @@ from diffcache.profiling.recording.pictures import relative_errors
 from diffcache.profiling.tuning.artifact import TUNE
 from diffcache.profiling.tuning.engine import Task
 from diffcache.profiling.tuning.parts import three_parts
-from diffcache.profiling.tuning.tune import ENGINES
+from diffcache.profiling.tuning.tune import ENGINES, Aim
 from diffcache.profiling.tuning.tuner import Tuner
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.replay import ReplayConfig
@@ -39,6 +39,12 @@ def test_tune_meets_a_speedup_exactly_and_is_no_worse_than_even_ticks_where_it_c
     assert best.compute == 0.5
     evens = [found.judge(EvenConfig(speedup=2, order=order)) for order in (0, 1, 2)]
     assert best.mean >= max(even.mean for even in evens)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    aim = Aim(quality=np.float32(30), at_least=np.float64(0.5))
+    assert json.dumps(aim.as_json()) == '{"quality": 30.0, "at_least": 0.5}'
+    assert type(Aim(speedup=np.int64(2)).speedup) is int
 
 
 def test_the_error_that_is_expected_of_a_schedule_is_the_one_that_was_measured_where_it_was_chosen() -> None:
