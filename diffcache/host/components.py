@@ -166,7 +166,9 @@ def guidance_scale_of(pipeline: Any, call: Mapping[str, Any]) -> float | None:
         for name, value in given.items()
         if name.endswith(("guidance_scale", "cfg_scale")) and not name.startswith(OTHER_SCALES)
     }
-    if any(is_told_its_guidance(module) for module in modules_of(pipeline)):
+    if getattr(getattr(pipeline, "config", None), "is_distilled", False):
+        return 1.0  # FLUX.2 klein
+    if _tells_the_network(pipeline):
         values.pop("guidance_scale", None)
         if all(given.get(name) is None for name in NEGATIVES):
             values = dict.fromkeys(values, 1.0)
@@ -185,9 +187,14 @@ def scale_of_guider(guider: Any) -> float | None:
     return float(scale + 1 if getattr(guider, "use_original_formulation", False) else scale)
 
 
-def is_told_its_guidance(module: nn.Module) -> bool:
-    """Whether a scale of guidance may be an input of a network that was distilled to it (FLUX.1, HunyuanVideo)."""
-    return hasattr(getattr(module, "config", None), "guidance_embeds")
+def _tells_the_network(pipeline: Any) -> bool:
+    """Whether `guidance_scale` is nothing but an input of a network that was distilled to it (FLUX.1, HunyuanVideo, Sana Sprint).
+
+    Sana and FLUX.2 klein have networks that might be told, too, and guide by two passes.
+    """
+    if hasattr(type(pipeline), "do_classifier_free_guidance"):
+        return False
+    return any(hasattr(getattr(module, "config", None), "guidance_embeds") for module in modules_of(pipeline))
 
 
 def guidance_of(pipeline: Any) -> dict[str, float]:

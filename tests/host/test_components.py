@@ -8,6 +8,7 @@ from typing import Any
 import diffusers
 import pytest
 import torch
+from diffusers.configuration_utils import FrozenDict
 from diffusers.guiders import ClassifierFreeGuidance
 from support.toys import ToyDenoiser
 from torch import Tensor, nn
@@ -235,3 +236,23 @@ def test_a_scale_that_the_network_is_told_guides_nothing(
 ) -> None:
     monkeypatch.setattr(components, "modules_of", lambda pipeline: [pipeline.transformer])
     assert guidance_scale_of(Distilled(), call) == scale
+
+
+@pytest.mark.parametrize(
+    ("name", "scale"),
+    [
+        ("SanaPipeline", 4.5),
+        ("SanaSprintPipeline", 1.0),
+        ("FluxPipeline", 1.0),
+        ("Flux2KleinPipeline", 4.0),
+        ("Flux2KleinPipeline-distilled", 1.0),
+    ],
+)
+def test_networks_that_may_be_told_their_guidance_are_guided_by_two_passes_where_the_pipeline_says_so(
+    name: str, scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = getattr(diffusers, name.removesuffix("-distilled"))
+    pipe = kind.__new__(kind)
+    pipe.__dict__["_internal_dict"] = FrozenDict(is_distilled=name.endswith("distilled"))
+    monkeypatch.setattr(components, "modules_of", lambda pipeline: [Network()])
+    assert guidance_scale_of(pipe, {"guidance_scale": scale if scale > 1 else 4.5}) == scale
