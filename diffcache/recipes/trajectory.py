@@ -39,6 +39,9 @@ TOGETHER = 3
 """How many neighbours are moved at once where the covariance is the pipeline's own. With the universal one none is moved: gains that a longer search
 finds there do not appear in real runs."""
 
+WORTH_COMPARING = 0.01
+"""Where a larger error is expected of a speed-up, the report advises to compare the run with fewer steps."""
+
 
 @method
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +55,7 @@ class TrajectoryConfig(BudgetedConfig):
     speed-up, and a straight line predicts the others. Our own method, and the default.
 
     Attributes:
-        threshold: bound on twice the expected error of the result, root mean square, as a fraction of the velocities' (0.02 is 2 %);
+        threshold: bound on twice the expected error of the result, root mean square, as a fraction of the velocities' (0.05 is 5 %);
             0 computes everything. A run has no fewer computed ticks than a speed-up of 8 leaves.
         speedup: instead of a threshold: ticks of the run over computed ticks, at least; 1 computes everything.
         covariance: E<v_i, v_j> of the velocities at each two ticks of a run, per element, [ticks, ticks]; None: the universal one.
@@ -68,7 +71,7 @@ class TrajectoryConfig(BudgetedConfig):
 
     name: ClassVar[str] = "trajectory"
 
-    threshold: float = 0.02
+    threshold: float = 0.05
     covariance: Rows | None = None
     response: Rows | None = None
     angles: tuple[float, ...] | None = None
@@ -152,7 +155,7 @@ class TrajectoryConfig(BudgetedConfig):
         plan = self.plan(run, self.speedup)
         expected = plan.expected
         most = max(most, len(plan.ticks))  # a longer warm-up goes beyond the speed-up
-        if TYPICAL * expected <= self.threshold or self.max_consecutive_reuses is not None:
+        if expected <= WORTH_COMPARING or self.max_consecutive_reuses is not None:
             return None
         return (
             f"speedup={self.speedup:g} leaves {most} computed ticks, for which an error of {shown(expected)} is expected: "

@@ -18,7 +18,7 @@ TRIED = 8
 """Samples on which proposals are chosen; their seeds are not those of the samples that are fitted on."""
 
 SPEEDUPS = (1.5, 2.0, 3.0, 4.0)
-THRESHOLDS = (0.01, 0.02, 0.05)
+THRESHOLDS = (0.02, 0.05, 0.1)
 
 
 def pictures(

@@ -23,7 +23,7 @@ from diffcache.schedulers.guards import History
 from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import Step
 from diffcache.trajectory import known
-from diffcache.trajectory.control import TYPICAL, PlanFollower, PlannedTicks
+from diffcache.trajectory.control import PlanFollower, PlannedTicks
 from diffcache.trajectory.known import Course
 from diffcache.trajectory.plan import HELD, TrajectoryPlan, planned
 from diffcache.trajectory.result_error import DOUBT, ResultError
@@ -115,7 +115,7 @@ def test_a_run_with_too_few_ticks_to_know_anything_holds_and_corrects_nothing() 
     assert weights == pytest.approx([1.0], abs=0.01)
 
 
-def test_a_speed_up_whose_expected_error_is_large_is_remarked_on() -> None:
+def test_a_speed_up_whose_expected_error_is_large_is_remarked_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert TrajectoryConfig(speedup=1.3).remark(KNOWN) is None
     config = TrajectoryConfig(speedup=4)
     remark = config.remark(KNOWN)
@@ -123,9 +123,10 @@ def test_a_speed_up_whose_expected_error_is_large_is_remarked_on() -> None:
     assert "num_inference_steps=5" in remark
     assert f"an error of {config.plan(KNOWN, 4).expected:.1%}" in remark
     assert TrajectoryConfig(speedup=1).remark(KNOWN) is None
-    expected = config.plan(KNOWN, 4).expected  # fewer steps may be as good from half the threshold on
-    assert config.replace(threshold=TYPICAL * expected * 1.01).remark(KNOWN) is None
-    assert config.replace(threshold=TYPICAL * expected * 0.99).remark(KNOWN) is not None
+    expected = config.plan(KNOWN, 4).expected
+    for bound in (0.99 * expected, 1.01 * expected):
+        monkeypatch.setattr(trajectory, "WORTH_COMPARING", bound)
+        assert (config.remark(KNOWN) is None) == (expected < bound)
     stiff = replace(KNOWN, guidance_scale=300.0)
     assert "an error of more than 100% is expected" in str(config.remark(stiff))
     assert TrajectoryConfig(threshold=0.02).remark(KNOWN) is None
