@@ -189,7 +189,9 @@ def _check(
             'tune() needs a list of prompts, best of three and more: ["a fox", "a boat", "a hat"].'
         )
     if objective is psnr and aim.quality is not None and aim.quality < 0:
-        raise ConfigError(f"quality={aim.quality!r}: give a PSNR in dB, such as 35.0, which is never below 0.")
+        raise ConfigError(
+            f"quality={aim.quality!r}: give a PSNR in dB, such as 35.0, which is never below 0."
+        )
     if isinstance(pipe, nn.Module):
         raise TargetError("tune() renders pictures: give it the pipeline, or a Loop around the denoiser.")
     if engine not in ENGINES:
