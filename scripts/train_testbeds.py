@@ -41,7 +41,7 @@ BEFORE: dict[str, tuple[str, ...]] = {
 
 def arguments() -> argparse.Namespace:
     options = parser(__doc__)
-    options.add_argument("name", choices=[*AUTOENCODERS, *zoo.ALL, *zoo.UNTRAINED, *CLASSIFIERS, *OTHERS])
+    options.add_argument("name", choices=[*AUTOENCODERS, *zoo.ALL, *CLASSIFIERS, *OTHERS])
     options.add_argument(
         "--minutes", type=float, default=30.0, help="budget in CPU minutes (wall minutes on CUDA)"
     )
@@ -99,7 +99,7 @@ def main() -> None:
         progress = module.train(training)
         keep_facts(args, progress)
         print(f"{args.name}: {progress}")
-    if args.name in splits.JUDGING + zoo.UNTRAINED:
+    if args.name in splits.JUDGING + splits.UNSEEN:
         accept_judging.accept(args.name, args.out / args.name, facts_of(args.name, args.work))
     elif args.name in splits.FITTING:
         accept(args.name, args.out / args.name, facts_of(args.name, args.work))

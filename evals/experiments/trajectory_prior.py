@@ -22,6 +22,8 @@ from diffcache.trajectory.response import Response
 
 MANY_STEPS = tuple(name for name in zoo.ALL if zoo.STEPS.get(name, 50) >= 10)
 """Testbeds that were not distilled to few steps."""
+FITTED_ON = tuple(name for name in MANY_STEPS if name not in splits.UNSEEN)
+"""Those that the prior is fitted on."""
 
 SAMPLES = 4
 STRIDES = (1, 2, 3, 4)

@@ -1,7 +1,8 @@
 """Who sees what: testbeds that constants are fitted on and testbeds to judge on, and the prompts and seeds of each use.
 
 Nothing is judged on what it was fitted on. Testbeds in `FITTING` have shaped our constants: they are raced, and shown apart. The
-kernel of `trajectory` is fitted on nearly all testbeds: each is judged with a kernel that was fitted without it.
+prior of `trajectory` is fitted on these and on those in `JUDGING`: each is judged with a prior that was fitted without it. Those in
+`UNSEEN` have had no part in anything.
 """
 
 from collections.abc import Collection
@@ -13,6 +14,8 @@ FITTING = ("dit", "flux", "wan", "sd")
 """Testbeds of coloured shapes. Constants were chosen on them."""
 JUDGING = ("pixart", "sd3", "sdxl", "fashion", "ddpm", "kontext", "turbo", "kontext_turbo")
 """Testbeds of emoji and of Fashion-MNIST. No constant is chosen on them."""
+UNSEEN = ("sana",)
+"""Nothing is fitted or chosen on these. sana was trained when all else was there."""
 
 PromptSplit = Literal["calibration", "heldout"]
 Use = Literal["search", "covariance", "try", "choose", "score"]

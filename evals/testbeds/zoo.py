@@ -17,11 +17,9 @@ from diffcache.evals.testbeds import edits, emoji, fashion_mnist, procedural, sh
 from diffcache.evals.testbeds.splits import PromptSplit
 
 FOLDER = Path(__file__).resolve().parent
-ALL = splits.FITTING + splits.JUDGING
+ALL = splits.FITTING + splits.JUDGING + splits.UNSEEN
 NAMES = (*ALL, shipped.NAME)
 """With the one that comes with the package, on which nothing is measured."""
-UNTRAINED = ("sana",)
-"""To judge on too, but their weights are not here yet; once they are, the name moves to `splits.JUDGING`."""
 STEPS = {
     "pixart": 20,
     "sd3": 28,
@@ -96,7 +94,7 @@ def guided(name: str, call: Mapping[str, Any], scale: float) -> dict[str, Any]:
 
 def load(name: str, torch_dtype: torch.dtype = torch.float32) -> Any:
     """Loads a testbed's pipeline, without progress bars."""
-    if name not in NAMES + UNTRAINED:
+    if name not in NAMES:
         raise ValueError(f"no testbed is called {name!r}; there are {', '.join(NAMES)}")
     # The default is float32 already; naming it would only print a deprecation warning.
     dtype = {} if torch_dtype == torch.float32 else {"torch_dtype": torch_dtype}

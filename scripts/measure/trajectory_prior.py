@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from diffcache.evals.experiments.curves import Answered, averaged, averaged_response
 from diffcache.evals.experiments.trajectory_prior import (
-    MANY_STEPS,
+    FITTED_ON,
     Measured,
     Setting,
     changes,
@@ -31,12 +31,12 @@ from diffcache.trajectory.response import normalised
 
 def main() -> None:
     parser(__doc__).parse_args()
-    runs = {setting: measured(setting) for setting in tqdm([*chain(*map(settings, MANY_STEPS))], desc="runs")}
-    loss, figures = _fitted(MANY_STEPS, runs)
+    runs = {setting: measured(setting) for setting in tqdm([*chain(*map(settings, FITTED_ON))], desc="runs")}
+    loss, figures = _fitted(FITTED_ON, runs)
     SHIPPED.write_text(json.dumps({**header(), **figures}, indent=2) + "\n")
     print(f"all: {loss:.3f}")
-    for name in MANY_STEPS:
-        others = [other for other in MANY_STEPS if other != name]
+    for name in FITTED_ON:
+        others = [other for other in FITTED_ON if other != name]
         loss, figures = _fitted(others, runs)
         write_result(result_path("trajectory_prior", name), header(), figures)
         print(f"without {name}: {loss:.3f}")

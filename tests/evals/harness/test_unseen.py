@@ -1,17 +1,19 @@
 """What is fitted refuses to be judged on its own."""
 
 import json
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
 from diffcache.evals.errors import EvaluationError
+from diffcache.evals.experiments.trajectory_prior import FITTED_ON
 from diffcache.evals.harness.results import read_result, result_path
 from diffcache.evals.harness.unseen import judged_on, unseen_prior
 from diffcache.evals.testbeds import splits, zoo
 from diffcache.recipes import trajectory
 from diffcache.recipes.trajectory import TrajectoryConfig
-from diffcache.trajectory.prior import Prior, universal
+from diffcache.trajectory.prior import SHIPPED, Prior, universal
 
 
 @pytest.mark.parametrize("testbed", zoo.ALL)
@@ -49,6 +51,12 @@ def test_no_two_uses_share_a_sample_but_choosing_goes_on_from_trying() -> None:
     assert len(everything) == len({*everything})
 
 
-def test_each_testbed_is_fitted_on_or_judged_on() -> None:
-    assert not {*splits.FITTING} & {*splits.JUDGING}
-    assert {*splits.FITTING, *splits.JUDGING} == {*zoo.ALL}
+def test_each_testbed_is_fitted_on_judged_on_or_unseen() -> None:
+    parts = (splits.FITTING, splits.JUDGING, splits.UNSEEN)
+    assert sorted(chain(*parts)) == sorted({*zoo.ALL})
+
+
+def test_the_prior_that_is_shipped_has_not_seen_an_unseen_testbed() -> None:
+    fitted_on = {*json.loads(SHIPPED.read_text())["fitted_on"]}
+    assert fitted_on == {*FITTED_ON}
+    assert not fitted_on & {*splits.UNSEEN}
