@@ -1,13 +1,13 @@
 """Which parts of the target of `accelerate` are denoisers, and which are noise schedulers."""
 
 import inspect
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from typing import Any, TypeGuard
 
 from torch import nn
 
 from diffcache.host.compiled import uncompiled
-from diffcache.host.conventions import FOREIGN_HOOKS, NEGATIVES, OTHER_SCALES, TIMES
+from diffcache.host.conventions import ADDED_TO_CONDITIONAL, FOREIGN_HOOKS, NEGATIVES, OTHER_SCALES, TIMES
 from diffcache.host.structure import modules_inside
 from diffcache.schedulers.errors import TargetError
 
@@ -168,13 +168,15 @@ def guidance_scale_of(pipeline: Any, call: Mapping[str, Any]) -> float | None:
     }
     if getattr(getattr(pipeline, "config", None), "is_distilled", False):
         return 1.0  # FLUX.2 klein
-    if _tells_the_network(pipeline):
+    if _tells_the_network(pipeline, parameters):
         values.pop("guidance_scale", None)
         if all(given.get(name) is None for name in NEGATIVES):
             values = dict.fromkeys(values, 1.0)
     if not values:
         return scale_of_guider(pipeline.guider) if hasattr(pipeline, "guider") else 1.0
-    return max((float(value) for value in values.values() if isinstance(value, (int, float))), default=None)
+    added = 1.0 if type(pipeline).__name__.startswith(ADDED_TO_CONDITIONAL) else 0.0
+    scales = (float(value) for value in values.values() if isinstance(value, (int, float)))
+    return max((scale + added for scale in scales), default=None)
 
 
 def scale_of_guider(guider: Any) -> float | None:
@@ -187,14 +189,17 @@ def scale_of_guider(guider: Any) -> float | None:
     return float(scale + 1 if getattr(guider, "use_original_formulation", False) else scale)
 
 
-def _tells_the_network(pipeline: Any) -> bool:
-    """Whether `guidance_scale` is nothing but an input of a network that was distilled to it (FLUX.1, HunyuanVideo, Sana Sprint).
+def _tells_the_network(pipeline: Any, parameters: Container[str]) -> bool:
+    """Whether `guidance_scale` is an input of a network that was distilled to it (FLUX.1, HunyuanVideo, Sana Sprint), and nothing else.
 
-    Sana and FLUX.2 klein have networks that might be told, too, and guide by two passes.
+    Where a network of the same class was not distilled (Sana, FLUX.2 klein, FIBO), the pipeline guides by two passes.
     """
     if hasattr(type(pipeline), "do_classifier_free_guidance"):
         return False
-    return any(hasattr(getattr(module, "config", None), "guidance_embeds") for module in modules_of(pipeline))
+    if "true_cfg_scale" in parameters:
+        return True
+    configs = (getattr(module, "config", None) for module in modules_of(pipeline))
+    return any(getattr(config, "guidance_embeds", False) for config in configs)
 
 
 def guidance_of(pipeline: Any) -> dict[str, float]:

@@ -32,5 +32,8 @@ ADAPTER_MARKS = ("_hf_peft_config_loaded", "encoder_hid_proj", "image_proj")
 OTHER_SCALES = ("skip_layer_", "distilled_")
 """Scales of guidance that begin so multiply something else than the difference of the conditional and unconditional outputs."""
 
+ADDED_TO_CONDITIONAL = ("Cosmos", "Krea2", "ZImage")
+"""Pipelines whose names begin so add the scaled difference of the outputs to the conditional one: elsewhere their scale is larger by one."""
+
 NEGATIVES = ("negative_prompt", "negative_prompt_embeds")
 """Pipelines of networks that are told their guidance guide by a second pass only if one of these is given."""

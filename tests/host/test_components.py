@@ -149,7 +149,7 @@ def test_a_loop_over_no_module_is_refused() -> None:
         pass
 
 
-class Guided:
+class TakesScales:
     """A pipeline that takes scales of guidance."""
 
     def __call__(
@@ -159,6 +159,12 @@ class Guided:
         true_cfg_scale: float | None = None,
         guidance_rescale: float = 9.0,
     ) -> None: ...
+
+
+class Guided(TakesScales):
+    """One that guides by two passes."""
+
+    do_classifier_free_guidance = True
 
 
 @pytest.mark.parametrize(
@@ -217,7 +223,7 @@ class Network(nn.Module):
         self.config = SimpleNamespace(guidance_embeds=True)
 
 
-class Distilled(Guided):
+class Distilled(TakesScales):
     """A pipeline of a network that is told its guidance."""
 
     transformer = Network()
@@ -239,20 +245,27 @@ def test_a_scale_that_the_network_is_told_guides_nothing(
 
 
 @pytest.mark.parametrize(
-    ("name", "scale"),
+    ("name", "embeds", "call", "scale"),
     [
-        ("SanaPipeline", 4.5),
-        ("SanaSprintPipeline", 1.0),
-        ("FluxPipeline", 1.0),
-        ("Flux2KleinPipeline", 4.0),
-        ("Flux2KleinPipeline-distilled", 1.0),
+        ("SanaPipeline", False, {"guidance_scale": 4.5}, 4.5),
+        ("SanaSprintPipeline", True, {"guidance_scale": 4.5}, 1.0),
+        ("BriaFiboPipeline", False, {"guidance_scale": 4.5}, 4.5),
+        ("FluxPipeline", False, {"guidance_scale": 4.5}, 1.0),
+        ("FluxPipeline", False, {"true_cfg_scale": 3.0, "negative_prompt": ""}, 3.0),
+        ("FluxFillPipeline", True, {"guidance_scale": 30.0}, 1.0),
+        ("Flux2KleinPipeline", False, {"guidance_scale": 4.5}, 4.5),
+        ("Flux2KleinPipeline-distilled", False, {"guidance_scale": 4.5}, 1.0),
+        ("ZImagePipeline", False, {"guidance_scale": 4.0}, 5.0),
+        ("Cosmos2TextToImagePipeline", False, {"guidance_scale": 7.0}, 8.0),
     ],
 )
-def test_networks_that_may_be_told_their_guidance_are_guided_by_two_passes_where_the_pipeline_says_so(
-    name: str, scale: float, monkeypatch: pytest.MonkeyPatch
+def test_the_scale_is_read_as_each_pipeline_guides(
+    name: str, embeds: bool, call: dict[str, Any], scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind = getattr(diffusers, name.removesuffix("-distilled"))
     pipe = kind.__new__(kind)
     pipe.__dict__["_internal_dict"] = FrozenDict(is_distilled=name.endswith("distilled"))
-    monkeypatch.setattr(components, "modules_of", lambda pipeline: [Network()])
-    assert guidance_scale_of(pipe, {"guidance_scale": scale if scale > 1 else 4.5}) == scale
+    network = Network()
+    network.config.guidance_embeds = embeds
+    monkeypatch.setattr(components, "modules_of", lambda pipeline: [network])
+    assert guidance_scale_of(pipe, call) == scale
