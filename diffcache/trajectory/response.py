@@ -57,7 +57,7 @@ def _answers(products: Array) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class UniversalResponse:
-    """What denoisers have in common. Guidance multiplies differences of outputs, so responses are linear in its scale.
+    """What denoisers have in common, as diffusion models have it (`normalised`). Guidance multiplies differences of outputs, so responses are linear in its scale.
 
     Attributes:
         angles: atan2(noise, signal) in radians, rising.
@@ -77,7 +77,7 @@ class UniversalResponse:
         )
 
     def at(self, moments: Sequence[Moment], guidance: float) -> Response:
-        """At each tick of a run; their mean over all angles where an angle is unknown.
+        """Of the run's own velocities at each tick; the mean over all angles where an angle is unknown.
 
         Args:
             moments: of the ticks.
