@@ -28,7 +28,8 @@ PARTS = ("stiff", "usual", "lasting")
 def main() -> None:
     parser(__doc__).parse_args()
     levels = np.linspace(1, 1 / TICKS, TICKS)
-    moments = [Moment(i, angle=float(np.arctan2(level, 1 - level))) for i, level in enumerate(levels)]
+    angles = np.arctan2(levels, 1 - levels).tolist()
+    moments = [Moment(i, angle=angle, is_flow=True) for i, angle in enumerate(angles)]
     process = prior_process(universal().kernel.at(TYPICAL_GUIDANCE), moments)
     plt.rcParams["svg.hashsalt"] = "trajectory"
     figure, (above, middle, below) = plt.subplots(3, 1, figsize=(8, 7), sharex=True, layout="constrained")
