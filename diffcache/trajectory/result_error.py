@@ -107,8 +107,10 @@ class ResultError:
         self.pace = pace
         self.largest_ratio = largest_ratio
         self.trust = trust
-        self.handovers = handovers
         self.num_ticks = len(self.on_result)
+        every = np.arange(self.num_ticks)
+        self._denoisers = np.searchsorted(handovers, every, side="right")
+        self._takes_over = np.isin(every, handovers)
         self._before = Belief(process.believed(trust.roughness)[None], np.array([trust.noise]))
         self._between = Belief(self.covariance[None], np.array([BETWEEN]))
         self._responses = _doubted(response.factors, np.abs(influence[1:].diagonal()), doubt)
@@ -175,7 +177,7 @@ class ResultError:
         every, own = np.arange(self.num_ticks), self.on_result[plans[:, 1:, None]]
         is_reused = (plans[:, :-1, None] < every) & (every < plans[:, 1:, None])
         is_near = np.abs(self.on_result) <= self.largest_ratio * np.abs(own)
-        is_corrected = is_reused & is_near & (own != 0) & ~np.isin(plans[:, 1:, None], self.handovers)
+        is_corrected = is_reused & is_near & (own != 0) & ~self._takes_over[plans[:, 1:, None]]
         ratios = np.divide(self.on_result, own, out=np.zeros(is_corrected.shape), where=is_corrected)
         intervals = np.broadcast_to(np.arange(plans.shape[1] - 1), (len(plans), plans.shape[1] - 1))
         return Corrections(ratios, self._conditional(plans, ratios, intervals, self._between, ahead=1))
@@ -196,7 +198,7 @@ class ResultError:
         covariance, noise = belief
         window = np.arange(plans.shape[1] - ahead)[:, None] + np.arange(1 - WINDOW, 1 + ahead)
         known = plans[:, np.maximum(window, 0)]
-        denoisers = np.searchsorted(self.handovers, known, side="right")
+        denoisers = self._denoisers[known]
         is_there = (window >= 0) & (denoisers == denoisers[..., WINDOW - 1, None])
         both = is_there[..., :, None] & is_there[..., None, :]
         of_plan = self.num_ticks**2 * np.arange(len(covariance))[:, None, None, None]

@@ -1,6 +1,7 @@
 """Search: among all plans of as many computed ticks, one whose expected error is small: first how gaps change over the run, then each tick."""
 
 from collections.abc import Callable, Collection, Sequence
+from functools import cache
 
 import numpy as np
 from numpy.polynomial.legendre import legvander
@@ -26,6 +27,9 @@ ROUNDS = 30
 
 EXACT = 1e-9
 """Gaps that are whole but for the rounding of floating-point numbers count as whole."""
+
+TINY = float(np.finfo(float).tiny)
+"""So that nothing is divided by 0."""
 
 Rounding = Callable[[Array], Ticks]
 """See `neighbours` and `in_place`."""
@@ -67,11 +71,14 @@ def spread_anew(
         whole: makes gaps whole numbers.
     """
 
-    def best_of(factors: Array) -> tuple[float, Array, Ticks]:
-        plans = with_gaps(factors, start, forced, error.num_ticks, whole)
-        errors = error.of(plans)
-        best = int(errors.argmin())
-        return float(errors[best]), factors[best], plans[best]
+    known = {tuple(start): at_start}
+
+    def best_of(factors: Array) -> tuple[float, Array, tuple[int, ...]]:
+        plans = [*map(tuple, with_gaps(factors, start, forced, error.num_ticks, whole).tolist())]
+        if new := [*{*plans} - {*known}]:  # rounding makes many alike
+            known.update(zip(new, error.of(np.array(new)).tolist(), strict=True))
+        best = min(range(len(plans)), key=lambda i: known[plans[i]])
+        return known[plans[best]], factors[best], plans[best]
 
     least, middle, ticks = best_of(np.array([(tilt, bend, 0.0) for tilt in TILTS for bend in BENDS]))
     steps = np.concatenate([np.eye(DEGREE), -np.eye(DEGREE)])
@@ -81,7 +88,7 @@ def spread_anew(
             if not found[0] < least:
                 break
             least, middle, ticks = found
-    return ticks.tolist() if least < at_start else list(start)
+    return list(ticks) if least < at_start else list(start)
 
 
 def with_gaps(
@@ -104,22 +111,29 @@ def with_gaps(
         [plans, computed]
     """
     plans = np.tile(np.array(start, dtype=np.intp), (len(factors), 1))
-    free = np.flatnonzero(~np.isin(start, list(forced)))
-    if not len(free):
+    free = [i for i, tick in enumerate(start) if tick not in forced]
+    if not free:
         return plans
     span = slice(free[0], free[-1] + 1)
     before, after = start[span.start - 1], ([*start, num_ticks])[span.stop]
-    polynomials = legvander(np.linspace(-1, 1, span.stop - span.start + 1), DEGREE)[:, 1:]
-    gaps = whole(_in_sum(np.exp(factors @ polynomials.T), after - before))
+    polynomials = _polynomials(span.stop - span.start + 1)
+    gaps = whole(_in_sum(np.exp(factors @ polynomials), after - before))
     plans[:, span] = before + gaps.cumsum(axis=1)[:, :-1]
     return through(plans, set(start[span]) & {*forced})
+
+
+@cache
+def _polynomials(gaps: int) -> Array:
+    """The Legendre polynomials of degree 1 to `DEGREE` at each gap of a run, [DEGREE, gaps]."""
+    found: Array = legvander(np.linspace(-1, 1, gaps), DEGREE)[:, 1:].T
+    return found
 
 
 def _in_sum(gaps: Array, length: int) -> Array:
     """Gaps in the same proportions, [plans, gaps], `length` in sum; those that would be shorter than 1 are 1."""
     above = np.maximum(gaps * length / gaps.sum(axis=1, keepdims=True) - 1, 0)
     spare = length - gaps.shape[1]
-    found: Array = 1 + above * spare / np.maximum(above.sum(axis=1, keepdims=True), np.finfo(float).tiny)
+    found: Array = 1 + above * spare / np.maximum(above.sum(axis=1, keepdims=True), TINY)
     return found
 
 
