@@ -125,8 +125,7 @@ def with_gaps(
 @cache
 def _polynomials(gaps: int) -> Array:
     """The Legendre polynomials of degree 1 to `DEGREE` at each gap of a run, [DEGREE, gaps]."""
-    found: Array = legvander(np.linspace(-1, 1, gaps), DEGREE)[:, 1:].T
-    return found
+    return np.asarray(legvander(np.linspace(-1, 1, gaps), DEGREE)[:, 1:].T, dtype=np.float64)
 
 
 def _in_sum(gaps: Array, length: int) -> Array:
