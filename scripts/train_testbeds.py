@@ -99,7 +99,7 @@ def main() -> None:
         progress = module.train(training)
         keep_facts(args, progress)
         print(f"{args.name}: {progress}")
-    if args.name in splits.JUDGING + splits.UNSEEN:
+    if args.name in splits.JUDGING:
         accept_judging.accept(args.name, args.out / args.name, facts_of(args.name, args.work))
     elif args.name in splits.FITTING:
         accept(args.name, args.out / args.name, facts_of(args.name, args.work))

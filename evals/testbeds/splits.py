@@ -1,8 +1,7 @@
 """Who sees what: testbeds that constants are fitted on and testbeds to judge on, and the prompts and seeds of each use.
 
 Nothing is judged on what it was fitted on. Testbeds in `FITTING` have shaped our constants: they are raced, and shown apart. The
-prior of `trajectory` is fitted on these and on those in `JUDGING`: each is judged with a prior that was fitted without it. Those in
-`UNSEEN` have had no part in anything.
+prior of `trajectory` is fitted on nearly all testbeds: each is judged with a prior that was fitted without it.
 """
 
 from collections.abc import Collection
@@ -12,10 +11,10 @@ from diffcache.evals.errors import EvaluationError
 
 FITTING = ("dit", "flux", "wan", "sd")
 """Testbeds of coloured shapes. Constants were chosen on them."""
-JUDGING = ("pixart", "sd3", "sdxl", "fashion", "ddpm", "kontext", "turbo", "kontext_turbo")
+JUDGING = ("pixart", "sd3", "sdxl", "fashion", "ddpm", "kontext", "turbo", "kontext_turbo", "sana")
 """Testbeds of emoji and of Fashion-MNIST. No constant is chosen on them."""
 UNSEEN = ("sana",)
-"""Nothing is fitted or chosen on these. sana was trained when all else was there."""
+"""Those of them on which the prior is not fitted either. sana was trained when all else was there."""
 
 PromptSplit = Literal["calibration", "heldout"]
 Use = Literal["search", "covariance", "try", "choose", "score"]

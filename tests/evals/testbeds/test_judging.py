@@ -15,7 +15,6 @@ from diffcache.evals.testbeds.emoji import GROUNDS
 from diffcache.evals.testbeds.fashion_mnist import FashionClassifier
 
 MEGABYTE = 1_000_000
-TESTBEDS = splits.JUDGING + splits.UNSEEN
 SHIPPED = {
     "pixart": ("DPMSolverMultistepScheduler", "epsilon", 2),
     "sd3": ("FlowMatchEulerDiscreteScheduler", None, 1),
@@ -34,7 +33,7 @@ def denoiser(pipe: Any) -> Any:
     return getattr(pipe, "transformer", None) or pipe.unet
 
 
-@pytest.mark.parametrize("name", TESTBEDS)
+@pytest.mark.parametrize("name", splits.JUDGING)
 def test_loads_plainly_and_renders_finite_pictures(name: str) -> None:
     pipe = DiffusionPipeline.from_pretrained(zoo.FOLDER / name)
     pipe.set_progress_bar_config(disable=True)
@@ -44,7 +43,7 @@ def test_loads_plainly_and_renders_finite_pictures(name: str) -> None:
     assert pictures.std() > 0.02
 
 
-@pytest.mark.parametrize("name", TESTBEDS)
+@pytest.mark.parametrize("name", splits.JUDGING)
 def test_predicts_and_is_sampled_as_the_pipeline_ships(name: str) -> None:
     pipe = zoo.load(name)
     config = denoiser(pipe).config
@@ -52,7 +51,7 @@ def test_predicts_and_is_sampled_as_the_pipeline_ships(name: str) -> None:
     assert (*found, (config.out_channels or config.in_channels) // config.in_channels) == SHIPPED[name]
 
 
-@pytest.mark.parametrize("name", TESTBEDS)
+@pytest.mark.parametrize("name", splits.JUDGING)
 def test_is_small_and_shown(name: str) -> None:
     folder = zoo.FOLDER / name
     assert 0 < sum(path.stat().st_size for path in folder.rglob("*.safetensors")) <= 10 * MEGABYTE
@@ -60,7 +59,7 @@ def test_is_small_and_shown(name: str) -> None:
     assert "Debian" in (text := (folder / "README.md").read_text()) or "Noto" in text
 
 
-@pytest.mark.parametrize("name", sorted({*TESTBEDS} - {*zoo.UNCONDITIONAL}))
+@pytest.mark.parametrize("name", sorted({*splits.JUDGING} - {*zoo.UNCONDITIONAL}))
 def test_splits_share_no_prompt_and_grow_at_the_end(name: str) -> None:
     calibration, heldout = zoo.prompts(name, 12, "calibration"), zoo.prompts(name, 12, "heldout")
     assert len(calibration) == len(heldout) == 12
@@ -68,7 +67,7 @@ def test_splits_share_no_prompt_and_grow_at_the_end(name: str) -> None:
     assert zoo.prompts(name, 18, "heldout")[:12] == heldout
 
 
-@pytest.mark.parametrize("name", [name for name in zoo.OF_EMOJI if name in TESTBEDS])
+@pytest.mark.parametrize("name", [name for name in zoo.OF_EMOJI if name in splits.JUDGING])
 def test_the_ground_is_the_one_that_was_asked_for(name: str) -> None:
     asked = [f"red heart on {ground}" for ground in GROUNDS]
     pictures = zoo.load(name)(**zoo.call_for(name, asked, range(len(asked)), min(12, zoo.STEPS[name])))[0]
