@@ -75,7 +75,7 @@ def levels_of(noise_scheduler: Any) -> list[Level]:
         Level(sigma, math.atan2(noise, signal), time, output(signal, noise), is_flow=flows)
         for sigma, time, (signal, noise) in zip(sigmas, times, mixed, strict=True)
     ]
-    return _turned(levels, flows)
+    return _turned(levels)
 
 
 def levels_of_loop(noise_scheduler: Any, sigmas: Iterable[float] | None) -> list[Level]:
@@ -94,13 +94,14 @@ def levels_of_loop(noise_scheduler: Any, sigmas: Iterable[float] | None) -> list
     is_flow = max(given, default=0.0) <= 1
     angles = [math.atan2(sigma, 1 - sigma if is_flow else 1) for sigma in given]
     found = [Level(sigma, angle, is_flow=is_flow) for sigma, angle in zip(given, angles, strict=True)]
-    return _turned(found, is_flow)
+    return _turned(found)
 
 
-def _turned(levels: list[Level], flows: bool) -> list[Level]:
+def _turned(levels: list[Level]) -> list[Level]:
     """Levels of known angles, with how far each has turned from pure noise."""
     angles = [level.angle or 0.0 for level in levels]
-    pure_noise = max([math.pi / 2] if flows else angles, default=0.0)
+    largest = (math.pi / 2 if level.is_flow else angle for level, angle in zip(levels, angles, strict=True))
+    pure_noise = max(largest, default=0.0)
     return [level._replace(turned=pure_noise - angle) for level, angle in zip(levels, angles, strict=True)]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.trajectory.result_error import ResultError, Trust, with_each
-from diffcache.trajectory.search import in_place, moved, spread_anew
+from diffcache.trajectory.search import Rounding, in_place, moved, neighbours, spread_anew
 
 HELD = Trust(1e-3, 1e4)
 """With so much roughness every prediction is the newest output."""
@@ -135,10 +135,10 @@ def _searched(candidates: Sequence[Candidate], fixed: Collection[int], together:
         together: see `planned`.
     """
     least = min(candidates, key=_expected)
-    even, first = least.ticks, least.error
-    better = spread_anew(first, even, least.expected, fixed)
+    first = least.error
+    better = _spread_anew(least, fixed)
     if together and first.num_ticks <= LONGEST_MOVED:
-        starts = [better, spread_anew(first, even, least.expected, fixed, in_place)]
+        starts = [better, _spread_anew(least, fixed, in_place)]
         better = min((moved(first, one, fixed, together) for one in starts), key=first)
     found = _each([one.error for one in candidates], better)
     if not min(map(_expected, found)) < least.expected:
@@ -146,15 +146,18 @@ def _searched(candidates: Sequence[Candidate], fixed: Collection[int], together:
     *others, held = found
     if first is held.error:
         second = min(candidates[:-1], key=_expected)
-        ticks = spread_anew(second.error, even, second.expected, fixed)
-        own = _each([one.error for one in others], ticks)
+        own = _each([one.error for one in others], _spread_anew(second, fixed))
         if WORTH_HOLDING * min(map(_expected, own)) < held.expected:
             others = own
     elif held.expected < WORTH_HOLDING * min(map(_expected, found)):
-        ticks = spread_anew(held.error, even, candidates[-1].expected, fixed)
-        (own_held,) = _each([held.error], ticks)
+        (own_held,) = _each([held.error], _spread_anew(candidates[-1], fixed))
         held = min(held, own_held, key=_expected)
     return [held, *others]
+
+
+def _spread_anew(candidate: Candidate, fixed: Collection[int], whole: Rounding = neighbours) -> Sequence[int]:
+    """Ticks that are expected to be better than those of a candidate, or these."""
+    return spread_anew(candidate.error, candidate.ticks, candidate.expected, fixed, whole)
 
 
 def _expected(candidate: Candidate) -> float:

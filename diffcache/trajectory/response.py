@@ -57,7 +57,9 @@ def _answers(products: Array) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class UniversalResponse:
-    """What denoisers have in common, as diffusion models have it (`normalised`). Guidance multiplies differences of outputs, so responses are linear in its scale.
+    """What denoisers have in common, as diffusion models have it (see `normalised`).
+
+    Guidance multiplies differences of outputs, so responses are linear in its scale.
 
     Attributes:
         angles: atan2(noise, signal) in radians, rising.

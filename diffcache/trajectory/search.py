@@ -75,7 +75,7 @@ def spread_anew(
 
     def best_of(factors: Array) -> tuple[float, Array, tuple[int, ...]]:
         plans = [*map(tuple, with_gaps(factors, start, forced, error.num_ticks, whole).tolist())]
-        if new := [*{*plans} - {*known}]:  # rounding makes many alike
+        if new := [*{*plans} - known.keys()]:  # rounding makes many alike
             known.update(zip(new, error.of(np.array(new)).tolist(), strict=True))
         best = min(range(len(plans)), key=lambda i: known[plans[i]])
         return known[plans[best]], factors[best], plans[best]
