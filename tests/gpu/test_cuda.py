@@ -37,8 +37,8 @@ def test_all_compute_is_exact_and_reuse_finite(name: str) -> None:
 def test_host_memory_changes_nothing_but_where_the_cache_is(
     dtype: str | None, options: dict[str, str]
 ) -> None:
-    case = PIPELINES["FluxPipeline-true-cfg"]
-    pipe, told, pictures = case.build().to("cuda"), [], []
+    case = PIPELINES["FluxPipeline-true-cfg"].on("cuda")
+    pipe, told, pictures = case.build(), [], []
     for device in (None, "cpu"):
         accelerate(pipe, "uniform", interval=3, order=1, cache_dtype=dtype, cache_device=device, **options)
         pictures.append(case.render(pipe, 0, 8))
@@ -61,11 +61,11 @@ def test_host_memory_changes_nothing_but_where_the_cache_is(
 )
 def test_blocks_in_cuda_graphs_overwrite_nothing_that_is_cached(method: str, options: dict[str, Any]) -> None:
     """`mode="reduce-overhead"`: blocks return memory that the next call of a block writes to."""
-    case = PIPELINES["FluxPipeline"]
+    case = PIPELINES["FluxPipeline"].on("cuda")
 
     def picture(mode: str) -> Tensor:
         torch._dynamo.reset()
-        pipe = case.build().to("cuda")
+        pipe = case.build()
         pipe.transformer.compile_repeated_blocks(mode=mode)
         accelerate(pipe, method, **options)
         return case.render(pipe, 0, 8)
@@ -75,8 +75,8 @@ def test_blocks_in_cuda_graphs_overwrite_nothing_that_is_cached(method: str, opt
 
 
 def test_a_bound_is_kept_by_host_memory_in_the_end() -> None:
-    case = PIPELINES["FluxPipeline-true-cfg"]
-    pipe = accelerate(case.build().to("cuda"), "uniform", site="sub-layer", max_cache_bytes=2048)
+    case = PIPELINES["FluxPipeline-true-cfg"].on("cuda")
+    pipe = accelerate(case.build(), "uniform", site="sub-layer", max_cache_bytes=2048)
     assert case.render(pipe, 0, 8).isfinite().all()
     assert report(pipe).cache_bytes <= 2048
     assert report(pipe).notes == ["features are kept in host memory"]

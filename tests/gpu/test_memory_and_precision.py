@@ -153,8 +153,8 @@ def test_a_device_that_is_not_the_current_one(method: str, options: dict[str, An
 
 
 def test_running_out_of_memory_leaves_nothing_behind() -> None:
-    case = PIPELINES["FluxPipeline"]
-    pipe = accelerate(case.build().to("cuda"), "uniform", interval=2, site="sub-layer")
+    case = PIPELINES["FluxPipeline"].on("cuda")
+    pipe = accelerate(case.build(), "uniform", interval=2, site="sub-layer")
     plain = case.render(pipe, 0, 4)
     torch.cuda.synchronize()
     before, calls = torch.cuda.memory_allocated(), []

@@ -46,6 +46,9 @@ def device() -> Iterator[torch.device]:
     torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with device:
+        torch.empty(
+            0
+        )  # torch lists the functions that get the default device at the first call: not while they are poisoned
         yield device
 
 

@@ -159,7 +159,7 @@ def test_addresses_beyond_32_bits() -> None:
 
 
 def test_compiles_into_one_graph() -> None:
-    given = case([[2, 5, 2]])
+    given = case([[2, 5, 3]])
     caches = given.keys.clone(), given.values.clone()
 
     def step(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:

@@ -48,7 +48,8 @@ def pipeline() -> LLaDA2Pipeline:
 
 def texts(batch: int, length: int, seed: int = 0) -> Tensor:
     """Random tokens [batch, length], none of them special."""
-    return torch.randint(4, VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(seed))
+    generator = torch.Generator("cpu").manual_seed(seed)
+    return torch.randint(4, VOCABULARY, (batch, length), generator=generator, device="cpu")
 
 
 def stored_keys(cache: TokenKVCache) -> Tensor:

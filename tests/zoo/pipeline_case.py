@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -17,6 +17,7 @@ from diffusers import (
 )
 from torch import Tensor, nn
 from zoo import denoisers
+from zoo.denoiser_case import like
 from zoo.weights import tiny
 
 Guidance = Literal["two-pass", "batched", "none"]
@@ -55,6 +56,14 @@ class PipelineCase:
     def render(self, pipe: Any, seed: int = 0, steps: int = 4, **overrides: Any) -> Tensor:
         """The picture of one run of `pipe`, which `build` made."""
         return self.image(pipe(**self.call(seed, steps, **overrides)))
+
+    def on(self, device: str) -> PipelineCase:
+        """The same with the pipeline, and the tensors that it is called with, on a device."""
+        return replace(
+            self,
+            build=lambda: self.build().to(device),
+            call=lambda *args, **kwargs: like(self.call(*args, **kwargs), lambda x: x.to(device)),
+        )
 
 
 def quiet(pipe: Any) -> Any:
