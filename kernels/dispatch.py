@@ -6,7 +6,7 @@ import importlib.util
 import os
 import subprocess
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
@@ -63,18 +63,15 @@ class Op(Generic[P, R]):
 
     def _run(self, *args: P.args, **kwargs: P.kwargs) -> R:
         arguments: tuple[Any, ...] = (*args, *kwargs.values())
-        first: Tensor = arguments[0] if isinstance(arguments[0], Tensor) else arguments[0][0]
-        if (
-            not uses_triton(first.device)
-            or _suits_pytorch(arguments, first)
-            or not _suits_triton(arguments, first.device)
-        ):
+        tensors = _tensors(arguments)
+        device = tensors[0].device
+        if not uses_triton(device) or not _suits_triton(arguments, tensors):
             return self.reference(*args, **kwargs)
         module, name = self._triton
         function: Callable[P, R] = getattr(importlib.import_module(module), name)
-        if first.device.type != "cuda" or first.get_device() == torch.cuda.current_device():
+        if device.type != "cuda" or device.index == torch.cuda.current_device():
             return function(*args, **kwargs)
-        with torch.cuda.device(first.get_device()):
+        with torch.cuda.device(device):
             return function(*args, **kwargs)
 
 
@@ -113,32 +110,33 @@ def uses_triton(device: torch.device) -> bool:
     return True
 
 
-def _suits_triton(arguments: Iterable[Any], device: torch.device) -> bool:
-    """Whether no tensor is empty, and Triton converts all their dtypes on the device."""
-    tensors = list(_tensors(arguments))
-    if any(tensor.numel() == 0 for tensor in tensors):
+def _suits_triton(arguments: Sequence[Any], tensors: Sequence[Tensor]) -> bool:
+    """Whether the tensors among the arguments are worth a launch, and lie on one device on which Triton converts all dtypes.
+
+    PyTorch refuses those on several devices in a sentence, and takes empty ones.
+    """
+    device = tensors[0].device
+    if tensors[0].numel() < SMALL and _choice() == "auto":
         return False
-    fp8 = any(given is FP8 for given in (*arguments, *(tensor.dtype for tensor in tensors)))
-    return not fp8 or device.type != "cuda" or _capability(device) >= FP8_CAPABILITY
-
-
-def _suits_pytorch(arguments: Iterable[Any], first: Tensor) -> bool:
-    """Whether tensors lie on several devices, which PyTorch refuses in a sentence, or are not worth a launch by Triton."""
-    if any(tensor.device != first.device for tensor in _tensors(arguments)):
-        return True
-    return first.numel() < SMALL and _choice() == "auto"
+    if any(tensor.device != device or not tensor.numel() for tensor in tensors):
+        return False
+    has_fp8 = any(given is FP8 for given in (*arguments, *(tensor.dtype for tensor in tensors)))
+    return not has_fp8 or device.type != "cuda" or _capability(device) >= FP8_CAPABILITY
 
 
 def _choice() -> str:
     return os.environ.get(SWITCH, "auto")
 
 
-def _tensors(arguments: Iterable[Any]) -> Iterator[Tensor]:
+def _tensors(arguments: Iterable[Any]) -> list[Tensor]:
+    """The tensors among arguments and in lists among these."""
+    found = []
     for argument in arguments:
         if isinstance(argument, Tensor):
-            yield argument
+            found.append(argument)
         elif isinstance(argument, (list, tuple)):
-            yield from _tensors(argument)
+            found += [each for each in argument if isinstance(each, Tensor)]
+    return found
 
 
 @functools.cache

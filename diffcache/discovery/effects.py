@@ -20,6 +20,7 @@ class Effect(NamedTuple):
         is_view: it reads no memory and writes none: it returns views of its first argument.
         given: index and name of each argument that may be or hold a tensor; None: any may.
         writes: index and name of each argument that it writes to.
+        has_out: these are where it puts its result (`out=`).
         has_flops: it may have floating-point operations that count.
         tells_content: what it returns depends on a tensor's content: a number, or a tensor of a size that is not known before.
     """
@@ -27,6 +28,7 @@ class Effect(NamedTuple):
     is_view: bool
     given: tuple[tuple[int, str], ...] | None
     writes: tuple[tuple[int, str], ...]
+    has_out: bool
     has_flops: bool
     tells_content: bool
 
@@ -35,7 +37,7 @@ class Effect(NamedTuple):
 def effect_of(func: Any) -> Effect:
     """Of an operator, by its schema."""
     if not isinstance(func, OpOverload):
-        return Effect(False, None, (), False, True)
+        return Effect(False, None, (), False, False, True)
     arguments, returns = func._schema.arguments, func._schema.returns
     aliased = [argument.alias_info for argument in arguments]
     given = tuple((i, a.name) for i, a in enumerate(arguments) if not _PLAIN.fullmatch(str(a.type)))
@@ -45,4 +47,5 @@ def effect_of(func: Any) -> Effect:
     views = bool(arguments) and aliased[0] is not None and not any(aliased[1:])
     is_view = views and not writes and all(one.alias_info is not None for one in returns)
     tells = torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
-    return Effect(is_view, given, writes, may_have_flops(func), tells)
+    has_out = any(arguments[i].is_out for i, _ in writes)
+    return Effect(is_view, given, writes, has_out, may_have_flops(func), tells)

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from diffcache.discovery.effects import effect_of
 from diffcache.discovery.flops import flops_of
+from diffcache.host.call import version_of
 from diffcache.host.leaves import tensors_of
 
 Storage = int
@@ -57,6 +58,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._told = 0  # number of the newest operation that told the forward a tensor's content
         self._unseen = 0  # number of the newest operation that no dispatch has told
         self._is_untraced = False
+        self._is_compiled = False
         self._evolving: set[Storage] = {self.storage(latent) for latent in latents}
 
     @classmethod
@@ -78,21 +80,37 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         finally:
             self._is_untraced = before
 
-    def unit_returned(self, given: Iterable[Tensor], outputs: Iterable[Tensor]) -> None:
-        """Notes as written what a unit returned and no traced operation has touched: compiled code made it."""
+    @contextmanager
+    def compiled(self, given: Sequence[Tensor]) -> Iterator[None]:
+        """Inside, a compiled unit runs with these tensors. It tells but a part of its operations, on memory whose origin nobody tells:
+        none is noted, only their FLOPs count. It wrote to those tensors whose versions have grown.
+        """
+        versions = [version_of(tensor) for tensor in given]
+        before, self._is_compiled = self._is_compiled, True
+        try:
+            yield
+        finally:
+            self._is_compiled = before
+        changed = [x for x, version in zip(given, versions, strict=True) if version_of(x) != version]
+        if changed:
+            written = [*dict.fromkeys(map(self.storage, changed))]
+            self._note([*map(self.storage, given)], written, None)
+
+    def unit_returned(self, given: Sequence[Tensor], outputs: Iterable[Tensor]) -> None:
+        """Notes as written what a unit returned and no traced operation has touched: compiled code made it of what the unit was given."""
         self.now += 1
-        evolves = self.evolves(given)
-        new = {tensor.untyped_storage()._cdata: tensor for tensor in outputs}
-        seen = self._writes, self._last_read
-        unseen = [self.storage(x) for key, x in new.items() if not any(key in each for each in seen)]
-        self._operations.append((self.now, [], unseen, []))
-        if unseen:
-            self._unseen = self.now
-        for storage in unseen:
-            self._made.add(storage)
-            self._writes[storage] = [self.now]
-            if evolves:
-                self._evolving.add(storage)
+        reads = [*map(self.storage, given)]
+        seen = self._writes, self._last_read, reads
+        unseen = [s for s in dict.fromkeys(map(self.storage, outputs)) if not any(s in each for each in seen)]
+        if not unseen:
+            return
+        self._unseen = self.now
+        self._last_read.update(dict.fromkeys(reads, self.now))
+        self._made.update(unseen)
+        self._writes.update((storage, [self.now]) for storage in unseen)
+        if not self._evolving.isdisjoint(reads):
+            self._evolving.update(unseen)
+        self._operations.append((self.now, reads, unseen, unseen))
 
     def forward_returned(self, outputs: Iterable[Tensor]) -> None:
         """Notes as read what the forward returned."""
@@ -173,6 +191,9 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._is_untraced:
             return output
         effect = effect_of(func)
+        if self._is_compiled:
+            self.flops += flops_of(func, args, kwargs, output) if effect.has_flops else 0
+            return output
         if effect.is_view:
             viewed = self.storage(args[0])
             self._views.append((self.now, viewed))
@@ -184,10 +205,19 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             [*args, *kwargs.values()] if effect.given is None else _taken(effect.given, args, kwargs)
         )
         changed = self._memory_of(_taken(effect.writes, args, kwargs)) if effect.writes else []
+        if effect.has_out:
+            self._make_unknown(changed)
         self._note(read, changed, output)
         if effect.tells_content:
             self._told = self.now
         return output
+
+    def _make_unknown(self, memory: list[Storage]) -> None:
+        """Compiled code makes memory that no dispatch tells of, and has results put there: they are its own if nothing touched it before."""
+        unknown = [s for s in memory if s not in self._writes and s not in self._last_read]
+        if unknown:
+            self._made.update(unknown)
+            self._unseen = self.now + 1
 
     def _memory_of(self, values: Iterable[Any]) -> list[Storage]:
         """Of tensors, and of those in containers."""

@@ -1,6 +1,7 @@
 """Records the calls of units in one traced forward: what each was given, what it returned, and what it made of it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ from diffcache.discovery.units import is_attention, is_list_member
 from diffcache.hooks.class_swap import base_class
 from diffcache.hooks.watcher import watched
 from diffcache.host.call import Call
+from diffcache.host.compiled import is_compiled
 from diffcache.host.leaves import leaves_of, tensors_of
 
 Shape = tuple[int, ...]
@@ -150,14 +152,16 @@ class UnitRecorder:
             self.begins(unit, call)
             flops = self.trace.flops
             self.calls.append(unit)
+        given = [*call.tensors.values()]
         self._open.append(unit)
         try:
-            output = forward(*call.args, **call.kwargs)
+            with self.trace.compiled(given) if is_compiled(unit.module) else nullcontext():
+                output = forward(*call.args, **call.kwargs)
         finally:
             self._open.pop()
         with self.trace.untraced():
             unit.refills = call.refilled()
-            self.trace.unit_returned(call.tensors.values(), tensors_of(output))
+            self.trace.unit_returned(given, tensors_of(output))
             unit.end, unit.flops = self.trace.now, self.trace.flops - flops
             unit.outputs = self._forms_of(output)
             unit.made = self._made(unit, call, output)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from diffcache.kernels import dispatch
 from diffcache.kernels.dispatch import FP8, SMALL, SWITCH
@@ -94,14 +95,21 @@ def test_a_gpu_where_triton_cannot_build_runs_the_references_and_says_so_once(
     dispatch._builds.cache_clear()
 
 
-def test_small_tensors_and_tensors_on_two_devices_take_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+def suits_triton(*arguments: Any) -> bool:
+    return dispatch._suits_triton(arguments, dispatch._tensors(arguments))
+
+
+def test_small_tensors_empty_ones_and_tensors_on_two_devices_take_pytorch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     small, large = torch.zeros(SMALL - 1), torch.zeros(SMALL)
     monkeypatch.delenv(SWITCH, raising=False)
-    assert dispatch._suits_pytorch((small,), small)
-    assert not dispatch._suits_pytorch((large,), large)
-    assert dispatch._suits_pytorch((large, [large.to("meta")]), large)
+    assert not suits_triton(small)
+    assert suits_triton(large)
+    assert not suits_triton(large, [large.to("meta")])
+    assert not suits_triton(large, [large[:0]])
     monkeypatch.setenv(SWITCH, "triton")
-    assert not dispatch._suits_pytorch((small,), small)
+    assert suits_triton(small)
 
 
 def test_the_probe_runs_a_kernel(device: torch.device) -> None:
@@ -184,9 +192,11 @@ def test_an_op_is_one_node_of_a_compiled_graph(device: torch.device) -> None:
 
 
 def test_e4m3_runs_as_triton_only_where_triton_converts_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    device, x = torch.device("cuda"), torch.zeros(2)
+    monkeypatch.setenv(SWITCH, "triton")
+    with FakeTensorMode():  # has the devices' names without the devices
+        x = torch.zeros(2, device="cuda")
     for capability, converts in (((9, 0), True), ((8, 9), True), ((8, 6), False)):
         monkeypatch.setattr(dispatch, "_capability", lambda device, capability=capability: capability)
-        assert dispatch._suits_triton((x, torch.int8), device)
-        assert dispatch._suits_triton((x, FP8), device) == converts
-        assert dispatch._suits_triton(([x.to(FP8)], [x]), device) == converts
+        assert suits_triton(x, torch.int8)
+        assert suits_triton(x, FP8) == converts
+        assert suits_triton([x.to(FP8)], [x]) == converts
