@@ -22,12 +22,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from diffcache.evals.speed.real_models import RealModel
 from diffcache.evals.speed.real_variants import LAST, Figures, Variant
+from diffcache.host.compiled import is_compiled
 
 Row = dict[str, Any]
 Save = Callable[[dict[str, Row]], None]
@@ -77,7 +79,7 @@ def measure(model: RealModel, found: dict[str, Variant], bounds: Bounds, save: S
     begun, rows = time.perf_counter(), dict[str, Row]()
     first: dict[str, Loop] = {}
     rounds: dict[str, list[Loop]] = {name: [] for name in found}
-    with _middle_seen(model.middle) as seen:
+    with _middle_seen(model) as seen:
         for group in (
             [name for name in found if LAST not in name],
             [name for name in found if LAST in name],
@@ -103,10 +105,21 @@ def measure(model: RealModel, found: dict[str, Variant], bounds: Bounds, save: S
 
 
 @contextmanager
-def _middle_seen(middle: nn.Module) -> Iterator[list[int]]:
-    """A list that grows by one when the module in the middle runs."""
+def _middle_seen(model: RealModel) -> Iterator[list[int]]:
+    """A list that grows by one when the module in the middle runs, or the compiled one around it, which calls no hooks inside."""
     seen: list[int] = []
-    handle = middle.register_forward_hook(lambda *_: seen.append(1))
+    around = [each for each in model.net.modules() if is_compiled(each) and model.middle in [*each.modules()]]
+    if around:
+        run: Any = around[-1]._compiled_call_impl
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            seen.append(1)
+            return run(*args, **kwargs)
+
+        with patch.object(around[-1], "_compiled_call_impl", counted):
+            yield seen
+        return
+    handle = model.middle.register_forward_hook(lambda *_: seen.append(1))
     try:
         yield seen
     finally:

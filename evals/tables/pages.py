@@ -9,6 +9,7 @@ from diffcache.evals.tables.calibration import calibration_tables
 from diffcache.evals.tables.expected_errors import expected_errors_table
 from diffcache.evals.tables.first_call import first_call_table
 from diffcache.evals.tables.formats import formats_table
+from diffcache.evals.tables.gpu import gpu_tables
 from diffcache.evals.tables.language import language_tables
 from diffcache.evals.tables.losses import losses_table
 from diffcache.evals.tables.methods import methods_page
@@ -36,7 +37,8 @@ PAGES_WITH_TABLES = (
     "README.md", "docs/limits.md", "docs/race.md", "docs/regimes.md", "docs/searched.md", "docs/serving.md",
     "docs/trajectory.md",
     "docs/measured/race.md", "docs/measured/calibration.md", "docs/measured/memory.md", "docs/measured/quantization.md",
-    "docs/measured/rows.md", "docs/measured/video.md", "docs/measured/language.md", "docs/language.md",
+    "docs/measured/rows.md", "docs/measured/video.md", "docs/measured/language.md", "docs/measured/gpu.md",
+    "docs/language.md",
 )  # fmt: skip
 """Written by hand, with places for tables."""
 
@@ -69,6 +71,7 @@ def pages(root: Path) -> dict[str, str]:
         "expected_errors": expected_errors_table(),
         **rows_tables(),
         **language_tables(),
+        **gpu_tables(),
         "threshold": threshold_table(),
         "long_video": long_video_table(),
         "long_video_pairs": long_video_pairs_table(),

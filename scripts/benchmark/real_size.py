@@ -28,7 +28,7 @@ def measured(name: str, args: Namespace) -> None:
     device, dtype = ("cuda", torch.bfloat16) if cuda else ("cpu", torch.float32)
     model = build(name, device, dtype, tiny=args.dry_run)
     if args.compiled:
-        model.net.compile_repeated_blocks(**({} if cuda else {"backend": "eager"}))  # type: ignore[operator]
+        model.net.compile_repeated_blocks()  # type: ignore[operator]
     suffix = "_offload" if args.offload else "_compiled" if args.compiled else ""
     path = result_path(EXPERIMENT, f"{name}{suffix}", args.out)
     about = {

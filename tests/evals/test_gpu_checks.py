@@ -34,6 +34,8 @@ def test_a_sub_command_runs_through_and_leaves_its_rows(what: str, tmp_path: Pat
             found = json.loads((tmp_path / name).read_text())
             assert found["header"]["command"]
             assert found.get("rows") or found.get("tokens_per_second")
+            if name.startswith("real_size/"):
+                assert all(row["computed"] for row in found["rows"].values())
 
 
 def test_an_unknown_sub_command_shows_what_there_is(tmp_path: Path) -> None:

@@ -1,0 +1,73 @@
+"""The tables of docs/measured/gpu.md: denoisers at their real sizes, and kernels."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from diffcache.evals.harness.markdown import markdown_table, named_once
+from diffcache.evals.harness.results import Result, stored
+
+Rows = Mapping[str, Mapping[str, Any]]
+
+SPEED_HEAD = (
+    "variant", "computed", "loop, s", "speed-up", "without any cost", "reused tick, ms", "first loop, s", "memory, GiB",
+    "reads of the device",
+)  # fmt: skip
+KERNEL_HEAD = (
+    "sizes of", "op", "TB/s", "share of a copy's", "over eager", "over compiled", "on the host, µs", "target",
+)  # fmt: skip
+PLAIN = "plain"
+
+
+def gpu_tables() -> dict[str, str]:
+    """By name: one for each denoiser that was measured, and one of all kernels."""
+    speeds = {f"real_size_{name}": _speed_table(result) for name, result in stored("real_size").items()}
+    return {**speeds, "gpu_kernels": _kernels_table(stored("kernels")["gpu"])}
+
+
+def _speed_table(result: Result) -> str:
+    rows: Rows = result["rows"]
+    lines = (_speed_line(name, row, rows[PLAIN]) for name, row in rows.items() if "error" not in row)
+    failed = [f"{name}: {row['error']}" for name, row in rows.items() if "error" in row]
+    return "\n\n".join([markdown_table(SPEED_HEAD, lines), *failed, _about(result)])
+
+
+def _speed_line(name: str, row: Mapping[str, Any], plain: Mapping[str, Any]) -> list[str]:
+    ticks, computed = (
+        row["ticks"],
+        row["computed"],
+    )  # 0: calls of what lies in compiled blocks were not counted
+    return [
+        name,
+        f"{computed} of {ticks}" if computed else "-",
+        f"{row['wall_s']:.2f}",
+        f"{plain['wall_s'] / row['wall_s']:.2f}x",
+        f"{ticks / computed:.2f}x" if computed else "-",
+        f"{row['reused_ms']:.1f}" if row.get("reused_ms") is not None else "-",
+        f"{row['first_run_s']:.2f}",
+        f"{row['peak_bytes'] / 2**30:.2f}",
+        str(sum(row["reads"].values())) if "reads" in row else "-",
+    ]
+
+
+def _kernels_table(result: Result) -> str:
+    rows: Iterable[Mapping[str, Any]] = result["rows"]
+    lines = (
+        [
+            row["model"],
+            row["kernel"],
+            f"{row['bytes_per_second'] / 1e12:.2f}",
+            f"{row['share_of_copy']:.0%}",
+            f"{row['over_eager']:.1f}x",
+            f"{row['over_compiled']:.2f}x",
+            f"{row['host_microseconds']:.0f}",
+            "met" if row["meets_targets"] else "missed",
+        ]
+        for row in rows
+    )
+    return f"{markdown_table(KERNEL_HEAD, named_once(lines))}\n\n{_about(result)}"
+
+
+def _about(result: Result) -> str:
+    header = result["header"]
+    versions = ", ".join(f"{name} {header['versions'][name]}" for name in ("torch", "triton", "diffusers"))
+    return f"{header['device']}, {versions}, {header['date']}: `{header['command']}`."
