@@ -46,6 +46,7 @@ class RunFacts:
         moments: when each tick is; empty where the length of the run is unknown.
         influence: how much the sample at each tick and, in the last row, the result change with the velocity at each tick, [ticks + 1, ticks];
             None where unknown, or noise is added or samples are clipped.
+        clipped_influence: the same where samples are clipped: the root mean square over their elements, of which some are; else None.
         noise_scheduler: its class name; None in a hand-written loop.
         guidance_scale: of the call, the largest where it has several; 1 for a pipeline without guidance, None where nothing tells.
         latents: shapes of the denoiser's latents, without the batch dimension.
@@ -62,6 +63,7 @@ class RunFacts:
     sigmas: tuple[float, ...] | None = None
     moments: tuple[Moment, ...] = ()
     influence: tuple[tuple[float, ...], ...] | None = None
+    clipped_influence: tuple[tuple[float, ...], ...] | None = None
     noise_scheduler: str | None = None
     guidance_scale: float | None = None
     latents: tuple[tuple[int, ...], ...] = ()

@@ -161,6 +161,7 @@ class Run:
             sigmas=None if sigmas is None else tuple(sigmas),
             moments=tuple(times.moments),
             influence=times.run_influence(),
+            clipped_influence=times.run_clipped_influence(),
             noise_scheduler=times.noise_scheduler,
             guidance_scale=self._guidance_scale,
             blocks=block_counts(module),

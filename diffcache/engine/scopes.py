@@ -183,9 +183,7 @@ class Scope:
         if noise_scheduler is None or self.config is None:
             return
         if self.config.hindsight:
-            self.influence = Influence(
-                noise_scheduler, [level.output for level in levels_of(noise_scheduler)]
-            )
+            self.influence = Influence(noise_scheduler, levels_of(noise_scheduler))
         noisy = adds_fresh_noise(noise_scheduler)
         name = type(noise_scheduler).__name__
         self.fresh_noise = FreshNoise(name, without_noise(noise_scheduler)) if noisy else None

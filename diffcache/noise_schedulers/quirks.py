@@ -78,6 +78,13 @@ def limits_samples(noise_scheduler: Any) -> str | None:
     return "clips predicted samples (clip_sample=True)" if _option(noise_scheduler, "clip_sample") else None
 
 
+def clip_range_of(noise_scheduler: Any) -> float | None:
+    """The largest magnitude of its predicted samples, beyond which they are clipped; None where they are not, or by a quantile."""
+    if _option(noise_scheduler, "thresholding") or not _option(noise_scheduler, "clip_sample"):
+        return None
+    return float(_option(noise_scheduler, "clip_sample_range") or 1.0)
+
+
 def timesteps_of(noise_scheduler: Any) -> Tensor | None:
     """Its list of timesteps, [n]; None where it has none."""
     timesteps = getattr(noise_scheduler, "timesteps", None)

@@ -1,10 +1,10 @@
 """The timetable of a run: how many ticks it has, and the noise level of each, as the noise scheduler tells."""
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from diffcache.noise_schedulers.influence import Influence
+from diffcache.noise_schedulers.influence import Influence, Rows
 from diffcache.noise_schedulers.levels import UNKNOWN, Level, Parametrisation, levels_of
 from diffcache.noise_schedulers.quirks import first_index_of, timesteps_of
 from diffcache.schedulers.moments import Moment
@@ -84,11 +84,22 @@ class Timetable:
         Returns:
             [ticks + 1, ticks]
         """
+        return self._of_velocities(Influence.run)
+
+    def run_clipped_influence(self) -> tuple[tuple[float, ...], ...] | None:
+        """The same where predicted samples are clipped: `Influence.clipped_run`; None where they are not, or it is unknown."""
+        return self._of_velocities(Influence.clipped_run)
+
+    def _of_velocities(
+        self, part: Callable[[Influence, int, int], Rows]
+    ) -> tuple[tuple[float, ...], ...] | None:
+        """A part of the influence of outputs, as the influence of velocities; None where it is unknown."""
         if self.influence is None or self.num_ticks is None:
             return None
         sizes = [self.output(tick).of_velocity for tick in range(self.num_ticks)]
-        known = self.influence.run(self.first, self.num_ticks)
-        rows = (tuple(map(operator.mul, row, sizes)) for row in known)
+        rows = (
+            tuple(map(operator.mul, row, sizes)) for row in part(self.influence, self.first, self.num_ticks)
+        )
         return tuple(rows) or None
 
     def begins_at(self, first: int) -> None:

@@ -228,7 +228,7 @@ class TrajectoryConfig(BudgetedConfig):
 def course_of(run: RunFacts) -> Course:
     """Of a run, of whose ticks perhaps nothing but their number is known."""
     moments = run.moments or tuple(map(Moment, range(run.num_ticks or 0)))
-    return Course(moments, run.influence, counted_guidance(run.guidance_scale))
+    return Course(moments, run.influence, counted_guidance(run.guidance_scale), run.clipped_influence)
 
 
 @lru_cache(maxsize=64)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -35,11 +36,13 @@ class Course(NamedTuple):
         influence: of each tick's velocity on the sample at each tick and, in the last row, on the result, [ticks + 1, ticks]; None where
             the noise scheduler adds noise or clips.
         guidance: its scale; 1 for none.
+        clipped: the influence where samples are clipped, in the root mean square; else None.
     """
 
     moments: tuple[Moment, ...]
     influence: Rows | None
     guidance: float
+    clipped: Rows | None = None
 
     @property
     def ends_short(self) -> bool:
@@ -132,9 +135,18 @@ class Known:
         pace = self.prior.pace.at(course.moments, course.guidance) if is_universal else np.ones(ticks)
         doubt = UNIVERSAL_DOUBT if self.response is None else DOUBT
         handovers = self.handovers_in(ticks)
-        return lambda trust, corrects: ResultError(
-            process, weighed, pace, response, largest_ratio if corrects else 0.0, trust, doubt, handovers
-        )
+
+        def error(
+            influence: Array, trust: Trust, corrects: bool, real: ResultError | None = None
+        ) -> ResultError:
+            ratio = largest_ratio if corrects else 0.0
+            return ResultError(process, influence, pace, response, ratio, trust, doubt, handovers, real)
+
+        if course.clipped is None:
+            return partial(error, weighed)
+        # Plans turn out better that are made as if nothing were clipped.
+        clipped = np.array(course.clipped)
+        return lambda trust, corrects: error(weighed, trust, corrects, error(clipped, trust, corrects))
 
     def handovers_in(self, ticks: int) -> list[int]:
         """Those that come in a run of so many ticks."""

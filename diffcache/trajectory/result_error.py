@@ -89,6 +89,7 @@ class ResultError:
         doubt: of the response.
         handovers: ticks at which another denoiser takes over, which are computed. Ticks after one are not predicted from what the denoiser before
             returned.
+        real: has the influence with which errors really add up, where plans are made with another one; None: this one has.
     """
 
     def __init__(
@@ -101,9 +102,11 @@ class ResultError:
         trust: Trust,
         doubt: float = DOUBT,
         handovers: Sequence[int] = (),
+        real: "ResultError | None" = None,
     ) -> None:
         self.covariance = process.covariance
         self.influence, self.on_result = influence[:-1], influence[-1]
+        self.real = real
         self.pace = pace
         self.largest_ratio = largest_ratio
         self.trust = trust
@@ -135,7 +138,7 @@ class ResultError:
         """
         plans = np.array([ticks])
         with np.errstate(divide="ignore"):
-            logs = np.log(self._squared(plans, (predicted or self)._weights_of(plans))[0])
+            logs = np.log((self.real or self)._squared(plans, (predicted or self)._weights_of(plans))[0])
         return math.exp(logs @ DOUBTED_SHARES / 2)
 
     def _squared(self, plans: Ticks, weights: Array) -> Array:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from diffcache.noise_schedulers.influence import Influence
-from diffcache.noise_schedulers.levels import Parametrisation, levels_of
+from diffcache.noise_schedulers.levels import levels_of
 from diffcache.noise_schedulers.quirks import sigmas_of
 
 STEPS = 12
@@ -51,12 +51,8 @@ def answer(noise_scheduler: Any, seen: Tensor, sigma: float) -> Tensor:
     ) * seen
 
 
-def outputs_of(noise_scheduler: Any) -> list[Parametrisation]:
-    return [level.output for level in levels_of(noise_scheduler)]
-
-
 def influence_of(name: str) -> Influence:
-    return Influence(made(name), outputs_of(made(name)))
+    return Influence(made(name), levels_of(made(name)))
 
 
 def result(name: str, changed: int | None = None) -> Tensor:
@@ -117,7 +113,7 @@ def test_a_run_that_begins_later_has_the_influence_of_its_part() -> None:
 def test_the_noise_scheduler_and_the_generator_are_left_alone(name: str) -> None:
     noise_scheduler = made(name)
     before, state = {key: repr(value) for key, value in vars(noise_scheduler).items()}, torch.get_rng_state()
-    assert Influence(noise_scheduler, outputs_of(noise_scheduler)).ratio(2, 3) is not None
+    assert Influence(noise_scheduler, levels_of(noise_scheduler)).ratio(2, 3) is not None
     assert {key: repr(value) for key, value in vars(noise_scheduler).items()} == before
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -138,16 +134,54 @@ def test_limited_samples_are_an_obstacle(limit: dict[str, bool], why: str) -> No
     found = []
     for noise_scheduler in (limited, plain):
         noise_scheduler.set_timesteps(STEPS)
-        found.append(Influence(noise_scheduler, outputs_of(noise_scheduler)))
+        found.append(Influence(noise_scheduler, levels_of(noise_scheduler)))
     assert str(found[0].obstacle).startswith(f"DDIMScheduler {why} predicted samples")
     assert found[0].ratio(2, 3) is None
     assert found[1].ratio(2, 3) is not None
 
 
+def clipping(limit: float) -> Any:
+    noise_scheduler = diffusers.DDIMScheduler(clip_sample_range=limit, prediction_type="v_prediction")
+    noise_scheduler.set_timesteps(STEPS)
+    return noise_scheduler
+
+
+def test_where_one_sample_in_five_is_clipped_outputs_move_samples_further() -> None:
+    """A clipped element moves by the output's part in the noise, signal * next noise; any other by the sine of the turn."""
+    noise_scheduler, name = clipping(1.0), "DDIMScheduler"
+    levels, plain = levels_of(noise_scheduler), influence_of(name).run(0, STEPS)
+    found = Influence(noise_scheduler, levels_of(noise_scheduler)).clipped_run(0, STEPS)
+    assert (len(found), {len(row) for row in found}) == (STEPS + 1, {STEPS})
+    shares = []
+    for tick in range(STEPS - 1):
+        now, following = (levels[i].angle or 0.0 for i in (tick, tick + 1))
+        moved = (math.cos(now) * math.sin(following)) ** 2
+        unclipped = plain[tick + 1][tick] ** 2
+        shares.append((found[tick + 1][tick] ** 2 - unclipped) / (moved - unclipped))
+        assert found[tick + 1][tick] * plain[tick + 1][tick] > 0
+        assert found[tick][tick] == pytest.approx(0, abs=1e-9)
+    assert min(shares) > 0.1
+    assert max(shares) < 0.3
+
+
+def test_where_hardly_any_sample_is_clipped_outputs_move_samples_as_they_do_without_clipping() -> None:
+    found = Influence(clipping(4.0), levels_of(clipping(4.0))).clipped_run(0, STEPS)
+    plain = influence_of("DDIMScheduler").run(0, STEPS)
+    torch.testing.assert_close(torch.tensor(found), torch.tensor(plain), rtol=1e-6, atol=1e-9)
+
+
+def test_nothing_is_said_of_clipping_where_there_is_none_or_levels_are_unknown() -> None:
+    assert influence_of("DDIMScheduler").clipped_run(0, STEPS) == []
+    assert Influence(clipping(1.0)).clipped_run(0, STEPS) == []
+    noisy = diffusers.DDPMScheduler()
+    noisy.set_timesteps(STEPS)
+    assert Influence(noisy, levels_of(noisy)).clipped_run(0, STEPS) == []
+
+
 def test_numbers_that_are_not_finite_are_an_obstacle() -> None:
     noise_scheduler = made("EulerDiscreteScheduler")
     noise_scheduler.sigmas[0] = torch.inf  # as with zero terminal SNR and no rescaling
-    influence = Influence(noise_scheduler, outputs_of(made("EulerDiscreteScheduler")))
+    influence = Influence(noise_scheduler, levels_of(made("EulerDiscreteScheduler")))
     assert "not finite" in str(influence.obstacle)
     assert influence.ratio(2, 3) is None
     assert influence.run(0, STEPS) == []

@@ -39,6 +39,15 @@ KNOWN = RunFacts(
 UNKNOWN = RunFacts("Net", num_ticks=20)
 
 
+def test_where_samples_are_clipped_larger_errors_are_expected_of_the_same_plan() -> None:
+    assert KNOWN.influence is not None
+    without = replace(KNOWN, influence=None)
+    clipped = replace(without, clipped_influence=tuple(tuple(3 * x for x in row) for row in KNOWN.influence))
+    plans = [TrajectoryConfig().plan(facts, 2) for facts in (without, clipped)]
+    assert plans[1] == replace(plans[0], expected=plans[1].expected)
+    assert plans[1].expected > 1.5 * plans[0].expected
+
+
 @pytest.mark.parametrize("facts", [KNOWN, UNKNOWN], ids=["known", "unknown"])
 @pytest.mark.parametrize("speedup", [1, 1.3, 2, 3, 20])
 @pytest.mark.parametrize(

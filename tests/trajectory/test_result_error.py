@@ -140,6 +140,13 @@ def test_predictions_may_be_of_a_process_that_is_not_the_true_one() -> None:
     assert found > true.likely(computed)
 
 
+def test_errors_may_add_up_otherwise_than_plans_are_made_for() -> None:
+    computed, real = [0, 3, 6, 9, 11], error(1.0, influence=2 * LASTING)
+    made = ResultError(PROCESS, LASTING, EVEN, Response(ANSWERS), RATIO, TRUST, real=real)
+    assert made(computed) == error(1.0)(computed)
+    assert made.likely(computed) == real.likely(computed) > 1.5 * error(1.0).likely(computed)
+
+
 def test_the_likely_error_is_the_geometric_mean_over_the_sizes_of_the_response() -> None:
     computed = [0, 3, 6, 9, 11]
     likely = 1.0
