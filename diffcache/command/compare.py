@@ -105,7 +105,7 @@ def command(
     no_fewer_steps: bool,
     file: Path | None,
 ) -> None:
-    """Compare METHODS (names, or folders that `tune` has written) with the full run, on the same prompts and seeds.
+    """Compare METHODS (names, YAML files, or folders that `tune` has written) with the full run, on the same prompts and seeds.
 
     Beside each method stand its controls at the same compute: as many evenly spaced ticks, and fewer plain steps.
     """

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -19,8 +19,8 @@ IMPULSE = 1e-3
 SPREAD = 0.8
 """The standard deviation of predicted samples, of which those are clipped that are too large: one in five at 1, as 18 to 25 % are on the testbed ddpm."""
 
-ELEMENTS = 256
-"""So many are tried where samples are clipped."""
+DRAWN, FEWEST = 6400, 16
+"""So many predicted samples are drawn where they are clipped: of as many elements as that makes at each timestep, and no fewer than these."""
 
 BEYOND = 4.0
 """What is clipped is predicted to be so many times as large as it may be."""
@@ -128,45 +128,50 @@ def _clipped_responses(noise_scheduler: Any, levels: Sequence[Level], limit: flo
     """
     if any(level.angle is None for level in levels):
         return []
-    drawn = torch.rand(len(levels), ELEMENTS, generator=torch.Generator("cpu").manual_seed(0), device="cpu")
+    elements = max(DRAWN // len(levels), FEWEST)
+    drawn = torch.rand(len(levels), elements, generator=torch.Generator("cpu").manual_seed(0), device="cpu")
     share = math.erfc(limit / SPREAD / math.sqrt(2))
-    responses = _responses(noise_scheduler, levels, BEYOND * limit * (drawn < share).double())
-    sizes = responses.square().mean(dim=1).sqrt()
-    found: Rows = torch.copysign(sizes, _responses(noise_scheduler, levels)[:, 0]).tolist()
-    return found
+    clipped = _held(noise_scheduler, levels, BEYOND * limit * (drawn < share).double())
+    plain = _held(noise_scheduler, levels)
+    return [
+        torch.copysign(some.square().mean(dim=0).sqrt(), one[0]).tolist()
+        for some, one in zip(clipped, plain, strict=True)
+    ]
 
 
 def _impulse_responses(noise_scheduler: Any, levels: Sequence[Level]) -> Rows:
     """What a unit impulse in the output of each timestep makes of the input at each timestep, and of the result."""
-    found: Rows = _responses(noise_scheduler, levels)[:, 0].tolist()
-    return found
+    return [held[0].tolist() for held in _held(noise_scheduler, levels)]
 
 
-def _responses(noise_scheduler: Any, levels: Sequence[Level], clean: Tensor | None = None) -> Tensor:
-    """Of each element, [timesteps + 1, elements, timesteps].
+def _held(noise_scheduler: Any, levels: Sequence[Level], clean: Tensor | None = None) -> Iterator[Tensor]:
+    """What a unit impulse in the output of each timestep makes of elements: of the input at each timestep, then of the result.
 
     Args:
         noise_scheduler, levels: see `Influence`.
         clean: the sample that is predicted of each element at each timestep, before the impulses, [timesteps, elements]; None: 0, of one element.
+
+    Yields:
+        [elements, timesteps]
     """
     copied = copied_to_cpu(noise_scheduler)
-    count, times = len(levels), copied.timesteps
-    sample = torch.zeros(
-        1 if clean is None else clean.shape[1], count + 1, 1, 1, dtype=torch.float64, device="cpu"
-    )
-    found = []
+    times, elements = copied.timesteps, 1 if clean is None else clean.shape[1]
+    sample = torch.zeros(elements, len(times) + 1, 1, 1, dtype=torch.float64, device="cpu")
     for tick, (time, level) in enumerate(zip(times, levels, strict=True)):
         seen = model_input(copied, sample, time)
-        found.append(seen)
+        yield _over_impulse(seen)
         output = level.output.of_input * seen
         if clean is not None:
-            output += level.output.of_velocity * _velocity(
-                seen[:, -1:], clean[tick, :, None, None, None], level
-            )
+            predicted = clean[tick, :, None, None, None]
+            output += level.output.of_velocity * _velocity(seen[:, -1:], predicted, level)
         output[:, tick] += IMPULSE
         sample = next_sample(copied, output, time, sample)
-    all_of_them = torch.stack([*found, sample]).flatten(2)
-    return (all_of_them[..., :-1] - all_of_them[..., -1:]) / IMPULSE  # the last channel has no impulse
+    yield _over_impulse(sample)
+
+
+def _over_impulse(sample: Tensor) -> Tensor:
+    """What channels hold beyond the last one, which gets no impulse, over the impulse: [elements, timesteps] of [elements, timesteps + 1, 1, 1]."""
+    return (sample[:, :-1] - sample[:, -1:]).flatten(1) / IMPULSE
 
 
 def _velocity(seen: Tensor, clean: Tensor, level: Level) -> Tensor:
