@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from diffcache.config import CPU, CacheConfig, RunFacts
+from diffcache.config import CPU, CacheConfig, RunFacts, counted_guidance
 from diffcache.discovery.units import block_counts
 from diffcache.engine.branches import FORGET_AFTER
 from diffcache.engine.choices import choices_of
@@ -161,7 +161,7 @@ class Run:
             sigmas=None if sigmas is None else tuple(sigmas),
             moments=tuple(times.moments),
             influence=times.run_influence(),
-            clipped_influence=times.run_clipped_influence(),
+            clipped_influence=times.run_clipped_influence(counted_guidance(self._guidance_scale)),
             noise_scheduler=times.noise_scheduler,
             guidance_scale=self._guidance_scale,
             blocks=block_counts(module),

@@ -16,8 +16,9 @@ from diffcache.noise_schedulers.quirks import clip_range_of, limits_samples, mod
 IMPULSE = 1e-3
 """In the output of a tick. Steps are linear; it is small all the same, so that it clips nothing, and unclips nothing, of a noise scheduler that clips."""
 
-SPREAD = 0.8
-"""The standard deviation of predicted samples, of which those are clipped that are too large: one in five at 1, as 18 to 25 % are on the testbed ddpm."""
+SPREAD, GUIDED_SPREAD, TURN = 0.8, 0.8, 0.06
+"""The standard deviation of predicted samples: without guidance; by how many times of it each unit of guidance makes it larger at pure noise; and how far from there,
+in radians, this is halved. On testbeds it is 0.5 to 1.1 without guidance, and 2.2 to 4.8 in the first step at a scale of 5."""
 
 DRAWN, FEWEST = 6400, 16
 """So many predicted samples are drawn where they are clipped: of as many elements as that makes at each timestep, and no fewer than these."""
@@ -56,10 +57,9 @@ class Influence:
 
     def __init__(self, noise_scheduler: Any, levels: Sequence[Level] | None = None) -> None:
         self.obstacle: str | None = None
-        self._clipped: Rows = []
-        self._influences = self._measured(
-            noise_scheduler, levels or [UNKNOWN] * len(noise_scheduler.timesteps)
-        )
+        self._levels = levels or [UNKNOWN] * len(noise_scheduler.timesteps)
+        self._clipping: Any = None
+        self._influences = self._measured(noise_scheduler)
 
     def run(self, first: int, count: int) -> Rows:
         """The influence of so many outputs from `first` on: on the input at each of these timesteps, and on the result.
@@ -69,13 +69,22 @@ class Influence:
         """
         return _part(self._influences, first, count) if self.obstacle is None else []
 
-    def clipped_run(self, first: int, count: int) -> Rows:
+    def clipped_run(self, first: int, count: int, guidance: float) -> Rows:
         """The same where predicted samples are clipped: the root mean square over elements, with the sign that it has without clipping.
+
+        Args:
+            first, count: as in `run`.
+            guidance: its scale, 1 for none; it makes predicted samples larger.
 
         Returns:
             [count + 1, count]; empty where none are clipped, or the influence is unknown.
         """
-        return _part(self._clipped, first, count)
+        if self._clipping is None or any(level.angle is None for level in self._levels):
+            return []
+        limit = clip_range_of(self._clipping) or math.inf
+        shares = [math.erfc(limit / _spread(level, guidance) / math.sqrt(2)) for level in self._levels]
+        found = _clipped_responses(self._clipping, self._levels, limit, shares)
+        return _part(found, first, count) if _is_finite(found) else []
 
     def ratio(self, index: int, other: int) -> float | None:
         """The influence of the output at `index`, over that of the output at `other`; None where there is an obstacle."""
@@ -85,29 +94,36 @@ class Influence:
         ratio = known[index] / known[other] if known[other] else math.inf
         return ratio if math.isfinite(ratio) else None
 
-    def _measured(self, noise_scheduler: Any, levels: Sequence[Level]) -> Rows:
+    def _measured(self, noise_scheduler: Any) -> Rows:
         """The influence on each input and on the result; empty if a copy cannot be stepped, and if its steps add noise or overflow."""
         name = type(noise_scheduler).__name__
         found: Rows = []
         with generator_put_back() as generator:
             try:
-                found = _impulse_responses(noise_scheduler, levels)
-                limit = clip_range_of(noise_scheduler)
-                if limit is not None:
-                    self._clipped = _clipped_responses(noise_scheduler, levels, limit)
+                found = _impulse_responses(noise_scheduler, self._levels)
             except Exception as error:  # noqa: BLE001 - somebody else's step may ask for anything; the report says so
                 self.obstacle = f"{name} cannot be tried out ({type(error).__name__}: {error})"
         if generator.was_used:
             self.obstacle = f"{name} adds noise at its steps"
-        elif not all(map(math.isfinite, chain.from_iterable((*found, *self._clipped)))):
-            self.obstacle = f"{name} makes numbers of these timesteps that are not finite"
-        elif self.obstacle is None and (limits := limits_samples(noise_scheduler)) is not None:
-            self.obstacle = f"{name} {limits}"
-            return found
-        if self.obstacle is not None:
-            self._clipped = []
             return []
+        if not _is_finite(found):
+            self.obstacle = f"{name} makes numbers of these timesteps that are not finite"
+            return []
+        limits = limits_samples(noise_scheduler)
+        if self.obstacle is None and limits is not None:
+            self.obstacle = f"{name} {limits}"
+            if clip_range_of(noise_scheduler) is not None:
+                self._clipping = copied_to_cpu(noise_scheduler)
         return found
+
+
+def _is_finite(rows: Rows) -> bool:
+    return all(map(math.isfinite, chain.from_iterable(rows)))
+
+
+def _spread(level: Level, guidance: float) -> float:
+    """The standard deviation of samples that are predicted there."""
+    return SPREAD * (1 + GUIDED_SPREAD * (guidance - 1) / (1 + (level.turned or 0.0) / TURN))
 
 
 def _part(rows: Rows, first: int, count: int) -> Rows:
@@ -116,22 +132,20 @@ def _part(rows: Rows, first: int, count: int) -> Rows:
     return [row[first:last] for row in (*rows[first:last], rows[-1])] if last < len(rows) else []
 
 
-def _clipped_responses(noise_scheduler: Any, levels: Sequence[Level], limit: float) -> Rows:
+def _clipped_responses(
+    noise_scheduler: Any, levels: Sequence[Level], limit: float, shares: Sequence[float]
+) -> Rows:
     """`_impulse_responses`, in the root mean square over elements of which some are clipped at each step, with the signs of these.
 
     Args:
-        noise_scheduler, levels: see `Influence`.
+        noise_scheduler, levels: see `Influence`; levels whose angles are known.
         limit: on predicted samples.
-
-    Returns:
-        Empty where a noise level is unknown.
+        shares: of elements that are clipped at each timestep.
     """
-    if any(level.angle is None for level in levels):
-        return []
     elements = max(DRAWN // len(levels), FEWEST)
     drawn = torch.rand(len(levels), elements, generator=torch.Generator("cpu").manual_seed(0), device="cpu")
-    share = math.erfc(limit / SPREAD / math.sqrt(2))
-    clipped = _held(noise_scheduler, levels, BEYOND * limit * (drawn < share).double())
+    beyond = BEYOND * limit * (drawn < torch.tensor(shares, device="cpu")[:, None]).double()
+    clipped = _held(noise_scheduler, levels, beyond)
     plain = _held(noise_scheduler, levels)
     return [
         torch.copysign(some.square().mean(dim=0).sqrt(), one[0]).tolist()

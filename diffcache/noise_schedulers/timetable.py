@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from diffcache.noise_schedulers.influence import Influence, Rows
@@ -86,9 +87,9 @@ class Timetable:
         """
         return self._of_velocities(Influence.run)
 
-    def run_clipped_influence(self) -> tuple[tuple[float, ...], ...] | None:
+    def run_clipped_influence(self, guidance: float) -> tuple[tuple[float, ...], ...] | None:
         """The same where predicted samples are clipped: `Influence.clipped_run`; None where they are not, or it is unknown."""
-        return self._of_velocities(Influence.clipped_run)
+        return self._of_velocities(partial(Influence.clipped_run, guidance=guidance))
 
     def _of_velocities(
         self, part: Callable[[Influence, int, int], Rows]

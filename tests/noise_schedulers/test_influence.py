@@ -150,7 +150,7 @@ def test_where_one_sample_in_five_is_clipped_outputs_move_samples_further() -> N
     """A clipped element moves by the output's part in the noise, signal * next noise; any other by the sine of the turn."""
     noise_scheduler, name = clipping(1.0), "DDIMScheduler"
     levels, plain = levels_of(noise_scheduler), influence_of(name).run(0, STEPS)
-    found = Influence(noise_scheduler, levels_of(noise_scheduler)).clipped_run(0, STEPS)
+    found = Influence(noise_scheduler, levels_of(noise_scheduler)).clipped_run(0, STEPS, 1.0)
     assert (len(found), {len(row) for row in found}) == (STEPS + 1, {STEPS})
     shares = []
     for tick in range(STEPS - 1):
@@ -165,17 +165,24 @@ def test_where_one_sample_in_five_is_clipped_outputs_move_samples_further() -> N
 
 
 def test_where_hardly_any_sample_is_clipped_outputs_move_samples_as_they_do_without_clipping() -> None:
-    found = Influence(clipping(4.0), levels_of(clipping(4.0))).clipped_run(0, STEPS)
+    found = Influence(clipping(4.0), levels_of(clipping(4.0))).clipped_run(0, STEPS, 1.0)
     plain = influence_of("DDIMScheduler").run(0, STEPS)
     torch.testing.assert_close(torch.tensor(found), torch.tensor(plain), rtol=1e-6, atol=1e-9)
 
 
+def test_guidance_has_more_samples_clipped_near_pure_noise() -> None:
+    influence = Influence(clipping(2.0), levels_of(clipping(2.0)))
+    plain, guided = (influence.clipped_run(0, STEPS, scale) for scale in (1.0, 5.0))
+    assert abs(guided[4][3]) > 1.1 * abs(plain[4][3])
+    assert guided[-1][-1] == pytest.approx(plain[-1][-1], rel=0.01)
+
+
 def test_nothing_is_said_of_clipping_where_there_is_none_or_levels_are_unknown() -> None:
-    assert influence_of("DDIMScheduler").clipped_run(0, STEPS) == []
-    assert Influence(clipping(1.0)).clipped_run(0, STEPS) == []
+    assert influence_of("DDIMScheduler").clipped_run(0, STEPS, 1.0) == []
+    assert Influence(clipping(1.0)).clipped_run(0, STEPS, 1.0) == []
     noisy = diffusers.DDPMScheduler()
     noisy.set_timesteps(STEPS)
-    assert Influence(noisy, levels_of(noisy)).clipped_run(0, STEPS) == []
+    assert Influence(noisy, levels_of(noisy)).clipped_run(0, STEPS, 1.0) == []
 
 
 def test_numbers_that_are_not_finite_are_an_obstacle() -> None:
