@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -156,3 +157,24 @@ def test_a_denoiser_compiled_between_runs_is_followed(replacement: Callable[...,
     restore(pipe)
     assert torch.equal(render(pipe, name), reference(name))
     assert type(eager) is type(CASES[name].build().transformer)
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="Inductor needs a C++ compiler")
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [("uniform", {"interval": 2, "site": "block"}), ("fbcache", {"threshold": 0.3})],
+    ids=str,
+)
+@each_pipeline
+def test_blocks_that_inductor_compiled_are_reused_as_eager_ones_are(
+    name: str, method: str, options: dict[str, Any]
+) -> None:
+    found = []
+    for compiles in (False, True):
+        pipe: Any = CASES[name].build()
+        if compiles:
+            pipe.transformer.compile_repeated_blocks()
+        found.append(render(accelerate(pipe, method, **options), name))
+        found.append(torch.tensor(report(pipe).computed_ticks))
+    torch.testing.assert_close(found[2], found[0], rtol=1e-4, atol=1e-4)
+    assert torch.equal(found[3], found[1])
