@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from diffusers import DDIMScheduler
 from zoo.pipelines import CASES
 
 from diffcache import CacheConfig, Schedule, accelerate, report
 from diffcache.config import TYPICAL_GUIDANCE, RunFacts
+from diffcache.evals.harness.facts import run_facts
 from diffcache.prediction.predictors import Conditional
 from diffcache.profiling.recording.covariance import covariance_of
 from diffcache.recipes import trajectory
@@ -46,6 +48,15 @@ def test_where_samples_are_clipped_larger_errors_are_expected_of_the_same_plan()
     plans = [TrajectoryConfig().plan(facts, 2) for facts in (without, clipped)]
     assert plans[1] == replace(plans[0], expected=plans[1].expected)
     assert plans[1].expected > 1.5 * plans[0].expected
+
+
+@pytest.mark.parametrize("clips", [True, False])
+def test_a_run_knows_whether_its_samples_are_clipped(clips: bool) -> None:
+    case = CASES["DiTPipeline"]
+    pipe = case.build()
+    pipe.scheduler = DDIMScheduler(clip_sample=clips)
+    facts = run_facts(pipe, case.call(0, 20))
+    assert (facts.clipped_influence is not None, facts.influence is None) == (clips, clips)
 
 
 @pytest.mark.parametrize("facts", [KNOWN, UNKNOWN], ids=["known", "unknown"])
