@@ -332,10 +332,6 @@ def _aimed(
     """The method for a speed-up or a quality that was asked for."""
     if config not in (None, *WITH_SPEEDUP) or (speedup is not None and quality is not None):
         raise ConfigError("speedup= and quality= choose the method themselves: pass one of them alone.")
-    if speedup is not None and "threshold" in options:
-        raise ConfigError(
-            "threshold= and speedup= both say how much is computed: pass the error that you accept, or the speed-up that you want."
-        )
     if speedup is not None:
         return WITH_SPEEDUP[config or TrajectoryConfig.name].of(speedup=speedup, **options)
     if "prompts" not in options:
