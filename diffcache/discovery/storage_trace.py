@@ -98,19 +98,13 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def unit_returned(self, given: Sequence[Tensor], outputs: Iterable[Tensor]) -> None:
         """Notes as written what a unit returned and no traced operation has touched: compiled code made it of what the unit was given."""
-        self.now += 1
         reads = [*map(self.storage, given)]
-        seen = self._writes, self._last_read, reads
-        unseen = [s for s in dict.fromkeys(map(self.storage, outputs)) if not any(s in each for each in seen)]
-        if not unseen:
-            return
-        self._unseen = self.now
-        self._last_read.update(dict.fromkeys(reads, self.now))
-        self._made.update(unseen)
-        self._writes.update((storage, [self.now]) for storage in unseen)
-        if not self._evolving.isdisjoint(reads):
-            self._evolving.update(unseen)
-        self._operations.append((self.now, reads, unseen, unseen))
+        returned = dict.fromkeys(map(self.storage, outputs))
+        made = self._make_unknown(storage for storage in returned if storage not in reads)
+        if made:
+            self._note(reads, made, None)
+        else:
+            self.now += 1
 
     def forward_returned(self, outputs: Iterable[Tensor]) -> None:
         """Notes as read what the forward returned."""
@@ -212,12 +206,13 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._told = self.now
         return output
 
-    def _make_unknown(self, memory: list[Storage]) -> None:
-        """Compiled code makes memory that no dispatch tells of, and has results put there: they are its own if nothing touched it before."""
+    def _make_unknown(self, memory: Iterable[Storage]) -> list[Storage]:
+        """The part of this memory that nothing touched before: the next operation makes it. Compiled code makes memory without telling."""
         unknown = [s for s in memory if s not in self._writes and s not in self._last_read]
         if unknown:
             self._made.update(unknown)
             self._unseen = self.now + 1
+        return unknown
 
     def _memory_of(self, values: Iterable[Any]) -> list[Storage]:
         """Of tensors, and of those in containers."""

@@ -79,11 +79,14 @@ class Influence:
         Returns:
             [count + 1, count]; empty where none are clipped, or the influence is unknown.
         """
-        if self._clipping is None or any(level.angle is None for level in self._levels):
+        limit = None if self._clipping is None else clip_range_of(self._clipping)
+        if limit is None or any(level.angle is None for level in self._levels):
             return []
-        limit = clip_range_of(self._clipping) or math.inf
         shares = [math.erfc(limit / _spread(level, guidance) / math.sqrt(2)) for level in self._levels]
-        found = _clipped_responses(self._clipping, self._levels, limit, shares)
+        sizes = _clipped_responses(self._clipping, self._levels, limit, shares)
+        found: Rows = torch.copysign(
+            sizes, torch.tensor(self._influences, dtype=sizes.dtype, device="cpu")
+        ).tolist()
         return _part(found, first, count) if _is_finite(found) else []
 
     def ratio(self, index: int, other: int) -> float | None:
@@ -134,8 +137,8 @@ def _part(rows: Rows, first: int, count: int) -> Rows:
 
 def _clipped_responses(
     noise_scheduler: Any, levels: Sequence[Level], limit: float, shares: Sequence[float]
-) -> Rows:
-    """`_impulse_responses`, in the root mean square over elements of which some are clipped at each step, with the signs of these.
+) -> Tensor:
+    """`_impulse_responses`, in the root mean square over elements of which some are clipped at each step, [timesteps + 1, timesteps].
 
     Args:
         noise_scheduler, levels: see `Influence`; levels whose angles are known.
@@ -145,12 +148,7 @@ def _clipped_responses(
     elements = max(DRAWN // len(levels), FEWEST)
     drawn = torch.rand(len(levels), elements, generator=torch.Generator("cpu").manual_seed(0), device="cpu")
     beyond = BEYOND * limit * (drawn < torch.tensor(shares, device="cpu")[:, None]).double()
-    clipped = _held(noise_scheduler, levels, beyond)
-    plain = _held(noise_scheduler, levels)
-    return [
-        torch.copysign(some.square().mean(dim=0).sqrt(), one[0]).tolist()
-        for some, one in zip(clipped, plain, strict=True)
-    ]
+    return torch.stack([held.square().mean(dim=0).sqrt() for held in _held(noise_scheduler, levels, beyond)])
 
 
 def _impulse_responses(noise_scheduler: Any, levels: Sequence[Level]) -> Rows:
