@@ -34,6 +34,9 @@ class Placeholder:
     Args:
         given: the unit's tensor arguments by path. Those that the unit returned unchanged are returned unchanged.
         output: what the unit returned.
+
+    Attributes:
+        may_be_shared: what it makes may stand for several calls: nothing but floating-point tensors, which a forward never indexes with.
     """
 
     def __init__(self, given: Mapping[str, Tensor], output: Any) -> None:
@@ -41,6 +44,10 @@ class Placeholder:
         paths = {id(tensor): path for path, tensor in given.items()}
         self._passed = {i: paths[id(leaf)] for i, leaf in enumerate(leaves) if id(leaf) in paths}
         self._leaves = [_form(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        self.may_be_shared = not self._passed and all(
+            isinstance(part, Tensor) and part.is_floating_point()
+            for part in (output if type(output) is tuple else (output,))
+        )
 
     @property
     def is_plain(self) -> bool:

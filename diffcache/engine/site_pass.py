@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from diffcache.discovery.candidates import Arguments
-from diffcache.discovery.cuts import Cuts
+from diffcache.discovery.cuts import Cuts, Placeholder
 from diffcache.discovery.sites import Site
 from diffcache.discovery.unit_recorder import CallNames
 from diffcache.engine.branches import Branch
@@ -26,7 +26,8 @@ Forward = Callable[..., Any]
 class _Visit:
     """What one forward is to do at a site; `seen` of the units of one that it skips have been called.
 
-    One that is `verified` is computed too, and the forward goes on with the prediction.
+    One that is `verified` is computed too, and the forward goes on with the prediction. So is one that an observer looks at. Neither is
+    `passed_over`.
     """
 
     site: Site
@@ -35,6 +36,7 @@ class _Visit:
     verdicts: list[Verdict]
     skips: bool
     store: Store
+    passed_over: bool
     seen: int = 0
     verified: bool = False
 
@@ -79,6 +81,7 @@ class SitePass:
         self._straight: dict[str, _Visit] = {}
         self._names = CallNames()
         self._called: list[str] | None = [] if is_first else None
+        self._shared: dict[Placeholder, Any] = {}
         self._first: Arguments
         self._given: Tensors
         self._bases: Tensors
@@ -92,7 +95,16 @@ class SitePass:
 
     def unit(self, module: nn.Module, forward: Forward, args: Any, kwargs: dict[str, Any]) -> Any:
         """A unit is called: runs it, or stands in for it."""
-        call = self.unit_call(module, args, kwargs)
+        name, here = self._names.next(self.watches[id(module)]), self.here
+        # Most calls of a reused tick are these: with nothing to compute, the host is all that the tick waits for.
+        if (
+            here is not None
+            and here.passed_over
+            and name == here.site.units[here.seen]
+            and name != self._tapped
+        ):
+            return self._stand_in(here, name, module, args, kwargs)
+        call = self._called_unit(name, module, args, kwargs)
         try:
             next(call)
             call.send(forward(*args, **kwargs))
@@ -101,7 +113,10 @@ class SitePass:
 
     def unit_call(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> UnitCall:
         """A unit's call, which several runs may share: yields if it is to be computed, and returns what it gives."""
-        name = self._names.next(self.watches[id(module)])
+        return self._called_unit(self._names.next(self.watches[id(module)]), module, args, kwargs)
+
+    def _called_unit(self, name: str, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> UnitCall:
+        """`unit_call` of the unit's call of this name."""
         if self._called is not None:
             self._called.append(name)
         here = self._straight.get(name)
@@ -173,12 +188,13 @@ class SitePass:
             skips = verdicts[0].decision is not Decision.COMPUTE
             skips_any = skips_any or skips
             last, store = site.units[-1], branch.store(site.name)
-            visits[name] = visit = _Visit(site, last, step, verdicts, skips, store)
+            passed_over = skips and not self.decider.observer.shadow
+            visits[name] = visit = _Visit(site, last, step, verdicts, skips, store, passed_over)
             alone = last == name != self._tapped and store.layout is not None and not self._is_observed
             if alone:
                 self._straight[name] = visit
         if visit.skips and self.decider.verifies(branch, self.step):
-            visit.verified = True
+            visit.verified, visit.passed_over = True, False
             self._straight.pop(name, None)
         if self.seen:
             self.decider.arrived(branch, 0, self.seen)
@@ -189,6 +205,8 @@ class SitePass:
     def stray(self) -> None:
         """What the forward returns is worth nothing: the call is computed again, as the branch's first."""
         self.strayed, self._straight = True, {}
+        if self.here is not None:
+            self.here.passed_over = False
 
     def _skipped(
         self, here: _Visit, name: str, module: nn.Module, args: Any, kwargs: dict[str, Any]
@@ -197,23 +215,34 @@ class SitePass:
         if name != here.site.units[here.seen]:
             self.stray()
             return (yield)
-        here.seen += 1
-        ends = here.seen == len(here.site.units)
-        if ends:
-            self.here = None
-        shadow = self.decider.observer.shadow
-        if shadow or here.verified:
-            truth = yield
-            if not ends:
-                return truth
-            if here.verified:
-                self._verify(here, truth)
-            if shadow:
-                return self._shadow(here, truth)
-        if ends:
+        if here.passed_over:
+            return self._stand_in(here, name, module, args, kwargs)
+        if not self._sees_end(here):
+            return (yield)
+        truth = yield
+        if here.verified:
+            self._verify(here, truth)
+        return self._shadow(here, truth) if self.decider.observer.shadow else self._reused(here)
+
+    def _stand_in(self, here: _Visit, name: str, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
+        """What a site that is passed over returns in place of a unit: its own output for the last one, placeholders for the others."""
+        if self._sees_end(here):
             return self._reused(here)
         placeholder = self.cuts.placeholders[name]
-        return placeholder.make(Call.of(module, args, kwargs).tensors if placeholder.passes else {})
+        if placeholder in self._shared:
+            return self._shared[placeholder]
+        made = placeholder.make(Call.of(module, args, kwargs).tensors if placeholder.passes else {})
+        if placeholder.may_be_shared:
+            self._shared[placeholder] = made
+        return made
+
+    def _sees_end(self, here: _Visit) -> bool:
+        """Counts one more unit of a site that is skipped; says whether it is the last one."""
+        here.seen += 1
+        if here.seen < len(here.site.units):
+            return False
+        self.here = None
+        return True
 
     def _computed(self, here: _Visit, first: Arguments, output: Any) -> None:
         """Stores what a site has computed."""
