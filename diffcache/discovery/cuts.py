@@ -88,6 +88,7 @@ class Cuts:
         placeholders: for every unit of a site but its last, by the unit's name.
         paths: path of each unit that is watched, by the module's identity.
         tap: name of the unit on which signals are measured; "" if they are measured on the denoiser's latents.
+        tapped_output: which of its outputs is its latent, changed; None where signals are not the change of a latent.
         reuses_memory: what a unit was given or returned may be overwritten as soon as another module is called.
         looked_at: path of each unit that was watched to find the sites, by the module's identity.
         calls: the names of these units' calls, in order.
@@ -100,6 +101,7 @@ class Cuts:
     reuses_memory: bool = False
     looked_at: Mapping[int, str] = field(default_factory=dict)
     calls: tuple[str, ...] = ()
+    tapped_output: int | None = None
 
     @cached_property
     def starts(self) -> dict[str, Site]:

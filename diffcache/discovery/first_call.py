@@ -108,8 +108,32 @@ def _first_call(
     paths = {id(module): path for path, module in units.items() if path in named}
     placeholders = {name: recorder.placeholders[name] for site in sites for name in site.units[:-1]}
     calls = tuple(call.name for call in recorder.calls)
-    cuts = Cuts(sites, placeholders, paths, tapped, request.reuses_memory, recorder.watches, calls)
-    return FirstCall(output, cuts, recorder.tapped, kept)
+    seen, changed = (None, None) if recorder.tapped is None else recorder.tapped.chosen(recorder.streams)
+    cuts = Cuts(sites, placeholders, paths, tapped, request.reuses_memory, recorder.watches, calls, changed)
+    return FirstCall(output, cuts, seen, kept)
+
+
+@dataclass(frozen=True)
+class _Tapped:
+    """What the tap measured. Which output of the unit is its latent, changed, may be known only when the forward is over.
+
+    Attributes:
+        unit: the unit's class.
+        latent: path of its latent among its arguments.
+        seen: what was measured, by which output is taken for the latent; by None where none is.
+    """
+
+    unit: type
+    latent: str
+    seen: Mapping[int | None, list[Tensor]]
+
+    def chosen(self, streams: Mapping[type, Mapping[int, str]]) -> tuple[list[Tensor], int | None]:
+        """What counts, and by which output: that which the next block was given as its latent, else the first one."""
+        continued = streams.get(self.unit, {})
+        output = next((i for i in self.seen if i is not None and continued.get(i) == self.latent), None)
+        if output is None:
+            output = next(iter(self.seen))
+        return self.seen[output], output
 
 
 class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
@@ -117,7 +141,7 @@ class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
 
     Attributes:
         placeholders: for each unit, by name.
-        tapped: what the tap measured; None if nothing.
+        tapped: what the tap measured; None as long as it has measured nothing.
     """
 
     def __init__(
@@ -130,7 +154,7 @@ class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
     ) -> None:
         super().__init__(units, call.latents, traces_all=request.traces_all)
         self.placeholders: dict[str, Placeholder] = {}
-        self.tapped: list[Tensor] | None = None
+        self.tapped: _Tapped | None = None
         self._request, self._wanted, self._keeper = request, wanted, keeper
         self._index = -1  # in the stack, of the newest top-level unit
         self._given: GivenCall | None = None  # of the newest top-level unit, if a site may begin with it
@@ -188,7 +212,7 @@ class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
             each.given, each.begin = self._given, unit.name
         tap = self._request.tap
         if tap is not None and tap.is_ahead and self._is_tapped(unit):
-            self._tapped(tap.ahead(unit.module, call.args, call.kwargs))
+            self._measured(unit, call, {None: tap.ahead(unit.module, call.args, call.kwargs)})
 
     def returned(self, unit: UnitCall, call: Call, output: Any) -> None:
         if self._wanted.part_of_span(unit):
@@ -232,7 +256,8 @@ class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
     def _block_returned(self, unit: UnitCall, call: Call, output: Any) -> None:
         tap = self._request.tap
         if tap is not None and not tap.is_ahead and self._is_tapped(unit):
-            self._tapped(tap.after(call.latents, output))
+            outputs: Sequence[int | None] = tap.changed(call.latents, output) or (None,)
+            self._measured(unit, call, {i: tap.after(call.latents, output, i) for i in outputs})
         parts = self.calls[self._begin + 1 :]
         if self._wanted.depth and not any(part.depth == 1 and part.is_in_list for part in parts):
             self._depths.layer_returned(unit, unit, lambda: self._keeper.keep(unit.kind, call, output, {}))
@@ -342,5 +367,7 @@ class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
             return False
         return self._index == 0 if tap.unit == FIRST_BLOCK else tap.unit == unit.path
 
-    def _tapped(self, seen: list[Tensor]) -> None:
-        self.tapped = [tensor.clone() for tensor in seen] if self._request.reuses_memory else seen
+    def _measured(self, unit: UnitCall, call: Call, seen: dict[int | None, list[Tensor]]) -> None:
+        if self._request.reuses_memory:
+            seen = {i: [tensor.clone() for tensor in tensors] for i, tensors in seen.items()}
+        self.tapped = _Tapped(base_class(type(unit.module)), call.latent, seen)

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from diffcache.discovery.site_names import FIRST_BLOCK
 from diffcache.hooks.watcher import watched
 from diffcache.host.call import latents_of
+from diffcache.host.leaves import leaves_of, tensors_of
 from diffcache.kernels.residual import store_residual
 from diffcache.schedulers.errors import TargetError
 
@@ -34,7 +34,7 @@ class Tap:
     def modules(self, units: dict[str, nn.Module]) -> list[nn.Module]:
         """The modules inside units whose calls the tap has to watch."""
         blocks = [units[self.unit]] if self.unit in units else list(units.values())
-        found = [dict(block.named_modules()).get(self.inside) for block in blocks] if self.inside else []
+        found = [self._inside_of(block) for block in blocks] if self.inside else []
         return [module for module in found if module is not None]
 
     @property
@@ -50,7 +50,7 @@ class Tap:
         """
         if self.of == "input":
             return latents_of(unit, args, kwargs)[:1]
-        module = dict(unit.named_modules()).get(self.inside)
+        module = self._inside_of(unit)
         try:
             with watched(_StopAt({id(module)})):
                 type(unit).forward(unit, *args, **kwargs)  # eager, where the unit is compiled
@@ -58,20 +58,37 @@ class Tap:
             return [self._one(reached.output)]
         raise TargetError(f"{type(unit).__name__} does not call a module {self.inside!r} to measure on.")
 
-    def after(self, latents: list[Tensor], output: Any) -> list[Tensor]:
-        """What is measured after the unit has run, given these latents: its output, or the change to it."""
-        alike = (leaf for leaf in pytree.tree_leaves(output) if _continues(leaf, latents[:1]))
-        evolved = None if self.of == "output" else next(alike, None)
-        return [self._one(output) if evolved is None else store_residual(evolved, latents[0])]
+    def changed(self, latents: list[Tensor], output: Any) -> list[int]:
+        """Which of a unit's outputs may be the first latent, changed: by their shape. None where the output itself is measured."""
+        if self.of == "output" or not latents:
+            return []
+        latent = latents[0]
+        return [
+            i
+            for i, leaf in enumerate(leaves_of(output))
+            if isinstance(leaf, Tensor) and leaf.shape == latent.shape and leaf is not latent
+        ]
+
+    def after(self, latents: list[Tensor], output: Any, changed: int | None) -> list[Tensor]:
+        """What is measured after the unit has run, given these latents: its output, or the change to it.
+
+        Args:
+            latents: that the unit was given.
+            output: of the unit.
+            changed: which of the outputs is the first latent, changed; None where none is.
+        """
+        if changed is None:
+            return [self._one(output)]
+        return [store_residual(leaves_of(output)[changed], latents[0])]
+
+    def _inside_of(self, unit: nn.Module) -> nn.Module | None:
+        try:
+            return unit.get_submodule(self.inside)
+        except AttributeError:
+            return None
 
     def _one(self, output: Any) -> Tensor:
-        tensors = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
-        return tensors[self.index]
-
-
-def _continues(leaf: Any, latents: list[Tensor]) -> bool:
-    """Whether an output has the shape of a latent and is another tensor, so that the unit has changed the latent to it."""
-    return isinstance(leaf, Tensor) and any(leaf.shape == x.shape and leaf is not x for x in latents)
+        return tensors_of(output)[self.index]
 
 
 class _Reached(Exception):

@@ -138,7 +138,7 @@ class SitePass:
                 self.here = None
                 self._computed(here, self._first, output)
         if tap is not None and not tap.is_ahead:
-            self._see(tap.after(latents_of(module, args, kwargs), output))
+            self._see(tap.after(latents_of(module, args, kwargs), output, self.cuts.tapped_output))
         return output
 
     def _see(self, seen: list[Tensor]) -> None:

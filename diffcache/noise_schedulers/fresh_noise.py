@@ -4,9 +4,8 @@ from typing import Any
 
 import torch
 
-from diffcache.noise_schedulers.generator import generator_put_back
-from diffcache.noise_schedulers.influence import copied_to_cpu
 from diffcache.noise_schedulers.quirks import WITHOUT_NOISE, model_input, next_sample, timesteps_of
+from diffcache.noise_schedulers.trial import copied_to_cpu, nothing_drawn
 
 
 def adds_fresh_noise(noise_scheduler: Any) -> bool:
@@ -22,7 +21,7 @@ def adds_fresh_noise(noise_scheduler: Any) -> bool:
         return False
     first = max(min(len(timesteps) // 2, len(timesteps) - 2), 0)
     try:
-        with generator_put_back() as generator:
+        with nothing_drawn() as generator:
             _step_twice(copied_to_cpu(noise_scheduler), first)
     except Exception:  # noqa: BLE001 - somebody else's step may ask for anything
         return generator.was_used or type(noise_scheduler).__name__ in WITHOUT_NOISE

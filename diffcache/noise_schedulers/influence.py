@@ -1,17 +1,18 @@
 """Influence: how much the denoiser's output at each tick changes later samples and the loop's result, by way of the noise scheduler."""
 
-import copy
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from diffcache.noise_schedulers.generator import generator_put_back
+from diffcache.noise_schedulers.fresh_noise import adds_fresh_noise
 from diffcache.noise_schedulers.levels import SMALLEST, UNKNOWN, Level
 from diffcache.noise_schedulers.quirks import clip_range_of, limits_samples, model_input, next_sample
+from diffcache.noise_schedulers.trial import copied_to_cpu, nothing_drawn
 
 IMPULSE = 1e-3
 """In the output of a tick. Steps are linear; it is small all the same, so that it clips nothing, and unclips nothing, of a noise scheduler that clips."""
@@ -100,14 +101,20 @@ class Influence:
     def _measured(self, noise_scheduler: Any) -> Rows:
         """The influence on each input and on the result; empty if a copy cannot be stepped, and if its steps add noise or overflow."""
         name = type(noise_scheduler).__name__
+        adds_noise = f"{name} adds noise at its steps"
+        if adds_fresh_noise(noise_scheduler):
+            self.obstacle = adds_noise
+            return []
         found: Rows = []
-        with generator_put_back() as generator:
-            try:
-                found = _impulse_responses(noise_scheduler, self._levels)
-            except Exception as error:  # noqa: BLE001 - somebody else's step may ask for anything; the report says so
-                self.obstacle = f"{name} cannot be tried out ({type(error).__name__}: {error})"
-        if generator.was_used:
-            self.obstacle = f"{name} adds noise at its steps"
+        generator = torch.get_rng_state()
+        try:
+            found = _impulse_responses(noise_scheduler, self._levels)
+        except Exception as error:  # noqa: BLE001 - somebody else's step may ask for anything; the report says so
+            self.obstacle = f"{name} cannot be tried out ({type(error).__name__}: {error})"
+        # Another thread may have drawn meanwhile. If it was a step, that is put right.
+        if not torch.equal(generator, torch.get_rng_state()) and _draws(noise_scheduler, self._levels):
+            torch.set_rng_state(generator)
+            self.obstacle = adds_noise
             return []
         if not _is_finite(found):
             self.obstacle = f"{name} makes numbers of these timesteps that are not finite"
@@ -118,6 +125,13 @@ class Influence:
             if clip_range_of(noise_scheduler) is not None:
                 self._clipping = copied_to_cpu(noise_scheduler)
         return found
+
+
+def _draws(noise_scheduler: Any, levels: Sequence[Level]) -> bool:
+    """Whether some step draws random numbers."""
+    with nothing_drawn() as generator, suppress(Exception):
+        _impulse_responses(noise_scheduler, levels)
+    return generator.was_used
 
 
 def _is_finite(rows: Rows) -> bool:
@@ -190,12 +204,3 @@ def _velocity(seen: Tensor, clean: Tensor, level: Level) -> Tensor:
     """That predicts a clean sample of an input: clean = signal * x - noise * v."""
     assert level.angle is not None
     return (math.cos(level.angle) * seen - clean) / max(math.sin(level.angle), SMALLEST)
-
-
-def copied_to_cpu(noise_scheduler: Any) -> Any:
-    """A copy whose tensors are on the CPU, so that no step waits for a device."""
-    copied = copy.deepcopy(noise_scheduler)
-    for name, value in vars(copied).items():
-        if isinstance(value, Tensor):
-            setattr(copied, name, value.cpu())
-    return copied

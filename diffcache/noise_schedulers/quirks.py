@@ -113,7 +113,7 @@ def sigmas_of(noise_scheduler: Any) -> list[float] | None:
 def training_times_of(noise_scheduler: Any) -> list[float] | None:
     """Its timesteps as fractions of its training steps; None where it does not tell how many these are."""
     timesteps = timesteps_of(noise_scheduler)
-    steps = getattr(noise_scheduler.config, "num_train_timesteps", None)
+    steps = _option(noise_scheduler, "num_train_timesteps")
     return [float(t) / steps for t in timesteps.tolist()] if timesteps is not None and steps else None
 
 
@@ -225,8 +225,8 @@ def timesteps_at(noise_scheduler: Any, sigmas: Sequence[float]) -> Tensor:
         raise ScheduleError(
             f"{name} cannot be respaced: it does not keep one noise level for each step of the run; leave respace off."
         )
-    steps = noise_scheduler.config.num_train_timesteps
-    if torch.allclose(timesteps.double().cpu(), levels[:-1].double().cpu() * steps, atol=1.0):
+    steps = _option(noise_scheduler, "num_train_timesteps")
+    if steps and torch.allclose(timesteps.double().cpu(), levels[:-1].double().cpu() * steps, atol=1.0):
         times = torch.tensor([sigma * steps for sigma in sigmas], dtype=torch.float64)
     elif hasattr(noise_scheduler, "_sigma_to_t") and hasattr(noise_scheduler, "alphas_cumprod"):
         alphas = noise_scheduler.alphas_cumprod.double().cpu().numpy()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from typing import Any
 
 import diffusers
@@ -157,3 +158,43 @@ def test_a_hand_written_loop_with_tcd_has_no_hindsight_and_says_why() -> None:
     assert report(net).notes == [
         "no hindsight: TCDScheduler adds noise at its steps unless eta=0, which this loop does not tell"
     ]
+
+
+def test_another_thread_may_draw_meanwhile() -> None:
+    """Nothing that it draws is taken for a step's, and nothing is drawn twice."""
+    drawn, stop = list[float](), threading.Event()
+
+    def draw() -> None:
+        while not stop.is_set():
+            drawn.append(float(torch.randn(())))
+
+    torch.manual_seed(0)
+    thread = threading.Thread(target=draw)
+    thread.start()
+    try:
+        for _ in range(20):
+            assert not adds_fresh_noise(made("EulerDiscreteScheduler"))
+            assert adds_fresh_noise(made("EulerAncestralDiscreteScheduler"))
+            assert Influence(made("EulerDiscreteScheduler")).obstacle is None
+            assert Influence(made("EulerAncestralDiscreteScheduler")).obstacle is not None
+    finally:
+        stop.set()
+        thread.join()
+    torch.manual_seed(0)
+    assert drawn == [float(torch.randn(())) for _ in drawn]
+
+
+class NoisyAtTheStart(diffusers.EulerDiscreteScheduler):  # type: ignore[misc] # diffusers has no types
+    """Draws at its first step only."""
+
+    def step(self, output: Any, time: Any, sample: Any, **options: Any) -> Any:
+        if time == self.timesteps[0]:
+            sample = sample + torch.randn(sample.shape, dtype=sample.dtype)
+        return super().step(output, time, sample, **options)
+
+
+def test_noise_at_one_step_is_an_obstacle_and_is_put_back() -> None:
+    noise_scheduler, state = NoisyAtTheStart(), torch.get_rng_state()
+    noise_scheduler.set_timesteps(STEPS)
+    assert Influence(noise_scheduler).obstacle == "NoisyAtTheStart adds noise at its steps"
+    assert torch.equal(torch.get_rng_state(), state)
