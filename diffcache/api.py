@@ -330,7 +330,8 @@ def _aimed(
     target: Any, config: Any, speedup: float | None, quality: float | None, options: dict[str, Any]
 ) -> MethodConfig | Schedule:
     """The method for a speed-up or a quality that was asked for."""
-    if config not in (None, *WITH_SPEEDUP) or (speedup is not None and quality is not None):
+    allowed = (None,) if speedup is None else (None, *WITH_SPEEDUP)
+    if config not in allowed or (speedup is not None and quality is not None):
         raise ConfigError("speedup= and quality= choose the method themselves: pass one of them alone.")
     if speedup is not None:
         return WITH_SPEEDUP[config or TrajectoryConfig.name].of(speedup=speedup, **options)

@@ -28,9 +28,6 @@ class CacheScheduler(ABC):
     compares: tuple[Decision, ...] = ()
     """Kinds of reuse whose error it wants to know at each computed tick (see `compared`)."""
 
-    reason: str | None = None
-    """Why the newest decision computes, where the report is to say so."""
-
     def expected_error(self, computed: Sequence[int]) -> float | None:
         """Of the run's result, root mean square, as a fraction of the denoiser's velocities; None: it expects nothing.
 

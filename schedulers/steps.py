@@ -75,7 +75,7 @@ class Decision(Enum):
 
 
 class Verdict(NamedTuple):
-    """What is done at one call with one lane; `reason` is set when a guard, not the method, made it compute."""
+    """What is done at one call with one lane; `reason` says why it was computed, where that was not the method's own decision."""
 
     decision: Decision
     reason: str | None = None

@@ -30,6 +30,7 @@ PROMPTS = ["one", "two"]
 OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "quality nan": ({"quality": math.nan, "prompts": PROMPTS}, "give a PSNR in dB"),
     "quality inf": ({"quality": math.inf, "prompts": PROMPTS}, "give a PSNR in dB"),
+    "quality of a method": ({"config": "even", "quality": 40, "prompts": PROMPTS}, "pass one of them alone"),
     "quality below 0": ({"quality": -3, "prompts": PROMPTS}, "give a PSNR in dB"),
     "speedup inf": ({"speedup": math.inf}, "speedup must be a number >= 1 and finite, not inf"),
     "components a number": ({"components": 5}, r"a tuple of names among \['transformer'\]"),

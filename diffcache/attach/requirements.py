@@ -37,7 +37,7 @@ def units_of(
         config: the method.
 
     Raises:
-        ConfigError: hindsight is asked for, and the method has sites inside a denoiser.
+        ConfigError: hindsight or decisions for each sample are asked for, and the method has sites inside a denoiser.
         TargetError: it has sites that a denoiser does not have, or sites inside a denoiser that is compiled or fully
             sharded, or inside a part that is compiled.
     """
@@ -46,8 +46,11 @@ def units_of(
         facts = facts_of(denoisers, name)
         sites = config.sites(facts)
         if is_inside(sites):
-            if config.hindsight:
-                raise ConfigError(f"hindsight= is for whole denoisers: leave it out for {', '.join(sites)}.")
+            for option in ("hindsight", "per_sample"):
+                if getattr(config, option):
+                    raise ConfigError(
+                        f"{option}= is for whole denoisers: leave it out for {', '.join(sites)}."
+                    )
             found += _watched(facts.denoiser_class, module, known[name].structure, sites, config.tap(facts))
         if config.token_rows(facts) is not None:
             found += blocks_with_rows(facts.denoiser_class, module, config)

@@ -64,7 +64,6 @@ class GivenCall:
         self._copies = {id(t): t.clone() for t in _bases(call)} if copies else {}
         self._given = call.tensors.values()
         self.call = call.mapped(lambda t: self._copies.get(id(t), t)) if copies else call
-        self.copied_bytes = sum(copy.nbytes for copy in self._copies.values())
 
     @property
     def nbytes(self) -> int:
@@ -170,7 +169,7 @@ class Range(Generic[KeptT]):
 
 
 class Depths(Generic[KeptT]):
-    """The layers with which a UNet's depth may end, as `SiteFinder.depths` finds them when the forward is over.
+    """The layers with which a UNet's depth may end, as `SiteFinder` finds them when the forward is over.
 
     Args:
         number: that of the depth that is a site. Depths are counted from the last one back, so as many ends are kept.

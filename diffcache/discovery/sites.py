@@ -52,10 +52,6 @@ class SiteTable:
         """
         return {site.name: site for site in self.sites}[name]
 
-    def of_kind(self, kind: str) -> list[Site]:
-        """The sites of a kind (`Site.kind`)."""
-        return [site for site in self.sites if site.kind == kind]
-
     def __str__(self) -> str:
         rows = [("site", "kind", "streams", "parameters", "share", "")]
         for site in self.sites:

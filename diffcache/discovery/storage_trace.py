@@ -82,8 +82,9 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def compiled(self, given: Sequence[Tensor]) -> Iterator[None]:
-        """Inside, a compiled unit runs with these tensors. It tells but a part of its operations, on memory whose origin nobody tells:
-        none is noted, only their FLOPs count. It wrote to those tensors whose versions have grown.
+        """Inside, a compiled unit runs with these tensors. Only some of its operations can be seen, on memory of unknown origin.
+
+        So none is noted, but their FLOPs count. The unit has written to those of the tensors whose versions have grown.
         """
         versions = [version_of(tensor) for tensor in given]
         before, self._is_compiled = self._is_compiled, True

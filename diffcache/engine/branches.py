@@ -148,6 +148,12 @@ class Branches:
         self._now.append(branch)
         return branch
 
+    def passed_by(self, context: str | None) -> str:
+        """The name of a call of this tick that no branch is looked for; it counts as one of its calls."""
+        name = str(self.calls) if context is None else context
+        self.calls += 1
+        return name
+
     def clear(self) -> None:
         """Drops everything."""
         for branch in self.known:
@@ -223,11 +229,11 @@ class Habits:
 
     def fit(self, known: Conditioning, new: Conditioning) -> bool:
         """Whether two calls may belong to one branch: all but evolving arguments are the same."""
-        return all(
-            path in known and _same(known[path], argument)
-            for path, argument in new.items()
-            if path not in self.evolving
-        )
+        paths = [path for path in new if path not in self.evolving]
+        # What shapes or values tell is asked first: it takes no read of the device.
+        if any(path not in known or _same_unread(known[path], new[path]) is False for path in paths):
+            return False
+        return all(_same_each(known, new, paths))
 
     def stayed(self, now: Conditioning) -> None:
         """A branch is called with what it was called with before, but for evolving arguments."""
@@ -261,14 +267,11 @@ def _shared(a: Argument | None, b: Argument) -> bool:
     return a.value is b.value or a.value.data_ptr() == b.value.data_ptr()
 
 
-def _same(a: Argument, b: Argument) -> bool:
-    """The same value: the same memory, not written to since, or else the same content."""
-    known = _same_unread(a, b)
-    return torch.equal(a.value, b.value) if known is None else known
-
-
 def _same_each(before: Conditioning, now: Conditioning, paths: Sequence[str]) -> list[bool]:
-    """`_same` at each of these paths; a device is read once. A ControlNet's residuals are a dozen new tensors at every tick."""
+    """Whether the values at each of these paths are the same: the same memory, not written to since, or else the same content.
+
+    A device is read once. A ControlNet's residuals are a dozen new tensors at every tick.
+    """
     same = {path: _same_unread(before[path], now[path]) for path in paths}
     unread: dict[torch.device, list[str]] = {}
     for path in paths:

@@ -165,7 +165,7 @@ class Decider:
         return branch is self.leader
 
     def arrived(self, branch: Branch, lane: int, seen: list[Tensor]) -> None:
-        """A call of a branch in which signals see this has been decided."""
+        """Tells the cache scheduler what signals are measured on in this call, if the branch leads."""
         scheduler = self.lanes[lane].scheduler
         if scheduler.looks_on and branch is self.leader:
             scheduler.arrived(seen)
@@ -173,7 +173,7 @@ class Decider:
     def computed(
         self, branch: Branch, lane: int, step: Step, seen: list[Tensor], outputs: list[Tensor]
     ) -> None:
-        """And its site has been computed."""
+        """Tells the cache scheduler what a computed site has returned, if the branch leads."""
         self._read = [], []
         if branch is self.leader:
             self.lanes[lane].refreshed[step.site] = step.tick
@@ -284,7 +284,7 @@ class Decider:
         if signal is None and waits and decision.computes:
             return Verdict(Decision.COMPUTE, NO_SIGNAL)
         if decision.computes:
-            return Verdict(decision, lane.scheduler.reason)
+            return Verdict(decision)
         if lane.watch is None or decision is not Decision.PREDICT:
             return Verdict(decision)
         if not lane.watch.trusts_any:

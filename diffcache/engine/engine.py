@@ -18,12 +18,10 @@ from diffcache.engine.guidance_pass import Guidance
 from diffcache.engine.inner_sites import InnerSites
 from diffcache.engine.some_tokens import SomeTokens
 from diffcache.engine.whole_model import WholeModel
-from diffcache.hooks.class_swap import base_class
 from diffcache.host.call import Call
-from diffcache.host.conventions import CONDITIONAL_FIRST
 from diffcache.host.kept_attention import KeptAttention
 from diffcache.host.parallel import Agreement
-from diffcache.host.rows import BatchedGuidance
+from diffcache.host.rows import BatchedGuidance, conditional_first
 from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.reports.records import Done, RunRecord
 from diffcache.schedulers.errors import ConfigError
@@ -142,13 +140,15 @@ class Engine:
 
     def close(self) -> None:
         """Drops every tensor. Explicit: a traceback that somebody keeps would keep this object alive."""
-        self.execution.close()
-        self.note_expected_error()
-        self.setup.format.memory.end_call()
-        self.branches.clear()
-        self.decider.clear()
-        if self.guidance is not None:
-            self.guidance.clear()
+        try:
+            self.execution.close()
+            self.note_expected_error()
+        finally:
+            self.setup.format.memory.end_call()
+            self.branches.clear()
+            self.decider.clear()
+            if self.guidance is not None:
+                self.guidance.clear()
 
     def note_expected_error(self) -> None:
         """Writes down the error that is expected of the result, and what is to be said of it."""
@@ -222,7 +222,7 @@ class Engine:
         obstacle = self._obstacle(asked)
         if obstacle is not None:
             output = yield Computation(call.args, call.kwargs)
-            step = step._replace(branch=str(self.branches.calls))
+            step = step._replace(branch=self.branches.passed_by(asked.context))
             self.record.add(self.name, call.batch, [Done(step, [Verdict(Decision.COMPUTE, obstacle)])])
             return output
         branch, lanes = self._branch(asked), self._lane_count(asked) if self.choices.per_sample else 1
@@ -244,8 +244,8 @@ class Engine:
         """Takes a batch of both guidance passes apart, so that one can be left out; the conditional one runs first."""
         call, outputs = asked.call, {}
         half = call.batch // 2
-        conditional_first = base_class(type(asked.module)).__name__ in CONDITIONAL_FIRST
-        for context, second in (("cond", not conditional_first), ("uncond", conditional_first)):
+        is_first = conditional_first(asked.module)
+        for context, second in (("cond", not is_first), ("uncond", is_first)):
             args, kwargs = call.rows(list(range(half, call.batch) if second else range(half)))
             part = replace(asked, call=Call(call.signature, args, kwargs), context=context)
             outputs[second] = _lasting((yield from self._call(part)), asked)

@@ -57,14 +57,14 @@ class Parts:
     record: RunRecord
 
 
-UnitCall = Generator[None, Any, Any]
+CarriedUnit = Generator[None, Any, Any]
 """The call of a unit as one run sees it: yields if the unit is to be computed, and is sent what it returned."""
 
 
 class SiteWatcher(Watcher, Protocol):
     """Watches units for one run, alone or beside others whose rows are in the same forward."""
 
-    def unit_call(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> UnitCall:
+    def unit_call(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> CarriedUnit:
         """The call of a unit; it returns what the unit gives, computed or not."""
 
     def stray(self) -> None:

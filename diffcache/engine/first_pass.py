@@ -22,7 +22,7 @@ STREAMS = ("stack", "range", "block")
 
 
 def compute_first_pass(parts: Parts, asked: Invocation, step: Step, branch: Branch) -> tuple[Any, list[Done]]:
-    """Computes a branch's first call, and finds its sites. Whatever is asked of it is forced.
+    """Computes a branch's first call, and finds its sites. All of them are computed, because nothing is stored yet.
 
     Returns:
         What the denoiser returned, and what was done at each site.
@@ -109,4 +109,4 @@ class _Keeper:
         return _Kept(store, [own.clone() for own, _ in pairs] if self.with_outputs else [])
 
     def waiting(self, nbytes: Callable[[], int]) -> None:
-        """In a run nobody counts."""
+        """Only a plan counts these bytes."""

@@ -52,7 +52,7 @@ class Guidance:
     _differences: WeakKeyDictionary[Branch, Difference] = field(default_factory=WeakKeyDictionary)
 
     def lead(self, tick: int, branch: Branch, output: Any) -> None:
-        """The leading pass, the conditional one, has given its output at this tick."""
+        """A pass has given its output, from which the next one of this tick may be rebuilt."""
         self._led = tick, branch, output
 
     def follow(self, step: Step, branch: Branch, call: Call, compute: Callable[[], Carried]) -> Carried:

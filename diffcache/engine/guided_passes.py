@@ -7,9 +7,7 @@ from torch import Tensor
 from diffcache.config import counted_guidance
 from diffcache.engine.comparison import Streams
 from diffcache.engine.execution import Invocation
-from diffcache.hooks.class_swap import base_class
-from diffcache.host.conventions import CONDITIONAL_FIRST
-from diffcache.host.rows import BatchedGuidance
+from diffcache.host.rows import BatchedGuidance, conditional_first
 from diffcache.schedulers.steps import Step
 
 UNCONDITIONAL = "uncond"
@@ -65,8 +63,8 @@ class GuidedPasses:
         if self._passes > 2 or not self._batched.found_in(module, asked.call, step.tick, asked.context):
             return values
         halves = [[tensor.chunk(2) for tensor in streams] for streams in values]
-        first = base_class(type(module)).__name__ in CONDITIONAL_FIRST
-        return [[self._mixed(*(pair if first else pair[::-1])) for pair in streams] for streams in halves]
+        is_first = conditional_first(module)
+        return [[self._mixed(*(pair if is_first else pair[::-1])) for pair in streams] for streams in halves]
 
     def tensors(self) -> Iterator[Tensor]:
         """What the first pass gave."""

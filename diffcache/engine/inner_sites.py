@@ -57,6 +57,7 @@ class InnerSites:
                 output = yield Computation(asked.call.args, asked.call.kwargs, watcher=this)
             done = [Done(visit.step, visit.verdicts, visit.site.share) for visit in this.reached]
             if this.went_astray:
+                extra += 1 - sum(visit.left_out for visit in this.reached)
                 branch.empty()
                 given.put_back()
                 output, done = self._learn(asked, form_of(asked, self.parts.choices, branch), step, branch)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from torch import nn
@@ -146,9 +147,10 @@ class Run:
         influence = self.timetable.influence
         if influence is not None and influence.obstacle is not None:
             self.record.notes.append(f"no hindsight: {influence.obstacle}")
-        for engine in self.engines.values():
-            engine.close()
-        self.engines.clear()
+        with ExitStack() as stack:  # all are closed, whatever one of them raises
+            stack.callback(self.engines.clear)
+            for engine in reversed(self.engines.values()):
+                stack.callback(engine.close)
 
     def _facts(self, served: Served, call: Call) -> RunFacts:
         module, times = served.module, self.timetable

@@ -57,9 +57,11 @@ def entered(scope: ScopeT) -> Iterator[ScopeT]:
     try:
         yield scope
     finally:
-        if scope is not None:
-            scope.close()
-        _scopes.set(_without(scope))
+        try:
+            if scope is not None:
+                scope.close()
+        finally:
+            _scopes.set(_without(scope))
 
 
 def bring_to_front(scope: "Scope") -> None:
@@ -155,14 +157,16 @@ class Scope:
 
     def close(self) -> None:
         """Ends the run; a closed scope serves nothing."""
-        self.end_run()
-        self.served = {}
+        try:
+            self.end_run()
+        finally:
+            self.served = {}
 
     def end_run(self) -> None:
         """Ends the run, if one is going on."""
         if self.run is not None:
-            self.run.close()
-            self.run = None
+            run, self.run = self.run, None
+            run.close()
 
     def begin_run(self, timetable: Timetable, *, by_order: bool) -> Run:
         """Another loop begins."""

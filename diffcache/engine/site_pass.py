@@ -11,7 +11,7 @@ from diffcache.discovery.cuts import Cuts, Placeholder
 from diffcache.discovery.sites import Site
 from diffcache.discovery.unit_recorder import CallNames
 from diffcache.engine.branches import Branch
-from diffcache.engine.execution import Parts, UnitCall
+from diffcache.engine.execution import Parts, CarriedUnit
 from diffcache.engine.first_pass import store_site
 from diffcache.engine.observers import NOBODY
 from diffcache.host.call import Call, latents_of
@@ -39,6 +39,11 @@ class _Visit:
     passed_over: bool
     seen: int = 0
     verified: bool = False
+
+    @property
+    def left_out(self) -> float:
+        """Share of the denoiser's work that was not computed here."""
+        return self.site.share * self.seen / len(self.site.units) if self.passed_over else 0.0
 
 
 class SitePass:
@@ -100,6 +105,7 @@ class SitePass:
         if (
             here is not None
             and here.passed_over
+            and not self.strayed
             and name == here.site.units[here.seen]
             and name != self._tapped
         ):
@@ -111,11 +117,11 @@ class SitePass:
         except StopIteration as end:
             return end.value
 
-    def unit_call(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> UnitCall:
+    def unit_call(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> CarriedUnit:
         """A unit's call, which several runs may share: yields if it is to be computed, and returns what it gives."""
         return self._called_unit(self._names.next(self.watches[id(module)]), module, args, kwargs)
 
-    def _called_unit(self, name: str, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> UnitCall:
+    def _called_unit(self, name: str, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> CarriedUnit:
         """`unit_call` of the unit's call of this name."""
         if self._called is not None:
             self._called.append(name)
@@ -147,13 +153,14 @@ class SitePass:
 
     def _unit_of_its_own(
         self, here: _Visit, module: nn.Module, args: Any, kwargs: dict[str, Any]
-    ) -> UnitCall:
+    ) -> CarriedUnit:
         """A site of one unit, which nobody observes: `unit` without what other sites need."""
         self.reached.append(here)
         layout = here.store.layout
         assert layout is not None
         given = layout.given(args, kwargs)
         if here.skips:
+            here.seen += 1
             value = here.store.value(here.verdicts[0].decision, here.step, 0, given)
             return layout.join(value, given)
         self._given, self._bases = given, _copied_bases(layout, given) if self._reuses_memory else given
@@ -205,12 +212,10 @@ class SitePass:
     def stray(self) -> None:
         """What the forward returns is worth nothing: the call is computed again, as the branch's first."""
         self.strayed, self._straight = True, {}
-        if self.here is not None:
-            self.here.passed_over = False
 
     def _skipped(
         self, here: _Visit, name: str, module: nn.Module, args: Any, kwargs: dict[str, Any]
-    ) -> UnitCall:
+    ) -> CarriedUnit:
         """What stands for a unit in a site that is reused."""
         if name != here.site.units[here.seen]:
             self.stray()

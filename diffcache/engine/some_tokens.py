@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from diffcache.engine.branches import Branch
 from diffcache.engine.comparison import Comparison
@@ -16,6 +16,8 @@ from diffcache.engine.whole_model import Here, WholeModel
 from diffcache.hooks.attention_backends import active_backend
 from diffcache.hooks.watcher import watched
 from diffcache.host.kept_with import KeptWith
+from diffcache.host.network_facts import NetworkFacts
+from diffcache.host.structure import PROCESSOR
 from diffcache.prediction.predictors import Polynomial
 from diffcache.schedulers.steps import Decision, Step, Verdict
 from diffcache.store.rings import Setup
@@ -193,7 +195,7 @@ class SomeTokens(WholeModel):
                 Decision.COMPUTE, "rows: the denoiser is compiled: leave rows= out, or its blocks uncompiled"
             )
             return None
-        key = call.fingerprint(module), processors_of(module)
+        key = here.branch.fingerprint, processors_of(asked.facts)
         plan = _plans.get(module, key)
         if plan is None:
             learned = learn(module, asked.forward, call)
@@ -222,11 +224,11 @@ def mean_of(rows: Sequence[SampleRows], count: Callable[[Rows], int]) -> float:
     return sum(counted) / sum(samples)
 
 
-def processors_of(module: nn.Module) -> tuple[str, ...]:
+def processors_of(facts: NetworkFacts) -> tuple[str, ...]:
     """What computes a denoiser's attentions: classes of processors, and their backends."""
     found = []
-    for part in module.modules():
-        processor = getattr(part, "processor", None)
+    for attention in facts.attentions:
+        processor = getattr(attention(), PROCESSOR, None)
         if processor is not None:
             backend = getattr(processor, "_attention_backend", None) or active_backend()
             found.append(f"{type(processor).__name__} {backend}")

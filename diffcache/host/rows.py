@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from diffcache.hooks.class_swap import base_class
 from diffcache.host.call import Call
-from diffcache.host.conventions import ROW_COUNTING
+from diffcache.host.conventions import CONDITIONAL_FIRST, ROW_COUNTING
 from diffcache.host.structure import modules_inside
 
 
@@ -59,6 +60,11 @@ class BatchedGuidance:
             # A dry run's latents have no values.
             known[tick] = is_even and (call.latents[0].is_meta or torch.equal(*call.latents[0].chunk(2)))
         return all(known.values())
+
+
+def conditional_first(module: nn.Module) -> bool:
+    """Whether a denoiser's pipelines put the conditional half of a batch first."""
+    return base_class(type(module)).__name__ in CONDITIONAL_FIRST
 
 
 def lane_of(tensors: dict[str, Tensor], lane: int, lanes: int, batch: int) -> dict[str, Tensor]:

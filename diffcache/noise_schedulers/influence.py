@@ -18,16 +18,16 @@ IMPULSE = 1e-3
 """In the output of a tick. Steps are linear; it is small all the same, so that it clips nothing, and unclips nothing, of a noise scheduler that clips."""
 
 SPREAD, GUIDED_SPREAD, TURN = 0.8, 0.8, 0.06
-"""The standard deviation of predicted samples: without guidance; by how many times of it each unit of guidance makes it larger at pure noise; and how far from there,
-in radians, this is halved. On testbeds it is 0.5 to 1.1 without guidance, and 2.2 to 4.8 in the first step at a scale of 5."""
+"""Predicted samples have the standard deviation `SPREAD` without guidance. At pure noise each unit of guidance adds `GUIDED_SPREAD` times as much; `TURN`
+radians from pure noise it adds half of that. On testbeds it is 0.5 to 1.1 without guidance, and 2.2 to 4.8 in the first step at a scale of 5."""
 
 DRAWN, FEWEST = 6400, 16
-"""So many predicted samples are drawn where they are clipped: of as many elements as that makes at each timestep, and no fewer than these."""
+"""Where samples are clipped, `DRAWN` elements are drawn in all, as many at each timestep, and at least `FEWEST` at each."""
 
 BEYOND = 4.0
-"""What is clipped is predicted to be so many times as large as it may be."""
+"""An element that is clipped is predicted at so many times the limit."""
 
-Rows = list[list[float]]
+Matrix = list[list[float]]
 """[timesteps + 1, timesteps]: on each input and, in the last row, on the result."""
 
 
@@ -62,7 +62,7 @@ class Influence:
         self._clipping: Any = None
         self._influences = self._measured(noise_scheduler)
 
-    def run(self, first: int, count: int) -> Rows:
+    def run(self, first: int, count: int) -> Matrix:
         """The influence of so many outputs from `first` on: on the input at each of these timesteps, and on the result.
 
         Returns:
@@ -70,7 +70,7 @@ class Influence:
         """
         return _part(self._influences, first, count) if self.obstacle is None else []
 
-    def clipped_run(self, first: int, count: int, guidance: float) -> Rows:
+    def clipped_run(self, first: int, count: int, guidance: float) -> Matrix:
         """The same where predicted samples are clipped: the root mean square over elements, with the sign that it has without clipping.
 
         Args:
@@ -85,7 +85,7 @@ class Influence:
             return []
         shares = [math.erfc(limit / _spread(level, guidance) / math.sqrt(2)) for level in self._levels]
         sizes = _clipped_responses(self._clipping, self._levels, limit, shares)
-        found: Rows = torch.copysign(
+        found: Matrix = torch.copysign(
             sizes, torch.tensor(self._influences, dtype=sizes.dtype, device="cpu")
         ).tolist()
         return _part(found, first, count) if _is_finite(found) else []
@@ -98,14 +98,14 @@ class Influence:
         ratio = known[index] / known[other] if known[other] else math.inf
         return ratio if math.isfinite(ratio) else None
 
-    def _measured(self, noise_scheduler: Any) -> Rows:
+    def _measured(self, noise_scheduler: Any) -> Matrix:
         """The influence on each input and on the result; empty if a copy cannot be stepped, and if its steps add noise or overflow."""
         name = type(noise_scheduler).__name__
         adds_noise = f"{name} adds noise at its steps"
         if adds_fresh_noise(noise_scheduler):
             self.obstacle = adds_noise
             return []
-        found: Rows = []
+        found: Matrix = []
         generator = torch.get_rng_state()
         try:
             found = _impulse_responses(noise_scheduler, self._levels)
@@ -134,7 +134,7 @@ def _draws(noise_scheduler: Any, levels: Sequence[Level]) -> bool:
     return generator.was_used
 
 
-def _is_finite(rows: Rows) -> bool:
+def _is_finite(rows: Matrix) -> bool:
     return all(map(math.isfinite, chain.from_iterable(rows)))
 
 
@@ -143,7 +143,7 @@ def _spread(level: Level, guidance: float) -> float:
     return SPREAD * (1 + GUIDED_SPREAD * (guidance - 1) / (1 + (level.turned or 0.0) / TURN))
 
 
-def _part(rows: Rows, first: int, count: int) -> Rows:
+def _part(rows: Matrix, first: int, count: int) -> Matrix:
     """Of what was measured in the whole list the part of a run, [count + 1, count]; empty where it is longer."""
     last = first + count
     return [row[first:last] for row in (*rows[first:last], rows[-1])] if last < len(rows) else []
@@ -165,7 +165,7 @@ def _clipped_responses(
     return torch.stack([held.square().mean(dim=0).sqrt() for held in _held(noise_scheduler, levels, beyond)])
 
 
-def _impulse_responses(noise_scheduler: Any, levels: Sequence[Level]) -> Rows:
+def _impulse_responses(noise_scheduler: Any, levels: Sequence[Level]) -> Matrix:
     """What a unit impulse in the output of each timestep makes of the input at each timestep, and of the result."""
     return [held[0].tolist() for held in _held(noise_scheduler, levels)]
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from diffcache.noise_schedulers.influence import Influence, Rows
+from diffcache.noise_schedulers.influence import Influence, Matrix
 from diffcache.noise_schedulers.levels import UNKNOWN, Level, Parametrisation, levels_of
 from diffcache.noise_schedulers.quirks import first_index_of, timesteps_of
 from diffcache.schedulers.moments import Moment
@@ -92,7 +92,7 @@ class Timetable:
         return self._of_velocities(partial(Influence.clipped_run, guidance=guidance))
 
     def _of_velocities(
-        self, part: Callable[[Influence, int, int], Rows]
+        self, part: Callable[[Influence, int, int], Matrix]
     ) -> tuple[tuple[float, ...], ...] | None:
         """A part of the influence of outputs, as the influence of velocities; None where it is unknown."""
         if self.influence is None or self.num_ticks is None:

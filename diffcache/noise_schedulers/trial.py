@@ -22,11 +22,11 @@ class _Drawing(Exception):
     """Ends what is tried out, so that nothing is drawn."""
 
 
-class _Watching(TorchDispatchMode):
+class _Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Ends the first operation of this thread that would draw from the global generator."""
 
     def __init__(self, use: Use) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._use = use
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

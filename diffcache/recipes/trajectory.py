@@ -28,7 +28,7 @@ from diffcache.trajectory.control import (
     cheapest,
     shown,
 )
-from diffcache.trajectory.known import Course, Known, ResultErrors, Rows
+from diffcache.trajectory.known import Course, Known, Matrix, ResultErrors
 from diffcache.trajectory.plan import HELD, TrajectoryPlan, planned
 from diffcache.trajectory.prior import Prior, universal
 from diffcache.trajectory.response import SHARES
@@ -72,8 +72,8 @@ class TrajectoryConfig(BudgetedConfig):
     name: ClassVar[str] = "trajectory"
 
     threshold: float = 0.05
-    covariance: Rows | None = None
-    response: Rows | None = None
+    covariance: Matrix | None = None
+    response: Matrix | None = None
     angles: tuple[float, ...] | None = None
     pure_noise: float | None = None
     handovers: tuple[int, ...] = ()

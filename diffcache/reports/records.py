@@ -24,7 +24,7 @@ class CallRecord:
         computed: the share of its samples that were computed: 0 or 1, with `per_sample` anything between; where some tokens
             were computed, their share of the work.
         mark: "#" computed, "%" some tokens computed, "-" predicted, "/" predicted by a straight line, "=" held, "+" not all samples alike.
-        reason: why a guard made it compute; None if the method decided.
+        reason: why it was computed, where that was not the method's own decision; else None.
         weight: its cost when computed: samples times parameters.
         cached: it can be reused. False for the part of a denoiser that lies outside its cached sites.
         extra: what was computed besides, to verify predictions, in the unit of `weight`; the full run has none of it.

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from diffcache.engine.execution import SiteWatcher, UnitCall
+from diffcache.engine.execution import SiteWatcher, CarriedUnit
 from diffcache.server.rows import (
     Arguments,
     Form,
@@ -119,9 +119,9 @@ class JointUnits(Container[int]):
 
 def _asked(
     module: nn.Module, watchers: Sequence[SiteWatcher | None], parts: Sequence[Arguments]
-) -> tuple[dict[int, Any], dict[int, UnitCall]]:
+) -> tuple[dict[int, Any], dict[int, CarriedUnit]]:
     """What stands in for a unit in the runs that skip it; the calls of those that compute it and look at it."""
-    outputs, calls = dict[int, Any](), dict[int, UnitCall]()
+    outputs, calls = dict[int, Any](), dict[int, CarriedUnit]()
     for i, (watcher, (args, kwargs)) in enumerate(zip(watchers, parts, strict=True)):
         if watcher is not None and id(module) in watcher.watches:
             call = watcher.unit_call(module, args, kwargs)
@@ -133,7 +133,7 @@ def _asked(
     return outputs, calls
 
 
-def _end(call: UnitCall, output: Any) -> Any:
+def _end(call: CarriedUnit, output: Any) -> Any:
     """What a run makes of its rows of what a unit computed."""
     try:
         call.send(output)

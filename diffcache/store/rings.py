@@ -59,7 +59,6 @@ class Setup:
         *,
         hindsight: bool = False,
     ) -> None:
-        self.predictor = predictor
         self.serving = {decision: predictor.serving(decision) for decision in Decision}
         self.format = format
         self.times = times

@@ -16,7 +16,7 @@ from diffcache.trajectory.response import Response
 from diffcache.trajectory.result_error import DOUBT, ResultError, Trust
 from diffcache.trajectory.transfer import Measurement, covariance_at, pure_noise_of, response_at
 
-Rows = tuple[tuple[float, ...], ...]
+Matrix = tuple[tuple[float, ...], ...]
 
 SHORT = 0.5
 """A last step is short if it is less than so many times as long as the others in the mean."""
@@ -40,9 +40,9 @@ class Course(NamedTuple):
     """
 
     moments: tuple[Moment, ...]
-    influence: Rows | None
+    influence: Matrix | None
     guidance: float
-    clipped: Rows | None = None
+    clipped: Matrix | None = None
 
     @property
     def ends_short(self) -> bool:
@@ -79,8 +79,8 @@ class Known:
     """
 
     prior: Prior
-    covariance: Rows | None = None
-    response: Rows | None = None
+    covariance: Matrix | None = None
+    response: Matrix | None = None
     angles: tuple[float, ...] | None = None
     pure_noise: float | None = None
     handovers: tuple[int, ...] = ()

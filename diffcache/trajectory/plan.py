@@ -25,7 +25,7 @@ The first two have small weights, and weights grow from there on. `HELD` ignores
 ticks of its own and comes first, since holding is the smallest risk.
 """
 
-FEW = 8
+FEWEST_MOVED = 8
 """Fewer computed ticks than this stay where they are: over such gaps a covariance says too little to move them."""
 
 NEAR = 1.15
@@ -73,7 +73,7 @@ def planned(
 ) -> TrajectoryPlan:
     """A plan with as many computed ticks as `even` has.
 
-    Fewer than `FEW` ticks stay where they are, and so do those of runs longer than `LONGEST`. If the error is expected to be smaller when
+    Fewer than `FEWEST_MOVED` ticks stay where they are, and so do those of runs longer than `LONGEST`. If the error is expected to be smaller when
     outputs of evenly spaced ticks are held and nothing is corrected, as a first-order solver does in fewer steps, then that is the plan; and so it
     is where the error is `HOPELESS`.
 
@@ -97,7 +97,7 @@ def planned(
             "trajectory: no error can be expected with this covariance and response: measure them again, or pass the noise levels that the "
             "pipeline was made for."
         )
-    if len(even) >= FEW and not is_long:
+    if len(even) >= FEWEST_MOVED and not is_long:
         candidates = _searched(candidates, {0, *forced}, together)
     least = min(one.expected for one in candidates)
     chosen = next(one for one in candidates if one.expected <= NEAR * least)
@@ -108,7 +108,7 @@ def planned(
 
 
 class Candidate(NamedTuple):
-    """Ticks that may be computed, the error of the result by how the others are predicted, and what is expected of it (squared)."""
+    """TickArray that may be computed, the error of the result by how the others are predicted, and what is expected of it (squared)."""
 
     error: ResultError
     ticks: Sequence[int]
@@ -125,7 +125,7 @@ def _each(errors: Sequence[ResultError], ticks: Sequence[int]) -> list[Candidate
 def _searched(candidates: Sequence[Candidate], fixed: Collection[int], together: int) -> list[Candidate]:
     """Candidates of `TRUSTS` with ticks that are expected to be better. `HELD` comes first.
 
-    Ticks are searched for the trust that is best on evenly spaced ticks, and all trusts get them. Good ticks for holding are bad for
+    TickArray are searched for the trust that is best on evenly spaced ticks, and all trusts get them. Good ticks for holding are bad for
     extrapolation, so there is a second search. If the first was not for `HELD`, it gets ticks of its own where it may be nearly as good. If it
     was, ticks are searched for the best of the others, which take them if they are expected to make a much smaller error.
 
@@ -156,7 +156,7 @@ def _searched(candidates: Sequence[Candidate], fixed: Collection[int], together:
 
 
 def _spread_anew(candidate: Candidate, fixed: Collection[int], whole: Rounding = neighbours) -> Sequence[int]:
-    """Ticks that are expected to be better than those of a candidate, or these."""
+    """TickArray that are expected to be better than those of a candidate, or these."""
     return spread_anew(candidate.error, candidate.ticks, candidate.expected, fixed, whole)
 
 

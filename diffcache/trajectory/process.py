@@ -59,7 +59,7 @@ def with_second_calls(
 ) -> Process:
     """A process of a run in which the denoiser may be called twice in a row at one noise level, as Heun's method calls it.
 
-    The second call gets another sample. What the denoiser makes of the difference, by its response, no other tick foretells.
+    The second call gets another sample. No other tick can predict what the denoiser, by its response, makes of the difference.
 
     Args:
         process: by noise levels alone.

@@ -18,14 +18,14 @@ WINDOW = 4
 DOUBT = 1.3
 """A response may be so many times larger or smaller than it is taken for. Without doubt, plans are found that only just stay stable."""
 
-DOUBTED = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
+DOUBT_POWERS = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
 """Powers of the doubt by which a response is multiplied. With three of them a search finds plans that are stable there and not in between."""
 
-DOUBTED_SHARES = np.array([0.1, 0.25, 0.3, 0.25, 0.1])
+DOUBT_SHARES = np.array([0.1, 0.25, 0.3, 0.25, 0.1])
 """Of the squared error, at each of these."""
 
 
-Ticks = NDArray[np.intp]
+TickArray = NDArray[np.intp]
 
 
 class Trust(NamedTuple):
@@ -87,7 +87,7 @@ class ResultError:
         largest_ratio: a tick is not corrected if its influence on the result is more than this many times the computed tick's; 0: none is.
         trust: how reused ticks are predicted.
         doubt: of the response.
-        handovers: ticks at which another denoiser takes over, which are computed. Ticks after one are not predicted from what the denoiser before
+        handovers: ticks at which another denoiser takes over, which are computed. TickArray after one are not predicted from what the denoiser before
             returned.
         real: has the influence with which errors really add up, where plans are made with another one; None: this one has.
     """
@@ -122,9 +122,9 @@ class ResultError:
         """For these computed ticks, which rise from 0."""
         return float(self.of(np.array([ticks]))[0])
 
-    def of(self, plans: Ticks) -> Array:
+    def of(self, plans: TickArray) -> Array:
         """For several plans of equally many computed ticks, which rise from 0: [plans], by [plans, computed]."""
-        found: Array = self._squared(plans, self._weights_of(plans)) @ DOUBTED_SHARES
+        found: Array = self._squared(plans, self._weights_of(plans)) @ DOUBT_SHARES
         return found
 
     def likely(self, ticks: Sequence[int], predicted: "ResultError | None" = None) -> float:
@@ -139,9 +139,9 @@ class ResultError:
         plans = np.array([ticks])
         with np.errstate(divide="ignore"):
             logs = np.log((self.real or self)._squared(plans, (predicted or self)._weights_of(plans))[0])
-        return math.exp(logs @ DOUBTED_SHARES / 2)
+        return math.exp(logs @ DOUBT_SHARES / 2)
 
-    def _squared(self, plans: Ticks, weights: Array) -> Array:
+    def _squared(self, plans: TickArray, weights: Array) -> Array:
         """The squared errors of plans by the weights of their computed ticks, expected with each size of the response, [plans, sizes]."""
         seen = self.influence[plans]
         responses = self._responses[:, plans]
@@ -152,14 +152,14 @@ class ResultError:
             result = -on_velocities  # times S, which is W less one, without a matrix of all ticks
             result[np.arange(len(plans))[:, None], :, plans] += (on_velocities @ weights).swapaxes(1, 2)
             squared = ((result @ self.covariance) * result).sum(axis=2)
-            found: Array = squared.reshape(len(plans), len(DOUBTED), len(SHARES)) @ SHARES
+            found: Array = squared.reshape(len(plans), len(DOUBT_POWERS), len(SHARES)) @ SHARES
         return np.maximum(np.where(np.isnan(found), np.inf, found), 0)
 
-    def _weights_of(self, plans: Ticks) -> Array:
+    def _weights_of(self, plans: TickArray) -> Array:
         """As it predicts and corrects itself."""
         return self._weights(plans, self._corrections(plans), self._before)
 
-    def _weights(self, plans: Ticks, corrections: Corrections, before: Belief) -> Array:
+    def _weights(self, plans: TickArray, corrections: Corrections, before: Belief) -> Array:
         """W: of the velocities that computed ticks return, in the one that the noise scheduler gets at each tick, [plans, ticks, computed].
 
         Args:
@@ -175,7 +175,7 @@ class ResultError:
         weights[np.arange(len(plans))[:, None], plans[:, 1:]] += corrected
         return weights
 
-    def _corrections(self, plans: Ticks) -> Corrections:
+    def _corrections(self, plans: TickArray) -> Corrections:
         """What is made good at each computed tick but the first."""
         every, own = np.arange(self.num_ticks), self.on_result[plans[:, 1:, None]]
         is_reused = (plans[:, :-1, None] < every) & (every < plans[:, 1:, None])
@@ -185,7 +185,9 @@ class ResultError:
         intervals = np.broadcast_to(np.arange(plans.shape[1] - 1), (len(plans), plans.shape[1] - 1))
         return Corrections(ratios, self._conditional(plans, ratios, intervals, self._between, ahead=1))
 
-    def _conditional(self, plans: Ticks, sums: Array, newest: Ticks, belief: Belief, ahead: int) -> Array:
+    def _conditional(
+        self, plans: TickArray, sums: Array, newest: TickArray, belief: Belief, ahead: int
+    ) -> Array:
         """The weights of computed ticks in the conditional means of sums of velocities.
 
         Args:
@@ -215,7 +217,7 @@ class ResultError:
         np.put_along_axis(placed, window[newest] + in_front, found, axis=2)
         return placed[..., in_front:]
 
-    def _paces(self, plans: Ticks) -> Array:
+    def _paces(self, plans: TickArray) -> Array:
         """By how much errors at each tick are larger than the covariance says, [plans, 1, ticks]: by the pace at the computed tick before it."""
         newest = _newest(plans, self.num_ticks)
         before = np.concatenate([newest[:, :1], newest[:, :-1]], axis=1)
@@ -229,7 +231,7 @@ def with_each(errors: Sequence[ResultError], ticks: Sequence[int]) -> list[float
         *(np.concatenate(each) for each in zip(*(error._before for error in errors), strict=True))
     )
     weights = first._weights(plans, first._corrections(plans[:1]), before)
-    return [float(found) for found in first._squared(plans, weights) @ DOUBTED_SHARES]
+    return [float(found) for found in first._squared(plans, weights) @ DOUBT_SHARES]
 
 
 def _doubted(response: Array, steps: Array, doubt: float) -> Array:
@@ -243,14 +245,14 @@ def _doubted(response: Array, steps: Array, doubt: float) -> Array:
     """
     stable = np.divide(1, steps, out=np.full(len(steps), np.inf), where=steps > 0)
     limit = np.maximum(stable, np.abs(response))
-    possible = doubt ** DOUBTED[:, None, None] * response
+    possible = doubt ** DOUBT_POWERS[:, None, None] * response
     limited: Array = np.clip(possible, -limit, limit).reshape(-1, len(steps))
     return limited
 
 
-def _newest(plans: Ticks, num_ticks: int) -> Ticks:
+def _newest(plans: TickArray, num_ticks: int) -> TickArray:
     """Which computed tick is the newest at each tick of a run, itself among them, [plans, ticks]."""
-    newest: Ticks = (plans[:, None] <= np.arange(num_ticks)[:, None]).sum(axis=2) - 1
+    newest: TickArray = (plans[:, None] <= np.arange(num_ticks)[:, None]).sum(axis=2) - 1
     return newest
 
 

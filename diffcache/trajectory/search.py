@@ -7,7 +7,7 @@ import numpy as np
 from numpy.polynomial.legendre import legvander
 
 from diffcache.trajectory.kernel import Array
-from diffcache.trajectory.result_error import WINDOW, ResultError, Ticks
+from diffcache.trajectory.result_error import WINDOW, ResultError, TickArray
 
 DEGREE = 3
 """The logarithm of the gap between computed ticks is a polynomial of this degree over the run."""
@@ -17,7 +17,7 @@ TILTS, BENDS = (-1.0, -0.5, -0.05, 0.05, 0.5, 1.0), (-1.0, -0.5, 0.0, 0.5)
 equal gaps next to each other."""
 
 CHANGES = (0.25, 0.12)
-"""Of a factor, in search of better gaps around the best of these, one after the other."""
+"""Steps by which each factor is changed around the best of these: first the large step, then the small one."""
 
 STRIDES = (4, 2, 1)
 """By how many ticks computed ticks are moved in search of a better plan, one after the other."""
@@ -31,11 +31,11 @@ EXACT = 1e-9
 TINY = float(np.finfo(float).tiny)
 """So that nothing is divided by 0."""
 
-Rounding = Callable[[Array], Ticks]
+Rounding = Callable[[Array], TickArray]
 """See `neighbours` and `in_place`."""
 
 
-def neighbours(gaps: Array) -> Ticks:
+def neighbours(gaps: Array) -> TickArray:
     """Gaps of at least 1, [plans, gaps], as whole numbers with the same sum: those with the largest remainders are rounded up.
 
     Where they change smoothly, equal ones are neighbours. Errors grow slower over these than over long and short ones that take turns.
@@ -43,14 +43,14 @@ def neighbours(gaps: Array) -> Ticks:
     down = np.floor(gaps + EXACT)
     order = (down - gaps).argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
     more = np.rint(gaps.sum(axis=1, keepdims=True)) - down.sum(axis=1, keepdims=True)
-    whole: Ticks = (down + (order < more)).astype(np.intp)
+    whole: TickArray = (down + (order < more)).astype(np.intp)
     return whole
 
 
-def in_place(gaps: Array) -> Ticks:
+def in_place(gaps: Array) -> TickArray:
     """Gaps of at least 1, [plans, gaps], as whole numbers with the same sum: each ends at the tick that is nearest."""
     ends = np.floor(gaps.cumsum(axis=1) + 0.5 + EXACT)
-    whole: Ticks = np.diff(ends, prepend=0, axis=1).astype(np.intp)
+    whole: TickArray = np.diff(ends, prepend=0, axis=1).astype(np.intp)
     return whole
 
 
@@ -97,7 +97,7 @@ def with_gaps(
     forced: Collection[int],
     num_ticks: int,
     whole: Rounding = neighbours,
-) -> Ticks:
+) -> TickArray:
     """As many computed ticks as in `start`, with gaps that change smoothly from the first one that may move to the last.
 
     Args:
@@ -136,7 +136,7 @@ def _in_sum(gaps: Array, length: int) -> Array:
     return found
 
 
-def through(plans: Ticks, ticks: Collection[int]) -> Ticks:
+def through(plans: TickArray, ticks: Collection[int]) -> TickArray:
     """Plans, [plans, computed], in each of which the computed ticks nearest to some ticks are moved there."""
     distances = np.abs(plans[:, :, None] - np.array(sorted(ticks), dtype=np.intp)).astype(float)
     each = np.arange(len(plans))
@@ -175,7 +175,7 @@ def moved(error: ResultError, start: Sequence[int], forced: Collection[int], tog
     return [int(tick) for tick in ticks]
 
 
-def _moves(ticks: Ticks, free: Sequence[int], stride: int, together: int, num_ticks: int) -> Ticks:
+def _moves(ticks: TickArray, free: Sequence[int], stride: int, together: int, num_ticks: int) -> TickArray:
     """All plans in which some neighbouring computed ticks lie `stride` ticks earlier or later, [plans, computed]."""
     one = np.eye(len(ticks), dtype=np.intp)[free]
     lengths = range(1, min(together, len(free)) + 1)
@@ -183,11 +183,11 @@ def _moves(ticks: Ticks, free: Sequence[int], stride: int, together: int, num_ti
         np.sum([one[i : len(free) - length + 1 + i] for i in range(length)], axis=0) for length in lengths
     ]
     steps = stride * np.concatenate([one[:0], *runs])
-    plans: Ticks = np.concatenate([ticks - steps, ticks + steps])
+    plans: TickArray = np.concatenate([ticks - steps, ticks + steps])
     return plans[(np.diff(plans, prepend=-1, append=num_ticks) > 0).all(axis=1)]
 
 
-def _together(ticks: Ticks, better: Ticks) -> Ticks:
+def _together(ticks: TickArray, better: TickArray) -> TickArray:
     """All moves of better plans at once, best first, that are too far apart to matter to each other."""
     plan, taken = ticks.copy(), list[int]()
     for other in better:

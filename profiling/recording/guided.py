@@ -6,14 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffcache.hooks.class_swap import base_class
-from diffcache.host.conventions import CONDITIONAL_FIRST
+from diffcache.host.rows import conditional_first
 
 
 def is_conditional_first(pipe: Any) -> bool:
     """Whether the conditional half of a pipeline's batches is the first; in most pipelines it is the last."""
     parts = getattr(pipe, "components", {}).values()
-    return any(base_class(type(part)).__name__ in CONDITIONAL_FIRST for part in parts)
+    return any(conditional_first(part) for part in parts)
 
 
 def is_doubled(latents: Tensor) -> bool:

@@ -15,7 +15,7 @@ from diffcache.profiling.tuning.engine import Engine, engine
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.moments import angles_of
-from diffcache.trajectory.known import Rows
+from diffcache.trajectory.known import Matrix
 from diffcache.trajectory.transfer import smoothed
 
 logger = logging.getLogger("diffcache")
@@ -51,7 +51,7 @@ class TrajectoryEngine(Engine):
             return None
 
     @cached_property
-    def covariances(self) -> list[Rows]:
+    def covariances(self) -> list[Matrix]:
         """Of the velocities of full runs: as measured, half smoothed slightly, and smoothed; none where nothing is measured.
 
         Those of two denoisers are not smoothed: what one has returned tells nothing of the other.
@@ -70,7 +70,7 @@ class TrajectoryEngine(Engine):
         return [tuple(map(tuple, matrix.tolist())) for matrix in matrices]
 
     @cached_property
-    def response(self) -> Rows | None:
+    def response(self) -> Matrix | None:
         """The denoiser's response as measured; None where it cannot be measured."""
         found = response_of(self.task.pipe, self.task.calls[:ANSWERING])
         return None if found is None else tuple(map(tuple, found.factors.tolist()))

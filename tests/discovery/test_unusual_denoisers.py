@@ -302,3 +302,27 @@ def test_a_site_inside_another_is_refused() -> None:
         run.begin_step(0)
         with pytest.raises(TargetError, match="overlap"):
             net(**inputs)
+
+
+class Heavy(LeavesEarly):
+    """Its blocks work, so that work can be counted; late ticks end with another block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(8, 8) for _ in range(4)])
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        for i in [0, 1, 2, 3] if t < 2 else [0, 1, 3, 2]:
+            x = self.blocks[i](x)
+        return x
+
+
+def test_what_was_computed_in_vain_is_counted() -> None:
+    net = accelerate(Heavy().eval(), "uniform", interval=2, tail_steps=0, site="stack")
+    with torch.no_grad(), denoising_run(net, 2) as run:
+        for i in range(2):
+            run.begin_step(i)
+            net(torch.ones(1, 3, 8), torch.tensor(1.0 + i))
+    assert report(net).reasons[STRAYED]
+    # Of the second tick two blocks had been skipped before the forward went another way; two were computed, and then all four.
+    assert report(net).compute_fraction == pytest.approx((4 + 2 + 4) / 8)

@@ -203,7 +203,7 @@ def test_the_unconditional_half_is_the_one_that_is_rebuilt(
 ) -> None:
     """Which half is which is a convention of the pipeline; the known exceptions are named by denoiser."""
     if conditional_first:
-        monkeypatch.setattr("diffcache.engine.engine.CONDITIONAL_FIRST", {"ToyDenoiser"})
+        monkeypatch.setattr("diffcache.host.rows.CONDITIONAL_FIRST", {"ToyDenoiser"})
     order = ("cond", "uncond") if conditional_first else ("uncond", "cond")
     pipe = accelerate(toy_pipeline(), OnlyGuidance())
     seen: list[float] = []

@@ -14,6 +14,7 @@ from zoo.pipelines import CASES
 
 from diffcache import ConfigError, TargetError, accelerate, denoising_run, report, restore
 from diffcache.host.call import Call
+from diffcache.recipes.fbcache import FBCacheConfig
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.store.streams import Layout, Past
 
@@ -216,6 +217,19 @@ def test_places_inside_are_refused() -> None:
     with pytest.raises(ConfigError, match="hindsight= is for whole denoisers"):
         accelerate(pipe, "uniform", site="stack", hindsight=True)
     restore(pipe)
+
+
+def test_decisions_for_each_sample_are_refused_inside() -> None:
+    class EachSample(FBCacheConfig):
+        @property
+        def per_sample(self) -> bool:
+            return True
+
+    pipe = CASES["FluxPipeline"].build()
+    with pytest.raises(ConfigError, match="per_sample= is for whole denoisers"):
+        accelerate(pipe, EachSample())
+    with pytest.raises(TargetError, match="is not accelerated"):
+        report(pipe)
 
 
 @pytest.mark.parametrize("scale", [3.0, 7.0], ids=["steady", "changed"])

@@ -10,7 +10,7 @@ from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.ticks import spread
 from diffcache.trajectory import plan
 from diffcache.trajectory.gaussian import conditional_weights
-from diffcache.trajectory.plan import FEW, HELD, HOPELESS, NEAR, TRUSTS, planned
+from diffcache.trajectory.plan import FEWEST_MOVED, HELD, HOPELESS, NEAR, TRUSTS, planned
 from diffcache.trajectory.process import Process
 from diffcache.trajectory.response import Response
 from diffcache.trajectory.result_error import ResultError, Trust
@@ -42,7 +42,7 @@ def errors(
 @pytest.fixture
 def few_are_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many ticks as there can be in runs so short that all plans can be tried."""
-    monkeypatch.setattr(plan, "FEW", 2)
+    monkeypatch.setattr(plan, "FEWEST_MOVED", 2)
 
 
 @pytest.mark.usefixtures("few_are_moved")
@@ -90,7 +90,7 @@ def test_holding_wins_where_it_is_nearly_as_good_with_ticks_of_its_own(
 ) -> None:
     even = spread(TICKS, 5)
     assert planned(random_walk, even, forced=()).trust == TRUSTS[0]
-    monkeypatch.setattr(plan, "FEW", 2)
+    monkeypatch.setattr(plan, "FEWEST_MOVED", 2)
     found = planned(random_walk, even, forced=())
     assert (found.trust, found.corrects) == (HELD, True)
     held = random_walk(HELD)
@@ -162,7 +162,7 @@ def test_the_better_of_the_moves_from_two_plans_is_taken(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("longest", [TICKS - 1, TICKS])
 def test_in_long_runs_single_ticks_are_not_moved(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "FEW", 5)
+    monkeypatch.setattr(plan, "FEWEST_MOVED", 5)
     even, bursts = spread(TICKS, 5), partial(errors, positions=BURSTS)
     dense = planned(bursts, even, forced=()).ticks
     monkeypatch.setattr(plan, "LONGEST_MOVED", longest)
@@ -171,7 +171,7 @@ def test_in_long_runs_single_ticks_are_not_moved(longest: int, monkeypatch: pyte
 
 @pytest.mark.parametrize("longest", [TICKS - 1, TICKS])
 def test_in_long_runs_ticks_stay_where_they_are(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    even = spread(TICKS, FEW)
+    even = spread(TICKS, FEWEST_MOVED)
     monkeypatch.setattr(plan, "LONGEST", longest)
     found = planned(errors, even, forced=())
     assert (found.ticks == tuple(even)) is (longest < TICKS)
@@ -180,13 +180,13 @@ def test_in_long_runs_ticks_stay_where_they_are(longest: int, monkeypatch: pytes
 
 def test_few_ticks_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     even = spread(TICKS, 5)
-    monkeypatch.setattr(plan, "FEW", 6)
+    monkeypatch.setattr(plan, "FEWEST_MOVED", 6)
     assert planned(errors, even, forced=()).ticks == tuple(even)
-    monkeypatch.setattr(plan, "FEW", 5)
+    monkeypatch.setattr(plan, "FEWEST_MOVED", 5)
     assert planned(errors, even, forced=()).ticks != tuple(even)
 
 
-@pytest.mark.parametrize("count", [FEW - 1, FEW])
+@pytest.mark.parametrize("count", [FEWEST_MOVED - 1, FEWEST_MOVED])
 def test_evenly_spaced_ticks_are_held_as_in_fewer_steps_where_that_is_better(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,7 +203,7 @@ def test_evenly_spaced_ticks_are_held_as_in_fewer_steps_where_that_is_better(
             assert min(at(trust)(even) for trust in TRUSTS) >= held / NEAR
     assert planned(partial(far, answers=0 * ALIKE), even, forced=()).corrects
     # More ticks can lie so close that nothing has to be held.
-    assert planned(partial(far, answers=20 * ALIKE), even, forced=()).corrects is (count >= FEW)
+    assert planned(partial(far, answers=20 * ALIKE), even, forced=()).corrects is (count >= FEWEST_MOVED)
 
 
 @pytest.mark.usefixtures("few_are_moved")

@@ -10,8 +10,8 @@ from diffcache.trajectory.process import Process
 from diffcache.trajectory.response import SHARES, Response
 from diffcache.trajectory.result_error import (
     DOUBT,
-    DOUBTED,
-    DOUBTED_SHARES,
+    DOUBT_POWERS,
+    DOUBT_SHARES,
     WINDOW,
     ResultError,
     Trust,
@@ -110,7 +110,7 @@ def test_it_is_what_runs_have_in_the_mean_over_parts_and_doubts(
 
     expected = sum(
         doubt_share * share * followed(computed, doubted(answering * answers, doubt), ratio, influence)
-        for doubt, doubt_share in zip(DOUBT**DOUBTED, DOUBTED_SHARES, strict=True)
+        for doubt, doubt_share in zip(DOUBT**DOUBT_POWERS, DOUBT_SHARES, strict=True)
         for share, answers in zip(SHARES, ANSWERS, strict=True)
     )
     assert error(answering, ratio, influence=influence)(computed) == pytest.approx(expected, rel=1e-9)
@@ -122,7 +122,7 @@ def test_another_denoiser_is_predicted_from_its_own_outputs(
 ) -> None:
     expected = sum(
         doubt_share * share * followed(computed, doubt * answers, 3.0, LASTING, handovers)
-        for doubt, doubt_share in zip(DOUBT**DOUBTED, DOUBTED_SHARES, strict=True)
+        for doubt, doubt_share in zip(DOUBT**DOUBT_POWERS, DOUBT_SHARES, strict=True)
         for share, answers in zip(SHARES, ANSWERS, strict=True)
     )
     found = error(1.0, 3.0, handovers=handovers)(computed)
@@ -150,7 +150,7 @@ def test_errors_may_add_up_otherwise_than_plans_are_made_for() -> None:
 def test_the_likely_error_is_the_geometric_mean_over_the_sizes_of_the_response() -> None:
     computed = [0, 3, 6, 9, 11]
     likely = 1.0
-    for doubt, doubt_share in zip(DOUBT**DOUBTED, DOUBTED_SHARES, strict=True):
+    for doubt, doubt_share in zip(DOUBT**DOUBT_POWERS, DOUBT_SHARES, strict=True):
         squares = [followed(computed, doubt * answers, 3.0, LASTING) for answers in ANSWERS]
         likely *= (SHARES @ squares) ** (doubt_share / 2)
     assert error(1.0, 3.0).likely(computed) == pytest.approx(likely, rel=1e-9)
