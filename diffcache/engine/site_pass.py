@@ -11,7 +11,7 @@ from diffcache.discovery.cuts import Cuts, Placeholder
 from diffcache.discovery.sites import Site
 from diffcache.discovery.unit_recorder import CallNames
 from diffcache.engine.branches import Branch
-from diffcache.engine.execution import Parts, CarriedUnit
+from diffcache.engine.execution import CarriedUnit, Parts
 from diffcache.engine.first_pass import store_site
 from diffcache.engine.observers import NOBODY
 from diffcache.host.call import Call, latents_of

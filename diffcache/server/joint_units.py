@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from diffcache.engine.execution import SiteWatcher, CarriedUnit
+from diffcache.engine.execution import CarriedUnit, SiteWatcher
 from diffcache.server.rows import (
     Arguments,
     Form,
