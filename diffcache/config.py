@@ -48,6 +48,7 @@ class RunFacts:
             None where unknown, or noise is added or samples are clipped.
         clipped_influence: the same where samples are clipped: the root mean square over their elements, of which some are; else None.
         noise_scheduler: its class name; None in a hand-written loop.
+        adds_noise: the noise scheduler adds fresh noise at its steps.
         guidance_scale: of the call, the largest where it has several; 1 for a pipeline without guidance, None where nothing tells.
         latents: shapes of the denoiser's latents, without the batch dimension.
         device: where they are.
@@ -65,6 +66,7 @@ class RunFacts:
     influence: tuple[tuple[float, ...], ...] | None = None
     clipped_influence: tuple[tuple[float, ...], ...] | None = None
     noise_scheduler: str | None = None
+    adds_noise: bool = False
     guidance_scale: float | None = None
     latents: tuple[tuple[int, ...], ...] = ()
     device: torch.device = CPU

@@ -8,10 +8,11 @@ import pkgutil
 import re
 from abc import ABC
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
 
 from typing_extensions import Self
 
@@ -36,6 +37,14 @@ class MethodConfig(ABC):
 
     def __post_init__(self) -> None:
         """Checks the options; subclasses call it first."""
+        for option, hint in _types(type(self)).items():
+            value = getattr(self, option)
+            if value is None and not {None, type(None)} & {*get_args(hint)}:
+                raise ConfigError(
+                    f"{self.name}: {option} must be a value, not None: leave it out for its default."
+                )
+            if hint in (str, str | None) and not isinstance(value, (str, type(None))):
+                raise ConfigError(f"{self.name}: {option} must be a string, not {value!r}.")
 
     @classmethod
     def methods(cls) -> dict[str, type[Self]]:
@@ -194,3 +203,14 @@ def register_all_in(package: str, folder: Path) -> None:
     """Imports every module of a package that lies in a folder, so that its methods are registered."""
     for module in pkgutil.iter_modules([str(folder)]):
         import_module(f"{package}.{module.name}")
+
+
+@cache
+def _types(cls: type[MethodConfig]) -> dict[str, Any]:
+    """The types of a method's options; without those that take anything."""
+    try:
+        hints = get_type_hints(cls)
+    except NameError:  # somebody else's method may name types that exist for a type checker only
+        return {}
+    types = {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+    return {option: hint for option, hint in types.items() if hint is not Any}

@@ -30,6 +30,11 @@ PROMPTS = ["one", "two"]
 OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "quality nan": ({"quality": math.nan, "prompts": PROMPTS}, "give a PSNR in dB"),
     "quality inf": ({"quality": math.inf, "prompts": PROMPTS}, "give a PSNR in dB"),
+    "no threshold": ({"config": "trajectory", "threshold": None}, "threshold must be a value, not None"),
+    "no interval": ({"config": "uniform", "interval": None}, "interval must be a value, not None"),
+    "a site's number": ({"config": "taylorseer", "site": 3}, "site must be a string, not 3"),
+    "a covariance's number": ({"config": "trajectory", "covariance": 1.5}, "covariance must be a square"),
+    "a response's number": ({"config": "trajectory", "response": 1.5}, "response must be three rows"),
     "quality of a method": ({"config": "even", "quality": 40, "prompts": PROMPTS}, "pass one of them alone"),
     "quality below 0": ({"quality": -3, "prompts": PROMPTS}, "give a PSNR in dB"),
     "speedup inf": ({"speedup": math.inf}, "speedup must be a number >= 1 and finite, not inf"),
@@ -41,7 +46,10 @@ OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "indices of blocks": ({"config": "profilingdit", "blocks": (1, 2)}, "a tuple of sites' names"),
     "no blocks": ({"config": "profilingdit", "blocks": ()}, "a tuple of sites' names"),
     "a window that falls": ({"config": "pab", "window": (0.8, 0.1)}, "two numbers that rise"),
-    "no window": ({"config": "fastercache", "guidance_window": None}, "two numbers that rise"),
+    "no window": (
+        {"config": "fastercache", "guidance_window": None},
+        "guidance_window must be a value, not None",
+    ),
     "a share above 1": ({"config": "tgate", "gate": 3}, "between 0 and 1"),
     "ratios below 0": ({"config": "magcache", "ratios": (1, -1)}, "numbers above 0"),
     "a calibration's number": ({"config": "ertacache", "calibration": 5}, "folder or hub id"),

@@ -24,9 +24,9 @@ from diffcache.hooks.attachments import (
     release,
     users_of,
 )
-from diffcache.hooks.callbacks import arguments_of, hidden_from_callbacks
 from diffcache.hooks.class_swap import Override, swap_in, swapped
 from diffcache.hooks.watcher import unit_members
+from diffcache.host.callbacks import arguments_of, hidden_from_callbacks
 from diffcache.host.compiled import each_uncompiled, uncompiled
 from diffcache.host.components import (
     denoisers_of,
@@ -162,7 +162,7 @@ def _pipeline_members(base: type) -> dict[str, Any]:
         noise_schedulers = noise_schedulers_of(self)
         scope = PipelineScope(chosen.config, denoisers, self, noise_schedulers, facts=facts)
         scope.notes, scope.guidance_scale = chosen.notes, guidance_scale_of(self, call)
-        args, kwargs = hidden_from_callbacks(forward, args, kwargs, _no_scope)
+        args, kwargs = hidden_from_callbacks(forward, args, kwargs, _no_scope, scope.latents_replaced)
         recording = attachment.recording(self, scope)
         with swapped(noise_schedulers, noise_scheduler_members), recording, entered(scope):
             return forward(*args, **kwargs)

@@ -141,6 +141,12 @@ class Run:
         self.record.observed = True
         self._drop_idle()
 
+    def forget(self, why: str) -> None:
+        """Drops what is stored, and notes why: the tick that comes is computed."""
+        self.record.notes.append(why.format(tick=self.tick))
+        for engine in self.engines.values():
+            engine.forget()
+
     def close(self) -> None:
         """Drops every tensor, and completes the record."""
         self._note_length()
@@ -165,6 +171,7 @@ class Run:
             influence=times.run_influence(),
             clipped_influence=times.run_clipped_influence(counted_guidance(self._guidance_scale)),
             noise_scheduler=times.noise_scheduler,
+            adds_noise=self.record.fresh_noise is not None,
             guidance_scale=self._guidance_scale,
             blocks=block_counts(module),
             latents=tuple(tuple(x.shape[1:] if call.batched else x.shape) for x in call.latents),

@@ -16,7 +16,7 @@ from diffcache.engine.execution import Invocation
 from diffcache.engine.runs import MakeEngine, Run, Served, served_by_identity
 from diffcache.host.call import Call
 from diffcache.host.compiled import uncompiled
-from diffcache.host.components import guidance_of
+from diffcache.host.components import guidance_of, guidance_scale_during
 from diffcache.host.network_facts import NetworkFacts, facts_of_networks
 from diffcache.noise_schedulers.fresh_noise import adds_fresh_noise
 from diffcache.noise_schedulers.influence import Influence
@@ -193,6 +193,11 @@ class Scope:
         self.fresh_noise = FreshNoise(name, without_noise(noise_scheduler)) if noisy else None
 
 
+REPLACED = (
+    "a callback has replaced the latents before step {tick}: nothing is reused there, or corrected later"
+)
+
+
 class PipelineScope(Scope):
     """One call of a pipeline.
 
@@ -218,6 +223,7 @@ class PipelineScope(Scope):
         self.active = self.noise_schedulers[0] if noise_schedulers else None
         self._last_index: int | None = None
         self._guidance: dict[str, float] = {}
+        self._replaced = -1  # the newest tick before which a callback has replaced the latents
 
     def observes(self, noise_scheduler: object) -> bool:
         """Whether it is one of the pipeline's own, and not a copy that the pipeline has made of it."""
@@ -253,6 +259,17 @@ class PipelineScope(Scope):
                 self.run.timetable.begins_at(index - self.run.tick)
                 self._last_index = index
         self.run.end_tick()
+
+    def latents_replaced(self) -> None:
+        """A callback has replaced the latents, or written to them: what was stored of the old ones is of no use.
+
+        One that does so after every step is taken for a part of the loop, as the blending of an inpainting pipeline is.
+        """
+        if self.run is None:
+            return
+        before, self._replaced = self._replaced, self.run.tick
+        if before != self.run.tick - 1:
+            self.run.forget(REPLACED)
 
     def run_of(self, call: Call) -> Run:
         """Most pipelines hand the denoiser their timestep as it is, a view into the noise scheduler's list."""
@@ -297,5 +314,7 @@ class PipelineScope(Scope):
 
     def _begin(self) -> Run:
         self._last_index = None
+        if self.guidance_scale is None:
+            self.guidance_scale = guidance_scale_during(self.pipeline)
         ticks = getattr(self.pipeline, "num_timesteps", None)
         return self.begin_run(timetable_of(self.active, ticks, self.influence), by_order=False)

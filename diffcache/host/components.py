@@ -7,7 +7,14 @@ from typing import Any, TypeGuard
 from torch import nn
 
 from diffcache.host.compiled import uncompiled
-from diffcache.host.conventions import ADDED_TO_CONDITIONAL, FOREIGN_HOOKS, NEGATIVES, OTHER_SCALES, TIMES
+from diffcache.host.conventions import (
+    ADDED_TO_CONDITIONAL,
+    FOREIGN_HOOKS,
+    KEPT_SCALE,
+    NEGATIVES,
+    OTHER_SCALES,
+    TIMES,
+)
 from diffcache.host.structure import modules_inside
 from diffcache.schedulers.errors import TargetError
 
@@ -153,7 +160,7 @@ def guidance_scale_of(pipeline: Any, call: Mapping[str, Any]) -> float | None:
     """The scale by which a pipeline call multiplies the difference of its guidance passes; left arguments count.
 
     It is 1, which is no guidance, for a pipeline that takes none, and where the scale is nothing but an input of the network. It
-    is None where the call leaves it to the pipeline, and where a guider has none.
+    is None where the call leaves it to the pipeline, where `__call__` does not name all of its arguments, and where a guider has none.
 
     Args:
         pipeline: whose `__call__` says what is left open.
@@ -173,10 +180,19 @@ def guidance_scale_of(pipeline: Any, call: Mapping[str, Any]) -> float | None:
         if all(given.get(name) is None for name in NEGATIVES):
             values = dict.fromkeys(values, 1.0)
     if not values:
-        return scale_of_guider(pipeline.guider) if hasattr(pipeline, "guider") else 1.0
+        if hasattr(pipeline, "guider"):
+            return scale_of_guider(pipeline.guider)
+        hides_some = any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters.values())
+        return None if hides_some else 1.0
     added = 1.0 if type(pipeline).__name__.startswith(ADDED_TO_CONDITIONAL) else 0.0
     scales = (float(value) for value in values.values() if isinstance(value, (int, float)))
     return max((scale + added for scale in scales), default=None)
+
+
+def guidance_scale_during(pipeline: Any) -> float | None:
+    """As `guidance_scale_of`, of the call that is going on, as Diffusers' pipelines keep its scale; None where one keeps none."""
+    kept = getattr(pipeline, KEPT_SCALE, None)
+    return guidance_scale_of(pipeline, {"guidance_scale": kept}) if isinstance(kept, (int, float)) else None
 
 
 def scale_of_guider(guider: Any) -> float | None:

@@ -32,6 +32,9 @@ ADAPTER_MARKS = ("_hf_peft_config_loaded", "encoder_hid_proj", "image_proj")
 OTHER_SCALES = ("skip_layer_", "distilled_")
 """Scales of guidance that begin so multiply something else than the difference of the conditional and unconditional outputs."""
 
+KEPT_SCALE = "_guidance_scale"
+"""The attribute in which a pipeline keeps its scale of guidance during a call."""
+
 ADDED_TO_CONDITIONAL = ("Cosmos", "Krea2", "ZImage")
 """Pipelines whose names begin so add the scaled difference of the outputs to the conditional one: elsewhere their scale is larger by one."""
 

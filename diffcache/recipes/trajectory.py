@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -82,18 +82,13 @@ class TrajectoryConfig(BudgetedConfig):
         super().__post_init__()
         self._check("threshold", 0)
         if self.response is not None:
-            parts = tuple(map(tuple, self.response))
-            if (
-                len(parts) != len(SHARES)
-                or len({len(part) for part in parts}) > 1
-                or not np.isfinite(parts).all()
-            ):
+            parts = _rows(self.response)
+            if len(parts) != len(SHARES):
                 raise ConfigError("trajectory: response must be three rows of finite numbers, [3, ticks].")
             object.__setattr__(self, "response", parts)
         if self.covariance is not None:
-            rows = tuple(map(tuple, self.covariance))
-            square = rows and all(len(row) == len(rows) for row in rows) and np.isfinite(rows).all()
-            if not square or not (np.diag(rows) > 0).all():
+            rows = _rows(self.covariance)
+            if not rows or len(rows) != len(rows[0]) or not (np.diag(rows) > 0).all():
                 raise ConfigError(
                     "trajectory: covariance must be a square of finite numbers, [ticks, ticks], with a variance above 0 at each tick."
                 )
@@ -155,7 +150,7 @@ class TrajectoryConfig(BudgetedConfig):
         plan = self.plan(run, self.speedup)
         expected = plan.expected
         most = max(most, len(plan.ticks))  # a longer warm-up goes beyond the speed-up
-        if expected <= WORTH_COMPARING or self.max_consecutive_reuses is not None:
+        if run.adds_noise or expected <= WORTH_COMPARING or self.max_consecutive_reuses is not None:
             return None
         return (
             f"speedup={self.speedup:g} leaves {most} computed ticks, for which an error of {shown(expected)} is expected: "
@@ -225,10 +220,21 @@ class TrajectoryConfig(BudgetedConfig):
         return expected
 
 
+def _rows(matrix: Any) -> Matrix:
+    """A matrix as a method keeps it; empty where it is none, or has a number that is not finite."""
+    try:
+        found = np.array(matrix, dtype=float)
+    except (TypeError, ValueError):
+        return ()
+    is_matrix = found.ndim == 2 and bool(np.isfinite(found).all())
+    return tuple(map(tuple, found.tolist())) if is_matrix else ()
+
+
 def course_of(run: RunFacts) -> Course:
     """Of a run, of whose ticks perhaps nothing but their number is known."""
     moments = run.moments or tuple(map(Moment, range(run.num_ticks or 0)))
-    return Course(moments, run.influence, counted_guidance(run.guidance_scale), run.clipped_influence)
+    guidance = counted_guidance(run.guidance_scale)
+    return Course(moments, run.influence, guidance, run.clipped_influence, run.adds_noise)
 
 
 @lru_cache(maxsize=64)
@@ -238,6 +244,8 @@ def _plan(config: TrajectoryConfig, course: Course, count: int, guards: Guards) 
     ends = {0, *range(min(guards.warmup_steps, ticks)), *range(max(ticks - guards.tail_steps, 0), ticks)}
     forced = {*ends, *config.known.handovers_in(ticks)}
     even = through(np.array([evenly(ticks, max(count, len(forced)), guards)]), forced)[0].tolist()
+    if course.adds_noise and len(even) < ticks:  # velocities follow the noise, so none tells of a later one
+        return TrajectoryPlan(tuple(even), HELD, math.inf, corrects=False)
     return planned(_errors(config, course), even, forced, 0 if config.covariance is None else TOGETHER)
 
 

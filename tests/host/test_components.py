@@ -17,9 +17,11 @@ from zoo.denoisers import CASES
 from zoo.pipelines import CASES as PIPELINES
 
 from diffcache import TargetError, accelerate, denoising_run, plan, report
+from diffcache.config import RunFacts
 from diffcache.host import components
-from diffcache.host.components import guidance_of, guidance_scale_of
+from diffcache.host.components import guidance_of, guidance_scale_during, guidance_scale_of
 from diffcache.recipes.trajectory import TrajectoryConfig
+from diffcache.schedulers.base import CacheScheduler
 
 
 def vae() -> nn.Module:
@@ -269,3 +271,52 @@ def test_the_scale_is_read_as_each_pipeline_guides(
     network.config.guidance_embeds = embeds
     monkeypatch.setattr(components, "modules_of", lambda pipeline: [network])
     assert guidance_scale_of(pipe, call) == scale
+
+
+class Wrapped(diffusers.StableDiffusionPipeline):  # type: ignore[misc] # diffusers has no types
+    """Names none of its arguments."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return super().__call__(*args, **kwargs)
+
+
+class Renamed(diffusers.StableDiffusionPipeline):  # type: ignore[misc]
+    """Names its scale of guidance as nobody does."""
+
+    def __call__(self, prompt: Any = None, strength: float = 1.0, **kwargs: Any) -> Any:
+        return super().__call__(prompt, guidance_scale=strength, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (diffusers.StableDiffusionPipeline, "guidance_scale"),
+        (Wrapped, "guidance_scale"),
+        (Renamed, "strength"),
+    ],
+)
+def test_a_scale_that_the_arguments_do_not_tell_is_read_during_the_call(
+    kind: type, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scales = list[float | None]()
+    real = TrajectoryConfig.scheduler
+
+    def scheduler(config: TrajectoryConfig, run: RunFacts) -> CacheScheduler:
+        scales.append(run.guidance_scale)
+        return real(config, run)
+
+    monkeypatch.setattr(TrajectoryConfig, "scheduler", scheduler)
+    case = PIPELINES["StableDiffusionPipeline"]
+    pipe = accelerate(kind(**case.build().components, requires_safety_checker=False), speedup=2)
+    given = case.call(0, 8)
+    given.pop("guidance_scale", None)
+    pipe(**given, **{name: 6.5})
+    assert scales
+    assert {*scales} == {6.5}
+
+
+def test_a_scale_that_nothing_tells_is_unknown() -> None:
+    hidden = type("Hidden", (), {"__call__": lambda self, **kwargs: None})()
+    assert guidance_scale_of(hidden, {}) is None
+    assert guidance_scale_of(hidden, {"guidance_scale": 4}) == 4
+    assert guidance_scale_during(hidden) is None

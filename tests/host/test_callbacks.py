@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
-from diffcache.hooks.callbacks import arguments_of, hidden_from_callbacks
+from diffcache.host.callbacks import arguments_of, hidden_from_callbacks
 
 seen: list[str] = []
 
@@ -67,3 +69,32 @@ def test_the_tensors_that_a_callback_object_asks_for_are_asked_for() -> None:
 
     args, kwargs = hidden_from_callbacks(forward, ("picture",), {"callback_on_step_end": Asking()}, hide)
     assert forward(*args, **kwargs) == Asking.tensor_inputs
+
+
+def same(step: int, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return tensors
+
+
+def others(step: int, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {**tensors, "latents": tensors["latents"] + 1}
+
+
+def written(step: int, tensors: dict[str, Tensor]) -> None:
+    tensors["latents"].add_(1)
+
+
+def other_prompt(step: int, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {**tensors, "prompt_embeds": tensors["latents"] + 1}
+
+
+@pytest.mark.parametrize(("callback", "number"), [(same, 0), (others, 1), (written, 1), (other_prompt, 0)])
+def test_latents_that_a_callback_replaces_are_told(callback: Any, number: int) -> None:
+    def stepping(callback_on_step_end: Any) -> None:
+        callback_on_step_end(0, {"latents": torch.zeros(1, 4)})
+
+    told = list[bool]()
+    args, kwargs = hidden_from_callbacks(
+        stepping, (), {"callback_on_step_end": callback}, hide, lambda: told.append(True)
+    )
+    stepping(*args, **kwargs)
+    assert len(told) == number

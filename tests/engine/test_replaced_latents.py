@@ -1,0 +1,52 @@
+"""A callback that replaces the latents: what was computed from the old ones is not reused for the new ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from zoo.pipelines import CASES
+
+from diffcache import accelerate, report
+from diffcache.recipes.even import EvenConfig
+
+STEPS = 8
+
+
+def drawn(config: Any, flipped: tuple[int, ...], in_place: bool = False) -> tuple[Tensor, Any]:
+    case = CASES["FluxPipeline"]
+    pipe = case.build()
+    if config is not None:
+        accelerate(pipe, config)
+
+    def flip(pipe: Any, step: int, time: Any, tensors: dict[str, Any]) -> dict[str, Any]:
+        if step in flipped:
+            other = tensors["latents"].flip(1)
+            tensors["latents"] = tensors["latents"].copy_(other) if in_place else other
+        return tensors
+
+    return case.render(pipe, 0, STEPS, callback_on_step_end=flip), pipe
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_the_step_after_it_is_computed_and_nothing_before_it_is_corrected(in_place: bool) -> None:
+    config = EvenConfig(speedup=2, tail_steps=0)  # computes 0, 2, 4 and 5
+    _, pipe = drawn(config, (2,), in_place)
+    assert report(pipe).computed_ticks == [0, 2, 3, 4, 5]
+    assert any("a callback has replaced the latents before step 3" in note for note in report(pipe).notes)
+
+
+def test_one_that_does_so_after_every_step_is_a_part_of_the_loop() -> None:
+    _, pipe = drawn(EvenConfig(speedup=2, tail_steps=0), tuple(range(STEPS)))
+    assert report(pipe).computed_ticks == [0, 1, 2, 4, 5]
+
+
+def test_one_that_hands_back_what_it_was_given_changes_nothing() -> None:
+    plain, _ = drawn(None, ())
+    full, _ = drawn(EvenConfig(speedup=1), ())
+    assert torch.equal(plain, full)
+    _, pipe = drawn(EvenConfig(speedup=2, tail_steps=0), ())
+    assert report(pipe).computed_ticks == [0, 2, 4, 5]
+    assert not any("callback" in note for note in report(pipe).notes)
