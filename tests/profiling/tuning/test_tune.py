@@ -173,7 +173,7 @@ def test_a_folder_of_another_pipeline_is_refused(tmp_path: Path) -> None:
     with torch.no_grad():
         for parameter in other.transformer.parameters():
             parameter.mul_(1.5)
-    with pytest.raises(ScheduleError, match="another denoisers: choose another folder"):
+    with pytest.raises(ScheduleError, match="another networks: choose another folder"):
         tune(other, flux_calls(4, 3), speedup=2, folder=tmp_path)
 
 
