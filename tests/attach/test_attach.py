@@ -20,7 +20,7 @@ from diffusers import (
 )
 from diffusers.hooks import apply_first_block_cache
 from support.harness import STEPS, accelerated, counted, plain, reference, render, reused, reweighted
-from support.toys import ToyDenoiser, by_embeds, toy_pipeline
+from support.toys import ToyDenoiser, ToyPipeline, ToyScheduler, by_embeds, toy_pipeline
 from torch import nn
 from zoo.pipelines import CASES
 
@@ -346,6 +346,28 @@ def test_the_report_names_the_method_that_ran() -> None:
     pipe(by_embeds())
     assert (report(pipe).method, report(pipe).notes) == ("easycache", [])
     assert report(accelerate(pipe, "uniform")).notes == ["no run yet"]
+
+
+class Retrying(ToyPipeline):
+    """Calls itself again, as a retry does."""
+
+    def __call__(self, *args: Any, again: bool = True, **kwargs: Any) -> Any:
+        return self(*args, again=False, **kwargs) if again else super().__call__(*args, **kwargs)
+
+
+def test_the_report_of_a_pipeline_that_calls_itself_is_the_inner_calls() -> None:
+    pipe = accelerate(Retrying(ToyDenoiser().eval(), ToyScheduler()), "uniform", interval=4)
+    for _ in range(2):
+        pipe(by_embeds())
+        assert report(pipe).computed_ticks == [0, 4, 7]
+
+
+def test_a_call_that_fails_before_its_loop_leaves_an_empty_report() -> None:
+    pipe = accelerate(toy_pipeline(), "uniform", interval=4)
+    pipe(by_embeds())
+    with pytest.raises(TypeError):
+        pipe()
+    assert report(pipe).notes == ["no run yet"]
 
 
 def test_the_report_of_a_loop_names_the_method_that_ran() -> None:
