@@ -35,6 +35,7 @@ from diffcache import (
     report,
     restore,
 )
+from diffcache.hooks.class_swap import is_swapped
 
 NAMES = ["WanPipeline-two-experts", "StableDiffusionPipeline", "FluxModularPipeline", "LTX2Pipeline"]
 
@@ -391,3 +392,22 @@ def test_an_accelerated_pipeline_can_be_collected() -> None:
     gc.collect()
     assert gone() is None
     assert torch.equal(toy_pipeline(net)(by_embeds()), toy_pipeline()(by_embeds()))
+
+
+@pytest.mark.parametrize("through", [lambda net: net, toy_pipeline], ids=["denoiser", "another pipeline"])
+def test_restore_gives_the_classes_back_that_a_collected_pipeline_has_left(
+    through: Callable[[Any], Any],
+) -> None:
+    pipe = accelerate(CASES["FluxPipeline"].build(), "fora")
+    net = pipe.transformer
+    assert any(map(is_swapped, net.modules()))
+    del pipe
+    gc.collect()
+    restore(through(net))
+    assert not any(map(is_swapped, net.modules()))
+
+
+def test_restore_leaves_a_denoiser_alone_that_others_have_accelerated() -> None:
+    pipe = accelerate(toy_pipeline(), "uniform", interval=2)
+    restore(toy_pipeline(pipe.transformer))
+    assert is_swapped(pipe.transformer)
