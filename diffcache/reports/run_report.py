@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from diffcache.reports.few_steps import FEW_STEPS, few_steps_advice
+from diffcache.reports.fresh_noise import FreshNoise
 from diffcache.reports.records import MIXED, CallRecord, RunRecord
 from diffcache.reports.timeline import draw_timeline, timeline_svg
 from diffcache.schedulers.errors import ScheduleError
@@ -22,6 +23,8 @@ NOT_SEEN = (
     "or compiled into something larger"
 )
 NOT_OBSERVED = "steps not observed: the noise scheduler was not stepped during the call"
+COVERED = "warm-up and tail cover the whole run: lower warmup_steps= or tail_steps="
+OWN_THRESHOLD = "every change was above the method's own threshold: pass a larger threshold="
 
 
 class RunReport:
@@ -288,22 +291,28 @@ class RunReport:
         return "".join(marks)
 
     def _why_nothing_was_reused(self) -> str:
-        threshold, speedup = self.options.get("threshold"), self.options.get("speedup")
         noise = next((record.fresh_noise for record in self.records if record.fresh_noise is not None), None)
-        if speedup is not None:
-            asked = f"speedup={speedup:g} leaves nothing to reuse in {self.num_ticks} ticks"
-        elif noise is not None and "threshold" in self.options:
-            asked = noise.advice
-        elif threshold is None:
-            asked = "the method asked for it"
-        else:
-            asked = f"threshold={threshold} allows no reuse here: raise it"
-        reasons = Counter(call.reason or asked for call in self.calls)
+        asked = self._what_computed(noise)
+        cached = [call for call in self.calls if call.cached] or self.calls
+        reasons = Counter(call.reason or asked for call in cached)
         if noise is not None and noise.advice in reasons:
             return noise.advice
         forced = {WARM_UP, TAIL, NOTHING_STORED, NO_SIGNAL}
-        if set(reasons) <= forced or (
-            self.num_ticks <= FEW_STEPS and threshold and set(reasons) <= {*forced, asked}
-        ):
+        if self.options.get("threshold"):
+            forced.add(asked)
+        if self.num_ticks <= FEW_STEPS and set(reasons) <= forced:
             return few_steps_advice(self.num_ticks, len(self.branches))
+        if set(reasons) <= {WARM_UP, TAIL}:
+            return COVERED
         return ", ".join(f"{reason} ({count} calls)" for reason, count in reasons.most_common())
+
+    def _what_computed(self, noise: FreshNoise | None) -> str:
+        """Why calls were computed that no guard made compute."""
+        threshold, speedup = self.options.get("threshold"), self.options.get("speedup")
+        if speedup is not None:
+            return f"speedup={speedup:g} leaves nothing to reuse in {self.num_ticks} ticks"
+        if noise is not None and "threshold" in self.options:
+            return noise.advice
+        if threshold is not None:
+            return f"threshold={threshold} allows no reuse here: raise it"
+        return OWN_THRESHOLD if "threshold" in self.options else "the method asked for it"
