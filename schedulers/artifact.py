@@ -1,6 +1,7 @@
 """Schedules and configs as files: JSON that people can read and compare, and tensors beside it. No pickle."""
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -49,10 +50,15 @@ def as_json(schedule: Any) -> dict[str, Any]:
     }
 
 
+def json_text(data: Any) -> str:
+    """JSON that every parser reads: null stands for a number that is not finite."""
+    return json.dumps(_finite(data), indent=1, allow_nan=False) + "\n"
+
+
 def save(schedule: Any, folder: Path) -> Path:
     """Writes a schedule into a folder, and returns that."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / JSON_NAME).write_text(json.dumps(as_json(schedule), indent=1) + "\n")
+    (folder / JSON_NAME).write_text(json_text(as_json(schedule)))
     if schedule.corrections:
         save_file({name: t.contiguous() for name, t in schedule.corrections.items()}, folder / TENSORS_NAME)
     return folder
@@ -188,6 +194,15 @@ def upload(save_to: Callable[[Path], object], repo_id: str, **options: Any) -> s
         save_to(Path(folder))
         api.upload_folder(repo_id=repo_id, folder_path=folder, **options)
     return str(address)
+
+
+def _finite(value: Any) -> Any:
+    """The same with None in place of numbers that are not finite."""
+    if isinstance(value, Mapping):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _read(path: Path, tensors_path: Callable[[], Path], make: Callable[..., T]) -> T:

@@ -133,6 +133,18 @@ class Schedule:
         """Of the result, root mean square, as a fraction of the full run's: foretold, or measured by `tune`. None where nothing was expected."""
         return expected_error_in(self.measured)
 
+    def __repr__(self) -> str:
+        """One line: who made it, for which denoisers, and what it computes. All fields would fill pages."""
+        made, predictor = self.producer.get("method", "hand"), self.predictor.get("name")
+        names = ", ".join(dict.fromkeys(model.name for model in self.models.values())) or "any denoiser"
+        work, error = self.measured.get("compute_fraction"), self.expected_error
+        told = [
+            f"{len(self.computed_ticks)} of {self.num_ticks} ticks computed",
+            *([f"{work:.1%} of the work"] if isinstance(work, (int, float)) else []),
+            *([] if error is None else [f"expected error {error:.2%}"]),
+        ]
+        return f"<Schedule by {made} for {names}, predictor {predictor}: {', '.join(told)}>"
+
     def fingerprint(self) -> str:
         """Hash of its decisions and quantisation. Corrections that were fitted with others do not fit."""
         table = {site: dict(rows) for site, rows in self.table.items()}

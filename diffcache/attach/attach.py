@@ -24,13 +24,14 @@ from diffcache.hooks.attachments import (
     release,
     users_of,
 )
-from diffcache.hooks.class_swap import Override, swap_in, swapped
+from diffcache.hooks.class_swap import Override, is_swapped, swap_in, swapped
 from diffcache.hooks.watcher import unit_members
 from diffcache.host.callbacks import arguments_of, hidden_from_callbacks
 from diffcache.host.compiled import each_uncompiled, uncompiled
 from diffcache.host.components import (
     denoisers_of,
     guidance_scale_of,
+    networks_of,
     noise_schedulers_of,
     refuse_foreign_cache,
 )
@@ -90,8 +91,13 @@ def put_back_on_error(target: Any) -> Iterator[None]:
 
 
 def detach(target: Any) -> None:
-    """Removes what is attached to a target, of whatever kind. What nobody else needs gets its own class back."""
+    """Removes what is attached to a target, of whatever kind. What nobody else needs gets its own class back.
+
+    That goes for all that is inside the target: a pipeline that is gone leaves its denoisers' classes swapped.
+    """
     forget(key_of(target))
+    networks = [target] if isinstance(target, nn.Module) else networks_of(target).values()
+    release(module for network in networks for module in network.modules() if is_swapped(module))
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from diffcache.config import CacheConfig
 from diffcache.engine.scopes import Scope
 from diffcache.hooks.attachments import Attachment, attachment_of
 from diffcache.host.compiled import uncompiled
+from diffcache.reports.records import RunRecord
 from diffcache.reports.run_report import RunReport
 
 logger = logging.getLogger("diffcache")
@@ -75,22 +76,28 @@ class DiffusionAttachment(Attachment):
     def recording(self, target: object, scope: Scope) -> Iterator[None]:
         """A call of the target: when it is left, however that happens, its report is the target's last one.
 
-        It names this attachment's method, also where a callback has attached another method meanwhile.
+        It names this attachment's method, also where a callback has attached another method meanwhile. Where the pipeline has called
+        itself and nothing else, the report of that call stays.
         """
+        before = self.last
         try:
             yield
         finally:
-            self.last = RunReport(self.config.name, self.config.options(), scope.records)
-            if self.last.cost_of_noise is not None and key_of(target) not in _warned:
-                _warned.add(key_of(target))
-                logger.warning("%s.", self.last.cost_of_noise)
-            now = diffusion_attachment_of(target)
-            if now is not None and now is not self:
-                for record in scope.records[-1:]:
-                    record.notes.append(
-                        f"{now.config.name} was attached during this call: it runs from the next one on"
-                    )
-                now.last = self.last
+            if scope.records or self.last is before:
+                self._keep(target, scope.records)
+
+    def _keep(self, target: object, records: list[RunRecord]) -> None:
+        """A call of the target is over."""
+        self.last = RunReport(self.config.name, self.config.options(), records)
+        if self.last.cost_of_noise is not None and key_of(target) not in _warned:
+            _warned.add(key_of(target))
+            logger.warning("%s.", self.last.cost_of_noise)
+        now = diffusion_attachment_of(target)
+        if records and now is not None and now is not self:
+            records[-1].notes.append(
+                f"{now.config.name} was attached during this call: it runs from the next one on"
+            )
+            now.last = self.last
 
 
 def key_of(target: object) -> object:

@@ -1,4 +1,4 @@
-"""Which adapters (LoRA, IP-Adapter and the like) are active in a denoiser, and at which scales."""
+"""Which adapters (LoRA, IP-Adapter and the like) are active in a network, and at which scales."""
 
 from typing import Any
 

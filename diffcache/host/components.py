@@ -6,7 +6,7 @@ from typing import Any, TypeGuard
 
 from torch import nn
 
-from diffcache.host.compiled import uncompiled
+from diffcache.host.compiled import each_uncompiled, uncompiled
 from diffcache.host.conventions import (
     ADDED_TO_CONDITIONAL,
     FOREIGN_HOOKS,
@@ -30,12 +30,15 @@ def components_of(pipeline: Any) -> dict[str, Any]:
     return {name: part for name, part in pipeline.components.items() if part is not None}
 
 
+def networks_of(target: Any) -> dict[str, nn.Module]:
+    """All networks of a pipeline by component name, or a module itself, called "denoiser"; none of any other target."""
+    parts = components_of(target) if is_pipeline(target) else {"denoiser": target}
+    return each_uncompiled({name: part for name, part in parts.items() if isinstance(part, nn.Module)})
+
+
 def modules_of(target: Any) -> list[nn.Module]:
-    """All networks of a pipeline, or a module itself; an empty list for any other target."""
-    if isinstance(target, nn.Module):
-        return [uncompiled(target)]
-    parts = components_of(target).values() if is_pipeline(target) else ()
-    return [uncompiled(part) for part in parts if isinstance(part, nn.Module)]
+    """The same without their names."""
+    return list(networks_of(target).values())
 
 
 def denoisers_of(target: Any, components: Collection[str] | None = None) -> dict[str, nn.Module]:

@@ -1,6 +1,6 @@
 """RunReport: what a call of an accelerated target computed and reused, why, and how much memory the cache held."""
 
-import json
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from diffcache.reports.few_steps import FEW_STEPS, few_steps_advice
+from diffcache.reports.fresh_noise import FreshNoise
 from diffcache.reports.records import MIXED, CallRecord, RunRecord
 from diffcache.reports.timeline import draw_timeline, timeline_svg
+from diffcache.schedulers.artifact import json_text
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.guards import NO_SIGNAL, NOTHING_STORED, TAIL, WARM_UP
 from diffcache.schedulers.schedule import EXPECTED_ERROR, Schedule
@@ -22,6 +24,9 @@ NOT_SEEN = (
     "or compiled into something larger"
 )
 NOT_OBSERVED = "steps not observed: the noise scheduler was not stepped during the call"
+NOT_FINITE = "outputs were not finite (NaN or infinity): look at the model's own, with paused(pipe)"
+COVERED = "warm-up and tail cover the whole run: lower warmup_steps= or tail_steps="
+OWN_THRESHOLD = "every change was above the method's own threshold: pass a larger threshold="
 
 
 class RunReport:
@@ -99,7 +104,7 @@ class RunReport:
         At each computed tick the value that would have been reused is compared with the computed one. The error has grown
         to this since the computed tick before, so each reused tick between the two is estimated at half of it.
         """
-        if not any(record.errors for record in self.records):
+        if not any(record.errors for record in self.records) or not self._is_finite:
             return None
         return sum(record.reuse_error for record in self.records) / self.num_ticks
 
@@ -137,7 +142,7 @@ class RunReport:
         """What the user should know.
 
         It tells that nothing was reused, and why; that steps could not be observed; why there was no hindsight; what
-        reuse costs where the noise scheduler adds fresh noise; what was done to keep to `max_cache_bytes`.
+        reuse costs where the noise scheduler adds fresh noise; what was done to keep to `max_cache_bytes`; that outputs were not finite.
         """
         if not self.records:
             return ["no run yet"]
@@ -146,10 +151,17 @@ class RunReport:
         if not any(record.observed for record in self.records):
             return [f"nothing was reused: {NOT_OBSERVED}"]
         unused = all(call.computed == 1 for call in self.calls)
-        noted = dict.fromkeys(note for record in self.records for note in record.notes)
+        found = [note for record in self.records for note in record.notes]
+        noted = dict.fromkeys(found if self._is_finite else [NOT_FINITE, *found])
         if unused:
             return [f"nothing was reused: {self._why_nothing_was_reused()}", *noted]
         return [*([] if self.cost_of_noise is None else [self.cost_of_noise]), *noted]
+
+    @property
+    def _is_finite(self) -> bool:
+        """Whether all errors of reuse are numbers: outputs that are not finite have none."""
+        found = (errors for record in self.records for *_, errors in record.errors)
+        return all(math.isfinite(error) for errors in found for error in errors.values())
 
     @property
     def cost_of_noise(self) -> str | None:
@@ -216,7 +228,7 @@ class RunReport:
         return rows
 
     def save(self, path: str | Path) -> Path:
-        """Writes the whole report as JSON, and returns the path."""
+        """Writes the whole report as JSON, and returns the path. Numbers that are not finite become null."""
         data: dict[str, Any] = {
             "method": self.method,
             "options": self.options,
@@ -228,7 +240,7 @@ class RunReport:
         }
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(data, indent=1) + "\n")
+        path.write_text(json_text(data))
         return path
 
     def to_schedule(self) -> Schedule:
@@ -288,22 +300,28 @@ class RunReport:
         return "".join(marks)
 
     def _why_nothing_was_reused(self) -> str:
-        threshold, speedup = self.options.get("threshold"), self.options.get("speedup")
         noise = next((record.fresh_noise for record in self.records if record.fresh_noise is not None), None)
-        if speedup is not None:
-            asked = f"speedup={speedup:g} leaves nothing to reuse in {self.num_ticks} ticks"
-        elif noise is not None and "threshold" in self.options:
-            asked = noise.advice
-        elif threshold is None:
-            asked = "the method asked for it"
-        else:
-            asked = f"threshold={threshold} allows no reuse here: raise it"
-        reasons = Counter(call.reason or asked for call in self.calls)
+        asked = self._what_computed(noise)
+        cached = [call for call in self.calls if call.cached] or self.calls
+        reasons = Counter(call.reason or asked for call in cached)
         if noise is not None and noise.advice in reasons:
             return noise.advice
         forced = {WARM_UP, TAIL, NOTHING_STORED, NO_SIGNAL}
-        if set(reasons) <= forced or (
-            self.num_ticks <= FEW_STEPS and threshold and set(reasons) <= {*forced, asked}
-        ):
+        if self.options.get("threshold"):
+            forced.add(asked)
+        if self.num_ticks <= FEW_STEPS and set(reasons) <= forced:
             return few_steps_advice(self.num_ticks, len(self.branches))
+        if set(reasons) <= {WARM_UP, TAIL}:
+            return COVERED
         return ", ".join(f"{reason} ({count} calls)" for reason, count in reasons.most_common())
+
+    def _what_computed(self, noise: FreshNoise | None) -> str:
+        """Why calls were computed that no guard made compute."""
+        threshold, speedup = self.options.get("threshold"), self.options.get("speedup")
+        if speedup is not None:
+            return f"speedup={speedup:g} leaves nothing to reuse in {self.num_ticks} ticks"
+        if noise is not None and "threshold" in self.options:
+            return noise.advice
+        if threshold is not None:
+            return f"threshold={threshold} allows no reuse here: raise it"
+        return OWN_THRESHOLD if "threshold" in self.options else "the method asked for it"

@@ -160,10 +160,12 @@ class Server:
                 then those of the next one.
 
         Raises:
+            ConfigError: the entries are no pairs of a request and a step.
             DiffcacheError: a request is over, in another batch, or has no such step.
             TargetError: the call has other rows than these requests, or cannot be taken apart; the server is over.
         """
         self._check_open()
+        _check_entries(entries)
         rows = _row_counts(rows_per_request, len(entries))
         if order not in ORDERS:
             raise ConfigError(f"order must be 'passes' or 'requests', not {order!r}.")
@@ -240,7 +242,7 @@ class Server:
         taken: list[Entry] = []
         try:
             for (request, step), count in zip(entries, rows, strict=True):
-                if self._open.get(getattr(request, "name", "")) is not request and request.state == "open":
+                if self._open.get(request.name) is not request and request.state == "open":
                     raise DiffcacheError(f"{request.name} belongs to another server.")
                 request.check(step)
                 request.begin(step)
@@ -277,6 +279,15 @@ class Server:
         if not usage.is_counted:
             with self._lock:
                 self._totals.end("lost", usage)
+
+
+def _check_entries(entries: Any) -> None:
+    """Refuses what are no pairs of a request and a step."""
+    for entry in entries if isinstance(entries, Sequence) else [entries]:
+        if not (isinstance(entry, Sequence) and len(entry) == 2 and isinstance(entry[0], Request)):
+            raise ConfigError(
+                f"batch() takes a list of requests, each with the step that it is at, [(request, 0)], not {entry!r}."
+            )
 
 
 def _row_counts(rows: int | Sequence[int], requests: int) -> list[int]:

@@ -7,23 +7,22 @@ import torch
 from torch import nn
 
 from diffcache.hooks.class_swap import base_class
-from diffcache.host.compiled import each_uncompiled
-from diffcache.host.components import denoisers_of, noise_schedulers_of
+from diffcache.host.adapters import adapters_of
+from diffcache.host.components import networks_of, noise_schedulers_of
 from diffcache.host.identity import model_of
 from diffcache.host.weight_formats import quantization_of
 from diffcache.profiling.recording.loops import target_of
 
-PARAMETERS, VALUES = 16, 16
-"""How many parameters of a denoiser, and values of each, are looked at. Our choice."""
+VALUES = 16
+"""How many values of each parameter are looked at. Our choice."""
 
 
 def facts_of(pipe: Any) -> dict[str, Any]:
-    """Classes and configurations of denoisers and noise schedulers, dtypes, quantisation, and a few of the weights."""
-    target = target_of(pipe)
+    """Of all networks the classes, configurations, dtypes, quantisation, adapters and some weights; of noise schedulers the configurations."""
     return {
-        "denoisers": {
-            name: [*_kind_of(module), quantization_of(module), _weights(module)]
-            for name, module in each_uncompiled(denoisers_of(target)).items()
+        "networks": {
+            name: [*_kind_of(network), quantization_of(network), _adapters(network), _weights(network)]
+            for name, network in networks_of(target_of(pipe)).items()
         },
         "noise schedulers": [
             [base_class(type(one)).__name__, _hash(repr(_settings(one)))] for one in noise_schedulers_of(pipe)
@@ -38,17 +37,21 @@ def _settings(noise_scheduler: Any) -> list[tuple[str, Any]]:
 
 
 def _kind_of(module: nn.Module) -> list[str]:
-    """The class, the hash of the configuration, and the dtype of a denoiser."""
+    """The class, the hash of the configuration, and the dtype of a network."""
     model = model_of(module)
     dtypes = sorted({str(parameter.dtype) for parameter in module.parameters()})
     return [model.name, model.config, ", ".join(dtypes)]
 
 
-def _weights(module: nn.Module) -> str:
-    """A hash of a few values of the weights. Those that are offloaded to nowhere do not count."""
-    held = [p for p in module.parameters() if type(p) is nn.Parameter and p.device.type != "meta"]
-    chosen = held[:: max(len(held) // PARAMETERS, 1)]
-    values = [p.detach().flatten()[:VALUES].float().cpu() for p in chosen]
+def _adapters(network: nn.Module) -> str:
+    """A hash of the adapters that are active, and of their scales."""
+    return _hash(repr(adapters_of(network)))
+
+
+def _weights(network: nn.Module) -> str:
+    """A hash of some values of each parameter. Those that are offloaded to nowhere do not count."""
+    held = [p for p in network.parameters() if type(p) is nn.Parameter and p.device.type != "meta"]
+    values = [p.detach().flatten()[:: max(p.numel() // VALUES, 1)].float().cpu() for p in held]
     return _hash(repr(torch.cat(values).tolist()) if values else "")
 
 

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from diffcache.attach.attach import put_back_on_error
 from diffcache.config import CacheConfig
 from diffcache.profiling.recording.calling import Call, calls_hash, calls_of
 from diffcache.profiling.recording.frozen import frozen
 from diffcache.profiling.recording.full_runs import Measure
 from diffcache.profiling.recording.journal import Journal, Spent, journal, journaling
+from diffcache.profiling.recording.loops import target_of
 from diffcache.profiling.recording.pictures import psnr
 from diffcache.profiling.recording.processes import is_first, wait
 from diffcache.profiling.searching.checkpoints import claim
@@ -121,7 +123,7 @@ def tune(
     launch` the processes share the renders.
 
     Args:
-        pipe: a pipeline or a `Loop`; it is plain afterwards.
+        pipe: a pipeline or a `Loop`; it is plain afterwards, and after an error as it was.
         prompts: texts, or whole calls as keyword arguments (for pipelines without a prompt). With fewer than three nothing is
             verified.
         speedup: all ticks over computed ticks, at least 1.
@@ -151,6 +153,7 @@ def tune(
     calls = calls_of(prompts, seed, **call)
     parts = three_parts(calls, ENGINES[engine].fitted)
     with ExitStack() as stack:
+        stack.enter_context(put_back_on_error(target_of(pipe)))
         place = Path(folder) if folder is not None else Path(stack.enter_context(TemporaryDirectory()))
         notes = stack.enter_context(journaling(Journal(place / JOURNAL, minutes=minutes)))
         if is_first():

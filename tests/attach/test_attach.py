@@ -20,7 +20,7 @@ from diffusers import (
 )
 from diffusers.hooks import apply_first_block_cache
 from support.harness import STEPS, accelerated, counted, plain, reference, render, reused, reweighted
-from support.toys import ToyDenoiser, by_embeds, toy_pipeline
+from support.toys import ToyDenoiser, ToyPipeline, ToyScheduler, by_embeds, toy_pipeline
 from torch import nn
 from zoo.pipelines import CASES
 
@@ -35,6 +35,7 @@ from diffcache import (
     report,
     restore,
 )
+from diffcache.hooks.class_swap import is_swapped
 
 NAMES = ["WanPipeline-two-experts", "StableDiffusionPipeline", "FluxModularPipeline", "LTX2Pipeline"]
 
@@ -348,6 +349,28 @@ def test_the_report_names_the_method_that_ran() -> None:
     assert report(accelerate(pipe, "uniform")).notes == ["no run yet"]
 
 
+class Retrying(ToyPipeline):
+    """Calls itself again, as a retry does."""
+
+    def __call__(self, *args: Any, again: bool = True, **kwargs: Any) -> Any:
+        return self(*args, again=False, **kwargs) if again else super().__call__(*args, **kwargs)
+
+
+def test_the_report_of_a_pipeline_that_calls_itself_is_the_inner_calls() -> None:
+    pipe = accelerate(Retrying(ToyDenoiser().eval(), ToyScheduler()), "uniform", interval=4)
+    for _ in range(2):
+        pipe(by_embeds())
+        assert report(pipe).computed_ticks == [0, 4, 7]
+
+
+def test_a_call_that_fails_before_its_loop_leaves_an_empty_report() -> None:
+    pipe = accelerate(toy_pipeline(), "uniform", interval=4)
+    pipe(by_embeds())
+    with pytest.raises(TypeError):
+        pipe()
+    assert report(pipe).notes == ["no run yet"]
+
+
 def test_the_report_of_a_loop_names_the_method_that_ran() -> None:
     net = accelerate(ToyDenoiser().eval(), "uniform", interval=4)
     with torch.no_grad(), denoising_run(net, 8) as run:
@@ -369,3 +392,22 @@ def test_an_accelerated_pipeline_can_be_collected() -> None:
     gc.collect()
     assert gone() is None
     assert torch.equal(toy_pipeline(net)(by_embeds()), toy_pipeline()(by_embeds()))
+
+
+@pytest.mark.parametrize("through", [lambda net: net, toy_pipeline], ids=["denoiser", "another pipeline"])
+def test_restore_gives_the_classes_back_that_a_collected_pipeline_has_left(
+    through: Callable[[Any], Any],
+) -> None:
+    pipe = accelerate(CASES["FluxPipeline"].build(), "fora")
+    net = pipe.transformer
+    assert any(map(is_swapped, net.modules()))
+    del pipe
+    gc.collect()
+    restore(through(net))
+    assert not any(map(is_swapped, net.modules()))
+
+
+def test_restore_leaves_a_denoiser_alone_that_others_have_accelerated() -> None:
+    pipe = accelerate(toy_pipeline(), "uniform", interval=2)
+    restore(toy_pipeline(pipe.transformer))
+    assert is_swapped(pipe.transformer)

@@ -47,6 +47,21 @@ def test_a_frozen_adaptive_run_replays_exactly(name: str, tmp_path: Path) -> Non
     assert torch.equal(CASES[name].render(pipe, seed=4, steps=9), picture)
 
 
+def test_a_schedule_is_printed_as_one_line(flux: Any) -> None:
+    schedule = replace(flux[2], measured={"compute_fraction": 0.25, "expected_error": 0.01})
+    computed = len(schedule.computed_ticks)
+    assert repr(schedule) == (
+        "<Schedule by easycache for FluxTransformer2DModel, predictor hold: "
+        f"{computed} of 9 ticks computed, 25.0% of the work, expected error 1.00%>"
+    )
+    assert str(schedule) == repr(schedule)
+
+
+def test_a_schedule_without_figures_is_printed() -> None:
+    schedule = Schedule(models={}, table={"net": {"all": "#-"}}, measured={"compute_fraction": None})
+    assert repr(schedule) == "<Schedule by hand for any denoiser, predictor hold: 1 of 2 ticks computed>"
+
+
 def test_a_watched_run_replays_where_it_held() -> None:
     case = CASES["FluxPipeline"]
     pipe = case.build()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -115,6 +116,26 @@ def test_a_request_is_in_one_batch_at_a_time() -> None:
             pass
         with server.batch([(request, 0)]), pytest.raises(DiffcacheError, match="after the batch"):
             request.finish()
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda request: [request],
+        lambda request: (request, 0),
+        lambda request: request,
+        lambda request: [("a", 0)],
+        lambda request: [(request, 0, 1)],
+    ],
+)
+def test_what_is_no_request_with_a_step_is_refused(made: Callable[[Any], Any]) -> None:
+    with serving(Waves()) as server:
+        request = server.request(4)
+        sentence = r"a list of requests, each with the step that it is at, \[\(request, 0\)\], not"
+        with pytest.raises(ConfigError, match=sentence), server.batch(made(request)):
+            pass
+        with server.batch([[request, 0]]):  # type: ignore[list-item]
+            pass
 
 
 def test_a_request_that_is_not_used_is_ended() -> None:

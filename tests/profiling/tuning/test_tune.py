@@ -167,13 +167,34 @@ def test_a_quality_that_no_reuse_keeps_is_refused() -> None:
         tune(FLUX.build(), flux_calls(4, 3), quality=99.9)
 
 
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"speedup": 100}, ConfigError),
+        ({"quality": 500.0}, ConfigError),
+        ({"speedup": 2, "strenght": 1}, TypeError),
+    ],
+)
+def test_after_an_error_the_pipeline_has_the_cache_that_it_had(
+    options: dict[str, Any], error: type[Exception]
+) -> None:
+    pipe = accelerate(FLUX.build(), "even", speedup=2)
+    before = FLUX.render(pipe, 0, STEPS)
+    last = report(pipe).summary()
+    with pytest.raises(error):
+        tune(pipe, flux_calls(STEPS, 3), **options)
+    assert report(pipe).summary() == last
+    assert torch.equal(FLUX.render(pipe, 0, STEPS), before)
+    assert report(pipe).summary() == last
+
+
 def test_a_folder_of_another_pipeline_is_refused(tmp_path: Path) -> None:
     tune(FLUX.build(), flux_calls(4, 3), speedup=2, folder=tmp_path)
     other = FLUX.build()
     with torch.no_grad():
         for parameter in other.transformer.parameters():
             parameter.mul_(1.5)
-    with pytest.raises(ScheduleError, match="another denoisers: choose another folder"):
+    with pytest.raises(ScheduleError, match="another networks: choose another folder"):
         tune(other, flux_calls(4, 3), speedup=2, folder=tmp_path)
 
 

@@ -1,0 +1,34 @@
+"""Why nothing was reused: the report says what is true of the run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.toys import by_embeds, toy_pipeline
+from zoo.pipelines import CASES
+
+from diffcache import accelerate, report
+from diffcache.evals.testbeds import zoo
+from diffcache.reports.run_report import COVERED, OWN_THRESHOLD
+
+
+@pytest.mark.parametrize("options", [{"warmup_steps": 100}, {"tail_steps": 100}], ids=str)
+def test_warm_up_and_tail_cover_the_run(options: dict[str, Any]) -> None:
+    pipe = accelerate(toy_pipeline(), "uniform", **options)
+    pipe(by_embeds(), num_inference_steps=50)
+    assert report(pipe).notes == [f"nothing was reused: {COVERED}"]
+
+
+def test_what_lies_outside_the_cached_sites_is_no_reason() -> None:
+    case = CASES["FluxPipeline"]
+    pipe = accelerate(case.build(), "fora", warmup_steps=100)
+    case.render(pipe, 0, 10)
+    assert report(pipe).notes == [f"nothing was reused: {COVERED}"]
+
+
+def test_every_change_was_above_the_threshold_that_the_method_has_by_itself() -> None:
+    pipe = accelerate(zoo.load("flux"), "easycache")
+    pipe(**zoo.sample_call("flux", 0, 12, n=1))
+    (note,) = report(pipe).notes
+    assert note.startswith(f"nothing was reused: {OWN_THRESHOLD} (")
