@@ -1,6 +1,7 @@
 """Attaching: swaps the classes of a target's denoisers and of its pipeline, and gives them back."""
 
 import functools
+import logging
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -29,14 +30,19 @@ from diffcache.hooks.watcher import unit_members
 from diffcache.host.callbacks import arguments_of, hidden_from_callbacks
 from diffcache.host.compiled import each_uncompiled, uncompiled
 from diffcache.host.components import (
+    components_of,
     denoisers_of,
     guidance_scale_of,
+    is_denoiser,
+    is_wrapper,
     networks_of,
     noise_schedulers_of,
     refuse_foreign_cache,
 )
 from diffcache.host.network_facts import NetworkFacts, facts_of_networks
 from diffcache.schedulers.errors import TargetError
+
+logger = logging.getLogger("diffcache")
 
 
 def attach(
@@ -167,13 +173,28 @@ def _pipeline_members(base: type) -> dict[str, Any]:
         chosen = attachment.config_for(self, call)
         noise_schedulers = noise_schedulers_of(self)
         scope = PipelineScope(chosen.config, denoisers, self, noise_schedulers, facts=facts)
-        scope.notes, scope.guidance_scale = chosen.notes, guidance_scale_of(self, call)
+        scope.notes, scope.guidance_scale = (
+            [*chosen.notes, *_left_out(self, denoisers)],
+            guidance_scale_of(self, call),
+        )
         args, kwargs = hidden_from_callbacks(forward, args, kwargs, _no_scope, scope.latents_replaced)
         recording = attachment.recording(self, scope)
         with swapped(noise_schedulers, noise_scheduler_members), recording, entered(scope):
             return forward(*args, **kwargs)
 
     return {"__call__": __call__}
+
+
+def _left_out(pipeline: Any, denoisers: Mapping[str, nn.Module]) -> Iterator[str]:
+    """What the report says of networks that are called at each step, or may be, and that nothing is attached to."""
+    parts = components_of(pipeline)
+    others = [
+        name
+        for name, part in parts.items()
+        if name not in denoisers and (is_denoiser(part) or is_wrapper(part))
+    ]
+    if others:
+        yield f"{', '.join(others)}: not cached, and its calls are not counted"
 
 
 def _no_scope() -> AbstractContextManager[None]:
@@ -185,7 +206,13 @@ def _active(pipeline: Any) -> tuple[DiffusionAttachment | None, dict[str, nn.Mod
     attachment = own_attachment(pipeline)
     if not isinstance(attachment, DiffusionAttachment):
         return None, {}
-    denoisers = denoisers_of(pipeline, attachment.components)
+    try:
+        denoisers = denoisers_of(pipeline, attachment.components)
+    except (
+        TargetError
+    ) as error:  # another object was put in the denoiser's place: the pipeline runs as it would by itself
+        logger.warning("this call is not cached: %s", error)
+        return None, {}
     return None if is_paused(pipeline, *each_uncompiled(denoisers).values()) else attachment, denoisers
 
 

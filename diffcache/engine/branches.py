@@ -35,6 +35,7 @@ class Branch:
         fingerprint: of its newest call.
         changed: the fingerprint differs from that of what had been stored.
         remade: arguments that the pipeline makes anew at every tick.
+        kept: arguments that were the same tensors, not written to, in its last two calls; in hand-written loops.
         stores: its past features by site.
         sources: paths of the denoiser's arguments that evolve with the latents, learned from its computed calls.
         cuts: where the denoiser can be cut, learned from its first computed call; None where nobody asked.
@@ -50,6 +51,7 @@ class Branch:
         self.fingerprint: tuple[Any, ...] = ()
         self.changed = False
         self.remade: list[str] = []
+        self.kept: set[str] = set()
         self.stores: dict[str, Store] = {}
         self.sources: set[str] = set()
         self.cuts: Cuts | None = None
@@ -86,7 +88,7 @@ class Branch:
     def clear(self) -> None:
         """Drops everything."""
         self.empty()
-        self.conditioning, self.remade = {}, []
+        self.conditioning, self.remade, self.kept = {}, [], set()
 
 
 class Branches:
@@ -132,10 +134,12 @@ class Branches:
         Args:
             conditioning: the arguments that may tell passes apart (see `Call.conditioning`).
             context: the name that the pipeline gave the pass, or None.
-            by_order: the order inside the tick decides, whatever the arguments (hand-written loops).
+            by_order: no content is compared (hand-written loops). Tensors that stay in memory tell passes apart; else their order does.
         """
         if by_order:
-            branch = self._first_free(context) or self._new(context)
+            branch = self._in_order(conditioning, context) or self._new(context)
+            branch.kept = _same_tensors(branch.conditioning, conditioning)
+            branch.conditioning = conditioning
         else:
             before = self._before[self.calls] if self.calls < len(self._before) else None
             if before is None or not self._is_called_again(before, conditioning, context):
@@ -193,12 +197,18 @@ class Branches:
         recent[0].clear()  # the same pass by name, with another prompt
         return recent[0]
 
-    def _first_free(self, context: str | None) -> Branch | None:
-        """The first branch of this name that has not been called in this tick."""
+    def _in_order(self, conditioning: Conditioning, context: str | None) -> Branch | None:
+        """The first branch of this name that has not been called in this tick: among those that most tensors of the conditioning speak for.
+
+        Those are left out that were called with other tensors twice in a row.
+        """
+        found: list[tuple[int, Branch]] = []
         for branch in self.known:
             if branch.context == context and branch.tick != self.tick:
-                return branch
-        return None
+                same = _same_tensors(branch.conditioning, conditioning)
+                if branch.kept <= same | (branch.kept - conditioning.keys()):
+                    found.append((len(same), branch))
+        return max(found, key=lambda pair: pair[0], default=(0, None))[1]
 
     def _new(self, context: str | None) -> Branch:
         taken = {branch.name for branch in self.known}
@@ -258,6 +268,15 @@ class Habits:
         if not self.evolving:
             return conditioning
         return {path: argument for path, argument in conditioning.items() if path not in self.evolving}
+
+
+def _same_tensors(before: Conditioning, now: Conditioning) -> set[str]:
+    """The arguments that are the same tensors in the same memory, and have not been written to."""
+    return {
+        path
+        for path, argument in now.items()
+        if isinstance(argument.value, Tensor) and path in before and _same_unread(before[path], argument)
+    }
 
 
 def _shared(a: Argument | None, b: Argument) -> bool:

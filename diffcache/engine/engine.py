@@ -273,7 +273,7 @@ class Engine:
 
     def _branch(self, asked: Invocation) -> Branch:
         by_order, leader = self.progress.by_order, self.decider.leader
-        conditioning = {} if by_order else asked.call.conditioning(leader.sources if leader else ())
+        conditioning = asked.call.conditioning(leader.sources if leader else ())
         branch = self.branches.identify(conditioning, asked.context, by_order=by_order)
         branch.recognise(asked.call.fingerprint(asked.module))
         return branch

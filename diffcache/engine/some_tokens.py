@@ -26,7 +26,7 @@ from diffcache.tokens.layout import Rows, SampleRows, rows_of_samples
 from diffcache.tokens.learning import TokenPlan, learn
 from diffcache.tokens.passes import FullPass, RowPass, TokenState
 from diffcache.tokens.positions import Entry, block_paths, rows_of_latents
-from diffcache.tokens.row_rule import Moving, Region, RowRule, Sight
+from diffcache.tokens.row_rule import Masked, Moving, Region, RowRule, Sight
 
 STRAYED = "the denoiser called its blocks otherwise than before"
 
@@ -35,6 +35,11 @@ _plans: KeptWith[TokenPlan | str] = KeptWith(16)
 
 
 MANY = "rows: {share:.0%} of the tokens were asked for, so that all are computed"
+
+FAR = (
+    "rows= saved nothing: computed steps lie so far apart that each of them computes all tokens; ask for a smaller speed-up or threshold, "
+    "or leave rows= out"
+)
 
 NO_REFERENCE = (
     "rows: no token stands still between ticks, so there is no reference to leave out or to compare an edit with: "
@@ -72,6 +77,7 @@ class SomeTokens(WholeModel):
         self.choices = parts.choices
         self._chosen: dict[int, Chosen] = {}  # by the number of samples, which guidance passes may differ in
         self._before: dict[str, tuple[int, Tensor, float | None]] = {}
+        self._was_far = self._has_chosen = False
 
     def tensors(self) -> Iterator[Tensor]:
         yield from super().tensors()
@@ -80,6 +86,8 @@ class SomeTokens(WholeModel):
 
     def close(self) -> None:
         super().close()
+        if self._was_far and not self._has_chosen:
+            self.record.notes.append(FAR)
         self._before, self._chosen = {}, {}
 
     def forwarded(self, asked: Invocation, here: Here) -> Carried:
@@ -134,10 +142,15 @@ class SomeTokens(WholeModel):
         self, asked: Invocation, here: Here, plan: TokenPlan, state: TokenState
     ) -> list[SampleRows] | None:
         """The tokens that this call computes; None for all of them."""
-        step = here.step
-        if state.tick is None or self.rule.full.asks(step.tick, step.num_ticks, state.tick, state.since):
+        step, batch, full = here.step, asked.call.batch, self.rule.full
+        if state.tick is None:
             return None
-        batch = asked.call.batch
+        if isinstance(self.rule.source, Masked) and batch not in self._chosen:  # a wrong mask is refused now
+            self._chosen[batch] = self._choose(asked, here, plan)
+        if full.asks(step.tick, step.num_ticks, state.tick, state.since):
+            self._was_far = self._was_far or full.reaches_not(step.tick, state.tick)
+            return None
+        self._has_chosen = True
         if batch not in self._chosen:
             self._chosen[batch] = self._choose(asked, here, plan)
         chosen = self._chosen[batch]

@@ -69,10 +69,28 @@ def denoisers_of(target: Any, components: Collection[str] | None = None) -> dict
     found = {name: part for name, part in parts.items() if is_denoiser(part)}
     if not found:
         raise TargetError(
-            f"{type(target).__name__} has no denoiser loaded (a component whose forward takes a timestep): "
-            "load its components first, or pass the denoiser itself."
+            f"{type(target).__name__} has no denoiser loaded (a component whose forward takes a timestep): {_way_to_one(parts)}."
         )
     return found
+
+
+def _way_to_one(parts: Mapping[str, Any]) -> str:
+    """What to do where no component is a denoiser."""
+    for name, part in parts.items():
+        if is_wrapper(part):
+            return (
+                f"{name} is a {type(part).__name__}, whose forward names no argument; put the network that it wraps into the pipeline (PEFT's "
+                "adapters need no wrapper there: add_adapter)"
+            )
+    return "load its components first, or pass the denoiser itself"
+
+
+def is_wrapper(part: object) -> TypeGuard[nn.Module]:
+    """Whether it is a module whose forward names no argument, as that of PEFT's models: nothing tells whether it wraps a denoiser."""
+    if not isinstance(part, nn.Module):
+        return False
+    _, *parameters = inspect.signature(type(uncompiled(part)).forward).parameters.values()
+    return bool(parameters) and all(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
 
 
 def refuse_no_denoiser(module: nn.Module, instead: str) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from diffcache.host.call import version_of
 from diffcache.host.network_facts import NetworkFacts
@@ -24,8 +24,22 @@ class KeptAttention:
         return self._has_changed
 
 
-def _state(value: Any) -> Any:
-    """Of an attribute: it is another one when a tensor has been replaced or written to, or a list has grown."""
+DEPTH = 3
+"""How deep it is looked into what a processor holds: a controller, its dict, a list in that."""
+
+
+def _state(value: Any, depth: int = DEPTH) -> Any:
+    """Of an attribute: it is another one when a tensor has been replaced or written to, a list has grown, or a number has changed.
+
+    That goes for what an object holds, too: prompt-to-prompt has one controller for all processors. Networks hold weights.
+    """
     if isinstance(value, Tensor):
         return id(value), version_of(value)
-    return len(value) if isinstance(value, (list, dict)) else None
+    if isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return len(value)
+    if isinstance(value, dict):
+        return {name: _state(held, depth - 1) for name, held in value.items()} if depth else len(value)
+    held = None if isinstance(value, (nn.Module, type)) else getattr(value, "__dict__", None)
+    return _state(held, depth - 1) if held and depth else None

@@ -236,7 +236,9 @@ class ReplayConfig(CacheConfig):
         """The schedule, resampled for the run where that is needed and was asked for."""
         difference = self._difference(run)
         if difference is None:
-            return self.schedule if self._other_guidance(run) is None else replace(self.schedule, measured={})
+            # What was measured is the error of runs that got no other noise, and the same guidance.
+            as_measured = self._other_guidance(run) is None and not run.adds_noise
+            return self.schedule if as_measured else replace(self.schedule, measured={})
         predictor = self.schedule.predictor
         if predictor["name"] in BOUND and (self.resample or "angles" not in predictor):
             raise ScheduleError(

@@ -153,7 +153,7 @@ class TrajectoryConfig(BudgetedConfig):
         if run.adds_noise or expected <= WORTH_COMPARING or self.max_consecutive_reuses is not None:
             return None
         return (
-            f"speedup={self.speedup:g} leaves {most} computed ticks, for which an error of {shown(expected)} is expected: "
+            f"speedup={self.speedup:g} leaves {most} computed ticks, for which an error of {shown(expected)} was expected before the run: "
             f"a plain run of {most} ticks may be as good, compare it (usually num_inference_steps={most})"
         )
 

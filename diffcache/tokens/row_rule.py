@@ -129,8 +129,12 @@ class FullCalls:
         """
         tail = num_ticks is not None and tick >= num_ticks - self.last
         often = self.every is not None and since + 1 >= self.every
-        far = self.reach is not None and tick - newest > self.reach
+        far = self.reaches_not(tick, newest)
         return tick < self.first or tail or often or far or tick in self.ticks
+
+    def reaches_not(self, tick: int, newest: int) -> bool:
+        """Whether a tick is too far from the newest call of all tokens."""
+        return self.reach is not None and tick - newest > self.reach
 
 
 @dataclass(frozen=True)

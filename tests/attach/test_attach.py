@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import logging
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -299,6 +300,46 @@ def test_a_denoiser_that_is_replaced_is_followed() -> None:
     assert calls.total() == len(report(pipe).calls) - reused(pipe) < 2 * STEPS
     restore(pipe)
     assert type(old) is type(new) is own
+
+
+class Wrapper(nn.Module):
+    """Hides what it wraps, as PEFT's models do."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("inner"), name)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.inner.forward(*args, **kwargs)
+
+
+def test_a_pipeline_whose_denoiser_is_wrapped_later_runs_as_it_would_by_itself(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    case = CASES["FluxPipeline"]
+    full = case.render(case.build())
+    pipe = accelerate(case.build(), speedup=2)
+    case.render(pipe)
+    pipe.transformer = Wrapper(pipe.transformer)
+    with caplog.at_level(logging.WARNING, logger="diffcache"):
+        assert torch.equal(case.render(pipe), full)
+    assert "transformer is a Wrapper, whose forward names no argument" in caplog.text
+    with pytest.raises(TargetError, match="put the network that it wraps into the pipeline"):
+        accelerate(pipe)
+
+
+def test_a_wrapped_denoiser_beside_another_is_named_in_the_report() -> None:
+    case = CASES["WanPipeline-two-experts"]
+    pipe = case.build()
+    pipe.transformer_2 = Wrapper(pipe.transformer_2)
+    case.render(accelerate(pipe, speedup=2))
+    assert "transformer_2: not cached, and its calls are not counted" in report(pipe).notes
 
 
 def test_paused_computes_everything_and_leaves_the_report() -> None:

@@ -238,3 +238,19 @@ def test_two_denoisers_in_one_loop(other: str) -> None:
     assert report(one).computed_ticks == [0, 2, 4, 6, 7]
     if other == "accelerated":
         assert report(two).computed_ticks == [0, 2, 4, 6, 7]
+
+
+@pytest.mark.parametrize(
+    "orders", [["cu", "uc"] * 3, ["c", "c", "uc", "uc", "c", "c"]], ids=["they take turns", "an interval"]
+)
+def test_passes_are_not_mixed_up_whose_tensors_stay(orders: list[str]) -> None:
+    marks = {"c": torch.full((1, 2, 4), 3.0), "u": torch.full((1, 2, 4), -5.0)}
+    x = torch.ones(1, 2, 4)
+    net = accelerate(ToyDenoiser().eval(), "uniform", interval=2, tail_steps=0)
+    with torch.no_grad(), denoising_run(net, len(orders)) as run:
+        for i, order in enumerate(orders):
+            run.begin_step(i)
+            for name in order:
+                found = net(x, torch.ones(1), encoder_hidden_states=marks[name])[0]
+                assert torch.equal(found, x + marks[name].mean())
+    assert report(net).compute_fraction < 1

@@ -146,3 +146,32 @@ def test_order_decides_in_hand_written_loops() -> None:
     loop({}, {}, by_order=True)
     assert loop({}, {}, by_order=True) == [("0", True), ("1", True)]
     assert loop({}, by_order=True) == [("0", True)]
+
+
+def test_in_hand_written_loops_tensors_that_stay_tell_passes_apart() -> None:
+    loop = Loop()
+    assert loop(UNCOND, COND, by_order=True) == [("0", False), ("1", False)]
+    assert loop(COND, UNCOND, by_order=True) == [("1", True), ("0", True)]
+    assert loop(UNCOND, COND, by_order=True) == [("0", True), ("1", True)]
+
+
+def test_in_hand_written_loops_a_pass_that_begins_later_is_a_new_branch() -> None:
+    loop = Loop()
+    loop(COND, by_order=True)
+    loop(COND, by_order=True)
+    assert loop(UNCOND, COND, by_order=True) == [("1", False), ("0", True)]
+    assert loop(COND, by_order=True) == [("0", True)]
+
+
+def test_in_hand_written_loops_what_is_shared_or_made_anew_tells_nothing() -> None:
+    ids, loop = torch.zeros(4, 3), Loop()
+    for _ in range(4):
+        found = loop({"text": COND.clone(), "ids": ids}, {"text": UNCOND.clone(), "ids": ids}, by_order=True)
+        assert [name for name, _ in found] == ["0", "1"]
+
+
+def test_in_hand_written_loops_another_prompt_is_another_branch() -> None:
+    loop = Loop()
+    loop(COND, by_order=True)
+    loop(COND, by_order=True)
+    assert loop(UNCOND, by_order=True) == [("1", False)]

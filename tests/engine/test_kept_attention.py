@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from diffusers import StableDiffusionSAGPipeline
+from diffusers.models.attention_processor import AttnProcessor2_0
 from zoo.image_pipelines import PROMPTS, SMALL
 from zoo.pipelines import CASES
 from zoo.unet_pipelines import sd
@@ -47,3 +48,39 @@ def test_processors_that_keep_nothing_do_not_matter() -> None:
     pipe = accelerate(CASES["StableDiffusionPipeline"].build(), speedup=2)
     CASES["StableDiffusionPipeline"].render(pipe, steps=6)
     assert KEPT_ATTENTION not in report(pipe).reasons
+
+
+class Controller:
+    def __init__(self) -> None:
+        self.calls = 0
+        self.store: dict[str, list[torch.Tensor]] = {"maps": []}
+
+
+class Counting(AttnProcessor2_0):  # type: ignore[misc] # diffusers has no types
+    """Prompt-to-prompt's way: all processors share a controller."""
+
+    def __init__(self, controller: Controller) -> None:
+        super().__init__()
+        self.controller = controller
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.controller.calls += 1
+        return super().__call__(*args, **kwargs)
+
+
+class Storing(Counting):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        output = super(Counting, self).__call__(*args, **kwargs)
+        self.controller.store["maps"].append(output)
+        return output
+
+
+@pytest.mark.parametrize("kind", [Counting, Storing])
+def test_what_a_controller_keeps_counts_too(kind: type[Counting]) -> None:
+    case, controller = CASES["StableDiffusionPipeline"], Controller()
+    pipe = case.build()
+    pipe.unet.set_attn_processor(kind(controller))
+    accelerate(pipe, speedup=2)
+    case.render(pipe, steps=6)
+    assert KEPT_ATTENTION in report(pipe).reasons
+    assert report(pipe).computed_ticks == [*range(6)]

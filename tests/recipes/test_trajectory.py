@@ -148,7 +148,7 @@ def test_a_speed_up_whose_expected_error_is_large_is_remarked_on(monkeypatch: py
         monkeypatch.setattr(trajectory, "WORTH_COMPARING", bound)
         assert (config.remark(KNOWN) is None) == (expected < bound)
     stiff = replace(KNOWN, guidance_scale=300.0)
-    assert "an error of more than 100% is expected" in str(config.remark(stiff))
+    assert "an error of more than 100% was expected" in str(config.remark(stiff))
     assert TrajectoryConfig(threshold=0.02).remark(KNOWN) is None
 
 

@@ -223,3 +223,15 @@ def test_which_calls_compute_all_tokens():
     assert [tick for tick in range(10) if full.asks(tick, 10, tick - 1, 0)] == [0, 1, 7, 9]
     assert full.asks(4, 10, 3, 2)
     assert full.asks(8, 10, 3, 0)
+
+
+def test_a_wrong_mask_is_refused_and_rows_without_use_are_told():
+    case = CASES["FluxKontextPipeline"]
+    sparse = {"config": "uniform", "interval": 4}
+    pipe = accelerate(case.build(), rows=quarter(), **sparse)
+    case.render(pipe, 0, 13)
+    assert {call.computed for call in report(pipe).calls} == {0, 1}
+    assert any("rows= saved nothing" in note for note in report(pipe).notes)
+    accelerate(pipe, rows=torch.ones(7, 10, 77, dtype=torch.bool), **sparse)
+    with pytest.raises(ConfigError, match="mask"):
+        case.render(pipe, 0, 13)
