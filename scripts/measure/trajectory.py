@@ -1,6 +1,6 @@
 """The method `trajectory` against evenly spaced ticks and fewer steps: with a prior that has not seen the testbed, and with its own covariance.
 
-`python scripts/measure/trajectory.py` writes evals/results/trajectory/<testbed>.json, in about twenty minutes.
+`python scripts/measure/trajectory.py` writes evals/results/trajectory/<testbed>.json, in about an hour.
 """
 
 from argparse import Namespace
@@ -17,6 +17,6 @@ def measured(testbed: str, args: Namespace) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    options = parser_for_testbeds(__doc__, names=MANY_STEPS)
+    options = parser_for_testbeds(__doc__, samples=32, names=MANY_STEPS)
     options.add_argument("--steps", type=int, nargs="+", default=[50])
     measure_testbeds(options, "trajectory", measured)
