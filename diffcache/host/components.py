@@ -69,20 +69,23 @@ def denoisers_of(target: Any, components: Collection[str] | None = None) -> dict
     found = {name: part for name, part in parts.items() if is_denoiser(part)}
     if not found:
         raise TargetError(
-            f"{type(target).__name__} has no denoiser loaded (a component whose forward takes a timestep): {_way_to_one(parts)}."
+            f"{type(target).__name__} has no denoiser loaded (a component whose forward takes a timestep): {_way_to_one(target)}."
         )
     return found
 
 
-def _way_to_one(parts: Mapping[str, Any]) -> str:
+def _way_to_one(pipeline: Any) -> str:
     """What to do where no component is a denoiser."""
-    for name, part in parts.items():
+    for name, part in pipeline.components.items():
         if is_wrapper(part):
             return (
                 f"{name} is a {type(part).__name__}, whose forward names no argument; put the network that it wraps into the pipeline (PEFT's "
                 "adapters need no wrapper there: add_adapter)"
             )
-    return "load its components first, or pass the denoiser itself"
+    missing = [name for name, part in pipeline.components.items() if part is None]
+    if missing:
+        return f"load {', '.join(missing)} first, or pass the denoiser itself"
+    return "its networks do the same at every noise level, which no cache here is for"
 
 
 def is_wrapper(part: object) -> TypeGuard[nn.Module]:

@@ -225,7 +225,14 @@ def test_what_is_no_pipeline_is_refused(target: Any) -> None:
 def test_a_pipeline_without_a_denoiser_is_refused() -> None:
     pipe = CASES["FluxModularPipeline"].build()
     pipe.update_components(transformer=None)
-    with pytest.raises(TargetError, match="no denoiser"):
+    with pytest.raises(TargetError, match=r"no denoiser loaded .*load transformer first"):
+        accelerate(pipe)
+
+
+def test_a_pipeline_whose_networks_take_no_time_is_refused() -> None:
+    pipe = toy_pipeline()
+    pipe.transformer = nn.Linear(2, 2)
+    with pytest.raises(TargetError, match="its networks do the same at every noise level"):
         accelerate(pipe)
 
 
