@@ -36,7 +36,7 @@ class Placeholder:
         output: what the unit returned.
 
     Attributes:
-        may_be_shared: what it makes may stand for several calls: nothing but floating-point tensors, which a forward never indexes with.
+        may_be_shared: what it makes may stand for several calls: nothing but floating-point tensors, with which no forward indexes.
     """
 
     def __init__(self, given: Mapping[str, Tensor], output: Any) -> None:

@@ -109,7 +109,7 @@ def planned(
 
 
 class Candidate(NamedTuple):
-    """TickArray that may be computed, the error of the result by how the others are predicted, and what is expected of it (squared)."""
+    """Ticks that may be computed, the error of the result by how the others are predicted, and what is expected of it (squared)."""
 
     error: ResultError
     ticks: Sequence[int]
@@ -126,7 +126,7 @@ def _each(errors: Sequence[ResultError], ticks: Sequence[int]) -> list[Candidate
 def _searched(candidates: Sequence[Candidate], fixed: Collection[int], together: int) -> list[Candidate]:
     """Candidates of `TRUSTS` with ticks that are expected to be better. `HELD` comes first.
 
-    TickArray are searched for the trust that is best on evenly spaced ticks, and all trusts get them. Good ticks for holding are bad for
+    Ticks are searched for the trust that is best on evenly spaced ticks, and all trusts get them. Good ticks for holding are bad for
     extrapolation, so there is a second search. If the first was not for `HELD`, it gets ticks of its own where it may be nearly as good. If it
     was, ticks are searched for the best of the others, which take them if they are expected to make a much smaller error.
 
@@ -157,7 +157,7 @@ def _searched(candidates: Sequence[Candidate], fixed: Collection[int], together:
 
 
 def _spread_anew(candidate: Candidate, fixed: Collection[int], whole: Rounding = neighbours) -> Sequence[int]:
-    """TickArray that are expected to be better than those of a candidate, or these."""
+    """Ticks that are expected to be better than those of a candidate, or these."""
     return spread_anew(candidate.error, candidate.ticks, candidate.expected, fixed, whole)
 
 

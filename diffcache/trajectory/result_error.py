@@ -87,7 +87,7 @@ class ResultError:
         largest_ratio: a tick is not corrected if its influence on the result is more than this many times the computed tick's; 0: none is.
         trust: how reused ticks are predicted.
         doubt: of the response.
-        handovers: ticks at which another denoiser takes over, which are computed. TickArray after one are not predicted from what the denoiser before
+        handovers: ticks at which another denoiser takes over, which are computed. Ticks after one are not predicted from what the denoiser before
             returned.
         real: has the influence with which errors really add up, where plans are made with another one; None: this one has.
     """
