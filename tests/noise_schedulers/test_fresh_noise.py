@@ -111,6 +111,19 @@ def test_what_reuse_costs_is_noted_and_logged_once(
     assert [record.message for record in caplog.records if record.name == "diffcache"] == [f"{cost}."]
 
 
+def test_a_schedule_claims_no_error_where_noise_is_added_that_it_was_made_without() -> None:
+    case = CASES["FluxPipeline"]
+    pipe = accelerate(case.build(), speedup=2)
+    case.render(pipe, 0, STEPS)
+    schedule = report(pipe).to_schedule()
+    assert schedule.expected_error
+    case.render(accelerate(pipe, schedule), 0, STEPS)
+    assert report(pipe).expected_error == pytest.approx(schedule.expected_error)
+    pipe.scheduler = type(pipe.scheduler).from_config(pipe.scheduler.config, stochastic_sampling=True)
+    case.render(pipe, 0, STEPS)
+    assert not report(pipe).expected_error
+
+
 def with_tcd(eta: float | None) -> RunReport:
     pipe = CASES[SD].build()
     pipe.scheduler = diffusers.TCDScheduler.from_config(pipe.scheduler.config)

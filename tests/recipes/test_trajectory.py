@@ -18,7 +18,7 @@ from diffcache.evals.harness.facts import run_facts
 from diffcache.prediction.predictors import Conditional
 from diffcache.profiling.recording.covariance import covariance_of
 from diffcache.recipes import trajectory
-from diffcache.recipes.budgeted import allowed
+from diffcache.recipes.budgeted import allowed, evenly
 from diffcache.recipes.trajectory import TrajectoryConfig, course_of
 from diffcache.schedulers.errors import ConfigError, DiffcacheError, ScheduleError
 from diffcache.schedulers.guards import History
@@ -48,6 +48,31 @@ def test_where_samples_are_clipped_larger_errors_are_expected_of_the_same_plan()
     plans = [TrajectoryConfig().plan(facts, 2) for facts in (without, clipped)]
     assert plans[1] == replace(plans[0], expected=plans[1].expected)
     assert plans[1].expected > 1.5 * plans[0].expected
+
+
+def test_with_fresh_noise_outputs_of_even_ticks_are_held_and_nothing_is_expected() -> None:
+    noisy = replace(KNOWN, influence=None, adds_noise=True)
+    config = TrajectoryConfig(speedup=2)
+    plan = config.plan(noisy, 2)
+    assert plan.ticks == tuple(evenly(20, 10, config.guards(noisy)))
+    assert (plan.trust, plan.corrects) == (HELD, False)
+    assert config.remark(noisy) is None
+    assert config.scheduler(noisy).expected_error(plan.ticks) is None
+    by_threshold = TrajectoryConfig().scheduler(noisy)
+    assert all(by_threshold.decide(Step(t, 20, "0"), None).computes for t in range(20))
+    assert by_threshold.expected_error(range(20)) == 0
+
+
+def test_where_nothing_tells_the_noise_levels_larger_errors_are_expected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    careful = TrajectoryConfig().plan(UNKNOWN, 2)
+    trajectory._plan.cache_clear()
+    monkeypatch.setattr(known, "UNTOLD", 1.0)
+    usual = TrajectoryConfig().plan(UNKNOWN, 2)
+    trajectory._plan.cache_clear()
+    assert careful == replace(usual, expected=careful.expected)
+    assert careful.expected == pytest.approx(2 * usual.expected)
 
 
 @pytest.mark.parametrize("clips", [True, False])
