@@ -13,6 +13,7 @@ from diffcache.method_config import MethodConfig
 from diffcache.prediction.correctors import Corrector, Repair
 from diffcache.prediction.predictors import Hold, Predictor
 from diffcache.schedulers.base import CacheScheduler
+from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.guards import Guards
 from diffcache.schedulers.interval import Window
 from diffcache.schedulers.moments import Moment
@@ -143,6 +144,12 @@ class CacheConfig(MethodConfig):
         self._choose("hindsight", None, True, False)
         if self.hindsight is None:
             object.__setattr__(self, "hindsight", self.own_hindsight)
+
+    def _check_site(self) -> None:
+        """Refuses a `site` that is no name."""
+        site = getattr(self, "site", None)
+        if not isinstance(site, str) or not site:
+            raise ConfigError(f"{self.name}: site must be the name or kind of a site, not {site!r}.")
 
     def check(self, denoisers: Mapping[str, nn.Module]) -> None:
         """Raises ScheduleError or TargetError where the method is for other denoisers than these."""

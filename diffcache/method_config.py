@@ -12,7 +12,8 @@ from functools import cache
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
+from types import UnionType
+from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from typing_extensions import Self
 
@@ -37,14 +38,11 @@ class MethodConfig(ABC):
 
     def __post_init__(self) -> None:
         """Checks the options; subclasses call it first."""
-        for option, hint in _types(type(self)).items():
-            value = getattr(self, option)
-            if value is None and not {None, type(None)} & {*get_args(hint)}:
+        for option in _never_none(type(self)):
+            if getattr(self, option) is None:
                 raise ConfigError(
                     f"{self.name}: {option} must be a value, not None: leave it out for its default."
                 )
-            if hint in (str, str | None) and not isinstance(value, (str, type(None))):
-                raise ConfigError(f"{self.name}: {option} must be a string, not {value!r}.")
 
     @classmethod
     def methods(cls) -> dict[str, type[Self]]:
@@ -206,11 +204,23 @@ def register_all_in(package: str, folder: Path) -> None:
 
 
 @cache
-def _types(cls: type[MethodConfig]) -> dict[str, Any]:
-    """The types of a method's options; without those that take anything."""
+def _never_none(cls: type[MethodConfig]) -> tuple[str, ...]:
+    """The options of a method whose defaults and types leave out None; none where types are named that exist for a type checker only."""
     try:
         hints = get_type_hints(cls)
-    except NameError:  # somebody else's method may name types that exist for a type checker only
-        return {}
-    types = {field.name: hints[field.name] for field in dataclasses.fields(cls)}
-    return {option: hint for option, hint in types.items() if hint is not Any}
+    except (NameError, AttributeError, TypeError):
+        return ()
+    return tuple(
+        field.name
+        for field in dataclasses.fields(cls)
+        if field.init and field.default is not None and not _takes_none(hints[field.name])
+    )
+
+
+def _takes_none(hint: Any) -> bool:
+    """Whether None is of a type. In doubt it is."""
+    if get_origin(hint) is Literal:
+        return None in get_args(hint)
+    if get_origin(hint) in (Union, UnionType):
+        return any(map(_takes_none, get_args(hint)))
+    return hint in (Any, object, None, type(None)) or not isinstance(get_origin(hint) or hint, type)

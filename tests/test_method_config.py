@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import pytest
@@ -32,6 +32,7 @@ from diffcache import (
     report,
 )
 from diffcache import method_config as table
+from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.trajectory import TrajectoryConfig
 
 SOMEBODY_ELSE = '''
@@ -251,3 +252,43 @@ def test_numbers_of_other_libraries_are_taken_as_pythons_own(tmp_path: Path) -> 
     assert CacheConfig.from_pretrained(config.save_pretrained(tmp_path)) == config
     with pytest.raises(ConfigError, match="a number >= 1 and finite"):
         TrajectoryConfig(speedup=np.float32("nan"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OddlyTyped(EvenConfig):
+    """Somebody else's method: its types are no concern of ours, and its defaults are allowed."""
+
+    name: ClassVar[str] = "oddly-typed"
+
+    table: tuple[int, ...] = dataclasses.field(init=False)
+    anything: object = None
+    unset: int = None  # type: ignore[assignment]
+    either: Literal["a"] | None = None
+    whole: int = 3
+    unknown: np.Missing | None = None  # type: ignore[name-defined]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "table", (1, 2))
+
+
+def test_methods_of_others_may_have_any_types() -> None:
+    assert OddlyTyped(speedup=2).table == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("hint", "takes"),
+    [
+        (int, False),
+        (int | None, True),
+        (Literal["a", None], True),  # noqa: PYI061 - somebody may write it so
+        (Literal["a"], False),
+        (object, True),
+        (Any, True),
+        (tuple[int, ...], False),
+        (Literal["a", None] | int, True),  # noqa: PYI061
+        (TypeVar("T"), True),
+    ],
+)
+def test_types_that_take_none(hint: Any, takes: bool) -> None:
+    assert table._takes_none(hint) is takes

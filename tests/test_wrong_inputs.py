@@ -32,7 +32,10 @@ OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "quality inf": ({"quality": math.inf, "prompts": PROMPTS}, "give a PSNR in dB"),
     "no threshold": ({"config": "trajectory", "threshold": None}, "threshold must be a value, not None"),
     "no interval": ({"config": "uniform", "interval": None}, "interval must be a value, not None"),
-    "a site's number": ({"config": "taylorseer", "site": 3}, "site must be a string, not 3"),
+    "a site's number": (
+        {"config": "taylorseer", "site": 3},
+        "site must be the name or kind of a site, not 3",
+    ),
     "a covariance's number": ({"config": "trajectory", "covariance": 1.5}, "covariance must be a square"),
     "a response's number": ({"config": "trajectory", "response": 1.5}, "response must be three rows"),
     "quality of a method": ({"config": "even", "quality": 40, "prompts": PROMPTS}, "pass one of them alone"),

@@ -212,6 +212,7 @@ def _active(pipeline: Any) -> tuple[DiffusionAttachment | None, dict[str, nn.Mod
         TargetError
     ) as error:  # another object was put in the denoiser's place: the pipeline runs as it would by itself
         logger.warning("this call is not cached: %s", error)
+        attachment.last = None
         return None, {}
     return None if is_paused(pipeline, *each_uncompiled(denoisers).values()) else attachment, denoisers
 

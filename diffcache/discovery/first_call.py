@@ -108,32 +108,46 @@ def _first_call(
     paths = {id(module): path for path, module in units.items() if path in named}
     placeholders = {name: recorder.placeholders[name] for site in sites for name in site.units[:-1]}
     calls = tuple(call.name for call in recorder.calls)
-    seen, changed = (None, None) if recorder.tapped is None else recorder.tapped.chosen(recorder.streams)
+    seen, changed = (None, None) if recorder.tapped is None else recorder.tapped.chosen
     cuts = Cuts(sites, placeholders, paths, tapped, request.reuses_memory, recorder.watches, calls, changed)
     return FirstCall(output, cuts, seen, kept)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Tapped:
-    """What the tap measured. Which output of the unit is its latent, changed, may be known only when the forward is over.
+    """What the tap measured. Which output of the unit is its latent, changed, is known when the next block is called.
 
     Attributes:
-        unit: the unit's class.
-        latent: path of its latent among its arguments.
+        unit: on which it measured.
         seen: what was measured, by which output is taken for the latent; by None where none is.
+        latents: of its outputs, those that the next block was given as its latent.
+        others: those that it was given as something else.
+        is_followed: a block has been called after it.
     """
 
-    unit: type
-    latent: str
+    unit: UnitCall
     seen: Mapping[int | None, list[Tensor]]
+    latents: Sequence[int] = ()
+    others: Sequence[int] = ()
+    is_followed: bool = False
 
-    def chosen(self, streams: Mapping[type, Mapping[int, str]]) -> tuple[list[Tensor], int | None]:
-        """What counts, and by which output: that which the next block was given as its latent, else the first one."""
-        continued = streams.get(self.unit, {})
-        output = next((i for i in self.seen if i is not None and continued.get(i) == self.latent), None)
-        if output is None:
-            output = next(iter(self.seen))
-        return self.seen[output], output
+    def followed_by(self, unit: UnitCall, call: Call) -> None:
+        """The next block is called."""
+        self.is_followed = True
+        given = {(storage, shape): path == call.latent for path, storage, shape in unit.inputs}
+        continued = {i: given.get(form) for i, form in enumerate(self.unit.outputs) if form is not None}
+        self.latents = [i for i, is_latent in continued.items() if is_latent]
+        self.others = [i for i, is_latent in continued.items() if is_latent is False]
+
+    @property
+    def chosen(self) -> tuple[list[Tensor], int | None]:
+        """What counts, and by which output: that which is the next block's latent, else the first that is nothing else of it."""
+        outputs = [
+            *(i for i in self.seen if i in self.latents),
+            *(i for i in self.seen if i not in self.others),
+            *self.seen,
+        ]
+        return self.seen[outputs[0]], outputs[0]
 
 
 class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
@@ -201,6 +215,8 @@ class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
             self._newest_part = None  # it is not the block's last one
         if unit.depth > 0:
             return
+        if self.tapped is not None and not self.tapped.is_followed and is_list_member(unit.path):
+            self.tapped.followed_by(unit, call)
         self._keep_waiting()
         if self._index >= 0 or (is_list_member(unit.path) and unit.evolves):
             self._index += 1
@@ -212,7 +228,7 @@ class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
             each.given, each.begin = self._given, unit.name
         tap = self._request.tap
         if tap is not None and tap.is_ahead and self._is_tapped(unit):
-            self._measured(unit, call, {None: tap.ahead(unit.module, call.args, call.kwargs)})
+            self._measured(unit, {None: tap.ahead(unit.module, call.args, call.kwargs)})
 
     def returned(self, unit: UnitCall, call: Call, output: Any) -> None:
         if self._wanted.part_of_span(unit):
@@ -257,7 +273,7 @@ class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
         tap = self._request.tap
         if tap is not None and not tap.is_ahead and self._is_tapped(unit):
             outputs: Sequence[int | None] = tap.changed(call.latents, output) or (None,)
-            self._measured(unit, call, {i: tap.after(call.latents, output, i) for i in outputs})
+            self._measured(unit, {i: tap.after(call.latents, output, i) for i in outputs})
         parts = self.calls[self._begin + 1 :]
         if self._wanted.depth and not any(part.depth == 1 and part.is_in_list for part in parts):
             self._depths.layer_returned(unit, unit, lambda: self._keeper.keep(unit.kind, call, output, {}))
@@ -367,7 +383,7 @@ class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
             return False
         return self._index == 0 if tap.unit == FIRST_BLOCK else tap.unit == unit.path
 
-    def _measured(self, unit: UnitCall, call: Call, seen: dict[int | None, list[Tensor]]) -> None:
+    def _measured(self, unit: UnitCall, seen: dict[int | None, list[Tensor]]) -> None:
         if self._request.reuses_memory:
             seen = {i: [tensor.clone() for tensor in tensors] for i, tensors in seen.items()}
-        self.tapped = _Tapped(base_class(type(unit.module)), call.latent, seen)
+        self.tapped = _Tapped(unit, seen)

@@ -6,6 +6,7 @@ else its order inside the tick.
 
 from collections.abc import Sequence
 from typing import Any
+from weakref import ReferenceType, ref
 
 import torch
 from torch import Tensor
@@ -14,6 +15,9 @@ from diffcache.discovery.cuts import Cuts
 from diffcache.host.call import Argument, Conditioning
 from diffcache.store.rings import Setup, Store
 from diffcache.tokens.passes import TokenState
+
+Given = dict[str, tuple[ReferenceType[Tensor], int | None]]
+"""Tensors by path, and how often they had been written to. They are not kept alive: a loop may make them anew at each step."""
 
 MAX_BRANCHES = 8
 """More calls than this in one tick are no guidance passes: nothing of theirs is reused."""
@@ -35,7 +39,8 @@ class Branch:
         fingerprint: of its newest call.
         changed: the fingerprint differs from that of what had been stored.
         remade: arguments that the pipeline makes anew at every tick.
-        kept: arguments that were the same tensors, not written to, in its last two calls; in hand-written loops.
+        given: the tensors of its newest call's conditioning, in hand-written loops.
+        kept: paths of those that were the same in its last two calls.
         stores: its past features by site.
         sources: paths of the denoiser's arguments that evolve with the latents, learned from its computed calls.
         cuts: where the denoiser can be cut, learned from its first computed call; None where nobody asked.
@@ -51,6 +56,7 @@ class Branch:
         self.fingerprint: tuple[Any, ...] = ()
         self.changed = False
         self.remade: list[str] = []
+        self.given: Given = {}
         self.kept: set[str] = set()
         self.stores: dict[str, Store] = {}
         self.sources: set[str] = set()
@@ -88,7 +94,7 @@ class Branch:
     def clear(self) -> None:
         """Drops everything."""
         self.empty()
-        self.conditioning, self.remade, self.kept = {}, [], set()
+        self.conditioning, self.remade, self.given, self.kept = {}, [], {}, set()
 
 
 class Branches:
@@ -111,6 +117,8 @@ class Branches:
         self._habits = Habits()
         self._before: list[Branch] = []
         self._now: list[Branch] = []
+        self._changed: set[str] = set()  # in hand-written loops, once; and more often
+        self._restless: set[str] = set()
 
     def begin_tick(self, tick: int) -> None:
         """A call at this tick arrives; forgets branches that have stayed away."""
@@ -134,12 +142,10 @@ class Branches:
         Args:
             conditioning: the arguments that may tell passes apart (see `Call.conditioning`).
             context: the name that the pipeline gave the pass, or None.
-            by_order: no content is compared (hand-written loops). Tensors that stay in memory tell passes apart; else their order does.
+            by_order: no content is compared (hand-written loops). The same tensors as before tell passes apart; else their order does.
         """
         if by_order:
-            branch = self._in_order(conditioning, context) or self._new(context)
-            branch.kept = _same_tensors(branch.conditioning, conditioning)
-            branch.conditioning = conditioning
+            branch = self._in_order(_given(conditioning), context)
         else:
             before = self._before[self.calls] if self.calls < len(self._before) else None
             if before is None or not self._is_called_again(before, conditioning, context):
@@ -197,18 +203,25 @@ class Branches:
         recent[0].clear()  # the same pass by name, with another prompt
         return recent[0]
 
-    def _in_order(self, conditioning: Conditioning, context: str | None) -> Branch | None:
-        """The first branch of this name that has not been called in this tick: among those that most tensors of the conditioning speak for.
+    def _in_order(self, given: Given, context: str | None) -> Branch:
+        """The first branch of this name that has not been called in this tick: among those that were given most of these tensors.
 
-        Those are left out that were called with other tensors twice in a row.
+        Where one of them had stayed and is another one now, this is another pass or prompt, and nothing stored is of use. An argument that
+        does so again changes now and then, and says nothing.
         """
-        found: list[tuple[int, Branch]] = []
-        for branch in self.known:
-            if branch.context == context and branch.tick != self.tick:
-                same = _same_tensors(branch.conditioning, conditioning)
-                if branch.kept <= same | (branch.kept - conditioning.keys()):
-                    found.append((len(same), branch))
-        return max(found, key=lambda pair: pair[0], default=(0, None))[1]
+        free = [branch for branch in self.known if branch.context == context and branch.tick != self.tick]
+        if not free:
+            branch = self._new(context)
+        else:
+            branch = max(free, key=lambda one: len(_same_tensors(one.given, given)))
+        same = _same_tensors(branch.given, given)
+        changed = (branch.kept & given.keys()) - same - self._restless
+        if changed - self._changed:
+            branch.empty()
+        self._restless |= changed & self._changed
+        self._changed |= changed
+        branch.given, branch.kept = given, same
+        return branch
 
     def _new(self, context: str | None) -> Branch:
         taken = {branch.name for branch in self.known}
@@ -270,13 +283,23 @@ class Habits:
         return {path: argument for path, argument in conditioning.items() if path not in self.evolving}
 
 
-def _same_tensors(before: Conditioning, now: Conditioning) -> set[str]:
-    """The arguments that are the same tensors in the same memory, and have not been written to."""
+def _given(conditioning: Conditioning) -> Given:
     return {
-        path
-        for path, argument in now.items()
-        if isinstance(argument.value, Tensor) and path in before and _same_unread(before[path], argument)
+        path: (ref(argument.value), argument.version)
+        for path, argument in conditioning.items()
+        if isinstance(argument.value, Tensor)
     }
+
+
+def _same_tensors(before: Given, now: Given) -> set[str]:
+    """The paths of tensors that are the same, and have not been written to."""
+    return {path for path, (tensor, version) in now.items() if _is_same(before.get(path), tensor(), version)}
+
+
+def _is_same(
+    before: "tuple[ReferenceType[Tensor], int | None] | None", now: Tensor | None, version: int | None
+) -> bool:
+    return before is not None and now is not None and before[0]() is now and before[1] == version
 
 
 def _shared(a: Argument | None, b: Argument) -> bool:

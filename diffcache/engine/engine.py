@@ -1,6 +1,7 @@
 """The engine: executes one method on one denoiser over one run. It knows no method and no model."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -140,19 +141,17 @@ class Engine:
 
     def close(self) -> None:
         """Drops every tensor. Explicit: a traceback that somebody keeps would keep this object alive."""
-        try:
+        with ExitStack() as stack:  # all is dropped, whatever one of them raises
+            if self.guidance is not None:
+                stack.callback(self.guidance.clear)
+            for drop in (self.decider.clear, self.branches.clear, self.setup.format.memory.end_call):
+                stack.callback(drop)
             self.execution.close()
             self.note_expected_error()
-        finally:
-            self.setup.format.memory.end_call()
-            self.branches.clear()
-            self.decider.clear()
-            if self.guidance is not None:
-                self.guidance.clear()
 
     def note_expected_error(self) -> None:
         """Writes down the error that is expected of the result, and what is to be said of it."""
-        if not self.decider.expects_error:
+        if not self.decider.expects_error or self.record.fresh_noise is not None:
             return
         reused = self.record.reused_ticks()
         every = range(self.progress.timetable.num_ticks or 0)

@@ -149,14 +149,14 @@ class Run:
 
     def close(self) -> None:
         """Drops every tensor, and completes the record."""
-        self._note_length()
-        influence = self.timetable.influence
-        if influence is not None and influence.obstacle is not None:
-            self.record.notes.append(f"no hindsight: {influence.obstacle}")
         with ExitStack() as stack:  # all are closed, whatever one of them raises
             stack.callback(self.engines.clear)
             for engine in reversed(self.engines.values()):
                 stack.callback(engine.close)
+            self._note_length()
+            influence = self.timetable.influence
+            if influence is not None and influence.obstacle is not None:
+                self.record.notes.append(f"no hindsight: {influence.obstacle}")
 
     def _facts(self, served: Served, call: Call) -> RunFacts:
         module, times = served.module, self.timetable

@@ -265,7 +265,7 @@ class PipelineScope(Scope):
 
         One that does so after every step is taken for a part of the loop, as the blending of an inpainting pipeline is.
         """
-        if self.run is None:
+        if self.run is None or self.run.progress.over:
             return
         before, self._replaced = self._replaced, self.run.tick
         if before != self.run.tick - 1:
@@ -313,7 +313,7 @@ class PipelineScope(Scope):
         self._guidance = guidance
 
     def _begin(self) -> Run:
-        self._last_index = None
+        self._last_index, self._replaced = None, -1
         if self.guidance_scale is None:
             self.guidance_scale = guidance_scale_during(self.pipeline)
         ticks = getattr(self.pipeline, "num_timesteps", None)

@@ -53,11 +53,11 @@ def hidden_from_callbacks(
 
 def _inside(hide: Hide, function: Callable[..., Any], replaced: Callable[[], None]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
-        given = {id(tensor): version_of(tensor) for tensor in _latents([*args, *kwargs.values()])}
+        given = [(tensor, version_of(tensor)) for tensor in _latents([*args, *kwargs.values()])]
         with hide():
             found = function(*args, **kwargs)
-        after = [*_latents([*args, *kwargs.values()]), *_latents([found])]
-        if any(given.get(id(tensor)) != version_of(tensor) for tensor in after):
+        is_written = any(version_of(tensor) != version for tensor, version in given)
+        if is_written or any(all(other is not tensor for tensor, _ in given) for other in _latents([found])):
             replaced()
         return found
 

@@ -76,7 +76,7 @@ def denoisers_of(target: Any, components: Collection[str] | None = None) -> dict
 
 def _way_to_one(pipeline: Any) -> str:
     """What to do where no component is a denoiser."""
-    for name, part in pipeline.components.items():
+    for name, part in components_of(pipeline).items():
         if is_wrapper(part):
             return (
                 f"{name} is a {type(part).__name__}, whose forward names no argument; put the network that it wraps into the pipeline (PEFT's "
@@ -90,7 +90,7 @@ def _way_to_one(pipeline: Any) -> str:
 
 def is_wrapper(part: object) -> TypeGuard[nn.Module]:
     """Whether it is a module whose forward names no argument, as that of PEFT's models: nothing tells whether it wraps a denoiser."""
-    if not isinstance(part, nn.Module):
+    if not isinstance(part, nn.Module) or type(uncompiled(part)).forward is nn.Module.forward:
         return False
     _, *parameters = inspect.signature(type(uncompiled(part)).forward).parameters.values()
     return bool(parameters) and all(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
@@ -184,7 +184,7 @@ def guidance_scale_of(pipeline: Any, call: Mapping[str, Any]) -> float | None:
     """The scale by which a pipeline call multiplies the difference of its guidance passes; left arguments count.
 
     It is 1, which is no guidance, for a pipeline that takes none, and where the scale is nothing but an input of the network. It
-    is None where the call leaves it to the pipeline, where `__call__` does not name all of its arguments, and where a guider has none.
+    is None where the call leaves it to the pipeline, where a subclass hides it among other arguments, and where a guider has none.
 
     Args:
         pipeline: whose `__call__` says what is left open.
@@ -206,11 +206,18 @@ def guidance_scale_of(pipeline: Any, call: Mapping[str, Any]) -> float | None:
     if not values:
         if hasattr(pipeline, "guider"):
             return scale_of_guider(pipeline.guider)
-        hides_some = any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters.values())
-        return None if hides_some else 1.0
+        return None if _hides_scale(type(pipeline)) else 1.0
     added = 1.0 if type(pipeline).__name__.startswith(ADDED_TO_CONDITIONAL) else 0.0
     scales = (float(value) for value in values.values() if isinstance(value, (int, float)))
     return max((scale + added for scale in scales), default=None)
+
+
+def _hides_scale(cls: type) -> bool:
+    """Whether a pipeline's class hands arguments on to one that takes a scale of guidance, and does not name it itself."""
+    parameters = inspect.signature(cls.__call__).parameters.values()
+    hands_on = any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
+    named = (inspect.signature(base.__call__).parameters for base in cls.__mro__ if "__call__" in vars(base))
+    return hands_on and any("guidance_scale" in names for names in named)
 
 
 def guidance_scale_during(pipeline: Any) -> float | None:

@@ -29,14 +29,12 @@ DEPTH = 3
 
 
 def _state(value: Any, depth: int = DEPTH) -> Any:
-    """Of an attribute: it is another one when a tensor has been replaced or written to, a list has grown, or a number has changed.
+    """Of an attribute: it is another one when a tensor has been replaced or written to, or a list has grown.
 
     That goes for what an object holds, too: prompt-to-prompt has one controller for all processors. Networks hold weights.
     """
     if isinstance(value, Tensor):
         return id(value), version_of(value)
-    if isinstance(value, (bool, int, float)):
-        return value
     if isinstance(value, (list, tuple)):
         return len(value)
     if isinstance(value, dict):

@@ -49,6 +49,7 @@ class TaylorSeerConfig(CacheConfig):
         super().__post_init__()
         self._check("interval", 1, whole=True)
         self._check("order", 0, whole=True)
+        self._check_site()
 
     def sites(self, run: RunFacts) -> tuple[str, ...]:
         return (self.site,)

@@ -50,8 +50,7 @@ class UniformConfig(CacheConfig):
         self._check("interval", 1, whole=True)
         self._check("order", 0, whole=True)
         self._check("watch_bound", 0)
-        if not isinstance(self.site, str) or not self.site:
-            raise ConfigError(f"uniform: site must be the name or kind of a site, not {self.site!r}.")
+        self._check_site()
         if self.order > 2:
             raise ConfigError(f"uniform: order must be 0, 1 or 2, not {self.order!r}.")
         self._choose("predictor", "hold", "polynomial")

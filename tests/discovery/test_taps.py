@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -18,20 +20,35 @@ class TextFirstBlock(nn.Module):
         return text + time, hidden_states * 1.5
 
 
+class OtherBlock(TextFirstBlock):
+    pass
+
+
 class TextFirst(nn.Module):
-    def __init__(self) -> None:
+    """Its blocks, perhaps of several classes; something may be added between them, as a control network does."""
+
+    def __init__(self, kinds: Sequence[type[nn.Module]], added: float = 0.0) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList([TextFirstBlock() for _ in range(3)])
+        self.blocks = nn.ModuleList([kind() for kind in kinds])
+        self.added = added
 
     def forward(self, hidden_states: Tensor, text: Tensor, time: float) -> Tensor:
         for block in self.blocks:
             text, hidden_states = block(hidden_states, text, time)
+            if self.added:
+                hidden_states = hidden_states + self.added
         return hidden_states + text.mean()
 
 
 @pytest.mark.parametrize("tokens", [4, 6], ids=["as much text as picture", "more text"])
-def test_a_change_is_that_of_the_picture_even_where_the_text_has_its_shape(tokens: int) -> None:
-    net = accelerate(TextFirst().eval(), "fbcache", threshold=0.01)
+@pytest.mark.parametrize("added", [0.0, 0.5], ids=["as it is", "added to"])
+@pytest.mark.parametrize(
+    "kinds", [[TextFirstBlock] * 3, [TextFirstBlock, OtherBlock, OtherBlock]], ids=["alike", "others"]
+)
+def test_a_change_is_that_of_the_picture_even_where_the_text_has_its_shape(
+    kinds: Sequence[type[nn.Module]], added: float, tokens: int
+) -> None:
+    net = accelerate(TextFirst(kinds, added).eval(), "fbcache", threshold=0.01)
     picture = torch.ones(1, 4, 8)
     with torch.no_grad(), denoising_run(net, 6) as run:
         for i in range(6):

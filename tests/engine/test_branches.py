@@ -1,5 +1,6 @@
 """Guidance passes are told apart by name, by conditioning, by order; never by parity."""
 
+import weakref
 from collections import Counter
 from typing import Any
 
@@ -155,12 +156,13 @@ def test_in_hand_written_loops_tensors_that_stay_tell_passes_apart() -> None:
     assert loop(UNCOND, COND, by_order=True) == [("0", True), ("1", True)]
 
 
-def test_in_hand_written_loops_a_pass_that_begins_later_is_a_new_branch() -> None:
+def test_in_hand_written_loops_a_pass_that_begins_later_reuses_nothing_of_the_other() -> None:
     loop = Loop()
     loop(COND, by_order=True)
     loop(COND, by_order=True)
-    assert loop(UNCOND, COND, by_order=True) == [("1", False), ("0", True)]
-    assert loop(COND, by_order=True) == [("0", True)]
+    assert loop(UNCOND, COND, by_order=True) == [("0", False), ("1", False)]
+    assert loop(UNCOND, COND, by_order=True) == [("0", True), ("1", True)]
+    assert loop(COND, by_order=True) == [("1", True)]
 
 
 def test_in_hand_written_loops_what_is_shared_or_made_anew_tells_nothing() -> None:
@@ -170,8 +172,26 @@ def test_in_hand_written_loops_what_is_shared_or_made_anew_tells_nothing() -> No
         assert [name for name, _ in found] == ["0", "1"]
 
 
-def test_in_hand_written_loops_another_prompt_is_another_branch() -> None:
+def test_in_hand_written_loops_another_prompt_empties_the_branch() -> None:
     loop = Loop()
     loop(COND, by_order=True)
     loop(COND, by_order=True)
-    assert loop(UNCOND, by_order=True) == [("1", False)]
+    assert loop(UNCOND, by_order=True) == [("0", False)]
+
+
+def test_in_hand_written_loops_what_changes_now_and_then_says_nothing_in_the_end() -> None:
+    loop, found = Loop(), []
+    for tick in range(9):
+        if tick % 3 == 0:
+            seen = torch.randn(1, 4, 8)
+        found += loop(seen, by_order=True)
+    assert found == [("0", tick not in (0, 3)) for tick in range(9)]
+
+
+def test_in_hand_written_loops_no_tensor_is_kept_alive() -> None:
+    loop = Loop()
+    given = torch.randn(1, 4, 8)
+    alive = weakref.ref(given)
+    loop(given, by_order=True)
+    del given
+    assert alive() is None

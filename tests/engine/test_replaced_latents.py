@@ -43,6 +43,12 @@ def test_one_that_does_so_after_every_step_is_a_part_of_the_loop() -> None:
     assert report(pipe).computed_ticks == [0, 1, 2, 4, 5]
 
 
+def test_one_after_the_last_step_changes_nothing() -> None:
+    _, pipe = drawn(EvenConfig(speedup=2, tail_steps=0), (STEPS - 1,))
+    assert report(pipe).computed_ticks == [0, 2, 4, 5]
+    assert not any("callback" in note for note in report(pipe).notes)
+
+
 def test_one_that_hands_back_what_it_was_given_changes_nothing() -> None:
     plain, _ = drawn(None, ())
     full, _ = drawn(EvenConfig(speedup=1), ())

@@ -87,7 +87,14 @@ def other_prompt(step: int, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {**tensors, "prompt_embeds": tensors["latents"] + 1}
 
 
-@pytest.mark.parametrize(("callback", "number"), [(same, 0), (others, 1), (written, 1), (other_prompt, 0)])
+def not_handed_back(step: int, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    tensors["latents"] = tensors["latents"].double()
+    return {}
+
+
+@pytest.mark.parametrize(
+    ("callback", "number"), [(same, 0), (others, 1), (written, 1), (other_prompt, 0), (not_handed_back, 0)]
+)
 def test_latents_that_a_callback_replaces_are_told(callback: Any, number: int) -> None:
     def stepping(callback_on_step_end: Any) -> None:
         callback_on_step_end(0, {"latents": torch.zeros(1, 4)})
@@ -98,3 +105,17 @@ def test_latents_that_a_callback_replaces_are_told(callback: Any, number: int) -
     )
     stepping(*args, **kwargs)
     assert len(told) == number
+
+
+def test_replaced_latents_are_told_in_inference_mode_too() -> None:
+    told = list[bool]()
+
+    def stepping(callback_on_step_end: Any) -> None:
+        callback_on_step_end(0, {"latents": torch.zeros(1, 4)})
+
+    args, kwargs = hidden_from_callbacks(
+        stepping, (), {"callback_on_step_end": others}, hide, lambda: told.append(True)
+    )
+    with torch.inference_mode():
+        stepping(*args, **kwargs)
+    assert told == [True]

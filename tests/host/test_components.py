@@ -316,7 +316,17 @@ def test_a_scale_that_the_arguments_do_not_tell_is_read_during_the_call(
 
 
 def test_a_scale_that_nothing_tells_is_unknown() -> None:
-    hidden = type("Hidden", (), {"__call__": lambda self, **kwargs: None})()
+    anything = {"__call__": lambda self, **kwargs: None}
+    hidden = type("Hidden", (Guided,), anything)()
     assert guidance_scale_of(hidden, {}) is None
     assert guidance_scale_of(hidden, {"guidance_scale": 4}) == 4
     assert guidance_scale_during(hidden) is None
+    assert guidance_scale_of(type("Unguided", (), anything)(), {}) == 1
+
+
+def test_a_module_without_a_forward_wraps_nothing() -> None:
+    class Normalizer(nn.Module):
+        pass
+
+    assert not components.is_wrapper(Normalizer())
+    assert not components.is_wrapper(nn.Linear(2, 2))
