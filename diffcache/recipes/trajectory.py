@@ -244,9 +244,10 @@ def _plan(config: TrajectoryConfig, course: Course, count: int, guards: Guards) 
     ends = {0, *range(min(guards.warmup_steps, ticks)), *range(max(ticks - guards.tail_steps, 0), ticks)}
     forced = {*ends, *config.known.handovers_in(ticks)}
     even = through(np.array([evenly(ticks, max(count, len(forced)), guards)]), forced)[0].tolist()
-    if course.adds_noise and len(even) < ticks:  # velocities follow the noise, so none tells of a later one
-        return TrajectoryPlan(tuple(even), HELD, math.inf, corrects=False)
-    return planned(_errors(config, course), even, forced, 0 if config.covariance is None else TOGETHER)
+    errors = _errors(config, course)
+    if course.adds_noise:  # velocities follow the noise, so none tells of a later one
+        return TrajectoryPlan(tuple(even), HELD, errors(HELD, False).likely(even), corrects=False)
+    return planned(errors, even, forced, 0 if config.covariance is None else TOGETHER)
 
 
 def _errors(config: TrajectoryConfig, course: Course) -> ResultErrors:

@@ -83,9 +83,7 @@ class PlanFollower(CacheScheduler):
         for _, squares in self._unread:
             yield squares
 
-    def expected_error(self, computed: Sequence[int]) -> float | None:
-        if math.isinf(self._followed.expected):
-            return None
+    def expected_error(self, computed: Sequence[int]) -> float:
         if self._unread:
             values = torch.stack([*self.held()]).tolist()
             for (past, _), squares in zip(self._unread, values, strict=True):

@@ -55,8 +55,7 @@ class TrajectoryPlan:
     Attributes:
         ticks: that are computed, by rising number.
         trust: with which reused ticks are predicted and corrected.
-        expected: error of the result, root mean square over its elements, as a fraction of the velocities' (`ResultError.likely`); infinite
-            where none can be expected, because the noise scheduler adds noise.
+        expected: error of the result, root mean square over its elements, as a fraction of the velocities' (`ResultError.likely`).
         corrects: reused ticks are corrected.
     """
 

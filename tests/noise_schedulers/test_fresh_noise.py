@@ -107,6 +107,7 @@ def test_what_reuse_costs_is_noted_and_logged_once(
         "that differs visibly from the full run's, or use TCDScheduler with eta=0"
     )
     assert report(pipe).compute_fraction < 1
+    assert report(pipe).expected_error is None
     assert report(pipe).notes[0] == cost
     assert [record.message for record in caplog.records if record.name == "diffcache"] == [f"{cost}."]
 
