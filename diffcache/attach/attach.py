@@ -208,9 +208,8 @@ def _active(pipeline: Any) -> tuple[DiffusionAttachment | None, dict[str, nn.Mod
         return None, {}
     try:
         denoisers = denoisers_of(pipeline, attachment.components)
-    except (
-        TargetError
-    ) as error:  # another object was put in the denoiser's place: the pipeline runs as it would by itself
+    except TargetError as error:
+        # Another object was put in the denoiser's place: the pipeline runs as it would by itself.
         logger.warning("this call is not cached: %s", error)
         attachment.last = None
         return None, {}

@@ -145,14 +145,14 @@ class SomeTokens(WholeModel):
         step, batch, full = here.step, asked.call.batch, self.rule.full
         if state.tick is None:
             return None
-        if isinstance(self.rule.source, Masked) and batch not in self._chosen:  # a wrong mask is refused now
+        asks_all = full.asks(step.tick, step.num_ticks, state.tick, state.since)
+        # A mask is looked at even where all tokens are computed, so that a wrong one is refused at once.
+        if batch not in self._chosen and (not asks_all or isinstance(self.rule.source, Masked)):
             self._chosen[batch] = self._choose(asked, here, plan)
-        if full.asks(step.tick, step.num_ticks, state.tick, state.since):
+        if asks_all:
             self._was_far = self._was_far or full.reaches_not(step.tick, state.tick)
             return None
         self._has_chosen = True
-        if batch not in self._chosen:
-            self._chosen[batch] = self._choose(asked, here, plan)
         chosen = self._chosen[batch]
         rows = chosen.rows
         share = mean_of(rows, lambda some: len(some)) / plan.entry.layout.count

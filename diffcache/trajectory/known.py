@@ -40,8 +40,8 @@ class Course(NamedTuple):
         influence: of each tick's velocity on the sample at each tick and, in the last row, on the result, [ticks + 1, ticks]; None where
             the noise scheduler adds noise or clips.
         guidance: its scale; 1 for none.
-        adds_noise: the noise scheduler adds fresh noise at its steps.
         clipped: the influence where samples are clipped, in the root mean square; else None.
+        adds_noise: the noise scheduler adds fresh noise at its steps.
     """
 
     moments: tuple[Moment, ...]
