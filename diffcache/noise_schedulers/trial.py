@@ -29,6 +29,11 @@ class _Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._use = use
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Torch keeps a no in one variable of all threads. It stays set after two trials have overlapped, and then traced calls compile anew."""
+        return True
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
         if torch.Tag.nondeterministic_seeded in func.tags and given.get("generator") is None:
