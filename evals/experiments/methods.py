@@ -15,10 +15,7 @@ ORDER_1 = {"order": 1, "basis": "output", "warmup_steps": 3}
 
 SWEEPS: dict[str, tuple[str, dict[str, Any], str, tuple[Any, ...]]] = {
     "hold": ("uniform", {"warmup_steps": 3}, "interval", (2, 3, 4)),
-    "trajectory": ("trajectory", {}, "threshold", (0.01, 0.02, 0.05)),
-    "order 1, watched": ("uniform", {**ORDER_1, "watch_bound": 0.5}, "interval", (2,)),
     "order 1": ("uniform", ORDER_1, "interval", (2, 3, 4)),
-    "order 2": ("uniform", {**ORDER_1, "order": 2}, "interval", (2, 3, 4)),
     "easycache": ("easycache", {}, "threshold", (0.03, 0.06, 0.1, 0.2)),
     "fbcache": ("fbcache", {}, "threshold", (0.03, 0.06, 0.12, 0.24)),
     "teacache": ("teacache", {}, "threshold", (0.05, 0.1, 0.2, 0.4)),
@@ -32,7 +29,8 @@ SWEEPS: dict[str, tuple[str, dict[str, Any], str, tuple[Any, ...]]] = {
     "fastercache": ("fastercache", {}, "guidance_interval", (2, 5, 10)),
     "tgate": ("tgate", {}, "gate", (0.2, 0.4, 0.6)),
 }
-"""By the name in the table: the method, its fixed options, the option that is varied, and its values."""
+"""By the name in the table: the method, its fixed options, the option that is varied, and its values. The default is compared in the race: here
+its prior would have seen the testbeds."""
 
 
 def settings() -> Iterator[tuple[str, CacheConfig]]:
@@ -65,7 +63,6 @@ def with_rows_of(
     comparison: Comparison,
     names: Sequence[str],
     header: dict[str, Any],
-    gone: Sequence[str] = (),
 ) -> Result:
     """A stored result with these rows measured again.
 
@@ -74,10 +71,9 @@ def with_rows_of(
         comparison: with the same samples and steps.
         names: of the rows.
         header: of the new measurement; it goes into the notes "renewed".
-        gone: rows of methods that there are no more.
     """
     chosen = {name: config for name, config in settings() if name in names}
     renewed = [comparison.method(name, config) for name, config in chosen.items()]
-    first, *others = [row for row in stored["rows"] if row["name"] not in {*chosen, *gone}]
+    first, *others = [row for row in stored["rows"] if row["name"] not in chosen]
     notes = renewals(stored.get("renewed", []), header, list(chosen))
     return {**stored, "rows": [first, *as_json(renewed), *others], "renewed": notes}

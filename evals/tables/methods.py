@@ -6,8 +6,8 @@ from diffcache.evals.harness.results import stored
 
 HEAD = """# Methods on the testbeds
 
-The race compares at equal compute, but does not have these published methods yet. So here is an older comparison of single settings
-(`python scripts/measure/methods.py`; every setting is in `evals/results/methods/`). Today's default is not in it.
+Published methods at single settings, among them some that the [race](race.md) does not have (`python scripts/measure/methods.py`; every setting is in
+`evals/results/methods/`). The default is in the race only.
 
 PSNR in dB to the full run of 50 steps, and in brackets to 1000 steps, medians over {samples} seeds. A cell is the method's setting nearest to {share:.0%} of
 the compute; a dash: none is within {tolerance:.0f} points of it, or the denoiser has no such site. "N steps" is the plain pipeline with fewer steps.
@@ -16,8 +16,6 @@ the compute; a dash: none is within {tolerance:.0f} points of it, or the denoise
 
 SHARE = max(SHARES)
 """Of the compute; the stored results have less, too."""
-LEFT_OUT = ("curvature", "order 1, watched", "order 2")
-"""Rows that the page leaves out: a default that is gone, and settings of `uniform` beside "order 1"."""
 
 
 def methods_page() -> str:
@@ -35,8 +33,7 @@ def _table(columns: dict[str, dict[str, Row]]) -> str:
     best: dict[str, float] = {}
     for column in columns.values():
         for method, row in column.items():
-            if method not in LEFT_OUT:
-                best[method] = max(best.get(method, 0.0), row.psnr_full)
+            best[method] = max(best.get(method, 0.0), row.psnr_full)
     lines = (
         [method, *(_cell(column.get(method)) for column in columns.values())]
         for method in sorted(best, key=lambda method: -best[method])

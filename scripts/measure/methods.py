@@ -18,7 +18,7 @@ from diffcache.evals.harness.results import read_result, result_path, write_resu
 
 
 def arguments() -> Namespace:
-    parser = parser_for_testbeds(__doc__)
+    parser = parser_for_testbeds(__doc__, samples=32)
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--device", default="cpu")
     parser.add_argument(
@@ -26,13 +26,6 @@ def arguments() -> Namespace:
         nargs="+",
         metavar="ROW",
         help="measure these rows again; the other rows stay as they are in --out",
-    )
-    parser.add_argument(
-        "--drop",
-        nargs="+",
-        default=[],
-        metavar="ROW",
-        help="with --only: leave out these rows, of methods that are gone",
     )
     args = parser.parse_args()
     unknown = {*(args.only or ())} - {name for name, _ in settings()}
@@ -61,7 +54,7 @@ def main() -> None:
             continue
         stored = read_result(path)
         comparison = comparison_on(testbed, stored["samples"], stored["steps"], args.device)
-        renewed = with_rows_of(stored, comparison, args.only, header(args.device), args.drop)
+        renewed = with_rows_of(stored, comparison, args.only, header(args.device))
         write_result(path, renewed.pop("header"), renewed)
 
 
