@@ -188,7 +188,9 @@ class Scope:
             return
         if self.config.hindsight:
             self.influence = Influence(noise_scheduler, levels_of(noise_scheduler))
-        noisy = adds_fresh_noise(noise_scheduler)
+            noisy = self.influence.adds_noise
+        else:
+            noisy = adds_fresh_noise(noise_scheduler)
         name = type(noise_scheduler).__name__
         self.fresh_noise = FreshNoise(name, without_noise(noise_scheduler)) if noisy else None
 

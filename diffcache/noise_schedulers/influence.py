@@ -54,13 +54,17 @@ class Influence:
     Attributes:
         obstacle: why errors of earlier ticks cannot be corrected: the influence is unknown, or the run turned out to do
             something else than what was measured. None where they can be.
+        adds_noise: its steps add fresh noise.
     """
 
     def __init__(self, noise_scheduler: Any, levels: Sequence[Level] | None = None) -> None:
         self.obstacle: str | None = None
+        self.adds_noise = adds_fresh_noise(noise_scheduler)
         self._levels = levels or [UNKNOWN] * len(noise_scheduler.timesteps)
         self._clipping: Any = None
-        self._influences = self._measured(noise_scheduler)
+        self._influences: Matrix = [] if self.adds_noise else self._measured(noise_scheduler)
+        if self.adds_noise:
+            self.obstacle = f"{type(noise_scheduler).__name__} adds noise at its steps"
 
     def run(self, first: int, count: int) -> Matrix:
         """The influence of so many outputs from `first` on: on the input at each of these timesteps, and on the result.
@@ -99,12 +103,8 @@ class Influence:
         return ratio if math.isfinite(ratio) else None
 
     def _measured(self, noise_scheduler: Any) -> Matrix:
-        """The influence on each input and on the result; empty if a copy cannot be stepped, and if its steps add noise or overflow."""
+        """The influence on each input and on the result; empty if a copy cannot be stepped, or its steps draw or overflow."""
         name = type(noise_scheduler).__name__
-        adds_noise = f"{name} adds noise at its steps"
-        if adds_fresh_noise(noise_scheduler):
-            self.obstacle = adds_noise
-            return []
         found: Matrix = []
         generator = torch.get_rng_state()
         try:
@@ -114,7 +114,7 @@ class Influence:
         # Another thread may have drawn meanwhile. If it was a step, that is put right.
         if not torch.equal(generator, torch.get_rng_state()) and _draws(noise_scheduler, self._levels):
             torch.set_rng_state(generator)
-            self.obstacle = adds_noise
+            self.adds_noise = True
             return []
         if not _is_finite(found):
             self.obstacle = f"{name} makes numbers of these timesteps that are not finite"

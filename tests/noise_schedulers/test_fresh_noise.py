@@ -210,5 +210,7 @@ class NoisyAtTheStart(diffusers.EulerDiscreteScheduler):  # type: ignore[misc] #
 def test_noise_at_one_step_is_an_obstacle_and_is_put_back() -> None:
     noise_scheduler, state = NoisyAtTheStart(), torch.get_rng_state()
     noise_scheduler.set_timesteps(STEPS)
-    assert Influence(noise_scheduler).obstacle == "NoisyAtTheStart adds noise at its steps"
+    influence = Influence(noise_scheduler)
+    assert influence.adds_noise
+    assert influence.obstacle == "NoisyAtTheStart adds noise at its steps"
     assert torch.equal(torch.get_rng_state(), state)
