@@ -332,7 +332,9 @@ def _aimed(
     """The method for a speed-up or a quality that was asked for."""
     allowed = (None,) if speedup is None else (None, *WITH_SPEEDUP)
     if config not in allowed or (speedup is not None and quality is not None):
-        raise ConfigError("speedup= and quality= choose the method themselves: pass one of them alone.")
+        raise ConfigError(
+            f"speedup= goes alone or with the methods {' and '.join(WITH_SPEEDUP)}, and quality= goes alone: leave the others out."
+        )
     if speedup is not None:
         return WITH_SPEEDUP[config or TrajectoryConfig.name].of(speedup=speedup, **options)
     if "prompts" not in options:

@@ -38,7 +38,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a covariance's number": ({"config": "trajectory", "covariance": 1.5}, "covariance must be a square"),
     "a response's number": ({"config": "trajectory", "response": 1.5}, "response must be three rows"),
-    "quality of a method": ({"config": "even", "quality": 40, "prompts": PROMPTS}, "pass one of them alone"),
+    "quality of a method": ({"config": "even", "quality": 40, "prompts": PROMPTS}, "quality= goes alone"),
     "quality below 0": ({"quality": -3, "prompts": PROMPTS}, "give a PSNR in dB"),
     "speedup inf": ({"speedup": math.inf}, "speedup must be a number >= 1 and finite, not inf"),
     "components a number": ({"components": 5}, r"a tuple of names among \['transformer'\]"),

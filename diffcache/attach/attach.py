@@ -99,7 +99,7 @@ def put_back_on_error(target: Any) -> Iterator[None]:
 def detach(target: Any) -> None:
     """Removes what is attached to a target, of whatever kind. What nobody else needs gets its own class back.
 
-    That goes for all that is inside the target: a pipeline that is gone leaves its denoisers' classes swapped.
+    So do the modules inside the target that nobody needs: a pipeline that was collected while it was accelerated could not give them theirs.
     """
     forget(key_of(target))
     networks = [target] if isinstance(target, nn.Module) else networks_of(target).values()
@@ -172,10 +172,17 @@ def _pipeline_members(base: type) -> dict[str, Any]:
         call = arguments_of(forward, args, kwargs)
         chosen = attachment.config_for(self, call)
         noise_schedulers = noise_schedulers_of(self)
-        scope = PipelineScope(chosen.config, denoisers, self, noise_schedulers, facts=facts)
-        scope.notes, scope.guidance_scale = (
-            [*chosen.notes, *_left_out(self, denoisers)],
-            guidance_scale_of(self, call),
+        notes = [*chosen.notes, *_left_out(self, denoisers)]
+        scale = guidance_scale_of(self, call)
+        scope = PipelineScope(
+            chosen.config,
+            denoisers,
+            self,
+            noise_schedulers,
+            call=call,
+            notes=notes,
+            guidance_scale=scale,
+            facts=facts,
         )
         args, kwargs = hidden_from_callbacks(forward, args, kwargs, _no_scope, scope.latents_replaced)
         recording = attachment.recording(self, scope)

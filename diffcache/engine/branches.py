@@ -1,7 +1,7 @@
 """Which guidance pass a denoiser call belongs to.
 
-The name that the pipeline gives it (`cache_context`) decides where there is one; else its conditioning arguments;
-else its order inside the tick.
+The name that the pipeline gives it (`cache_context`) decides where there is one; else its conditioning arguments. In a hand-written loop
+the tensors decide that stay the same objects; where none does, its order inside the tick.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from diffcache.host.call import Argument, Conditioning
 from diffcache.store.rings import Setup, Store
 from diffcache.tokens.passes import TokenState
 
-Given = dict[str, tuple[ReferenceType[Tensor], int | None]]
+Identities = dict[str, tuple[ReferenceType[Tensor], int | None]]
 """Tensors by path, and how often they had been written to. They are not kept alive: a loop may make them anew at each step."""
 
 MAX_BRANCHES = 8
@@ -24,6 +24,9 @@ MAX_BRANCHES = 8
 
 FORGET_AFTER = 2
 """A branch that stays away for more ticks than this is forgotten, and computes when it comes back."""
+
+OFTEN = 4
+"""In hand-written loops an argument that is another one twice within so many ticks says nothing of the pass."""
 
 
 class Branch:
@@ -41,6 +44,9 @@ class Branch:
         remade: arguments that the pipeline makes anew at every tick.
         given: the tensors of its newest call's conditioning, in hand-written loops.
         kept: paths of those that were the same in its last two calls.
+        moved: ticks at which one that had been kept was another one, by path.
+        restless: paths of those that moved twice within `OFTEN` ticks.
+        emptied: how often what it had stored was dropped.
         stores: its past features by site.
         sources: paths of the denoiser's arguments that evolve with the latents, learned from its computed calls.
         cuts: where the denoiser can be cut, learned from its first computed call; None where nobody asked.
@@ -56,8 +62,11 @@ class Branch:
         self.fingerprint: tuple[Any, ...] = ()
         self.changed = False
         self.remade: list[str] = []
-        self.given: Given = {}
+        self.given: Identities = {}
         self.kept: set[str] = set()
+        self.moved: dict[str, int] = {}
+        self.restless: set[str] = set()
+        self.emptied = 0
         self.stores: dict[str, Store] = {}
         self.sources: set[str] = set()
         self.cuts: Cuts | None = None
@@ -87,6 +96,7 @@ class Branch:
 
     def empty(self) -> None:
         """Drops what is stored."""
+        self.emptied += 1
         for store in self.stores.values():
             store.clear()
         self.stores, self.sources, self.cuts, self.tokens = {}, set(), None, None
@@ -117,8 +127,6 @@ class Branches:
         self._habits = Habits()
         self._before: list[Branch] = []
         self._now: list[Branch] = []
-        self._changed: set[str] = set()  # in hand-written loops, once; and more often
-        self._restless: set[str] = set()
 
     def begin_tick(self, tick: int) -> None:
         """A call at this tick arrives; forgets branches that have stayed away."""
@@ -136,16 +144,16 @@ class Branches:
                 kept.append(branch)
         self.known = kept
 
-    def identify(self, conditioning: Conditioning, context: str | None, *, by_order: bool) -> Branch:
+    def identify(self, conditioning: Conditioning, context: str | None, *, hand_written: bool) -> Branch:
         """The branch of a call of this tick; a new one, with nothing stored, where none fits.
 
         Args:
             conditioning: the arguments that may tell passes apart (see `Call.conditioning`).
             context: the name that the pipeline gave the pass, or None.
-            by_order: no content is compared (hand-written loops). The same tensors as before tell passes apart; else their order does.
+            hand_written: no content is compared. Passes are told apart by tensors that stay the same objects, else by their order.
         """
-        if by_order:
-            branch = self._in_order(_given(conditioning), context)
+        if hand_written:
+            branch = self._with_same_tensors(_identities(conditioning), context)
         else:
             before = self._before[self.calls] if self.calls < len(self._before) else None
             if before is None or not self._is_called_again(before, conditioning, context):
@@ -203,11 +211,11 @@ class Branches:
         recent[0].clear()  # the same pass by name, with another prompt
         return recent[0]
 
-    def _in_order(self, given: Given, context: str | None) -> Branch:
-        """The first branch of this name that has not been called in this tick: among those that were given most of these tensors.
+    def _with_same_tensors(self, given: Identities, context: str | None) -> Branch:
+        """Of the branches of this name that have not been called in this tick the one that was given most of these tensors, or the first.
 
-        Where one of them had stayed and is another one now, this is another pass or prompt, and nothing stored is of use. An argument that
-        does so again changes now and then, and says nothing.
+        Where a tensor had stayed and is another one now, this is another prompt, and nothing stored is of use. An argument that changes
+        often says nothing.
         """
         free = [branch for branch in self.known if branch.context == context and branch.tick != self.tick]
         if not free:
@@ -215,11 +223,13 @@ class Branches:
         else:
             branch = max(free, key=lambda one: len(_same_tensors(one.given, given)))
         same = _same_tensors(branch.given, given)
-        changed = (branch.kept & given.keys()) - same - self._restless
-        if changed - self._changed:
+        moved = (branch.kept & given.keys()) - same - branch.restless
+        branch.restless |= {
+            path for path in moved if self.tick - branch.moved.get(path, self.tick) in range(1, OFTEN + 1)
+        }
+        if moved - branch.restless:
             branch.empty()
-        self._restless |= changed & self._changed
-        self._changed |= changed
+        branch.moved.update(dict.fromkeys(moved, self.tick))
         branch.given, branch.kept = given, same
         return branch
 
@@ -283,7 +293,7 @@ class Habits:
         return {path: argument for path, argument in conditioning.items() if path not in self.evolving}
 
 
-def _given(conditioning: Conditioning) -> Given:
+def _identities(conditioning: Conditioning) -> Identities:
     return {
         path: (ref(argument.value), argument.version)
         for path, argument in conditioning.items()
@@ -291,7 +301,7 @@ def _given(conditioning: Conditioning) -> Given:
     }
 
 
-def _same_tensors(before: Given, now: Given) -> set[str]:
+def _same_tensors(before: Identities, now: Identities) -> set[str]:
     """The paths of tensors that are the same, and have not been written to."""
     return {path for path, (tensor, version) in now.items() if _is_same(before.get(path), tensor(), version)}
 

@@ -54,7 +54,7 @@ class Progress:
         over: all ticks are done: a further call belongs to another run.
         lost: several samples are stepped one after another at each step (panoramas), or a step of a hand-written loop was
             begun again: ticks cannot be told apart, and everything is computed.
-        by_order: guidance passes are told apart by their order inside the tick (hand-written loops).
+        hand_written: guidance passes are told apart by their order inside the tick (hand-written loops).
     """
 
     timetable: Timetable
@@ -62,7 +62,7 @@ class Progress:
     called: bool = False
     over: bool = False
     lost: bool = False
-    by_order: bool = False
+    hand_written: bool = False
 
 
 def execution_for(parts: Parts) -> Execution:
@@ -261,7 +261,7 @@ class Engine:
         if self.branches.calls >= MAX_BRANCHES:
             return TOO_MANY_CALLS
         if self.progress.lost:
-            return BEGUN_AGAIN if self.progress.by_order else SEVERAL_SAMPLES
+            return BEGUN_AGAIN if self.progress.hand_written else SEVERAL_SAMPLES
         if not asked.call.latents:
             return NO_LATENT
         if self.kept_attention.changes(asked.facts):
@@ -271,9 +271,9 @@ class Engine:
         return None
 
     def _branch(self, asked: Invocation) -> Branch:
-        by_order, leader = self.progress.by_order, self.decider.leader
+        hand_written, leader = self.progress.hand_written, self.decider.leader
         conditioning = asked.call.conditioning(leader.sources if leader else ())
-        branch = self.branches.identify(conditioning, asked.context, by_order=by_order)
+        branch = self.branches.identify(conditioning, asked.context, hand_written=hand_written)
         branch.recognise(asked.call.fingerprint(asked.module))
         return branch
 

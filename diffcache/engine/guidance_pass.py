@@ -25,10 +25,18 @@ OTHER_SHAPES = (
 
 @dataclass
 class Difference:
-    """What the unconditional pass said beyond the conditional one, at the last tick at which both were computed."""
+    """What the unconditional pass said beyond the conditional one, at the last tick at which both were computed.
+
+    Attributes:
+        tick: that one.
+        tensors: the difference.
+        emptied: how often either pass had been emptied by then. Once more, and there is another prompt.
+        low, high: weights of its frequencies.
+    """
 
     tick: int
     tensors: list[Tensor]
+    emptied: tuple[int, int]
     low: float = 1.0
     high: float = 1.0
 
@@ -67,7 +75,7 @@ class Guidance:
             own, others = _tensors(output), _tensors(led)
             if [tensor.shape for tensor in own] == [tensor.shape for tensor in others]:
                 tensors = [a.float() - b.float() for a, b in zip(own, others, strict=True)]
-                self._differences[branch] = Difference(step.tick, tensors)
+                self._differences[branch] = Difference(step.tick, tensors, (leader.emptied, branch.emptied))
             else:
                 self._differences.pop(branch, None)
                 verdict = Verdict(Decision.COMPUTE, OTHER_SHAPES)
@@ -96,7 +104,7 @@ class Guidance:
         reason = self.guards.forces_compute(step, History(last.tick if last else None, None))
         if "uncond" in (leader.context or "") and reason is None:
             reason = OTHER_ORDER
-        if reason is None and (last is None or branch.changed):
+        if reason is None and (last is None or last.emptied != (leader.emptied, branch.emptied)):
             reason = NOTHING_STORED
         return (
             Verdict(Decision.COMPUTE, reason) if reason else Verdict(self.rule.scheduler.decide(step, None))

@@ -71,7 +71,7 @@ class LoopScope(Scope):
             return
         if run is None or run.tick >= i:
             timetable = Timetable(self.num_steps, self.levels, influence=self.influence)
-            run = self.begin_run(timetable, by_order=True)
+            run = self.begin_run(timetable, hand_written=True)
             run.progress.lost = again and self.num_steps > 1
         run.begin_tick(i)
 

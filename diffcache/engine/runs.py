@@ -71,7 +71,7 @@ class Run:
     Args:
         timetable: its ticks and noise levels.
         make_engine: what makes an engine.
-        by_order: guidance passes are told apart by their order inside the tick.
+        hand_written: guidance passes are told apart by their order inside the tick.
         guidance_scale: see `RunFacts`.
         notes: for its record.
 
@@ -86,11 +86,11 @@ class Run:
         timetable: Timetable,
         make_engine: MakeEngine = Engine,
         *,
-        by_order: bool = False,
+        hand_written: bool = False,
         guidance_scale: float | None = None,
         notes: Sequence[str] = (),
     ) -> None:
-        self.progress = Progress(timetable, by_order=by_order)
+        self.progress = Progress(timetable, hand_written=hand_written)
         self.record = RunRecord(noise_scheduler=timetable.noise_scheduler, notes=list(notes))
         self.engines: dict[int, Engine] = {}
         self._make_engine = make_engine
@@ -143,7 +143,7 @@ class Run:
 
     def forget(self, why: str) -> None:
         """Drops what is stored, and notes why: the tick that comes is computed."""
-        self.record.notes.append(why.format(tick=self.tick))
+        self.record.notes.append(why)
         for engine in self.engines.values():
             engine.forget()
 

@@ -21,13 +21,26 @@ from diffcache.host.network_facts import NetworkFacts, facts_of_networks
 from diffcache.noise_schedulers.fresh_noise import adds_fresh_noise
 from diffcache.noise_schedulers.influence import Influence
 from diffcache.noise_schedulers.levels import levels_of
-from diffcache.noise_schedulers.quirks import index_in_list, noise_option, sigmas_of, without_noise
+from diffcache.noise_schedulers.quirks import (
+    asked_noise_option,
+    index_in_list,
+    noise_option,
+    sigmas_of,
+    without_noise,
+)
 from diffcache.noise_schedulers.respacing import respace
 from diffcache.noise_schedulers.timetable import Timetable, timetable_of
 from diffcache.reports.fresh_noise import FreshNoise
 from diffcache.reports.records import RunRecord
 
 Forward = Callable[..., Any]
+
+REPLACED = (
+    "a callback has replaced the latents before step {tick}: nothing is reused there, or corrected later"
+)
+
+PART_OF_LOOP = 3
+"""Latents that callbacks replace at so many steps in a row are replaced at all of them."""
 
 _scopes: ContextVar[tuple["Scope | None", ...]] = ContextVar("diffcache_scopes", default=())
 """Outermost first. None hides those before it, and so does a pipeline's scope."""
@@ -168,13 +181,13 @@ class Scope:
             run, self.run = self.run, None
             run.close()
 
-    def begin_run(self, timetable: Timetable, *, by_order: bool) -> Run:
+    def begin_run(self, timetable: Timetable, *, hand_written: bool) -> Run:
         """Another loop begins."""
         self.end_run()
         self.run = Run(
             timetable,
             self.make_engine,
-            by_order=by_order,
+            hand_written=hand_written,
             guidance_scale=self.guidance_scale,
             notes=self.notes,
         )
@@ -195,11 +208,6 @@ class Scope:
         self.fresh_noise = FreshNoise(name, without_noise(noise_scheduler)) if noisy else None
 
 
-REPLACED = (
-    "a callback has replaced the latents before step {tick}: nothing is reused there, or corrected later"
-)
-
-
 class PipelineScope(Scope):
     """One call of a pipeline.
 
@@ -207,6 +215,8 @@ class PipelineScope(Scope):
         config, denoisers, facts, make_engine: as for `Scope`.
         pipeline: asked for its number of timesteps.
         noise_schedulers: those whose steps are observed.
+        call: the arguments of the call by name, as far as they are given.
+        notes, guidance_scale: see `Scope`.
     """
 
     def __init__(
@@ -216,16 +226,23 @@ class PipelineScope(Scope):
         pipeline: Any,
         noise_schedulers: Sequence[Any],
         *,
+        call: Mapping[str, Any] | None = None,
+        notes: Sequence[str] = (),
+        guidance_scale: float | None = None,
         facts: Mapping[str, NetworkFacts] | None = None,
         make_engine: MakeEngine = Engine,
     ) -> None:
         super().__init__(config, denoisers, facts=facts, make_engine=make_engine)
-        self.pipeline = pipeline
+        self.notes, self.guidance_scale = notes, guidance_scale
+        self.pipeline, self._arguments = pipeline, call or {}
         self.noise_schedulers = list(noise_schedulers)
         self.active = self.noise_schedulers[0] if noise_schedulers else None
         self._last_index: int | None = None
         self._guidance: dict[str, float] = {}
-        self._replaced = -1  # the newest tick before which a callback has replaced the latents
+        self._replaced, self._in_a_row = (
+            -1,
+            0,
+        )  # the newest tick before which callbacks have replaced the latents, and for how long
 
     def observes(self, noise_scheduler: object) -> bool:
         """Whether it is one of the pipeline's own, and not a copy that the pipeline has made of it."""
@@ -250,9 +267,7 @@ class PipelineScope(Scope):
         """A noise scheduler has stepped, and was given these options."""
         option = noise_option(noise_scheduler, options)
         if option is not None:
-            self._noise_was_asked_for(
-                f"{type(noise_scheduler).__name__} with {option} above 0", f"{option}=0"
-            )
+            self._noise_was_added(_noise_by(noise_scheduler, option))
         if self.run is None:
             return
         if noise_scheduler is self.active and self.run.progress.called:
@@ -265,13 +280,16 @@ class PipelineScope(Scope):
     def latents_replaced(self) -> None:
         """A callback has replaced the latents, or written to them: what was stored of the old ones is of no use.
 
-        One that does so after every step is taken for a part of the loop, as the blending of an inpainting pipeline is.
+        Callbacks that do so at `PART_OF_LOOP` steps in a row are taken for a part of the loop, as the blending of an inpainting pipeline is.
         """
         if self.run is None or self.run.progress.over:
             return
-        before, self._replaced = self._replaced, self.run.tick
-        if before != self.run.tick - 1:
-            self.run.forget(REPLACED)
+        tick, before = self.run.tick, self._replaced
+        if before == tick:
+            return
+        self._replaced, self._in_a_row = tick, self._in_a_row + 1 if before == tick - 1 else 1
+        if self._in_a_row < PART_OF_LOOP:
+            self.run.forget(REPLACED.format(tick=tick))
 
     def run_of(self, call: Call) -> Run:
         """Most pipelines hand the denoiser their timestep as it is, a view into the noise scheduler's list."""
@@ -290,13 +308,21 @@ class PipelineScope(Scope):
             run.progress.timetable.begins_at(index - run.progress.tick)
         return run
 
-    def _noise_was_asked_for(self, source: str, instead: str) -> None:
-        """An option of its `step` makes the noise scheduler add noise."""
+    def _look_at(self, noise_scheduler: Any) -> None:
+        super()._look_at(noise_scheduler)
+        option = asked_noise_option(noise_scheduler, self._arguments)
+        if option is not None:
+            self.fresh_noise = _noise_by(noise_scheduler, option)
+            if self.influence is not None:
+                self.influence.obstacle = f"{self.fresh_noise.source} adds noise at its steps"
+
+    def _noise_was_added(self, noise: FreshNoise) -> None:
+        """A step has added noise because of one of its options, which the call may not have asked for."""
         is_new = self.run is not None and self.run.record.fresh_noise is None
         if self.influence is not None and (is_new or self.influence.obstacle is None):
-            self.influence.obstacle = f"{source} adds noise at its steps"
+            self.influence.obstacle = f"{noise.source} adds noise at its steps"
         if self.run is not None and is_new:
-            self.run.record.fresh_noise = FreshNoise(source, instead)
+            self.run.record.fresh_noise = noise
 
     def close(self) -> None:
         super().close()
@@ -319,4 +345,9 @@ class PipelineScope(Scope):
         if self.guidance_scale is None:
             self.guidance_scale = guidance_scale_during(self.pipeline)
         ticks = getattr(self.pipeline, "num_timesteps", None)
-        return self.begin_run(timetable_of(self.active, ticks, self.influence), by_order=False)
+        return self.begin_run(timetable_of(self.active, ticks, self.influence), hand_written=False)
+
+
+def _noise_by(noise_scheduler: Any, option: str) -> FreshNoise:
+    """What a report says where an option of its steps makes a noise scheduler add noise."""
+    return FreshNoise(f"{type(noise_scheduler).__name__} with {option} above 0", f"{option}=0")

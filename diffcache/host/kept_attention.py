@@ -31,7 +31,8 @@ DEPTH = 3
 def _state(value: Any, depth: int = DEPTH) -> Any:
     """Of an attribute: it is another one when a tensor has been replaced or written to, or a list has grown.
 
-    That goes for what an object holds, too: prompt-to-prompt has one controller for all processors. Networks hold weights.
+    That goes for what an object holds, too: prompt-to-prompt has one controller for all processors. Networks hold weights, and pipelines hold
+    tensors of their own.
     """
     if isinstance(value, Tensor):
         return id(value), version_of(value)
@@ -39,5 +40,6 @@ def _state(value: Any, depth: int = DEPTH) -> Any:
         return len(value)
     if isinstance(value, dict):
         return {name: _state(held, depth - 1) for name, held in value.items()} if depth else len(value)
-    held = None if isinstance(value, (nn.Module, type)) else getattr(value, "__dict__", None)
+    is_other = isinstance(value, (nn.Module, type)) or hasattr(value, "components")
+    held = None if is_other else getattr(value, "__dict__", None)
     return _state(held, depth - 1) if held and depth else None

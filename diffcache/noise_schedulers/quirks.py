@@ -43,6 +43,12 @@ def noise_option(noise_scheduler: Any, step_options: Mapping[str, Any]) -> str |
     return next((option for option in NOISE_OPTIONS if values.get(option)), None)
 
 
+def asked_noise_option(noise_scheduler: Any, call: Mapping[str, Any]) -> str | None:
+    """The option of a pipeline's call that it hands on to `step`, which will add noise because of it; None where there is none."""
+    taken = inspect.signature(type(noise_scheduler).step).parameters
+    return next((option for option in NOISE_OPTIONS if option in taken and call.get(option)), None)
+
+
 def without_noise(noise_scheduler: Any) -> str:
     """What to use instead of a noise scheduler that adds fresh noise at its steps."""
     config = getattr(noise_scheduler, "config", {})

@@ -99,10 +99,10 @@ class _FirstRun(PipelineScope):
         if self.run is not None and self.run.progress.over:
             raise Over
 
-    def begin_run(self, timetable: Timetable, *, by_order: bool) -> Run:
+    def begin_run(self, timetable: Timetable, *, hand_written: bool) -> Run:
         if self.records:
             raise Over
-        return super().begin_run(timetable, by_order=by_order)
+        return super().begin_run(timetable, hand_written=hand_written)
 
 
 def dry_run(

@@ -129,7 +129,7 @@ class _Student(PipelineScope):
         progress.called, tick = True, progress.tick
         branches = self.branches[id(uncompiled(module))]
         branches.begin_tick(tick)
-        branch = branches.identify(call.conditioning(()), self.context, by_order=False)
+        branch = branches.identify(call.conditioning(()), self.context, hand_written=False)
         return branch.name, tick
 
 

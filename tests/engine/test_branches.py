@@ -26,7 +26,7 @@ class Loop:
         self.tick = -1
 
     def __call__(
-        self, *calls: Any, context: str | None = None, by_order: bool = False
+        self, *calls: Any, context: str | None = None, hand_written: bool = False
     ) -> list[tuple[str, bool]]:
         """One tick; returns for each call its branch and whether that had something stored."""
         self.tick += 1
@@ -35,7 +35,7 @@ class Loop:
         for conditioning in calls:
             given = conditioning if isinstance(conditioning, dict) else {"text": conditioning}
             arguments = {path: Argument(value) for path, value in given.items()}
-            branch = self.branches.identify(arguments, context, by_order=by_order)
+            branch = self.branches.identify(arguments, context, hand_written=hand_written)
             found.append((branch.name, branch.stored))
             branch.store("model").rings[0].appendleft(Feature(self.tick, ()))
         return found
@@ -120,7 +120,7 @@ def test_names_rule_where_they_are_given() -> None:
     loop = Loop()
     loop.branches.begin_tick(0)
     names = [
-        loop.branches.identify({"text": Argument(COND)}, name, by_order=False).name
+        loop.branches.identify({"text": Argument(COND)}, name, hand_written=False).name
         for name in ("cond", "uncond")
     ]
     assert names == ["cond", "uncond"]
@@ -144,47 +144,59 @@ def test_a_branch_that_stays_away_is_forgotten() -> None:
 
 def test_order_decides_in_hand_written_loops() -> None:
     loop = Loop()
-    loop({}, {}, by_order=True)
-    assert loop({}, {}, by_order=True) == [("0", True), ("1", True)]
-    assert loop({}, by_order=True) == [("0", True)]
+    loop({}, {}, hand_written=True)
+    assert loop({}, {}, hand_written=True) == [("0", True), ("1", True)]
+    assert loop({}, hand_written=True) == [("0", True)]
 
 
 def test_in_hand_written_loops_tensors_that_stay_tell_passes_apart() -> None:
     loop = Loop()
-    assert loop(UNCOND, COND, by_order=True) == [("0", False), ("1", False)]
-    assert loop(COND, UNCOND, by_order=True) == [("1", True), ("0", True)]
-    assert loop(UNCOND, COND, by_order=True) == [("0", True), ("1", True)]
+    assert loop(UNCOND, COND, hand_written=True) == [("0", False), ("1", False)]
+    assert loop(COND, UNCOND, hand_written=True) == [("1", True), ("0", True)]
+    assert loop(UNCOND, COND, hand_written=True) == [("0", True), ("1", True)]
 
 
 def test_in_hand_written_loops_a_pass_that_begins_later_reuses_nothing_of_the_other() -> None:
     loop = Loop()
-    loop(COND, by_order=True)
-    loop(COND, by_order=True)
-    assert loop(UNCOND, COND, by_order=True) == [("0", False), ("1", False)]
-    assert loop(UNCOND, COND, by_order=True) == [("0", True), ("1", True)]
-    assert loop(COND, by_order=True) == [("1", True)]
+    loop(COND, hand_written=True)
+    loop(COND, hand_written=True)
+    assert loop(UNCOND, COND, hand_written=True) == [("0", False), ("1", False)]
+    assert loop(UNCOND, COND, hand_written=True) == [("0", True), ("1", True)]
+    assert loop(COND, hand_written=True) == [("1", True)]
 
 
 def test_in_hand_written_loops_what_is_shared_or_made_anew_tells_nothing() -> None:
     ids, loop = torch.zeros(4, 3), Loop()
     for _ in range(4):
-        found = loop({"text": COND.clone(), "ids": ids}, {"text": UNCOND.clone(), "ids": ids}, by_order=True)
+        found = loop(
+            {"text": COND.clone(), "ids": ids}, {"text": UNCOND.clone(), "ids": ids}, hand_written=True
+        )
         assert [name for name, _ in found] == ["0", "1"]
 
 
 def test_in_hand_written_loops_another_prompt_empties_the_branch() -> None:
     loop = Loop()
-    loop(COND, by_order=True)
-    loop(COND, by_order=True)
-    assert loop(UNCOND, by_order=True) == [("0", False)]
+    loop(COND, hand_written=True)
+    loop(COND, hand_written=True)
+    assert loop(UNCOND, hand_written=True) == [("0", False)]
 
 
-def test_in_hand_written_loops_what_changes_now_and_then_says_nothing_in_the_end() -> None:
+def test_in_hand_written_loops_other_prompts_empty_all_passes_each_time() -> None:
+    loop, found = Loop(), []
+    for tick in range(16):
+        if tick % 5 == 0:
+            cond, uncond = torch.randn(1, 4, 8), torch.randn(1, 4, 8)
+        found += loop(cond, uncond, hand_written=True)
+    assert [stored for _, stored in found[::2]] == [tick % 5 > 0 for tick in range(16)]
+    assert found[1::2] == [("1", stored) for _, stored in found[::2]]
+
+
+def test_in_hand_written_loops_what_changes_often_says_nothing_in_the_end() -> None:
     loop, found = Loop(), []
     for tick in range(9):
         if tick % 3 == 0:
             seen = torch.randn(1, 4, 8)
-        found += loop(seen, by_order=True)
+        found += loop(seen, hand_written=True)
     assert found == [("0", tick not in (0, 3)) for tick in range(9)]
 
 
@@ -192,6 +204,6 @@ def test_in_hand_written_loops_no_tensor_is_kept_alive() -> None:
     loop = Loop()
     given = torch.randn(1, 4, 8)
     alive = weakref.ref(given)
-    loop(given, by_order=True)
+    loop(given, hand_written=True)
     del given
     assert alive() is None

@@ -134,6 +134,21 @@ def test_a_forgotten_pass_leaves_no_difference_behind() -> None:
     assert held[0] == held[1]
 
 
+@pytest.mark.parametrize("names", [("prompt_embeds", "negative_prompt_embeds"), ("prompt_embeds",)])
+def test_after_another_prompt_the_difference_of_the_old_one_is_not_added(names: tuple[str, ...]) -> None:
+    case = CASES["WanPipeline"]
+    pipe = accelerate(case.build(), OnlyGuidance())
+
+    def other(pipe: Any, step: int, time: Any, tensors: dict[str, Any]) -> dict[str, Any]:
+        return {**tensors, **{name: tensors[name].flip(-1) * 3 for name in names if step == 1}}
+
+    kept = ["latents", "prompt_embeds", "negative_prompt_embeds"]
+    case.render(pipe, 0, 8, callback_on_step_end=other, callback_on_step_end_tensor_inputs=kept)
+    told = report(pipe)
+    s = told.sites.index("transformer.guidance")
+    assert told.decisions[:, :, s].any(dim=1).nonzero().flatten().tolist() == [0, 2, 4]
+
+
 class Curved(ToyDenoiser):
     """What it adds depends on the latent too."""
 

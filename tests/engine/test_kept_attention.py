@@ -75,6 +75,22 @@ class Storing(Counting):
         return output
 
 
+def test_a_pipeline_that_a_processor_knows_is_not_what_it_keeps() -> None:
+    case, controller = CASES["StableDiffusionPipeline"], Controller()
+    pipe = case.build()
+    controller.pipe = pipe  # type: ignore[attr-defined]
+    pipe.unet.set_attn_processor(Counting(controller))
+    accelerate(pipe, speedup=2)
+    pipe.newest = None
+
+    def keep(pipe: Any, step: int, time: Any, tensors: dict[str, Any]) -> dict[str, Any]:
+        pipe.newest = tensors["latents"]
+        return tensors
+
+    case.render(pipe, steps=6, callback_on_step_end=keep)
+    assert KEPT_ATTENTION not in report(pipe).reasons
+
+
 @pytest.mark.parametrize(("kind", "counts"), [(Storing, True), (Counting, False)])
 def test_what_a_controller_keeps_counts_and_numbers_do_not(kind: type[Counting], counts: bool) -> None:
     case, controller = CASES["StableDiffusionPipeline"], Controller()

@@ -43,6 +43,26 @@ def test_one_that_does_so_after_every_step_is_a_part_of_the_loop() -> None:
     assert report(pipe).computed_ticks == [0, 1, 2, 4, 5]
 
 
+def test_after_two_steps_in_a_row_both_are_noticed() -> None:
+    _, pipe = drawn(EvenConfig(speedup=4, tail_steps=0), (2, 3))
+    assert {3, 4} <= {*report(pipe).computed_ticks}
+    assert len([note for note in report(pipe).notes if "callback" in note]) == 2
+
+
+def test_two_callbacks_that_do_so_after_every_step_are_a_part_of_the_loop() -> None:
+    case = CASES["StableDiffusionPipeline"]
+    pipe = accelerate(case.build(), "even", speedup=2)
+
+    def old(step: int, time: Any, latents: Tensor) -> None:
+        latents.mul_(1.0)
+
+    def new(pipe: Any, step: int, time: Any, tensors: dict[str, Any]) -> dict[str, Any]:
+        return {"latents": tensors["latents"] * 1.0}
+
+    case.render(pipe, 0, STEPS, callback_on_step_end=new, callback=old, callback_steps=1)
+    assert len(report(pipe).computed_ticks) < STEPS
+
+
 def test_one_after_the_last_step_changes_nothing() -> None:
     _, pipe = drawn(EvenConfig(speedup=2, tail_steps=0), (STEPS - 1,))
     assert report(pipe).computed_ticks == [0, 2, 4, 5]

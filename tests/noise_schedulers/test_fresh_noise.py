@@ -125,6 +125,23 @@ def test_a_schedule_claims_no_error_where_noise_is_added_that_it_was_made_withou
     assert not report(pipe).expected_error
 
 
+def test_noise_that_the_call_asks_for_is_known_before_the_first_step() -> None:
+    case = CASES[SD]
+    pipe = case.build()
+    pipe.scheduler = diffusers.DDIMScheduler.from_config(pipe.scheduler.config, clip_sample=False)
+    accelerate(pipe, "even", speedup=2)
+    case.render(pipe, 0, STEPS)
+    even = report(pipe).computed_ticks
+    accelerate(pipe, "trajectory", speedup=2)
+    case.render(pipe, 0, STEPS)
+    assert report(pipe).computed_ticks != even
+    case.render(pipe, 0, STEPS, eta=1.0)
+    told = report(pipe)
+    assert told.computed_ticks == even  # outputs are held there, as noise cannot be extrapolated
+    assert not any("before the run" in note for note in told.notes)
+    assert any("DDIMScheduler with eta above 0" in note for note in told.notes)
+
+
 def with_tcd(eta: float | None) -> RunReport:
     pipe = CASES[SD].build()
     pipe.scheduler = diffusers.TCDScheduler.from_config(pipe.scheduler.config)

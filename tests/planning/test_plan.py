@@ -100,7 +100,7 @@ def test_a_speed_up_is_planned_as_accelerate_would_follow_it() -> None:
     assert str(foretold) == str(plan(pipe, TrajectoryConfig(speedup=2), **case.call(0, STEPS)))
     accelerate(pipe, "easycache")
     assert str(plan(pipe, speedup=2, **case.call(0, STEPS))) == str(foretold)
-    with pytest.raises(ConfigError, match="pass one of them alone"):
+    with pytest.raises(ConfigError, match="quality= goes alone"):
         plan(pipe, "easycache", speedup=2, **case.call(0, STEPS))
 
 

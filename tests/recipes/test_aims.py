@@ -38,7 +38,10 @@ def test_speedup_1_is_the_plain_pipeline() -> None:
 def test_an_aim_and_a_setting_do_not_go_together() -> None:
     pipe = CASE.build()
     for options in ({"config": "easycache", "speedup": 2}, {"speedup": 2, "quality": 30}):
-        with pytest.raises(ConfigError, match="choose the method themselves"):
+        with pytest.raises(
+            ConfigError,
+            match="speedup= goes alone or with the methods trajectory and even, and quality= goes alone",
+        ):
             accelerate(pipe, **options)
     with pytest.raises(ConfigError, match=r"diffcache\.tune"):
         accelerate(pipe, quality=30)
