@@ -20,12 +20,14 @@ from diffcache.hooks.attachments import (
     attachment_of,
     forget,
     is_paused,
+    kept,
     own_attachment,
     register,
     release,
+    swapped,
     users_of,
 )
-from diffcache.hooks.class_swap import Override, is_swapped, swap_in, swapped
+from diffcache.hooks.class_swap import Override, is_swapped, swap_in
 from diffcache.hooks.watcher import unit_members
 from diffcache.host.callbacks import arguments_of, hidden_from_callbacks
 from diffcache.host.compiled import each_uncompiled, uncompiled
@@ -155,7 +157,7 @@ def denoising_run(
     facts = facts_of_networks(denoisers)
     attachment.swapped.update(swap_in_all(denoisers, facts, attachment.config))
     scope = LoopScope(attachment.config, {"denoiser": plain}, num_steps, levels, noise_scheduler, facts=facts)
-    with attachment.recording(module, scope), entered(scope):
+    with kept(attachment.swapped), attachment.recording(module, scope), entered(scope):
         yield scope
 
 
@@ -186,7 +188,12 @@ def _pipeline_members(base: type) -> dict[str, Any]:
         )
         args, kwargs = hidden_from_callbacks(forward, args, kwargs, _no_scope, scope.latents_replaced)
         recording = attachment.recording(self, scope)
-        with swapped(noise_schedulers, noise_scheduler_members), recording, entered(scope):
+        with (
+            kept(attachment.swapped),
+            swapped(noise_schedulers, noise_scheduler_members),
+            recording,
+            entered(scope),
+        ):
             return forward(*args, **kwargs)
 
     return {"__call__": __call__}

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 from weakref import WeakSet
 
-import torch
 from torch import nn
+from torch.compiler import is_dynamo_compiling
 
 from diffcache.engine.scopes import PipelineScope, Scope, innermost, scope_of
 from diffcache.hooks.attachments import PAUSED, is_paused, users_of
@@ -24,7 +24,7 @@ def denoiser_members(base: type) -> dict[str, Any]:
 
     @functools.wraps(base.__call__)
     def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
+        if is_dynamo_compiling():  # is_compiling() is true while any thread compiles
             return base.__call__(self, *args, **kwargs)
         scope = scope_of(self)
         if scope is None or (PAUSED.get() and is_paused(self, uncompiled(self))):

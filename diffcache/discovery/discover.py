@@ -9,7 +9,7 @@ from diffcache.discovery.site_finder import SiteFinder
 from diffcache.discovery.sites import SiteTable
 from diffcache.discovery.unit_recorder import UnitRecorder
 from diffcache.discovery.units import bare_parts_of_blocks, blocks_of, layers_of_blocks, sub_layers_of_blocks
-from diffcache.hooks.class_swap import swapped
+from diffcache.hooks.attachments import swapped
 from diffcache.hooks.watcher import unit_members
 from diffcache.host.call import Call
 from diffcache.host.compiled import uncompiled

@@ -3,7 +3,9 @@
 A module that `torch.compile` wraps is known here by the module inside: callers pass that one.
 """
 
+import threading
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -11,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
-from diffcache.hooks.class_swap import swap_out
+from diffcache.hooks.class_swap import Override, swap_in, swap_out
 from diffcache.schedulers.errors import TargetError
 
 
@@ -35,8 +37,14 @@ class Attachment(ABC):
 _attachments: "WeakKeyDictionary[Any, Attachment]" = WeakKeyDictionary()
 """By target."""
 
-PAUSED: ContextVar[frozenset[int]] = ContextVar("diffcache_paused", default=frozenset())
-"""Ids of the paused targets, in this thread."""
+_kept: Counter[int] = Counter()
+"""By identity of an object with a swapped class: how many running calls need it."""
+
+_lock = threading.RLock()
+"""Held while either of these is looked at or changed: threads attach, call and restore at once."""
+
+PAUSED: ContextVar[tuple[int, ...]] = ContextVar("diffcache_paused", default=())
+"""Ids of the paused targets, in this thread, once for each pause."""
 
 
 def own_attachment(target: object) -> Attachment | None:
@@ -54,30 +62,60 @@ def users_of(thing: object) -> list[Attachment]:
     """The attachments for which an object's class was swapped."""
     if not _can_be_key(thing):
         return []
-    return [attachment for attachment in list(_attachments.values()) if thing in attachment.swapped]
+    with _lock:
+        return [attachment for attachment in _attachments.values() if thing in attachment.swapped]
 
 
 def register(target: object, attachment: Attachment) -> None:
     """Makes this the target's attachment. What only the one before it needed gets its own class back."""
-    before = own_attachment(target)
-    _attachments[target] = attachment
+    with _lock:
+        before = own_attachment(target)
+        _attachments[target] = attachment
     if before is not None:
         release(before.swapped)
 
 
 def forget(target: object) -> None:
     """Removes the target's attachment, if it has one. What only that one needed gets its own class back."""
-    attachment = own_attachment(target)
+    with _lock:
+        attachment = _attachments.pop(target, None) if _can_be_key(target) else None
     if attachment is not None:
-        del _attachments[target]
         release(attachment.swapped)
 
 
 def release(things: Iterable[object]) -> None:
-    """Gives these objects their own class back, unless an attachment needs the swapped one."""
+    """Gives these objects their own class back, unless an attachment or a running call needs the swapped one."""
     for thing in list(things):
-        if not users_of(thing):
-            swap_out(thing)
+        with _lock:
+            if not _kept[id(thing)] and not users_of(thing):
+                swap_out(thing)
+
+
+@contextmanager
+def kept(things: Iterable[object]) -> Iterator[None]:
+    """Inside, in all threads, these objects keep the classes that they have, though what is attached may change."""
+    needed = list(things)
+    with _lock:
+        _kept.update(map(id, needed))
+    try:
+        yield
+    finally:
+        with _lock:
+            _kept.subtract(map(id, needed))
+            for thing in needed:
+                if not _kept[id(thing)]:
+                    del _kept[id(thing)]
+        release(needed)
+
+
+@contextmanager
+def swapped(things: Iterable[object], override: Override) -> Iterator[None]:
+    """Inside, all of these have generated subclasses; those that had one before keep it."""
+    needed = list(things)
+    with kept(needed):
+        for thing in needed:
+            swap_in(thing, override)
+        yield
 
 
 @contextmanager
@@ -89,16 +127,19 @@ def paused(target: object) -> Iterator[None]:
     """
     if attachment_of(target) is None:
         raise TargetError(f"this {type(target).__name__} is not accelerated: there is nothing to pause.")
-    token = PAUSED.set(PAUSED.get() | {id(target)})
+    PAUSED.set((*PAUSED.get(), id(target)))
     try:
         yield
     finally:
-        PAUSED.reset(token)
+        left = [*PAUSED.get()]
+        if id(target) in left:  # a generator may be left in another context than it was entered in
+            left.remove(id(target))
+        PAUSED.set(tuple(left))
 
 
 def is_paused(*targets: object) -> bool:
     """Whether any of these is paused in this thread."""
-    return bool(PAUSED.get() & set(map(id, targets)))
+    return any(id(target) in PAUSED.get() for target in targets)
 
 
 def _can_be_key(target: object) -> bool:

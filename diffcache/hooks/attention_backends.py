@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
-from threading import Lock
+from threading import RLock
 from types import NoneType
 from typing import Any
 
@@ -24,7 +24,7 @@ Handed = Callable[[Backend, dict[str, Any]], Tensor]
 """Is given a backend and its arguments, and returns what it would."""
 
 _handed: ContextVar[Handed | None] = ContextVar("diffcache_attention_backends", default=None)
-_lock = Lock()
+_lock = RLock()
 _plain: dict[Any, Backend] = {}
 _users = 0
 

@@ -7,8 +7,7 @@ to it, because Diffusers' `from_pipe` asks whether `type(component)` is among th
 
 import copyreg
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 Override = Callable[[type], dict[str, Any]]
@@ -16,7 +15,7 @@ Override = Callable[[type], dict[str, Any]]
 
 _BASE = "_diffcache_base"
 _NEW_OBJECT = vars(copyreg)["__newobj__"]
-_lock = threading.Lock()
+_lock = threading.RLock()
 _metaclasses: dict[type, type] = {}
 _subclasses: dict[tuple[int, Override], type] = {}
 
@@ -52,17 +51,6 @@ def swap_out(instance: object) -> None:
     with _lock:
         if is_swapped(instance):
             object.__setattr__(instance, "__class__", base_class(type(instance)))
-
-
-@contextmanager
-def swapped(instances: Iterable[object], override: Override) -> Iterator[None]:
-    """Inside, all of these have generated subclasses; instances that had one before keep it afterwards."""
-    changed = [instance for instance in instances if swap_in(instance, override)]
-    try:
-        yield
-    finally:
-        for instance in changed:
-            swap_out(instance)
 
 
 def _subclass(base: type, override: Override) -> type:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffcache.hooks.class_swap import swapped
+from diffcache.hooks.attachments import swapped
 from diffcache.host.callbacks import hidden_from_callbacks
 from diffcache.language.sampler.canvas import Canvas
 from diffcache.language.session import Session

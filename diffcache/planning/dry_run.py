@@ -17,7 +17,8 @@ from diffcache.engine.loop_scope import LoopScope
 from diffcache.engine.observers import NOBODY, observed
 from diffcache.engine.runs import Run
 from diffcache.engine.scopes import PipelineScope, Scope, entered
-from diffcache.hooks.class_swap import base_class, swapped
+from diffcache.hooks.attachments import swapped
+from diffcache.hooks.class_swap import base_class
 from diffcache.hooks.watcher import unit_members
 from diffcache.host.compiled import each_uncompiled
 from diffcache.host.components import (

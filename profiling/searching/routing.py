@@ -17,7 +17,7 @@ from diffcache.attach.overrides import denoiser_members, noise_scheduler_members
 from diffcache.discovery.site_names import SUB_LAYERS
 from diffcache.engine.branches import Branches
 from diffcache.engine.scopes import PipelineScope, entered
-from diffcache.hooks.class_swap import swapped
+from diffcache.hooks.attachments import swapped
 from diffcache.hooks.watcher import unit_members, watched
 from diffcache.host.call import Call as DenoiserCall
 from diffcache.host.compiled import each_uncompiled, uncompiled

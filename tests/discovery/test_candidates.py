@@ -15,7 +15,7 @@ from diffcache.discovery.candidates import Arguments, shapes_tell
 from diffcache.discovery.first_call import compute_first_call
 from diffcache.discovery.site_names import units_for
 from diffcache.discovery.wanted import Request
-from diffcache.hooks.class_swap import swapped
+from diffcache.hooks.attachments import swapped
 from diffcache.hooks.watcher import unit_members
 from diffcache.host.call import Call
 

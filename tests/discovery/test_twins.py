@@ -22,7 +22,7 @@ from diffcache.discovery.units import (
     layers_of_blocks,
     sub_layers_of_blocks,
 )
-from diffcache.hooks.class_swap import swapped
+from diffcache.hooks.attachments import swapped
 from diffcache.hooks.watcher import unit_members
 from diffcache.host.call import Call
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +17,11 @@ from diffcache.hooks.attachments import (
     attachment_of,
     forget,
     is_paused,
+    kept,
     own_attachment,
     paused,
     register,
+    swapped,
     users_of,
 )
 from diffcache.hooks.class_swap import is_swapped, swap_in
@@ -85,6 +88,41 @@ def test_a_part_gets_its_class_back_with_the_last_target_that_uses_it() -> None:
     assert type(part) is Thing
 
 
+def test_a_swap_for_a_while_ends_with_an_error_too_and_leaves_what_others_need() -> None:
+    fresh, needed, target = Thing(), Thing(), Thing()
+    attached(target, needed)
+
+    def fail() -> None:
+        with swapped([fresh, needed], lambda base: {}):
+            assert is_swapped(fresh)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert type(fresh) is Thing
+    assert is_swapped(needed)
+
+
+def test_the_last_of_two_that_overlap_gives_the_class_back() -> None:
+    thing = Thing()
+    first, second = (swapped([thing], lambda base: {}) for _ in range(2))
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert is_swapped(thing)
+    second.__exit__(None, None, None)
+    assert type(thing) is Thing
+
+
+def test_what_a_running_call_needs_keeps_its_class_until_the_call_is_over() -> None:
+    part, target = Thing(), Thing()
+    with kept(attached(target, part).swapped):
+        attached(target)  # another method, which needs nothing
+        forget(target)
+        assert is_swapped(part)
+    assert type(part) is Thing
+
+
 def test_an_attachment_keeps_nothing_alive() -> None:
     target, part = Thing(), Thing()
     alive = [weakref.ref(thing) for thing in (attached(target, part), target, part)]
@@ -120,4 +158,20 @@ def test_a_pause_is_of_its_target_and_its_thread_and_ends() -> None:
     assert not PAUSED.get()
     with pytest.raises(RuntimeError), paused(one):
         raise RuntimeError
+    assert not is_paused(one)
+
+
+def test_pauses_may_end_in_another_order_and_in_another_context() -> None:
+    one, two = Thing(), Thing()
+    attached(one), attached(two)
+    first, second = paused(one), paused(two)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert is_paused(two)
+    assert not is_paused(one)
+    copy_context().run(second.__exit__, None, None, None)
+    second = paused(one)
+    copy_context().run(second.__enter__)
+    second.__exit__(None, None, None)
     assert not is_paused(one)
