@@ -114,9 +114,9 @@ def denoising_run(
 ) -> Iterator[LoopScope]:
     """A hand-written denoising loop over an accelerated denoiser; over a plain denoiser it does nothing.
 
-    Call `begin_step(i)` on what it yields once for each step, before the denoiser calls of step i; each call after it is
-    the next guidance branch of that step, in the same order at every step. Samples that are denoised one after another
-    within a step count as branches, too: up to eight calls in a step can be reused.
+    Call `begin_step(i)` on what it yields once for each step, before the denoiser calls of step i. Each of these is a guidance pass: it is known
+    again by the tensors that stay the same objects from step to step, else by its place among the calls. Samples that are denoised one after
+    another within a step count as passes, too: up to eight calls in a step can be reused.
 
         with torch.no_grad(), denoising_run(net, 50) as run:
             for i, t in enumerate(timesteps):

@@ -89,7 +89,7 @@ def compute_first_call(
 def _first_call(
     denoiser: nn.Module, forward: Callable[..., Any], call: Call, request: Request, keeper: Keeper[KeptT]
 ) -> FirstCall[KeptT]:
-    """The same, but for an `Unlike` where a block was taken to be like another and is not."""
+    """`first_call`; raises `Unlike` where a block was taken to be like another and is not."""
     bare = bare_parts_of_blocks(denoiser) if may_be_bare(request.names) else {}
     units = units_for(denoiser, request.names, bare)
     recorder = _KeepingRecorder(units, call, request, Wanted(request.names, bare), keeper)

@@ -20,6 +20,7 @@ from diffcache.engine.inner_sites import InnerSites
 from diffcache.engine.some_tokens import SomeTokens
 from diffcache.engine.whole_model import WholeModel
 from diffcache.host.call import Call
+from diffcache.host.conventions import CONDITIONAL, UNCONDITIONAL
 from diffcache.host.kept_attention import KeptAttention
 from diffcache.host.parallel import Agreement
 from diffcache.host.rows import BatchedGuidance, conditional_first
@@ -54,7 +55,7 @@ class Progress:
         over: all ticks are done: a further call belongs to another run.
         lost: several samples are stepped one after another at each step (panoramas), or a step of a hand-written loop was
             begun again: ticks cannot be told apart, and everything is computed.
-        hand_written: guidance passes are told apart by their order inside the tick (hand-written loops).
+        hand_written: the loop is: guidance passes are told apart by tensors that stay the same objects, else by their order.
     """
 
     timetable: Timetable
@@ -118,9 +119,8 @@ class Engine:
 
     def call(self, asked: Invocation) -> Any:
         """One denoiser call."""
-        if (
-            self._is_busy
-        ):  # an OptimizedModule that fell back to its eager original: the outer call has decided
+        # An OptimizedModule that fell back to its eager original: the outer call has decided.
+        if self._is_busy:
             return asked.forward(*asked.call.args, **asked.call.kwargs)
         return carried_out(self.carry_out(asked), asked.forward)
 
@@ -141,7 +141,9 @@ class Engine:
 
     def close(self) -> None:
         """Drops every tensor. Explicit: a traceback that somebody keeps would keep this object alive."""
-        with ExitStack() as stack:  # all is dropped, whatever one of them raises
+        with (
+            ExitStack() as stack
+        ):  # all is dropped, whatever one of them raises; the last one here is the first
             if self.guidance is not None:
                 stack.callback(self.guidance.clear)
             for drop in (self.decider.clear, self.branches.clear, self.setup.format.memory.end_call):
@@ -243,8 +245,8 @@ class Engine:
         """Takes a batch of both guidance passes apart, so that one can be left out; the conditional one runs first."""
         call, outputs = asked.call, {}
         half = call.batch // 2
-        is_first = conditional_first(asked.module)
-        for context, second in (("cond", not is_first), ("uncond", is_first)):
+        leads = conditional_first(asked.module)
+        for context, second in ((CONDITIONAL, not leads), (UNCONDITIONAL, leads)):
             args, kwargs = call.rows(list(range(half, call.batch) if second else range(half)))
             part = replace(asked, call=Call(call.signature, args, kwargs), context=context)
             outputs[second] = _lasting((yield from self._call(part)), asked)

@@ -1,7 +1,7 @@
 """What executes a decision: the contract that the whole denoiser and the sites inside it share.
 
 An execution is a generator. It yields what it needs (`Need`) and is sent the answer, so that several runs can be served by
-one forward: `carried_out` serves one run by itself, `diffcache.serving` serves many at once.
+one forward: `carried_out` serves one run by itself, `diffcache.server` serves many at once.
 """
 
 from collections.abc import Callable, Generator, Iterator

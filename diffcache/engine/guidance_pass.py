@@ -13,6 +13,7 @@ from diffcache.config import GUIDANCE, GuidanceRule
 from diffcache.engine.branches import Branch
 from diffcache.engine.execution import Carried
 from diffcache.host.call import Call
+from diffcache.host.conventions import UNCONDITIONAL
 from diffcache.reports.records import Done, RunRecord
 from diffcache.schedulers.guards import NOTHING_STORED, Guards, History
 from diffcache.schedulers.steps import Decision, Step, Verdict
@@ -102,7 +103,7 @@ class Guidance:
     def _verdict(self, step: Step, leader: Branch, branch: Branch) -> Verdict:
         last = self._differences.get(branch)
         reason = self.guards.forces_compute(step, History(last.tick if last else None, None))
-        if "uncond" in (leader.context or "") and reason is None:
+        if UNCONDITIONAL in (leader.context or "") and reason is None:
             reason = OTHER_ORDER
         if reason is None and (last is None or last.emptied != (leader.emptied, branch.emptied)):
             reason = NOTHING_STORED

@@ -7,11 +7,9 @@ from torch import Tensor
 from diffcache.config import counted_guidance
 from diffcache.engine.comparison import Streams
 from diffcache.engine.execution import Invocation
+from diffcache.host.conventions import UNCONDITIONAL
 from diffcache.host.rows import BatchedGuidance, conditional_first
 from diffcache.schedulers.steps import Step
-
-UNCONDITIONAL = "uncond"
-"""The name that pipelines give the unconditional pass, where they give one. Else the first of two passes counts as the conditional one."""
 
 
 class GuidedPasses:
@@ -63,8 +61,8 @@ class GuidedPasses:
         if self._passes > 2 or not self._batched.found_in(module, asked.call, step.tick, asked.context):
             return values
         halves = [[tensor.chunk(2) for tensor in streams] for streams in values]
-        is_first = conditional_first(module)
-        return [[self._mixed(*(pair if is_first else pair[::-1])) for pair in streams] for streams in halves]
+        in_order = slice(None) if conditional_first(module) else slice(None, None, -1)
+        return [[self._mixed(*pair[in_order]) for pair in streams] for streams in halves]
 
     def tensors(self) -> Iterator[Tensor]:
         """What the first pass gave."""

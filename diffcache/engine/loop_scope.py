@@ -20,7 +20,7 @@ from diffcache.schedulers.errors import DiffcacheError
 
 
 class LoopScope(Scope):
-    """One hand-written loop (`denoising_run`): each call after `begin_step` is the next branch of that tick.
+    """One hand-written loop (`denoising_run`): the calls after `begin_step` are the guidance passes of that tick.
 
     Args:
         config, denoisers, facts, make_engine: as for `Scope`.

@@ -15,7 +15,7 @@ from diffcache.engine.engine import Engine, Progress
 from diffcache.host.call import Call, Signature, signature_of
 from diffcache.host.compiled import uncompiled
 from diffcache.host.components import is_control_network
-from diffcache.host.conventions import UNCONDITIONAL
+from diffcache.host.conventions import UNCONDITIONAL_DENOISER
 from diffcache.host.identity import model_of
 from diffcache.host.network_facts import NetworkFacts
 from diffcache.host.parallel import agreement_of
@@ -55,7 +55,7 @@ def served_by_identity(
     """
     plain = {name: uncompiled(module) for name, module in denoisers.items()}
     experts = Counter(
-        type(module).__name__ for name, module in plain.items() if not name.startswith(UNCONDITIONAL)
+        type(module).__name__ for name, module in plain.items() if not name.startswith(UNCONDITIONAL_DENOISER)
     )
     served = {}
     for name, module in plain.items():
@@ -71,7 +71,7 @@ class Run:
     Args:
         timetable: its ticks and noise levels.
         make_engine: what makes an engine.
-        hand_written: guidance passes are told apart by their order inside the tick.
+        hand_written: see `Progress`.
         guidance_scale: see `RunFacts`.
         notes: for its record.
 
@@ -149,7 +149,9 @@ class Run:
 
     def close(self) -> None:
         """Drops every tensor, and completes the record."""
-        with ExitStack() as stack:  # all are closed, whatever one of them raises
+        with (
+            ExitStack() as stack
+        ):  # all are closed, whatever one of them raises; the last one here is the first
             stack.callback(self.engines.clear)
             for engine in reversed(self.engines.values()):
                 stack.callback(engine.close)

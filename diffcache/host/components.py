@@ -37,7 +37,7 @@ def networks_of(target: Any) -> dict[str, nn.Module]:
 
 
 def modules_of(target: Any) -> list[nn.Module]:
-    """The same without their names."""
+    """All networks of a pipeline, or a module itself."""
     return list(networks_of(target).values())
 
 

@@ -6,7 +6,10 @@ TIMES = frozenset({"t", "r", "time", "times", "sigma", "sigmas", "noise_level", 
 CONDITIONAL_FIRST = frozenset({"DiTTransformer2DModel", "LuminaNextDiT2DModel"})
 """Denoisers whose pipelines put the conditional half of a batch first; all others put it second."""
 
-UNCONDITIONAL = "unconditional"
+CONDITIONAL, UNCONDITIONAL = "cond", "uncond"
+"""The names that pipelines give their guidance passes, where they give any. The second one's contains "uncond"."""
+
+UNCONDITIONAL_DENOISER = "unconditional"
 """A pipeline's second denoiser whose name begins so computes the unconditional pass of every step (Ideogram 4)."""
 
 ROW_COUNTING = "PAG"

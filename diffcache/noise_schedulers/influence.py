@@ -111,7 +111,7 @@ class Influence:
             found = _impulse_responses(noise_scheduler, self._levels)
         except Exception as error:  # noqa: BLE001 - somebody else's step may ask for anything; the report says so
             self.obstacle = f"{name} cannot be tried out ({type(error).__name__}: {error})"
-        # Another thread may have drawn meanwhile. If it was a step, that is put right.
+        # A step has drawn that was not tried above, or another thread has. Only if it was a step, the generator is put back.
         if not torch.equal(generator, torch.get_rng_state()) and _draws(noise_scheduler, self._levels):
             torch.set_rng_state(generator)
             self.adds_noise = True

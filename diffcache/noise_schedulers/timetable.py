@@ -88,7 +88,7 @@ class Timetable:
         return self._of_velocities(Influence.run)
 
     def run_clipped_influence(self, guidance: float) -> tuple[tuple[float, ...], ...] | None:
-        """The same where predicted samples are clipped: `Influence.clipped_run`; None where they are not, or it is unknown."""
+        """The influence of velocities where predicted samples are clipped (`Influence.clipped_run`); None where they are not, or it is unknown."""
         return self._of_velocities(partial(Influence.clipped_run, guidance=guidance))
 
     def _of_velocities(

@@ -31,7 +31,7 @@ class _Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Torch keeps a no in one variable of all threads. It stays set after two trials have overlapped, and then traced calls compile anew."""
+        """Else torch sets a flag of the whole process. It stays set where two trials overlap, and then compiled blocks compile anew."""
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

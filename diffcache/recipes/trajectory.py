@@ -131,7 +131,7 @@ class TrajectoryConfig(BudgetedConfig):
 
     @property
     def known(self) -> Known:
-        """The same, and what was measured."""
+        """What was measured of the pipeline, and the prior for everything else."""
         return Known(self.prior, self.covariance, self.response, self.angles, self.pure_noise, self.handovers)
 
     def scheduler(self, run: RunFacts) -> CacheScheduler:

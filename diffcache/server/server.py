@@ -181,11 +181,6 @@ class Server:
                 for entry in taken:
                     entry.request.leave()
 
-    def expire(self) -> None:
-        """Ends requests that have not been used for longer than the time-out; `batch` and `request` do so by themselves."""
-        with self._lock:
-            self._expire()
-
     def stats(self) -> ServerStats:
         """What the server has done so far, in numbers."""
         with self._lock:

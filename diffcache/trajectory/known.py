@@ -25,8 +25,8 @@ UNIVERSAL_DOUBT = 2.0
 """Of the universal response: some denoisers respond twice as strongly as others."""
 
 UNTOLD = 2.0
-"""So many times larger are errors where nothing tells the noise levels: velocities do not change at an even pace. On sd3, sdxl and flux, in 50 and 20
-steps, it is 0.8 to 6 times; 2 in the median."""
+"""Expected errors are multiplied by this where noise levels are unknown, because velocities do not change at an even pace. On sd3, sdxl and flux, in
+50 and 20 steps, measured errors are 0.8 to 6 times as large as expected without it, and 2 times in the median."""
 
 ResultErrors = Callable[[Trust, bool], ResultError]
 """Errors of a run's result, by how far the covariance is trusted, and whether reused ticks are corrected."""

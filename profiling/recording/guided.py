@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from diffcache.host.conventions import UNCONDITIONAL
 from diffcache.host.rows import conditional_first
 
 
@@ -32,7 +33,7 @@ def passes(outputs: Mapping[str, Tensor], doubled: bool, first: bool) -> tuple[T
         (output,) = outputs.values()
         halves = output.chunk(2)
         return halves if first else halves[::-1]
-    return tuple(output for _, output in sorted(outputs.items(), key=lambda named: "uncond" in named[0]))
+    return tuple(output for _, output in sorted(outputs.items(), key=lambda named: UNCONDITIONAL in named[0]))
 
 
 def guided(found: tuple[Tensor, ...], scale: float) -> tuple[Tensor, ...]:

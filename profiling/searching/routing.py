@@ -96,7 +96,7 @@ class _Student(PipelineScope):
 
     def __init__(self, owner: PipelineDenoiser, gates: Gates, learn: Learn | None) -> None:
         super().__init__(None, owner.denoisers, owner.pipe, noise_schedulers_of(owner.pipe))
-        self.owner, self.gates, self.learn = owner, gates, learn
+        self.gates, self.learn = gates, learn
         nothing_stored = Setup(Hold(), Format(), Timetable())
         self.watches = owner.indices
         self.branches = {id(module): Branches(nothing_stored) for module in owner.denoisers.values()}

@@ -15,7 +15,7 @@ class Bar:
     """
 
     def __init__(self, renders: int, work: float, *, shown: bool) -> None:
-        self.renders, self.work = renders, work
+        self.work = work
         self.shown = shown and is_first()
         self._timed = False
         self._bar = tqdm(total=renders, desc="tune", unit="render", disable=None if self.shown else True)

@@ -41,17 +41,3 @@ def tgate(num_ticks: int, kinds: Sequence[str], gate: int, interval: int, warmup
     }
     always = torch.ones(num_ticks, dtype=torch.bool)
     return torch.stack([columns.get(kind, always) for kind in kinds], 1)
-
-
-def sparse(num_ticks: int, sites: Sequence[int], num_sites: int, reused: int) -> Tensor:
-    """Reuses these sites at `reused` evenly spaced ticks and computes all else; of ECAD's seeds the one that reuses least.
-
-    Raises:
-        ConfigError: as many ticks can only be reused if the first one is.
-    """
-    if not 0 <= reused < num_ticks:
-        raise ConfigError(f"reused: {reused} is not between 0 and {num_ticks - 1}; the first tick computes.")
-    table = torch.ones(num_ticks, num_sites, dtype=torch.bool)
-    ticks = torch.linspace(0, num_ticks, reused + 2)[1:-1].ceil().long()
-    table[ticks.unsqueeze(1), torch.tensor(sites)] = False
-    return table

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from diffcache.schedulers.errors import ConfigError
-from diffcache.schedulers.search.seeds import every, sparse, tgate
+from diffcache.schedulers.search.seeds import every, tgate
 
 
 def test_hand_made_seeds_compute_where_they_say() -> None:
@@ -14,13 +14,8 @@ def test_hand_made_seeds_compute_where_they_say() -> None:
     assert plan[:, 0].nonzero().flatten().tolist() == [0, 1, 3, 6, 7, 8, 9]
     assert plan[:, 1].nonzero().flatten().tolist() == [0, 1, 2, 3, 4, 5]
     assert plan[:, 2].all()
-    table = sparse(10, [1], 3, reused=3)
-    assert (~table).nonzero().tolist() == [[3, 1], [5, 1], [8, 1]]
-    assert int((~sparse(10, [0], 1, reused=9)).sum()) == 9
 
 
 def test_seeds_that_reuse_the_first_tick_are_refused() -> None:
     with pytest.raises(ConfigError, match="interval: 0"):
         every(4, 2, 0)
-    with pytest.raises(ConfigError, match="reused: 4 is not between 0 and 3"):
-        sparse(4, [0], 2, 4)
