@@ -23,6 +23,7 @@ class Effect(NamedTuple):
         has_out: these are where it puts its result (`out=`).
         has_flops: it may have floating-point operations that count.
         tells_content: what it returns depends on a tensor's content: a number, or a tensor of a size that is not known before.
+        is_composite: it is made of other operations. Torch takes it apart before a dispatch mode sees it, but not in inference mode.
     """
 
     is_view: bool
@@ -31,13 +32,14 @@ class Effect(NamedTuple):
     has_out: bool
     has_flops: bool
     tells_content: bool
+    is_composite: bool
 
 
 @cache
 def effect_of(func: Any) -> Effect:
     """Of an operator, by its schema."""
     if not isinstance(func, OpOverload):
-        return Effect(False, None, (), False, False, True)
+        return Effect(False, None, (), False, False, True, False)
     arguments, returns = func._schema.arguments, func._schema.returns
     aliased = [argument.alias_info for argument in arguments]
     given = tuple((i, a.name) for i, a in enumerate(arguments) if not _PLAIN.fullmatch(str(a.type)))
@@ -48,4 +50,6 @@ def effect_of(func: Any) -> Effect:
     is_view = views and not writes and all(one.alias_info is not None for one in returns)
     tells = torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
     has_out = any(arguments[i].is_out for i, _ in writes)
-    return Effect(is_view, given, writes, has_out, may_have_flops(func), tells)
+    name = func._schema.name + (f".{func._schema.overload_name}" if func._schema.overload_name else "")
+    is_composite = torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
+    return Effect(is_view, given, writes, has_out, may_have_flops(func), tells, is_composite)

@@ -182,10 +182,13 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        effect = effect_of(func)
+        if effect.is_composite and not self._is_untraced and torch.is_inference_mode_enabled():
+            with self:
+                return func.decompose(*args, **kwargs)
         output = func(*args, **kwargs)
         if self._is_untraced:
             return output
-        effect = effect_of(func)
         if self._is_compiled:
             self.flops += flops_of(func, args, kwargs, output) if effect.has_flops else 0
             return output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -206,3 +207,28 @@ def test_one_pass_with_a_nan_leaves_the_other_alone() -> None:
     image = pipe(embeds, passes=lambda step: ("cond", "uncond"))
     assert image.isnan().all()
     assert torch.equal(pipe(by_embeds()), toy_pipeline()(by_embeds()))
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        *product(
+            ["WanPipeline", "StableDiffusion3Pipeline"],
+            ["fbcache", "pab", "taylorseer", "uniform-stack", "uniform-sub-layer"],
+        ),
+        *product(["StableDiffusionPipeline"], ["pab", "uniform-sub-layer"]),
+    ],
+)
+def test_sites_inside_are_the_same_in_inference_mode(name: str, method: str) -> None:
+    """There no composite operation is taken apart before the first call is traced."""
+    kind, _, site = method.partition("-")
+    options: dict[str, Any] = {"threshold": 9} if kind == "fbcache" else {}
+    told, pictures = [], []
+    for mode in (torch.no_grad, torch.inference_mode):
+        pipe = accelerate(CASES[name].build(), kind, **options, **({"site": site} if site else {}))
+        with mode():
+            pictures.append(render(pipe, name).clone())
+        told.append(report(pipe))
+    assert torch.equal(*pictures)
+    assert told[0].decisions.equal(told[1].decisions)
+    assert told[0].compute_fraction == told[1].compute_fraction < 1
