@@ -19,6 +19,7 @@ from diffcache.schedulers.steps import MODEL, Decision, Step, Verdict
 from diffcache.store.rings import Store, Tensors
 
 WRITES_ARGUMENTS = "the denoiser writes into its arguments"
+NO_ROWS = "per_sample: the denoiser returns a tensor that has no row for each sample: leave per_sample off"
 OPAQUE = "the denoiser's output is of a kind that cannot be taken apart: return tensors, tuples, dicts or a ModelOutput"
 
 
@@ -118,6 +119,9 @@ class WholeModel:
             return output, WRITES_ARGUMENTS if written else OPAQUE
         branch.sources, branch.changed = layout.sources(), False
         outputs, corrects = layout.split(output), any(store.reused)
+        if here.lanes > 1 and not all(x.ndim and x.shape[0] == call.batch for x in outputs):
+            branch.empty()
+            return output, NO_ROWS
         kept = [self._keep(here, lane, outputs_of(outputs, lane, here.lanes)) for lane in range(here.lanes)]
         return layout.join(joined(kept), call.tensors) if corrects else output, None
 

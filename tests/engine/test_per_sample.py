@@ -15,8 +15,9 @@ from support.toys import MARKS, by_embeds, toy_pipeline
 from torch import Tensor, nn
 from zoo.pipelines import CASES
 
-from diffcache import CacheConfig, ConfigError, EasyCacheConfig, accelerate, report
+from diffcache import CacheConfig, ConfigError, EasyCacheConfig, accelerate, denoising_run, report
 from diffcache.config import RunFacts
+from diffcache.engine.whole_model import NO_ROWS
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.steps import Decision, Step
 
@@ -255,3 +256,28 @@ def test_batches_that_cannot_be_split_are_refused(name: str) -> None:
     pipe = accelerate(CASES[name].build(), "easycache", per_sample=True)
     with pytest.raises(ValueError, match="per_sample"):
         render(pipe, name)
+
+
+class Extra(nn.Module):
+    """Returns something else beside the picture."""
+
+    def __init__(self, extra: Tensor) -> None:
+        super().__init__()
+        self.extra = extra
+
+    def forward(self, sample: Tensor, timestep: Tensor) -> tuple[Tensor, Tensor]:
+        return sample * 0.9, self.extra
+
+
+@pytest.mark.parametrize("shape", [(), (1, 4), (5,)])
+def test_outputs_without_a_row_for_each_sample_are_computed_and_the_report_says_why(
+    shape: tuple[int, ...],
+) -> None:
+    net = accelerate(Extra(torch.ones(shape)).eval(), "easycache", per_sample=True, **OPTIONS)
+    x = torch.randn(3, 3, 8) * torch.tensor([1.0, 0.01, 5.0])[:, None, None]
+    with torch.no_grad(), denoising_run(net, STEPS) as run:
+        for i in range(STEPS):
+            run.begin_step(i)
+            x = x - net(x, torch.ones(3))[0] / 10
+    assert report(net).compute_fraction == 1
+    assert NO_ROWS in report(net).reasons
