@@ -38,7 +38,7 @@ class Signature:
         self._signature = inspect.signature(cls.forward)  # type: ignore[attr-defined]
         parameters = list(self._signature.parameters.values())[1:]
         rest = parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
-        self._rest = parameters.pop().name if rest else None
+        self._takes_more = bool(rest and parameters.pop())
         plain = all(parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for parameter in parameters)
         self._names = tuple(parameter.name for parameter in parameters) if plain else None
         needed = (parameter.name for parameter in parameters if parameter.default is parameter.empty)
@@ -47,8 +47,8 @@ class Signature:
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
         """Arguments by parameter name, in the parameters' order, as `inspect` binds them.
 
-        Where they do not fit the signature, positional ones are called "argument 0", "argument 1", ... It is several
-        times faster than `inspect` where every parameter can be given by position and by name.
+        What `*args` takes is called "argument 0", "argument 1", ..., by its place, and so is everything that does not fit the signature. What
+        `**kwargs` takes has its own name. It is several times faster than `inspect` where every parameter can be given by position and by name.
         """
         names = self._names
         if names is None or len(args) > len(names):
@@ -61,9 +61,9 @@ class Signature:
                 given[name] = kwargs[name]
         if len(given) == len(args) + len(kwargs):
             return given
-        if self._rest is None:
+        if not self._takes_more:
             return self._inspected(args, kwargs)
-        given[self._rest] = {name: value for name, value in kwargs.items() if name not in given}
+        given.update((name, value) for name, value in kwargs.items() if name not in given)
         return given
 
     def picker(self, paths: Iterable[str]) -> Pick:
@@ -94,7 +94,16 @@ class Signature:
             bound = self._signature.bind(None, *args, **kwargs).arguments
         except (TypeError, ValueError):  # the module itself refuses a wrong call; a wrapper may take anything
             return {**{f"argument {i}": value for i, value in enumerate(args)}, **kwargs}
-        return {name: value for i, (name, value) in enumerate(bound.items()) if i > 0}
+        found: dict[str, Any] = {}
+        for name, value in [*bound.items()][1:]:
+            kind = self._signature.parameters[name].kind
+            if kind is inspect.Parameter.VAR_KEYWORD:
+                found.update(value)
+            elif kind is inspect.Parameter.VAR_POSITIONAL:
+                found.update((f"argument {len(args) - len(value) + i}", item) for i, item in enumerate(value))
+            else:
+                found[name] = value
+        return found
 
 
 class Call:

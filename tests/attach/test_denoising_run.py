@@ -254,3 +254,25 @@ def test_passes_are_not_mixed_up_whose_tensors_stay(orders: list[str]) -> None:
                 found = net(x, torch.ones(1), encoder_hidden_states=marks[name])[0]
                 assert torch.equal(found, x + marks[name].mean())
     assert report(net).compute_fraction < 1
+
+
+class Positional(ToyDenoiser):
+    def forward(self, *args: Any) -> tuple[Tensor]:
+        return super().forward(*args)
+
+
+class Keywords(ToyDenoiser):
+    def forward(self, **kwargs: Any) -> tuple[Tensor]:
+        return super().forward(**kwargs)
+
+
+@pytest.mark.parametrize("cls", [Positional, Keywords])
+def test_a_denoiser_may_name_no_argument(cls: type[ToyDenoiser]) -> None:
+    net, x = accelerate(cls().eval(), "uniform", interval=2), start()
+    with torch.no_grad(), denoising_run(net, STEPS) as run:
+        for i in range(STEPS):
+            run.begin_step(i)
+            given = {"hidden_states": x, "timestep": torch.ones(1), "encoder_hidden_states": embed(3.0)}
+            output = net(**given)[0] if cls is Keywords else net(*given.values())[0]
+            assert torch.equal(output, start() + 3)
+    assert report(net).compute_fraction < 1

@@ -38,17 +38,15 @@ def expected(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[s
 
 
 def flat(arguments: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Paths and values, as `Call.leaves` has them."""
+    """Paths and values, as `Call.leaves` has them: what `*args` and `**kwargs` take has no path of its own."""
     leaves: list[tuple[str, Any]] = []
     for name, value in arguments.items():
-        items = (
-            value.items()
-            if isinstance(value, dict)
-            else enumerate(value)
-            if isinstance(value, tuple)
-            else None
-        )
-        leaves += [(name, value)] if items is None else [(f"{name}.{key}", item) for key, item in items]
+        if isinstance(value, dict):
+            leaves += value.items()
+        elif isinstance(value, tuple):
+            leaves += [(f"argument {i}", item) for i, item in enumerate(value)]
+        else:
+            leaves.append((name, value))
     return leaves
 
 
