@@ -10,7 +10,12 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from diffcache.discovery.sites import Site
+from diffcache.host.leaves import tensors_of
 from diffcache.host.structure import PLAIN
+
+
+class Blank(Tensor):
+    """What stands for a tensor that was not computed, and all that is computed from it: torch hands a subclass on from operation to operation."""
 
 
 class _TensorForm(NamedTuple):
@@ -21,15 +26,17 @@ class _TensorForm(NamedTuple):
     device: torch.device
 
     def make(self) -> Tensor:
-        """A tensor of this form: uninitialised if it is floating, else zeros, because the forward may index with it."""
-        new = torch.empty if self.dtype.is_floating_point else torch.zeros
-        return new(self.size, dtype=self.dtype, device=self.device)
+        """A tensor of this form: uninitialised and `Blank` if it is floating, else zeros, because the forward may index with it."""
+        if self.dtype.is_floating_point:
+            return torch.empty(self.size, dtype=self.dtype, device=self.device).as_subclass(Blank)
+        return torch.zeros(self.size, dtype=self.dtype, device=self.device)
 
 
 class Placeholder:
     """Makes outputs with the structure, shapes and dtypes of a unit's output, but without its content.
 
-    When a site of several units is skipped, all units but the last return placeholders: nothing reads their content.
+    When a site of several units is skipped, all units but the last return placeholders. Nothing that the forward returns may depend on their
+    content: `holds_blank` tells.
 
     Args:
         given: the unit's tensor arguments by path. Those that the unit returned unchanged are returned unchanged.
@@ -73,6 +80,12 @@ class Placeholder:
             for i, leaf in enumerate(self._leaves)
         ]
         return pytree.tree_unflatten(leaves, self._spec)
+
+
+def holds_blank(output: Any) -> bool:
+    """Whether what a forward returned depends on the content of placeholders."""
+    leaves = (output,) if isinstance(output, Tensor) else tensors_of(output)
+    return any(isinstance(leaf, Blank) for leaf in leaves)
 
 
 def _form(tensor: Tensor) -> _TensorForm:

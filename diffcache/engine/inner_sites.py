@@ -14,9 +14,12 @@ from diffcache.engine.site_pass import SitePass
 from diffcache.host.argument_lists import ArgumentLists
 from diffcache.host.call import Call
 from diffcache.reports.records import Done
+from diffcache.schedulers.errors import TargetError
 from diffcache.schedulers.steps import Decision, Step, Verdict
 
-STRAYED = "the denoiser called its blocks in another order than before"
+STRAYED = (
+    "the denoiser called its blocks in another order than before, or used more of what is inside the site"
+)
 
 
 class InnerSites:
@@ -49,6 +52,7 @@ class InnerSites:
             given = ArgumentLists((asked.call.args, asked.call.kwargs))
             this = SitePass(self.parts, asked.call, step, branch, branch.cuts, is_first=form is not None)
             output = yield Computation(asked.call.args, asked.call.kwargs, watcher=this)
+            this.returned(output)
             extra = this.extra
             if this.rejected and not this.went_astray:
                 extra += 1 - branch.cuts.share
@@ -58,9 +62,16 @@ class InnerSites:
             done = [Done(visit.step, visit.verdicts, visit.site.share) for visit in this.reached]
             if this.went_astray:
                 extra += 1 - sum(visit.left_out for visit in this.reached)
+                cuts = branch.cuts
                 branch.empty()
                 given.put_back()
-                output, done = self._learn(asked, form_of(asked, self.parts.choices, branch), step, branch)
+                try:
+                    output, done = self._learn(
+                        asked, form_of(asked, self.parts.choices, branch), step, branch
+                    )
+                except TargetError:  # this call has no such sites, others have
+                    given.put_back()
+                    output, branch.cuts = (yield Computation(asked.call.args, asked.call.kwargs)), cuts
                 done = [each._replace(verdicts=[Verdict(Decision.COMPUTE, STRAYED)]) for each in done]
         branch.changed = False
         self.write_down(asked.call, step, branch, done, extra)

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from diffcache.discovery.candidates import Arguments
-from diffcache.discovery.cuts import Cuts, Placeholder
+from diffcache.discovery.cuts import Cuts, Placeholder, holds_blank
 from diffcache.discovery.sites import Site
 from diffcache.discovery.unit_recorder import CallNames
 from diffcache.engine.branches import Branch
@@ -58,7 +58,7 @@ class SitePass:
         reached: the sites that the forward has come to.
         here: the site that it is in; None between sites.
         seen: what signals are measured on.
-        strayed: a span was skipped whose units this forward calls differently: what it returned is worth nothing.
+        strayed: a span was skipped whose units this forward calls differently, or whose inner values it reads: what it returned is worth nothing.
         rejected: what was reused did not stand its verification.
         extra: share of the denoiser's work that verifying took.
     """
@@ -208,6 +208,11 @@ class SitePass:
         if not skips_any and self._called is None:
             self.watches = self.cuts.edges  # nothing is skipped: what lies between need not be seen
         return visits
+
+    def returned(self, output: Any) -> None:
+        """The forward is over."""
+        if any(visit.passed_over for visit in self.reached) and holds_blank(output):
+            self.stray()
 
     def stray(self) -> None:
         """What the forward returns is worth nothing: the call is computed again, as the branch's first."""

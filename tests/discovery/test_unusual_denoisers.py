@@ -326,3 +326,33 @@ def test_what_was_computed_in_vain_is_counted() -> None:
     assert report(net).reasons[STRAYED]
     # Of the second tick two blocks had been skipped before the forward went another way; two were computed, and then all four.
     assert report(net).compute_fraction == pytest.approx((4 + 2 + 4) / 8)
+
+
+class Looking(nn.Module):
+    """From some tick on it adds to its result what its first block returned, through an operation on it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = blocks(Block, 1, 2, 4)
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        inner = []
+        for block in self.blocks:
+            x = block(x, t)
+            inner.append(x)
+        return x + (2 * inner[0]).flip(1) if t < 0.5 else x
+
+
+@pytest.mark.parametrize("site", ["stack", "block"])
+def test_a_forward_that_begins_to_use_what_is_inside_a_site_is_computed_there(site: str) -> None:
+    times = (1.0, 1.0, 0.4, 0.3, 0.2, 0.1)
+    with torch.no_grad():
+        truth = [Looking()(X, torch.tensor([t])) for t in times]
+    net = Looking()
+    found = outputs(net, site, times)
+    if site == "stack":
+        assert torch.equal(found[1], found[0])
+        assert all(torch.equal(a, b) for a, b in zip(found[2:], truth[2:], strict=True))
+        assert [tick for tick, *_ in report(net).reasons[STRAYED]] == [3, 5]
+        assert report(net).summary()
+    assert all(type(output) is Tensor for output in found)
