@@ -16,8 +16,8 @@ from diffcache.host.call import Argument, Conditioning
 from diffcache.store.rings import Setup, Store
 from diffcache.tokens.passes import TokenState
 
-Identities = dict[str, tuple[ReferenceType[Tensor], int | None]]
-"""Tensors by path, and how often they had been written to. They are not kept alive: a loop may make them anew at each step."""
+Identities = dict[str, tuple[ReferenceType[Tensor] | Any, int | None]]
+"""Arguments by path. Of a tensor how often it had been written to; it is not kept alive, as a loop may make it anew at each step."""
 
 MAX_BRANCHES = 8
 """More calls than this in one tick are no guidance passes: nothing of theirs is reused."""
@@ -42,7 +42,7 @@ class Branch:
         fingerprint: of its newest call.
         changed: the fingerprint differs from that of what had been stored.
         remade: arguments that the pipeline makes anew at every tick.
-        given: the tensors of its newest call's conditioning, in hand-written loops.
+        given: its newest call's conditioning, in hand-written loops.
         kept: paths of those that were the same in its last two calls.
         moved: ticks at which one that had been kept was another one, by path.
         restless: paths of those that moved twice within `OFTEN` ticks.
@@ -150,10 +150,11 @@ class Branches:
         Args:
             conditioning: the arguments that may tell passes apart (see `Call.conditioning`).
             context: the name that the pipeline gave the pass, or None.
-            hand_written: no content is compared. Passes are told apart by tensors that stay the same objects, else by their order.
+            hand_written: no tensor's content is compared. Passes are told apart by tensors that stay the same objects and by plain values, else
+                by their order.
         """
         if hand_written:
-            branch = self._with_same_tensors(_identities(conditioning), context)
+            branch = self._with_same_arguments(_identities(conditioning), context)
         else:
             before = self._before[self.calls] if self.calls < len(self._before) else None
             if before is None or not self._is_called_again(before, conditioning, context):
@@ -211,18 +212,18 @@ class Branches:
         recent[0].clear()  # the same pass by name, with another prompt
         return recent[0]
 
-    def _with_same_tensors(self, given: Identities, context: str | None) -> Branch:
-        """Of the branches of this name that have not been called in this tick the one that was given most of these tensors, or the first.
+    def _with_same_arguments(self, given: Identities, context: str | None) -> Branch:
+        """Of the branches of this name that have not been called in this tick the one that was given most of these, or the first.
 
-        Where a tensor had stayed and is another one now, this is another prompt, and nothing stored is of use. An argument that changes
-        often says nothing.
+        Where an argument had stayed and is another one now, this is another prompt, and nothing stored is of use. One that changes often
+        says nothing.
         """
         free = [branch for branch in self.known if branch.context == context and branch.tick != self.tick]
         if not free:
             branch = self._new(context)
         else:
-            branch = max(free, key=lambda one: len(_same_tensors(one.given, given)))
-        same = _same_tensors(branch.given, given)
+            branch = max(free, key=lambda one: len(_same(one.given, given)))
+        same = _same(branch.given, given)
         moved = (branch.kept & given.keys()) - same - branch.restless
         branch.restless |= {
             path for path in moved if self.tick - branch.moved.get(path, self.tick) in range(1, OFTEN + 1)
@@ -295,21 +296,23 @@ class Habits:
 
 def _identities(conditioning: Conditioning) -> Identities:
     return {
-        path: (ref(argument.value), argument.version)
+        path: (
+            ref(argument.value) if isinstance(argument.value, Tensor) else argument.value,
+            argument.version,
+        )
         for path, argument in conditioning.items()
-        if isinstance(argument.value, Tensor)
     }
 
 
-def _same_tensors(before: Identities, now: Identities) -> set[str]:
-    """The paths of tensors that are the same, and have not been written to."""
-    return {path for path, (tensor, version) in now.items() if _is_same(before.get(path), tensor(), version)}
+def _same(before: Identities, now: Identities) -> set[str]:
+    """The paths of tensors that are the same objects and have not been written to, and of equal plain values."""
+    return {path for path in now.keys() & before.keys() if _is_same(*before[path], *now[path])}
 
 
-def _is_same(
-    before: "tuple[ReferenceType[Tensor], int | None] | None", now: Tensor | None, version: int | None
-) -> bool:
-    return before is not None and now is not None and before[0]() is now and before[1] == version
+def _is_same(before: Any, version: int | None, now: Any, version_now: int | None) -> bool:
+    if isinstance(before, ref) and isinstance(now, ref):
+        return before() is now() is not None and version == version_now
+    return type(before) is type(now) and bool(before == now)
 
 
 def _shared(a: Argument | None, b: Argument) -> bool:

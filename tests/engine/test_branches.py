@@ -181,6 +181,14 @@ def test_in_hand_written_loops_another_prompt_empties_the_branch() -> None:
     assert loop(UNCOND, hand_written=True) == [("0", False)]
 
 
+def test_in_hand_written_loops_plain_values_tell_passes_apart() -> None:
+    loop = Loop()
+    first, second = {"text": COND, "drop": False}, {"text": COND, "drop": True}
+    loop(first, second, hand_written=True)
+    assert loop(second, first, hand_written=True) == [("1", True), ("0", True)]
+    assert loop(first, hand_written=True) == [("0", True)]
+
+
 def test_in_hand_written_loops_other_prompts_empty_all_passes_each_time() -> None:
     loop, found = Loop(), []
     for tick in range(16):
