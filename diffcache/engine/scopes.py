@@ -78,9 +78,13 @@ def entered(scope: ScopeT) -> Iterator[ScopeT]:
 
 
 def bring_to_front(scope: "Scope") -> None:
-    """Makes a scope the innermost one, if it was entered: of loops that take turns in one thread, this one goes on."""
-    if scope in _scopes.get():
-        _scopes.set((*_without(scope), scope))
+    """Makes a scope the innermost one: of loops that take turns in one thread, this one goes on.
+
+    It may have been entered in another context: `asyncio.wait_for` steps a generator in a new one each time. Scopes that are over, and were left in
+    another context, are dropped.
+    """
+    others = (one for one in _without(scope) if one is None or one.served)
+    _scopes.set((*others, scope))
 
 
 def _without(scope: "Scope | None") -> tuple["Scope | None", ...]:

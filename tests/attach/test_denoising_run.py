@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextvars import copy_context
 from typing import Any
 
 import pytest
@@ -276,3 +277,22 @@ def test_a_denoiser_may_name_no_argument(cls: type[ToyDenoiser]) -> None:
             output = net(**given)[0] if cls is Keywords else net(*given.values())[0]
             assert torch.equal(output, start() + 3)
     assert report(net).compute_fraction < 1
+
+
+def test_a_generator_may_be_stepped_in_a_new_context_each_time() -> None:
+    def steps(net: nn.Module) -> Iterator[Tensor]:
+        x = start()
+        with torch.no_grad(), denoising_run(net, STEPS) as run:
+            for i in range(STEPS):
+                run.begin_step(i)
+                x = x - net(x, torch.ones(1), embed(3.0))[0] / STEPS
+                yield x
+
+    here, there = toy(interval=2), toy(interval=2)
+    expected = [*steps(here)]
+    stepping = steps(there)
+    found = [copy_context().run(next, stepping) for _ in range(STEPS)]
+    assert all(map(torch.equal, found, expected))
+    assert next(stepping, None) is None
+    assert report(there).computed_ticks == report(here).computed_ticks
+    assert report(there).compute_fraction < 1
