@@ -64,6 +64,8 @@ class InnerSites:
                 extra += 1 - sum(visit.left_out for visit in this.reached)
                 cuts = branch.cuts
                 branch.empty()
+                if branch is self.decider.leader:
+                    self.decider.forget()  # what it has measured in this call it measures again
                 given.put_back()
                 try:
                     output, done = self._learn(
