@@ -60,6 +60,9 @@ class InnerSites:
                 this = SitePass(self.parts, asked.call, step, branch, branch.cuts, is_first=False)
                 output = yield Computation(asked.call.args, asked.call.kwargs, watcher=this)
             done = [Done(visit.step, visit.verdicts, visit.site.share) for visit in this.reached]
+            for site in this.missed:
+                at = step._replace(site=site.name, kind=site.kind)
+                done.append(Done(at, [Verdict(Decision.COMPUTE, STRAYED)], site.share))
             if this.went_astray:
                 extra += 1 - sum(visit.left_out for visit in this.reached)
                 cuts = branch.cuts

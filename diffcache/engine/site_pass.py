@@ -61,6 +61,7 @@ class SitePass:
         strayed: a span was skipped whose units this forward calls differently, or whose inner values it reads: what it returned is worth nothing.
         rejected: what was reused did not stand its verification.
         extra: share of the denoiser's work that verifying took.
+        beside: names of the units that were called outside of sites.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class SitePass:
         self.seen = call.latents if self._tap is None else []
         self.strayed = self.rejected = False
         self.extra = 0.0
+        self.beside: set[str] = set()
         self._starts = cuts.starts
         self._is_observed = parts.decider.observer is not NOBODY
         self._reuses_memory = cuts.reuses_memory
@@ -97,6 +99,16 @@ class SitePass:
         if self._called is not None:
             return tuple(self._called) != self.cuts.calls
         return self.strayed or (self.here is not None and self.here.skips)
+
+    @property
+    def missed(self) -> list[Site]:
+        """Sites that the forward has not begun, though it has called units inside them."""
+        reached = {visit.site.name for visit in self.reached}
+        return [
+            site
+            for site in self.cuts.sites
+            if site.name not in reached and not self.beside.isdisjoint(site.units)
+        ]
 
     def unit(self, module: nn.Module, forward: Forward, args: Any, kwargs: dict[str, Any]) -> Any:
         """A unit is called: runs it, or stands in for it."""
@@ -135,6 +147,7 @@ class SitePass:
             self._begin(name, module, args, kwargs)
         here = self.here
         if here is None or self.strayed:
+            self.beside.add(name)
             output = yield
         elif here.skips:
             output = yield from self._skipped(here, name, module, args, kwargs)

@@ -400,3 +400,13 @@ def test_a_call_that_is_made_again_is_measured_once() -> None:
     drawn([0.4] * 4)
     assert torch.equal(drawn(times), first)
     assert report(net).computed_ticks == told
+
+
+def test_a_site_that_is_entered_behind_its_beginning_is_computed_in_the_report_too() -> None:
+    net, x = accelerate(Thinning().eval(), "fbcache", threshold=0.3), torch.randn(2, 3, 8)
+    with torch.no_grad(), denoising_run(net, 12) as run:
+        for i in range(12):
+            run.begin_step(i)
+            x = x - net(x, torch.tensor([1 - i / 12])) / 12
+    assert {*range(6, 12)} <= {*report(net).computed_ticks}
+    assert {tick for tick, *_ in report(net).reasons[STRAYED]} == {*range(6, 12)}
