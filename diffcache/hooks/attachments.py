@@ -40,8 +40,11 @@ _attachments: "WeakKeyDictionary[Any, Attachment]" = WeakKeyDictionary()
 _kept: Counter[int] = Counter()
 """By identity of an object with a swapped class: how many running calls need it."""
 
+_changes = 0
+"""How often something was attached or removed."""
+
 _lock = threading.RLock()
-"""Held while either of these is looked at or changed: threads attach, call and restore at once."""
+"""Held while these are looked at or changed: threads attach, call and restore at once."""
 
 PAUSED: ContextVar[tuple[int, ...]] = ContextVar("diffcache_paused", default=())
 """Ids of the paused targets, in this thread, once for each pause."""
@@ -68,17 +71,21 @@ def users_of(thing: object) -> list[Attachment]:
 
 def register(target: object, attachment: Attachment) -> None:
     """Makes this the target's attachment. What only the one before it needed gets its own class back."""
+    global _changes
     with _lock:
         before = own_attachment(target)
         _attachments[target] = attachment
+        _changes += 1
     if before is not None:
         release(before.swapped)
 
 
 def forget(target: object) -> None:
     """Removes the target's attachment, if it has one. What only that one needed gets its own class back."""
+    global _changes
     with _lock:
         attachment = _attachments.pop(target, None) if _can_be_key(target) else None
+        _changes += 1
     if attachment is not None:
         release(attachment.swapped)
 
@@ -94,7 +101,7 @@ def release(things: Iterable[object]) -> None:
 @contextmanager
 def kept(things: Iterable[object]) -> Iterator[None]:
     """Inside, in all threads, these objects keep the classes that they have, though what is attached may change."""
-    needed = list(things)
+    needed, before = list(things), _changes
     with _lock:
         _kept.update(map(id, needed))
     try:
@@ -105,17 +112,21 @@ def kept(things: Iterable[object]) -> Iterator[None]:
             for thing in needed:
                 if not _kept[id(thing)]:
                     del _kept[id(thing)]
-        release(needed)
+        if _changes != before:
+            release(needed)
 
 
 @contextmanager
 def swapped(things: Iterable[object], override: Override) -> Iterator[None]:
     """Inside, all of these have generated subclasses; those that had one before keep it."""
     needed = list(things)
-    with kept(needed):
-        for thing in needed:
-            swap_in(thing, override)
-        yield
+    try:
+        with kept(needed):
+            for thing in needed:
+                swap_in(thing, override)
+            yield
+    finally:
+        release(needed)
 
 
 @contextmanager
