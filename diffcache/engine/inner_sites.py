@@ -1,12 +1,12 @@
 """Sites inside a denoiser: its forward runs, and the units that a site spans are computed and stored, or skipped."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 from torch import Tensor
 
 from diffcache.engine.branches import Branch
-from diffcache.engine.execution import Carried, Computation, Invocation, Parts
+from diffcache.engine.execution import Carried, Computation, Invocation, Need, Parts
 from diffcache.engine.first_pass import compute_first_pass
 from diffcache.engine.learned import Form, form_of, recall, remember
 from diffcache.engine.observers import NOBODY
@@ -65,22 +65,27 @@ class InnerSites:
                 done.append(Done(at, [Verdict(Decision.COMPUTE, STRAYED)], site.share))
             if this.went_astray:
                 extra += 1 - sum(visit.left_out for visit in this.reached)
-                cuts = branch.cuts
-                branch.empty()
-                if branch is self.decider.leader:
-                    self.decider.forget()  # what it has measured in this call it measures again
-                given.put_back()
-                try:
-                    output, done = self._learn(
-                        asked, form_of(asked, self.parts.choices, branch), step, branch
-                    )
-                except TargetError:  # this call has no such sites, others have
-                    given.put_back()
-                    output, branch.cuts = (yield Computation(asked.call.args, asked.call.kwargs)), cuts
-                done = [each._replace(verdicts=[Verdict(Decision.COMPUTE, STRAYED)]) for each in done]
+                output, done = yield from self._made_again(asked, step, branch, given, done)
         branch.changed = False
         self.write_down(asked.call, step, branch, done, extra)
         return output
+
+    def _made_again(
+        self, asked: Invocation, step: Step, branch: Branch, given: ArgumentLists, done: list[Done]
+    ) -> Generator[Need, Any, tuple[Any, list[Done]]]:
+        """A call that went astray is computed as a branch's first. `done` is what it did at sites."""
+        cuts = branch.cuts
+        branch.empty()
+        if branch is self.decider.leader:
+            self.decider.forget()  # what it has measured in this call it measures again
+        given.put_back()
+        try:
+            output, done = self._learn(asked, form_of(asked, self.parts.choices, branch), step, branch)
+        except TargetError:  # this call has no such sites, others have
+            given.put_back()
+            output = yield Computation(asked.call.args, asked.call.kwargs)
+            branch.cuts = cuts
+        return output, [each._replace(verdicts=[Verdict(Decision.COMPUTE, STRAYED)]) for each in done]
 
     def _recalls(self, asked: Invocation, form: Form, branch: Branch) -> bool:
         """Whether an earlier call of this form has taught where the denoiser can be cut. Observers see every first call."""

@@ -243,10 +243,8 @@ class PipelineScope(Scope):
         self.active = self.noise_schedulers[0] if noise_schedulers else None
         self._last_index: int | None = None
         self._guidance: dict[str, float] = {}
-        self._replaced, self._in_a_row = (
-            -1,
-            0,
-        )  # the newest tick before which callbacks have replaced the latents, and for how long
+        # The newest tick before which callbacks have replaced the latents, and at how many in a row.
+        self._replaced, self._in_a_row = -1, 0
 
     def observes(self, noise_scheduler: object) -> bool:
         """Whether it is one of the pipeline's own, and not a copy that the pipeline has made of it."""
