@@ -88,6 +88,11 @@ def holds_blank(output: Any) -> bool:
     return any(isinstance(leaf, Blank) for leaf in leaves)
 
 
+def without_blanks(output: Any) -> Any:
+    """The same values, of which nothing tells any more that they are no values."""
+    return pytree.tree_map_only(Blank, lambda blank: blank.as_subclass(Tensor), output)
+
+
 def _form(tensor: Tensor) -> _TensorForm:
     return _TensorForm(tuple(tensor.shape), tensor.dtype, tensor.device)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from diffcache.discovery.cuts import holds_blank, without_blanks
 from diffcache.engine.execution import CarriedUnit, SiteWatcher
 from diffcache.server.rows import (
     Arguments,
@@ -97,7 +98,11 @@ class JointUnits(Container[int]):
             own = divided(output, some, rows, _leaves(some, joint, given))
             for i, one in zip(computing, own, strict=True):
                 outputs[i] = _end(calls[i], one) if i in calls else one
-        return assembled([outputs[i] for i in range(len(parts))], form, inside.rows)
+        each = [outputs[i] for i in range(len(parts))]
+        blank = [*map(holds_blank, each)]
+        if any(blank) and not all(blank):  # joined with theirs, values of other runs would count as blank
+            each = [*map(without_blanks, each)]
+        return assembled(each, form, inside.rows)
 
     @contextmanager
     def _only(self, inside: _Inside) -> Iterator[None]:
