@@ -80,7 +80,7 @@ class RepeatingTrace(Trace):
         try:
             yield
         finally:
-            self.__enter__()  # type: ignore[no-untyped-call]
+            self.__enter__()
 
     def point(self) -> tuple[int, int, int]:
         """Where the trace is now: numbers of operations, floating-point operations and views."""

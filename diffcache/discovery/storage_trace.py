@@ -7,12 +7,12 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
 from diffcache.discovery.effects import effect_of
 from diffcache.discovery.flops import flops_of
@@ -65,6 +65,14 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def ignore_compile_internals(cls) -> bool:
         """Compiled regions run compiled; `unit_returned` tells the trace what they returned."""
         return True
+
+    def __enter__(self) -> Self:
+        """Not as torch's: that notes for all threads at once which modes are entered, and notes it wrongly for good where two overlap."""
+        _push_mode(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _pop_mode()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

@@ -4,11 +4,11 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
 
 @dataclass
@@ -31,8 +31,16 @@ class _Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Else torch sets a flag of the whole process. It stays set where two trials overlap, and then compiled blocks compile anew."""
+        """Compiled regions run compiled."""
         return True
+
+    def __enter__(self) -> Self:
+        """Not as torch's: that notes for all threads at once which modes are entered, and notes it wrongly for good where two overlap."""
+        _push_mode(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _pop_mode()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
