@@ -12,7 +12,13 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
+from torch.utils import _python_dispatch
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode_stack,
+    _pop_mode,
+    _push_mode,
+)
 
 from diffcache.discovery.effects import effect_of
 from diffcache.discovery.flops import flops_of
@@ -27,7 +33,16 @@ Operation = tuple[int, list[Storage], list[Storage], list[Storage]]
 
 _number = itemgetter(0)
 _dynamo = torch._C._dynamo.eval_frame
+_note = getattr(torch._C._dynamo.guards, "set_is_in_mode_without_ignore_compile_internals", None)
 _IS_SKIPPED_BY_DYNAMO = hasattr(_dynamo, "_FrameExecStrategy")
+
+
+def _note_modes() -> None:
+    """Tells torch whether a mode of this thread wants to see inside compiled code: other threads may have left that noted wrongly."""
+    if _note is not None:
+        wants = any(not mode.ignore_compile_internals() for mode in _get_current_dispatch_mode_stack())
+        _python_dispatch._is_in_any_mode_without_ignore_compile_internals = wants
+        _note(wants)
 
 
 class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -69,10 +84,12 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __enter__(self) -> Self:
         """Not as torch's: that notes for all threads at once which modes are entered, and notes it wrongly for good where two overlap."""
         _push_mode(self)
+        _note_modes()
         return self
 
     def __exit__(self, *error: object) -> None:
         _pop_mode()
+        _note_modes()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
