@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import (
     _pop_mode,
     _push_mode,
 )
+from typing_extensions import Self
 
 from diffcache.discovery.effects import effect_of
 from diffcache.discovery.flops import flops_of
