@@ -84,8 +84,7 @@ class Placeholder:
 
 def holds_blank(output: Any) -> bool:
     """Whether what a forward returned depends on the content of placeholders."""
-    leaves = (output,) if isinstance(output, Tensor) else tensors_of(output)
-    return any(isinstance(leaf, Blank) for leaf in leaves)
+    return any(isinstance(tensor, Blank) for tensor in tensors_of(output))
 
 
 def without_blanks(output: Any) -> Any:

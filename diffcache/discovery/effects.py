@@ -50,6 +50,6 @@ def effect_of(func: Any) -> Effect:
     is_view = views and not writes and all(one.alias_info is not None for one in returns)
     tells = torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
     has_out = any(arguments[i].is_out for i, _ in writes)
-    name = func._schema.name + (f".{func._schema.overload_name}" if func._schema.overload_name else "")
+    name = func.name()  # type: ignore[no-untyped-call]
     is_composite = torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
     return Effect(is_view, given, writes, has_out, may_have_flops(func), tells, is_composite)

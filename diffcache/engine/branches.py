@@ -219,15 +219,10 @@ class Branches:
         says nothing.
         """
         free = [branch for branch in self.known if branch.context == context and branch.tick != self.tick]
-        if not free:
-            branch = self._new(context)
-        else:
-            branch = max(free, key=lambda one: len(_same(one.given, given)))
+        branch = max(free, key=lambda one: len(_same(one.given, given))) if free else self._new(context)
         same = _same(branch.given, given)
         moved = (branch.kept & given.keys()) - same - branch.restless
-        branch.restless |= {
-            path for path in moved if self.tick - branch.moved.get(path, self.tick) in range(1, OFTEN + 1)
-        }
+        branch.restless |= {path for path in moved if self.tick - branch.moved.get(path, -OFTEN - 1) <= OFTEN}
         if moved - branch.restless:
             branch.empty()
         branch.moved.update(dict.fromkeys(moved, self.tick))

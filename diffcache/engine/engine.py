@@ -141,9 +141,8 @@ class Engine:
 
     def close(self) -> None:
         """Drops every tensor. Explicit: a traceback that somebody keeps would keep this object alive."""
-        with (
-            ExitStack() as stack
-        ):  # all is dropped, whatever one of them raises; the last one here is the first
+        # All is dropped, whatever one of these raises. They run in reverse: what is added last is dropped first.
+        with ExitStack() as stack:
             if self.guidance is not None:
                 stack.callback(self.guidance.clear)
             for drop in (self.decider.clear, self.branches.clear, self.setup.format.memory.end_call):

@@ -61,8 +61,8 @@ class GuidedPasses:
         if self._passes > 2 or not self._batched.found_in(module, asked.call, step.tick, asked.context):
             return values
         halves = [[tensor.chunk(2) for tensor in streams] for streams in values]
-        in_order = slice(None) if conditional_first(module) else slice(None, None, -1)
-        return [[self._mixed(*pair[in_order]) for pair in streams] for streams in halves]
+        in_order = conditional_first(module)
+        return [[self._mixed(*(pair if in_order else pair[::-1])) for pair in streams] for streams in halves]
 
     def tensors(self) -> Iterator[Tensor]:
         """What the first pass gave."""

@@ -149,9 +149,8 @@ class Run:
 
     def close(self) -> None:
         """Drops every tensor, and completes the record."""
-        with (
-            ExitStack() as stack
-        ):  # all are closed, whatever one of them raises; the last one here is the first
+        # All are closed, whatever one of them raises. They run in reverse: what is added last is closed first.
+        with ExitStack() as stack:
             stack.callback(self.engines.clear)
             for engine in reversed(self.engines.values()):
                 stack.callback(engine.close)

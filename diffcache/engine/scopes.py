@@ -316,13 +316,13 @@ class PipelineScope(Scope):
         if option is not None:
             self.fresh_noise = _noise_by(noise_scheduler, option)
             if self.influence is not None:
-                self.influence.obstacle = f"{self.fresh_noise.source} adds noise at its steps"
+                self.influence.obstacle = self.fresh_noise.obstacle
 
     def _noise_was_added(self, noise: FreshNoise) -> None:
         """A step has added noise because of one of its options, which the call may not have asked for."""
         is_new = self.run is not None and self.run.record.fresh_noise is None
         if self.influence is not None and (is_new or self.influence.obstacle is None):
-            self.influence.obstacle = f"{noise.source} adds noise at its steps"
+            self.influence.obstacle = noise.obstacle
         if self.run is not None and is_new:
             self.run.record.fresh_noise = noise
 

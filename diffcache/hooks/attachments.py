@@ -101,6 +101,7 @@ def release(things: Iterable[object]) -> None:
 @contextmanager
 def kept(things: Iterable[object]) -> Iterator[None]:
     """Inside, in all threads, these objects keep the classes that they have, though what is attached may change."""
+    global _kept
     needed, before = list(things), _changes
     with _lock:
         _kept.update(map(id, needed))
@@ -108,10 +109,7 @@ def kept(things: Iterable[object]) -> Iterator[None]:
         yield
     finally:
         with _lock:
-            _kept.subtract(map(id, needed))
-            for thing in needed:
-                if not _kept[id(thing)]:
-                    del _kept[id(thing)]
+            _kept -= Counter(map(id, needed))  # leaves out what nobody needs
         if _changes != before:
             release(needed)
 

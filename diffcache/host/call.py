@@ -37,8 +37,9 @@ class Signature:
     def __init__(self, cls: type) -> None:
         self._signature = inspect.signature(cls.forward)  # type: ignore[attr-defined]
         parameters = list(self._signature.parameters.values())[1:]
-        rest = parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
-        self._takes_more = bool(rest and parameters.pop())
+        self._takes_more = bool(parameters) and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
+        if self._takes_more:
+            parameters.pop()
         plain = all(parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for parameter in parameters)
         self._names = tuple(parameter.name for parameter in parameters) if plain else None
         needed = (parameter.name for parameter in parameters if parameter.default is parameter.empty)

@@ -21,6 +21,11 @@ class FreshNoise:
         return f"reuse is not worth it with {self.source}, which adds fresh noise at each step: use {self.instead}"
 
     @property
+    def obstacle(self) -> str:
+        """Why errors of earlier ticks cannot be corrected (see `Influence`)."""
+        return f"{self.source} adds noise at its steps"
+
+    @property
     def cost(self) -> str:
         """What reuse costs where it was done all the same."""
         return (

@@ -11,11 +11,9 @@ from diffcache.evals.harness.results import Result, renewals
 from diffcache.evals.testbeds import zoo
 from diffcache.schedulers.errors import TargetError
 
-ORDER_1 = {"order": 1, "basis": "output", "warmup_steps": 3}
-
 SWEEPS: dict[str, tuple[str, dict[str, Any], str, tuple[Any, ...]]] = {
     "hold": ("uniform", {"warmup_steps": 3}, "interval", (2, 3, 4)),
-    "order 1": ("uniform", ORDER_1, "interval", (2, 3, 4)),
+    "order 1": ("uniform", {"order": 1, "basis": "output", "warmup_steps": 3}, "interval", (2, 3, 4)),
     "easycache": ("easycache", {}, "threshold", (0.03, 0.06, 0.1, 0.2)),
     "fbcache": ("fbcache", {}, "threshold", (0.03, 0.06, 0.12, 0.24)),
     "teacache": ("teacache", {}, "threshold", (0.05, 0.1, 0.2, 0.4)),
