@@ -1,6 +1,6 @@
 """Cuts: the sites of one denoiser in one guidance pass, and what later calls need in order to skip them."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -55,6 +55,11 @@ class Placeholder:
             isinstance(part, Tensor) and part.is_floating_point()
             for part in (output if type(output) is tuple else (output,))
         )
+
+    @property
+    def form(self) -> Hashable:
+        """The same for two that make the same, and may both be shared."""
+        return self._spec.type, tuple(self._leaves)
 
     @property
     def is_plain(self) -> bool:

@@ -168,6 +168,9 @@ class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
     ) -> None:
         super().__init__(units, call.latents, traces_all=request.traces_all)
         self.placeholders: dict[str, Placeholder] = {}
+        self._known_placeholders: dict[
+            Any, Placeholder
+        ] = {}  # by form: alike units share one, and a call its memory
         self.tapped: _Tapped | None = None
         self._request, self._wanted, self._keeper = request, wanted, keeper
         self._index = -1  # in the stack, of the newest top-level unit
@@ -233,12 +236,16 @@ class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
     def returned(self, unit: UnitCall, call: Call, output: Any) -> None:
         if self._wanted.part_of_span(unit):
             like = None if unit.twin is None else self.placeholders.get(unit.twin.name)
-            self.placeholders[unit.name] = like or Placeholder(call.tensors, output)
+            self.placeholders[unit.name] = like or self._placeholder(call, output)
         if unit.depth == 0:
             self._block_returned(unit, call, output)
         else:
             self._part_returned(unit, call, output)
         self._keeper.waiting(self._bytes_waiting)
+
+    def _placeholder(self, call: Call, output: Any) -> Placeholder:
+        made = Placeholder(call.tensors, output)
+        return self._known_placeholders.setdefault(made.form, made) if made.may_be_shared else made
 
     def _bytes_waiting(self) -> int:
         return sum(span.nbytes for span in self._waiting) + sum(each.nbytes for each in self._ranges)

@@ -45,7 +45,7 @@ class Bounds:
     Attributes:
         ticks: of a loop.
         rounds: of all variants, after a first one.
-        seconds: no round begins after so many.
+        seconds: no round but the first begins after so many.
     """
 
     ticks: int
@@ -93,7 +93,7 @@ def measure(model: RealModel, found: dict[str, Variant], bounds: Bounds, save: S
                     gc.collect()
             for _ in range(bounds.rounds):
                 for name in (name for name in group if name in first):
-                    if time.perf_counter() - begun < bounds.seconds:
+                    if not rounds[name] or time.perf_counter() - begun < bounds.seconds:
                         rounds[name].append(_loop(model, found[name], bounds.ticks, seen))
                 rows |= _rows(first, rounds, bounds.ticks)
                 save(rows)
@@ -158,9 +158,9 @@ def _synchronise(x: Tensor) -> None:
 
 def _rows(first: dict[str, Loop], rounds: dict[str, list[Loop]], ticks: int) -> dict[str, Row]:
     """What is known of each variant by now."""
-    walls = {name: median(loop.wall for loop in rounds[name] or [first[name]]) for name in first}
+    walls = {name: median(loop.wall for loop in loops) for name, loops in rounds.items() if loops}
     tick = walls["plain"] / ticks if "plain" in walls else None
-    return {name: _row(first[name], rounds[name] or [first[name]], walls[name], tick) for name in first}
+    return {name: _row(first[name], rounds[name], wall, tick) for name, wall in walls.items()}
 
 
 def _row(first: Loop, loops: list[Loop], wall: float, tick: float | None) -> Row:

@@ -81,7 +81,7 @@ def main() -> None:
     options.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
     options.add_argument("--ticks", type=int, default=28)
     options.add_argument("--rounds", type=int, default=3)
-    options.add_argument("--seconds", type=float, default=200.0, help="no round begins later")
+    options.add_argument("--seconds", type=float, default=200.0, help="no round begins later, but the first")
     options.add_argument("--only", default="", help="variants whose names hold this")
     options.add_argument("--compiled", action="store_true", help="compile the blocks")
     options.add_argument("--offload", action="store_true", help="features and weights in host memory")

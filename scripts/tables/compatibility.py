@@ -29,6 +29,8 @@ feed-forward (TaylorSeer). "works": if everything is computed, and after `restor
 whether the cache or the feature was attached first. An empty cell has no test.
 
 `mode="reduce-overhead"` returns memory that later calls overwrite; diffcache copies what it keeps (`tests/engine/test_overwritten_outputs.py`).
+Where blocks are compiled one by one in this mode, call `torch.compiler.cudagraph_mark_step_begin()` before each denoiser call, with or without a cache;
+otherwise torch stops with "accessing tensor output of CUDAGraphs that has been overwritten".
 """
 FAULTS = """
 ## Faults of others

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from support.compiling import PartlyTold
 from torch import Tensor, nn
 
 from diffcache import TargetError, accelerate, denoising_run, report
+from diffcache.discovery.cuts import Placeholder
 
 TICKS = 5
 
@@ -95,3 +97,13 @@ def test_compiled_blocks_that_write_to_what_they_are_given_are_refused() -> None
     accelerate(net, "uniform", interval=2, site="block")
     with pytest.raises(TargetError, match="writes to memory that was there before"):
         outputs(net)
+
+
+def test_a_reused_tick_takes_the_memory_of_one_placeholder_for_blocks_that_are_alike() -> None:
+    net = Net().eval()
+    for block in net.blocks:
+        block.compile(backend=PartlyTold(), fullgraph=True)
+    accelerate(net, "uniform", interval=TICKS, site="stack")
+    with patch.object(Placeholder, "make", autospec=True, side_effect=Placeholder.make) as make:
+        outputs(net)
+    assert make.call_count == TICKS - len(report(net).computed_ticks) == 3
