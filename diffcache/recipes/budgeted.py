@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from diffcache.config import CacheConfig, RunFacts
-from diffcache.recipes.few_steps import refuse_beyond
+from diffcache.recipes.few_steps import leaves, proposal, refuse_beyond
 from diffcache.schedulers.guards import Guards
 from diffcache.schedulers.ticks import spread
 from diffcache.store.streams import Basis
@@ -45,12 +45,9 @@ class BudgetedConfig(CacheConfig):
 
     def remark(self, run: RunFacts) -> str | None:
         most = self.most_ticks(run)
-        if most is None or most >= FEW or most == run.num_ticks:
+        if most is None or self.speedup is None or most >= FEW or most == run.num_ticks:
             return None
-        return (
-            f"speedup={self.speedup:g} leaves {most} computed ticks, which are few for a prediction: a plain run of {most} ticks "
-            f"may be as good, compare it (usually num_inference_steps={most})"
-        )
+        return f"{leaves(self.speedup, most)}, too few for a good prediction: {proposal(most)}"
 
     def warmup(self, run: RunFacts) -> int:
         return 1

@@ -14,6 +14,7 @@ from diffcache.method_config import method
 from diffcache.prediction.hindsight import LARGEST_RATIO
 from diffcache.prediction.predictors import Conditional, Polynomial, Predictor
 from diffcache.recipes.budgeted import BudgetedConfig, allowed, choosable, evenly
+from diffcache.recipes.few_steps import leaves, proposal
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.guards import Guards
@@ -152,10 +153,7 @@ class TrajectoryConfig(BudgetedConfig):
         most = max(most, len(plan.ticks))  # a longer warm-up goes beyond the speed-up
         if run.adds_noise or expected <= WORTH_COMPARING or self.max_consecutive_reuses is not None:
             return None
-        return (
-            f"speedup={self.speedup:g} leaves {most} computed ticks, for which an error of {shown(expected)} was expected before the run: "
-            f"a plain run of {most} ticks may be as good, compare it (usually num_inference_steps={most})"
-        )
+        return f"{leaves(self.speedup, most)}, for which an error of {shown(expected)} was expected before the run: {proposal(most)}"
 
     def predictor_for(self, run: RunFacts) -> Predictor:
         if run.num_ticks is None:
