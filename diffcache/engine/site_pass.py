@@ -24,7 +24,7 @@ Forward = Callable[..., Any]
 
 @dataclass(slots=True)
 class _Visit:
-    """What one forward is to do at a site; `seen` of the units of one that it skips have been called.
+    """What one forward is to do at a site; `num_called` of the units of one that it skips have been called.
 
     One that is `verified` is computed too, and the forward goes on with the prediction. So is one that an observer looks at. Neither is
     `passed_over`.
@@ -37,13 +37,13 @@ class _Visit:
     skips: bool
     store: Store
     passed_over: bool
-    seen: int = 0
+    num_called: int = 0
     verified: bool = False
 
     @property
     def left_out(self) -> float:
         """Share of the denoiser's work that was not computed here."""
-        return self.site.share * self.seen / len(self.site.units) if self.passed_over else 0.0
+        return self.site.share * self.num_called / len(self.site.units) if self.passed_over else 0.0
 
 
 class SitePass:
@@ -85,7 +85,7 @@ class SitePass:
         self._is_observed = parts.decider.observer is not NOBODY
         self._reuses_memory = cuts.reuses_memory
         self._visits: dict[str, _Visit] = {}
-        self._straight: dict[str, _Visit] = {}
+        self._alone: dict[str, _Visit] = {}
         self._names = CallNames()
         self._called: list[str] | None = [] if is_first else None
         self._shared: dict[Placeholder, Any] = {}
@@ -118,7 +118,7 @@ class SitePass:
             here is not None
             and here.passed_over
             and not self.strayed
-            and name == here.site.units[here.seen]
+            and name == here.site.units[here.num_called]
             and name != self._tapped
         ):
             return self._stand_in(here, name, module, args, kwargs)
@@ -137,7 +137,7 @@ class SitePass:
         """`unit_call` of the unit's call of this name."""
         if self._called is not None:
             self._called.append(name)
-        here = self._straight.get(name)
+        here = self._alone.get(name)
         if here is not None and self.here is None:
             return (yield from self._unit_of_its_own(here, module, args, kwargs))
         tap = self._tap if name == self._tapped else None
@@ -173,7 +173,7 @@ class SitePass:
         assert layout is not None
         given = layout.given(args, kwargs)
         if here.skips:
-            here.seen += 1
+            here.num_called += 1
             value = here.store.value(here.verdicts[0].decision, here.step, 0, given)
             return layout.join(value, given)
         self._given, self._bases = given, _copied_bases(layout, given) if self._reuses_memory else given
@@ -210,12 +210,11 @@ class SitePass:
             last, store = site.units[-1], branch.store(site.name)
             passed_over = skips and not self.decider.observer.shadow
             visits[name] = visit = _Visit(site, last, step, verdicts, skips, store, passed_over)
-            alone = last == name != self._tapped and store.layout is not None and not self._is_observed
-            if alone:
-                self._straight[name] = visit
+            if last == name != self._tapped and store.layout is not None and not self._is_observed:
+                self._alone[name] = visit
         if visit.skips and self.decider.verifies(branch, self.step):
             visit.verified, visit.passed_over = True, False
-            self._straight.pop(name, None)
+            self._alone.pop(name, None)
         if self.seen:
             self.decider.arrived(branch, 0, self.seen)
         if not skips_any and self._called is None:
@@ -229,13 +228,13 @@ class SitePass:
 
     def stray(self) -> None:
         """What the forward returns is worth nothing: the call is computed again, as the branch's first."""
-        self.strayed, self._straight = True, {}
+        self.strayed, self._alone = True, {}
 
     def _skipped(
         self, here: _Visit, name: str, module: nn.Module, args: Any, kwargs: dict[str, Any]
     ) -> CarriedUnit:
         """What stands for a unit in a site that is reused."""
-        if name != here.site.units[here.seen]:
+        if name != here.site.units[here.num_called]:
             self.stray()
             return (yield)
         if here.passed_over:
@@ -261,8 +260,8 @@ class SitePass:
 
     def _sees_end(self, here: _Visit) -> bool:
         """Counts one more unit of a site that is skipped; says whether it is the last one."""
-        here.seen += 1
-        if here.seen < len(here.site.units):
+        here.num_called += 1
+        if here.num_called < len(here.site.units):
             return False
         self.here = None
         return True

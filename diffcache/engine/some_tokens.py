@@ -90,10 +90,11 @@ class SomeTokens(WholeModel):
             self.record.notes.append(FAR)
         self._before, self._chosen = {}, {}
 
-    def forwarded(self, asked: Invocation, here: Here) -> Carried:
+    def forwarded(self, here: Here) -> Carried:
+        asked = here.asked
         plan = self._plan(asked, here)
         if plan is None:
-            return (yield from super().forwarded(asked, here))
+            return (yield from super().forwarded(here))
         branch, step, call = here.branch, here.step, asked.call
         state = self._state(branch)
         rows = self._rows_for(asked, here, plan, state)
@@ -110,7 +111,7 @@ class SomeTokens(WholeModel):
         except Strayed:
             state.drop()
             here.verdict = Verdict(Decision.COMPUTE, STRAYED)
-            return (yield from super().forwarded(asked, here))
+            return (yield from super().forwarded(here))
         state.since += 1
         here.verdict = Verdict(Decision.ROWS)
         here.work = work_of(plan, rows)

@@ -9,7 +9,7 @@ from torch import Tensor
 from diffcache.engine.branches import Branch
 from diffcache.engine.comparison import Comparison, squares_of
 from diffcache.engine.execution import Carried, Computation, Invocation, Need, Parts
-from diffcache.engine.guided_passes import GuidedPasses
+from diffcache.engine.guided_values import GuidedValues
 from diffcache.engine.observers import NOBODY
 from diffcache.host.call import Call
 from diffcache.host.rows import joined, lane_of, outputs_of, rows_of
@@ -62,7 +62,7 @@ class WholeModel:
         self.decider = parts.decider
         self.record = parts.record
         self.comparison = comparison or Comparison()
-        self.passes = GuidedPasses(parts.choices.facts.guidance_scale)
+        self.passes = GuidedValues(parts.choices.facts.guidance_scale)
 
     def close(self) -> None:
         """Reads what was measured from the device, once, when the run is over."""
@@ -85,7 +85,7 @@ class WholeModel:
             step, branch, lambda lane: store.learned.latents(here.tensors(lane)), lanes
         )
         if all(verdict.decision is Decision.COMPUTE for verdict in verdicts):
-            output, obstacle = yield from self._compute(asked, here)
+            output, obstacle = yield from self._compute(here)
             if obstacle is not None:
                 verdicts = [Verdict(verdict.decision, obstacle) for verdict in verdicts]
             elif here.verdict is not None:
@@ -97,7 +97,7 @@ class WholeModel:
         self.record.add(self.name, asked.call.batch, [Done(step, verdicts, work=here.work)])
         return output
 
-    def forwarded(self, asked: Invocation, here: Here) -> Carried:
+    def forwarded(self, here: Here) -> Carried:
         """What the denoiser returns where it is called."""
         return (yield Computation(here.call.args, here.call.kwargs))
 
@@ -106,12 +106,12 @@ class WholeModel:
         tensors = here.call.tensors if here.lanes == 1 else here.tensors(lane)
         return here.store.value(decision, here.step, lane, tensors)
 
-    def _compute(self, asked: Invocation, here: Here) -> Generator[Need, Any, tuple[Any, str | None]]:
+    def _compute(self, here: Here) -> Generator[Need, Any, tuple[Any, str | None]]:
         """What the denoiser returns, and why it can never be reused, if so."""
         call, branch, store = here.call, here.branch, here.store
         before = call.state()
         self.decider.observer.computing(self.name, here.step)
-        output = yield from self.forwarded(asked, here)
+        output = yield from self.forwarded(here)
         layout = store.learn(call, output, basis=self.basis)
         written = call.is_written(before)  # a K/V cache, a list of outputs: skipping would skip the write
         if written or not layout.complete:

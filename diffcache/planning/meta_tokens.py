@@ -61,10 +61,11 @@ class DrySomeTokens(SomeTokens):
         self._real = None
         return found.moved()
 
-    def forwarded(self, asked: Invocation, here: Here) -> Carried:
+    def forwarded(self, here: Here) -> Carried:
         yield from ()  # nor does this
         assert self._real is not None
-        real, plan = self._real, self._plan(self._real, here)
+        asked, real = here.asked, self._real
+        plan = self._plan(real, here)
         if plan is None:
             return asked.forward(*asked.call.args, **asked.call.kwargs)
         self._note(plan)

@@ -119,10 +119,11 @@ def true_outputs() -> AbstractContextManager[None]:
 def _foreknown(known: Callable[[TokenState, TokenState], _Known]) -> Iterator[None]:
     forwarded = SomeTokens.forwarded
 
-    def looked_ahead(self: SomeTokens, asked: Any, here: Any) -> Any:
+    def looked_ahead(self: SomeTokens, here: Any) -> Any:
+        asked = here.asked
         plan = self._plan(asked, here)
         if plan is None:
-            return (yield from forwarded(self, asked, here))
+            return (yield from forwarded(self, here))
         true = TokenState(Setup(Hold(), Format(), here.branch.setup.times), {})
         with watched(FullPass(block_paths(asked.module), plan, true, here.step.tick)):
             asked.forward(*asked.call.args, **asked.call.kwargs)
@@ -131,7 +132,7 @@ def _foreknown(known: Callable[[TokenState, TokenState], _Known]) -> Iterator[No
             return RowPass(paths, plan, known(state, true), rows, at)  # type: ignore[arg-type]
 
         with patch.object(some_tokens, "RowPass", some):
-            return (yield from forwarded(self, asked, here))
+            return (yield from forwarded(self, here))
 
     with patch.object(SomeTokens, "forwarded", looked_ahead):
         yield

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from diffcache.api import DEFAULT
 from diffcache.discovery.flops import FlopCount
-from diffcache.engine.guided_passes import GuidedPasses
+from diffcache.engine.guided_values import GuidedValues
 from diffcache.evals.errors import EvaluationError
 from diffcache.evals.harness.rendering import Rendered, render
 from diffcache.evals.race import ours, track
@@ -38,14 +38,14 @@ def named(name: str) -> Contender:
 @pytest.mark.parametrize("name", splits.FITTING)
 def test_compute_and_memory_are_what_our_report_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found, waiting = [], [0]
-    tensors = GuidedPasses.tensors
+    tensors = GuidedValues.tensors
 
-    def counted(passes: GuidedPasses) -> Iterator[Tensor]:
+    def counted(passes: GuidedValues) -> Iterator[Tensor]:
         held = [*tensors(passes)]
         waiting.append(sum(tensor.nbytes for tensor in held))
         return iter(held)
 
-    monkeypatch.setattr(GuidedPasses, "tensors", counted)
+    monkeypatch.setattr(GuidedValues, "tensors", counted)
     for config in (None, DEFAULT):
         pipe, call = zoo.load(name), zoo.sample_call(name, 0, STEPS, 2)
         with counted_flops(pipe) as flops, live_memory(pipe.scheduler, STEPS - 2) as memory:

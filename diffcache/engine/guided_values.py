@@ -12,7 +12,7 @@ from diffcache.host.rows import BatchedGuidance, conditional_first
 from diffcache.schedulers.steps import Step
 
 
-class GuidedPasses:
+class GuidedValues:
     """Combines what one run's two passes give: u + scale * (c - u), classifier-free guidance (arXiv 2207.12598, equation 6).
 
     They come in one batch, or one after another. A run of one pass, or of more than two, has no guided values: there each pass stands

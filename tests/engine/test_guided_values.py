@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from diffcache import accelerate, denoising_run, report
 from diffcache.config import TYPICAL_GUIDANCE
 from diffcache.engine import whole_model
-from diffcache.engine.guided_passes import GuidedPasses
+from diffcache.engine.guided_values import GuidedValues
 from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.moments import Moment
 from diffcache.trajectory.control import PlannedTicks
@@ -66,7 +66,7 @@ def measured(
         found[at.tick] = error / size
 
     monkeypatch.setattr(PlannedTicks, "compared", compared)
-    monkeypatch.setattr(whole_model, "GuidedPasses", lambda unknown: GuidedPasses(scale))
+    monkeypatch.setattr(whole_model, "GuidedValues", lambda unknown: GuidedValues(scale))
     net = accelerate(kind().eval(), CONFIG)
     sigmas = [1 - tick / TICKS for tick in range(TICKS)]
     conditions = [torch.tensor(rows) for rows in passes]
