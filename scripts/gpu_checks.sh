@@ -65,8 +65,8 @@ case $what in
     models)
         real 40 sdxl --rounds 2
         dry || real 30 sd35 --rounds 1
-        dry || real 30 wan1.3 --rounds 1 --ticks 12
-        dry || real 30 qwen --rounds 1 --ticks 12
+        dry || real 30 wan1.3 --rounds 1 --ticks 8 --only uniform
+        dry || real 30 qwen --rounds 1 --ticks 8
         dry || real 20 wan14 --rounds 1 --ticks 8 --only uniform
         ;;
     quantisation)
@@ -75,7 +75,7 @@ case $what in
         step 450 scripts/benchmark/quantization.py "${size[@]}" --json "$out/quantization_speed/gpu.json"
         ;;
     language)
-        size=(--model llada-8b --device cuda --batches 1 8)
+        size=(--model llada-8b --device cuda --batches 1 8 --repeats 1)
         dry && size=(--model tiny --device cpu --batches 1 --repeats 1)
         step 450 scripts/measure/language.py speed "${size[@]}" --rules quota --json "$out/language_speed/gpu.json" \
             --only dkv-decode default fast-dllm-dual elastic-cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Iterator
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -34,6 +35,9 @@ PROMPT_LENGTH = wordchain.length_of(PROMPT_WORDS)
 GEN_LENGTH = 256
 SAMPLING: dict[str, Any] = {"temperature": 1.0, "seed": 0}
 """Texts are sampled, because greedy ones soon repeat the same few words."""
+
+WARM_UP = 32
+"""Tokens: a block."""
 
 DECODINGS: dict[str, dict[str, Any]] = {"blocks": {"block_length": 32}, "window": {"window": 16}}
 """Which tokens may be written next: those of a block, or those in a sliding window."""
@@ -229,17 +233,22 @@ def throughput(
     prompts: Tensor,
     runs: dict[str, tuple[LanguageConfig | None, dict[str, Any]]],
     repeats: int,
-) -> dict[str, float]:
-    """Median tokens per second by run: of this process's CPU time, or of wall time on a GPU. The runs take turns."""
+) -> Iterator[dict[str, float]]:
+    """Median tokens per second by run, as far as it is known after each: of this process's CPU time, or of wall time on a GPU.
+
+    The runs take turns. On a GPU a block is written before, for which kernels are built.
+    """
     clock = time.perf_counter if prompts.is_cuda else time.process_time
-    rates: dict[str, list[float]] = {name: [] for name in runs}
+    rates: dict[str, list[float]] = {}
     for _ in range(repeats):
         for name, (config, options) in runs.items():
             prepare(model, config)
+            if prompts.is_cuda and name not in rates:
+                write(model, prompts, {**options, "gen_length": WARM_UP})
             start = clock()
             tokens = int(write(model, prompts, options).lengths.sum())
-            rates[name].append(tokens / (clock() - start))
-    return {name: statistics.median(found) for name, found in rates.items()}
+            rates.setdefault(name, []).append(tokens / (clock() - start))
+            yield {name: statistics.median(found) for name, found in rates.items()}
 
 
 def accuracy_table(rows: list[Row]) -> str:

@@ -73,18 +73,24 @@ def speed(args: argparse.Namespace) -> None:
         else:
             prompts = shape.prompts(batch)
         runs = {name: (config, {**length, **options}) for name, (config, options) in _runs_of(args).items()}
-        rates = benchmark.throughput(model, prompts.to(args.device), runs, args.repeats)
-        results[str(batch)] = {name: round(rate, 2) for name, rate in rates.items()}
+        rates = {}
+        for rates in benchmark.throughput(model, prompts.to(args.device), runs, args.repeats):
+            results[str(batch)] = {name: round(rate, 2) for name, rate in rates.items()}
+            _write_speed(args, results)
         first = next(iter(rates.values()))
         print(f"\nbatch {batch}: tokens per second (cache alone, total)")
         for name, rate in rates.items():
             _, decoding, rule = name.rsplit(", ", 2)
             alone, total = rate / rates[f"plain, {decoding}, {rule}"], rate / first
             print(f"  {name:55} {rate:9.1f} {alone:7.2f}x {total:7.2f}x")
-        if args.json is not None:
-            clock = "CPU time of one thread" if args.device == "cpu" else "wall time"
-            settings = {"clock": clock, "model": args.model, "repeats": args.repeats}
-            write_result(args.json, header(args.device), {**settings, "tokens_per_second": results})
+
+
+def _write_speed(args: argparse.Namespace, results: dict[str, dict[str, float]]) -> None:
+    """After each run: a command that is cut off leaves something."""
+    if args.json is not None:
+        clock = "CPU time of one thread" if args.device == "cpu" else "wall time"
+        settings = {"clock": clock, "model": args.model, "repeats": args.repeats}
+        write_result(args.json, header(args.device), {**settings, "tokens_per_second": results})
 
 
 def _runs_of(args: argparse.Namespace) -> dict[str, tuple[LanguageConfig | None, dict[str, Any]]]:

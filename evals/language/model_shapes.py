@@ -91,7 +91,7 @@ SHAPES = {
         vocabulary=126464,
         dtype=torch.bfloat16,
         prompt_length=900,
-        gen_length=512,
+        gen_length=128,
     ),
 }
 """wide: the testbed's texts, and a model so wide that most of the time goes into its matrices. llada-8b: LLaDA-8B's sizes."""
