@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from diffcache.prediction.predictors import Polynomial
 from diffcache.schedulers.steps import Decision, Step, Verdict
 from diffcache.store.rings import Setup
 from diffcache.tokens.attention import Strayed
+from diffcache.tokens.grids import grid_told
 from diffcache.tokens.layout import Rows, SampleRows, rows_of_samples
 from diffcache.tokens.learning import TokenPlan, learn
 from diffcache.tokens.passes import FullPass, RowPass, TokenState
@@ -167,7 +168,10 @@ class SomeTokens(WholeModel):
         """Asks the source, once in a run: the tokens of the places that it gives."""
         _, before, sigma = self._before[here.branch.name]
         call, entry = asked.call, plan.entry
-        places = self.rule.source(Sight(entry.latent_of(call), before, here.step.sigma, sigma))
+        sight = Sight(entry.latent_of(call), before, here.step.sigma, sigma)
+        if sight.latent.ndim == 3:
+            sight = replace(sight, grid=grid_told(call, sight.moving[0]))
+        places = self.rule.source(sight)
         marked = rows_of_latents(asked.module, asked.forward, call, entry, entry.masks_of(call, places))
         return Chosen(rows_of_samples(marked, apart=plan.apart), places, entry)
 

@@ -1,4 +1,4 @@
-"""From a picture's pixels to places in the latents."""
+"""From a picture's pixels to places in the latents, and the grid that a picture's or a clip's tokens make."""
 
 from __future__ import annotations
 
@@ -8,7 +8,50 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from diffcache.host.call import Call
 from diffcache.schedulers.errors import ConfigError
+
+Grid = tuple[int, int, int]
+"""Frames, rows and columns of tokens."""
+
+AXES = (2, 3, 4)
+"""So many coordinates have positions of tokens."""
+
+
+def grid_told(call: Call, own: Tensor) -> Grid | None:
+    """The grid of the picture's tokens, as far as a denoiser's arguments tell it; None where they do not.
+
+    They tell it by the positions of all tokens, [tokens, axes] or [batch, tokens, axes] (Flux), or by frames, height and width, one after another
+    (LTX, Qwen-Image).
+
+    Args:
+        call: of the denoiser.
+        own: which of its tokens are the picture's, bool [tokens].
+    """
+    for path, tensor in call.tensors.items():
+        if not call.is_latent(path) and tensor.ndim in (2, 3) and tensor.shape[-2:-1] == own.shape:
+            positions = tensor if tensor.ndim == 2 else tensor[0]
+            if positions.shape[1] in AXES and (found := _grid_of_positions(positions[own])) is not None:
+                return found
+    sizes = [leaf for leaf in call.leaves.values() if type(leaf) is int]
+    count = int(own.sum())
+    triples = zip(sizes, sizes[1:], sizes[2:], strict=False)
+    return next((sizes for sizes in triples if math.prod(sizes) == count and min(sizes) > 0), None)
+
+
+def _grid_of_positions(positions: Tensor) -> Grid | None:
+    """The grid of tokens [tokens, axes] that come row by row; None where they do not, or make no more than one row or column."""
+    axes = [axis for axis in positions.unbind(1) if bool((axis != axis[0]).any())]
+    sizes = [len(torch.unique(axis)) for axis in axes]
+    if not 2 <= len(axes) <= 3 or math.prod(sizes) != len(positions):
+        return None
+    places = torch.arange(len(positions), device=positions.device).view(sizes)
+    for i, axis in enumerate(axes):
+        along = axis[places].movedim(i, 0).flatten(1)
+        if not bool((along == along[:, :1]).all()):
+            return None
+    frames, rows, columns = [1, *sizes][-3:]
+    return frames, rows, columns
 
 
 def grid_of(count: int, height: int, width: int) -> tuple[int, int]:
@@ -31,13 +74,14 @@ def resized(mask: Tensor, height: int, width: int) -> Tensor:
     return functional.adaptive_max_pool2d(mask[:, None].float(), (height, width))[:, 0] > 0
 
 
-def places_in(latent: Tensor, mask: Tensor, moving: Tensor) -> Tensor:
-    """Which places of a latent a picture's mask means: bool [batch or 1, places...].
+def places_in(latent: Tensor, mask: Tensor, moving: Tensor, grid: Grid | None = None) -> Tensor:
+    """Which places of a latent a picture's mask means, stretched over the picture: bool [batch or 1, places...].
 
     Args:
         latent: [batch, tokens, channels], or [batch, channels, (frames,) height, width].
-        mask: of the picture, bool [batch or 1, H, W].
+        mask: of the picture, or of each frame, bool [batch or 1, H, W].
         moving: the places that change between ticks, bool [batch, places...]; of packed tokens these are the picture's.
+        grid: of packed tokens; None: that of one picture of the mask's shape.
 
     Raises:
         ConfigError: the latents are no picture, or have no grid of the mask's shape.
@@ -46,9 +90,9 @@ def places_in(latent: Tensor, mask: Tensor, moving: Tensor) -> Tensor:
         own = moving[:1].expand(len(moving), -1)
         if not torch.equal(own, moving):
             raise ConfigError("rows: the samples of this batch have different tokens: call them one by one.")
-        height, width = grid_of(int(moving[0].sum()), *mask.shape[-2:])
+        frames, height, width = grid or (1, *grid_of(int(moving[0].sum()), *mask.shape[-2:]))
         chosen = torch.zeros(len(mask), latent.shape[1], dtype=torch.bool, device=latent.device)
-        chosen[:, moving[0]] = resized(mask, height, width).flatten(1)
+        chosen[:, moving[0]] = resized(mask, height, width).flatten(1).repeat(1, frames)
         return chosen
     if latent.ndim not in (4, 5):
         raise ConfigError(f"rows: latents of {latent.ndim} dimensions are no picture: leave rows= out.")

@@ -146,7 +146,9 @@ def rows_of_latents(
     paths = block_paths(denoiser)
     until = _Until(paths, lambda name, unit: name == entry.unit)
     _broken_off(forward, call, until)
-    changed = _changed(forward, call, masks, until, paths)[entry.path]
+    changed = _changed(forward, call, masks, until, paths).get(entry.path)
+    if changed is None:  # nothing is masked
+        changed = torch.zeros_like(until.given[entry.path], dtype=torch.bool)
     has_samples = entry.dim > 0 and len(changed) == call.batch
     samples = [*changed] if has_samples else [changed]
     dim = entry.dim - has_samples

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from diffcache.tokens.grids import changed_places, grid_of, places_in
+from diffcache.tokens.grids import Grid, changed_places, grid_of, places_in
 from diffcache.tokens.region import edited_tokens, smoothed
 
 MOST = 0.9
@@ -23,12 +23,14 @@ class Sight:
         latent: the call's, [batch, tokens, channels] or [batch, channels, ..., height, width].
         before: that of the tick before.
         sigma, sigma_before: noise levels of both; None where unknown.
+        grid: of the picture's tokens, where latents are packed and the denoiser's arguments tell it.
     """
 
     latent: Tensor
     before: Tensor
     sigma: float | None = None
     sigma_before: float | None = None
+    grid: Grid | None = None
 
     @property
     def moving(self) -> Tensor:
@@ -52,7 +54,7 @@ class Masked:
 
     def __call__(self, sight: Sight) -> Tensor:
         mask = self.mask.to(sight.latent.device)
-        return places_in(sight.latent, mask if mask.ndim == 3 else mask[None], sight.moving)
+        return places_in(sight.latent, mask if mask.ndim == 3 else mask[None], sight.moving, sight.grid)
 
 
 @dataclass(frozen=True)
@@ -73,12 +75,12 @@ class Region:
     Attributes:
         eta: the largest similarity of an edited token.
         smooth: erosion and dilation.
-        aspect: height and width of the picture, or their ratio.
+        aspect: height and width of the picture, where nothing else tells the grid of its tokens; None: unknown, and not smoothed there.
     """
 
     eta: float = 0.93
     smooth: bool = True
-    aspect: tuple[int, int] = (1, 1)
+    aspect: tuple[int, int] | None = None
 
     def __call__(self, sight: Sight) -> Tensor:
         moving = sight.moving
@@ -93,8 +95,9 @@ class Region:
         x = latent[:, own].float()
         velocity = (x - sight.before[:, own].float()) / (sigma - earlier)
         edited = edited_tokens(x - sigma * velocity, references, self.eta)
-        if self.smooth:
-            edited = smoothed(edited, *grid_of(count, *self.aspect))
+        grid = sight.grid or (None if self.aspect is None else (1, *grid_of(count, *self.aspect)))
+        if self.smooth and grid is not None:
+            edited = smoothed(edited, *grid[1:])
         chosen = torch.zeros_like(moving)
         chosen[:, own] = edited
         return chosen

@@ -20,7 +20,6 @@ from diffcache.store.key_values import KeyValues
 from diffcache.store.rings import Setup, Store
 from diffcache.tokens import attention
 from diffcache.tokens.attention import Completing, KeysAndValues
-from diffcache.tokens.grids import grid_of
 from diffcache.tokens.layout import Rows, TokenSequence
 from diffcache.tokens.passes import FullPass, RowPass, TokenState
 from diffcache.tokens.positions import block_paths
@@ -43,8 +42,10 @@ def elsewhere() -> Iterator[None]:
 
     def moved(self: Region, sight: Sight) -> Tensor:
         places, own = region(self, sight), sight.moving[0]
-        grid = places[:, own].view(-1, *grid_of(int(own.sum()), *self.aspect))
-        places[:, own] = torch.stack([farthest(one) for one in grid]).flatten(1)
+        if sight.grid is None:
+            raise ValueError("elsewhere: the denoiser's arguments do not tell the grid of its tokens.")
+        each = places[:, own].view(-1, *sight.grid[1:])
+        places[:, own] = torch.stack([farthest(one) for one in each]).flatten(1)
         return places
 
     with patch.object(Region, "__call__", moved):

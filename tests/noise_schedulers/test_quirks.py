@@ -6,6 +6,7 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
+import diffusers
 import pytest
 import torch
 
@@ -50,3 +51,15 @@ def test_a_timestep_is_found_by_where_it_lies_and_not_by_its_value() -> None:
     assert index_in_list([torch.randn(3), noise_scheduler.timesteps[2]], noise_scheduler) == 2
     assert index_in_list([noise_scheduler.timesteps[1].expand(5)], noise_scheduler) == 1
     assert index_in_list([T(4.0), noise_scheduler.timesteps], noise_scheduler) is None
+
+
+@pytest.mark.parametrize("name", ["Euler", "EulerAncestral", "Heun", "KDPM2", "KDPM2Ancestral", "LMS"])
+def test_noise_levels_are_those_by_which_inputs_are_scaled(name: str) -> None:
+    noise_scheduler = getattr(diffusers, f"{name}DiscreteScheduler")()
+    noise_scheduler.set_timesteps(6)
+    levels, sample, scales = sigmas_of(noise_scheduler), torch.ones(1, 1), []
+    for time in noise_scheduler.timesteps:
+        scales.append(float(sample / noise_scheduler.scale_model_input(sample, time)))
+        sample = noise_scheduler.step(torch.zeros_like(sample), time, sample).prev_sample + 1
+    assert levels is not None
+    assert [math.hypot(level, 1) for level in levels] == pytest.approx(scales, rel=1e-4)

@@ -101,7 +101,7 @@ def test_the_region_follows_from_two_ticks_by_hand():
     clean.view(1, 8, 8, 8)[:, 2:7, 3:8] *= -1  # rows 2 to 6 and columns 3 to 7 are edited
     noise = torch.randn(1, 64, 8, generator=generator)
     at = [torch.cat([(1 - s) * clean + s * noise, reference], 1) for s in (0.8, 0.7)]
-    places = Region(0.93)(Sight(at[1], at[0], 0.7, 0.8))
+    places = Region(0.93)(Sight(at[1], at[0], 0.7, 0.8, grid=(1, 8, 8)))
     # columns 4 to 6 and rows 3 to 5 are left by the cross, and grow by two, also over the border at column 7
     expected = torch.zeros(8, 8, dtype=torch.bool)
     expected[1:8, 2:8] = True

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from zoo.denoisers import CASES as DENOISERS
+from zoo.pipeline_case import picture
 from zoo.pipelines import CASES
 
 from diffcache import accelerate, denoising_run, report, restore
 from diffcache.api import method_named
+from diffcache.host.call import Call
 from diffcache.planning.with_rows import WithRows, mask_of, source_of
 from diffcache.schedulers.errors import ConfigError
-from diffcache.tokens.grids import grid_of, over_channels, places_in, resized
+from diffcache.tokens.grids import grid_of, grid_told, over_channels, places_in, resized
 from diffcache.tokens.row_rule import FullCalls, Masked, Moving, Region, Sight
 
 EVERY_TICK = {"config": "uniform", "interval": 1}
@@ -235,3 +239,61 @@ def test_a_wrong_mask_is_refused_and_rows_without_use_are_told():
     accelerate(pipe, rows=torch.ones(7, 10, 77, dtype=torch.bool), **sparse)
     with pytest.raises(ConfigError, match="mask"):
         case.render(pipe, 0, 13)
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "grid"),
+    [
+        ("LTXPipeline", {"num_frames": 17}, (3, 8, 8)),
+        ("QwenImagePipeline", {}, (1, 4, 4)),
+        ("Flux2KleinPipeline", {}, (1, 4, 4)),
+        ("FluxPipeline", {"height": 16, "width": 64}, (1, 4, 16)),
+    ],
+)
+def test_a_mask_is_stretched_over_each_frame_of_packed_tokens(name, call, grid):
+    left, case = torch.zeros(64, 64, dtype=torch.bool), CASES[name]
+    left[:, :32] = True
+    pipe = accelerate(case.build(), rows=left, **EVERY_TICK)
+    with patch.object(Masked, "__call__", autospec=True, side_effect=Masked.__call__) as source:
+        case.render(pipe, 0, 8, **call)
+    (_, sight), _ = source.call_args
+    assert sight.grid == grid
+    places = Masked(left)(sight)[0, sight.moving[0]].view(grid)
+    half = grid[-1] // 2
+    assert places[..., :half].all()
+    assert not places[..., half:].any()
+
+
+def test_positions_that_are_no_grid_tell_none():
+    call = Call.of(
+        Positioned(),
+        (torch.zeros(1, 6, 4), torch.tensor([[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [2, 2]])),
+        {},
+    )
+    assert grid_told(call, torch.ones(6, dtype=torch.bool)) is None
+    call = Call.of(
+        Positioned(),
+        (torch.zeros(1, 6, 4), torch.tensor([[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]])),
+        {},
+    )
+    assert grid_told(call, torch.ones(6, dtype=torch.bool)) == (1, 2, 3)
+
+
+class Positioned(torch.nn.Module):
+    def forward(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+def test_an_empty_mask_computes_next_to_nothing():
+    case = CASES["FluxInpaintPipeline"]
+    pipe = accelerate(case.build(), rows="mask", **EVERY_TICK)
+    case.render(pipe, 0, 8, strength=1.0, mask_image=torch.zeros(1, 1, 16, 16))
+    assert "%" in report(pipe).summary()
+
+
+@pytest.mark.parametrize(("height", "width"), [(32, 64), (64, 16)])
+def test_the_region_of_an_edit_of_any_shape(height, width):
+    case = CASES["FluxKontextPipeline"]
+    pipe = accelerate(case.build(), "regione")
+    case.render(pipe, 0, 28, image=picture(1, 3, height, width), max_area=height * width)
+    assert report(pipe).compute_fraction < 1

@@ -41,7 +41,7 @@ def an_edit() -> Sight:
     clean.view(1, 8, 8, 8)[:, 4:7, 4:7] *= -1
     noise = torch.randn(1, 64, 8, generator=generator)
     before, now = (torch.cat([(1 - s) * clean + s * noise, reference], 1) for s in (0.8, 0.7))
-    return Sight(now, before, 0.7, 0.8)
+    return Sight(now, before, 0.7, 0.8, grid=(1, 8, 8))
 
 
 def test_the_region_elsewhere_has_as_many_tokens_where_nothing_is_edited():
