@@ -36,7 +36,7 @@ class Size(click.ParamType["tuple[int, int]"]):
 
 
 class Assignment(click.ParamType["tuple[str, Any]"]):
-    """`name=value`; a value that is no Python literal is a text."""
+    """`name=value`; a value is a Python literal, or one in lower case (true, false, none), or else a text."""
 
     name = "k=v"
 
@@ -45,7 +45,7 @@ class Assignment(click.ParamType["tuple[str, Any]"]):
         if not sign or not name.isidentifier():
             self.fail(f"{value!r} is no assignment: give name=value.", param, ctx)
         try:
-            return name, ast.literal_eval(text)
+            return name, ast.literal_eval(text.capitalize() if text in ("true", "false", "none") else text)
         except (ValueError, SyntaxError):
             return name, text
 

@@ -48,7 +48,9 @@ def predictor_from(description: Mapping[str, Any]) -> Predictor:
             covariance, corrects = np.array(rows, dtype=float), np.array(between, dtype=float)
             return Conditional(covariance, noise, window, corrects, _measured(description))
         case {"name": "average velocity", "levels": list(levels), "backs": list(backs)} if (
-            _are_numbers(levels) and _are_numbers(backs) and len(levels) == len(backs) + 1
+            _are_numbers(levels)
+            and all(type(back) is int and back >= 0 for back in backs)
+            and len(levels) == len(backs) + 1
         ):
             return AverageVelocity(levels, backs)
         case {"name": "lerp", "weight": int() | float() as weight}:

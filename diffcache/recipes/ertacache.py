@@ -12,6 +12,9 @@ from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.interval import Interval
 from diffcache.schedulers.schedule import Schedule
 
+EVEN = 2
+"""Interval of the schedule that is not calibrated."""
+
 
 @method
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +29,8 @@ class ERTACacheConfig(CacheConfig):
         rectify: apply the affine maps.
         respace: run at the respaced noise levels.
         hindsight: None: as calibrated.
-        interval: of the even schedule, where there is no calibration; 1 computes everything.
-        warmup_steps: None: 1.
+        interval: of the even schedule, where there is no calibration; 1 computes everything, whatever was calibrated.
+        warmup_steps, tail_steps: None: 1, or as calibrated.
     """
 
     name: ClassVar[str] = "ertacache"
@@ -35,7 +38,7 @@ class ERTACacheConfig(CacheConfig):
     calibration: str | Path | None = None
     rectify: bool = True
     respace: bool = True
-    interval: int = 2
+    interval: int = EVEN
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,6 +49,10 @@ class ERTACacheConfig(CacheConfig):
             raise ConfigError(
                 f"ertacache: calibration must be the folder or hub id of a schedule, not {self.calibration!r}."
             )
+        if self.calibration is not None and self.interval not in (1, EVEN):
+            raise ConfigError(
+                f"ertacache: interval={self.interval} is for an even schedule, and a calibration has its own ticks: leave one of them out."
+            )
         self._choose("rectify", True, False)
         self._choose("respace", True, False)
 
@@ -54,7 +61,7 @@ class ERTACacheConfig(CacheConfig):
         return None
 
     def resolved(self) -> CacheConfig:
-        if self.calibration is None:
+        if self.calibration is None or self.interval == 1:
             return self
         schedule = Schedule.from_pretrained(self.calibration)
         return ReplayConfig(
@@ -64,6 +71,9 @@ class ERTACacheConfig(CacheConfig):
             hindsight=self.hindsight,
             cache_dtype=self.cache_dtype,
             cache_device=self.cache_device,
+            warmup_steps=self.warmup_steps,
+            tail_steps=self.tail_steps,
+            max_consecutive_reuses=self.max_consecutive_reuses,
         )
 
     def scheduler(self, run: RunFacts) -> Interval:

@@ -91,7 +91,7 @@ class MeanCacheConfig(CacheConfig):
         super().__post_init__()
         self._check("budget", 1, whole=True)
         self._check_ticks("ticks")
-        self._check_numbers("backs", None if self.ticks is None else len(self.ticks))
+        self._check_numbers("backs", None if self.ticks is None else len(self.ticks), from_1=True)
         if (self.ticks is None) != (self.backs is None):
             raise ConfigError("meancache: ticks and backs go together: give both or neither.")
 
@@ -106,10 +106,14 @@ class MeanCacheConfig(CacheConfig):
         """The plan for a run.
 
         Raises:
-            ConfigError: there is none of this budget.
+            ConfigError: there is none of this budget, or its ticks are for a longer run.
         """
         length = run.num_ticks or LENGTH
         if self.ticks is not None and self.backs is not None:
+            if self.ticks[-1] >= length:
+                raise ConfigError(
+                    f"meancache: ticks go up to {self.ticks[-1]}, and this run has {length}: give ticks below {length}, or take more steps."
+                )
             return Plan(tuple(self.ticks), tuple(self.backs))
         if self.budget >= LENGTH:
             return Plan(tuple(range(length)), (1,) * length)

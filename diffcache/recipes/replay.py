@@ -1,8 +1,10 @@
 """Replay: a schedule as a method."""
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, get_args
 
@@ -19,7 +21,6 @@ from diffcache.recipes.planning_anew import planning_anew
 from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.errors import ConfigError, ScheduleError
-from diffcache.schedulers.guards import Guards
 from diffcache.schedulers.moments import angles_of
 from diffcache.schedulers.schedule import GUIDANCE_SCALE, Schedule
 from diffcache.schedulers.steps import MODEL
@@ -48,6 +49,7 @@ class ReplayConfig(CacheConfig):
         rectify: apply the schedule's affine corrections, if it has any.
         respace: run at the schedule's own noise levels, if it has any.
         cache_dtype, hindsight: None: as in the run that was recorded.
+        warmup_steps, tail_steps: None: 0, since the table has its own.
     """
 
     name: ClassVar[str] = "schedule"
@@ -59,6 +61,8 @@ class ReplayConfig(CacheConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for option in ("resample", "rectify", "respace"):
+            self._choose(option, True, False)
         if self.cache_dtype is None:  # `check` refuses a schedule whose format is not known
             object.__setattr__(self, "cache_dtype", self.schedule.predictor.get("cache_dtype"))
 
@@ -121,6 +125,12 @@ class ReplayConfig(CacheConfig):
             raise ScheduleError(f"predictor.basis: must be {', '.join(get_args(Basis))}, not {basis!r}.")
         if not isinstance(self.schedule.predictor.get("hindsight", False), bool):
             raise ScheduleError("predictor.hindsight: must be true or false.")
+        scale = self.schedule.predictor.get(GUIDANCE_SCALE)
+        if scale is not None and not _is_finite(scale):
+            raise ScheduleError(f"predictor.{GUIDANCE_SCALE}: must be a finite number, not {scale!r}.")
+        levels = self.schedule.corrections.get(RESPACED)
+        if levels is not None and any(a < b for a, b in pairwise(levels.flatten().tolist())):
+            raise ScheduleError(f"corrections.{RESPACED}: noise levels must not rise during a run.")
         if self.cache_dtype not in (None, *DTYPES):
             raise ScheduleError(
                 f"predictor.cache_dtype: must be one of {', '.join(DTYPES)}, not {self.cache_dtype!r}."
@@ -150,8 +160,8 @@ class ReplayConfig(CacheConfig):
     def warmup(self, run: RunFacts) -> int:
         return 0
 
-    def guards(self, run: RunFacts) -> Guards:
-        return Guards(warmup_steps=0, tail_steps=0)
+    def tail(self, run: RunFacts) -> int:
+        return 0
 
     def predictor_for(self, run: RunFacts) -> Predictor:
         anew = self._anew(run)
@@ -283,9 +293,12 @@ def _same_levels(a: Sequence[float], b: Sequence[float]) -> bool:
     return len(a) == len(b) and all(abs(x - y) <= SIGMA_TOLERANCE * scale for x, y in zip(a, b, strict=True))
 
 
+def _is_finite(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
 def _is_boosts(data: Any) -> bool:
     numbers = [data.get(name) for name in ("low", "high")] if isinstance(data, Mapping) else []
     return bool(numbers) and all(
-        isinstance(three, list) and len(three) == 3 and all(isinstance(n, (int, float)) for n in three)
-        for three in numbers
+        isinstance(three, list) and len(three) == 3 and all(map(_is_finite, three)) for three in numbers
     )

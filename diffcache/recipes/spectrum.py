@@ -65,7 +65,8 @@ class SpectrumConfig(CacheConfig):
 
     def ticks(self, run: RunFacts, length: int) -> list[int]:
         """The computed ticks of a run of this length."""
-        ticks, distance = list(range(min(self.guards(run).warmup_steps, length))), self.interval
+        ticks = list(range(min(max(self.guards(run).warmup_steps, 1), length)))
+        distance = self.interval
         while ticks[-1] + math.floor(distance) < length:
             ticks.append(ticks[-1] + math.floor(distance))
             distance += self.growth

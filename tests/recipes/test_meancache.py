@@ -94,3 +94,14 @@ def test_a_run_is_the_published_loop() -> None:
             run.begin_step(tick)
             x = x + (levels[tick + 1] - level) * net(x, torch.tensor([level]))
     torch.testing.assert_close(x, expected)
+
+
+@pytest.mark.parametrize("backs", [(1.5, 1.5), (0, 0), (1, True)], ids=str)
+def test_a_slope_looks_back_by_whole_ticks(backs: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigError, match="backs must be a tuple of 2 whole numbers from 1"):
+        MeanCacheConfig(ticks=(0, 5), backs=backs)
+
+
+def test_ticks_beyond_the_run_are_refused() -> None:
+    with pytest.raises(ConfigError, match="ticks go up to 60, and this run has 10"):
+        MeanCacheConfig(ticks=(0, 60), backs=(1, 1)).plan(RunFacts(QWEN, num_ticks=10))

@@ -211,3 +211,9 @@ def test_drift_is_rescaled_by_a_polynomial_with_the_highest_power_first() -> Non
     measured = signal.measure([torch.tensor([4.0, -4.0])])
     assert measured is not None
     assert measured.item() == pytest.approx(2 * 3.0**2 + 0.5)
+
+
+def test_spectrum_without_a_warm_up_begins_with_a_computed_tick() -> None:
+    found = computed(methods()["spectrum"](warmup_steps=0), FLUX_CLASS, 10)  # type: ignore[call-arg]
+    assert found[0] == 0
+    assert len(found) < 10

@@ -1,18 +1,24 @@
-"""A schedule at another scale of guidance than it was made at is replayed, and its report says that the measured error does not hold."""
+"""Replaying a schedule: options that compute more ticks than it does, what is refused of it, and another scale of guidance than its own."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import pytest
+import torch
 from zoo.pipelines import CASES
 
 from diffcache import Schedule, accelerate, report
 from diffcache.reports.run_report import RunReport
+from diffcache.schedulers.errors import ConfigError, ScheduleError
 
 SD, STEPS = CASES["StableDiffusionPipeline"], 10
 MADE_AT = 3.0
 
 
-def run(schedule: Schedule | None, guidance_scale: float, **options: bool) -> RunReport:
+def run(schedule: Schedule | None, guidance_scale: float, **options: Any) -> RunReport:
     """A run by a schedule, or by the method that one is made from."""
     pipe = SD.build()
     pipe = accelerate(pipe, speedup=2) if schedule is None else accelerate(pipe, schedule, **options)
@@ -38,3 +44,68 @@ def test_one_that_does_not_say_its_scale_is_replayed_as_it_is(resample: bool) ->
     told = run(schedule, 7.0, resample=resample)
     assert told.expected_error == schedule.expected_error
     assert not any("guidance scale" in note for note in told.notes)
+
+
+@pytest.fixture(scope="module")
+def sparse() -> Schedule:
+    """Every fourth tick of ten, and the last one."""
+    pipe = accelerate(SD.build(), "uniform", interval=4)
+    SD.render(pipe, 0, STEPS)
+    return report(pipe).to_schedule()
+
+
+@pytest.mark.parametrize(
+    ("options", "computed"),
+    [
+        ({}, [0, 4, 8, 9]),
+        ({"warmup_steps": 3}, [0, 1, 2, 4, 8, 9]),
+        ({"tail_steps": 4}, [0, 4, 6, 7, 8, 9]),
+        ({"max_consecutive_reuses": 2}, [0, 3, 4, 7, 8, 9]),
+    ],
+    ids=str,
+)
+def test_guards_compute_more_than_the_schedule(
+    sparse: Schedule, options: dict[str, int], computed: list[int], tmp_path: Path
+) -> None:
+    assert run(sparse, MADE_AT, **options).computed_ticks == computed
+    sparse.save_pretrained(tmp_path)
+    pipe = accelerate(SD.build(), "ertacache", calibration=tmp_path, **options)
+    SD.render(pipe, 0, STEPS)
+    assert report(pipe).computed_ticks == computed
+
+
+def test_an_interval_of_1_computes_everything_and_others_do_not_go_with_a_calibration(
+    sparse: Schedule, tmp_path: Path
+) -> None:
+    sparse.save_pretrained(tmp_path)
+    pipe = accelerate(SD.build(), "ertacache", calibration=tmp_path, interval=1)
+    SD.render(pipe, 0, STEPS)
+    assert report(pipe).compute_fraction == 1
+    with pytest.raises(ConfigError, match="interval=3 is for an even schedule"):
+        accelerate(SD.build(), "ertacache", calibration=tmp_path, interval=3)
+
+
+@pytest.mark.parametrize("option", ["resample", "rectify", "respace"])
+def test_switches_are_true_or_false(sparse: Schedule, option: str) -> None:
+    with pytest.raises(ConfigError, match=f"{option} must be one of True, False, not 'no'"):
+        accelerate(SD.build(), sparse, **{option: "no"})
+
+
+@pytest.mark.parametrize("scale", ["x", [], float("nan"), True], ids=str)
+def test_a_guidance_scale_that_is_no_number_is_refused(sparse: Schedule, scale: Any) -> None:
+    wrong = replace(sparse, predictor={**sparse.predictor, "guidance_scale": scale})
+    with pytest.raises(ScheduleError, match=r"predictor.guidance_scale: must be a finite number"):
+        accelerate(SD.build(), wrong)
+
+
+def test_noise_levels_that_rise_are_refused(sparse: Schedule) -> None:
+    wrong = replace(sparse, corrections={"sigmas": torch.arange(float(STEPS))})
+    with pytest.raises(ScheduleError, match="must not rise during a run"):
+        accelerate(SD.build(), wrong)
+
+
+@pytest.mark.parametrize("back", [1.5, -1, True], ids=str)
+def test_a_slope_that_looks_back_by_no_whole_number_of_ticks_is_refused(sparse: Schedule, back: Any) -> None:
+    predictor = {"name": "average velocity", "levels": [1.0, 0.5, 0.0], "backs": [0, back]}
+    with pytest.raises(ScheduleError, match="is not a predictor"):
+        accelerate(SD.build(), replace(sparse, predictor=predictor))
