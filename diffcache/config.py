@@ -158,6 +158,10 @@ class CacheConfig(MethodConfig):
         """Where: "model" for the whole denoiser, or sites inside it (see `diffcache.discovery.site_names`)."""
         return (MODEL,)
 
+    def sites_in(self, run: RunFacts, branch: str) -> tuple[str, ...]:
+        """`sites` of the guidance pass of this name: the same for all passes, unless a method says otherwise."""
+        return self.sites(run)
+
     def tap(self, run: RunFacts) -> Tap | None:
         """What a method with sites inside a denoiser measures its signal on; None for the denoiser's latents."""
         return None

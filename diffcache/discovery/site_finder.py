@@ -97,6 +97,10 @@ class SiteFinder:
                 found.append((kind, call))
         return found
 
+    def has_called(self, path: str) -> bool:
+        """Whether the forward has called a module, or a unit that it lies in."""
+        return any(path == call.path or path.startswith(f"{call.path}.") for call in self._top_level)
+
     def extent(self, site: Site) -> tuple[int, int]:
         """A site inside the denoiser runs the operations n with begin < n <= end; returns (begin, end)."""
         first, last = (self._indices[unit] for unit in (site.units[0], site.units[-1]))

@@ -76,10 +76,15 @@ def range_of_stack(name: str) -> tuple[int, int | None] | None:
 def sites_named(names: Sequence[str], finder: SiteFinder) -> tuple[Site, ...]:
     """The sites of these names, in the order in which the forward reaches them.
 
+    Of several modules those that were not called are left out: skip-layer guidance leaves out blocks in one of its passes.
+
     Raises:
         TargetError: a name means no site that can be cached (the message has the reason), or two sites overlap.
     """
-    found = [(finder.extent(site), site) for name in names for site in _sites_of(name, finder)]
+    called = [
+        name for name in names if not _is_module(name) or finder.has_called(name.split("#")[0])
+    ] or names[:1]
+    found = [(finder.extent(site), site) for name in called for site in _sites_of(name, finder)]
     found.sort(key=itemgetter(0))
     for ((_, end), before), ((begin, _), after) in pairwise(found):
         if begin < end:
@@ -100,9 +105,23 @@ def _sites_of(name: str, finder: SiteFinder) -> list[Site]:
     usable = [site for site in found if site is not None and site.reason is None]
     if usable:
         return usable
-    known = dict.fromkeys(site.kind for site in finder.table)
-    why = next((site.reason for site in found if site is not None), f"it has none: {', '.join(known)}")
+    why = next((site.reason for site in found if site is not None), None) or _instead(name, finder)
     raise TargetError(f"{finder.name} cannot be cached at {name!r}: {why}; choose another site or method.")
+
+
+def _instead(name: str, finder: SiteFinder) -> str:
+    """What there is in place of sites that there are none of."""
+    if range_of_stack(name) is not None:
+        return f"its stack has blocks 0 to {len(finder.stack) - 1}"
+    depths = [site.name for site in finder.table if site.kind == "depth"]
+    if name.startswith("depth ") and depths:
+        return f"it has {depths[0]} to {depths[-1]}"
+    return f"it has none: {', '.join(dict.fromkeys(site.kind for site in finder.table))}"
+
+
+def _is_module(name: str) -> bool:
+    """Whether a name is that of one site, a module's path."""
+    return "." in name and ".." not in name
 
 
 def _outermost(sites: Sequence[Site]) -> list[Site]:

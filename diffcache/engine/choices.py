@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from diffcache.config import CacheConfig, GuidanceRule, RunFacts
 from diffcache.discovery.taps import Tap
@@ -21,6 +22,7 @@ class Choices:
     Attributes:
         facts: what is known of the run.
         sites: where: names or kinds of sites (see `diffcache.discovery.site_names`).
+        sites_in: the same, of the guidance pass of a name.
         tap: what signals are measured on; None for the denoiser's latents.
         basis: what is stored of an output.
         scheduler: when: makes a fresh cache scheduler.
@@ -39,6 +41,7 @@ class Choices:
 
     facts: RunFacts
     sites: tuple[str, ...]
+    sites_in: Callable[[str], tuple[str, ...]]
     tap: Tap | None
     basis: Basis
     scheduler: Callable[[], CacheScheduler]
@@ -61,6 +64,7 @@ def choices_of(config: CacheConfig, facts: RunFacts) -> Choices:
     return Choices(
         facts=facts,
         sites=config.sites(facts),
+        sites_in=partial(config.sites_in, facts),
         tap=config.tap(facts),
         basis=config.stored_basis,
         scheduler=lambda: config.scheduler(facts),

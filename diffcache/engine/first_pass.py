@@ -29,7 +29,7 @@ def compute_first_pass(parts: Parts, asked: Invocation, step: Step, branch: Bran
     """
     choices, decider, call = parts.choices, parts.decider, asked.call
     decider.leads(branch, step.tick, 1)
-    request = Request(choices.sites, choices.tap, asked.reuses_memory)
+    request = Request(choices.sites_in(branch.name), choices.tap, asked.reuses_memory)
     keeper = _Keeper(parts, branch, step, with_outputs=decider.looks_at_outputs)
     first = compute_first_call(asked.module, asked.forward, call, request, keeper)
     branch.cuts, branch.sources = first.cuts, Layout(call, first.output, basis="residual").sources()

@@ -66,7 +66,7 @@ def form_of(asked: Invocation, choices: Choices, branch: Branch) -> Form:
     """The form of a branch's newest call."""
     device = asked.call.latents[0].device.type
     autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-    where = choices.sites, choices.tap, choices.basis
+    where = choices.sites_in(branch.name), choices.tap, choices.basis
     lengths = lengths_of(asked.call)
     return Form(asked.facts.form, *where, asked.reuses_memory, autocast, branch.fingerprint, lengths)
 

@@ -49,6 +49,9 @@ class DerivedConfig(CacheConfig):
     def sites(self, run: RunFacts) -> tuple[str, ...]:
         return self.base.sites(run)
 
+    def sites_in(self, run: RunFacts, branch: str) -> tuple[str, ...]:
+        return self.base.sites_in(run, branch)
+
     def tap(self, run: RunFacts) -> Tap | None:
         return self.base.tap(run)
 

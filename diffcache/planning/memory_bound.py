@@ -64,6 +64,9 @@ class AtSites(DerivedConfig):
     def sites(self, run: RunFacts) -> tuple[str, ...]:
         return tuple(sorted(name for denoiser, name in self.kept if denoiser == run.denoiser))
 
+    def sites_in(self, run: RunFacts, branch: str) -> tuple[str, ...]:
+        return self.sites(run)
+
 
 def _config_within(config: CacheConfig, plan: Plan, bound: int) -> CallConfig:
     smallest = plan.most_bytes(plan.cache_dtype, on_host=plan.on_host)

@@ -84,7 +84,7 @@ class RecordedCalls:
         key = (choices.facts.denoiser, branch.name, asked.call.fingerprint(asked.module))
         if key not in self._known:
             state, kept = asked.call.state(), FirstCallBytes(parts, branch)
-            request = Request(choices.sites, choices.tap)
+            request = Request(choices.sites_in(branch.name), choices.tap)
             first = compute_first_call(asked.module, asked.forward, asked.call, request, kept)
             self._known[key] = _recorded(asked.call, state, first.output, first, kept)
         return self._known[key]

@@ -1,11 +1,12 @@
 """MeanCache (arXiv 2601.19961): reuse average velocities, at ticks that keep the sample near its path."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
 import numpy as np
+from torch import nn
 
 from diffcache.config import CacheConfig, RunFacts
 from diffcache.method_config import method
@@ -94,6 +95,11 @@ class MeanCacheConfig(CacheConfig):
         self._check_numbers("backs", None if self.ticks is None else len(self.ticks), from_1=True)
         if (self.ticks is None) != (self.backs is None):
             raise ConfigError("meancache: ticks and backs go together: give both or neither.")
+
+    def check(self, denoisers: Mapping[str, nn.Module]) -> None:
+        for denoiser in denoisers.values():
+            if self.ticks is None:
+                self.plan(RunFacts(type(denoiser).__name__))
 
     @property
     def stored_basis(self) -> Basis:

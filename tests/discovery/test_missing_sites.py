@@ -14,6 +14,7 @@ from zoo.pipelines import CASES as PIPELINES
 from diffcache import TargetError, accelerate, discover, report
 from diffcache.discovery.missing_sites import missing_site, names_of_sites
 from diffcache.discovery.units import is_flat
+from diffcache.schedulers.errors import ConfigError
 
 FLUX = "FluxPipeline"
 
@@ -101,3 +102,22 @@ def test_a_denoiser_without_blocks_has_the_whole_model_only() -> None:
     for site in ("stack", "block", "depth 1", "attention"):
         with pytest.raises(TargetError, match=f"Bare has no site '{site}': choose among model."):
             accelerate(Bare(), "uniform", site=site)
+
+
+@pytest.mark.parametrize(
+    ("name", "site", "there"),
+    [
+        ("FluxPipeline", "stack[0..99]", r"its stack has blocks 0 to \d"),
+        ("StableDiffusionPipeline", "depth 99", r"it has depth 1 to depth \d"),
+    ],
+)
+def test_of_a_stack_or_a_depth_it_is_told_how_far_it_goes(name: str, site: str, there: str) -> None:
+    case = PIPELINES[name]
+    pipe = accelerate(case.build(), "uniform", site=site)
+    with pytest.raises(TargetError, match=there):
+        case.render(pipe, 0, STEPS)
+
+
+def test_a_budget_without_a_plan_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match="budget must be one of 25, 17, 10 or 50"):
+        accelerate(PIPELINES[FLUX].build(), "meancache", budget=12)
