@@ -131,6 +131,8 @@ def accelerate(
         resolved = _for_denoisers(_chosen(config, options, DEFAULT), denoisers)
         if rows is not None:
             resolved = WithRows(base=resolved, source=source_of(rows))
+        elif isinstance(resolved, ReplayConfig) and resolved.rows_left_out is not None:
+            logger.warning(resolved.rows_left_out)
         if quantize is not None:
             undone_on_error.enter_context(repaired(denoisers, resolved))
         bound = None if max_cache_bytes is None else MemoryBound(resolved, max_cache_bytes, components)

@@ -88,6 +88,14 @@ class ReplayConfig(CacheConfig):
     def each_branch(self) -> bool:
         return True
 
+    @property
+    def rows_left_out(self) -> str | None:
+        """What to tell where the recorded run computed some tokens only, and this one is not told which."""
+        rows = self.schedule.producer.get("options", {}).get("rows")
+        if rows is None:
+            return None
+        return f"the run that was recorded computed some tokens only (rows={rows!r}), and a schedule holds ticks: pass rows= as well"
+
     def options(self) -> dict[str, Any]:
         switches = {"resample": self.resample, "rectify": self.rectify, "respace": self.respace}
         return {**switches, "of": dict(self.schedule.producer)}

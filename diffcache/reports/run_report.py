@@ -247,7 +247,7 @@ class RunReport:
         """The run's decisions as a schedule that can be saved, shared and replayed.
 
         Raises:
-            ScheduleError: there is not exactly one run, or each sample had its own decisions (`per_sample`).
+            ScheduleError: there is not exactly one run, each sample had its own decisions (`per_sample`), or the method chose tokens by itself.
         """
         if len(self.records) != 1 or not self.calls:
             raise ScheduleError(
@@ -256,6 +256,10 @@ class RunReport:
         (record,) = self.records
         if self.options.get("per_sample") or any(call.mark == MIXED for call in record.calls):
             raise ScheduleError("a per_sample run cannot be frozen: its samples were decided apart.")
+        if "rows" not in self.options and any(call.mark == Decision.ROWS.value for call in record.calls):
+            raise ScheduleError(
+                f"a {self.method} run cannot be frozen: it chose the tokens that it computed by itself. Use the method again."
+            )
         return Schedule(
             models=record.models,
             table=record.marks(),

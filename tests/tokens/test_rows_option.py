@@ -16,7 +16,7 @@ from diffcache import accelerate, denoising_run, report, restore
 from diffcache.api import method_named
 from diffcache.host.call import Call
 from diffcache.planning.with_rows import WithRows, mask_of, source_of
-from diffcache.schedulers.errors import ConfigError
+from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.tokens.grids import grid_of, grid_told, over_channels, places_in, resized
 from diffcache.tokens.row_rule import FullCalls, Masked, Moving, Region, Sight
 
@@ -173,14 +173,26 @@ def test_methods_with_sites_inside_are_refused(method):
         accelerate(DENOISERS[name].build(), method, rows=quarter())
 
 
-def test_a_schedule_of_a_run_with_rows_replays_its_ticks():
+def test_a_schedule_of_a_run_with_rows_replays_its_ticks_and_is_told_the_rows_again(caplog):
     case = CASES["FluxKontextPipeline"]
     pipe = accelerate(case.build(), "uniform", interval=2, rows="context")
-    case.render(pipe, 0, 6)
+    picture = case.render(pipe, 0, 6)
     done = report(pipe)
+    accelerate(pipe, done.to_schedule(), rows="context")
+    assert not caplog.messages
+    assert torch.equal(case.render(pipe, 0, 6), picture)
     accelerate(pipe, done.to_schedule())
+    assert "pass rows= as well" in caplog.text
     case.render(pipe, 0, 6)
     assert report(pipe).computed_ticks == done.computed_ticks
+
+
+def test_a_run_that_chose_its_tokens_itself_is_no_schedule():
+    case = CASES["FluxKontextPipeline"]
+    pipe = accelerate(case.build(), "regione")
+    case.render(pipe, 0, 28)
+    with pytest.raises(ScheduleError, match="it chose the tokens"):
+        report(pipe).to_schedule()
 
 
 def test_a_mask_is_laid_over_the_tokens():
