@@ -13,6 +13,7 @@ from torch import Tensor
 
 from diffcache.discovery.cuts import Cuts
 from diffcache.host.call import Argument, Conditioning
+from diffcache.host.conventions import is_residual_of_control
 from diffcache.store.rings import Setup, Store
 from diffcache.tokens.passes import TokenState
 
@@ -243,8 +244,8 @@ class Habits:
     """What the arguments do from tick to tick.
 
     Most stay the same tensor. Some are made anew with the same content; that is read back from the device to be sure.
-    Some change altogether at every tick (a ControlNet's residuals): once seen in two ticks, they say nothing about the branch. If they
-    have ever stayed the same, as residuals do before the ControlNet's part of the run, the two must follow one another.
+    Some change altogether at every tick: once seen in two ticks, they say nothing about the branch. If they have ever stayed the same, the two
+    must follow one another. Of a ControlNet's residuals one change tells that, unless they have stayed the same, as before its part of the run.
 
     Attributes:
         steady: paths of arguments that have stayed the same from one tick to the next.
@@ -276,7 +277,9 @@ class Habits:
             last = self._changed_at.get(path)
             if same:
                 self.steady.add(path)
-            elif last == tick - 1 or (path not in self.steady and last not in (None, tick)):
+            elif last == tick - 1 or (
+                path not in self.steady and (last not in (None, tick) or is_residual_of_control(path))
+            ):
                 self.evolving.add(path)
             else:
                 self._changed_at[path] = tick

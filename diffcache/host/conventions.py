@@ -43,3 +43,15 @@ ADDED_TO_CONDITIONAL = ("Cosmos", "Krea2", "ZImage")
 
 NEGATIVES = ("negative_prompt", "negative_prompt_embeds")
 """Pipelines of networks that are told their guidance guide by a second pass only if one of these is given."""
+
+_RESIDUALS_OF_CONTROL = (
+    "additional_residual",
+    "controlnet_block_samples",
+    "controlnet_single_block_samples",
+    "controlnet_hidden_states",
+)
+
+
+def is_residual_of_control(path: str) -> bool:
+    """Whether a denoiser's argument, by its path, is what a ControlNet computes anew at every tick."""
+    return any(part in path for part in _RESIDUALS_OF_CONTROL)

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from zoo.pipelines import CASES
 
+from diffcache import accelerate, report
 from diffcache.engine.branches import Branches
 from diffcache.host.call import Argument
 from diffcache.noise_schedulers.timetable import Timetable
@@ -215,3 +217,11 @@ def test_in_hand_written_loops_no_tensor_is_kept_alive() -> None:
     loop(given, hand_written=True)
     del given
     assert alive() is None
+
+
+def test_the_residuals_of_a_control_network_make_no_second_pass() -> None:
+    case = CASES["StableDiffusionControlNetPipeline"]
+    pipe = accelerate(case.build(), "even", speedup=2)
+    case.render(pipe, 0, 20)
+    assert report(pipe).branches == ["0"]
+    assert len(report(pipe).computed_ticks) == 10
