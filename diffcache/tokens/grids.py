@@ -22,7 +22,7 @@ def grid_told(call: Call, own: Tensor) -> Grid | None:
     """The grid of the picture's tokens, as far as a denoiser's arguments tell it; None where they do not.
 
     They tell it by the positions of all tokens, [tokens, axes] or [batch, tokens, axes] (Flux), or by frames, height and width, one after another
-    (LTX, Qwen-Image).
+    (LTX, Qwen-Image). Frames that are given, and do not move, are no part of it.
 
     Args:
         call: of the denoiser.
@@ -34,9 +34,15 @@ def grid_told(call: Call, own: Tensor) -> Grid | None:
             if positions.shape[1] in AXES and (found := _grid_of_positions(positions[own])) is not None:
                 return found
     sizes = [leaf for leaf in call.leaves.values() if type(leaf) is int]
-    count = int(own.sum())
-    triples = zip(sizes, sizes[1:], sizes[2:], strict=False)
-    return next((sizes for sizes in triples if math.prod(sizes) == count and min(sizes) > 0), None)
+    for frames, rows, columns in zip(sizes, sizes[1:], sizes[2:], strict=False):
+        count = frames * rows * columns
+        if min(frames, rows, columns) > 0 and count == int(own.sum()):
+            return frames, rows, columns
+        if min(frames, rows, columns) > 0 and count == len(own):  # some frames are given
+            moving = own.view(frames, -1)
+            if bool((moving == moving[:, :1]).all()):
+                return int(moving[:, 0].sum()), rows, columns
+    return None
 
 
 def _grid_of_positions(positions: Tensor) -> Grid | None:

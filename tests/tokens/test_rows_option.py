@@ -309,3 +309,18 @@ def test_the_region_of_an_edit_of_any_shape(height, width):
     pipe = accelerate(case.build(), "regione")
     case.render(pipe, 0, 28, image=picture(1, 3, height, width), max_area=height * width)
     assert report(pipe).compute_fraction < 1
+
+
+class Sized(torch.nn.Module):
+    def forward(self, x: torch.Tensor, num_frames: int, height: int, width: int) -> torch.Tensor:
+        return x
+
+
+def test_frames_that_are_given_are_no_part_of_the_grid():
+    call = Call.of(Sized(), (torch.zeros(1, 24, 4), 4, 2, 3), {})
+    own = torch.ones(24, dtype=torch.bool)
+    assert grid_told(call, own) == (4, 2, 3)
+    own[:6] = False  # the first frame
+    assert grid_told(call, own) == (3, 2, 3)
+    own[7] = False
+    assert grid_told(call, own) is None
