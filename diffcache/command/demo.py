@@ -22,7 +22,7 @@ from diffcache.evals.harness.markdown import markdown_table
 from diffcache.evals.harness.rendering import Rendered, render
 from diffcache.evals.harness.side_by_side import draw_columns, draw_pairs, in_terminal, stills
 from diffcache.profiling.recording.calling import Call
-from diffcache.profiling.recording.pictures import psnr
+from diffcache.profiling.recording.pictures import median_of, psnr
 from diffcache.recipes.easycache import EasyCacheConfig
 
 Run = Callable[[], Rendered]
@@ -114,7 +114,7 @@ def _row(name: str, rendered: Rendered, own: int, steps: int, faster: float, ref
     ticks, compute = own, own / steps
     if rendered.report is not None:
         ticks, compute = len(rendered.report.computed_ticks), rendered.report.compute_fraction
-    near = float(psnr(rendered.pictures, reference).median())
+    near = median_of(psnr(rendered.pictures, reference))
     return [name, f"{ticks}/{steps}", f"{compute:.0%}", f"{faster:.2f}x faster", f"{near:.1f} dB"]
 
 

@@ -17,6 +17,7 @@ from diffcache.profiling.calibrating.corrections import Candidate, Corrections, 
 from diffcache.profiling.calibrating.ertacache import policy, static_schedule
 from diffcache.profiling.recording.frozen import frozen
 from diffcache.profiling.recording.full_runs import FullRuns
+from diffcache.profiling.recording.pictures import median_of
 from diffcache.profiling.recording.record import record
 from diffcache.recipes.easycache import EasyCacheConfig
 from diffcache.recipes.replay import ReplayConfig
@@ -116,4 +117,4 @@ class Ablation:
         return Point(len(rendered.run_report.computed_ticks), self._psnr(rendered.pictures))
 
     def _psnr(self, pictures: torch.Tensor) -> float:
-        return round(float(psnr(pictures, self.full).median()), 2)
+        return round(median_of(psnr(pictures, self.full)), 2)

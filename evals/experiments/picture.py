@@ -14,6 +14,7 @@ from diffcache.evals.harness.side_by_side import GAIN
 from diffcache.evals.harness.unseen import judged_on
 from diffcache.evals.metrics.fidelity import psnr
 from diffcache.evals.testbeds import zoo
+from diffcache.profiling.recording.pictures import median_of
 
 TESTBED, STEPS, FEWER = "sd3", 28, 14
 NAMES = ["ribbon on white", "christmas tree on green", "grinning face on blue", "panda face on white", "wolf face on green",
@@ -48,7 +49,7 @@ def rows() -> list[Row]:
 def _compared(title: str, full: Tensor, pictures: Tensor, seconds: float) -> list[Row]:
     """Pictures, and how far they are from the full run's."""
     difference = (GAIN * (pictures - full).abs()).clamp(0, 1)
-    near = psnr(full, pictures).median().item()
+    near = median_of(psnr(full, pictures))
     return [
         Row(f"{title}\n{seconds:.1f} s, {near:.0f} dB", pictures),
         Row(f"its difference\nto the full run, x{GAIN}", difference),

@@ -9,7 +9,7 @@ from torch import Tensor
 from diffcache.config import CacheConfig
 from diffcache.evals.harness.rendering import Rendered, render
 from diffcache.evals.metrics.fidelity import psnr
-from diffcache.profiling.recording.pictures import relative_errors
+from diffcache.profiling.recording.pictures import median_of, relative_errors
 from diffcache.reports.run_report import RunReport
 
 
@@ -28,7 +28,7 @@ class Nearness:
     @property
     def median(self) -> float:
         """Over the samples, in dB, rounded to one digit."""
-        return round(float(self.psnr.median()), 1)
+        return round(median_of(self.psnr), 1)
 
     @property
     def mean(self) -> float:
@@ -76,7 +76,7 @@ class Cell:
 
     def median_error(self, found: Nearness) -> float:
         """Over the samples: a picture's root mean square error, as a fraction of the standard deviation of the full run's picture."""
-        return float(relative_errors(found.rendered.pictures, self.full).median())
+        return median_of(relative_errors(found.rendered.pictures, self.full))
 
     def _near(self, rendered: Rendered) -> Nearness:
         return Nearness(psnr(rendered.pictures, self.full), rendered)

@@ -9,6 +9,7 @@ from diffcache.evals.metrics.distribution import kid
 from diffcache.evals.metrics.extractors import CLASSIFIER, Extractor
 from diffcache.evals.metrics.fidelity import psnr, ssim
 from diffcache.evals.testbeds import procedural
+from diffcache.profiling.recording.pictures import median_of
 
 REFERENCE_STEPS = 1000
 
@@ -74,4 +75,4 @@ def _drawn(testbed: str, count: int) -> Tensor:
 
 
 def _median(values: Tensor) -> float:
-    return round(float(values.median()), 4)
+    return round(median_of(values), 4)

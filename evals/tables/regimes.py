@@ -1,6 +1,7 @@
 """The summary of docs/regimes.md: how far cached runs are above plain runs that compute as many ticks."""
 
 from collections.abc import Iterator, Mapping
+from statistics import median
 from typing import Any
 
 from diffcache.evals.experiments.regimes import METHODS
@@ -37,10 +38,9 @@ def _summary(rows: list[Row], results: Mapping[str, Result]) -> str:
     for method in METHODS:
         gained = sorted(value for row in rows if (value := difference(row, method)) is not None)
         below = list(_named_below(rows, method))
-        median = gained[len(gained) // 2]
         text = (
             f"`{method}`: {len(rows) - len(gained)} of {len(rows)} regimes without any reuse; in the others "
-            f"{gained[0]:+.1f} to {gained[-1]:+.1f} dB, median {median:+.1f}. "
+            f"{gained[0]:+.1f} to {gained[-1]:+.1f} dB, median {median(gained):+.1f}. "
         )
         named = f": {'; '.join(below)}" if below else ""
         lines.append(f"- {text}More than {-BELOW[method]:g} dB below in {len(below)}{named}.")

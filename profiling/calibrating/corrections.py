@@ -15,6 +15,7 @@ from diffcache.profiling.calibrating.regression import SequentialRegression, Sha
 from diffcache.profiling.recording.calling import Call, accelerated, calls_hash, watched_run
 from diffcache.profiling.recording.full_runs import FullRuns
 from diffcache.profiling.recording.journal import Entry, journal, key_of
+from diffcache.profiling.recording.pictures import median_of
 from diffcache.recipes.replay import RESPACED, ReplayConfig
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.schedule import Schedule
@@ -64,7 +65,7 @@ class Candidate:
     @property
     def psnr(self) -> float:
         """Median over the samples."""
-        return round(float(self.psnrs.median()), 2)
+        return round(median_of(self.psnrs), 2)
 
     def beats(self, other: "Candidate") -> bool:
         """Whether its median is higher, and `MOST` of its samples are better."""

@@ -15,7 +15,7 @@ from diffcache.config import CacheConfig
 from diffcache.profiling.recording.calling import Call, accelerated, calls_hash
 from diffcache.profiling.recording.journal import Entry, journal, key_of
 from diffcache.profiling.recording.loops import target_of
-from diffcache.profiling.recording.pictures import pictures_of, psnr, relative_errors, rewound
+from diffcache.profiling.recording.pictures import median_of, pictures_of, psnr, relative_errors, rewound
 from diffcache.profiling.recording.processes import shared
 from diffcache.schedulers.artifact import as_json
 from diffcache.schedulers.errors import ConfigError
@@ -80,7 +80,7 @@ class FullRuns:
     def decided(self, config: CacheConfig) -> tuple[Schedule, Tensor]:
         """A method's decisions in the last call, as a schedule, and what `measures` returns.
 
-        The schedule's expected error is the one that was measured: of the median sample, as a fraction of the full run's standard deviation.
+        The schedule's expected error is the one that was measured: the median over the samples, as a fraction of the full run's standard deviation.
 
         Raises:
             ScheduleError: the run cannot be frozen; see `RunReport.to_schedule`.
@@ -92,7 +92,7 @@ class FullRuns:
             torch.cat([entry.tensors[name] for entry in entries]) for name in ("values", "errors")
         )
         schedule = Schedule.from_json(entries[-1].facts, {})
-        measured = {**schedule.measured, EXPECTED_ERROR: float(errors.median())}
+        measured = {**schedule.measured, EXPECTED_ERROR: median_of(errors)}
         return replace(schedule, measured=measured), values
 
     def psnrs(self, config: CacheConfig) -> Tensor:
@@ -101,7 +101,7 @@ class FullRuns:
 
     def psnr(self, config: CacheConfig) -> float:
         """Median PSNR over the samples with a method, in dB."""
-        return float(self.psnrs(config).median())
+        return median_of(self.psnrs(config))
 
     def seconds(self, config: CacheConfig | None) -> float:
         """Wall time of the same calls with a method; None: without a cache."""

@@ -20,6 +20,11 @@ def psnr(pictures: Tensor, reference: Tensor) -> Tensor:
     return (-10 * torch.log10(error.clamp_min(1e-10))).clamp_max(100.0)
 
 
+def median_of(values: Tensor) -> float:
+    """The median over samples [N]; where their number is even, the mean of the middle two."""
+    return float(values.double().quantile(0.5))
+
+
 def relative_errors(pictures: Tensor, reference: Tensor) -> Tensor:
     """Root mean square error of each sample, as a fraction of the standard deviation of its reference, of one 8-bit level at least.
 

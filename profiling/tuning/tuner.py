@@ -11,7 +11,7 @@ from diffcache.config import CacheConfig
 from diffcache.profiling.recording.frozen import frozen
 from diffcache.profiling.recording.full_runs import FullRuns, Measure
 from diffcache.profiling.recording.journal import key_of
-from diffcache.profiling.recording.pictures import psnr
+from diffcache.profiling.recording.pictures import median_of, psnr
 from diffcache.profiling.recording.shares import TooLittle
 from diffcache.profiling.searching.confirming import is_better
 from diffcache.profiling.tuning import calibrated, planned, searched  # noqa: F401 (they register their engines)
@@ -204,7 +204,7 @@ class Tuner:
 def _figures(values: Tensor) -> dict[str, Any]:
     return {
         "samples": len(values),
-        "median": _rounded(float(values.median())),
+        "median": _rounded(median_of(values)),
         "mean": _rounded(float(values.mean())),
         "worst": _rounded(float(values.min())),
     }

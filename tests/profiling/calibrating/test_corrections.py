@@ -62,6 +62,7 @@ def test_a_correction_is_kept_where_most_samples_gain() -> None:
         return corrections.Candidate(schedule, torch.tensor(psnrs))
 
     plain = candidate(30, 31, 32, 33)
+    assert plain.psnr == 31.5
     assert corrections.chosen({"schedule": plain, "few": candidate(30, 39, 39, 32)}) == "schedule"
     assert corrections.chosen({"schedule": plain, "most": candidate(29, 32, 33, 34)}) == "most"
     assert (

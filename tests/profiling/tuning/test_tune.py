@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,7 @@ def test_the_error_that_is_expected_of_a_schedule_is_the_one_that_was_measured_w
         judged = found.judge(config)
         assert isinstance(judged.config, ReplayConfig)
         pictures, full = found.choosing.cached(judged.config), found.choosing.pictures
-        expected = float(relative_errors(pictures, full).median())
+        expected = median(relative_errors(pictures, full).tolist())
         assert judged.config.schedule.expected_error == pytest.approx(expected) != 0
         assert (
             found.verified(judged, {"speedup": 2})["expected_error"] == judged.config.schedule.expected_error
@@ -107,6 +108,8 @@ def test_the_artifact_says_what_was_measured_on_which_part(tmp_path: Path) -> No
     assert measured == json.loads(json.dumps(schedule.measured))
     assert measured["fit"] == {"calls": 2}
     assert measured["choose"]["samples"] == measured["verify"]["samples"] == 2
+    for of in (measured["choose"], measured["verify"], measured["verify"]["even ticks at this compute"]):
+        assert of["median"] == of["mean"]  # of two samples
     assert measured["verify"]["kept"] == 2
     assert measured["verify"]["least share that keeps it"] == pytest.approx(0.05**0.5, abs=1e-4)
     assert measured["verify"]["holds"] is False  # two samples cannot show that half of all keep it
