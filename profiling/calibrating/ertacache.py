@@ -82,7 +82,7 @@ def static_schedule(recording: Recording, computed: Sequence[int]) -> Schedule:
         table={denoiser: {ALL: marks} for denoiser in recording.models},
         noise_scheduler=recording.noise_scheduler,
         sigmas=recording.sigmas,
-        predictor={"name": "hold", "basis": "residual"},
+        predictor=recording.with_scale({"name": "hold", "basis": "residual"}),
         producer={"method": "ertacache", "calibration": recording.prompts},
     )
 

@@ -22,7 +22,7 @@ from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.reports.records import RunRecord
 from diffcache.schedulers.errors import ConfigError, ScheduleError
-from diffcache.schedulers.schedule import Schedule
+from diffcache.schedulers.schedule import GUIDANCE_SCALE, Schedule
 from diffcache.store.streams import Basis
 
 
@@ -146,7 +146,8 @@ def _recording(run: RunRecord, recorder: Recorder, asked: dict[str, Any]) -> Rec
     sites = {name: RecordedSite(recorder.kinds[name], _price(run, name)) for name in cached}
     rest = sum(call.weight for call in run.calls if not call.cached) / (run.num_ticks or 1)
     curves = {key: curve for site in sites for key, curve in recorder.curves.items() if key[0] == site}
-    return Recording(run.models, run.noise_scheduler, sigmas, curves, asked, sites, rest)
+    scale = run.predictor.get(GUIDANCE_SCALE)
+    return Recording(run.models, run.noise_scheduler, sigmas, curves, asked, sites, rest, scale)
 
 
 def _earlier(folder: Path, pipe: Any, asked: dict[str, Any]) -> Recording | None:

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from diffcache.schedulers.errors import ScheduleError
-from diffcache.schedulers.schedule import Model
+from diffcache.schedulers.schedule import GUIDANCE_SCALE, Model
 
 FORMAT = 4
 """Version of the files. Files of another version are refused."""
@@ -85,6 +85,7 @@ class Recording:
         prompts: what was recorded: the number of calls, the hash of their arguments, and the options of `record`.
         sites: in the order of execution.
         rest: cost of one tick outside of these sites, in the unit of their prices.
+        guidance_scale: of the last call; None where it is unknown.
     """
 
     models: Mapping[str, Model]
@@ -94,6 +95,7 @@ class Recording:
     prompts: dict[str, Any] = field(default_factory=dict)
     sites: dict[str, RecordedSite] = field(default_factory=dict)
     rest: float = 0.0
+    guidance_scale: float | None = None
 
     @property
     def num_ticks(self) -> int:
@@ -120,6 +122,13 @@ class Recording:
     def of(self, site: str) -> list[Curve]:
         """The curves of a site, one for each branch."""
         return [curve for (name, _), curve in self.curves.items() if name == site]
+
+    def with_scale(self, predictor: Mapping[str, Any]) -> dict[str, Any]:
+        """A predictor of schedules that are made from this recording, with the scale of guidance that they are made at."""
+        return {
+            **predictor,
+            **({} if self.guidance_scale is None else {GUIDANCE_SCALE: self.guidance_scale}),
+        }
 
     def table(self) -> str:
         """A Markdown table of the sites: cost of one tick in all branches, and mean change from tick to tick."""
@@ -168,6 +177,7 @@ class Recording:
             "prompts": self.prompts,
             "sites": {name: [site.kind, site.price] for name, site in self.sites.items()},
             "rest": self.rest,
+            "guidance_scale": self.guidance_scale,
         }
 
     @classmethod
@@ -185,7 +195,9 @@ class Recording:
         }
         sigmas = None if data["sigmas"] is None else tuple(data["sigmas"])
         sites = {name: RecordedSite(kind, price) for name, (kind, price) in data["sites"].items()}
-        return cls(models, data["noise_scheduler"], sigmas, curves, data["prompts"], sites, data["rest"])
+        scale = data.get("guidance_scale")  # which older recordings do not say
+        noise_scheduler, prompts = data["noise_scheduler"], data["prompts"]
+        return cls(models, noise_scheduler, sigmas, curves, prompts, sites, data["rest"], scale)
 
     @classmethod
     def load(cls, folder: str | Path) -> "Recording":

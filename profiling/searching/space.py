@@ -136,7 +136,7 @@ class Space:
             table=rows_of(self.sites, table),
             noise_scheduler=self.recording.noise_scheduler,
             sigmas=self.recording.sigmas,
-            predictor=self.predictor,
+            predictor=self.recording.with_scale(self.predictor),
             producer={**producer, "calibration": self.recording.prompts},
             measured={"compute_fraction": round(float(self.compute(table)), 4)},
         )
