@@ -11,7 +11,7 @@ from diffcache.method_config import MethodConfig
 from diffcache.profiling.recording.recording import JSON_NAME as RECORDING
 from diffcache.profiling.recording.recording import Recording
 from diffcache.profiling.tuning.artifact import TUNE
-from diffcache.profiling.tuning.plain_steps import FEWER, better_without
+from diffcache.profiling.tuning.plain_steps import EVEN, FEWER, better_without
 from diffcache.schedulers.artifact import CONFIG_NAME, JSON_NAME
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.schedule import Schedule, expected_error_in
@@ -91,7 +91,7 @@ def _promise(verify: dict[str, Any]) -> list[str]:
             lines.append(
                 f"  that is less than was asked for: it takes at least {verify['samples that could show it']} samples to verify on"
             )
-    even = verify.get("even ticks at this compute")
+    even = verify.get(EVEN)
     if even is not None:
         lines.append(f"  as many evenly spaced ticks: median {even['median']:.2f}")
     plain = verify.get(FEWER)

@@ -116,7 +116,7 @@ def tune(
     An engine proposes methods (`ENGINES`). They are rendered beside the full runs of the prompts to choose on: the best mean
     wins for a speed-up, the fewest computed ticks that keep the quality for a quality. What the winner gives on the third part,
     which nothing depends on, is stored with the confidence that it has (`measured["verify"]`), beside as many evenly spaced
-    ticks and the plain pipeline with fewer steps. Where that is better, a warning says so.
+    ticks and the plain pipeline with fewer steps. Where one of these is better, a warning says so.
 
     With a folder every render is noted there. After an interruption, even a kill, the same call continues: nothing is rendered
     twice, and the result is the same. Ctrl-C ends the search with the best so far, which is not verified then. Under `accelerate

@@ -17,7 +17,7 @@ from diffcache.profiling.searching.confirming import is_better
 from diffcache.profiling.tuning import calibrated, planned, searched  # noqa: F401 (they register their engines)
 from diffcache.profiling.tuning.engine import ENGINES, Engine, Task
 from diffcache.profiling.tuning.parts import Parts
-from diffcache.profiling.tuning.plain_steps import FEWER, STEPS, steps_for
+from diffcache.profiling.tuning.plain_steps import EVEN, FEWER, STEPS, steps_for
 from diffcache.profiling.tuning.promises import CONFIDENCE, fewest, least_share, needed, reached
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.replay import ReplayConfig
@@ -176,7 +176,7 @@ class Tuner:
             }
         if 1 / self.ticks <= best.compute < 1:
             even = EvenConfig(speedup=1 / best.compute)
-            figures["verify"]["even ticks at this compute"] = _figures(runs.measures(even))
+            figures["verify"][EVEN] = _figures(runs.measures(even))
         steps = steps_for(self.task.pipe, self.parts.verify[0], best.compute)
         if steps is not None:
             figures["verify"][FEWER] = {STEPS: steps, **_figures(runs.with_steps(steps))}

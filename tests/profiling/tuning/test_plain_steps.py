@@ -9,7 +9,7 @@ from searches.flux_calls import FLUX, flux_calls
 from diffcache import tune
 from diffcache.profiling.recording.full_runs import FullRuns
 from diffcache.profiling.recording.pictures import pictures_of, psnr, rewound
-from diffcache.profiling.tuning.plain_steps import FEWER, better_without, steps_for
+from diffcache.profiling.tuning.plain_steps import EVEN, FEWER, better_without, steps_for
 
 
 class Pipe:
@@ -34,14 +34,22 @@ def test_where_steps_cannot_be_chosen_nothing_is_compared() -> None:
     assert steps_for(Unstepped(), {"num_inference_steps": 8}, 0.5) is None
 
 
-def test_fewer_steps_are_advised_where_they_are_better_only() -> None:
-    def measured(plain: float) -> dict[str, Any]:
-        return {"verify": {"mean": 30.0, FEWER: {"num_inference_steps": 5, "mean": plain}}}
+def test_what_is_better_than_the_schedule_is_advised() -> None:
+    def advice(plain: float | None, even: float | None) -> str | None:
+        verify: dict[str, Any] = {"median": 30.0, "mean": 40.0}
+        if plain is not None:
+            verify[FEWER] = {"num_inference_steps": 5, "median": plain, "mean": 20.0}
+        if even is not None:
+            verify[EVEN] = {"median": even, "mean": 20.0}
+        return better_without({"verify": verify})
 
-    assert better_without(measured(29.9)) is None
-    assert better_without({"verify": {"mean": 30.0}}) is None
-    assert better_without({}) is None
-    assert str(better_without(measured(31.0))).startswith("num_inference_steps=5 without a cache is better")
+    assert better_without({}) is advice(None, None) is advice(29.9, 30.0) is None
+    steps, ticks = "num_inference_steps=5 without a cache is better", 'the method "even" is better'
+    assert str(advice(31.0, None)).startswith(steps)
+    assert str(advice(31.0, 30.5)).startswith(steps)
+    assert str(advice(None, 31.0)).startswith(ticks)
+    assert str(advice(29.0, 31.0)).startswith(ticks)
+    assert "a median of 31.00, and 30.00 with this schedule" in str(advice(29.0, 31.0))
 
 
 def test_fewer_steps_are_measured_against_the_full_runs_of_the_same_seeds() -> None:
