@@ -10,7 +10,7 @@ from diffcache.evals.evaluation.evaluate import RESULT
 from diffcache.method_config import MethodConfig
 from diffcache.profiling.recording.recording import JSON_NAME as RECORDING
 from diffcache.profiling.recording.recording import Recording
-from diffcache.profiling.tuning.artifact import TUNE
+from diffcache.profiling.tuning.artifact import TUNE, missed
 from diffcache.profiling.tuning.plain_steps import EVEN, FEWER, better_without
 from diffcache.schedulers.artifact import CONFIG_NAME, JSON_NAME
 from diffcache.schedulers.errors import ScheduleError
@@ -59,6 +59,8 @@ def _tuned(folder: Path) -> str:
     made, measured = dict(data["producer"]), dict(data["measured"])
     made.pop("proposal", None)
     lines = [f"tuned: {_said(made)}", f"  compute: {measured['compute_fraction']:.1%} of the full run's work"]
+    miss = missed(made, measured)
+    lines += [] if miss is None else [f"  {miss}"]
     expected = expected_error_in(measured)
     if expected is not None:
         lines.append(f"  expected error of the result: {expected:.2%}")

@@ -5,6 +5,9 @@ from typing import Any
 
 from diffcache.schedulers.errors import ConfigError
 
+SLACK = 1e-6
+"""Shares of the work that differ by less are the same."""
+
 
 class TooLittle(ConfigError):
     """A share of the work that a method cannot get down to."""

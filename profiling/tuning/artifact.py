@@ -1,11 +1,13 @@
 """What `tune` found, as a folder that `accelerate(pipe, folder)` loads."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from diffcache.config import CacheConfig
+from diffcache.profiling.recording.shares import SLACK
 from diffcache.schedulers.artifact import CONFIG_NAME, JSON_NAME, TENSORS_NAME
 from diffcache.schedulers.schedule import Schedule
 
@@ -37,3 +39,18 @@ def write(found: Found, folder: Path) -> Path:
     figures = {"producer": found.producer, "measured": found.measured}
     (folder / TUNE).write_text(json.dumps(figures, indent=1) + "\n")
     return folder
+
+
+def missed(producer: Mapping[str, Any], measured: Mapping[str, Any]) -> str | None:
+    """What is to be said of a method that misses the speed-up that it was made for; None where it does not.
+
+    Args:
+        producer, measured: of `Found`.
+    """
+    speedup, compute = producer.get("speedup"), measured["compute_fraction"]
+    if speedup is None or compute <= 1 / speedup + SLACK:
+        return None
+    return (
+        f"speedup={speedup:g} was missed: {compute:.1%} of the work is computed on a prompt to choose on: ask for more speed-up, or "
+        "choose another engine"
+    )

@@ -22,7 +22,7 @@ from diffcache.profiling.recording.loops import target_of
 from diffcache.profiling.recording.pictures import psnr
 from diffcache.profiling.recording.processes import is_first, wait
 from diffcache.profiling.searching.checkpoints import claim
-from diffcache.profiling.tuning.artifact import Found, write
+from diffcache.profiling.tuning.artifact import Found, missed, write
 from diffcache.profiling.tuning.bar import Bar
 from diffcache.profiling.tuning.engine import ENGINES, Task
 from diffcache.profiling.tuning.parts import three_parts
@@ -239,12 +239,12 @@ def _concluded(tuner: Tuner, best: Judged, stopped: str | None, aim: Aim, produc
     if stopped == "interrupted":
         tuner.parts = tuner.parts._replace(verify=[])
     figures = tuner.verified(best, aim.as_json())
-    advice = better_without(figures)
-    if advice is not None and is_first():
-        logger.warning("%s.", advice)
+    made = {**producer, **aim.as_json()}
+    for remark in (missed(made, figures), better_without(figures)):
+        if remark is not None and is_first():
+            logger.warning("%s.", remark)
     if stopped is not None:
         figures["stopped"] = stopped
-    made = {**producer, **aim.as_json()}
     if isinstance(best.config, ReplayConfig):
         schedule = best.config.schedule
         made["proposal"] = {name: its for name, its in schedule.producer.items() if len(str(its)) < LONG}

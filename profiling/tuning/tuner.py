@@ -12,7 +12,7 @@ from diffcache.profiling.recording.frozen import frozen
 from diffcache.profiling.recording.full_runs import FullRuns, Measure
 from diffcache.profiling.recording.journal import key_of
 from diffcache.profiling.recording.pictures import median_of, psnr
-from diffcache.profiling.recording.shares import TooLittle
+from diffcache.profiling.recording.shares import SLACK, TooLittle
 from diffcache.profiling.searching.confirming import is_better
 from diffcache.profiling.tuning import calibrated, planned, searched  # noqa: F401 (they register their engines)
 from diffcache.profiling.tuning.engine import ENGINES, Engine, Task
@@ -27,8 +27,8 @@ from diffcache.schedulers.schedule import EXPECTED_ERROR
 DIGITS = 4
 """Of the figures in an artifact."""
 
-SLACK = 1e-6
-"""Shares of the work that differ by less are the same."""
+TRIES = 8
+"""So often a method that decides in the run is calibrated anew, each time for a quarter of a tick less, if it computes too much. Our choice."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +83,12 @@ class Tuner:
         Raises:
             ConfigError: the engine has none.
         """
+        if self.engine.adaptive:
+            return self._deciding_in_the_run(compute)
         best: Judged | None = None
         for config in self.engine.propose(compute):
             found = self.judge(config)
-            if found.compute > compute + SLACK and not self.engine.adaptive:
+            if found.compute > compute + SLACK:
                 continue  # a second denoiser's first call cannot be reused
             if best is None or self._replaces(found, best):
                 best = self.best = found
@@ -181,6 +183,23 @@ class Tuner:
         if steps is not None:
             figures["verify"][FEWER] = {STEPS: steps, **_figures(runs.with_steps(steps))}
         return figures
+
+    def _deciding_in_the_run(self, compute: float) -> Judged:
+        """A method that computes a share of the work on the calls to choose on; if none is found, the one that computes least there.
+
+        Its threshold was calibrated on the calls to fit on. If it computes more here, it is calibrated for a little less.
+        """
+        (config,) = self.engine.propose(compute)
+        self.best = best = self.judge(config)
+        for again in range(1, TRIES + 1):
+            if best.compute <= compute + SLACK:
+                break
+            try:
+                (config,) = self.engine.propose(compute - again / (4 * self.ticks))
+            except ConfigError:
+                break
+            self.best = best = min(best, self.judge(config), key=lambda one: one.compute)
+        return best
 
     def _keeping(self, count: int, quality: float, at_least: float) -> Judged | None:
         """The best proposal with so many ticks that keeps a quality; None if there is none."""

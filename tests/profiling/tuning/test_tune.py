@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,11 +17,12 @@ from zoo.pipelines import CASES
 from diffcache import Schedule, accelerate, report, tune
 from diffcache.profiling.recording.journal import Journal, journaling
 from diffcache.profiling.recording.pictures import relative_errors
-from diffcache.profiling.tuning.artifact import TUNE
+from diffcache.profiling.recording.shares import TooLittle
+from diffcache.profiling.tuning.artifact import TUNE, missed
 from diffcache.profiling.tuning.engine import Task
 from diffcache.profiling.tuning.parts import three_parts
 from diffcache.profiling.tuning.tune import ENGINES, Aim
-from diffcache.profiling.tuning.tuner import Tuner
+from diffcache.profiling.tuning.tuner import Judged, Tuner
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.trajectory import TrajectoryConfig
@@ -40,6 +42,36 @@ def test_tune_meets_a_speedup_exactly_and_is_no_worse_than_even_ticks_where_it_c
     assert best.compute == 0.5
     evens = [found.judge(EvenConfig(speedup=2, order=order)) for order in (0, 1, 2)]
     assert best.mean >= max(even.mean for even in evens)
+
+
+@pytest.mark.parametrize(
+    ("beyond", "least", "compute"),
+    [(0.04, 0.0, 0.4775), (0.0, 0.0, 0.5), (0.04, 0.46, 0.50875), (0.4, 0.0, 0.65)],
+)
+def test_a_method_that_decides_in_the_run_is_calibrated_for_less_until_it_meets_the_share(
+    beyond: float, least: float, compute: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It computes more on the calls to choose on than on those to fit on, and cannot be calibrated for less than some share."""
+    found = tuner()
+
+    def propose(share: float) -> Iterator[EvenConfig]:
+        if share < least:
+            raise TooLittle("no threshold is large enough")
+        yield EvenConfig(speedup=1 / share)
+
+    monkeypatch.setattr(found.engine, "propose", propose)
+    monkeypatch.setattr(type(found.engine), "adaptive", True)
+    monkeypatch.setattr(
+        found, "judge", lambda config: Judged(config, 1 / config.speedup + beyond, torch.zeros(2))
+    )
+    assert found.for_compute(0.5).compute == pytest.approx(compute)
+
+
+def test_a_speedup_that_is_missed_is_said() -> None:
+    told = missed({"speedup": 2.0}, {"compute_fraction": 0.504})
+    assert "speedup=2 was missed: 50.4% of the work is computed" in str(told)
+    assert missed({"speedup": 2.0}, {"compute_fraction": 0.5}) is None
+    assert missed({"quality": 35.0}, {"compute_fraction": 0.504}) is None
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
