@@ -64,7 +64,7 @@ def policy(recording: Recording, compute: float) -> list[int]:
             break
     if len(computed) > allowed:
         least = len(computed) / recording.num_ticks
-        raise TooLittle(f"ertacache: compute={compute} is too little here: give at least {least:.3f}.")
+        raise TooLittle(f"ertacache: compute={compute} is too little here: give at least {least:.3f}.", least)
     while len(computed) < allowed:
         reused = {
             tick: max(c for c in computed if c < tick) for tick in range(len(drift)) if tick not in computed

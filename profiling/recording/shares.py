@@ -10,7 +10,16 @@ SLACK = 1e-6
 
 
 class TooLittle(ConfigError):
-    """A share of the work that a method cannot get down to."""
+    """A share of the work that a method cannot get down to.
+
+    Args:
+        message: what to do instead.
+        least: the share that it can get down to; None where that is not known.
+    """
+
+    def __init__(self, message: str, least: float | None = None) -> None:
+        super().__init__(message)
+        self.least = least
 
 
 def check_share(compute: Any) -> None:
@@ -37,6 +46,7 @@ def ticks_for(compute: float, ticks: int) -> int:
     count = math.floor(compute * ticks + 1e-9)
     if not count:
         raise TooLittle(
-            f"compute={compute} does not pay for one of {ticks} ticks: give at least {1 / ticks:.3f}."
+            f"compute={compute} does not pay for one of {ticks} ticks: give at least {1 / ticks:.3f}.",
+            1 / ticks,
         )
     return count

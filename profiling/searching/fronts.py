@@ -40,7 +40,9 @@ def best_within(search: Evolution, compute: float, count: int = 1) -> Tensor:
     fits = (search.scores[:, 1] <= compute + 1e-9).nonzero().flatten()
     if not len(fits):
         least = float(search.scores[:, 1].min())
-        raise TooLittle(f"compute: the cheapest schedule of the search costs {least:.2f} of the full run.")
+        raise TooLittle(
+            f"compute: the cheapest schedule of the search costs {least:.2f} of the full run.", least
+        )
     best = fits[search.scores[fits, 0].argsort(stable=True)[:count]]
     return search.tables[best]
 

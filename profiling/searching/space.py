@@ -157,7 +157,7 @@ def budget_for(compute: float, ticks: int, prices: Sequence[int], rest: int) -> 
     budget = round(compute * ticks * (sum(prices) + rest)) - ticks * rest
     if budget < sum(prices):
         least = float(share_of(torch.eye(ticks, 1, dtype=torch.bool).expand(-1, len(prices)), prices, rest))
-        raise TooLittle(f"compute: {compute} does not pay for one tick; give at least {least:.2f}.")
+        raise TooLittle(f"compute: {compute} does not pay for one tick; give at least {least:.2f}.", least)
     return budget
 
 

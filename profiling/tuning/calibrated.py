@@ -68,7 +68,7 @@ class ProfilingDiTEngine(Engine):
                 yield ReplayConfig(schedule=schedule)
                 return
         raise TooLittle(
-            f"profilingdit computes at least {least:.0%} here: ask for less, or choose another engine."
+            f"profilingdit computes at least {least:.0%} here: ask for less, or choose another engine.", least
         )
 
     def fit_renders(self) -> int:

@@ -1,5 +1,6 @@
 """The tuner: judges what an engine proposes, keeps the best, and verifies it once."""
 
+import math
 from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
@@ -81,22 +82,17 @@ class Tuner:
         """The best proposal for a share of the work: of the highest mean.
 
         Raises:
-            ConfigError: the engine has none.
+            TooLittle: the engine has none.
         """
-        if self.engine.adaptive:
-            return self._deciding_in_the_run(compute)
-        best: Judged | None = None
-        for config in self.engine.propose(compute):
-            found = self.judge(config)
-            if found.compute > compute + SLACK:
-                continue  # a second denoiser's first call cannot be reused
-            if best is None or self._replaces(found, best):
-                best = self.best = found
-        if best is None:
-            raise ConfigError(
-                f"the engine {self.engine.name()} computes more than {compute:.0%} of the work here."
-            )
-        return best
+        try:
+            return (self._deciding_in_the_run if self.engine.adaptive else self._scheduled)(compute)
+        except TooLittle as error:
+            less = "less" if error.least is None else f"at most {math.floor(100 / error.least) / 100:g}"
+            raise TooLittle(
+                f"speedup={1 / compute:g} is more than the engine {self.engine.name()} can do in {self.ticks} steps: ask for {less}, take "
+                "more steps, or choose another engine.",
+                error.least,
+            ) from error
 
     def for_quality(self, quality: float, at_least: float) -> Judged:
         """The proposal that computes fewest ticks and keeps a quality on so many of the samples to choose on.
@@ -184,10 +180,30 @@ class Tuner:
             figures["verify"][FEWER] = {STEPS: steps, **_figures(runs.with_steps(steps))}
         return figures
 
+    def _scheduled(self, compute: float) -> Judged:
+        """The best schedule for a share of the work.
+
+        Raises:
+            TooLittle: the engine has none.
+        """
+        best: Judged | None = None
+        for config in self.engine.propose(compute):
+            found = self.judge(config)
+            if found.compute > compute + SLACK:
+                continue  # a second denoiser's first call cannot be reused
+            if best is None or self._replaces(found, best):
+                best = self.best = found
+        if best is None:
+            raise TooLittle(f"all that was proposed computes more than {compute:.0%} of the work.")
+        return best
+
     def _deciding_in_the_run(self, compute: float) -> Judged:
         """A method that computes a share of the work on the calls to choose on; if none is found, the one that computes least there.
 
         Its threshold was calibrated on the calls to fit on. If it computes more here, it is calibrated for a little less.
+
+        Raises:
+            TooLittle: no threshold suffices on the calls to fit on.
         """
         (config,) = self.engine.propose(compute)
         self.best = best = self.judge(config)

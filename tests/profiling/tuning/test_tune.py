@@ -67,6 +67,30 @@ def test_a_method_that_decides_in_the_run_is_calibrated_for_less_until_it_meets_
     assert found.for_compute(0.5).compute == pytest.approx(compute)
 
 
+@pytest.mark.parametrize(
+    ("engine", "steps", "speedup", "sentence"),
+    [
+        (
+            "dpcache",
+            10,
+            2,
+            "speedup=2 is more than the engine dpcache can do in 10 steps: ask for less, take more steps",
+        ),
+        (
+            "ertacache",
+            6,
+            6,
+            "speedup=6 is more than the engine ertacache can do in 6 steps: ask for at most 3,",
+        ),
+    ],
+)
+def test_a_speedup_that_an_engine_cannot_meet_is_refused_in_its_own_words(
+    engine: str, steps: int, speedup: float, sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        tune(FLUX.build(), flux_calls(steps, 3), speedup=speedup, engine=engine)
+
+
 def test_a_speedup_that_is_missed_is_said() -> None:
     told = missed({"speedup": 2.0}, {"compute_fraction": 0.504})
     assert "speedup=2 was missed: 50.4% of the work is computed" in str(told)
