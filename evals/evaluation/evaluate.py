@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,12 @@ from diffcache.api import method_named
 from diffcache.config import CacheConfig
 from diffcache.evals.errors import EvaluationError
 from diffcache.evals.evaluation.figures import CACHED, FULL, Metrics, gathered, measured, summary
-from diffcache.evals.evaluation.sample_folder import ProcessShare, SampleFolder, check_manifest
+from diffcache.evals.evaluation.sample_folder import (
+    ProcessShare,
+    SampleFolder,
+    check_manifest,
+    has_batches,
+)
 from diffcache.evals.harness.pipelines import Source
 from diffcache.evals.harness.prompts import read_prompts
 from diffcache.evals.harness.provenance import header
@@ -25,6 +30,9 @@ from diffcache.profiling.recording.journal import key_of
 from diffcache.profiling.recording.processes import this_process
 
 RESULT, PAGE = "evaluation.json", "report.html"
+
+OF_METHOD = ("method", "options", "config")
+"""What cached samples alone depend on, of a manifest."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +141,8 @@ def evaluate(evaluation: Evaluation, folder: Path) -> dict[str, Any] | None:
         check_encoder()
         file_names(map(str, prompts))
     with state.main_process_first():
-        check_manifest(folder, evaluation.manifest())
+        manifest = evaluation.manifest()
+        check_manifest(folder, manifest, _free(folder, manifest))
         for stale in (RESULT, PAGE):
             (folder / stale).unlink(missing_ok=True)
     folders = {
@@ -149,13 +158,20 @@ def evaluate(evaluation: Evaluation, folder: Path) -> dict[str, Any] | None:
         return None
     result = {
         "header": {**header(str(state.device)), "processes": state.num_processes},
-        "manifest": evaluation.manifest(),
+        "manifest": manifest,
         "prompts": prompts,
         **summary(folders, values, metrics),
         "vbench": {name: _vbench(evaluation, samples, prompts) for name, samples in folders.items()},
     }
     write_json(folder / RESULT, result)
     return result
+
+
+def _free(folder: Path, manifest: dict[str, Any]) -> Collection[str]:
+    """What no finished sample of a folder depends on, as after a method that was refused: the method; all where nothing is finished."""
+    if has_batches(folder / CACHED):
+        return ()
+    return OF_METHOD if has_batches(folder / FULL) else manifest.keys()
 
 
 def _renderer(

@@ -1,7 +1,7 @@
 """A folder of samples, generated in batches: it can be split over processes, and interrupted and continued."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -121,27 +121,38 @@ class SampleFolder:
         return self.folder / "batches" / f"{number:06d}.json"
 
 
-def check_manifest(folder: Path, manifest: dict[str, Any]) -> None:
+def has_batches(folder: Path) -> bool:
+    """Whether a `SampleFolder` there has finished a batch."""
+    return any((folder / "batches").glob("*.json"))
+
+
+def check_manifest(folder: Path, manifest: dict[str, Any], free: Collection[str] = ()) -> None:
     """Writes down what the samples of a folder are made with; if that is there already, checks that it is the same.
+
+    Args:
+        folder: of the evaluation.
+        manifest: what they are made with.
+        free: names in it that no finished sample depends on; they may have changed.
 
     Raises:
         EvaluationError: the folder holds samples that were made in another way, or cannot be written to.
     """
     path = folder / MANIFEST
-    if not path.exists():
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_json(path, manifest)
-        except OSError as error:
-            raise EvaluationError(f"cannot write to {folder} ({error}): choose another folder.") from error
-        return
-    kept, manifest = json.loads(path.read_text()), json.loads(json.dumps(manifest))  # tuples become lists
-    for name in manifest.keys() | kept.keys():
-        if kept.get(name) != manifest.get(name):
-            raise EvaluationError(
-                f"{folder} holds samples with {name} = {kept.get(name)}, not {manifest.get(name)}: "
-                "choose another folder, or delete it."
-            )
+    if path.exists():
+        kept, now = json.loads(path.read_text()), json.loads(json.dumps(manifest))  # tuples become lists
+        for name in (now.keys() | kept.keys()) - set(free):
+            if kept.get(name) != now.get(name):
+                raise EvaluationError(
+                    f"{folder} holds samples with {name} = {kept.get(name)}, not {now.get(name)}: "
+                    "choose another folder, or delete it."
+                )
+        if kept == now:
+            return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(path, manifest)
+    except OSError as error:
+        raise EvaluationError(f"cannot write to {folder} ({error}): choose another folder.") from error
 
 
 def _record(samples: Sequence[int], rendered: Rendered) -> BatchRecord:

@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from diffcache import ScheduleError, accelerate, report
 from diffcache.command.main import main
 from diffcache.evals.errors import EvaluationError
 from diffcache.evals.evaluation.evaluate import PAGE, RESULT, Evaluation, evaluate
+from diffcache.evals.evaluation.figures import CACHED, FULL
 from diffcache.evals.testbeds import zoo
 from diffcache.evals.webpage.page import write_page
 
@@ -64,6 +66,29 @@ def test_the_same_sample_whatever_the_number_of_samples(tmp_path: Path) -> None:
     assert more is not None
     assert few["per_sample"] == more["per_sample"][:5]
     assert len({one["psnr"] for one in more["per_sample"]}) == 6  # one prompt, six seeds
+
+
+def test_a_method_that_was_refused_does_not_bind_the_folder(tmp_path: Path) -> None:
+    pipe, out = accelerate(zoo.load("dit"), "uniform"), tmp_path / "out"
+    pipe(**zoo.call_for("dit", zoo.prompts("dit", 1), [0], 4))
+    report(pipe).to_schedule().save_pretrained(tmp_path / "schedule")
+
+    def asked(method: str, steps: int = 6) -> Evaluation:
+        return Evaluation("dit", method, samples=3, steps=steps, batch_size=3, extractor=None)
+
+    with pytest.raises(ScheduleError, match="4 ticks and this run 6"):
+        evaluate(asked(str(tmp_path / "schedule")), out)
+    full = out / FULL / "samples" / "000000.png"
+    rendered = full.stat().st_mtime_ns
+    with pytest.raises(EvaluationError, match="holds samples with steps = 6, not 5"):
+        evaluate(asked("uniform", steps=5), out)
+    assert evaluate(asked("uniform"), out) is not None
+    assert full.stat().st_mtime_ns == rendered
+    with pytest.raises(EvaluationError, match="holds samples with"):
+        evaluate(asked("even"), out)
+    (out / FULL / "batches" / "000000.json").unlink()
+    (out / CACHED / "batches" / "000000.json").unlink()
+    assert evaluate(asked("even", steps=5), out) is not None
 
 
 def _frames(encoded: str) -> int:
