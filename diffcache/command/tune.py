@@ -41,6 +41,10 @@ def objective_named(name: str, clip: tuple[str, str | None] = CLIP) -> Measure:
     if name in ("ssim", "lpips"):
         from diffcache.evals.metrics import fidelity
 
+        if name == "lpips" and not (weights := fidelity.lpips_weights()).exists():
+            raise EvaluationError(
+                f"--objective lpips: there are no weights of AlexNet at {weights}: put torchvision's there, or choose ssim."
+            )
         return fidelity.ssim if name == "ssim" else _minus_lpips(fidelity.lpips)
     module, colon, function = name.partition(":")
     try:
@@ -60,9 +64,7 @@ def _minus_lpips(lpips: Callable[[Tensor, Tensor], Tensor | None]) -> Measure:
     def minus_lpips(pictures: Tensor, full: Tensor) -> Tensor:
         distances = [lpips(one[None], other[None]) for one, other in zip(pictures, full, strict=True)]
         if any(distance is None for distance in distances):
-            raise EvaluationError(
-                "lpips needs AlexNet's weights in torch's hub folder, and pictures of 64 pixels."
-            )
+            raise EvaluationError("lpips needs pictures of 64 pixels at least: choose ssim.")
         return -stack([distance for distance in distances if distance is not None])
 
     return minus_lpips

@@ -11,7 +11,7 @@ from torchmetrics.functional.image import (
 
 from diffcache.profiling.recording.pictures import psnr
 
-__all__ = ["lpips", "psnr", "psnr_within", "ssim"]
+__all__ = ["lpips", "lpips_weights", "psnr", "psnr_within", "ssim"]
 
 LPIPS_BACKBONE = "alexnet-owt-7be5be79.pth"
 
@@ -44,6 +44,11 @@ def ssim(pictures: Tensor, reference: Tensor) -> Tensor:
     return values.reshape(samples, -1).mean(1)
 
 
+def lpips_weights() -> Path:
+    """Where AlexNet's weights have to be."""
+    return Path(torch.hub.get_dir()) / "checkpoints" / LPIPS_BACKBONE
+
+
 def lpips(pictures: Tensor, reference: Tensor) -> Tensor | None:
     """Learned perceptual distance with AlexNet, the mean over samples.
 
@@ -55,7 +60,7 @@ def lpips(pictures: Tensor, reference: Tensor) -> Tensor | None:
     Returns:
         The distance; None if the weights are not on this machine, or for smaller pictures.
     """
-    if not (Path(torch.hub.get_dir()) / "checkpoints" / LPIPS_BACKBONE).exists() or pictures.shape[-1] < 64:
+    if not lpips_weights().exists() or pictures.shape[-1] < 64:
         return None
     distance: Tensor = learned_perceptual_image_patch_similarity(
         pictures.flatten(0, -4).float(), reference.flatten(0, -4).float(), net_type="alex", normalize=True

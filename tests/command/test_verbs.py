@@ -63,6 +63,16 @@ def test_what_tune_wrote_loads_and_is_shown(tuned: Path, capsys: pytest.CaptureF
     assert f"expected error of the result: {expected:.2%}" in shown
 
 
+def test_tune_asks_for_the_weights_of_its_objective_before_it_renders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    out = tmp_path / "out"
+    assert main(["tune", "--model", "dit", "--speedup", "2", "--objective", "lpips", "--out", str(out)]) == 2
+    assert f"no weights of AlexNet at {tmp_path}" in capsys.readouterr().err.splitlines()[-1]
+    assert not out.exists()
+
+
 def test_compare_has_the_controls_at_the_same_compute(
     flux: list[str], tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
