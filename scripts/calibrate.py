@@ -1,6 +1,7 @@
 """Calibrates a pipeline on some prompts, and shows on others what that gives.
 
-`python scripts/calibrate.py flux --method ertacache --compute 0.5 --out outputs/flux` (a testbed, a folder, or a hub id).
+`python scripts/calibrate.py flux --method ertacache --compute 0.5 --out outputs/flux` (the testbeds dit, flux, wan and sd
+have prompts of their own for this; another testbed, a folder or a hub id needs --prompts).
 """
 
 import argparse
@@ -10,7 +11,7 @@ from typing import Any
 from diffcache.evals.experiments import quantization
 from diffcache.evals.experiments.calibration import METHODS, Calibration, compared, configs_of
 from diffcache.evals.harness.calls import calibration_calls, calls_of_testbed, of_prompts
-from diffcache.evals.harness.command_line import MODEL, parser
+from diffcache.evals.harness.command_line import MODEL, needs_prompts, parser
 from diffcache.evals.harness.comparison import Comparison, table
 from diffcache.evals.harness.prompts import read_prompts
 from diffcache.evals.harness.provenance import header
@@ -41,7 +42,9 @@ def arguments() -> argparse.Namespace:
         choices=["rectify", "respace", "hindsight"],
         help="corrections that ERTACache does not try",
     )
-    options.add_argument("--prompts", type=Path, help="a file of them, for pipelines other than testbeds")
+    options.add_argument(
+        "--prompts", type=Path, help="a file of them, for models that have none of their own"
+    )
     options.add_argument("--samples", type=int, default=16, help="of a testbed, on each side")
     options.add_argument("--steps", type=int, default=50)
     options.add_argument(
@@ -58,7 +61,7 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--out", type=Path, required=True, help="folder for what the calibration makes")
     args = options.parse_args()
     if args.kid and args.model not in splits.FITTING:
-        options.error("--kid is for testbeds")
+        options.error(f"--kid is for {', '.join(splits.FITTING)}")
     return args
 
 
@@ -68,7 +71,7 @@ def calls_of(args: argparse.Namespace) -> tuple[Any, list[Call], list[Call]]:
         prompts = read_prompts(args.prompts) if args.prompts else []
         least = 4 if args.method == "tune" else 2  # tune splits its half again
         if len(prompts) < least:
-            raise SystemExit(f"--prompts must name a file of at least {least} prompts")
+            raise needs_prompts(args.model, least)
         pipe, split = of_prompts(args.model, prompts, args.steps, batch=1)
         return pipe, split.searched, [split.held_out]
     if (

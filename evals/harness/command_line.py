@@ -11,13 +11,21 @@ from diffcache.evals.harness.provenance import header
 from diffcache.evals.harness.results import RESULTS, result_path, write_result
 from diffcache.evals.testbeds import splits
 
-MODEL = "a testbed, a folder, or a hub id"
+MODEL = f"{', '.join(splits.FITTING)}, which have prompts of their own for this; or another testbed, a folder or a hub id, with --prompts"
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
     """A parser whose help shows a script's docstring as it is written."""
     return argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+
+def needs_prompts(model: str, least: int) -> SystemExit:
+    """The refusal of a model without prompts of its own that was given fewer than it takes."""
+    return SystemExit(
+        f"{model} has no prompts of its own for this, as {', '.join(splits.FITTING)} have: --prompts must name a file of at least "
+        f"{least} different prompts"
     )
 
 

@@ -1,7 +1,8 @@
 """Searches schedules on some prompts, and compares them on others with what they have to beat.
 
-`python scripts/search/schedule.py dit --method evolution --candidates 60 --compute 0.5 0.34 --out outputs/dit` (a testbed, a
-folder, or a hub id). With `accelerate launch` before it several processes share evolution and router training.
+`python scripts/search/schedule.py dit --method evolution --candidates 60 --compute 0.5 0.34 --out outputs/dit` (the testbeds
+dit, flux, wan and sd have prompts of their own for this; another testbed, a folder or a hub id needs --prompts). With `accelerate
+launch` before it several processes share evolution and router training.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import torch
 from diffcache.evals.experiments.objectives import kid_to_full, minus_clip
 from diffcache.evals.experiments.schedule_search import Evolution, RouterTraining, Search, compared, searched
 from diffcache.evals.harness.calls import Split, of_prompts, of_testbed
-from diffcache.evals.harness.command_line import MODEL, parser
+from diffcache.evals.harness.command_line import MODEL, needs_prompts, parser
 from diffcache.evals.harness.comparison import Comparison, as_json, table
 from diffcache.evals.harness.prompts import read_prompts
 from diffcache.evals.harness.provenance import header
@@ -105,7 +106,7 @@ def _conflicts(args: argparse.Namespace) -> Iterator[str]:
     if args.quality == "clip" and (args.clip is None or args.model == "dit"):
         yield "--quality clip needs --clip, and a model that is given words"
     if args.kid and args.model not in splits.FITTING:
-        yield "--kid is for testbeds"
+        yield f"--kid is for {', '.join(splits.FITTING)}"
 
 
 def split_of(args: argparse.Namespace) -> tuple[Any, Split]:
@@ -114,8 +115,7 @@ def split_of(args: argparse.Namespace) -> tuple[Any, Split]:
         return of_testbed(args.model, args.steps, args.samples, args.confirm, args.held_out, args.batch)
     prompts = list(dict.fromkeys(read_prompts(args.prompts))) if args.prompts else []
     if len(prompts) // 2 <= args.confirm:
-        least = 2 * (args.confirm + 1)
-        raise SystemExit(f"--prompts must name a file of at least {least} different prompts")
+        raise needs_prompts(args.model, 2 * (args.confirm + 1))
     return of_prompts(args.model, prompts, args.steps, args.confirm, args.batch)
 
 
