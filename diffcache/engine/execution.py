@@ -57,8 +57,9 @@ class Parts:
     record: RunRecord
 
 
-CarriedUnit = Generator[None, Any, Any]
-"""The call of a unit as one run sees it: yields if the unit is to be computed, and is sent what it returned."""
+CarriedUnit = Generator[bool, Any, Any]
+"""The call of a unit as one run sees it. If the unit is to be computed it yields whether the run looks at what it returns, and is
+sent that."""
 
 
 class SiteWatcher(Watcher, Protocol):

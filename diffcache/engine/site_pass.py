@@ -146,17 +146,18 @@ class SitePass:
         if name in self._starts:
             self._begin(name, module, args, kwargs)
         here = self.here
+        measures = tap is not None and not tap.is_ahead
         if here is None or self.strayed:
             self.beside.add(name)
-            output = yield
+            output = yield measures
         elif here.skips:
             output = yield from self._skipped(here, name, module, args, kwargs)
         else:
-            output = yield
+            output = yield measures or name == here.last
             if name == here.last:
                 self.here = None
                 self._computed(here, self._first, output)
-        if tap is not None and not tap.is_ahead:
+        if tap is not None and measures:
             self._see(tap.after(latents_of(module, args, kwargs), output, self.cuts.tapped_output))
         return output
 
@@ -177,7 +178,7 @@ class SitePass:
             value = here.store.value(here.verdicts[0].decision, here.step, 0, given)
             return layout.join(value, given)
         self._given, self._bases = given, _copied_bases(layout, given) if self._reuses_memory else given
-        output = yield
+        output = yield True
         self._computed(here, (module, args, kwargs), output)
         return output
 
@@ -236,12 +237,12 @@ class SitePass:
         """What stands for a unit in a site that is reused."""
         if name != here.site.units[here.num_called]:
             self.stray()
-            return (yield)
+            return (yield True)
         if here.passed_over:
             return self._stand_in(here, name, module, args, kwargs)
         if not self._sees_end(here):
-            return (yield)
-        truth = yield
+            return (yield True)
+        truth = yield True
         if here.verified:
             self._verify(here, truth)
         return self._shadow(here, truth) if self.decider.observer.shadow else self._reused(here)

@@ -43,8 +43,8 @@ class JointUnits(Container[int]):
     """Asks the watcher of each run what is to be done with its rows at each unit.
 
     Where all rows of a unit are computed or none, nothing is split. Else the unit computes its rows as a smaller batch, and
-    so do the units inside it. Runs without a watcher compute all of theirs. If a unit's arguments or outputs cannot be split
-    by rows, every run with sites inside computes the call by itself.
+    so do the units inside it. Runs without a watcher compute all of theirs. What no run looks at is not split. If a unit's
+    arguments, or outputs that a run looks at, cannot be split by rows, every run with sites inside computes the call by itself.
 
     Args:
         watchers: one for each run; None for one that computes everything.
@@ -77,14 +77,16 @@ class JointUnits(Container[int]):
         except IndivisibleError:
             return self._apart(forward(*args, **kwargs))
         parts = form.parts(arguments, inside.rows)
-        outputs, calls = _asked(module, inside.watchers, parts)
+        outputs, calls, looks = _asked(module, inside.watchers, parts)
         computing = [i for i in range(len(parts)) if i not in outputs]
         if len(computing) == len(parts):
             output = forward(*args, **kwargs)
-            try:
-                own = divided(output, form, inside.rows, _leaves(form, arguments, parts))
-            except IndivisibleError:
-                return self._apart(output)
+            own = [output] * len(parts)
+            if looks:  # else it may have no rows, as tables of positions
+                try:
+                    own = divided(output, form, inside.rows, _leaves(form, arguments, parts))
+                except IndivisibleError:
+                    return self._apart(output)
             for i, call in calls.items():
                 _end(call, own[i])
             return output
@@ -124,18 +126,18 @@ class JointUnits(Container[int]):
 
 def _asked(
     module: nn.Module, watchers: Sequence[SiteWatcher | None], parts: Sequence[Arguments]
-) -> tuple[dict[int, Any], dict[int, CarriedUnit]]:
-    """What stands in for a unit in the runs that skip it; the calls of those that compute it and look at it."""
-    outputs, calls = dict[int, Any](), dict[int, CarriedUnit]()
+) -> tuple[dict[int, Any], dict[int, CarriedUnit], bool]:
+    """What stands in for a unit in the runs that skip it; the calls of the others; whether any of these looks at what it returns."""
+    outputs, calls, looks = dict[int, Any](), dict[int, CarriedUnit](), False
     for i, (watcher, (args, kwargs)) in enumerate(zip(watchers, parts, strict=True)):
         if watcher is not None and id(module) in watcher.watches:
             call = watcher.unit_call(module, args, kwargs)
             try:
-                next(call)
+                looks = next(call) or looks
                 calls[i] = call
             except StopIteration as end:
                 outputs[i] = end.value
-    return outputs, calls
+    return outputs, calls, looks
 
 
 def _end(call: CarriedUnit, output: Any) -> Any:

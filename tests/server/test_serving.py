@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.shared_loop import Client, Job, Waves, alone, step_all
+from support.shared_loop import SHAPE, Client, Job, Waves, alone, step_all
+from torch import Tensor, nn
 
 from diffcache import accelerate, report, restore, serving
 from diffcache.hooks.class_swap import is_swapped
@@ -84,6 +85,40 @@ def test_rows_of_a_unit_that_are_reused_are_left_out() -> None:
         while not clients[0].done:
             step_all(server, denoiser, clients)
     assert rows == [1, 1, 1, 2, 1]  # the first call with sites inside is computed by itself
+
+
+class Positions(nn.Module):
+    """A table that is the same for all samples, as denoisers make for rotary embeddings."""
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return torch.linspace(0, 1, hidden_states[0].numel()).reshape(SHAPE)
+
+
+class WavesWithPositions(Waves):
+    """`Waves` of which a unit returns no row for each sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions = Positions()
+
+    def forward(self, hidden_states: Tensor, timestep: Tensor, prompt: Tensor | None = None) -> tuple[Tensor]:
+        return super().forward(hidden_states, timestep, prompt, ids=self.positions(hidden_states))
+
+
+def test_requests_go_on_to_share_calls_where_a_unit_outside_of_sites_returns_no_rows() -> None:
+    denoiser, rows = WavesWithPositions(), list[int]()
+    denoiser.blocks[1].register_forward_pre_hook(lambda module, args: rows.append(len(args[0])))
+    with serving(denoiser) as server:
+        for expected in ([1, 1, 2], [2, 2]):  # where sites are known, the first call is shared too
+            rows.clear()
+            options = (("interval", 2), ("tail_steps", 0), ("site", "stack"))
+            clients = [Client.of(server, Job("uniform", options, steps=4, seed=seed)) for seed in (1, 2)]
+            while not clients[0].done:
+                step_all(server, denoiser, clients)
+            assert rows == expected
+            for client in clients:
+                assert torch.equal(client.x, alone(WavesWithPositions(), client.job))
+                client.request.finish()
 
 
 @pytest.mark.parametrize("order", ["passes", "requests"])
