@@ -75,10 +75,16 @@ class BatchScope(Scope):
         _check_rows(entries, rows, call)
         shared = self._shared(module, forward, call, rows, served)
         carried = []
-        for entry, part in zip(entries, shared.parts, strict=True):
-            own = Call(served.signature, *part)
-            compiled = shared.reuses_memory
-            asked = Invocation(served.module, forward, own, self.context, compiled, served.facts)
+        for entry, own, part in zip(entries, rows, shared.parts, strict=True):
+            by_itself = shared.spent.counting(forward, count_of(own))
+            asked = Invocation(
+                served.module,
+                by_itself,
+                Call(served.signature, *part),
+                self.context,
+                shared.reuses_memory,
+                served.facts,
+            )
             carried.append(entry.request.carry_out(served, asked))
         together = Together(shared, carried, lambda i: self._stored(entries[i].request))
         with self._calling([entry.request for entry in entries], together, began):

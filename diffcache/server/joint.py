@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
@@ -23,6 +23,33 @@ WRITES = (
 )
 
 
+@dataclass
+class Spent:
+    """What a shared call has taken, with the calls that its runs make by themselves.
+
+    Attributes:
+        seconds: time spent in the denoiser's forward.
+        rows: rows that were computed.
+    """
+
+    seconds: float = 0.0
+    rows: int = 0
+
+    def counting(self, forward: Callable[..., Any], rows: int) -> Callable[..., Any]:
+        """The same forward, each call of which counts as so many rows. One that is broken off counts only as time."""
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            began = perf_counter()
+            try:
+                output = forward(*args, **kwargs)
+            finally:
+                self.seconds += perf_counter() - began
+            self.rows += rows
+            return output
+
+        return counted
+
+
 @dataclass(frozen=True)
 class SharedCall:
     """One call of a denoiser whose rows belong to several runs.
@@ -35,6 +62,7 @@ class SharedCall:
         parts: each run's arguments.
         splitter: takes the arguments of units inside apart.
         reuses_memory: the denoiser is compiled: its next call may overwrite what the last one returned.
+        spent: what it takes.
     """
 
     forward: Callable[..., Any]
@@ -44,6 +72,7 @@ class SharedCall:
     parts: Sequence[Arguments]
     splitter: Splitter
     reuses_memory: bool
+    spent: Spent = field(default_factory=Spent)
 
 
 class Together:
@@ -53,10 +82,6 @@ class Together:
         call: the shared call.
         carried: each run's.
         finished: is told of each run that has its output.
-
-    Attributes:
-        seconds: time spent in the denoiser's forward.
-        rows_computed: rows that were computed.
     """
 
     def __init__(
@@ -65,8 +90,6 @@ class Together:
         self.call = call
         self.carried = carried
         self.finished = finished
-        self.seconds = 0.0
-        self.rows_computed = 0
         self._outputs: dict[int, Any] = {}
 
     def run(self) -> list[Any]:
@@ -109,8 +132,8 @@ class Together:
         return {**answers, **self._joined(together)} if together else answers
 
     def _alone(self, i: int, one: Computation) -> Any:
-        self.rows_computed += self.call.form.count((one.args, one.kwargs), count_of(self.call.rows[i]))
-        return self._timed(lambda: one.computed(self.call.forward))
+        rows = self.call.form.count((one.args, one.kwargs), count_of(self.call.rows[i]))
+        return one.computed(self.call.spent.counting(self.call.forward, rows))
 
     def _joined(self, computations: dict[int, Computation]) -> dict[int, Any]:
         call, asked = self.call, list(computations.values())
@@ -127,7 +150,6 @@ class Together:
             ]
             arguments = call.form.joined(given, counts)
             form, rows = Form(sum(counts), call.form.has_rows, call.form.listed), consecutive(counts)
-        self.rows_computed += form.total
         output = self._forward(arguments, form, rows, asked)
         leaves = [form.flatten(arguments)[0]]
         leaves += [
@@ -143,19 +165,12 @@ class Together:
         before = [version_of(tensor) for tensor in tensors]
         watchers = [one.watcher for one in asked]
         units = JointUnits(watchers, rows, form.total, self.call.splitter)
-        args, kwargs = arguments
+        (args, kwargs), forward = arguments, self.call.spent.counting(self.call.forward, form.total)
         with watched(units) if any(watchers) else nullcontext():
-            output = self._timed(lambda: self.call.forward(*args, **kwargs))
+            output = forward(*args, **kwargs)
         if before != [version_of(tensor) for tensor in tensors]:
             raise TargetError(WRITES)
         return output
-
-    def _timed(self, compute: Callable[[], Any]) -> Any:
-        began = perf_counter()
-        try:
-            return compute()
-        finally:
-            self.seconds += perf_counter() - began
 
     def _lasting(self, output: Any) -> Any:
         return pytree.tree_map_only(Tensor, Tensor.clone, output) if self.call.reuses_memory else output

@@ -60,7 +60,8 @@ class Totals:
         ended: how many requests have ended, by how ("finished", "aborted", "expired", "closed", or "lost" where nobody kept it).
         batches: denoiser calls of all requests together.
         failed: how many of these raised an error.
-        rows, rows_computed: rows of these calls, and how many of them the denoiser was given.
+        rows, rows_computed: rows of these calls, and how many the denoiser was given. One that it was given twice, as in a first call
+            that also finds out how tokens are left out, counts twice.
         calls, computed: as for one request, of those that have ended.
         evictions: as for one request, of those that have ended.
         seconds: in denoiser calls; on a GPU the time until they are launched.
@@ -83,9 +84,9 @@ class Totals:
         self.batches += 1
         self.failed += failed
         self.rows += together.call.form.total
-        self.rows_computed += together.rows_computed
+        self.rows_computed += together.call.spent.rows
         self.seconds += seconds
-        self.forward_seconds += together.seconds
+        self.forward_seconds += together.call.spent.seconds
 
     def end(self, state: str, usage: Usage) -> None:
         """A request has ended."""

@@ -43,6 +43,17 @@ def test_prometheus_metrics_tell_what_stats_tell() -> None:
     assert 0 < stats.own_seconds < stats.seconds
 
 
+def test_a_call_that_a_request_makes_by_itself_counts() -> None:
+    denoiser = Waves()
+    with serving(denoiser) as server:
+        job = Job("uniform", (("interval", 2), ("site", "stack")), steps=4)
+        clients = [Client.of(server, job) for _ in range(2)]
+        step_all(server, denoiser, clients)  # the first one's call finds the sites
+        assert server.stats().rows_computed == 2
+        step_all(server, denoiser, clients)
+        assert server.stats().rows_computed == 4
+
+
 def test_without_the_client_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = builtins.__import__
 

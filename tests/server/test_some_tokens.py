@@ -1,0 +1,50 @@
+"""Requests that compute some of their tokens: by themselves, beside others in the same batch."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from zoo import denoisers
+
+from diffcache import accelerate, denoising_run, serving
+
+STEPS = 6
+LEVELS = [1 - i / STEPS for i in range(STEPS)]
+CASE = denoisers.get("FluxTransformer2DModel-kontext")
+
+
+def arguments(step: int) -> dict[str, Any]:
+    """Two samples, whose reference pictures stand still."""
+    given = CASE.inputs(torch.Generator().manual_seed(0), 2)
+    given = CASE.at(given, CASE.time_values(STEPS)[step], 0)
+    latents, reference = given["hidden_states"].chunk(2, dim=1)
+    return {**given, "hidden_states": torch.cat([latents * (1 - step / 20), reference], dim=1)}
+
+
+def sample(given: dict[str, Any], i: int) -> dict[str, Any]:
+    has_rows = lambda value: isinstance(value, Tensor) and len(value) == 2
+    return {name: value[i : i + 1] if has_rows(value) else value for name, value in given.items()}
+
+
+@pytest.mark.parametrize("method", [{"config": "regione"}])
+@torch.no_grad()
+def test_a_request_gets_what_it_gets_alone_and_its_rows_are_counted(method: dict[str, Any]) -> None:
+    denoiser = CASE.build()
+    alone = accelerate(copy.deepcopy(denoiser), **method)
+    with serving(denoiser) as server, denoising_run(alone, STEPS, sigmas=LEVELS) as run:
+        first, second = (server.request(STEPS, sigmas=LEVELS, **method) for _ in range(2))
+        for step in range(STEPS):
+            run.begin_step(step)
+            before, given = server.stats(), arguments(step)
+            with server.batch([(first, step), (second, step)]):
+                output = denoiser(**given)[0]
+            if step > 0:  # the first call also finds out how tokens are left out
+                computes = server.stats().computed > before.computed
+                assert server.stats().rows_computed - before.rows_computed == 2 * computes
+            assert torch.equal(output[:1], alone(**sample(given, 0))[0])
+        assert "%" in first.report().summary().splitlines()[1]
+        assert second.report().compute_fraction == first.report().compute_fraction < 1
