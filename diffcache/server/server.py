@@ -30,6 +30,7 @@ from diffcache.host.compiled import uncompiled
 from diffcache.host.network_facts import facts_of_networks
 from diffcache.host.parallel import Agreement, agreement_of
 from diffcache.method_config import MethodConfig
+from diffcache.planning.with_rows import WithRows, source_of
 from diffcache.reports.records import RunRecord
 from diffcache.schedulers.errors import ConfigError, DiffcacheError, TargetError
 from diffcache.schedulers.schedule import Schedule
@@ -38,6 +39,7 @@ from diffcache.server.eviction import Eviction
 from diffcache.server.request import Guidance, Request, Usage
 from diffcache.server.rows import Splitter
 from diffcache.server.stats import Collector, ServerStats, Totals, prometheus_text, stats_of
+from diffcache.tokens.row_rule import Source
 
 GUIDANCE = (None, "batched", "apart")
 ORDERS = ("passes", "requests")
@@ -89,6 +91,7 @@ class Server:
         *,
         config: MethodConfig | Schedule | str | Path | None = None,
         speedup: float | None = None,
+        rows: Any = None,
         noise_scheduler: Any = None,
         sigmas: Any = None,
         guidance: Guidance | None = None,
@@ -102,6 +105,7 @@ class Server:
             config: its method, as for `accelerate`: a name with `options`, a config, a `Schedule`, or a folder of one of these.
                 None without `speedup`: nothing is cached.
             speedup: instead of a threshold, as for `accelerate`.
+            rows: compute some of the picture's tokens only, as for `accelerate`: a mask, "context" or "region".
             noise_scheduler: that its loop steps with, after `set_timesteps`; it is read here, and not kept.
             sigmas: noise level at each step, where there is no noise scheduler (see `denoising_run`).
             guidance: how its guidance passes come: "batched", its rows twice in each call; "apart", in two calls at each
@@ -121,7 +125,7 @@ class Server:
         levels = noise_levels(sigmas, num_steps, noise_scheduler)
         if guidance not in GUIDANCE:
             raise ConfigError(f"guidance must be None, 'batched' or 'apart', not {guidance!r}.")
-        chosen = self._method(config, speedup, options)
+        chosen = self._method(config, speedup, rows, options)
         scope = LoopScope(chosen, {}, num_steps, levels, noise_scheduler, make_engine=_engine)
         with self._lock:
             self._expire()
@@ -214,14 +218,20 @@ class Server:
                 "this denoiser is not served any more: do not accelerate or restore it meanwhile."
             )
 
-    def _method(self, config: Any, speedup: float | None, options: dict[str, Any]) -> CacheConfig | None:
+    def _method(
+        self, config: Any, speedup: float | None, rows: Any, options: dict[str, Any]
+    ) -> CacheConfig | None:
         if config is None and speedup is None:
             if options:
                 raise ConfigError(
                     f"{', '.join(options)}: name the method that these are options of, config=."
                 )
+            if rows is not None:
+                raise ConfigError("rows= goes with a method: name it, config=, or pass speedup=.")
             return None
         chosen = method_for(self._denoiser, config, speedup=speedup, **options)
+        if rows is not None:
+            chosen = WithRows(base=chosen, source=_source_of(rows))
         facts = facts_of({"denoiser": self._denoiser}, "denoiser")
         unsettled = is_inside(chosen.sites(facts)) or chosen.guidance(facts) is not None
         together = agreement_of(uncompiled(self._denoiser)) is not None
@@ -274,6 +284,16 @@ class Server:
         if not usage.is_counted:
             with self._lock:
                 self._totals.end("lost", usage)
+
+
+def _source_of(rows: Any) -> Source:
+    """What `rows=` of a request means."""
+    source = source_of(rows)
+    if source is None:
+        raise ConfigError(
+            'rows="mask" takes the mask_image of a pipeline, and a request has none: pass rows=mask itself.'
+        )
+    return source
 
 
 def _check_entries(entries: Any) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from zoo import denoisers
 
 from diffcache import accelerate, denoising_run, serving
+from diffcache.schedulers.errors import ConfigError
 
 STEPS = 6
 LEVELS = [1 - i / STEPS for i in range(STEPS)]
@@ -30,7 +31,9 @@ def sample(given: dict[str, Any], i: int) -> dict[str, Any]:
     return {name: value[i : i + 1] if has_rows(value) else value for name, value in given.items()}
 
 
-@pytest.mark.parametrize("method", [{"config": "regione"}])
+@pytest.mark.parametrize(
+    "method", [{"config": "regione"}, {"config": "uniform", "interval": 2, "rows": "context"}]
+)
 @torch.no_grad()
 def test_a_request_gets_what_it_gets_alone_and_its_rows_are_counted(method: dict[str, Any]) -> None:
     denoiser = CASE.build()
@@ -48,3 +51,14 @@ def test_a_request_gets_what_it_gets_alone_and_its_rows_are_counted(method: dict
             assert torch.equal(output[:1], alone(**sample(given, 0))[0])
         assert "%" in first.report().summary().splitlines()[1]
         assert second.report().compute_fraction == first.report().compute_fraction < 1
+
+
+def test_rows_that_a_request_cannot_have() -> None:
+    with serving(CASE.build()) as server:
+        with pytest.raises(ConfigError, match="mask_image of a pipeline"):
+            server.request(STEPS, speedup=2, rows="mask")
+        with pytest.raises(ConfigError, match="rows= goes with a method"):
+            server.request(STEPS, rows="context")
+        with pytest.raises(ConfigError, match="rows= goes with methods that cache whole calls"):
+            server.request(STEPS, config="uniform", site="stack", rows="context")
+        assert server.request(STEPS, name="same").name == "same"
