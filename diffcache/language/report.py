@@ -77,6 +77,10 @@ class LanguageReport:
     probe_flops: int = 0
     row_layers_of: list[int] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        # Of the call that is counted: positions of a text, and layers that were computed for all of them.
+        self._length = self._full_layers = 0
+
     @classmethod
     def of_run(cls, method: str, options: dict[str, Any], net: Net, batch: int) -> "LanguageReport":
         """Of a run that begins, over so many texts."""
@@ -86,18 +90,19 @@ class LanguageReport:
     @contextmanager
     def counting_call(self, length: int) -> Iterator[None]:
         """What is counted inside belongs to one model call over texts of so many positions."""
-        everything = self.batch * length * self.costs.layers
+        self._length, self._full_layers = length, 0
         self.calls += 1
-        self.full_row_layers += everything
+        self.full_row_layers += self.batch * length * self.costs.layers
         self.full_flops += self.batch * self.costs.call(length, length, length)
         self.row_layers_of.append(0)
         yield
         self.row_layers += self.row_layers_of[-1]
-        self.full_calls += self.row_layers_of[-1] >= everything
+        self.full_calls += self._full_layers == self.costs.layers
 
     def count_layer(self, rows: int, span: int) -> None:
         """One layer was computed for so many rows of each text, which attended `span` positions."""
         self.row_layers_of[-1] += self.batch * rows
+        self._full_layers += rows >= self._length
         self.flops += self.batch * rows * (self.costs.row + self.costs.pair * span)
         self.kv_bytes_read += self.batch * span * self.position_bytes
 

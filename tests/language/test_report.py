@@ -41,6 +41,16 @@ def test_rows_operations_and_bytes_are_counted_for_all_texts() -> None:
     assert (told.calls, told.full_calls) == (2, 1)
 
 
+def test_a_call_that_computes_rows_twice_is_no_full_one() -> None:
+    model = accelerate(
+        tiny_llama(), "elastic-cache", threshold=1.01
+    )  # every later call refreshes all layers but the first
+    generate(model, texts(1, 7), gen_length=24, window=16, eos_early_stop=False)
+    told = report(model)
+    assert told.full_calls == 1
+    assert max(told.row_layers_of[1:]) >= told.row_layers_of[0]
+
+
 def test_a_report_of_one_run_is_left_alone_by_the_next(tmp_path: Path) -> None:
     model = accelerate(tiny_llama(), "dkv-decode")
     generate(model, texts(1, 5), gen_length=8, eos_early_stop=False)
