@@ -15,7 +15,7 @@ from diffcache.attach.overrides import denoiser_members, noise_scheduler_members
 from diffcache.attach.requirements import units_of
 from diffcache.config import CacheConfig
 from diffcache.engine.loop_scope import LoopScope
-from diffcache.engine.scopes import PipelineScope, entered
+from diffcache.engine.scopes import PipelineScope, entered, scope_of
 from diffcache.hooks.attachments import (
     attachment_of,
     forget,
@@ -156,7 +156,10 @@ def denoising_run(
     denoisers = {"denoiser": module}
     facts = facts_of_networks(denoisers)
     attachment.swapped.update(swap_in_all(denoisers, facts, attachment.config))
+    around = scope_of(module)
     scope = LoopScope(attachment.config, {"denoiser": plain}, num_steps, levels, noise_scheduler, facts=facts)
+    if isinstance(around, PipelineScope):
+        scope.records = around.records  # a pipeline's call has one report, of all its loops
     with kept(attachment.swapped), attachment.recording(module, scope), entered(scope):
         yield scope
 

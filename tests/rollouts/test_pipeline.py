@@ -184,3 +184,15 @@ def test_an_accelerated_transformer_reuses_in_each_chunk(pipe):
     faster = pipe("a red ring", generator=seeded(), **call).frames
     assert report(pipe.transformer).compute_fraction < 0.8
     assert not torch.equal(plain, faster)
+
+
+def test_a_call_of_an_accelerated_pipeline_has_one_report_of_all_chunks(pipe):
+    pipe.scheduler = FlowMatchEulerDiscreteScheduler(shift=2.0)
+    accelerate(pipe, "uniform", interval=2, warmup_steps=1, tail_steps=1)
+    call = CALL | {"policy": "rolling", "window": 4, "timesteps": None, "num_inference_steps": 6}
+    pipe("a red ring", generator=seeded(), num_frames=5, **call)
+    told = report(pipe)
+    assert told.num_ticks == 3 * 6
+    assert [run.computed_ticks for run in told.runs] == [[0, 2, 4, 5]] * 3
+    pipe("a red ring", generator=seeded(), num_frames=3, **call)
+    assert (len(told.runs), len(report(pipe).runs)) == (3, 2)
