@@ -313,11 +313,23 @@ class RunReport:
         forced = {WARM_UP, TAIL, NOTHING_STORED, NO_SIGNAL}
         if self.options.get("threshold"):
             forced.add(asked)
-        if self.num_ticks <= FEW_STEPS and set(reasons) <= forced:
+        is_short, ended = self.num_ticks <= FEW_STEPS, self._ended_early
+        if ended and set(reasons) <= ({*forced, asked} if is_short else {WARM_UP, TAIL}):
+            return ended
+        if is_short and set(reasons) <= forced:
             return few_steps_advice(self.num_ticks, len(self.branches))
         if set(reasons) <= {WARM_UP, TAIL}:
             return COVERED
         return ", ".join(f"{reason} ({count} calls)" for reason, count in reasons.most_common())
+
+    @property
+    def _ended_early(self) -> str | None:
+        """Where the last run ended, if it was broken off; None where it came to its end, or nothing tells its length."""
+        record = self.records[-1]
+        ticks = 1 + max((call.tick for call in record.calls), default=-1)
+        if record.num_ticks is None or ticks >= record.num_ticks:
+            return None
+        return f"the run ended at tick {ticks} of {record.num_ticks}"
 
     def _what_computed(self, noise: FreshNoise | None) -> str:
         """Why calls were computed that no guard made compute."""

@@ -27,6 +27,24 @@ def test_what_lies_outside_the_cached_sites_is_no_reason() -> None:
     assert report(pipe).notes == [f"nothing was reused: {COVERED}"]
 
 
+@pytest.mark.parametrize(
+    ("method", "ended"), [({"speedup": 2.0}, 1), ({"config": "uniform", "warmup_steps": 12}, 10)], ids=str
+)
+def test_a_run_that_was_broken_off_before_anything_could_be_reused(
+    method: dict[str, Any], ended: int
+) -> None:
+    def stop(pipe: Any, step: int, *_: Any) -> dict[str, Any]:
+        if step == ended - 1:
+            raise KeyboardInterrupt
+        return {}
+
+    case = CASES["FluxPipeline"]
+    pipe = accelerate(case.build(), **method)
+    with pytest.raises(KeyboardInterrupt):
+        case.render(pipe, 0, 28, callback_on_step_end=stop)
+    assert report(pipe).notes == [f"nothing was reused: the run ended at tick {ended} of 28"]
+
+
 def test_every_change_was_above_the_threshold_that_the_method_has_by_itself() -> None:
     pipe = accelerate(zoo.load("flux"), "easycache")
     pipe(**zoo.sample_call("flux", 0, 12, n=1))
