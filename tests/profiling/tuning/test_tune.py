@@ -141,8 +141,13 @@ def test_two_denoisers_are_planned_with_their_own_covariance() -> None:
 def test_where_velocities_cannot_be_measured_the_universal_plan_is_proposed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    case = CASES["StableDiffusionControlNetPipeline"]  # whose first calls are told apart
-    engine = ENGINES["trajectory"](Task(pipe=case.build(), calls=[case.call(0, STEPS)], ticks=STEPS))
+    def other_prompt(pipe: Any, tick: int, timestep: Any, tensors: dict[str, Any]) -> dict[str, Any]:
+        return {"prompt_embeds": tensors["prompt_embeds"] + (tick == 1)}
+
+    case = CASES["StableDiffusionPipeline"]
+    call = {**case.call(0, STEPS), "callback_on_step_end": other_prompt}
+    call["callback_on_step_end_tensor_inputs"] = ["prompt_embeds"]
+    engine = ENGINES["trajectory"](Task(pipe=case.build(), calls=[call], ticks=STEPS))
     proposed = list(engine.propose(0.5))
     assert [type(config) for config in proposed] == [TrajectoryConfig, *[EvenConfig] * 3]
     assert proposed[0] == TrajectoryConfig(speedup=2)
