@@ -68,6 +68,9 @@ class SiteWatcher(Watcher, Protocol):
     def unit_call(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> CarriedUnit:
         """The call of a unit; it returns what the unit gives, computed or not."""
 
+    def passes_by(self, module: nn.Module) -> bool:
+        """The call of a unit that is to be computed, and whose arguments are not known; False if the run needs them."""
+
     def stray(self) -> None:
         """What this forward returns is worth nothing: the run computes the call again by itself."""
 

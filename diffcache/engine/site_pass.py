@@ -133,6 +133,16 @@ class SitePass:
         """A unit's call, which several runs may share: yields if it is to be computed, and returns what it gives."""
         return self._called_unit(self._names.next(self.watches[id(module)]), module, args, kwargs)
 
+    def passes_by(self, module: nn.Module) -> bool:
+        """The call of a unit whose arguments are not known, as they need not be outside of sites; False where they do."""
+        name = self._names.next(self.watches[id(module)])
+        if self.here is not None or name in self._starts or name == self._tapped:
+            return False
+        if self._called is not None:
+            self._called.append(name)
+        self.beside.add(name)
+        return True
+
     def _called_unit(self, name: str, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> CarriedUnit:
         """`unit_call` of the unit's call of this name."""
         if self._called is not None:

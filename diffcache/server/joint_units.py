@@ -43,8 +43,8 @@ class JointUnits(Container[int]):
     """Asks the watcher of each run what is to be done with its rows at each unit.
 
     Where all rows of a unit are computed or none, nothing is split. Else the unit computes its rows as a smaller batch, and
-    so do the units inside it. Runs without a watcher compute all of theirs. What no run looks at is not split. If a unit's
-    arguments, or outputs that a run looks at, cannot be split by rows, every run with sites inside computes the call by itself.
+    so do the units inside it. Runs without a watcher compute all of theirs. What no run looks at need not be split. If arguments
+    or outputs that a run looks at cannot be split by rows, every run with sites inside computes the call by itself.
 
     Args:
         watchers: one for each run; None for one that computes everything.
@@ -75,7 +75,10 @@ class JointUnits(Container[int]):
         try:
             form = self._splitter.form(id(module), arguments, inside.total)
         except IndivisibleError:
-            return self._apart(forward(*args, **kwargs))
+            watching = [one for one in inside.watchers if one is not None and id(module) in one.watches]
+            passed = all(one.passes_by(module) for one in watching)
+            output = forward(*args, **kwargs)
+            return output if passed else self._apart(output)
         parts = form.parts(arguments, inside.rows)
         outputs, calls, looks = _asked(module, inside.watchers, parts)
         computing = [i for i in range(len(parts)) if i not in outputs]

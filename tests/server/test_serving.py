@@ -95,17 +95,18 @@ class Positions(nn.Module):
 
 
 class WavesWithPositions(Waves):
-    """`Waves` of which a unit returns no row for each sample."""
+    """`Waves` with two units outside of sites: one returns no row for each sample, one is given several."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.positions = Positions()
+        self.positions, self.patches = Positions(), nn.Linear(SHAPE[1], 1)
 
     def forward(self, hidden_states: Tensor, timestep: Tensor, prompt: Tensor | None = None) -> tuple[Tensor]:
+        self.patches(hidden_states.reshape(-1, 2, SHAPE[1]))
         return super().forward(hidden_states, timestep, prompt, ids=self.positions(hidden_states))
 
 
-def test_requests_go_on_to_share_calls_where_a_unit_outside_of_sites_returns_no_rows() -> None:
+def test_requests_go_on_to_share_calls_where_units_outside_of_sites_have_no_row_for_each() -> None:
     denoiser, rows = WavesWithPositions(), list[int]()
     denoiser.blocks[1].register_forward_pre_hook(lambda module, args: rows.append(len(args[0])))
     with serving(denoiser) as server:
