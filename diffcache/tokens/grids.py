@@ -28,6 +28,8 @@ def grid_told(call: Call, own: Tensor) -> Grid | None:
         call: of the denoiser.
         own: which of its tokens are the picture's, bool [tokens].
     """
+    if not own.any():
+        return None
     for path, tensor in call.tensors.items():
         if not call.is_latent(path) and tensor.ndim in (2, 3) and tensor.shape[-2:-1] == own.shape:
             positions = tensor if tensor.ndim == 2 else tensor[0]

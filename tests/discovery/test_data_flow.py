@@ -134,7 +134,7 @@ def test_the_table_counts_the_parameters_of_each_site_shared_ones_once() -> None
 def test_sites_that_overlap_or_do_not_exist_are_refused() -> None:
     net = flows.Plain().eval()
     for site, reason in {
-        "stack[3..7]": "has none",
+        "stack[3..7]": "its stack has blocks 0 to 2",
         "blocks.2..blocks.1": "has none",
     }.items():
         accelerate(net, "uniform", site=site)
