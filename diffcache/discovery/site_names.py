@@ -110,7 +110,7 @@ def _sites_of(name: str, finder: SiteFinder) -> list[Site]:
 
 
 def _instead(name: str, finder: SiteFinder) -> str:
-    """What there is in place of sites that there are none of."""
+    """What the denoiser has instead of a site of this name, for an error's sentence."""
     if range_of_stack(name) is not None:
         return f"its stack has blocks 0 to {len(finder.stack) - 1}"
     depths = [site.name for site in finder.table if site.kind == "depth"]
