@@ -77,10 +77,10 @@ def accelerate(
             that differs from the last one in more than its seed is planned first (see `plan`), and refused (ConfigError)
             if even the smallest cache is larger.
         rows: compute some of the picture's tokens only, in most of the calls that the method computes: a bool mask [H, W] or
-            [batch, H, W] at the picture's resolution (True is computed; one of another size is stretched over the picture, or over each frame of a clip), a PIL picture
-            of one (white is), "mask" for an inpainting pipeline's own `mask_image`,
-            "context" for all but tokens that stand still between ticks (reference pictures, history), or "region" for what an
-            edit changes (RegionE). Other tokens are carried on from the last call of all tokens. See docs/rows.md.
+            [batch, H, W] at the picture's resolution (True is computed), a PIL picture of one (white is), "mask" for an
+            inpainting pipeline's own `mask_image`, "context" for all but tokens that stand still between ticks (reference
+            pictures, history), or "region" for what an edit changes (RegionE). A mask of another size is stretched over the
+            picture, or over each frame of a clip. Other tokens are carried on from the last call of all tokens. See docs/rows.md.
         components: names of the pipeline's components to cache, ("unet", "controlnet") or ("controlnet",), all by this
             method; None: every denoiser. A control network is cached only if it is named here.
         verbose: print what was attached.

@@ -129,20 +129,16 @@ class MethodConfig(ABC):
                 f"{self.name}: {option} must be a tuple of two numbers that rise, not {window!r}."
             )
 
-    def _check_numbers(self, option: str, count: int | None = None, *, from_1: bool = False) -> None:
-        """Refuses what is no sequence of (so many) finite numbers, or of whole numbers from 1. None is an option left open."""
+    def _check_numbers(self, option: str, count: int | None = None) -> None:
+        """Refuses what is no sequence of (so many) finite numbers. None is an option left open."""
         value = getattr(self, option)
         if value is None:
             return
         are_numbers = isinstance(value, (list, tuple)) and all(
-            (type(number) is int and number >= 1)
-            if from_1
-            else (isinstance(number, (int, float)) and math.isfinite(number))
-            for number in value
+            isinstance(number, (int, float)) and math.isfinite(number) for number in value
         )
         if not are_numbers or not value or (count is not None and len(value) != count):
-            kind = "whole numbers from 1" if from_1 else "finite numbers"
-            many = kind if count is None else f"{count} {kind}"
+            many = "finite numbers" if count is None else f"{count} finite numbers"
             raise ConfigError(f"{self.name}: {option} must be a tuple of {many}, not {value!r}.")
 
     def _check_ticks(self, option: str) -> None:

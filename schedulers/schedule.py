@@ -121,10 +121,14 @@ class Schedule:
                 table[:, self.branches.index(branch), s] = torch.tensor(computed)
         return table
 
+    def marks(self, site: str, branch: str) -> str:
+        """The marks of a branch at a site, one for each tick; none where the schedule does not know it."""
+        rows = self.table.get(site, {})
+        return rows.get(branch, rows.get(ALL, ""))
+
     def decision(self, site: str, branch: str, tick: int) -> Decision:
         """The decision for a call; a call that the schedule does not know is computed."""
-        rows = self.table.get(site, {})
-        marks = rows.get(branch, rows.get(ALL, ""))
+        marks = self.marks(site, branch)
         known = tick < len(marks) and marks[tick] != NOT_CALLED
         return Decision(marks[tick]) if known else Decision.COMPUTE
 

@@ -15,7 +15,7 @@ needs no more memory than a plain call, what is stored in the end, and the tenso
   not known, the copy is replaced at each block.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic
@@ -168,9 +168,8 @@ class _KeepingRecorder(FollowingRecorder, Generic[KeptT]):
     ) -> None:
         super().__init__(units, call.latents, traces_all=request.traces_all)
         self.placeholders: dict[str, Placeholder] = {}
-        self._known_placeholders: dict[
-            Any, Placeholder
-        ] = {}  # by form: alike units share one, and a call its memory
+        # By form: units that are alike share one, and so its memory in a call.
+        self._known_placeholders: dict[Hashable, Placeholder] = {}
         self.tapped: _Tapped | None = None
         self._request, self._wanted, self._keeper = request, wanted, keeper
         self._index = -1  # in the stack, of the newest top-level unit

@@ -81,9 +81,7 @@ def sites_named(names: Sequence[str], finder: SiteFinder) -> tuple[Site, ...]:
     Raises:
         TargetError: a name means no site that can be cached (the message has the reason), or two sites overlap.
     """
-    called = [
-        name for name in names if not _is_module(name) or finder.has_called(name.split("#")[0])
-    ] or names[:1]
+    called = [name for name in names if _may_be_called(name, finder)] or names[:1]
     found = [(finder.extent(site), site) for name in called for site in _sites_of(name, finder)]
     found.sort(key=itemgetter(0))
     for ((_, end), before), ((begin, _), after) in pairwise(found):
@@ -119,9 +117,10 @@ def _instead(name: str, finder: SiteFinder) -> str:
     return f"it has none: {', '.join(dict.fromkeys(site.kind for site in finder.table))}"
 
 
-def _is_module(name: str) -> bool:
-    """Whether a name is that of one site, a module's path."""
-    return "." in name and ".." not in name
+def _may_be_called(name: str, finder: SiteFinder) -> bool:
+    """Whether the forward may have called a site of this name: of a module it is known."""
+    is_module = "." in name and ".." not in name
+    return not is_module or finder.has_called(name.split("#")[0])
 
 
 def _outermost(sites: Sequence[Site]) -> list[Site]:

@@ -254,10 +254,9 @@ def _kept_levels(noise_scheduler: Any, count: int) -> list[float] | None:
     levels: list[float] = sigmas[:count].tolist()
     between = getattr(noise_scheduler, "sigmas_interpol", None)
     if isinstance(between, Tensor):  # KDPM2: every second timestep lies between two levels
-        is_ancestral = hasattr(
-            noise_scheduler, "sigmas_down"
-        )  # it keeps the level in between one place earlier
-        levels[1::2] = between[1 - is_ancestral : count - is_ancestral : 2].tolist()
+        # The ancestral one keeps these levels a place earlier.
+        first = 0 if hasattr(noise_scheduler, "sigmas_down") else 1
+        levels[1::2] = between[first::2][: count // 2].tolist()
     return levels
 
 

@@ -92,13 +92,17 @@ class MeanCacheConfig(CacheConfig):
         super().__post_init__()
         self._check("budget", 1, whole=True)
         self._check_ticks("ticks")
-        self._check_numbers("backs", None if self.ticks is None else len(self.ticks), from_1=True)
+        self._check_numbers("backs", None if self.ticks is None else len(self.ticks))
+        if any(type(back) is not int or back < 1 for back in self.backs or ()):
+            raise ConfigError(
+                f"meancache: backs must be a tuple of {len(self.backs or ())} whole numbers from 1, not {self.backs!r}."
+            )
         if (self.ticks is None) != (self.backs is None):
             raise ConfigError("meancache: ticks and backs go together: give both or neither.")
 
     def check(self, denoisers: Mapping[str, nn.Module]) -> None:
-        for denoiser in denoisers.values():
-            if self.ticks is None:
+        if self.ticks is None:  # whether these fit is known in a run
+            for denoiser in denoisers.values():
                 self.plan(RunFacts(type(denoiser).__name__))
 
     @property

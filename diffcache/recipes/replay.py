@@ -22,7 +22,7 @@ from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.schedulers.moments import angles_of
-from diffcache.schedulers.schedule import ALL, GUIDANCE_SCALE, NOT_CALLED, Schedule
+from diffcache.schedulers.schedule import GUIDANCE_SCALE, NOT_CALLED, Schedule
 from diffcache.schedulers.steps import MODEL
 from diffcache.schedulers.table import Table
 from diffcache.store.formats import DTYPES
@@ -118,12 +118,9 @@ class ReplayConfig(CacheConfig):
 
     def sites_in(self, run: RunFacts, branch: str) -> tuple[str, ...]:
         """Those that were recorded in this pass: one may leave out blocks, as skip-layer guidance does."""
-        every, own = self.sites(run), []
-        for site in every:
-            rows = self.schedule.table.get(f"{run.denoiser}.{site}", {})
-            if set(rows.get(branch, rows.get(ALL, ""))) - {NOT_CALLED}:
-                own.append(site)
-        return tuple(own) or every
+        every = self.sites(run)
+        marks = {site: self.schedule.marks(f"{run.denoiser}.{site}", branch) for site in every}
+        return tuple(site for site in every if set(marks[site]) - {NOT_CALLED}) or every
 
     def guidance(self, run: RunFacts) -> GuidanceRule | None:
         if f"{run.denoiser}.{GUIDANCE}" not in self.schedule.table:
