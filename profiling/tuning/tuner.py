@@ -208,11 +208,12 @@ class Tuner:
         (config,) = self.engine.propose(compute)
         self.best = best = self.judge(config)
         for again in range(1, TRIES + 1):
-            if best.compute <= compute + SLACK:
+            less = compute - again / (4 * self.ticks)
+            if best.compute <= compute + SLACK or less <= 0:
                 break
             try:
-                (config,) = self.engine.propose(compute - again / (4 * self.ticks))
-            except ConfigError:
+                (config,) = self.engine.propose(less)
+            except TooLittle:
                 break
             self.best = best = min(best, self.judge(config), key=lambda one: one.compute)
         return best
