@@ -64,15 +64,15 @@ case $what in
     kernels) step 450 scripts/benchmark/gpu_kernels.py --json "$out/kernels/gpu.json" "${dry[@]}" ;;
     models)
         real 40 sdxl --rounds 2
-        dry || real 30 sd35 --rounds 1
+        dry || real 60 sd35 --rounds 1 --ticks 10
         dry || real 30 wan1.3 --rounds 1 --ticks 8 --only uniform
         dry || real 30 qwen --rounds 1 --ticks 8
         dry || real 20 wan14 --rounds 1 --ticks 8 --only uniform
         ;;
     quantisation)
-        size=(--device cuda)
+        size=(--device cuda --compile --ticks 10 --rounds 1)
         dry && size=(--device cpu --heads 1 --blocks 1 --tokens 16 --ticks 4 --rounds 1 --weights plain int8)
-        step 450 scripts/benchmark/quantization.py "${size[@]}" --json "$out/quantization_speed/gpu.json"
+        step 450 scripts/benchmark/quantization.py "${size[@]}" --json "$out/quantization_speed/compiled.json"
         ;;
     language)
         size=(--model llada-8b --device cuda --batches 1 8 --repeats 1)
@@ -80,7 +80,10 @@ case $what in
         step 450 scripts/measure/language.py speed "${size[@]}" --rules quota --json "$out/language_speed/gpu.json" \
             --only dkv-decode default fast-dllm-dual elastic-cache
         ;;
-    offload) real 200 flux --offload ;;
+    offload)
+        dry && real 200 flux --offload
+        dry || real 200 flux --offload --rounds 1 --ticks 10
+        ;;
     *)
         sed -n '2,15s/^# \{0,1\}//p' "$root/scripts/gpu_checks.sh"
         exit 2

@@ -44,8 +44,8 @@ class Bounds:
 
     Attributes:
         ticks: of a loop.
-        rounds: of all variants, after a first one.
-        seconds: no round but the first begins after so many.
+        rounds: of all variants, after a loop that is not counted; the first round of each follows that loop at once.
+        seconds: no loop of another round begins after so many.
     """
 
     ticks: int
@@ -87,13 +87,15 @@ def measure(model: RealModel, found: dict[str, Variant], bounds: Bounds, save: S
             for name in group:
                 try:
                     first[name] = _loop(model, found[name], bounds.ticks, seen)
+                    rounds[name].append(_loop(model, found[name], bounds.ticks, seen))
                 except Exception as error:  # noqa: BLE001  the other variants are still worth their time
                     rows[name] = {"error": f"{type(error).__name__}: {error}"[:500]}
-                    save(rows)
                     gc.collect()
-            for _ in range(bounds.rounds):
-                for name in (name for name in group if name in first):
-                    if not rounds[name] or time.perf_counter() - begun < bounds.seconds:
+                rows |= _rows(first, rounds, bounds.ticks)
+                save(rows)
+            for _ in range(1, bounds.rounds):
+                for name in (name for name in group if rounds[name]):
+                    if time.perf_counter() - begun < bounds.seconds:
                         rounds[name].append(_loop(model, found[name], bounds.ticks, seen))
                 rows |= _rows(first, rounds, bounds.ticks)
                 save(rows)

@@ -1,4 +1,4 @@
-"""The tables of docs/measured/gpu.md: denoisers at their real sizes, and kernels."""
+"""The tables of docs/measured/gpu.md: denoisers and a language model at their real sizes, quantised weights, and kernels."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -15,13 +15,20 @@ SPEED_HEAD = (
 KERNEL_HEAD = (
     "sizes of", "op", "TB/s", "share of a copy's", "over eager", "over compiled", "on the host, µs", "target",
 )  # fmt: skip
+WEIGHTS_HEAD = ("blocks", "weights", "GiB", "a step, ms", "with a cache, ms", "faster")
+LANGUAGE_HEAD = ("batch", "cache", "written in", "tokens per second", "faster")
 PLAIN = "plain"
 
 
 def gpu_tables() -> dict[str, str]:
     """By name: one for each denoiser that was measured, and one of all kernels."""
     speeds = {f"real_size_{name}": _speed_table(result) for name, result in stored("real_size").items()}
-    return {**speeds, "gpu_kernels": _kernels_table(stored("kernels")["gpu"])}
+    return {
+        **speeds,
+        "gpu_weights": _weights_table(stored("quantization_speed")),
+        "gpu_language": _language_table(stored("language_speed")["gpu"]),
+        "gpu_kernels": _kernels_table(stored("kernels")["gpu"]),
+    }
 
 
 def _speed_table(result: Result) -> str:
@@ -45,6 +52,48 @@ def _speed_line(name: str, row: Mapping[str, Any], plain: Mapping[str, Any]) -> 
         f"{row['peak_bytes'] / 2**30:.2f}",
         str(sum(row["reads"].values())) if "reads" in row else "-",
     ]
+
+
+def _weights_table(results: Mapping[str, Result]) -> str:
+    """Quantised weights in eager and in compiled blocks, and a cache that reuses every second step, beside plain eager ones."""
+    lines: list[list[str]] = []
+    for blocks, result in sorted(results.items(), reverse=True):
+        ticks, seconds = result["workload"]["ticks"], dict[tuple[str, int], float]()
+        for row in result["rows"]:
+            seconds[row["weights"], row["interval"]] = row["seconds"]
+        for row in result["rows"][::2]:
+            kind = row["weights"]
+            whole, cached = seconds[kind, 1], seconds[kind, 2]
+            lines.append(
+                [
+                    blocks,
+                    kind,
+                    f"{row['model_bytes'] / 2**30:.1f}",
+                    f"{1e3 * whole / ticks:.0f}",
+                    f"{1e3 * cached / ticks:.0f}",
+                    f"{whole / cached:.2f}x",
+                ]
+            )
+    return "\n\n".join(
+        [markdown_table(WEIGHTS_HEAD, named_once(lines)), *(_about(each) for each in results.values())]
+    )
+
+
+def _language_table(result: Result) -> str:
+    lines = []
+    for batch, rates in result["tokens_per_second"].items():
+        for name, rate in rates.items():
+            cache, decoding, rule = name.rsplit(", ", 2)
+            lines.append(
+                [
+                    batch,
+                    cache,
+                    decoding,
+                    f"{rate:.0f}",
+                    f"{rate / rates[f'{PLAIN}, {decoding}, {rule}']:.2f}x",
+                ]
+            )
+    return f"{markdown_table(LANGUAGE_HEAD, named_once(lines))}\n\n{_about(result)}"
 
 
 def _kernels_table(result: Result) -> str:

@@ -1,9 +1,10 @@
 """Measures latency and memory of a Flux of random weights: plain, int8 and float8, each with and without a cache.
 
 It has the size of FLUX.1 unless told otherwise:
-`python scripts/benchmark/quantization.py --device cuda --json evals/results/quantization_speed/gpu.json`
+`python scripts/benchmark/quantization.py --device cuda --compile --json evals/results/quantization_speed/compiled.json`
 """
 
+from dataclasses import asdict
 from pathlib import Path
 
 from diffcache.evals.harness.command_line import parser
@@ -35,7 +36,7 @@ def main() -> None:
             rows.append(row)
             print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
         if path:
-            write_result(path, header(load.device), {"rows": rows})
+            write_result(path, header(load.device), {"workload": asdict(load), "rows": rows})
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ WRITES = {
     "tests": ["tests_gpu.xml"],
     "kernels": ["kernels/gpu.json"],
     "models": ["real_size/sdxl.json", "real_size.html"],
-    "quantisation": ["quantization_speed/gpu.json"],
+    "quantisation": ["quantization_speed/compiled.json"],
     "language": ["language_speed/gpu.json"],
     "offload": ["real_size/flux_offload.json", "real_size.html"],
 }
