@@ -21,7 +21,12 @@ from diffcache.evals.tables.regimes import regimes_summary
 from diffcache.evals.tables.rows import rows_tables
 from diffcache.evals.tables.searched import searched_tables
 from diffcache.evals.tables.serving import serving_table
-from diffcache.evals.tables.trajectory import threshold_table, trajectory_table, two_denoisers_table
+from diffcache.evals.tables.trajectory import (
+    threshold_table,
+    trajectory_summary,
+    trajectory_table,
+    two_denoisers_table,
+)
 from diffcache.evals.tables.transfer_steps import transfer_steps_table
 from diffcache.evals.tables.video import (
     chimera_table,
@@ -65,6 +70,7 @@ def pages(root: Path) -> dict[str, str]:
         "quantization": quantization_table(),
         "serving": serving_table(),
         "trajectory": trajectory_table(),
+        "trajectory_summary": trajectory_summary(),
         "transfer_steps": transfer_steps_table(),
         "two_denoisers": two_denoisers_table(),
         "planning_time": planning_time_table(),
