@@ -1,8 +1,7 @@
 """RunReport: what a call of an accelerated target computed and reused, why, and how much memory the cache held."""
 
 import math
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,10 +109,10 @@ class RunReport:
 
     @property
     def expected_error(self) -> float | None:
-        """Expected error of the result, root mean square, as a fraction of the velocities; None if the method expects none.
+        """Expected root mean square difference to the full run's result, as a fraction of its contrast; None if the method expects none.
 
-        The method `trajectory` keeps it below its threshold, and its schedules say it again. docs/trajectory.md compares it with measured
-        errors.
+        The contrast is the result's standard deviation. The method `trajectory` plans for half of its threshold at most, and its
+        schedules say the error again. docs/trajectory.md compares it with measured errors.
         """
         expected = [record.expected_error for record in self.records]
         return max((error for error in expected if error is not None), default=None)
@@ -187,7 +186,7 @@ class RunReport:
         for branch in self.branches:
             lines.append(f"  {branch:>8} {self._timeline(branch)}")
         for reason, calls in self.reasons.items():
-            lines.append(f"  computed by guard: {reason} ({len(calls)} calls)")
+            lines.append(f"  computed by guard: {_counted(reason, {tick for tick, *_ in calls})}")
         if self.expected_error:  # 0 where no tick was reused
             error = f"{self.expected_error:.2%}" if self.expected_error < 1 else "more than 100%"
             lines.append(f"  expected error of the result: {error}")
@@ -306,8 +305,9 @@ class RunReport:
     def _why_nothing_was_reused(self) -> str:
         noise = next((record.fresh_noise for record in self.records if record.fresh_noise is not None), None)
         asked = self._what_computed(noise)
-        cached = [call for call in self.calls if call.cached] or self.calls
-        reasons = Counter(call.reason or asked for call in cached)
+        reasons: dict[str, set[int]] = {}
+        for tick, call in [of for of in self._numbered() if of[1].cached] or self._numbered():
+            reasons.setdefault(call.reason or asked, set()).add(tick)
         if noise is not None and noise.advice in reasons:
             return noise.advice
         forced = {WARM_UP, TAIL, NOTHING_STORED, NO_SIGNAL}
@@ -320,7 +320,8 @@ class RunReport:
             return few_steps_advice(self.num_ticks, len(self.branches))
         if set(reasons) <= {WARM_UP, TAIL}:
             return COVERED
-        return ", ".join(f"{reason} ({count} calls)" for reason, count in reasons.most_common())
+        most_first = sorted(reasons.items(), key=lambda item: len(item[1]), reverse=True)
+        return ", ".join(_counted(reason, ticks) for reason, ticks in most_first)
 
     @property
     def _ended_early(self) -> str | None:
@@ -341,3 +342,7 @@ class RunReport:
         if threshold is not None:
             return f"threshold={threshold} allows no reuse here: raise it"
         return OWN_THRESHOLD if "threshold" in self.options else "the method asked for it"
+
+
+def _counted(reason: str, ticks: Collection[int]) -> str:
+    return f"{reason} ({len(ticks)} {'tick' if len(ticks) == 1 else 'ticks'})"

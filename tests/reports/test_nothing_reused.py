@@ -50,3 +50,12 @@ def test_every_change_was_above_the_threshold_that_the_method_has_by_itself() ->
     pipe(**zoo.sample_call("flux", 0, 12, n=1))
     (note,) = report(pipe).notes
     assert note.startswith(f"nothing was reused: {OWN_THRESHOLD} (")
+
+
+def test_a_guard_is_counted_in_ticks_and_not_in_the_sites_that_it_made_compute() -> None:
+    case = CASES["FluxPipeline"]
+    pipe = accelerate(case.build(), "fora", warmup_steps=2, tail_steps=1)
+    case.render(pipe, 0, 6)
+    summary = report(pipe).summary()
+    assert "warm-up (2 ticks)\n" in summary
+    assert "tail (1 tick)\n" in summary + "\n"
