@@ -114,7 +114,7 @@ def _instead(name: str, finder: SiteFinder) -> str:
     depths = [site.name for site in finder.table if site.kind == "depth"]
     if name.startswith("depth ") and depths:
         return f"it has {depths[0]} to {depths[-1]}"
-    return f"it has none: {', '.join(dict.fromkeys(site.kind for site in finder.table))}"
+    return f"it has none, only {', '.join(dict.fromkeys(site.kind for site in finder.table))}"
 
 
 def _may_be_called(name: str, finder: SiteFinder) -> bool:

@@ -115,7 +115,7 @@ def test_an_encoder_layer_that_runs_fused_is_cached_whole() -> None:
     assert [round(site.share, 2) for site in table] == [1, 1, 0.5, 0.5]
     accelerate(net, "uniform", interval=2, site="sub-layer")
     with pytest.raises(
-        ValueError, match="Encoder cannot be cached at 'sub-layer': it has none: model, stack"
+        ValueError, match="Encoder cannot be cached at 'sub-layer': it has none, only model, stack"
     ):
         looped(net)
     accelerate(net, "uniform", interval=2, site="block")
