@@ -118,7 +118,7 @@ class Run:
             record.quantization[name] = facts.quantization
         record.predictor = engine.describe()
         if remark is not None:
-            record.notes.append(remark)
+            record.remarks.append(remark)
         if engine.setup.hindsight and self.timetable.influence is None:
             record.notes.append(f"no hindsight: {UNNAMED}")
         self.engines[id(served.module)] = engine

@@ -18,6 +18,6 @@ def few_steps_advice(num_ticks: int, branches: int) -> str:
     )
     guidance = "; fastercache rebuilds the unconditional pass at some ticks" if branches > 1 else ""
     return (
-        f"too few steps to skip any ({num_ticks} ticks: warm-up, history and tail take them, or the error would be larger than was asked for); "
+        f"too few steps to skip any ({num_ticks} {'tick' if num_ticks == 1 else 'ticks'}: warm-up, history and tail take them, or the error would be larger than was asked for); "
         f"rows= computes some tokens only where a mask, a reference or an edit says which{guidance}{sooner}; nothing else can be saved"
     )

@@ -84,7 +84,8 @@ class RunRecord:
         fresh_noise: the noise scheduler added noise at its steps; None where it did not.
         predictor: description of the predictor.
         notes: what the user should know: what was done to keep to `max_cache_bytes`, why there is no hindsight.
-        expected_error: of the result, root mean square, as a fraction of the velocities; None where nothing is expected.
+        remarks: what the method says of its reuse; it holds only where something was reused.
+        expected_error: of the result, root mean square, as a fraction of its contrast; None where nothing is expected.
         errors: (tick, last computed tick before it, errors) for computed ticks of the leading branch, where the whole
             denoiser is cached. The errors are those of reusing the tick instead, by mark, as fractions of the output.
     """
@@ -102,6 +103,7 @@ class RunRecord:
     fresh_noise: FreshNoise | None = None
     predictor: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
     expected_error: float | None = None
     errors: list[tuple[int, int, dict[str, float]]] = field(default_factory=list)
     _noted: list[tuple[str, int, int, Sequence[Done]]] = field(default_factory=list, init=False, repr=False)

@@ -140,7 +140,7 @@ class RunReport:
     def notes(self) -> list[str]:
         """What the user should know.
 
-        It tells that nothing was reused, and why; that steps could not be observed; why there was no hindsight; what
+        It tells that nothing was reused, and why; that steps could not be observed; that a run was broken off; why there was no hindsight; what
         reuse costs where the noise scheduler adds fresh noise; what was done to keep to `max_cache_bytes`; that outputs were not finite.
         """
         if not self.records:
@@ -150,11 +150,13 @@ class RunReport:
         if not any(record.observed for record in self.records):
             return [f"nothing was reused: {NOT_OBSERVED}"]
         unused = all(call.computed == 1 for call in self.calls)
-        found = [note for record in self.records for note in record.notes]
+        found = [
+            note for record in self.records for note in (*(() if unused else record.remarks), *record.notes)
+        ]
         noted = dict.fromkeys(found if self._is_finite else [NOT_FINITE, *found])
         if unused:
             return [f"nothing was reused: {self._why_nothing_was_reused()}", *noted]
-        return [*([] if self.cost_of_noise is None else [self.cost_of_noise]), *noted]
+        return [note for note in (self._ended_early, self.cost_of_noise) if note is not None] + [*noted]
 
     @property
     def _is_finite(self) -> bool:
@@ -248,9 +250,13 @@ class RunReport:
         Raises:
             ScheduleError: there is not exactly one run, each sample had its own decisions (`per_sample`), or the method chose tokens by itself.
         """
-        if len(self.records) != 1 or not self.calls:
+        if not self.calls:
             raise ScheduleError(
-                f"to_schedule() needs a call with one denoising loop; this one had {len(self.records)}."
+                "to_schedule() needs a run: call the pipeline first, and take the report after it."
+            )
+        if len(self.records) != 1:
+            raise ScheduleError(
+                f"to_schedule() needs a call with one denoising loop; this one had {len(self.records)}: take one of the report's `runs`."
             )
         (record,) = self.records
         if self.options.get("per_sample") or any(call.mark == MIXED for call in record.calls):

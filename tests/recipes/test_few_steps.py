@@ -40,7 +40,7 @@ def test_the_default_says_what_few_steps_can_do(steps) -> None:
     pipe = accelerate(case.build(), threshold=1e-6)
     case.render(pipe, 0, steps)
     (note,) = report(pipe).notes
-    assert f"too few steps to skip any ({steps} ticks" in note
+    assert f"too few steps to skip any ({steps} tick" in note
     assert "rows= computes some tokens" in note
     assert ("speedup= skips some" in note) == (steps > 2)
     assert "fastercache" not in note  # there is one pass

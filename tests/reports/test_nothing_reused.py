@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.toys import by_embeds, toy_pipeline
+import torch
+from support.toys import ToyDenoiser, by_embeds, toy_pipeline
 from zoo.pipelines import CASES
 
-from diffcache import accelerate, report
+from diffcache import accelerate, denoising_run, report
 from diffcache.evals.testbeds import zoo
 from diffcache.reports.run_report import COVERED, OWN_THRESHOLD
 
@@ -45,6 +46,16 @@ def test_a_run_that_was_broken_off_before_anything_could_be_reused(
     assert report(pipe).notes == [f"nothing was reused: the run ended at tick {ended} of 28"]
 
 
+def test_a_run_that_was_broken_off_after_reuse_says_where() -> None:
+    net = accelerate(ToyDenoiser().eval(), "uniform")
+    with torch.no_grad(), denoising_run(net, 8) as run:
+        for i in range(5):
+            run.begin_step(i)
+            net(torch.ones(1, 4, 4), torch.ones(1))
+    assert report(net).computed_ticks == [0, 2, 4]
+    assert "the run ended at tick 5 of 8" in report(net).notes
+
+
 def test_every_change_was_above_the_threshold_that_the_method_has_by_itself() -> None:
     pipe = accelerate(zoo.load("flux"), "easycache")
     pipe(**zoo.sample_call("flux", 0, 12, n=1))
@@ -59,3 +70,13 @@ def test_a_guard_is_counted_in_ticks_and_not_in_the_sites_that_it_made_compute()
     summary = report(pipe).summary()
     assert "warm-up (2 ticks)\n" in summary
     assert "tail (1 tick)\n" in summary + "\n"
+
+
+def test_a_run_without_reuse_does_not_say_what_its_reuse_would_cost() -> None:
+    case = CASES["FluxPipeline"]
+    pipe = accelerate(case.build(), speedup=2)
+    case.render(pipe, 0, 4)
+    assert any("may be as good, compare it" in note for note in report(pipe).notes)
+    pipe.transformer.train()
+    case.render(pipe, 0, 4)
+    assert report(pipe).notes == ["nothing was reused: training mode: call .eval() on the denoiser (4 ticks)"]

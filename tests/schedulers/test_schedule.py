@@ -161,7 +161,7 @@ def test_an_unknown_predictor_is_refused_at_once(flux: Any, predictor: dict[str,
 def test_a_target_without_a_run_cannot_be_frozen() -> None:
     case = CASES["FluxPipeline"]
     pipe = accelerate(case.build(), "easycache", per_sample=True, threshold=0.0)
-    with pytest.raises(ScheduleError, match="one denoising loop"):
+    with pytest.raises(ScheduleError, match="call the pipeline first"):
         report(pipe).to_schedule()
 
 
