@@ -14,7 +14,13 @@ from diffcache.attach.attachment import diffusion_attachment_of, key_of
 from diffcache.config import CacheConfig
 from diffcache.hooks import attachments
 from diffcache.host.compiled import each_uncompiled
-from diffcache.host.components import denoisers_of, is_pipeline, modules_of
+from diffcache.host.components import (
+    check_call,
+    denoisers_of,
+    is_pipeline,
+    modules_of,
+    unknown_argument,
+)
 from diffcache.language import attaching as language
 from diffcache.language.recipes.base import LanguageConfig
 from diffcache.language.recipes.builtin import LANGUAGE_DEFAULT
@@ -249,11 +255,25 @@ def plan(
     attachment = diffusion_attachment_of(target)
     if attachment is not None and config is None and speedup is None:
         chosen = attachment.config_for(target, call)
+        _check_call(target, chosen.config, call)
         return plan_of(target, chosen.config, call, chosen.notes, attachment.components)
     if speedup is not None:
         config = _aimed(target, config, speedup, None, {})
     resolved = _for_denoisers(_chosen(config, {}, DEFAULT), each_uncompiled(denoisers_of(target)))
+    _check_call(target, resolved, call)
     return plan_of(target, resolved, call)
+
+
+def _check_call(target: Any, config: CacheConfig, call: Collection[str]) -> None:
+    """Refuses arguments that the pipeline's call does not have, and a method's options among them."""
+    if not is_pipeline(target):
+        return
+    name = unknown_argument(target, call)
+    if name in config.options():
+        raise ConfigError(
+            f"plan() takes the arguments of a call: put {name}= into a config, {type(config).__name__}({name}=...)."
+        )
+    check_call(target, call)
 
 
 def _check_bound(target: Any, bound: Any) -> None:
@@ -276,9 +296,14 @@ def _chosen(
     if isinstance(config, Schedule):
         return ReplayConfig.of(schedule=config, **options)
     if isinstance(config, str):
-        return _method(config).of(**options)
+        return _method(config, default).of(**options)
     chosen = default if config is None else config
     if not isinstance(chosen, MethodConfig):
+        given: Any = config
+        if type(given) in (int, float):
+            raise ConfigError(
+                f"config must be a method's name, not {given}: write speedup={given} for a speed-up."
+            )
         what = f"the class {config.__name__}" if isinstance(config, type) else f"a {type(config).__name__}"
         raise ConfigError(f"config must be a method's name, a CacheConfig or a Schedule, not {what}.")
     return chosen.replace(**options)
@@ -295,7 +320,7 @@ def _written(path: Path, default: MethodConfig) -> MethodConfig:
     """The method of a YAML file, with its options; the default one where the file names none."""
     name, options = load_yaml(path)
     try:
-        return _method(default.name if name is None else name).of(**options)
+        return _method(default.name if name is None else name, default).of(**options)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 
@@ -350,10 +375,11 @@ def _aimed(
     return found
 
 
-def _method(name: str) -> type[MethodConfig]:
-    known = methods()
-    if name not in known:
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(known)}."
-        raise ConfigError(f"there is no method {name!r}: {hint}")
-    return known[name]
+def _method(name: str, default: MethodConfig) -> type[MethodConfig]:
+    """The method of this name; where there is none, those of the default's kind are named."""
+    if name in methods():
+        return methods()[name]
+    kind = LanguageConfig if isinstance(default, LanguageConfig) else CacheConfig
+    close = difflib.get_close_matches(name, kind.methods(), n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(kind.methods())}."
+    raise ConfigError(f"there is no method {name!r}: {hint}")

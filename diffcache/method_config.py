@@ -174,6 +174,8 @@ def method(cls: type[ConfigT]) -> type[ConfigT]:
         ConfigError: no frozen dataclass that derives from MethodConfig, a class that leaves methods abstract, or a name
             that is missing, not in lower case, or taken by another class.
     """
+    if not isinstance(cls, type):
+        raise ConfigError(f"@method goes above a method's class, not {cls!r}.")
     named = f"{cls.__module__}.{cls.__qualname__}"
     if not issubclass(cls, MethodConfig):
         raise ConfigError(f"{named} must derive from CacheConfig or LanguageConfig to be a method.")

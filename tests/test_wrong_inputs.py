@@ -19,9 +19,15 @@ from diffcache import (
     EasyCacheConfig,
     TargetError,
     accelerate,
+    decide_together,
     denoising_run,
+    evaluate,
     generate,
+    load_language_model,
+    method,
     report,
+    serving,
+    show,
 )
 from diffcache.recipes.ertacache import ERTACacheConfig
 
@@ -45,6 +51,8 @@ OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "components a name": ({"components": "transformer"}, r"a tuple of names among \['transformer'\]"),
     "a config's class": ({"config": EasyCacheConfig}, "not the class EasyCacheConfig"),
     "no name": ({"config": ""}, "there is no method ''"),
+    "a speed-up without its name": ({"config": 2}, "write speedup=2 for a speed-up"),
+    "what no method is called": ({"config": "xyz"}, "choose one of deepcache, dpcache, easycache, ertacache"),
     "one site for many": ({"config": "profilingdit", "blocks": "blocks.1"}, "a tuple of sites' names"),
     "indices of blocks": ({"config": "profilingdit", "blocks": (1, 2)}, "a tuple of sites' names"),
     "no blocks": ({"config": "profilingdit", "blocks": ()}, "a tuple of sites' names"),
@@ -168,6 +176,14 @@ WRITING: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda model: generate(model, texts(1, 5), attention_mask=[[1]]),
         "attention_mask must be a tensor",
     ),  # type: ignore[arg-type]
+    "no boolean": (
+        lambda model: accelerate(model, "dkv-decode", ahead="no"),
+        "ahead must be one of True, False, not 'no'",
+    ),
+    "what no method is called": (
+        lambda model: accelerate(model, "xyz"),
+        "choose one of block-causal, dkv-decode",
+    ),
     "a bound on bytes": (
         lambda model: accelerate(model, max_cache_bytes=100),
         "choose a language method instead",
@@ -183,3 +199,38 @@ def test_a_language_model_with_wrong_options_is_one_sentence(case: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         function(model)
     assert type(model) is own
+
+
+def _served(**options: Any) -> None:
+    with serving(ToyDenoiser().eval(), **options):
+        pass
+
+
+OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
+    "a model of no kind": (
+        lambda: generate(None, texts(1, 5)),
+        "NoneType is no language model of a known family",
+    ),
+    "no path": (lambda: load_language_model(""), "takes a folder or the name of a repository"),  # type: ignore[arg-type]
+    "None for a path": (lambda: load_language_model(None), "takes a folder or the name of a repository"),  # type: ignore[arg-type]
+    "a method's name to register": (lambda: method("mine"), "@method goes above a method's class"),  # type: ignore[type-var]
+    "a folder's number": (lambda: show(3), "show\\(\\) takes a folder or a hub id, not 3"),  # type: ignore[arg-type]
+    "a pipeline to evaluate": (
+        lambda: evaluate(toy_pipeline(), Path("out")),  # type: ignore[arg-type]
+        "which names the model and the method, not a ToyPipeline",
+    ),
+    "a mesh's name": (lambda: decide_together(ToyDenoiser(), "mesh"), "a DeviceMesh .*, not 'mesh'"),
+    "a time-out's text": (
+        lambda: _served(timeout="60"),
+        "timeout must be a number of seconds above 0, not '60'",
+    ),
+    "a shared number": (lambda: _served(shared=5), "shared takes names of arguments, as a tuple, not 5"),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_other_functions_refuse_in_one_sentence(case: str) -> None:
+    function, sentence = OTHERS[case]
+    with pytest.raises(DiffcacheError, match=sentence) as error:
+        function()
+    assert "\n" not in str(error.value)

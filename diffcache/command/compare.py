@@ -16,6 +16,7 @@ from diffcache.evals.harness.provenance import header
 from diffcache.evals.harness.quality import References
 from diffcache.evals.harness.rendering import Rendered, render
 from diffcache.evals.harness.results import write_result
+from diffcache.host.components import check_call
 from diffcache.profiling.recording.calling import Call
 from diffcache.recipes.even import EvenConfig
 from diffcache.schedulers.errors import ConfigError
@@ -36,7 +37,9 @@ def compare(
         A row for each method, then for each number of computed ticks the controls: as many evenly spaced ticks, and fewer steps.
 
     Raises:
-        ConfigError: there are no calls, one does not say its number of steps, or a method is no config.
+        ConfigError: there are no calls, they do not say the same number of steps, one has an argument that the pipeline does not
+            have, or a method is no config.
+        TargetError: there is no pipeline.
     """
     if not isinstance(methods, Mapping) or not all(
         config is None or isinstance(config, CacheConfig) for config in methods.values()
@@ -44,6 +47,10 @@ def compare(
         raise ConfigError('compare() needs configs by name: {"easycache": EasyCacheConfig()}.')
     if not calls or any("num_inference_steps" not in call for call in calls):
         raise ConfigError("compare() needs calls that say num_inference_steps, one at least.")
+    if len({call["num_inference_steps"] for call in calls}) > 1:
+        raise ConfigError("compare() needs calls of the same num_inference_steps.")
+    for call in calls:
+        check_call(pipe, call)
     runs = _Runs(pipe, calls)
     rows = [runs.row(name, config) for name, config in methods.items()]
     for ticks in sorted({row.ticks for row in rows if 0 < row.ticks < row.total}, reverse=True):

@@ -4,7 +4,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,9 +21,11 @@ from diffcache.evals.harness.loop_time import ratio_in_turns
 from diffcache.evals.harness.markdown import markdown_table
 from diffcache.evals.harness.rendering import Rendered, render
 from diffcache.evals.harness.side_by_side import draw_columns, draw_pairs, in_terminal, stills
+from diffcache.host.components import check_call
 from diffcache.profiling.recording.calling import Call
 from diffcache.profiling.recording.pictures import median_of, psnr
 from diffcache.recipes.easycache import EasyCacheConfig
+from diffcache.schedulers.errors import ConfigError
 
 Run = Callable[[], Rendered]
 Told = Callable[[str, Tensor, Path], None]
@@ -66,7 +68,18 @@ def demo(
         folder: for the pictures.
         rounds: pairs of renderings for each row.
         told: is called with the pictures of the full run and of the method's, as they come.
+
+    Raises:
+        ConfigError: the method is no config, or the call has no number of steps, or an argument that the pipeline does not have.
+        TargetError: there is no pipeline.
     """
+    if not isinstance(config, CacheConfig):
+        raise ConfigError(f"demo() needs a method's config, such as EasyCacheConfig(), not {config!r}.")
+    if not isinstance(call, Mapping) or "num_inference_steps" not in call:
+        raise ConfigError("demo() needs the call's arguments as a dict, num_inference_steps among them.")
+    if type(rounds) is not int or rounds < 1:
+        raise ConfigError(f"demo() needs a whole number of rounds, one at least, not {rounds!r}.")
+    check_call(pipe, call)
     steps, folder = call["num_inference_steps"], Path(folder)
     told = told or (lambda name, pictures, path: None)
     full = partial(render, pipe, call)

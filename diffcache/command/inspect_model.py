@@ -8,7 +8,7 @@ from torch import nn
 from diffcache.command.options import Setting, with_setting
 from diffcache.discovery.discover import discover
 from diffcache.discovery.sites import SiteTable
-from diffcache.host.components import denoisers_of
+from diffcache.host.components import check_call, denoisers_of
 from diffcache.schedulers.errors import TargetError
 
 
@@ -20,8 +20,10 @@ def inspect(pipe: Any, **call: Any) -> dict[str, SiteTable]:
         **call: arguments of a call.
 
     Raises:
-        TargetError: there is no denoiser, or the call did not reach one.
+        TargetError: there is no pipeline, no denoiser, or the call did not reach one.
+        ConfigError: the pipeline does not take one of the arguments.
     """
+    check_call(pipe, call)
     return {name: _sites(pipe, denoiser, call) for name, denoiser in denoisers_of(pipe).items()}
 
 

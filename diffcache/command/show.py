@@ -26,6 +26,8 @@ def show(folder: str | Path) -> str:
     Raises:
         ScheduleError: nothing that diffcache has written lies there, or it is damaged.
     """
+    if not isinstance(folder, (str, Path)):
+        raise ScheduleError(f"show() takes a folder or a hub id, not {folder!r}.")
     found = [
         text for file, told in TOLD.items() if (Path(folder) / file).exists() for text in [told(Path(folder))]
     ]

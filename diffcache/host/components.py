@@ -16,7 +16,7 @@ from diffcache.host.conventions import (
     TIMES,
 )
 from diffcache.host.structure import modules_inside
-from diffcache.schedulers.errors import TargetError
+from diffcache.schedulers.errors import ConfigError, TargetError
 
 
 def is_pipeline(target: object) -> bool:
@@ -104,6 +104,26 @@ def refuse_no_denoiser(module: nn.Module, instead: str) -> None:
             f"{type(uncompiled(module)).__name__} is no denoiser, whose forward takes the noisy sample and the time "
             f"({why}): pass {instead}."
         )
+
+
+def unknown_argument(pipeline: Any, call: Iterable[str]) -> str | None:
+    """The first of these names that is no argument of the pipeline's call; None where each is one, or may be one."""
+    parameters = inspect.signature(type(pipeline).__call__).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return None
+    return next((name for name in call if name not in parameters), None)
+
+
+def check_call(pipeline: Any, call: Iterable[str]) -> None:
+    """Refuses what is no pipeline with a denoiser (TargetError), and names that are no arguments of its call (ConfigError)."""
+    denoisers_of(pipeline)
+    name = type(pipeline).__name__
+    if not is_pipeline(pipeline):
+        raise TargetError(f"a {name} is no pipeline: pass the Diffusers pipeline that it is a part of.")
+    unknown = unknown_argument(pipeline, call)
+    if unknown is not None:
+        _, *known = inspect.signature(type(pipeline).__call__).parameters
+        raise ConfigError(f"{name} takes no {unknown}=: its arguments are {', '.join(known)}.")
 
 
 def noise_schedulers_of(pipeline: Any) -> list[Any]:

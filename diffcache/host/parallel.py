@@ -71,11 +71,15 @@ def decide_together(denoiser: nn.Module, mesh: Any) -> None:
             declaration.
 
     Raises:
-        TargetError: `denoiser` is not a module.
+        TargetError: `denoiser` is not a module, or `mesh` is no mesh.
     """
     if not isinstance(denoiser, nn.Module):
         raise TargetError(
             f"decide_together() takes a denoiser, not a {type(denoiser).__name__}: pass pipe.transformer or pipe.unet."
+        )
+    if mesh is not None and not hasattr(mesh, "get_group"):
+        raise TargetError(
+            f"decide_together() takes a DeviceMesh of torch.distributed, or None, not {mesh!r}."
         )
     _declared[uncompiled(denoiser)] = mesh
 

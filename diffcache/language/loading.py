@@ -45,7 +45,7 @@ def load_language_model(
 
     Raises:
         ConfigError: a `token_shift` or `block_attention` out of range.
-        TargetError: a configuration that names no class that transformers knows.
+        TargetError: a path that is none; a configuration that names no class that transformers knows.
         OSError, ValueError: of transformers, where files are missing or remote code is not trusted.
     """
     if token_shift not in (None, 0, 1):
@@ -53,6 +53,10 @@ def load_language_model(
     if block_attention is not None and not (type(block_attention) is int and block_attention >= 1):
         raise ConfigError(
             f"block_attention={block_attention!r}: give the number of tokens of a block, 1 or more."
+        )
+    if not isinstance(path, (str, PathLike)) or not str(path):
+        raise TargetError(
+            f"load_language_model takes a folder or the name of a repository on the hub, not {path!r}."
         )
     hub = {name: options[name] for name in _HUB if name in options}
     with transformers_4():

@@ -107,7 +107,7 @@ def _limits(
         raise ConfigError(f"max_cache_bytes must be a whole number of bytes, not {bound!r}.")
     if isinstance(gentle, str) or not set(gentle) <= set(GENTLE):
         raise ConfigError(f"eviction takes some of {GENTLE}, not {gentle!r}.")
-    if timeout is not None and not timeout > 0:
+    if timeout is not None and not (isinstance(timeout, (int, float)) and timeout > 0):
         raise ConfigError(f"timeout must be a number of seconds above 0, not {timeout!r}.")
     if timeout is not None and agreement_of(uncompiled(denoiser)) is not None:
         raise ConfigError(
@@ -115,6 +115,10 @@ def _limits(
         )
     if isinstance(shared, str):
         raise ConfigError(f"shared takes names of arguments, as a tuple: ({shared!r},).")
+    if not isinstance(shared, (Collection, type(None))) or any(
+        not isinstance(name, str) for name in shared or ()
+    ):
+        raise ConfigError(f"shared takes names of arguments, as a tuple, not {shared!r}.")
     device = next((p.device for p in denoiser.parameters()), torch.device("cpu"))
     keeper = None if bound is None else Eviction(bound, gentle, has_host=device.type != "cpu")
     return Limits(keeper, timeout, clock, None if shared is None else frozenset(shared))

@@ -130,8 +130,14 @@ def evaluate(evaluation: Evaluation, folder: Path) -> dict[str, Any] | None:
         The result, in the main process; None in the others.
 
     Raises:
-        EvaluationError: a file, weights or samples are missing or unreadable. Then there is no `evaluation.json`.
+        EvaluationError: this is no `Evaluation`; a file, weights or samples are missing or unreadable. Then there is no
+            `evaluation.json`.
     """
+    if not isinstance(evaluation, Evaluation):
+        raise EvaluationError(
+            "evaluate() takes a diffcache.evals.evaluation.evaluate.Evaluation, which names the model and the method, not a "
+            f"{type(evaluation).__name__}."
+        )
     state = this_process()
     share = ProcessShare(state.process_index, state.num_processes)
     prompts = evaluation.sample_prompts()

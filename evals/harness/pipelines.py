@@ -12,7 +12,7 @@ from diffusers import DiffusionPipeline
 from diffcache.evals.errors import EvaluationError
 from diffcache.evals.testbeds import shipped, zoo
 from diffcache.host.compiled import each_uncompiled
-from diffcache.host.components import denoisers_of
+from diffcache.host.components import check_call, denoisers_of
 from diffcache.profiling.recording.calling import Call
 from diffcache.quantization.weights import quantising
 
@@ -87,15 +87,11 @@ class Source:
             seeds: one for each prompt.
 
         Raises:
-            EvaluationError: the pipeline does not take one of the arguments.
+            ConfigError: the pipeline does not take one of the arguments.
         """
         known = inspect.signature(pipe.__call__).parameters
         asked = self._asked(known, len(prompts))
-        for name in asked:
-            if name not in known:
-                raise EvaluationError(
-                    f"{type(pipe).__name__} takes no {name}=: its arguments are {', '.join(known)}."
-                )
+        check_call(pipe, asked)
         if self.is_testbed:
             steps = self.steps or zoo.STEPS.get(self.model, known["num_inference_steps"].default)
             return {**zoo.call_for(self.model, list(prompts), seeds, steps), **asked}

@@ -14,6 +14,7 @@ from torch import nn
 
 from diffcache.attach.attach import put_back_on_error
 from diffcache.config import CacheConfig
+from diffcache.host.components import check_call, denoisers_of, is_pipeline
 from diffcache.profiling.recording.calling import Call, calls_hash, calls_of
 from diffcache.profiling.recording.frozen import frozen
 from diffcache.profiling.recording.full_runs import Measure
@@ -151,6 +152,8 @@ def tune(
     aim = Aim(speedup, quality, front, at_least)
     _check(pipe, prompts, aim, engine, objective, folder, minutes)
     calls = calls_of(prompts, seed, **call)
+    if is_pipeline(pipe):
+        check_call(pipe, {name: None for call in calls for name in call})
     parts = three_parts(calls, ENGINES[engine].fitted)
     with ExitStack() as stack:
         stack.enter_context(put_back_on_error(target_of(pipe)))
@@ -207,6 +210,7 @@ def _check(
         raise ConfigError(f"folder={str(folder)!r} is a file: name a folder, which is made if need be.")
     if minutes is not None and not (_is_number(minutes) and minutes > 0):
         raise ConfigError(f"minutes={minutes!r}: give a number above 0.")
+    denoisers_of(target_of(pipe))
 
 
 def _are_prompts(prompts: Any) -> bool:

@@ -31,7 +31,7 @@ def backbone_of(model: Any) -> Net:
     from diffcache.language.backbones import llada, llada2, llama
     from diffcache.language.backbones.native import Native, is_native
 
-    if is_native(uncompiled(model)):
+    if isinstance(model, torch.nn.Module) and is_native(uncompiled(model)):
         return Native(model)
     core: Any = getattr(model, "model", None)
     parts, layers = getattr(core, "transformer", None), getattr(core, "layers", None)

@@ -46,6 +46,7 @@ class DKVDecodeConfig(LanguageConfig):
         super().__post_init__()
         self._check("interval", 1, whole=True)
         self._check("around", 0, whole=True)
+        self._choose("ahead", True, False)
 
     def full(self, canvas: Canvas) -> bool:
         if self.interval is None and _writes_short_block(canvas):

@@ -224,6 +224,8 @@ def test_tune_refuses_a_text_no_prompts_and_a_denoiser() -> None:
             tune(None, prompts, quality=30)
     with pytest.raises(TargetError, match="give it the pipeline"):
         tune(torch.nn.Linear(1, 1), ["a", "b", "c"], quality=30)  # type: ignore[arg-type]
+    with pytest.raises(TargetError, match="pass a Diffusers pipeline"):
+        tune("black-forest-labs/FLUX.1-dev", ["a", "b", "c"], speedup=2)
 
 
 def test_a_quality_that_no_reuse_keeps_is_refused() -> None:
