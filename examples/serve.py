@@ -1,4 +1,4 @@
-"""A small picture server with continuous batching: `pip install "diffcache[serve]"`, then `python examples/serve.py`.
+"""A small picture server with continuous batching: `pip install ".[serve]"` in a checkout, then `python examples/serve.py`.
 
     curl -X POST localhost:8000/generate -H "content-type: application/json" \
          -d '{"prompt": "red heart", "num_steps": 28, "speedup": 2.0}' -o heart.png

@@ -1,6 +1,6 @@
 """A node for ComfyUI: a model goes in, the same model with a cache comes out.
 
-Copy this file into ComfyUI's custom_nodes, and `pip install diffcache` into its environment. The model is cached while a sampler runs,
+Copy this file into ComfyUI's custom_nodes, and install diffcache into its environment (docs/comfyui.md). The model is cached while a sampler runs,
 and plain otherwise.
 
 ComfyUI's samplers are loops of their own. A wrapper around the whole sampling opens a `denoising_run`, and a wrapper around each

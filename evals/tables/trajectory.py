@@ -12,16 +12,13 @@ from diffcache.evals.race.frontier import interval
 from diffcache.evals.race.row import ROUNDING
 from diffcache.evals.race.standings import Difference
 from diffcache.evals.tables.gains import ALIKE, EVEN, even_of, gained
+from diffcache.evals.testbeds import splits
 
 SHOWN = {"prior": "`speedup=`", "tuned": "`tune`"}
 EXPECTING = {
     "prior": "`speedup=`",
     "tuned": "`tune`, which expects what it measured where it chose",
 }
-
-
-UNSEEN = "sana"
-"""The testbed that no constant was chosen on."""
 
 
 def trajectory_table() -> str:
@@ -49,10 +46,11 @@ def trajectory_summary() -> str:
     rows = [row for result in found.values() for row in result["rows"]]
     ticks = [row["ticks"] for row in rows]
     said = {name: _spread([row[name] - even_of(row) for row in rows]) for name in SHOWN}
-    unseen = [row["prior"] - even_of(row) for row in found[UNSEEN]["rows"]]
+    (last,) = splits.UNSEEN
+    unseen = [row["prior"] - even_of(row) for row in found[last]["rows"]]
     return (
         f"On {len(found)} testbeds, with {min(ticks)} to {max(ticks)} of {rows[0]['steps']} steps computed, `speedup=` is {said['prior']} better in the median than our "
-        f"own cache with evenly spaced computed steps, and `tune`, which measures your pipeline first, {said['tuned']}. On {UNSEEN}, on which nothing was chosen, "
+        f"own cache with evenly spaced computed steps, and `tune`, which measures your pipeline first, {said['tuned']}. On {last}, on which nothing was chosen, "
         f"`speedup=` is {min(unseen):.1f} to {max(unseen):.1f} dB better."
     )
 
