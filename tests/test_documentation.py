@@ -330,6 +330,17 @@ def test_the_page_of_options_has_every_method() -> None:
     assert {kind for kind in own if kind not in page} == set()
 
 
+def test_the_pages_of_the_api_have_every_public_name() -> None:
+    pages = "".join(path.read_text() for path in (ROOT / "docs" / "api").glob("*.md"))
+    listed = set(re.findall(r"^::: (\S+)$", pages, re.MULTILINE))
+    public = {name: getattr(diffcache, name) for name in diffcache.__all__}
+    assert {
+        name
+        for name, it in public.items()
+        if not {it.__module__, f"{it.__module__}.{it.__qualname__}"} & listed
+    } == set()
+
+
 @pytest.mark.slow
 def test_the_site_is_built_strictly_and_needs_no_network(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs")
