@@ -53,7 +53,7 @@ def noise_levels(sigmas: Any, num_steps: int, noise_scheduler: Any) -> list[Leve
     """What is known of each step of a loop (see `levels_of_loop`).
 
     Raises:
-        TargetError: these are no finite numbers, or fewer than steps.
+        TargetError: these are no finite numbers, some are negative, or they are fewer than steps.
     """
     if sigmas is None:
         return levels_of_loop(noise_scheduler, None)
@@ -61,8 +61,8 @@ def noise_levels(sigmas: Any, num_steps: int, noise_scheduler: Any) -> list[Leve
         given = [float(sigma) for sigma in sigmas]
     except (TypeError, ValueError):
         given = []
-    if len(given) < num_steps or not all(map(math.isfinite, given)):
+    if len(given) < num_steps or not all(map(math.isfinite, given)) or min(given) < 0:
         raise TargetError(
-            f"sigmas= takes one finite number for each of the {num_steps} steps: pass them all, or leave it out."
+            f"sigmas= takes one finite number, 0 or more, for each of the {num_steps} steps: pass them all, or leave it out."
         )
     return levels_of_loop(noise_scheduler, given)
