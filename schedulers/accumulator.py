@@ -17,6 +17,7 @@ class Accumulator(CacheScheduler):
         threshold: bound on E.
         accumulate: False: E is the signal of this tick alone.
 
+    A threshold of 0 computes everything, also where a signal is below 0, as a published polynomial of a small change can be.
     With several streams (video and audio) each has its own E, and all are computed when one of them reaches the threshold.
     A tick without a signal (no history yet) is computed. A tick at an unchanged noise level adds nothing.
     """
@@ -40,7 +41,7 @@ class Accumulator(CacheScheduler):
             self.error = list(signal)
         elif not step.repeats_sigma:
             self.error = [e + s for e, s in zip(self.error, signal, strict=True)]
-        below = all(e < self.threshold for e in self.error)
+        below = self.threshold > 0 and all(e < self.threshold for e in self.error)
         return Decision.PREDICT if below else Decision.COMPUTE
 
     def arrived(self, latents: Sequence[Tensor]) -> None:

@@ -213,6 +213,18 @@ def test_drift_is_rescaled_by_a_polynomial_with_the_highest_power_first() -> Non
     assert measured.item() == pytest.approx(2 * 3.0**2 + 0.5)
 
 
+@pytest.mark.parametrize("denoiser", ["CogVideoXTransformer3DModel", "FluxTransformer2DModel"])
+def test_threshold_0_computes_also_where_the_polynomial_is_below_0(denoiser: str) -> None:
+    """CogVideoX's gives -0.05 where nothing changes."""
+    config = methods()["teacache"](threshold=0.0)  # type: ignore[call-arg]
+    scheduler = config.scheduler(RunFacts(denoiser, num_ticks=10))
+    scheduler.arrived([torch.ones(2)])
+    for tick in range(1, 9):
+        signal = scheduler.measure([torch.ones(2)])
+        assert signal is not None
+        assert scheduler.decide(Step(tick, 10, "0", training_time=1 - tick / 10), signal.tolist()).computes
+
+
 def test_spectrum_without_a_warm_up_begins_with_a_computed_tick() -> None:
     found = computed(methods()["spectrum"](warmup_steps=0), FLUX_CLASS, 10)  # type: ignore[call-arg]
     assert found[0] == 0
