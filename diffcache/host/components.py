@@ -127,9 +127,11 @@ def check_call(pipeline: Any, call: Iterable[str]) -> None:
 
 
 def noise_schedulers_of(pipeline: Any) -> list[Any]:
+    """Those whose loop can be observed. Some step by other names, as `ScoreSdeVeScheduler` by `step_correct` and `step_pred`."""
     from diffusers import SchedulerMixin
 
-    return [part for part in components_of(pipeline).values() if isinstance(part, SchedulerMixin)]
+    parts = [part for part in components_of(pipeline).values() if isinstance(part, SchedulerMixin)]
+    return [part for part in parts if hasattr(type(part), "step") and hasattr(type(part), "set_timesteps")]
 
 
 def refuse_foreign_cache(module: nn.Module, *, hooked: bool) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from diffusers import ScoreSdeVePipeline, ScoreSdeVeScheduler
 from support.harness import (
     accelerated,
     computed_calls,
@@ -16,6 +17,7 @@ from support.harness import (
     render,
 )
 from support.toys import ToyDenoiser, ToyScheduler, by_embeds, toy_pipeline
+from zoo.pipeline_case import model, quiet
 from zoo.pipelines import CASES
 
 from diffcache import accelerate, denoising_run, report
@@ -155,6 +157,21 @@ def test_a_loop_that_steps_only_a_copy_computes_everything_and_says_so() -> None
     assert told.compute_fraction == 1
     assert len(told.calls) == 16
     assert any("steps not observed" in note for note in told.notes)
+
+
+def test_a_noise_scheduler_that_steps_by_other_names_is_computed_in_full_and_told() -> None:
+    """It has no `step`, but `step_correct` and `step_pred`."""
+
+    def render(pipe: Any) -> Any:
+        return pipe(generator=torch.Generator().manual_seed(0), num_inference_steps=6, output_type="np")[0]
+
+    pipe = quiet(ScoreSdeVePipeline(model("UNet2DModel"), ScoreSdeVeScheduler()))
+    expected = render(pipe)
+    accelerate(pipe, "uniform", interval=2)
+    assert (render(pipe) == expected).all()
+    assert len(report(pipe).calls) == 12
+    assert report(pipe).compute_fraction == 1
+    assert any("steps not observed" in note for note in report(pipe).notes)
 
 
 def test_a_noise_scheduler_that_is_replaced_half_way_is_no_harm() -> None:
