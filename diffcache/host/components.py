@@ -27,7 +27,18 @@ def is_pipeline(target: object) -> bool:
 
 
 def components_of(pipeline: Any) -> dict[str, Any]:
-    return {name: part for name, part in pipeline.components.items() if part is not None}
+    """The parts of a pipeline by name.
+
+    Diffusers' `components` lacks parts for which `__init__` has a default, as LongCat-AudioDiT has for its noise scheduler.
+    """
+    from diffusers import SchedulerMixin
+
+    parts = dict(pipeline.components)
+    for name in pipeline.config:
+        part = None if name in parts or name.startswith("_") else getattr(pipeline, name, None)
+        if isinstance(part, (nn.Module, SchedulerMixin)):
+            parts[name] = part
+    return {name: part for name, part in parts.items() if part is not None}
 
 
 def networks_of(target: Any) -> dict[str, nn.Module]:

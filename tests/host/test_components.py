@@ -10,7 +10,7 @@ import pytest
 import torch
 from diffusers.configuration_utils import FrozenDict
 from diffusers.guiders import ClassifierFreeGuidance
-from support.toys import ToyDenoiser
+from support.toys import ToyDenoiser, ToyPipeline, ToyScheduler, by_embeds
 from torch import Tensor, nn
 from transformers import CLIPTextConfig, CLIPTextModel
 from zoo.denoisers import CASES
@@ -330,3 +330,20 @@ def test_a_module_without_a_forward_wraps_nothing() -> None:
 
     assert not components.is_wrapper(Normalizer())
     assert not components.is_wrapper(nn.Linear(2, 2))
+
+
+class WithDefault(ToyPipeline):
+    """Its noise scheduler may be left out, as LongCat-AudioDiT's: Diffusers does not list it among the `components`."""
+
+    def __init__(self, transformer: ToyDenoiser, scheduler: ToyScheduler | None = None) -> None:
+        super().__init__(transformer, scheduler or ToyScheduler())
+
+
+def test_a_noise_scheduler_that_may_be_left_out_is_observed() -> None:
+    pipe = WithDefault(ToyDenoiser().eval())
+    pipe.set_progress_bar_config(disable=True)
+    assert "scheduler" not in pipe.components
+    expected = pipe(by_embeds())
+    accelerate(pipe, "uniform", interval=2)
+    assert torch.equal(pipe(by_embeds()), expected)
+    assert report(pipe).computed_ticks == [0, 2, 4, 6, 7]
