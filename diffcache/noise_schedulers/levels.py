@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from diffcache.noise_schedulers.quirks import (
     is_flow,
+    is_inverted,
     prediction_type_of,
     sigmas_of,
     signal_and_noise_of,
@@ -71,6 +72,8 @@ def levels_of(noise_scheduler: Any) -> list[Level]:
         return [Level(sigma, None, time) for sigma, time in zip(sigmas, times, strict=True)]
     flows = is_flow(noise_scheduler, known)
     output = _parametrisation(prediction_type_of(noise_scheduler), flows)
+    if is_inverted(noise_scheduler):
+        output = _negative_velocity
     levels = [
         Level(sigma, math.atan2(noise, signal), time, output(signal, noise), is_flow=flows)
         for sigma, time, (signal, noise) in zip(sigmas, times, mixed, strict=True)
@@ -103,6 +106,10 @@ def _turned(levels: list[Level]) -> list[Level]:
     largest = (math.pi / 2 if level.is_flow else angle for level, angle in zip(levels, angles, strict=True))
     pure_noise = max(largest, default=0.0)
     return [level._replace(turned=pure_noise - angle) for level, angle in zip(levels, angles, strict=True)]
+
+
+def _negative_velocity(signal: float, noise: float) -> Parametrisation:
+    return Parametrisation(-1.0)
 
 
 def _parametrisation(prediction: str, flow: bool) -> Callable[[float, float], Parametrisation]:

@@ -180,6 +180,11 @@ def is_flow(noise_scheduler: Any, sigmas: Sequence[float] | None) -> bool:
     return sigmas is not None and max(sigmas) <= 1
 
 
+def is_inverted(noise_scheduler: Any) -> bool:
+    """Whether its sigmas, of flow matching, are shares of signal that rise to 1 (Mochi); the denoiser predicts clean - noise then."""
+    return bool(_option(noise_scheduler, "invert_sigmas"))
+
+
 def prediction_type_of(noise_scheduler: Any) -> str:
     """What the denoiser predicts: "epsilon" (the noise), "sample" (the clean sample) or "velocity".
 
@@ -210,7 +215,8 @@ def signal_and_noise_of(
         signals = _at_timesteps(alphas, timesteps).tolist()
         return [(math.sqrt(signal), math.sqrt(1 - signal)) for signal in signals]
     if is_flow(noise_scheduler, sigmas):
-        return [(1 - sigma, sigma) for sigma in sigmas]
+        inverted = is_inverted(noise_scheduler)
+        return [(sigma, 1 - sigma) if inverted else (1 - sigma, sigma) for sigma in sigmas]
     unit = _option(noise_scheduler, "sigma_data") or (1.0 if isinstance(alphas, Tensor) else None)
     if unit is None:
         return None

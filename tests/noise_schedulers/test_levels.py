@@ -8,8 +8,9 @@ from typing import Any
 import diffusers
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from diffcache import accelerate, denoising_run, report
 from diffcache.noise_schedulers.levels import SMALLEST, VELOCITY, Level, levels_of, levels_of_loop
 
 STEPS = 9
@@ -83,6 +84,48 @@ def test_with_zero_terminal_snr_the_run_begins_at_a_right_angle() -> None:
 def test_no_output_is_divided_by_nothing() -> None:
     noise_scheduler = made("DDIMScheduler", rescale_betas_zero_snr=True, timestep_spacing="trailing")
     assert levels_of(noise_scheduler)[0].output.of_velocity == SMALLEST
+
+
+def test_inverted_sigmas_are_shares_of_signal_and_outputs_are_negative_velocities() -> None:
+    """Mochi's. Its steps have to lead where those of plain sigmas lead."""
+    plain, mirrored = (
+        made("FlowMatchEulerDiscreteScheduler"),
+        made("FlowMatchEulerDiscreteScheduler", invert_sigmas=True),
+    )
+    for level, other in zip(levels_of(plain), levels_of(mirrored), strict=True):
+        assert other.sigma == pytest.approx(1 - (level.sigma or 0), abs=1e-6)
+        assert (other.angle, other.turned) == pytest.approx((level.angle, level.turned), abs=1e-6)
+        assert other.output == level.output._replace(of_velocity=-1.0)
+
+
+class Mirrored(nn.Module):
+    """Predicts noise - clean at times that fall, or clean - noise at times that rise."""
+
+    def __init__(self, sign: int) -> None:
+        super().__init__()
+        self.sign = sign
+
+    def forward(self, sample: Tensor, timestep: Tensor) -> Tensor:
+        noise = timestep / 1000 if self.sign > 0 else 1 - timestep / 1000
+        return self.sign * (torch.sin(3 * sample) + noise**2)
+
+
+def test_a_run_with_inverted_sigmas_reuses_the_ticks_that_its_mirror_image_reuses() -> None:
+    results, reports = [], []
+    for sign in (1, -1):
+        noise_scheduler = made("FlowMatchEulerDiscreteScheduler", invert_sigmas=sign < 0)
+        noise_scheduler.set_timesteps(20)
+        net = accelerate(Mirrored(sign).eval(), speedup=2)
+        x = torch.linspace(-1, 1, 16).reshape(1, 4, 4)
+        with torch.no_grad(), denoising_run(net, 20, noise_scheduler=noise_scheduler) as run:
+            for i, t in enumerate(noise_scheduler.timesteps):
+                run.begin_step(i)
+                x = noise_scheduler.step(net(x, t), t, x)[0]
+        results.append(x)
+        reports.append(report(net))
+    assert reports[0].computed_ticks == reports[1].computed_ticks
+    assert reports[0].expected_error == pytest.approx(reports[1].expected_error, rel=1e-3)
+    torch.testing.assert_close(results[0], results[1], atol=1e-4, rtol=0)
 
 
 def test_a_loop_without_noise_scheduler_has_the_levels_that_it_is_given() -> None:

@@ -132,7 +132,8 @@ def mochi() -> Any:
         latents_mean=[0.0] * 4,
         latents_std=[1.0] * 4,
     )
-    return quiet(MochiPipeline(flow(), vae, transformer=model("MochiTransformer3DModel"), **ONE_TEXT))
+    transformer = model("MochiTransformer3DModel")
+    return quiet(MochiPipeline(flow(invert_sigmas=True), vae, transformer=transformer, **ONE_TEXT))
 
 
 def latte() -> Any:
