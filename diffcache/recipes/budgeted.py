@@ -18,7 +18,7 @@ class BudgetedConfig(CacheConfig):
 
     Attributes:
         speedup: ticks of the run over computed ticks, at least; 1 computes everything. None: no number is given. A run of fewer steps than
-            this raises a ConfigError.
+            this raises a ConfigError; one of a single step computes it.
         warmup_steps: None: 1. These ticks, and those that `max_consecutive_reuses` asks for, are computed even if the
             speed-up is then missed.
     """
@@ -40,7 +40,8 @@ class BudgetedConfig(CacheConfig):
     def most_ticks(self, run: RunFacts) -> int | None:
         if run.num_ticks is None or self.speedup is None:
             return None
-        refuse_beyond(self.speedup, run.num_ticks)
+        if run.num_ticks > 1:
+            refuse_beyond(self.speedup, run.num_ticks)
         return allowed(run.num_ticks, self.speedup)
 
     def remark(self, run: RunFacts) -> str | None:

@@ -14,11 +14,21 @@ from diffcache.schedulers.errors import ConfigError
 
 
 @pytest.mark.parametrize("config", [EvenConfig, TrajectoryConfig])
-@pytest.mark.parametrize(("speedup", "ticks", "told"), [(13, 4, "ask for 4 at most"), (2, 1, "leave it out")])
-def test_a_speed_up_beyond_the_number_of_steps_is_refused(config, speedup, ticks, told) -> None:
-    with pytest.raises(ConfigError, match=told):
-        config(speedup=speedup).guards(RunFacts("Net", num_ticks=ticks))
-    assert config(speedup=ticks).guards(RunFacts("Net", num_ticks=ticks)).warmup_steps == 1
+def test_a_speed_up_beyond_the_number_of_steps_is_refused(config) -> None:
+    with pytest.raises(ConfigError, match="ask for 4 at most"):
+        config(speedup=13).guards(RunFacts("Net", num_ticks=4))
+    assert config(speedup=4).guards(RunFacts("Net", num_ticks=4)).warmup_steps == 1
+
+
+@pytest.mark.parametrize("method", ["even", "trajectory"])
+def test_a_single_step_is_computed_whatever_the_speed_up(method) -> None:
+    case = CASES["FluxPipeline"]
+    pipe = case.build()
+    plain = case.render(pipe, 0, 1)
+    accelerate(pipe, method, speedup=2)
+    assert torch.equal(case.render(pipe, 0, 1), plain)
+    (note,) = report(pipe).notes
+    assert "too few steps to skip any (1 tick" in note
 
 
 def test_a_refused_speed_up_leaves_the_pipeline_as_it_was() -> None:
