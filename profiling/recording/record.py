@@ -3,19 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 from diffcache.config import CacheConfig
-from diffcache.hooks.class_swap import base_class
-from diffcache.host.compiled import each_uncompiled
-from diffcache.host.components import denoisers_of, noise_schedulers_of
-from diffcache.host.identity import model_of
 from diffcache.profiling.recording.calling import Call, accelerated, calls_hash, watched_run
 from diffcache.profiling.recording.each_call import of_each_call
 from diffcache.profiling.recording.journal import Entry
-from diffcache.profiling.recording.loops import target_of
+from diffcache.profiling.recording.pipeline_facts import digests_of
 from diffcache.profiling.recording.recorder import Metric, Recorder
 from diffcache.profiling.recording.recording import JSON_NAME, STATISTICS, Curve, RecordedSite, Recording
 from diffcache.recipes.replay import ReplayConfig
@@ -50,12 +46,20 @@ def record(
             same in the end.
 
     Raises:
-        ConfigError: there is no call.
+        ConfigError: there is no call, or a lag or a metric that there is not.
         TargetError: a call had no denoising loop, or several.
         ScheduleError: the folder holds a recording of something else.
     """
+    if metric not in get_args(Metric):
+        raise ConfigError(f"metric={metric!r}: choose one of {', '.join(get_args(Metric))}.")
+    if lag is not None and (type(lag) is not int or lag < 1):
+        raise ConfigError(
+            f"lag={lag!r}: give a whole number of ticks, one at least, or None for the whole run."
+        )
     asked = _asked(calls, sites=sites, basis=basis, lag=lag, metric=metric, along=None)
-    earlier = None if folder is None else _earlier(Path(folder), pipe, asked)
+    if folder is not None:
+        asked |= digests_of(pipe)
+    earlier = None if folder is None else _earlier(Path(folder), asked)
     if earlier is not None and earlier.runs == len(calls):
         return earlier
     config = UniformConfig(interval=1, site=sites, basis=basis)
@@ -150,7 +154,7 @@ def _recording(run: RunRecord, recorder: Recorder, asked: dict[str, Any]) -> Rec
     return Recording(run.models, run.noise_scheduler, sigmas, curves, asked, sites, rest, scale)
 
 
-def _earlier(folder: Path, pipe: Any, asked: dict[str, Any]) -> Recording | None:
+def _earlier(folder: Path, asked: dict[str, Any]) -> Recording | None:
     """The recording that a folder holds.
 
     Raises:
@@ -160,15 +164,6 @@ def _earlier(folder: Path, pipe: Any, asked: dict[str, Any]) -> Recording | None
         return None
     found = Recording.load(folder)
     changed = [name for name in asked if asked[name] != found.prompts.get(name)]
-    here = {name: model_of(module) for name, module in each_uncompiled(denoisers_of(target_of(pipe))).items()}
-    changed += [
-        name
-        for name, model in found.models.items()
-        if name not in here or (here[name].name, here[name].config) != (model.name, model.config)
-    ]
-    noise_schedulers = {base_class(type(one)).__name__ for one in noise_schedulers_of(pipe)}
-    if found.noise_scheduler is not None and found.noise_scheduler not in noise_schedulers:
-        changed.append("noise scheduler")
     if changed:
         raise ScheduleError(
             f"{folder}: holds a recording with another {', '.join(changed)}: choose another folder."

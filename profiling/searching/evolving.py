@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from diffcache.profiling.recording.calling import calls_hash
+from diffcache.profiling.recording.pipeline_facts import digests_of
 from diffcache.profiling.recording.processes import broadcast, is_first, wait
 from diffcache.profiling.searching.checkpoints import claim, log_line
 from diffcache.profiling.searching.dynamic_programming import VARIANTS
@@ -154,6 +155,7 @@ def _about(scorer: Scorer, settings: EvolutionSettings, begin: Tensor | None) ->
     """What tells this search from others."""
     return {
         **scorer.space.about,
+        **digests_of(scorer.pipe),
         "calls": calls_hash(scorer.calls),
         **asdict(settings),
         "loss": _name(scorer.loss),

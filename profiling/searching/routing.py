@@ -27,6 +27,7 @@ from diffcache.prediction.predictors import Hold
 from diffcache.profiling.recording.calling import Call, calls_hash
 from diffcache.profiling.recording.journal import Entry, journal, key_of
 from diffcache.profiling.recording.pictures import generators, pictures_of
+from diffcache.profiling.recording.pipeline_facts import digests_of
 from diffcache.profiling.recording.processes import broadcast, is_first, mean, place, share_of_calls, wait
 from diffcache.profiling.searching.checkpoints import claim, log_line
 from diffcache.profiling.searching.space import Space, budget_for, rows_of, share_of
@@ -167,7 +168,13 @@ def train_router(
     detach(pipe)
     folder.mkdir(parents=True, exist_ok=True)
     start = None if begin is None else begin.int().tolist()
-    about = {**space.about, "calls": calls_hash(calls), **vars(training), "begin": start}
+    about = {
+        **space.about,
+        **digests_of(pipe),
+        "calls": calls_hash(calls),
+        **vars(training),
+        "begin": start,
+    }
     if is_first():
         claim(folder / ABOUT, about)
     if begin is not None:

@@ -21,13 +21,13 @@ from diffcache.profiling.recording.full_runs import Measure
 from diffcache.profiling.recording.journal import Journal, Spent, journal, journaling
 from diffcache.profiling.recording.loops import target_of
 from diffcache.profiling.recording.pictures import psnr
+from diffcache.profiling.recording.pipeline_facts import facts_of
 from diffcache.profiling.recording.processes import is_first, wait
 from diffcache.profiling.searching.checkpoints import claim
 from diffcache.profiling.tuning.artifact import Found, missed, write
 from diffcache.profiling.tuning.bar import Bar
 from diffcache.profiling.tuning.engine import ENGINES, Task
 from diffcache.profiling.tuning.parts import three_parts
-from diffcache.profiling.tuning.pipeline_facts import facts_of
 from diffcache.profiling.tuning.plain_steps import better_without
 from diffcache.profiling.tuning.tuner import Judged, Tuner
 from diffcache.recipes.even import EvenConfig

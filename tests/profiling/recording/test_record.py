@@ -26,6 +26,12 @@ def test_a_recording_without_calls_is_refused() -> None:
         record(FLUX.build(), [])
 
 
+@pytest.mark.parametrize(("option", "value"), [("lag", 0), ("lag", 1.5), ("metric", "l3")])
+def test_a_comparison_that_there_is_not_is_refused(option: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"{option}={value!r}"):
+        record(FLUX.build(), flux_calls(STEPS, 1), **{option: value})
+
+
 def test_the_cost_of_each_site_is_measured() -> None:
     recording = record(FLUX.build(), flux_calls(STEPS, 1), sites="sub-layer")
     assert {site.kind for site in recording.sites.values()} > {"feed-forward"}
@@ -69,11 +75,25 @@ def test_an_interrupted_recording_ends_like_one_that_was_not(tmp_path: Path) -> 
     other = {**asked[2], "prompt_embeds": asked[2]["prompt_embeds"] + 1}
     with pytest.raises(ScheduleError, match="another hash"):
         record(pipe, [*asked[:2], other], folder=tmp_path / "two")
-    with pytest.raises(ScheduleError, match="another transformer"):
+    with pytest.raises(ScheduleError, match="another networks"):
         record(CASES["WanPipeline"].build(), asked, folder=tmp_path / "two")
     pipe.scheduler = FlowMatchHeunDiscreteScheduler()
     with pytest.raises(ScheduleError, match="another noise scheduler"):
         record(pipe, asked, folder=tmp_path / "two")
+
+
+def test_a_folder_of_other_weights_or_other_noise_levels_is_refused(tmp_path: Path) -> None:
+    pipe = FLUX.build()
+    record(pipe, flux_calls(STEPS, 1), folder=tmp_path)
+    own = pipe.scheduler
+    pipe.scheduler = type(own).from_config(own.config, shift=own.config.shift + 1)
+    with pytest.raises(ScheduleError, match="another noise schedulers: choose another folder"):
+        record(pipe, flux_calls(STEPS, 1), folder=tmp_path)
+    pipe.scheduler = own
+    with torch.no_grad():
+        next(pipe.transformer.parameters()).mul_(2)
+    with pytest.raises(ScheduleError, match="another networks: choose another folder"):
+        record(pipe, flux_calls(STEPS, 1), folder=tmp_path)
 
 
 def test_a_recording_needs_one_denoising_loop_for_each_call() -> None:

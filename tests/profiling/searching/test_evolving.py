@@ -44,6 +44,10 @@ def test_an_interrupted_evolution_ends_with_the_same_front(tmp_path: Path) -> No
     elsewhere = replace(space, recording=replace(space.recording, noise_scheduler="Other"))
     with pytest.raises(ScheduleError, match="belongs to a search with another noise scheduler: choose"):
         evolve(Scorer(pipe, calls(), elsewhere), folder, budget, settings)
+    with torch.no_grad():
+        next(pipe.transformer.parameters()).mul_(2)
+    with pytest.raises(ScheduleError, match="belongs to a search with another networks: choose"):
+        evolve(scorer, folder, budget, settings)
 
 
 def test_a_front_is_nowhere_worse_than_the_start_of_its_search(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What tells one pipeline from another, for a folder of renders: renders of another pipeline must not be taken for its own."""
+"""What tells one pipeline from another, for a folder of renders or a recording: those of another pipeline must not be taken for its own."""
 
 import hashlib
 from typing import Any
@@ -28,6 +28,11 @@ def facts_of(pipe: Any) -> dict[str, Any]:
             [base_class(type(one)).__name__, _hash(repr(_settings(one)))] for one in noise_schedulers_of(pipe)
         ],
     }
+
+
+def digests_of(pipe: Any) -> dict[str, str]:
+    """A hash of each of its facts, for files that say more than this."""
+    return {name: _hash(repr(fact)) for name, fact in facts_of(pipe).items()}
 
 
 def _settings(noise_scheduler: Any) -> list[tuple[str, Any]]:

@@ -13,7 +13,7 @@ from support.features import denoiser, lora
 
 from diffcache import accelerate, tune
 from diffcache.evals.testbeds import zoo
-from diffcache.profiling.tuning.pipeline_facts import facts_of
+from diffcache.profiling.recording.pipeline_facts import facts_of
 from diffcache.schedulers.errors import ScheduleError
 
 
