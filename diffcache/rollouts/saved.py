@@ -22,7 +22,8 @@ from diffcache.store.formats import Format, values_of
 from diffcache.store.placement import Feature, Kept
 
 FILE = "rollout.safetensors"
-VERSION = 1
+VERSION = 2
+"""Files of version 1 do not say how high and wide their chunks were."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,12 @@ class Past:
     Attributes:
         frames: that were written.
         layers: the past of each attention.
+        sizes: batch, height and width of the chunks; empty before the first.
     """
 
     frames: int
     layers: list[LayerHistory]
+    sizes: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ def save(past: Past, policy: RolloutPolicy, folder: Path) -> None:
         "version": VERSION,
         "policy": _described(policy),
         "frames": past.frames,
+        "sizes": past.sizes,
         "shape": _shape_facts(past.layers[0].shape) if past.layers else None,
         "dtype": str(past.layers[0].rows.format.dtype) if past.layers else None,
         "layers": layers,
@@ -94,23 +98,30 @@ def load(folder: Path, policy: RolloutPolicy) -> Saved:
     return Saved(facts, tensors)
 
 
-def restored(saved: Saved, format: Format, shape: TokenShape, layers: int) -> Past:
-    """The past that was saved, for a denoiser.
+def restored(
+    saved: Saved, format: Format, shape: TokenShape, layers: int, sizes: tuple[int, ...]
+) -> list[LayerHistory]:
+    """The past of each attention that was saved, for a denoiser and chunks of these sizes.
 
     Raises:
         ScheduleError: it belongs to another denoiser, batch or size, or is stored in another format.
     """
     facts = saved.facts
     if facts["shape"] is None:
-        return Past(facts["frames"], [LayerHistory(format, shape) for _ in range(layers)])
-    given = {"layers": len(facts["layers"]), "shape": facts["shape"], "dtype": facts["dtype"]}
-    wanted = {"layers": layers, "shape": _shape_facts(shape), "dtype": str(format.dtype)}
+        return [LayerHistory(format, shape) for _ in range(layers)]
+    given = {"layers": len(facts["layers"]), **{name: facts[name] for name in ("sizes", "shape", "dtype")}}
+    wanted = {
+        "layers": layers,
+        "sizes": list(sizes),
+        "shape": _shape_facts(shape),
+        "dtype": str(format.dtype),
+    }
     for name, value in wanted.items():
         if given[name] != value:
             raise ScheduleError(
-                f"the saved rollout has {name} {given[name]}, and this one {value}: use the same denoiser, batch and cache_dtype."
+                f"the saved rollout has {name} {given[name]}, and this one {value}: use the same denoiser, batch, size and cache_dtype."
             )
-    return Past(facts["frames"], [_layer(saved, i, format, shape) for i in range(layers)])
+    return [_layer(saved, i, format, shape) for i in range(layers)]
 
 
 def _layer(saved: Saved, i: int, format: Format, shape: TokenShape) -> LayerHistory:

@@ -124,14 +124,15 @@ class Rollout:
         self._check_open()
         if self._loaded is not None:
             raise DiffcacheError("what was loaded has not been used yet: make a chunk before saving again.")
-        saved.save(saved.Past(self.frames, self.layers), self.policy, Path(folder))
+        sizes = () if self.learned is None else self.learned.form.sizes
+        saved.save(saved.Past(self.frames, self.layers, sizes), self.policy, Path(folder))
 
     def load(self, folder: Path | str) -> None:
         """Goes on with a past that `save` wrote. The next call is learned from, as the first of a rollout is.
 
         Raises:
             ScheduleError: nothing readable is saved there, or it was saved with another policy; at the next call also if it
-                belongs to another denoiser, or was stored in another format.
+                belongs to another denoiser, batch or size, or was stored in another format.
         """
         self._check_open()
         past = saved.load(Path(folder), self.policy)
@@ -174,9 +175,10 @@ class Rollout:
         format = planned.format()
         if self._loaded is None:
             return [LayerHistory(format, learned.form.shape) for _ in learned.sites]
-        past = saved.restored(self._loaded, format, learned.form.shape, len(learned.sites))
+        form = learned.form
+        layers = saved.restored(self._loaded, format, form.shape, len(learned.sites), form.sizes)
         self._loaded = None
-        return past.layers
+        return layers
 
     def _chunk(self, learned: Learned, frames: int, layer: int = 0) -> Chunk:
         return Chunk(self.frames, frames, learned.form.per_frame, layer, len(learned.sites))

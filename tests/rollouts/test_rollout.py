@@ -192,6 +192,11 @@ def test_what_was_saved_is_checked(tmp_path):
             video.load(tmp_path / "good")
             with pytest.raises(ScheduleError, match="use the same denoiser"):
                 video(chunks(1, 1, batch)[0], **condition(batch))
+    with torch.no_grad(), rollout(net, "rolling", window=4) as video:
+        video.load(tmp_path / "good")
+        wider = torch.nn.functional.pad(chunks(1, 1)[0], (0, 4))
+        with pytest.raises(ScheduleError, match=r"has sizes \[2, 4, 4\], and this one \[2, 4, 8\]"):
+            video(wider, **condition())
     (tmp_path / "bad").mkdir()
     whole = (tmp_path / "good" / "rollout.safetensors").read_bytes()
     (tmp_path / "bad" / "rollout.safetensors").write_bytes(whole[: len(whole) // 2])
