@@ -19,6 +19,9 @@ from diffcache.rollouts.rollout import rollout
 from diffcache.rollouts.video import Rollout
 from diffcache.schedulers.errors import ConfigError
 
+OUTPUTS = ("np", "pt", "pil", "latent")
+"""In which a video may be returned."""
+
 
 @dataclass(frozen=True)
 class VideoOutput:
@@ -92,8 +95,8 @@ class CausalWanPipeline(WanPipeline):  # type: ignore[misc]
         Args:
             prompt: one text, or one for each video; or texts by the pixel frame from which they hold, {0: "...", 81: "..."}.
             negative_prompt: for guidance.
-            height, width: in pixels.
-            num_frames: pixel frames.
+            height, width: in pixels, multiples of what a token is of.
+            num_frames: pixel frames. The last chunk may make some more, which are cut off.
             policy: what each chunk sees of the past, see `diffcache.rollout`.
             output_type: "np", "pt", "pil" or "latent".
             **options: of `stream`, and of the policy.
@@ -103,12 +106,15 @@ class CausalWanPipeline(WanPipeline):  # type: ignore[misc]
         Raises:
             ConfigError: no text holds at frame 0, or an option is wrong.
         """
-        frames = (num_frames - 1) // self.vae_scale_factor_temporal + 1
+        _check_whole(num_frames=num_frames)
+        if output_type not in OUTPUTS:
+            raise ConfigError(f"output_type={output_type!r}: choose one of {', '.join(OUTPUTS)}.")
+        frames = -(-(num_frames - 1) // self.vae_scale_factor_temporal) + 1
         given = {"height": height, "width": width, "policy": policy, **options}
         latents = torch.cat(list(self.stream(prompt, negative_prompt, latent_frames=frames, **given)), 2)
         if output_type == "latent":
             return VideoOutput(latents)
-        video = self.vae.decode(self._denormalised(latents), return_dict=False)[0]
+        video = self.vae.decode(self._denormalised(latents), return_dict=False)[0][:, :, :num_frames]
         return VideoOutput(self.video_processor.postprocess_video(video, output_type=output_type))
 
     @torch.no_grad()
@@ -142,7 +148,12 @@ class CausalWanPipeline(WanPipeline):  # type: ignore[misc]
             generator: of the noise; or one for each video.
             max_sequence_length: tokens of a text.
             **options: of the policy, and `cache_dtype`, `cache_device`, `max_cache_bytes`, `memory` of `rollout`.
+
+        Raises:
+            ConfigError: as a call.
         """
+        _check_whole(latent_frames=latent_frames, chunk_frames=chunk_frames, height=height, width=width)
+        self._check_size(height, width)
         texts = _texts_by_frame(prompt, self.vae_scale_factor_temporal)
         loop = Loop(
             timesteps,
@@ -159,6 +170,16 @@ class CausalWanPipeline(WanPipeline):  # type: ignore[misc]
                 assert embeds is not None
                 latents = self._denoised(video, min(chunk_frames, latent_frames - video.frames), embeds, loop)
                 yield latents
+
+    def _check_size(self, height: int, width: int) -> None:
+        """Refuses a size that is not of whole tokens."""
+        _, *patch = self.transformer.config.patch_size
+        tall, wide = (self.vae_scale_factor_spatial * side for side in patch)
+        if height % tall or width % wide:
+            raise ConfigError(
+                f"height={height}, width={width}: give multiples of {tall} and {wide}, such as "
+                f"{max(height // tall, 1) * tall} and {max(width // wide, 1) * wide}."
+            )
 
     def _denoised(self, video: Rollout, frames: int, embeds: Tensor, loop: Loop) -> Tensor:
         """A new chunk, which the rollout then has as its past."""
@@ -218,6 +239,13 @@ class CausalWanPipeline(WanPipeline):  # type: ignore[misc]
         )
         whole: Tensor = (latents * std + mean).to(self.vae.dtype)
         return whole
+
+
+def _check_whole(**counts: Any) -> None:
+    """Refuses what is no whole number above 0."""
+    for name, count in counts.items():
+        if type(count) is not int or count < 1:
+            raise ConfigError(f"{name}={count!r}: give a whole number, 1 at least.")
 
 
 def _texts_by_frame(prompt: Any, factor: int) -> dict[int, Any]:

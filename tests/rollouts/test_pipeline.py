@@ -133,6 +133,30 @@ def test_a_video_is_the_same_twice_and_has_the_length_that_was_asked_for(pipe):
     assert not torch.equal(pipe("a red ring moving left", generator=seeded(1), **call).frames, first)
 
 
+@pytest.mark.parametrize("frames", [1, 2, 4, 5])
+def test_a_video_has_as_many_frames_as_were_asked_for(pipe, frames):
+    call = CALL | {"num_frames": frames, "policy": "rolling", "window": 4, "output_type": "pt"}
+    assert pipe("a red ring", generator=seeded(), **call).frames.shape == (1, frames, 3, 32, 32)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"num_frames": 0},
+        {"num_frames": 9.0},
+        {"chunk_frames": 0},
+        {"height": 0},
+        {"height": 36},
+        {"output_type": "gif"},
+    ],
+    ids=str,
+)
+def test_what_makes_no_video_is_refused_before_anything_is_computed(pipe, option, monkeypatch):
+    monkeypatch.setattr(type(pipe), "encode_prompt", None)
+    with pytest.raises(ConfigError, match="{}={!r}".format(*next(iter(option.items())))):
+        pipe("a red ring", **CALL | {"policy": "rolling"} | option)
+
+
 def test_streaming_gives_the_same_and_may_be_stopped(pipe, monkeypatch):
     closed = []
     close = Rollout.close
