@@ -6,6 +6,7 @@ finer scales. Each head keeps the tokens that a few queries of the newest map at
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -42,13 +43,24 @@ class ScaleKV(RolloutPolicy):
     pool: int = 5
 
     def __post_init__(self) -> None:
-        if self.budget < 1 or self.pool % 2 == 0 or round(self.observations**0.5) ** 2 != self.observations:
+        whole = all(type(value) is int and value > 0 for value in (self.budget, self.pool, self.observations))
+        if not whole or self.pool % 2 == 0 or math.isqrt(self.observations) ** 2 != self.observations:
             raise ConfigError(
-                f"budget={self.budget} has to be 1 or more, pool={self.pool} odd, observations={self.observations} a square number."
+                f"budget={self.budget!r} has to be a whole number, 1 or more, pool={self.pool!r} an odd one, "
+                f"observations={self.observations!r} a square number."
             )
+        if len(set(self.drafters)) < len(self.drafters):
+            raise ConfigError(f"drafters={tuple(self.drafters)}: name each layer once.")
         if not (0 < self.refiner_share <= 1 and self.decay >= 0):
             raise ConfigError(
                 f"refiner_share={self.refiner_share} has to be in (0, 1], and decay={self.decay} not negative."
+            )
+
+    def check(self, chunk: Chunk) -> None:
+        missing = [layer for layer in self.drafters if layer not in range(chunk.layers)]
+        if missing:
+            raise ConfigError(
+                f"drafters={tuple(self.drafters)}: there is no layer {missing[0]!r}, they are 0 to {chunk.layers - 1}."
             )
 
     def tokens(self, layer: int, layers: int, scale: int) -> int:

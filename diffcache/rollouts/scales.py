@@ -20,7 +20,7 @@ from diffcache.rollouts.attending import Site, attended
 from diffcache.rollouts.book import Book, joined
 from diffcache.rollouts.policies import Chunk, RolloutPolicy
 from diffcache.rollouts.scale_kv import drafters_of, mean_by_scale, relative_selectivity, selectivity
-from diffcache.schedulers.errors import TargetError
+from diffcache.schedulers.errors import ConfigError, TargetError
 
 
 class ScaleCaches:
@@ -37,6 +37,7 @@ class ScaleCaches:
 
     def __init__(self, model: nn.Module, policy: RolloutPolicy) -> None:
         self.modules = caching_modules(model)
+        policy.check(Chunk(frame=0, frames=1, per_frame=1, layers=len(self.modules)))
         self.policy = policy
         self.kept_bytes: list[int] = []
         self.most_bytes = 0
@@ -108,6 +109,7 @@ def scales(model: nn.Module, policy: RolloutPolicy) -> Iterator[ScaleCaches]:
 
     Raises:
         TargetError: it has no such modules.
+        ConfigError: the policy names layers that it does not have.
     """
     caches = ScaleCaches(model, policy)
     with ExitStack() as stack:
@@ -127,10 +129,11 @@ def choose_drafters(
         count: how many drafters there are to be.
 
     Raises:
-        TargetError: the model has no modules with caches, or fewer than `count`.
+        TargetError: the model has no modules with caches, or not more than `count`.
+        ConfigError: `top` is no whole number above 0.
     """
     modules = caching_modules(model)
-    if not 0 < count < len(modules):
+    if type(count) is not int or not 0 < count < len(modules):
         raise TargetError(f"{count} drafters of {len(modules)} attentions: choose fewer, and at least one.")
     return drafters_of(relative_selectivity(layer_selectivity(model, sample, top)), count)
 
@@ -142,7 +145,13 @@ def layer_selectivity(model: nn.Module, sample: Callable[[], Any], top: int = 16
         model: as for `scales`.
         sample: draws one or more samples, with caching.
         top: so many past tokens count in the index.
+
+    Raises:
+        TargetError: the model has no modules with caches.
+        ConfigError: `top` is no whole number above 0.
     """
+    if type(top) is not int or top < 1:
+        raise ConfigError(f"top={top!r}: give a whole number of tokens, 1 at least.")
     modules = caching_modules(model)
     names = list(modules)
     found: dict[tuple[int, int], list[float]] = defaultdict(list)

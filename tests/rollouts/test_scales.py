@@ -128,6 +128,28 @@ def test_other_modules_and_options_are_refused():
         scales(nn.Linear(2, 2), ScaleKV()),
     ):
         pass
-    for options in ({"budget": 0}, {"pool": 4}, {"observations": 15}, {"refiner_share": 0.0}):
-        with pytest.raises(ConfigError):
+    for options in (
+        {"budget": 0},
+        {"budget": 1.5},
+        {"pool": 4},
+        {"pool": -1},
+        {"observations": 15},
+        {"observations": 0},
+        {"refiner_share": 0.0},
+    ):
+        with pytest.raises(ConfigError, match=next(iter(options))):
             ScaleKV(**options)
+
+
+@pytest.mark.parametrize("drafters", [(-1,), (99,), ("attn",), (1, 1)])
+def test_drafters_that_the_model_has_not_are_refused(model, drafters):
+    with (
+        pytest.raises(ConfigError, match=r"drafters=\("),
+        scales(model, ScaleKV(drafters=drafters)),
+    ):
+        pass
+
+
+def test_a_selectivity_of_no_tokens_is_refused(model):
+    with pytest.raises(ConfigError, match="top=0: give a whole number"):
+        choose_drafters(model, lambda: None, count=1, top=0)
