@@ -8,11 +8,11 @@ from torch import Tensor
 
 from diffcache.prediction.predictors import Taylor
 from diffcache.profiling.recording.calling import Call
-from diffcache.profiling.recording.each_call import of_each_call
+from diffcache.profiling.recording.each_call import mean_over_calls, of_each_call
 from diffcache.profiling.recording.features import features_of
 from diffcache.profiling.recording.frozen import frozen
 from diffcache.profiling.recording.journal import Entry
-from diffcache.profiling.recording.shares import TooLittle, ticks_for
+from diffcache.profiling.recording.shares import TooLittle, check_share, ticks_for
 from diffcache.recipes.dpcache import DPCacheConfig
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.schedulers.errors import ConfigError
@@ -40,9 +40,12 @@ def calibrate_dpcache(pipe: Any, calls: Sequence[Call], compute: float = 0.5) ->
 
     Raises:
         TooLittle: the share does not pay for a path whose jumps are all short enough.
+        ConfigError: no share, no call, calls with different numbers of steps, or runs that are too short to forecast in.
         TargetError: a call has no denoising loop or several, or the pipeline has several denoisers.
     """
-    return schedule_on(pipe, calls[0], measured_costs(pipe, calls), compute)
+    check_share(compute)
+    costs = measured_costs(pipe, calls)
+    return schedule_on(pipe, calls[0], costs, compute)
 
 
 def measured_costs(pipe: Any, calls: Sequence[Call]) -> Tensor:
@@ -53,7 +56,7 @@ def measured_costs(pipe: Any, calls: Sequence[Call]) -> Tensor:
         return Entry({"costs": costs_of(features, DPCacheConfig().order)}, {})
 
     entries = of_each_call("dpcache", calls, measured)
-    return torch.stack([entry.tensors["costs"] for entry in entries]).mean(dim=0)
+    return mean_over_calls([entry.tensors["costs"] for entry in entries])
 
 
 def schedule_on(pipe: Any, call: Call, costs: Tensor, compute: float) -> Schedule:
@@ -62,8 +65,9 @@ def schedule_on(pipe: Any, call: Call, costs: Tensor, compute: float) -> Schedul
     Raises:
         TooLittle: the share does not pay for a path whose jumps are all short enough.
     """
+    count = ticks_for(compute, len(costs) - 1)
     try:
-        ticks = cheapest_path(costs, ticks_for(compute, len(costs) - 1), FIRST)
+        ticks = cheapest_path(costs, count, FIRST)
     except ConfigError as error:
         raise TooLittle(
             f"dpcache: compute={compute:.3g} is too little here: its jumps are at most {REACH:.0%} of a run."
@@ -80,8 +84,13 @@ def costs_of(features: Tensor, order: int) -> Tensor:
     Args:
         features: of the stack at each tick, [T, elements].
         order: of the expansion.
+
+    Raises:
+        ConfigError: there are not as many ticks as the expansion needs.
     """
     end = len(features)
+    if end <= order:
+        raise ConfigError(f"dpcache: runs of {end} ticks are too short: take {order + 1} steps at least.")
     reach, taylor = max(int(REACH * end), 1), Taylor(order)
 
     def forecast(past: Sequence[int], ticks: Sequence[int]) -> Tensor:

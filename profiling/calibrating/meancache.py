@@ -9,11 +9,11 @@ from torch import Tensor
 
 from diffcache.prediction.average_velocity import AverageVelocity
 from diffcache.profiling.recording.calling import Call
-from diffcache.profiling.recording.each_call import of_each_call
+from diffcache.profiling.recording.each_call import mean_over_calls, of_each_call
 from diffcache.profiling.recording.features import features_of, mean_sizes
 from diffcache.profiling.recording.frozen import frozen
 from diffcache.profiling.recording.journal import Entry
-from diffcache.profiling.recording.shares import ticks_for
+from diffcache.profiling.recording.shares import check_share, ticks_for
 from diffcache.profiling.recording.trajectories import FULL
 from diffcache.recipes.meancache import MeanCacheConfig, levels_of
 from diffcache.schedulers.schedule import Schedule
@@ -39,9 +39,12 @@ def calibrate_meancache(pipe: Any, calls: Sequence[Call], compute: float = 0.5) 
 
     Raises:
         TooLittle: the share does not pay for one tick.
+        ConfigError: no share, no call, or calls with different numbers of steps.
         TargetError: a call has no denoising loop or several, or the pipeline has several denoisers.
     """
-    return schedule_on(pipe, calls[0], measured_errors(pipe, calls), compute)
+    check_share(compute)
+    errors = measured_errors(pipe, calls)
+    return schedule_on(pipe, calls[0], errors, compute)
 
 
 def measured_errors(pipe: Any, calls: Sequence[Call]) -> Tensor:
@@ -52,7 +55,7 @@ def measured_errors(pipe: Any, calls: Sequence[Call]) -> Tensor:
         return Entry({"errors": errors_of(velocities, levels_of(record.sigmas, len(velocities)))}, {})
 
     entries = of_each_call("meancache", calls, measured)
-    return torch.stack([entry.tensors["errors"] for entry in entries]).mean(dim=0)
+    return mean_over_calls([entry.tensors["errors"] for entry in entries])
 
 
 def schedule_on(pipe: Any, call: Call, errors: Tensor, compute: float) -> Schedule:

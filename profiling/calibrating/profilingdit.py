@@ -21,7 +21,7 @@ from diffcache.profiling.recording.journal import Entry, journal, key_of
 from diffcache.profiling.recording.pictures import pictures_of, rewound
 from diffcache.recipes.profilingdit import ProfilingDiTConfig, ranges_of
 from diffcache.recipes.uniform import UniformConfig
-from diffcache.schedulers.errors import TargetError
+from diffcache.schedulers.errors import ConfigError, TargetError
 from diffcache.schedulers.schedule import Schedule
 from diffcache.schedulers.steps import Step
 
@@ -45,7 +45,7 @@ def calibrate_profilingdit(
         calls: keyword arguments of each calibration call, all with the same number of steps.
         masks: where the foreground is: for each call one mask [N, H, W] (videos: [N, F, H, W]), or a segmenter, which is called
             with the pictures of each call's full run. None: where the clean latent is salient.
-        background: share of the blocks to cache. These are the blocks whose attention covers least of the foreground.
+        background: share of the blocks to cache, one at least. These are the blocks whose attention covers least of the foreground.
         interval, shrink_to: the first and the last distance between computed ticks.
 
     Returns:
@@ -53,10 +53,15 @@ def calibrate_profilingdit(
 
     Raises:
         TargetError: no block attends to the picture's tokens, or a call had no denoising loop, or several.
-        ConfigError: a mask cannot be laid over the tokens.
+        ConfigError: a mask cannot be laid over the tokens; there is no call; or `background` is no share.
     """
+    if not 0 < background <= 1:
+        raise ConfigError(
+            f"background={background!r}: give the share of the blocks to cache, above 0 and at most 1."
+        )
     scores = foreground_scores(pipe, calls, masks)
-    chosen = sorted(scores, key=lambda block: scores[block])[: round(background * len(scores))]
+    count = max(round(background * len(scores)), 1)
+    chosen = sorted(scores, key=lambda block: scores[block])[:count]
     config = ProfilingDiTConfig(blocks=_ranges(scores, chosen), interval=interval, shrink_to=shrink_to)
     schedule = frozen(pipe, calls[0], config)
     rounded = {block: round(score, 4) for block, score in scores.items()}
@@ -71,6 +76,8 @@ def foreground_scores(
     `high` are the picture's tokens that receive more attention than their mean. Scores are means over calls, rows, ticks and
     branches. Arguments and errors are those of `calibrate_profilingdit`.
     """
+    if not calls:
+        raise ConfigError("calls: give at least one.")
     detach(pipe)
     denoiser, *others = each_uncompiled(denoisers_of(pipe)).values()
     if others:

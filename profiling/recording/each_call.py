@@ -3,9 +3,16 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from diffcache.profiling.recording.calling import Call, calls_hash
 from diffcache.profiling.recording.journal import Entry, journal, key_of
 from diffcache.profiling.recording.processes import shared
+from diffcache.schedulers.errors import ConfigError
+
+STEPS_DIFFER = "calls: their numbers of steps differ; give calls with one number."
+"""The refusal of calls over which no mean can be taken."""
 
 
 def of_each_call(
@@ -18,6 +25,22 @@ def of_each_call(
         calls: keyword arguments of each call.
         measured: renders one of them.
         about: what else the measurement depends on.
+
+    Raises:
+        ConfigError: there is no call.
     """
+    if not calls:
+        raise ConfigError("calls: give at least one.")
     keys = [key_of(kind, call=calls_hash([call]), **about) for call in calls]
     return shared(len(calls), lambda i: journal().entry(keys[i], lambda: measured(calls[i])))
+
+
+def mean_over_calls(tensors: Sequence[Tensor]) -> Tensor:
+    """The mean of what was measured of each call, tensors over its ticks.
+
+    Raises:
+        ConfigError: the calls have different numbers of steps.
+    """
+    if len({tensor.shape for tensor in tensors}) > 1:
+        raise ConfigError(STEPS_DIFFER)
+    return torch.stack(list(tensors)).mean(dim=0)

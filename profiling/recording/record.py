@@ -5,11 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-import torch
-
 from diffcache.config import CacheConfig
 from diffcache.profiling.recording.calling import Call, accelerated, calls_hash, watched_run
-from diffcache.profiling.recording.each_call import of_each_call
+from diffcache.profiling.recording.each_call import mean_over_calls, of_each_call
 from diffcache.profiling.recording.journal import Entry
 from diffcache.profiling.recording.pipeline_facts import digests_of
 from diffcache.profiling.recording.recorder import Metric, Recorder
@@ -46,7 +44,7 @@ def record(
             same in the end.
 
     Raises:
-        ConfigError: there is no call, or a lag or a metric that there is not.
+        ConfigError: there is no call, or a lag or a metric that there is not; or the calls have different numbers of steps.
         TargetError: a call had no denoising loop, or several.
         ScheduleError: the folder holds a recording of something else.
     """
@@ -69,8 +67,6 @@ def record(
 
 def recorded(pipe: Any, calls: Sequence[Call], **options: Any) -> Recording:
     """As `record` with these options, but a call that the open journal has is not run again, and processes share the calls."""
-    if not calls:
-        raise ConfigError("calls: give at least one.")
 
     def alone(call: Call) -> Entry:
         found = record(pipe, [call], **options)
@@ -82,11 +78,17 @@ def recorded(pipe: Any, calls: Sequence[Call], **options: Any) -> Recording:
 
 
 def _mean(recordings: Sequence[Recording], asked: dict[str, Any]) -> Recording:
-    """One recording of the runs of several, which count alike."""
+    """One recording of the runs of several, which count alike.
+
+    Raises:
+        ConfigError: they have different guidance passes or numbers of steps.
+    """
+    if len({tuple(recording.curves) for recording in recordings}) > 1:
+        raise ConfigError("calls: their guidance passes differ; give all calls guidance, or none.")
     curves = {}
     for key, last in recordings[-1].curves.items():
         each = [recording.curves[key] for recording in recordings]
-        means = {name: torch.stack([getattr(curve, name) for curve in each]).mean(0) for name in STATISTICS}
+        means = {name: mean_over_calls([getattr(curve, name) for curve in each]) for name in STATISTICS}
         curves[key] = Curve(**means, flops=last.flops, runs=len(each))
     return replace(recordings[-1], curves=curves, prompts=asked)
 

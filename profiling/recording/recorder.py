@@ -17,9 +17,11 @@ from typing_extensions import Self
 
 from diffcache.engine.observers import Observer
 from diffcache.prediction.correctors import channel_dim
+from diffcache.profiling.recording.each_call import STEPS_DIFFER
 from diffcache.profiling.recording.recording import Curve
 from diffcache.profiling.recording.sketch import sketched
 from diffcache.profiling.recording.stopwatch import Stopwatch
+from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.signals import EPS
 from diffcache.schedulers.steps import Step
 
@@ -134,9 +136,11 @@ class Recorder(Observer):
         return (None, None) if watch is None else watch.stop()
 
     def _curve(self, denoiser: str, step: Step) -> Curve:
-        return self.curves.setdefault(
-            (step.full_name(denoiser), step.branch), Curve.empty(step.num_ticks or 0)
-        )
+        ticks = step.num_ticks or 0
+        curve = self.curves.setdefault((step.full_name(denoiser), step.branch), Curve.empty(ticks))
+        if len(curve.ratio) != ticks:
+            raise ConfigError(STEPS_DIFFER)
+        return curve
 
     def _path(self, key: Key, tick: int) -> Path:
         return Path(self._folder.name) / f"{list(self.curves).index(key)}-{tick}"

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from searches.flux_calls import FLUX, flux_calls
 
 from diffcache import accelerate, report
 from diffcache.profiling.calibrating.dpcache import calibrate_dpcache, costs_of
+from diffcache.profiling.calibrating.ertacache import calibrate_ertacache
+from diffcache.profiling.calibrating.magcache import calibrate_magcache
 from diffcache.profiling.calibrating.meancache import calibrate_meancache, errors_of
 from diffcache.profiling.recording.shares import TooLittle
+from diffcache.schedulers.errors import ConfigError
 
 STEPS = 8
 
@@ -40,6 +46,34 @@ def test_dpcache_computes_the_first_ticks_and_a_path() -> None:
     assert schedule.predictor == {**taylor, "guidance_scale": 1.0}
     with pytest.raises(TooLittle, match=r"compute=0\.5 is too little here"):
         calibrate_dpcache(pipe, flux_calls(STEPS), 0.5)
+
+
+CALIBRATIONS = {
+    "dpcache": calibrate_dpcache,
+    "ertacache": calibrate_ertacache,
+    "magcache": calibrate_magcache,
+    "meancache": calibrate_meancache,
+}
+
+
+@pytest.mark.parametrize("calibrate", CALIBRATIONS.values(), ids=CALIBRATIONS)
+def test_no_calls_and_calls_that_differ_in_their_steps_are_refused(calibrate: Callable[..., Any]) -> None:
+    with pytest.raises(ConfigError, match="give at least one"):
+        calibrate(FLUX.build(), [])
+    with pytest.raises(ConfigError, match="numbers of steps differ"):
+        calibrate(FLUX.build(), [FLUX.call(0, 4), FLUX.call(1, 5)])
+
+
+@pytest.mark.parametrize("calibrate", [calibrate_dpcache, calibrate_meancache])
+@pytest.mark.parametrize("compute", [-1, 2, "0.5"])
+def test_what_is_no_share_is_not_called_too_little(calibrate: Callable[..., Any], compute: Any) -> None:
+    with pytest.raises(ConfigError, match="must be a share of the full run's work"):
+        calibrate(FLUX.build(), flux_calls(STEPS, 1), compute)
+
+
+def test_dpcache_refuses_runs_that_are_too_short_to_forecast_in() -> None:
+    with pytest.raises(ConfigError, match="runs of 2 ticks are too short: take 3 steps"):
+        calibrate_dpcache(FLUX.build(), [FLUX.call(0, 2)])
 
 
 def test_meancaches_errors_are_those_of_average_velocities() -> None:

@@ -33,6 +33,12 @@ def test_intervals_shrink_over_the_run() -> None:
         ProfilingDiTConfig(interval=3, shrink_to=4)
 
 
+@pytest.mark.parametrize("background", [-0.5, 0.0, 1.5, float("nan")])
+def test_a_background_that_is_no_share_is_refused(background: float) -> None:
+    with pytest.raises(ConfigError, match=f"background={background}: give the share"):
+        calibrate_profilingdit(FLUX.build(), flux_calls(STEPS, 1), background=background)
+
+
 def test_blocks_that_attend_to_the_foreground_are_not_cached(tmp_path: Path) -> None:
     pipe = FLUX.build()
     calls = flux_calls(STEPS)

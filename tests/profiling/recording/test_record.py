@@ -14,7 +14,7 @@ from support.toys import by_embeds, toy_pipeline
 from zoo.pipelines import CASES
 
 from diffcache.evals.race.flops import counted_flops
-from diffcache.profiling.recording.record import record
+from diffcache.profiling.recording.record import record, recorded
 from diffcache.profiling.recording.recording import Recording
 from diffcache.schedulers.errors import ConfigError, ScheduleError
 
@@ -30,6 +30,18 @@ def test_a_recording_without_calls_is_refused() -> None:
 def test_a_comparison_that_there_is_not_is_refused(option: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=f"{option}={value!r}"):
         record(FLUX.build(), flux_calls(STEPS, 1), **{option: value})
+
+
+@pytest.mark.parametrize("steps", [(4, 6), (6, 4)])
+def test_calls_with_different_numbers_of_steps_are_not_averaged(steps: tuple[int, int]) -> None:
+    with pytest.raises(ConfigError, match="numbers of steps differ"):
+        record(FLUX.build(), [FLUX.call(seed, count) for seed, count in enumerate(steps)])
+
+
+def test_calls_with_different_guidance_passes_are_not_averaged() -> None:
+    wan = CASES["WanPipeline"]
+    with pytest.raises(ConfigError, match="guidance passes differ"):
+        recorded(wan.build(), [wan.call(0, 3), {**wan.call(1, 3), "guidance_scale": 1.0}])
 
 
 def test_the_cost_of_each_site_is_measured() -> None:
