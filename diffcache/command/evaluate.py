@@ -15,6 +15,10 @@ from diffcache.schedulers.errors import ConfigError
 __all__ = ["command", "evaluate"]
 
 
+FLICKERING = "temporal_flickering"
+"""The one dimension of VBench that needs no weights."""
+
+
 @click.command()
 @with_method
 @click.option("--samples", type=click.IntRange(1), default=64, show_default=True)
@@ -32,9 +36,7 @@ __all__ = ["command", "evaluate"]
 @click.option(
     "--vbench", type=click.Path(path_type=Path), help="The Python of an environment that has VBench."
 )
-@click.option(
-    "--dimensions", multiple=True, default=("temporal_flickering",), help="Of VBench; may be repeated."
-)
+@click.option("--dimensions", multiple=True, help=f"Of VBench; may be repeated. Default: {FLICKERING}.")
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
@@ -62,6 +64,12 @@ def command(
     """
     if setting.texts:
         raise ConfigError("evaluate takes many prompts: pass a file as --prompts instead of --prompt.")
+    if clip_weights is not None and clip is None:
+        raise ConfigError("--clip-weights belongs to --clip, which names the model: pass both.")
+    if dimensions and vbench is None:
+        raise ConfigError(
+            "--dimensions are VBench's: pass --vbench, the Python of an environment that has it."
+        )
     source = setting.source
     method_options = {**dict(options), **({} if speedup is None else {"speedup": speedup})}
     evaluation = Evaluation(
@@ -74,7 +82,7 @@ def command(
         batch_size=setting.batch,
         extractor=extractor or (CLASSIFIER if source.is_testbed and asked["samples"] >= FEWEST else None),
         clip=None if clip is None else (clip, clip_weights),
-        vbench=None if vbench is None else (vbench, list(dimensions)),
+        vbench=None if vbench is None else (vbench, list(dimensions or [FLICKERING])),
         source=source,
         **asked,
     )

@@ -85,7 +85,7 @@ def _of_sample(plain: Tensor, made: Tensor, prompt: str, metrics: Metrics) -> di
             found |= {f"features_{name}": features.features, f"logits_{name}": features.logits}
         if metrics.clip is not None:
             found[f"clip_{name}"] = metrics.clip(sample, [prompt])[0]
-        if sample.ndim == 5:
+        if sample.ndim == 5 and sample.shape[1] > 1:  # one frame does not flicker
             found[f"flicker_{name}"] = temporal_flickering(sample)[0]
     return found
 

@@ -135,11 +135,12 @@ def check_manifest(folder: Path, manifest: dict[str, Any], free: Collection[str]
         free: names in it that no finished sample depends on; they may have changed.
 
     Raises:
-        EvaluationError: the folder holds samples that were made in another way, or cannot be written to.
+        EvaluationError: the folder holds samples that were made in another way, or a manifest of something else, or cannot be
+            written to.
     """
     path = folder / MANIFEST
     if path.exists():
-        kept, now = json.loads(path.read_text()), json.loads(json.dumps(manifest))  # tuples become lists
+        kept, now = _kept(path), json.loads(json.dumps(manifest))  # tuples become lists
         for name in (now.keys() | kept.keys()) - set(free):
             if kept.get(name) != now.get(name):
                 raise EvaluationError(
@@ -153,6 +154,21 @@ def check_manifest(folder: Path, manifest: dict[str, Any], free: Collection[str]
         write_json(path, manifest)
     except OSError as error:
         raise EvaluationError(f"cannot write to {folder} ({error}): choose another folder.") from error
+
+
+def _kept(path: Path) -> dict[str, Any]:
+    """The manifest that a folder has.
+
+    Raises:
+        EvaluationError: it is somebody else's file, or damaged.
+    """
+    try:
+        kept = json.loads(path.read_text())
+    except (UnicodeDecodeError, json.JSONDecodeError):
+        kept = None
+    if not isinstance(kept, dict):
+        raise EvaluationError(f"{path} is not of an evaluation, or damaged: choose another folder.")
+    return kept
 
 
 def _record(samples: Sequence[int], rendered: Rendered) -> BatchRecord:

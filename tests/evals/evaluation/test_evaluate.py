@@ -54,6 +54,36 @@ def test_a_verb_that_is_asked_for_few_samples_gives_no_distance(tmp_path: Path) 
     assert json.loads(found.read_text())["distances"] == {}
 
 
+def test_a_clip_of_one_frame_has_no_flickering(tmp_path: Path) -> None:
+    asked = ["--model", "wan", "--frames", "1", "--samples", "1", "--steps", "2", "--out", str(tmp_path)]
+    assert main(["evaluate", *asked]) == 0
+    assert "NaN" not in (tmp_path / RESULT).read_text()
+
+
+@pytest.mark.parametrize(
+    ("option", "needed"), [(["--clip-weights", "openai"], "--clip"), (["--dimensions", "color"], "--vbench")]
+)
+def test_an_option_without_the_one_that_it_belongs_to_is_refused(
+    option: list[str], needed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        main(
+            ["evaluate", "--model", "dit", "--samples", "1", "--steps", "2", "--out", str(tmp_path), *option]
+        )
+        == 2
+    )
+    assert f"{needed}," in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("text", ["[1]", "{", '"a"'])
+def test_somebody_elses_manifest_is_refused_and_stays(text: str, tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(EvaluationError, match="not of an evaluation, or damaged: choose another folder"):
+        evaluate(Evaluation("dit", samples=1, steps=2), tmp_path)
+    assert [path.read_text() for path in tmp_path.iterdir()] == [text]
+
+
 def test_the_same_sample_whatever_the_number_of_samples(tmp_path: Path) -> None:
     few = evaluate(
         Evaluation("dit", "uniform", samples=5, samples_per_prompt=6, steps=5, batch_size=1), tmp_path / "few"
