@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffcache.schedulers.artifact import as_json, load, made_of, save, upload
+from diffcache.schedulers.artifact import as_json, json_text, load, made_of, save, upload
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.steps import Decision
 
@@ -179,7 +179,7 @@ class Schedule:
 
     def diff(self, other: "Schedule") -> str:
         """The fields that differ in another schedule, one in each line; empty where none does."""
-        mine, theirs = _flat(as_json(self)), _flat(as_json(other))
+        mine, theirs = (_flat(json.loads(json_text(as_json(schedule)))) for schedule in (self, other))
         keys = dict.fromkeys([*mine, *theirs])
         return "\n".join(
             f"{key}: {mine.get(key)} -> {theirs.get(key)}" for key in keys if mine.get(key) != theirs.get(key)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from diffcache.profiling.recording.recording import Recording
-from diffcache.profiling.recording.shares import TooLittle
+from diffcache.profiling.recording.shares import TooLittle, check_share
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.schedule import ALL, Schedule, marks_of
 from diffcache.schedulers.search.response import Response
@@ -152,8 +152,9 @@ def budget_for(compute: float, ticks: int, prices: Sequence[int], rest: int) -> 
     """What a share of the full run's work leaves for the sites; arguments as for `share_of`.
 
     Raises:
-        ConfigError: it does not pay for computing every site once.
+        ConfigError: it is no share, or does not pay for computing every site once.
     """
+    check_share(compute)
     budget = round(compute * ticks * (sum(prices) + rest)) - ticks * rest
     if budget < sum(prices):
         least = float(share_of(torch.eye(ticks, 1, dtype=torch.bool).expand(-1, len(prices)), prices, rest))

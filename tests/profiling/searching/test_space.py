@@ -23,6 +23,12 @@ def test_a_space_needs_the_drift_between_all_ticks() -> None:
         made_up_space(holed)
 
 
+@pytest.mark.parametrize("compute", [0.0, -1.0, 2.0, float("nan")])
+def test_what_is_no_share_has_no_budget(compute: float) -> None:
+    with pytest.raises(ConfigError, match="must be a share of the full run's work"):
+        made_up_space(drift_by_distance(4)).budget(compute)
+
+
 def test_a_space_of_sub_layers_has_no_hindsight() -> None:
     _, space = recorded_space("sub-layer")
     with pytest.raises(ConfigError, match="predictor: hindsight corrects whole denoisers only"):
