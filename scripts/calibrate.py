@@ -11,7 +11,7 @@ from typing import Any
 from diffcache.evals.experiments import quantization
 from diffcache.evals.experiments.calibration import METHODS, Calibration, compared, configs_of
 from diffcache.evals.harness.calls import calibration_calls, calls_of_testbed, of_prompts
-from diffcache.evals.harness.command_line import MODEL, needs_prompts, parser
+from diffcache.evals.harness.command_line import MODEL, needs_prompts, parser, run, whole
 from diffcache.evals.harness.comparison import Comparison, table
 from diffcache.evals.harness.prompts import read_prompts
 from diffcache.evals.harness.provenance import header
@@ -45,14 +45,14 @@ def arguments() -> argparse.Namespace:
     options.add_argument(
         "--prompts", type=Path, help="a file of them, for models that have none of their own"
     )
-    options.add_argument("--samples", type=int, default=16, help="of a testbed, on each side")
-    options.add_argument("--steps", type=int, default=50)
+    options.add_argument("--samples", type=whole, default=16, help="of a testbed, on each side")
+    options.add_argument("--steps", type=whole, default=50)
     options.add_argument(
         "--quantize", help="as for accelerate, or int4: calibrate weights and cache together (CacheQuant)"
     )
     options.add_argument("--predictor", default="hold", choices=["hold", "order-1"], help="with --quantize")
     options.add_argument(
-        "--held-out", type=int, help="with --quantize: samples of a testbed to compare on, if not --samples"
+        "--held-out", type=whole, help="with --quantize: samples of a testbed to compare on, if not --samples"
     )
     options.add_argument(
         "--kid", action="store_true", help="with --quantize: measure a testbed's KID to real pictures"
@@ -62,6 +62,8 @@ def arguments() -> argparse.Namespace:
     args = options.parse_args()
     if args.kid and args.model not in splits.FITTING:
         options.error(f"--kid is for {', '.join(splits.FITTING)}")
+    if args.samples < 2:
+        options.error("--samples: calibrations take two calls, so give at least 2")
     return args
 
 
@@ -133,4 +135,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

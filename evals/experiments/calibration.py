@@ -52,6 +52,7 @@ def _profilingdit(pipe: Any, calls: Sequence[Call], given: Calibration) -> Sched
 
 
 def _tune(pipe: Any, calls: Sequence[Call], given: Calibration) -> Schedule:
+    check_share(given.compute)
     speedup = 1 / given.compute if given.quality is None else None
     schedule: Schedule = tune(pipe, calls, quality=given.quality, speedup=speedup)
     return schedule

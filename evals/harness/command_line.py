@@ -1,6 +1,7 @@
 """What the command lines in scripts/ share: how they read their options, and a measurement of one testbed after another."""
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from diffcache.evals.harness.provenance import header
 from diffcache.evals.harness.results import RESULTS, result_path, write_result
 from diffcache.evals.testbeds import splits
+from diffcache.schedulers.errors import DiffcacheError
 
 MODEL = f"{', '.join(splits.FITTING)}, which have prompts of their own for this; or another testbed, a folder or a hub id, with --prompts"
 
@@ -19,6 +21,22 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+
+
+def whole(text: str) -> int:
+    """An option's value: a whole number, 1 at least."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    return int(text)
+
+
+def run(main: Callable[[], None]) -> None:
+    """Runs a script; what a user got wrong is one sentence on stderr, and status 2, as from the command `diffcache`."""
+    try:
+        main()
+    except DiffcacheError as error:
+        print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
+        raise SystemExit(2) from error
 
 
 def needs_prompts(model: str, least: int) -> SystemExit:

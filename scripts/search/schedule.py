@@ -16,7 +16,7 @@ import torch
 from diffcache.evals.experiments.objectives import kid_to_full, minus_clip
 from diffcache.evals.experiments.schedule_search import Evolution, RouterTraining, Search, compared, searched
 from diffcache.evals.harness.calls import Split, of_prompts, of_testbed
-from diffcache.evals.harness.command_line import MODEL, needs_prompts, parser
+from diffcache.evals.harness.command_line import MODEL, needs_prompts, parser, run, whole
 from diffcache.evals.harness.comparison import Comparison, as_json, table
 from diffcache.evals.harness.prompts import read_prompts
 from diffcache.evals.harness.provenance import header
@@ -48,22 +48,22 @@ def arguments() -> argparse.Namespace:
     options.add_argument(
         "--compute", type=float, nargs="+", default=[0.5, 0.34], help="shares of the full run's work"
     )
-    options.add_argument("--generations", type=int, help="evolution ends after so many")
-    options.add_argument("--candidates", type=int, help="evolution ends after rendering so many")
+    options.add_argument("--generations", type=whole, help="evolution ends after so many")
+    options.add_argument("--candidates", type=whole, help="evolution ends after rendering so many")
     options.add_argument("--minutes", type=float, help="evolution ends after so many")
-    options.add_argument("--population", type=int, default=24, help="tables that survive a generation")
-    options.add_argument("--polish", type=int, help="candidates of a local search after dp, for each share")
+    options.add_argument("--population", type=whole, default=24, help="tables that survive a generation")
+    options.add_argument("--polish", type=whole, help="candidates of a local search after dp, for each share")
     options.add_argument("--quality", default="psnr", choices=["psnr", "kid", "clip"], help="of candidates")
     options.add_argument("--clip", nargs="+", help="model and weights, as for scripts/evaluate.py")
     options.add_argument("--cost", default="compute", choices=["compute", "latency"], help="of candidates")
-    options.add_argument("--runs", type=int, default=200, help="of a router's training")
+    options.add_argument("--runs", type=whole, default=200, help="of a router's training")
     options.add_argument("--lr", type=float, default=0.05, help="of a router's training")
     options.add_argument("--begin", type=Path, help="schedule that a router begins with, instead of dp's")
     options.add_argument("--seed", type=int, default=0, help="of evolution and training")
     options.add_argument("--prompts", type=Path, help="a file of them; the first half is searched on")
-    options.add_argument("--samples", type=int, default=4, help="of a testbed to search on")
+    options.add_argument("--samples", type=whole, default=4, help="of a testbed to search on")
     options.add_argument(
-        "--batch", type=int, help="samples in a call; several processes share a router's calls"
+        "--batch", type=whole, help="samples in a call; several processes share a router's calls"
     )
     options.add_argument(
         "--confirm",
@@ -71,12 +71,12 @@ def arguments() -> argparse.Namespace:
         default=0,
         help="further samples; an evolved schedule replaces dp's only if it is better on these",
     )
-    options.add_argument("--held-out", type=int, default=8, help="samples of a testbed to compare on")
+    options.add_argument("--held-out", type=whole, default=8, help="samples of a testbed to compare on")
     options.add_argument(
         "--baselines", action="store_true", help="compare with EasyCache, ERTACache and fewer steps too"
     )
     options.add_argument("--kid", action="store_true", help="of a testbed's held-out pictures, to real ones")
-    options.add_argument("--steps", type=int, default=50)
+    options.add_argument("--steps", type=whole, default=50)
     options.add_argument("--out", type=Path, required=True, help="folder for schedules and checkpoints")
     options.add_argument("--json", type=Path, help="file for the rows")
     args = options.parse_args()
@@ -166,4 +166,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

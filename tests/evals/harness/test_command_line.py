@@ -28,6 +28,45 @@ def test_a_testbed_without_prompts_of_its_own_needs_some(
         runpy.run_path(str(SCRIPTS / script), run_name="__main__")
 
 
+WRONG = {
+    "no share": ("calibrate.py", ["dit", "--method", "tune", "--compute", "0"], "compute must be a share"),
+    "one sample": ("calibrate.py", ["dit", "--samples", "1"], "--samples: calibrations take two calls"),
+    "no steps": ("calibrate.py", ["dit", "--steps", "0"], "--steps: '0' is no whole number above 0"),
+    "no such prompts": (
+        "calibrate.py",
+        ["dir", "--prompts", "none.txt"],
+        "cannot read prompts from none.txt",
+    ),
+    "nothing to compare on": (
+        "search/schedule.py",
+        ["dit", "--held-out", "0"],
+        "--held-out: '0' is no whole",
+    ),
+    "nothing saved": ("search/schedule.py", ["dit", "--method", "saved"], "no search saved a schedule there"),
+    "no schedule": ("search/transfer.py", ["dit", "none"], "none: neither a folder nor a hub repository"),
+    "one size only": ("search/transfer.py", ["dit", "none", "--sizes", "8"], "dit draws one size only"),
+}
+
+
+@pytest.mark.parametrize(("script", "options", "sentence"), WRONG.values(), ids=WRONG)
+def test_what_a_user_got_wrong_is_one_sentence(
+    script: str,
+    options: list[str],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = [] if script == "search/transfer.py" else ["--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", [script, *options, *out])
+    with pytest.raises(SystemExit) as refused:
+        runpy.run_path(str(SCRIPTS / script), run_name="__main__")
+    assert refused.value.code == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith(Path(script).name)
+    assert sentence in said
+
+
 @pytest.mark.parametrize("script", ["calibrate.py", "search/schedule.py"])
 def test_the_help_names_the_testbeds_that_have_prompts(
     script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
