@@ -27,9 +27,13 @@ from diffcache.evals.testbeds import zoo
 from diffcache.evals.vbench.naming import check_encoder, export, file_names
 from diffcache.evals.vbench.running import CUSTOM, FULL_INFO, STANDARD, check_vbench, vbench_scores
 from diffcache.profiling.recording.journal import key_of
+from diffcache.profiling.recording.pipeline_facts import facts_of
 from diffcache.profiling.recording.processes import this_process
+from diffcache.profiling.searching.checkpoints import claim
 
 RESULT, PAGE = "evaluation.json", "report.html"
+PIPELINE = "pipeline.json"
+"""What the samples of a folder were drawn with: a model may change where it lies."""
 
 OF_METHOD = ("method", "options", "config")
 """What cached samples alone depend on, of a manifest."""
@@ -132,6 +136,7 @@ def evaluate(evaluation: Evaluation, folder: Path) -> dict[str, Any] | None:
     Raises:
         EvaluationError: this is no `Evaluation`; a file, weights or samples are missing or unreadable. Then there is no
             `evaluation.json`.
+        ScheduleError: the folder has samples of other weights or of another noise scheduler.
     """
     if not isinstance(evaluation, Evaluation):
         raise EvaluationError(
@@ -156,6 +161,10 @@ def evaluate(evaluation: Evaluation, folder: Path) -> dict[str, Any] | None:
         for name in (FULL, CACHED)
     }
     pipe = evaluation.loading.load(state.device)
+    with state.main_process_first():
+        if not has_batches(folder / FULL):
+            (folder / PIPELINE).unlink(missing_ok=True)
+        claim(folder / PIPELINE, facts_of(pipe), "an evaluation")
     folders[FULL].generate(_renderer(evaluation, pipe, prompts, None), share)
     folders[CACHED].generate(_renderer(evaluation, pipe, prompts, evaluation.config()), share)
     state.wait_for_everyone()

@@ -9,8 +9,13 @@ from typing import Any
 from diffcache.schedulers.errors import ScheduleError
 
 
-def claim(path: Path, about: Mapping[str, Any]) -> None:
+def claim(path: Path, about: Mapping[str, Any], whose: str = "a search") -> None:
     """Writes what a search is about; if the file is there already, checks that it says the same.
+
+    Args:
+        path: of the file.
+        about: what JSON can hold.
+        whose: the folder is, for the refusal.
 
     Raises:
         ScheduleError: the folder belongs to another search.
@@ -27,7 +32,7 @@ def claim(path: Path, about: Mapping[str, Any]) -> None:
     changed = [name for name in about if about[name] != written.get(name)]
     if changed:
         raise ScheduleError(
-            f"{path}: belongs to a search with another {', '.join(changed)}: choose another folder."
+            f"{path}: belongs to {whose} with another {', '.join(changed)}: choose another folder."
         )
 
 

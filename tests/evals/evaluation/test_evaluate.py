@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 
 from diffcache import ScheduleError, accelerate, report
@@ -20,6 +21,7 @@ from diffcache.command.main import main
 from diffcache.evals.errors import EvaluationError
 from diffcache.evals.evaluation.evaluate import PAGE, RESULT, Evaluation, evaluate
 from diffcache.evals.evaluation.figures import CACHED, FULL
+from diffcache.evals.harness.pipelines import Source
 from diffcache.evals.testbeds import zoo
 from diffcache.evals.webpage.page import write_page
 
@@ -52,6 +54,20 @@ def test_a_verb_that_is_asked_for_few_samples_gives_no_distance(tmp_path: Path) 
     assert main(["evaluate", "--model", "dit", "--samples", "2", "--steps", "3", "--out", str(tmp_path)]) == 0
     (found,) = tmp_path.rglob(RESULT)
     assert json.loads(found.read_text())["distances"] == {}
+
+
+def test_samples_of_weights_that_have_changed_since_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Evaluation("dit", "uniform", samples=1, steps=2, extractor=None)
+    pipe = asked.loading.load(torch.device("cpu"))
+    monkeypatch.setattr(Source, "load", lambda *_: pipe)
+    evaluate(asked, tmp_path)
+    evaluate(asked, tmp_path)  # nothing has changed
+    with torch.no_grad():
+        next(pipe.transformer.parameters()).mul_(2)
+    with pytest.raises(ScheduleError, match="belongs to an evaluation with another networks: choose"):
+        evaluate(asked, tmp_path)
 
 
 def test_a_clip_of_one_frame_has_no_flickering(tmp_path: Path) -> None:
