@@ -271,6 +271,8 @@ def main() -> None:
     options.add_argument("--pictures", type=int, default=7, help="of each strip, the two ends included")
     options.add_argument("--result", type=Path, help="a JSON file for the figures")
     args = options.parse_args()
+    if args.pictures < 2:
+        options.error("--pictures: a strip has two ends, so give at least 2")
     torch.set_num_threads(1)
     pipe, rows, strips = zoo.load("flux"), list[dict[str, Any]](), []
     for seed, prompts in product(SEEDS, PAIRS):

@@ -7,6 +7,7 @@ from typing import Any
 from diffcache.evals.harness.comparison import Comparison, Row
 from diffcache.evals.testbeds import zoo
 from diffcache.recipes.replay import ReplayConfig
+from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.schedule import ALL, Schedule, marks_of
 from diffcache.schedulers.ticks import spread
 
@@ -24,7 +25,15 @@ def transferred(
 
 
 def beside_even(comparison: Comparison, schedule: Schedule, name: str = "") -> tuple[Row, Row]:
-    """A schedule, resampled where the call is not the one it was made for, and as many even ticks."""
+    """A schedule, resampled where the call is not the one it was made for, and as many even ticks.
+
+    Raises:
+        ConfigError: its sites compute at ticks of their own, of which no even ticks are as many.
+    """
+    if len({tuple(sorted(rows.items())) for rows in schedule.table.values()}) > 1:
+        raise ConfigError(
+            "the schedule's sites compute at ticks of their own, and even ticks are for all sites: give one of all sites together."
+        )
     own = comparison.method(f"{name}the schedule", ReplayConfig(schedule=schedule, resample=True))
     even = replace(schedule, table=_even(schedule, own.total, own.ticks), sigmas=None, corrections={})
     control = comparison.method(f"{name}even ticks", ReplayConfig(schedule=even, resample=True))

@@ -49,3 +49,11 @@ def test_slerp_keeps_length_and_ends(chimera):
     assert torch.allclose(half.norm(dim=-1), torch.ones(5), atol=1e-5)
     assert torch.allclose(chimera.slerp(a, b, torch.tensor(0.0)), a, atol=1e-5)
     assert torch.allclose(chimera.slerp(a, b, torch.tensor(1.0)), b, atol=1e-5)
+
+
+def test_a_strip_without_two_ends_is_refused(chimera, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["chimera.py", "--pictures", "1"])
+    monkeypatch.setattr(chimera.zoo, "load", None)
+    with pytest.raises(SystemExit):
+        chimera.main()
+    assert "give at least 2" in capsys.readouterr().err
