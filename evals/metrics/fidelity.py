@@ -60,7 +60,7 @@ def lpips(pictures: Tensor, reference: Tensor) -> Tensor | None:
     Returns:
         The distance; None if the weights are not on this machine, or for smaller pictures.
     """
-    if not lpips_weights().exists() or pictures.shape[-1] < 64:
+    if not lpips_weights().exists() or min(pictures.shape[-2:]) < 64:
         return None
     distance: Tensor = learned_perceptual_image_patch_similarity(
         pictures.flatten(0, -4).float(), reference.flatten(0, -4).float(), net_type="alex", normalize=True

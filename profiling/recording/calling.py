@@ -107,5 +107,6 @@ def _written(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu().double().numpy()  # numpy has no bfloat16
     if hasattr(value, "tobytes"):
-        return hashlib.sha256(value.tobytes()).hexdigest()
+        shape = value.shape if hasattr(value, "shape") else getattr(value, "size", ())  # a PIL picture's size
+        return [*shape, hashlib.sha256(value.tobytes()).hexdigest()]
     return value if isinstance(value, (str, int, float, bool)) else None

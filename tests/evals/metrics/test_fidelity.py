@@ -1,9 +1,12 @@
 """Fidelity: figures of each sample, as torchmetrics has them."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torchmetrics.functional.image import peak_signal_noise_ratio
 
+from diffcache.evals.metrics import fidelity
 from diffcache.evals.metrics.fidelity import lpips, psnr, psnr_within, ssim
 
 
@@ -16,6 +19,18 @@ def test_metrics_are_per_sample_and_agree_with_torchmetrics() -> None:
     assert ssim(a, a).tolist() == pytest.approx([1.0] * 3)
     assert ssim(b[:, None], a[:, None]).tolist() == pytest.approx(ssim(b, a).tolist())
     assert lpips(b, a) is None  # 32 pixels are too few
+
+
+def test_a_low_picture_has_no_perceptual_distance_however_wide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fidelity, "lpips_weights", lambda: tmp_path)
+    monkeypatch.setattr(
+        fidelity, "learned_perceptual_image_patch_similarity", lambda *_, **__: torch.tensor(0.5)
+    )
+    for height, width, seen in ((32, 64, False), (64, 32, False), (64, 64, True)):
+        picture = torch.zeros(1, 3, height, width)
+        assert (lpips(picture, picture) is not None) == seen
 
 
 def test_psnr_within_a_region_is_that_of_its_pixels() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from searches.flux_calls import FLUX, flux_calls
 
 from diffcache.profiling.recording.calling import Call, calls_hash, calls_of, hold_out
@@ -43,3 +45,15 @@ def test_every_second_call_is_held_out() -> None:
 def test_the_hash_of_calls_follows_from_what_they_are_given() -> None:
     assert calls_hash(flux_calls(6)) == calls_hash(flux_calls(6))
     assert calls_hash(flux_calls(6)) != calls_hash([FLUX.call(0, 6), FLUX.call(2, 6)])
+
+
+def test_masks_of_other_shapes_are_other_calls() -> None:
+    masks = [
+        torch.ones(2, 3),
+        torch.ones(3, 2),
+        Image.new("L", (2, 3), 255),
+        Image.new("L", (3, 2), 255),
+        np.ones((2, 3)),
+        np.float32(1),
+    ]
+    assert len({calls_hash([{"mask_image": mask}]) for mask in masks}) == 5  # an array is as its tensor
