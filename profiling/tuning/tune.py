@@ -49,6 +49,12 @@ LONG = 500
 FRONT = (0.25, 1 / 3, 0.42, 0.5, 2 / 3)
 """Shares of the work of a front."""
 
+LATENTS = (
+    "output_type='latent': tune measures pictures in 0..1, so its figures are of latents cut off at 0 and 1, and not dB of pictures; "
+    "pass 'pt'."
+)
+"""What is said where no pictures are made."""
+
 JOURNAL, PIPELINE = "journal", "pipeline.json"
 """In the folder: what was rendered, and of which pipeline."""
 
@@ -139,7 +145,8 @@ def tune(
         folder: for the result, which `accelerate(pipe, folder)` loads, and for what was rendered; None: nothing is written.
         seed: prompt i is drawn with the seed `seed` + i; also of all random numbers of the search.
         verbose: show how long it will take, and a progress bar.
-        **call: what every call gets as well (`num_inference_steps`, `height`, ...).
+        **call: what every call gets as well (`num_inference_steps`, `height`, ...). Pictures are measured, so `output_type="latent"`
+            gives figures of little use, and a warning.
 
     Returns:
         A `Schedule`; of the engines "magcache" and "teacache", which decide in the run, a `CacheConfig`; of a front a list.
@@ -154,6 +161,8 @@ def tune(
     calls = calls_of(prompts, seed, **call)
     if is_pipeline(pipe):
         check_call(pipe, {name: None for call in calls for name in call})
+    if any(one.get("output_type") == "latent" for one in calls) and is_first():
+        logger.warning(LATENTS)
     parts = three_parts(calls, ENGINES[engine].fitted)
     with ExitStack() as stack:
         stack.enter_context(put_back_on_error(target_of(pipe)))

@@ -327,3 +327,12 @@ def test_without_a_journal_nothing_is_written(tmp_path: Path, monkeypatch: pytes
     with journaling(Journal()):
         tuner(4, 3).for_compute(0.5)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("output_type", ["latent", "pt"])
+def test_dB_of_latents_are_not_taken_for_those_of_pictures(
+    output_type: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    prompts = [{**call, "output_type": output_type} for call in flux_calls(4, 1)]
+    tune(FLUX.build(), prompts, speedup=1)
+    assert ("not dB of pictures; pass 'pt'" in caplog.text) == (output_type == "latent")
