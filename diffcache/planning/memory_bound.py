@@ -1,7 +1,7 @@
 """MemoryBound: a method made to keep to a bound on its cache, by fewer bits, then host memory, then fewer sites."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from diffcache.attach.attachment import CallConfig
@@ -34,7 +34,7 @@ class MemoryBound:
         self.config = config
         self.max_cache_bytes = max_cache_bytes
         self.components = components
-        self._last: tuple[Any, CallConfig] | None = None
+        self._last: tuple[Any, Change] | None = None
 
     def config_for(self, pipeline: Any, call: Mapping[str, Any]) -> CallConfig:
         """The config for a call. The call is planned (a dry run) unless the last one was of the same form.
@@ -44,11 +44,11 @@ class MemoryBound:
         """
         parts = [*denoisers_of(pipeline, self.components).values(), getattr(pipeline, "scheduler", None)]
         form = tuple(map(id, parts)), _form(call)
+        config = self.config.for_call(call)  # calls of one form may have different masks
         if self._last is None or self._last[0] != form:
-            config = self.config.for_call(call)
             plan = plan_of(pipeline, config, call, components=self.components)
-            self._last = form, _config_within(config, plan, self.max_cache_bytes)
-        return self._last[1]
+            self._last = form, _change_within(config, plan, self.max_cache_bytes)
+        return self._last[1].of(config)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,29 @@ class AtSites(DerivedConfig):
         return self.sites(run)
 
 
-def _config_within(config: CacheConfig, plan: Plan, bound: int) -> CallConfig:
+@dataclass(frozen=True)
+class Change:
+    """What is changed of a method to keep to a bound.
+
+    Attributes:
+        options: of the method, with their new values.
+        kept: the sites that are cached, by denoiser and site; None: all of them.
+        notes: what was changed, in sentences for the report.
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    kept: frozenset[SiteKey] | None = None
+    notes: tuple[str, ...] = ()
+
+    def of(self, config: CacheConfig) -> CallConfig:
+        """The method, changed."""
+        changed = config.replace(**self.options) if self.options else config
+        if self.kept is not None:
+            changed = AtSites(base=changed, kept=self.kept)
+        return CallConfig(changed, self.notes)
+
+
+def _change_within(config: CacheConfig, plan: Plan, bound: int) -> Change:
     smallest = plan.most_bytes(plan.cache_dtype, on_host=plan.on_host)
     for chosen, size in _candidates(config, plan, bound):
         if size <= bound:
@@ -80,22 +102,22 @@ def _config_within(config: CacheConfig, plan: Plan, bound: int) -> CallConfig:
     )
 
 
-def _candidates(config: CacheConfig, plan: Plan, bound: int) -> Iterator[tuple[CallConfig, int]]:
-    """The method with ever more changed for the bound, each form with the bytes that it would hold."""
-    yield CallConfig(config), plan.most_bytes(plan.cache_dtype, on_host=plan.on_host)
-    narrowest, notes = config, tuple[str, ...]()
+def _candidates(config: CacheConfig, plan: Plan, bound: int) -> Iterator[tuple[Change, int]]:
+    """Ever larger changes of the method, each with the bytes that it would then hold."""
+    yield Change(), plan.most_bytes(plan.cache_dtype, on_host=plan.on_host)
+    narrowest = Change()
     for storage in (
         NARROWER[NARROWER.index(config.cache_dtype) + 1 :] if config.cache_dtype in NARROWER else ()
     ):
-        narrowest, notes = config.replace(cache_dtype=storage), (f"features are kept in {storage}",)
+        narrowest = Change({"cache_dtype": storage}, notes=(f"features are kept in {storage}",))
         if not plan.on_host:
-            yield CallConfig(narrowest, notes), plan.most_bytes(storage, on_host=False)
+            yield narrowest, plan.most_bytes(storage, on_host=False)
     if not plan.on_host and not plan.on_cpu:
         yield (
-            CallConfig(config.replace(cache_device="cpu"), ("features are kept in host memory",)),
+            Change({"cache_device": "cpu"}, notes=("features are kept in host memory",)),
             plan.most_bytes(config.cache_dtype, on_host=True),
         )
-    sizes = _sizes(plan, narrowest.cache_dtype)
+    sizes = _sizes(plan, narrowest.options.get("cache_dtype", config.cache_dtype))
     inside = [site for site in sizes if site[1] != MODEL]
     if plan.on_host or len(inside) < 2:
         return
@@ -103,8 +125,8 @@ def _candidates(config: CacheConfig, plan: Plan, bound: int) -> Iterator[tuple[C
         min(inside, key=sizes.__getitem__)
     }
     left_out = f"{len(inside) - len(kept)} of {len(inside)} sites are computed at every tick"
-    fewer = AtSites(base=narrowest, kept=frozenset(kept))
-    yield CallConfig(fewer, (*notes, left_out)), plan.footprint.others + sum(sizes[site] for site in kept)
+    fewer = Change(narrowest.options, frozenset(kept), (*narrowest.notes, left_out))
+    yield fewer, plan.footprint.others + sum(sizes[site] for site in kept)
 
 
 def _sizes(plan: Plan, storage: str | None) -> dict[SiteKey, int]:

@@ -70,6 +70,20 @@ def test_a_bound_on_bytes_holds_with_rows_and_one_that_is_too_tight_is_refused()
         case.render(bounded(full // 20), 0, STEPS)
 
 
+def test_with_a_bound_on_bytes_each_call_has_its_own_mask():
+    """Two calls that differ in nothing but the content of their masks."""
+    case = CASES["FluxInpaintPipeline"]
+    pipe = case.build()
+    masks = [chosen[None, None].float() for chosen in (mask(16), mask(16).flip(0))]
+
+    def rendered(bound):
+        accelerate(pipe, "uniform", interval=1, rows="mask", max_cache_bytes=bound)
+        return [case.render(pipe, 0, 6, mask_image=each) for each in masks]
+
+    for bounded, free in zip(rendered(2**30), rendered(None), strict=True):
+        assert torch.equal(bounded, free)
+
+
 @pytest.mark.parametrize("method", [{"config": "regione"}, {"rows": "region"}])
 def test_a_region_that_only_the_run_knows_is_said_to_be_unknown(method):
     case = CASES["FluxKontextPipeline"]
