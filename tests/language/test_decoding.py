@@ -234,6 +234,32 @@ def test_blocks_are_of_32_unless_a_window_moves_and_share_the_steps(
     assert calls_of(blocks, steps) == calls
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"eps": 1e-3}, {"eps": 1e-3, "remasking": "origin", "seed": 0}],
+    ids=["quota", "schedule", "chance"],
+)
+def test_without_eos_a_run_ends_with_its_last_mask_too(options: dict[str, Any]) -> None:
+    """More steps than tokens cost no calls that have nothing to write."""
+    both = [
+        generate(
+            tiny_llama(), texts(2, 9), gen_length=8, steps=64, eos_token_id=VOCABULARY, **options, **stop
+        )
+        for stop in ({}, {"eos_early_stop": False})
+    ]
+    assert both[0].calls == both[1].calls < 64
+    assert torch.equal(both[0].sequences, both[1].sequences)
+
+
+def test_a_block_that_a_callback_has_written_costs_one_call() -> None:
+    def write_the_second(call: int, tokens: Tensor) -> Tensor:
+        return tokens.index_fill(1, torch.arange(10, 14), 7)
+
+    options = {"gen_length": 12, "block_length": 4, "eos_early_stop": False}
+    written = generate(tiny_llama(), texts(1, 6), callback=write_the_second, **options)
+    assert written.calls == 4 + 1 + 4
+
+
 def test_a_hundred_tokens_are_four_blocks_and_cost_a_cache_what_blocks_cost() -> None:
     model, prompts = accelerate(tiny_llama(), "fast-dllm-dual"), texts(1, 6)
     written = generate(model, prompts, gen_length=100, eos_early_stop=False)

@@ -47,6 +47,13 @@ class Part:
     calls: int | None
     quotas: list[int] | None = None
 
+    @property
+    def sure_calls(self) -> int:
+        """So many first calls have something to write, where nobody else writes. Who leaves it to chance may be done early."""
+        if self.calls is None or self.rule.may_skip:
+            return 0
+        return min(self.calls, len(self.block)) if self.quotas is None else len(self.quotas)
+
 
 @dataclass
 class Writer:
@@ -78,7 +85,7 @@ class Writer:
         self._post = torch.zeros_like(texts)  # of them after the block's last mask
         self._settled = torch.zeros_like(texts, dtype=torch.bool)
         self._order: Tensor | None = None
-        self._replaced = False  # by somebody else, in this block
+        self._replaced = False  # by somebody else, at some time
         self._left: bool | None = (
             None  # whether any text has masks in this block or behind it; None: not known
         )
@@ -100,7 +107,6 @@ class Writer:
         if self._left is False:
             return
         canvas.enter(part.block)
-        self._replaced = False
         self._post.zero_()
         self._settled = ~canvas.candidates.any(dim=1, keepdim=True) | (self.editing is None)
         quotas = self._quotas(part)
@@ -127,7 +133,8 @@ class Writer:
         """
         canvas = self.canvas
         self._left = None
-        canvas.edited = self._replaced = not torch.equal(tokens, canvas.tokens)
+        canvas.edited = not torch.equal(tokens, canvas.tokens)
+        self._replaced |= canvas.edited
         self._put(tokens)
         missing = canvas.masked.any(dim=0) & (canvas.positions < canvas.block.start)
         if bool(missing.any()):
@@ -166,9 +173,9 @@ class Writer:
             canvas.upcoming = next_ones.indices.where(wanted & (next_ones.values >= 0), -1)
 
     def _surely_goes_on(self, part: Part) -> bool:
-        """Whether something is left, as far as that is known without the device: a quota's calls each have something to do."""
+        """Whether something is left, as far as that is known without the device."""
         untouched = not self._replaced and self.editing is None and not len(self.eos)
-        return untouched and part.calls is not None and self.canvas.block_step < part.calls
+        return untouched and self.canvas.block_step < part.sure_calls
 
     def _read(self, besides: Tensor | None = None) -> list[int]:
         """Whether anything is left, and what is asked `besides`, int64 [n]: one read from the device.
