@@ -145,6 +145,7 @@ def test_a_run_that_raised_leaves_the_next_one_as_it_was() -> None:
         ({"gen_length": 8, "max_post_steps": -1}, "max_post_steps must be at least 0"),
         ({"gen_length": 8, "eos_early_stop": "never"}, "eos_early_stop must be True, False"),
         ({"gen_length": 8, "seed": 1.5}, "seed must be a whole number"),
+        ({"gen_length": 8, "seed": [None]}, "seed must be a whole number"),
         ({"gen_length": 8, "seed": [1, 2]}, "2 seeds for 1 text"),
         ({"gen_length": 8, "guidance": 1.0}, "generate has no option 'guidance'; its options are gen_length"),
         ({"input_ids": torch.ones(5, dtype=torch.int64)}, r"input_ids must be tokens \[b, P\]"),

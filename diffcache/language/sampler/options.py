@@ -152,7 +152,7 @@ class DecodeOptions:
             if given is not None and not _is_whole(given):
                 raise ConfigError(f"{name} must be a whole number, not {given!r}.")
         seeds = self.seed if isinstance(self.seed, list) else [self.seed]
-        if not all(seed is None or _is_whole(seed) for seed in seeds) or self.seed == []:
+        if self.seed is not None and not (seeds and all(map(_is_whole, seeds))):
             raise ConfigError(f"seed must be a whole number, or a list of them, not {self.seed!r}.")
 
     def _check_choices(self) -> None:
