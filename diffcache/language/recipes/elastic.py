@@ -27,8 +27,8 @@ class ElasticCacheConfig(LanguageConfig):
             refreshed. 1.01 refreshes at every call, -1.01 never.
         window: masks that are computed, and may be committed.
         tracked: most attended tokens that each layer tracks.
-        refresh: "immediate" in the call that measures the drift (the original rule, one read from the device for each
-            layer), or "delayed" to the next call (one read for each call).
+        refresh: "immediate": in the call that measures the drift (the original rule; one more read from the device for each call,
+            and the refreshed layers are computed twice in it). "delayed": in the next call.
         axis: what the cosine runs over, "heads" (as the authors coded it) or "keys".
     """
 
