@@ -48,7 +48,7 @@ class GuidedCaller:
         limit = torch.cat([canvas.limit, canvas.limit])
         both = self._both = self._both or canvas.of_tokens(tokens, limit)
         both.rewrite(tokens, limit)
-        if both.block != canvas.block or both.length != canvas.length:
+        if both.block != canvas.block:
             both.enter(canvas.block)
         both.step, both.block_step, both.edited = canvas.step, canvas.block_step, canvas.edited
         both.upcoming = None if canvas.upcoming is None else torch.cat([canvas.upcoming, canvas.upcoming])
@@ -57,6 +57,6 @@ class GuidedCaller:
 
 def _in_order_of(wanted: Tensor, found: Tensor, logits: Tensor, length: int) -> Tensor:
     """Logits [b, m, V] of positions `found` [b, m], in the order of `wanted` [b, m]; anything for what was not found."""
-    at = torch.zeros_like(found).new_zeros(len(found), length + 1)
+    at = found.new_zeros(len(found), length + 1)
     at.scatter_(1, found, torch.arange(found.shape[1], device=found.device).expand_as(found))
     return logits.gather(1, at.gather(1, wanted)[..., None].expand_as(logits))
