@@ -181,14 +181,10 @@ def take(source: Tensor, rows: Rows, dim: int = 1) -> Tensor:
 
 def put(target: Tensor, rows: Rows, new: Tensor, dim: int) -> None:
     """Writes rows of `target` in place. A repeated row must come with the same values."""
-    _put(target, rows if isinstance(rows, slice) else _index_into(target, rows, dim), new, dim)
-
-
-def _put(target: Tensor, at: Rows, new: Tensor, dim: int) -> None:
-    if isinstance(at, slice):
-        target.narrow(dim, at.start, at.stop - at.start).copy_(new)
+    if isinstance(rows, slice):
+        take(target, rows, dim).copy_(new)
     else:
-        target.scatter_(dim, at, new.to(target.dtype))
+        target.scatter_(dim, _index_into(target, rows, dim), new.to(target.dtype))
 
 
 def rows_of(wanted: Tensor, count: int | None = None) -> Tensor:
