@@ -230,10 +230,6 @@ class Participative(Sink):
         chosen = score.topk(self.budget * chunk.per_frame, -1).indices
         return chosen.sort(-1).values
 
-    def most_queries(self, chunk: Chunk) -> int:
-        """Tokens whose queries a layer holds at once."""
-        return self.frames_of_queries() * chunk.per_frame
-
     def observed(self, query: Tensor, chunk: Chunk) -> Tensor | None:
         return query
 
