@@ -25,8 +25,6 @@ from diffcache.tokens.passes import FullPass, RowPass, TokenState
 from diffcache.tokens.positions import block_paths
 from diffcache.tokens.row_rule import Region, Sight
 
-Breaking = Callable[[], AbstractContextManager[None]]
-
 
 @contextmanager
 def withheld() -> Iterator[None]:
