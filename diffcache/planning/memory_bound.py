@@ -11,12 +11,10 @@ from diffcache.planning.derived_config import DerivedConfig
 from diffcache.planning.plan import Plan, PlannedSite, plan_of
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.steps import MODEL
+from diffcache.store.formats import narrower_than
 
 SiteKey = tuple[str, str]
 """Names of a denoiser and of a site in it."""
-
-NARROWER = (None, "bfloat16", "int8")
-"""Formats, each about half of the one before, or less."""
 
 
 class MemoryBound:
@@ -106,9 +104,7 @@ def _candidates(config: CacheConfig, plan: Plan, bound: int) -> Iterator[tuple[C
     """Ever larger changes of the method, each with the bytes that it would then hold."""
     yield Change(), plan.most_bytes(plan.cache_dtype, on_host=plan.on_host)
     narrowest = Change()
-    for storage in (
-        NARROWER[NARROWER.index(config.cache_dtype) + 1 :] if config.cache_dtype in NARROWER else ()
-    ):
+    for storage in narrower_than(config.cache_dtype):
         narrowest = Change({"cache_dtype": storage}, notes=(f"features are kept in {storage}",))
         if not plan.on_host:
             yield narrowest, plan.most_bytes(storage, on_host=False)

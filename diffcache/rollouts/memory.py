@@ -8,11 +8,8 @@ from dataclasses import dataclass
 from diffcache.rollouts.history import TokenShape, bytes_per_token
 from diffcache.rollouts.policies import Chunk, RolloutPolicy
 from diffcache.schedulers.errors import ConfigError
-from diffcache.store.formats import DTYPES, Format, format_of
+from diffcache.store.formats import DTYPES, Format, format_of, narrower_than
 from diffcache.store.placement import HostMemory
-
-NARROWER = (None, "bfloat16", "int8")
-"""Formats, each about half of the one before, or less."""
 
 LAYERS_ON_THE_WAY = 2
 """Of so many layers what is kept in host memory is on the device at once: the one that is read, and the next."""
@@ -89,14 +86,8 @@ class Wanted:
 
     def plans(self, policy: RolloutPolicy, chunk: Chunk, shape: TokenShape) -> Iterator[RolloutPlan]:
         """The plan that is asked for, and then smaller ones: fewer bits, then host memory."""
-        narrower = (
-            NARROWER[NARROWER.index(self.cache_dtype) :]
-            if self.cache_dtype in NARROWER
-            else [self.cache_dtype]
-        )
-        places = [True] if self.cache_device == "cpu" else [False, True]
-        for on_host in places:
-            for name in narrower:
+        for on_host in [True] if self.cache_device == "cpu" else [False, True]:
+            for name in (self.cache_dtype, *narrower_than(self.cache_dtype)):
                 yield _plan(policy, chunk, shape, name, on_host)
 
 

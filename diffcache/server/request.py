@@ -12,10 +12,9 @@ from diffcache.engine.engine import Engine
 from diffcache.engine.execution import Carried, Computation, Invocation
 from diffcache.engine.loop_scope import LoopScope
 from diffcache.engine.runs import Served
-from diffcache.planning.memory_bound import NARROWER
 from diffcache.reports.run_report import RunReport
 from diffcache.schedulers.errors import DiffcacheError
-from diffcache.store.formats import DTYPES, format_of
+from diffcache.store.formats import DTYPES, format_of, narrower_than
 from diffcache.store.placement import DeviceMemory, HostMemory
 
 Guidance = Literal["batched", "apart"]
@@ -204,9 +203,7 @@ class Request:
 
     def narrower(self) -> str | None:
         """The next format of fewer bits; None where there is none."""
-        now = self.cache_dtype
-        following = NARROWER[NARROWER.index(now) + 1 :] if now in NARROWER else ()
-        return following[0] if following else None
+        return next(iter(narrower_than(self.cache_dtype)), None)
 
     def count_eviction(self, kind: str) -> None:
         """Its cache was made smaller."""
