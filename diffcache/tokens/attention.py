@@ -82,18 +82,12 @@ def completed(
     return call.with_keys(key, value, mask).compute()
 
 
-def is_same(a: Tensor, b: Tensor, tolerance: float) -> bool:
-    """Whether two tensors differ by no more than this fraction of the largest entry."""
-    if a.shape != b.shape:
-        return False
-    if torch.equal(a, b):
-        return True
-    return error_of(a, b) <= tolerance
-
-
 def error_of(a: Tensor, b: Tensor) -> float:
-    """Largest difference over the largest entry, or over 1 where that is smaller; infinite where one is not finite."""
-    if a.numel() == 0:
+    """How far two tensors of one shape differ: the largest difference, over the largest entry of the first or over 1 where that is smaller.
+
+    It is 0 where they are equal to the bit. Else it is infinite where an entry is not finite.
+    """
+    if torch.equal(a, b):
         return 0.0
     wide, other = a.float(), b.float()
     largest = float(wide.abs().max().clamp_min(1.0))

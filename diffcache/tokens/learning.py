@@ -109,8 +109,8 @@ def learn(denoiser: nn.Module, forward: Callable[..., Any], call: Call) -> Learn
         probing.reasons,
         apart=probing.apart,
     )
-    error = _together(denoiser, probing, plan, call, Computation(forward, rows, output))
-    if error is None or error > tolerance(torch.float32 if not probing.dtype else probing.dtype):
+    error = _together(probing, plan, call, forward, output)
+    if error is None or error > tolerance(probing.dtype or torch.float32):
         reason = NOT_TOGETHER.format(error=float("inf") if error is None else error)
         return Learned(output, None, reason)
     return Learned(output, replace(plan, error=max(plan.error, error)))
@@ -184,29 +184,18 @@ class _Probing:
         return best
 
 
-@dataclass(frozen=True, slots=True)
-class Computation:
-    """A call that was computed in full.
+class _Together:
+    """Calls the blocks of the plan with the tokens that were probed.
 
     Attributes:
-        forward: the denoiser's plain forward.
-        rows: the tokens that are probed.
-        output: what it returned.
+        error: of what the last of them returns; None before its call.
     """
 
-    forward: Callable[..., Any]
-    rows: Rows
-    output: Any
-
-
-class _Together:
-    """Runs the range on some of the tokens."""
-
-    def __init__(self, paths: dict[int, str], plan: TokenPlan, probing: _Probing, rows: Rows) -> None:
-        self.watches = paths
+    def __init__(self, plan: TokenPlan, probing: _Probing) -> None:
+        self.watches = probing.watches
         self.error: float | None = None
-        self._plan, self._probing, self._rows = plan, probing, rows
-        self._gathered = Gathered(rows)
+        self._plan, self._probing, self._rows = plan, probing, probing.rows
+        self._gathered = Gathered(probing.rows)
         self._names = CallNames()
 
     def unit(self, module: nn.Module, forward: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -228,17 +217,25 @@ class _Together:
 
 
 def _together(
-    denoiser: nn.Module, probing: _Probing, plan: TokenPlan, call: Call, full: Computation
+    probing: _Probing, plan: TokenPlan, call: Call, forward: Callable[..., Any], output: Any
 ) -> float | None:
-    """By how much the range's output, and the denoiser's, differ where some tokens are computed; None if the forward went another way."""
-    together = _Together(block_paths(denoiser), plan, probing, full.rows)
+    """By how much the last block's output, and the denoiser's, differ where some tokens are computed; None if the forward went another way.
+
+    Args:
+        probing: of the call in full.
+        plan: how the blocks compute some tokens.
+        call: of the denoiser.
+        forward: its plain forward.
+        output: what it returned in full.
+    """
+    together = _Together(plan, probing)
     try:
         with watched(together):
-            some = full.forward(*call.args, **call.kwargs)
+            some = forward(*call.args, **call.kwargs)
     except Strayed:
         return None
     if together.error is None:
         return None
-    pairs = zip(pytree.tree_leaves(full.output), pytree.tree_leaves(some), strict=True)
+    pairs = zip(pytree.tree_leaves(output), pytree.tree_leaves(some), strict=True)
     both = [(a, b) for a, b in pairs if isinstance(a, Tensor) and isinstance(b, Tensor)]
-    return max(together.error, *(0.0 if torch.equal(a, b) else error_of(a, b) for a, b in both))
+    return max([together.error, *(error_of(a, b) for a, b in both)])

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from diffcache.hooks.attention_calls import AttentionCall, AttentionCalls
 from diffcache.host.call import Call
-from diffcache.tokens.attention import Completing, Strayed, completed, error_of, is_same
+from diffcache.tokens.attention import Completing, Strayed, completed, error_of
 from diffcache.tokens.layout import Rows, SampleRows, TokenLayout, TokenSequence
 from diffcache.tokens.rules import Cut, Gathered, Stream, UnitRule, candidates, outputs_cut
 
@@ -91,9 +91,8 @@ class _Finding:
         known = self.layout.sequences.get(length)
         for sequence in [known] if known is not None else self.layout.orders(length):
             index = self.rows.index(sequence)
-            if len(index) != some.key.shape[-2] or whole.key.shape[-1] != some.key.shape[-1]:
-                continue
-            if is_same(whole.key.index_select(-2, index), some.key, tolerance(some.key.dtype)):
+            same = whole.key.index_select(-2, index)
+            if same.shape == some.key.shape and error_of(same, some.key) <= tolerance(some.key.dtype):
                 return sequence
         return None
 
@@ -184,5 +183,5 @@ def largest_error(whole: Sequence[Any], some: Sequence[Any], cuts: Sequence[Cut 
     for full, part, cut in zip(whole, some, cuts, strict=True):
         if isinstance(full, Tensor) and isinstance(part, Tensor):
             same = full if cut is None else full.index_select(cut.dim, rows.index(cut.sequence))
-            errors.append(0.0 if torch.equal(same, part) else error_of(same, part))
+            errors.append(error_of(same, part))
     return max(errors)
