@@ -90,6 +90,8 @@ def mask_of(image: Any) -> Tensor:
     """A pipeline's `mask_image` as a mask: white is painted anew. Bool [batch, H, W]."""
     if isinstance(image, (list, tuple)):
         return torch.cat([mask_of(one) for one in image])
+    if hasattr(image, "convert"):  # as Diffusers reads it, whatever its mode
+        image = np.array(image.convert("L")) / 255
     values = torch.as_tensor(np.array(image) if not isinstance(image, Tensor) else image).float()
     values = values / (255 if float(values.max()) > 1 else 1)
     if values.ndim == 3 and values.shape[-1] in (1, 3, 4):  # a picture with channels last

@@ -7,6 +7,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
+from diffusers.image_processor import VaeImageProcessor
 from PIL import Image
 from zoo.denoisers import CASES as DENOISERS
 from zoo.pipeline_case import picture
@@ -79,6 +80,22 @@ def test_a_mask_image_may_be_a_picture_an_array_or_a_tensor():
     for form in forms:
         assert torch.equal(mask_of(form), expected)
         assert torch.equal(mask_of([form, form]), expected.repeat(2, 1, 1))
+
+
+def test_a_picture_of_any_mode_is_read_as_diffusers_reads_it():
+    """An indexed picture whose first colour is white; one with transparency; and a green that counts as white."""
+    white = np.zeros((8, 6), dtype=np.uint8)
+    white[:4] = 1
+    indexed = Image.fromarray(1 - white, mode="P")
+    indexed.putpalette([255, 255, 255, 0, 0, 0])
+    green = Image.fromarray(white[..., None] * np.array([0, 255, 0], dtype=np.uint8))
+    for form in (indexed, Image.fromarray(white * 255).convert("LA"), Image.fromarray(white > 0), green):
+        own = VaeImageProcessor(
+            vae_scale_factor=1, do_normalize=False, do_binarize=True, do_convert_grayscale=True
+        )
+        painted = own.preprocess(form, 8, 6)[:, 0] > 0
+        assert torch.equal(mask_of(form), painted)
+        assert torch.equal(painted, torch.from_numpy(white > 0)[None])
 
 
 def test_a_mask_of_a_picture_that_is_cropped_is_refused():
