@@ -154,4 +154,6 @@ def _form(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     size = value.shape if hasattr(value, "shape") else getattr(value, "size", None)
+    if size == ():  # a number of NumPy or PyTorch
+        return value.item()
     return type(value), size if isinstance(size, tuple) else None

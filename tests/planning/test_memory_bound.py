@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from language.tiny import tiny_llama
@@ -107,6 +108,15 @@ def test_a_call_is_rehearsed_once_for_each_form() -> None:
         render(pipe, name, height=32)
         render(usual, name, height=32)
         assert calls["transformer"] == fewer["transformer"] / 2 + 1
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    """Calls that differ in such a number are planned apart: with two videos the cache is twice as large."""
+    name = "WanPipeline"
+    pipe = bounded(name, unbounded_bytes(name))
+    for videos, notes in ((1, []), (2, ["features are kept in bfloat16"])):
+        render(pipe, name, num_videos_per_prompt=np.int64(videos))
+        assert report(pipe).notes == notes
 
 
 def test_a_refused_call_leaves_everything_in_order() -> None:
