@@ -99,7 +99,8 @@ class RolloutMemory:
     """
 
     def __init__(self, max_cache_bytes: int | None = None) -> None:
-        if max_cache_bytes is not None and (isinstance(max_cache_bytes, bool) or max_cache_bytes < 1):
+        is_whole = isinstance(max_cache_bytes, int) and not isinstance(max_cache_bytes, bool)
+        if max_cache_bytes is not None and not (is_whole and max_cache_bytes >= 1):
             raise ConfigError(f"max_cache_bytes must be a whole number of bytes, not {max_cache_bytes!r}.")
         self.max_cache_bytes = max_cache_bytes
         self._declared: dict[int, int] = {}

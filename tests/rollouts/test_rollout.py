@@ -280,6 +280,15 @@ def test_fewer_bits_then_host_memory_where_there_is_no_room():
         video.plan(part, **condition())
 
 
+@pytest.mark.parametrize("bound", [0, 1.5, True, "1GB"])
+def test_a_bound_is_a_number_of_bytes(bound):
+    with (
+        pytest.raises(ConfigError, match="whole number of bytes"),
+        rollout(tiny_wan(), window=21, max_cache_bytes=bound),
+    ):
+        pass
+
+
 def test_several_rollouts_of_one_denoiser_take_turns_and_share_their_bytes():
     net = tiny_wan()
     videos = [chunks(8, 1, seed=seed) for seed in range(3)]
