@@ -24,7 +24,7 @@ Each new size costs a compilation, and a recording where its graphs are CUDA gra
 
 
 @dataclass(frozen=True)
-class Plan:
+class CallPlan:
     """What a model call will compute.
 
     Attributes:
@@ -49,11 +49,11 @@ class ModelCaller(Protocol):
 
     report: LanguageReport
 
-    def plan(self, canvas: Canvas) -> Plan:
+    def plan(self, canvas: Canvas) -> CallPlan:
         """What the next call will compute. What it asks may be read from the device together with other numbers."""
 
     def logits(
-        self, canvas: Canvas, plan: Plan | None = None, told: list[int] | None = None
+        self, canvas: Canvas, plan: CallPlan | None = None, told: list[int] | None = None
     ) -> tuple[Tensor, Rows]:
         """Logits [b, m, V], and the positions that they predict: all candidates at least, each once; S for no position.
 
@@ -76,11 +76,11 @@ class PlainCaller:
         self.report = LanguageReport.of_run("plain", {}, net, len(real))
         self._real = None if bool(real.all()) else real
 
-    def plan(self, canvas: Canvas) -> Plan:
-        return Plan(canvas, True, slice(0, canvas.length))
+    def plan(self, canvas: Canvas) -> CallPlan:
+        return CallPlan(canvas, True, slice(0, canvas.length))
 
     def logits(
-        self, canvas: Canvas, plan: Plan | None = None, told: list[int] | None = None
+        self, canvas: Canvas, plan: CallPlan | None = None, told: list[int] | None = None
     ) -> tuple[Tensor, Rows]:
         tokens, real, block = canvas.tokens, self._real, canvas.attention_block
         if block is not None:  # nothing in front sees what is behind the block
@@ -123,21 +123,21 @@ class Session:
         self._block: range | None = None
         self._start = 0  # where the block before that one begins to be attended as a whole
 
-    def plan(self, canvas: Canvas) -> Plan:
+    def plan(self, canvas: Canvas) -> CallPlan:
         text = self._shown(canvas)
         grown = text.length != self.cache.length
         self.cache.resize(text.length)
         text.dirty = self.cache.dirty(text.tokens)
         if self.config.forces_full(text, self._reuses, grown) or self.config.full(text):
-            return Plan(text, True, slice(0, text.length))
+            return CallPlan(text, True, slice(0, text.length))
         rows = self._rows(text)
         if isinstance(rows, slice):
-            return Plan(text, False, rows)
+            return CallPlan(text, False, rows)
         asked = [rows.sum(dim=1).amax(), *([] if self.walk.asked is None else [self.walk.asked])]
-        return Plan(text, False, rows, torch.stack(asked))
+        return CallPlan(text, False, rows, torch.stack(asked))
 
     def logits(
-        self, canvas: Canvas, plan: Plan | None = None, told: list[int] | None = None
+        self, canvas: Canvas, plan: CallPlan | None = None, told: list[int] | None = None
     ) -> tuple[Tensor, Rows]:
         plan = self.plan(canvas) if plan is None else plan
         text, rows = plan.text, plan.rows

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from diffcache.language.cache import Rows
 from diffcache.language.sampler.canvas import Canvas
-from diffcache.language.session import ModelCaller, Plan
+from diffcache.language.session import CallPlan, ModelCaller
 
 
 class GuidedCaller:
@@ -26,11 +26,11 @@ class GuidedCaller:
         self._scale = scale
         self._both: Canvas | None = None
 
-    def plan(self, canvas: Canvas) -> Plan:
+    def plan(self, canvas: Canvas) -> CallPlan:
         return self.caller.plan(self._doubled(canvas))
 
     def logits(
-        self, canvas: Canvas, plan: Plan | None = None, told: list[int] | None = None
+        self, canvas: Canvas, plan: CallPlan | None = None, told: list[int] | None = None
     ) -> tuple[Tensor, Rows]:
         both = self._doubled(canvas) if plan is None or self._both is None else self._both
         logits, predicted = self.caller.logits(both, plan, told)

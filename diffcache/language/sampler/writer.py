@@ -14,7 +14,7 @@ from diffcache.language.sampler.canvas import Canvas
 from diffcache.language.sampler.decoding import Chance, Quota, Rule, log_odds
 from diffcache.language.sampler.drawing import BY_CHANCE, Drawing
 from diffcache.language.sampler.noise import Noise, gumbel
-from diffcache.language.session import ModelCaller, Plan
+from diffcache.language.session import CallPlan, ModelCaller
 from diffcache.schedulers.errors import TargetError
 
 
@@ -194,7 +194,7 @@ class Writer:
             )
         return [goes_on, *rest]
 
-    def _call(self, rule: Rule, asked: Tensor, plan: Plan, told: list[int] | None) -> Tensor:
+    def _call(self, rule: Rule, asked: Tensor, plan: CallPlan, told: list[int] | None) -> Tensor:
         """One model call, of which a quota asks so many tokens, int64 [b, 1]; returns bool [b, S], what was written."""
         canvas, order = self.canvas, self._order
         tokens, sure = self._guess(plan, told)
@@ -212,7 +212,7 @@ class Writer:
         canvas.advance()
         return written
 
-    def _guess(self, plan: Plan, told: list[int] | None) -> tuple[Tensor, Tensor]:
+    def _guess(self, plan: CallPlan, told: list[int] | None) -> tuple[Tensor, Tensor]:
         """Tokens [b, S] and their scores [b, S]; NaN where the model was not asked."""
         canvas = self.canvas
         logits, predicted = self.caller.logits(canvas, plan, told)
