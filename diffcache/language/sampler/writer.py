@@ -55,6 +55,25 @@ class Part:
         return min(self.calls, len(self.block)) if self.quotas is None else len(self.quotas)
 
 
+@dataclass(frozen=True)
+class Turn:
+    """What is known before a model call.
+
+    Attributes:
+        rule: of the block.
+        quota: what a fixed number of calls asks of this one, int64 [1 or b, 1].
+        masked: texts that have something left to write in the block, bool [b, 1].
+        open: these, and texts that may still be edited, bool [b, 1].
+        order: numbers that rank positions by chance, [b, S]; None where the model's scores rank them.
+    """
+
+    rule: Rule
+    quota: Tensor
+    masked: Tensor
+    open: Tensor
+    order: Tensor | None
+
+
 @dataclass
 class Writer:
     """Asks the model, chooses, commits. Sizes: b texts, S positions.
@@ -84,7 +103,6 @@ class Writer:
         self._calls = torch.zeros_like(texts)  # that each text has needed
         self._post = torch.zeros_like(texts)  # of them after the block's last mask
         self._settled = torch.zeros_like(texts, dtype=torch.bool)
-        self._order: Tensor | None = None
         self._replaced = False  # by somebody else, at some time
         self._left: bool | None = (
             None  # whether any text has masks in this block or behind it; None: not known
@@ -112,19 +130,18 @@ class Writer:
         quotas = self._quotas(part)
         while True:
             at = min(canvas.block_step, quotas.shape[1] - 1)
-            asked = quotas[:, at : at + 1]
-            self._look(part.rule, asked)
+            turn = self._look(part.rule, quotas[:, at : at + 1])
             sure = self._surely_goes_on(part)
             begins = canvas.block_step == 0
-            if begins and not sure and not self._left and not self._read()[0]:
+            if begins and not sure and not self._left and not self._read(turn)[0]:
                 break
             plan = self.caller.plan(canvas)
             told: list[int] | None = None
             if not begins and not sure:
-                goes_on, *told = self._read(plan.asked)
+                goes_on, *told = self._read(turn, plan.asked)
                 if not goes_on:
                     break
-            yield self._call(part.rule, asked, plan, told)
+            yield self._call(turn, plan, told)
 
     def replace(self, tokens: Tensor) -> None:
         """Puts tokens [b, S] of somebody else's in place of the texts.
@@ -151,40 +168,36 @@ class Writer:
         begun = canvas.masked & (canvas.positions < part.block.stop)
         return quota(begun, torch.arange(calls + 1, device=device), calls)
 
-    def _look(self, rule: Rule, asked: Tensor) -> None:
-        """Which texts have something left to write or to edit, and what comes next where that is known."""
+    def _look(self, rule: Rule, quota: Tensor) -> Turn:
+        """What the next call is to do; tells the canvas what it will write, where that is known."""
         canvas = self.canvas
-        self._masked = canvas.candidates.any(dim=1, keepdim=True)
-        self._open = self._masked
+        masked = goes_on = canvas.candidates.any(dim=1, keepdim=True)
         if self.editing is not None:
-            self._post += ~self._masked & ~self._settled
-            self._settled |= ~self._masked & (self._post > self.editing.most)
-            self._open = self._masked | ~self._settled
-        canvas.upcoming = None
-        self._order = None
+            self._post += ~masked & ~self._settled
+            self._settled |= ~masked & (self._post > self.editing.most)
+            goes_on = masked | ~self._settled
+        canvas.upcoming = order = None
         if self.drawing.remasking in BY_CHANCE:
-            self._order = self.noise.of_positions(
-                self._calls * isinstance(rule, Chance), canvas.positions[None]
-            )
-        if self._order is not None and isinstance(rule, Quota):
-            order = self._order.masked_fill(~canvas.candidates, -1.0)
-            next_ones = order.topk(min(rule.most, canvas.length), dim=1)
-            wanted = canvas.positions[: next_ones.indices.shape[1]] < asked
+            order = self.noise.of_positions(self._calls * isinstance(rule, Chance), canvas.positions[None])
+        if order is not None and isinstance(rule, Quota):
+            next_ones = order.masked_fill(~canvas.candidates, -1.0).topk(min(rule.most, canvas.length), dim=1)
+            wanted = canvas.positions[: next_ones.indices.shape[1]] < quota
             canvas.upcoming = next_ones.indices.where(wanted & (next_ones.values >= 0), -1)
+        return Turn(rule, quota, masked, goes_on, order)
 
     def _surely_goes_on(self, part: Part) -> bool:
         """Whether something is left, as far as that is known without the device."""
         untouched = not self._replaced and self.editing is None and not len(self.eos)
         return untouched and self.canvas.block_step < part.sure_calls
 
-    def _read(self, besides: Tensor | None = None) -> list[int]:
+    def _read(self, turn: Turn, besides: Tensor | None = None) -> list[int]:
         """Whether anything is left, and what is asked `besides`, int64 [n]: one read from the device.
 
         Raises:
             TargetError: the last call has said nothing about what may be written.
         """
         left = self.canvas.masked.any()
-        own = torch.stack([self._open.any(), self._stuck, left]).long()
+        own = torch.stack([turn.open.any(), self._stuck, left]).long()
         goes_on, stuck, any_left, *rest = (own if besides is None else torch.cat([own, besides])).tolist()
         self._left = bool(any_left)
         if stuck:
@@ -194,21 +207,21 @@ class Writer:
             )
         return [goes_on, *rest]
 
-    def _call(self, rule: Rule, asked: Tensor, plan: CallPlan, told: list[int] | None) -> Tensor:
-        """One model call, of which a quota asks so many tokens, int64 [b, 1]; returns bool [b, S], what was written."""
-        canvas, order = self.canvas, self._order
+    def _call(self, turn: Turn, plan: CallPlan, told: list[int] | None) -> Tensor:
+        """One model call; returns bool [b, S], what was written."""
+        canvas, order = self.canvas, turn.order
         tokens, sure = self._guess(plan, told)
         candidates = canvas.candidates & ~sure.isnan()
         score = torch.where(candidates, self._ranked(sure) if order is None else order, -torch.inf)
-        written = candidates & rule.commit(score, asked)
-        if not rule.may_skip:
-            self._stuck |= (self._masked & ~written.any(dim=1, keepdim=True)).any()
+        written = candidates & turn.rule.commit(score, turn.quota)
+        if not turn.rule.may_skip:
+            self._stuck |= (turn.masked & ~written.any(dim=1, keepdim=True)).any()
         if self.editing is not None:
-            edited = self._edits(self.editing, tokens, sure)
-            self._settled |= ~self._masked & ~edited.any(dim=1, keepdim=True)
+            edited = turn.open & self._edits(self.editing, tokens, sure)
+            self._settled |= ~turn.masked & ~edited.any(dim=1, keepdim=True)
             written = written | edited
         self._put(torch.where(written, tokens, canvas.tokens))
-        self._calls += self._open
+        self._calls += turn.open
         canvas.advance()
         return written
 
@@ -231,9 +244,8 @@ class Writer:
         """Bool [b, S]: written tokens of the block that another one replaces."""
         canvas = self.canvas
         written = canvas.in_block & ~canvas.masked & (canvas.positions >= canvas.prompt)
-        open_here = self._open & (canvas.positions <= canvas.limit)
         surer = (score > log_odds(editing.threshold)) & (tokens != canvas.tokens)
-        edited: Tensor = written & open_here & surer
+        edited: Tensor = written & (canvas.positions <= canvas.limit) & surer
         return edited
 
     def _put(self, tokens: Tensor) -> None:
