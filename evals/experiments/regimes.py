@@ -173,7 +173,7 @@ def _with_scheduler(pipe: Any, noise_scheduler: Any) -> Any:
 
 def _call(pipe: Any, regime: Regime, steps: int, samples: int, seed: int) -> dict[str, Any]:
     """The pipeline's arguments in a regime."""
-    testbed = regime.noise_scheduler.split(",")[0] if regime.prediction == "flow" else "sd"
+    testbed = _testbed(regime)
     call = zoo.sample_call(testbed, seed, steps, samples)
     scale = 5.0 if regime.guidance in ("interval", "rescale") else float(regime.guidance)
     call = zoo.guided(testbed, call, scale)
@@ -182,8 +182,8 @@ def _call(pipe: Any, regime: Regime, steps: int, samples: int, seed: int) -> dic
     if regime.guidance == "interval":
         call["callback_on_step_end"] = _guided_between(round(0.2 * steps), round(0.7 * steps), scale)
     if regime.noise_scheduler == "flux, down to sigma_min":
-        config = pipe.scheduler
-        call["sigmas"] = torch.linspace(config.sigma_max, config.sigma_min, steps).tolist()
+        levels = pipe.scheduler
+        call["sigmas"] = torch.linspace(levels.sigma_max, levels.sigma_min, steps).tolist()
     return call
 
 

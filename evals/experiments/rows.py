@@ -274,9 +274,13 @@ def _against(
     return Way(f"{name}, {said} (control)", options, broken, beside=name)
 
 
+def stickers(count: int) -> list[str]:
+    """Held-out prompts of edits that put a sticker on a picture."""
+    return [text for text in zoo.prompts("kontext", 400, "heldout") if " with " in text][:count]
+
+
 def _edits(testbed: str, samples: int) -> Callable[[int], dict[str, Any]]:
-    prompts = [text for text in zoo.prompts("kontext", 400, "heldout") if " with " in text][:samples]
-    return lambda steps: zoo.call_for(testbed, prompts, range(samples), steps)
+    return lambda steps: zoo.call_for(testbed, stickers(samples), range(samples), steps)
 
 
 def _filling(testbed: str, samples: int) -> tuple[Any, Callable[[int], dict[str, Any]]]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from diffcache.api import accelerate, report, restore
-from diffcache.evals.experiments.rows import EVERYTHING
+from diffcache.evals.experiments.rows import EVERYTHING, stickers
 from diffcache.evals.metrics.fidelity import psnr
 from diffcache.evals.testbeds import zoo
 from diffcache.tokens.row_rule import Region, Sight
@@ -44,11 +44,10 @@ def looked_at(found: list[Tensor]) -> Iterator[None]:
 
 def draw_rows(path: Path) -> None:
     """Writes the picture."""
-    prompts = [text for text in zoo.prompts("kontext", 400, "heldout") if " with " in text][:EDITS]
     pipe = zoo.load(TESTBED)
 
     def call() -> dict[str, Any]:
-        return zoo.call_for(TESTBED, prompts, range(EDITS), zoo.STEPS[TESTBED])
+        return zoo.call_for(TESTBED, stickers(EDITS), range(EDITS), zoo.STEPS[TESTBED])
 
     def drawn(name: str, **options: Any) -> Column:
         accelerate(pipe, **options)

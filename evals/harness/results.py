@@ -53,7 +53,12 @@ def renewals(before: Sequence[Result], header: dict[str, Any], names: Sequence[s
 
 
 def write_json(path: Path, data: Any) -> Path:
+    """Writes a file as `write_text` does."""
+    return write_text(path, json.dumps(data, indent=1) + "\n")
+
+
+def write_text(path: Path, text: str) -> Path:
     """Writes the whole file or leaves what was there: a reader never sees half of it."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(json.dumps(data, indent=1) + "\n")
+    partial.write_text(text)
     return partial.replace(path)

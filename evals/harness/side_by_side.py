@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from diffcache.evals.metrics.media import to_pil
+
 GAIN = 10
 """By which the difference is multiplied, to be visible."""
 
@@ -80,11 +82,8 @@ def _half(upper: list[int], lower: list[int]) -> str:
 
 
 def as_image(picture: Tensor) -> Any:
-    """A picture [3, H, W] in 0..1 as one of PIL."""
-    from PIL import Image
-
-    values = (picture.clamp(0, 1) * 255).round().to(torch.uint8).movedim(0, -1).contiguous()
-    return Image.fromarray(values.numpy())
+    """A picture [3, H, W] as one of PIL; what is outside of 0..1 is clamped."""
+    return to_pil(picture.clamp(0, 1))
 
 
 def stills(pictures: Tensor) -> Tensor:

@@ -1,12 +1,11 @@
 """The race on one testbed as a file: every measurement as it came, and who did not take part."""
 
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from diffcache.evals.harness.results import Result, read_result
+from diffcache.evals.harness.results import Result, read_result, write_text
 from diffcache.evals.race.row import Row
 
 EXPERIMENT = "race"
@@ -46,9 +45,7 @@ class RaceResult:
         figures = {name: value for name, value in vars(self).items() if name != "rows"}
         rows = ",\n".join("  " + json.dumps(row.as_dict()) for row in self.rows)
         text = json.dumps(figures, indent=1)
-        partial = path.with_name(f".{path.name}.{os.getpid()}")
-        partial.write_text(f'{text[:-2]},\n "rows": [\n{rows}\n ]\n}}\n')
-        return partial.replace(path)
+        return write_text(path, f'{text[:-2]},\n "rows": [\n{rows}\n ]\n}}\n')
 
     @classmethod
     def load(cls, path: Path) -> "RaceResult":
