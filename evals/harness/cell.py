@@ -70,10 +70,6 @@ class Cell:
             self._plain[steps] = render(self.pipe, self.call(steps))
         return self._plain[steps]
 
-    def error(self, found: Nearness) -> float:
-        """A run's root mean square error, as a fraction of the standard deviation of the full run's pictures."""
-        return float((found.rendered.pictures - self.full).pow(2).mean().sqrt() / self.full.std())
-
     def median_error(self, found: Nearness) -> float:
         """Over the samples: a picture's root mean square error, as a fraction of the standard deviation of the full run's picture."""
         return median_of(relative_errors(found.rendered.pictures, self.full))
