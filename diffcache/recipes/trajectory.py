@@ -173,7 +173,7 @@ class TrajectoryConfig(BudgetedConfig):
             ScheduleError: the covariance was measured on a run of another length, and cannot be carried to this one.
         """
         count = allowed(run.num_ticks or 1, speedup)
-        if not self.handovers:  # some tick will be one
+        if not self.handovers:  # where another denoiser takes over is not known yet, and is computed besides
             count = choosable(count, run)
         return _plan(self, course_of(run), count, self.guards(run))
 

@@ -53,7 +53,7 @@ class Belief(NamedTuple):
 
 
 class Corrections(NamedTuple):
-    """What is made good at computed ticks, whatever was predicted before them.
+    """The corrections (hindsight) that computed ticks get. They don't depend on how reused ticks were predicted.
 
     Attributes:
         ratios: of each tick's influence on the result over the computed tick's, [plans, computed - 1, ticks]; 0 where nothing is corrected.
@@ -176,7 +176,7 @@ class ResultError:
         return weights
 
     def _corrections(self, plans: TickArray) -> Corrections:
-        """What is made good at each computed tick but the first."""
+        """Those that each computed tick but the first gets."""
         every, own = np.arange(self.num_ticks), self.on_result[plans[:, 1:, None]]
         is_reused = (plans[:, :-1, None] < every) & (every < plans[:, 1:, None])
         is_near = np.abs(self.on_result) <= self.largest_ratio * np.abs(own)

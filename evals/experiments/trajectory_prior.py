@@ -27,7 +27,7 @@ FITTED_ON = tuple(name for name in MANY_STEPS if name not in splits.UNSEEN)
 
 SAMPLES = 4
 STRIDES = (1, 2, 3, 4)
-"""A kernel has to foretell a tick from its neighbours and from ticks far away: so runs are thinned by these, too."""
+"""A kernel has to predict a tick from its neighbours and from ticks far away: so runs are thinned by these, too."""
 
 START = UniversalKernel(Kernel(0.15, 0.16, 1e-3, 0.01, 0.43, 0.1, 3.0, 4e-5, 2e-3), 0.9)
 """Where the fit begins; all hyperparameters but the exponent are positive, and `constant` and `fine` are below 1."""
