@@ -203,6 +203,17 @@ def test_a_seed_repeats_and_another_does_not() -> None:
     assert not torch.equal(sample(1), sample(2))
 
 
+@pytest.mark.parametrize("seed", [2**63 + 5, [2**64 - 1, 2**63]], ids=["one", "of each text"])
+def test_a_seed_may_be_as_large_as_pytorchs(seed: Any) -> None:
+    written, again = (
+        generate(tiny_llama(), texts(2, 5), gen_length=8, temperature=1.0, seed=seed).sequences
+        for _ in range(2)
+    )
+    assert torch.equal(written, again)
+    other = generate(tiny_llama(), texts(2, 5), gen_length=8, temperature=1.0, seed=5).sequences
+    assert not torch.equal(written, other)
+
+
 def test_the_last_block_may_be_shorter_without_a_quota() -> None:
     written = generate(tiny_llama(), texts(2, 5), gen_length=11, block_length=4, threshold=0.9)
     assert written.sequences.shape == (2, 16)

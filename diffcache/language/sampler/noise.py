@@ -40,9 +40,9 @@ class Noise:
                 raise ConfigError(
                     f"there are {len(seed)} seeds for {batch} text{'s' * (batch > 1)}: give one each."
                 )
-            seeds = torch.tensor(seed, device=device)
+            seeds = torch.tensor([*map(_signed, seed)], device=device)
         else:
-            first = int(torch.randint(2**62, ())) if seed is None else seed
+            first = int(torch.randint(2**62, ())) if seed is None else _signed(seed)
             seeds = _mixed(torch.arange(batch, device=device) + _mixed(torch.tensor(first, device=device)))
         return cls(_mixed(seeds)[:, None], prompt)
 
@@ -58,6 +58,11 @@ class Noise:
     def _keys(self, calls: Tensor, positions: Tensor) -> Tensor:
         of_call = _mixed(self.seeds + (calls + 1) * _STEP)
         return _mixed(of_call + (positions - self.prompt + 1) * _STEP)
+
+
+def _signed(seed: int) -> int:
+    """The lower 64 bits of a seed as int64 has them: PyTorch's own seeds go up to 2^64."""
+    return (seed + 2**63) % 2**64 - 2**63
 
 
 def gumbel(uniform: Tensor) -> Tensor:
