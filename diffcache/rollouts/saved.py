@@ -178,8 +178,9 @@ def _fill(rows: Rows, tensors: Mapping[str, Tensor], lengths: Sequence[int]) -> 
     rows.lengths = list(lengths)
 
 
-def _described(policy: RolloutPolicy) -> dict[str, Any]:
-    return {"name": policy.name, **asdict(policy)}
+def _described(policy: RolloutPolicy) -> Any:
+    """Its name and options, as they are read from a file again: a tuple is a list there."""
+    return json.loads(json.dumps({"name": policy.name, **asdict(policy)}))
 
 
 def _shape_facts(shape: TokenShape) -> dict[str, Any]:

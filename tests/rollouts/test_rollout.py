@@ -2,7 +2,9 @@
 
 import gc
 import weakref
+from dataclasses import dataclass
 from threading import Thread
+from typing import ClassVar
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from diffcache import ConfigError, RolloutMemory, TargetError, accelerate, denoising_run, report, rollout
 from diffcache.rollouts.history import LayerHistory, Rows, TokenShape
+from diffcache.rollouts.policies import Rolling
 from diffcache.rollouts.rotary import Rotary
 from diffcache.rollouts.video import Rollout
 from diffcache.schedulers.errors import DiffcacheError, ScheduleError
@@ -174,6 +177,30 @@ def test_a_saved_video_goes_on_as_if_nothing_had_happened(policy, options, store
         outputs += rolled(net, video, parts[7:], **condition())
         assert video.frames == 12
     assert torch.equal(torch.cat(outputs, 2), plain)
+
+
+@dataclass(frozen=True)
+class Odd(Rolling):
+    """A policy of a user's own, with an option that JSON knows otherwise."""
+
+    name: ClassVar[str] = "odd"
+    kept_in: tuple[int, ...] = (0, 1)
+
+
+def test_a_policy_of_ones_own_is_known_again(tmp_path):
+    net, parts = tiny_wan(), chunks(6, 1)
+    with torch.no_grad(), rollout(net, Odd(window=4)) as video:
+        outputs = rolled(net, video, parts[:5], **condition())
+        video.save(tmp_path)
+    with torch.no_grad(), rollout(net, Odd(window=4)) as video:
+        video.load(tmp_path)
+        outputs += rolled(net, video, parts[5:], **condition())
+    assert torch.equal(torch.cat(outputs, 2), rolled_out(net, parts, "rolling", window=4))
+    with (
+        rollout(net, Odd(window=4, kept_in=(0,))) as video,
+        pytest.raises(ScheduleError, match="same policy"),
+    ):
+        video.load(tmp_path)
 
 
 def test_what_was_saved_is_checked(tmp_path):
