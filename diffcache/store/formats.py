@@ -20,8 +20,8 @@ from diffcache.store.placement import DeviceMemory, Feature, Kept
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "int8": torch.int8, "float8": FP8}
 """The values of the option `cache_dtype`."""
 
-_NARROWER = (None, "bfloat16", "int8")
-"""Each takes about half of the bytes of the one before, or less."""
+_NARROWER = {None: ("bfloat16", "int8"), "bfloat16": ("int8",), "float16": ("int8",)}
+"""Of the values of `cache_dtype`: each takes about half of the bytes of the one before, or less."""
 
 SHARED = 256
 """Where rows are shorter than this, several of them share a scale, up to this many elements."""
@@ -148,10 +148,9 @@ def format_of(cache_dtype: str | None, memory: DeviceMemory | None = None) -> Fo
     return EightBits(dtype, memory) if dtype in LARGEST else Format(dtype, memory)
 
 
-def narrower_than(cache_dtype: str | None) -> tuple[str | None, ...]:
+def narrower_than(cache_dtype: str | None) -> tuple[str, ...]:
     """The formats by name that are tried instead where there is too little room, each smaller than the one before."""
-    known = cache_dtype in _NARROWER
-    return _NARROWER[_NARROWER.index(cache_dtype) + 1 :] if known else ()
+    return _NARROWER.get(cache_dtype, ())
 
 
 def bytes_in_ring(ring: Ring) -> int:

@@ -59,6 +59,14 @@ def test_a_run_keeps_to_every_bound_that_it_can(name: str, options: dict[str, An
         assert "int8" in seen[-1]
 
 
+def test_halves_of_either_kind_are_kept_in_eight_bits_where_there_is_no_room() -> None:
+    name = "WanPipeline"
+    for cache_dtype in ("bfloat16", "float16"):
+        pipe = bounded(name, unbounded_bytes(name, cache_dtype=cache_dtype) - 1, cache_dtype=cache_dtype)
+        render(pipe, name)
+        assert report(pipe).notes == ["features are kept in int8"]
+
+
 def test_places_that_save_most_work_for_their_bytes_are_kept() -> None:
     sites = [
         PlannedSite("net", name, "block", share, 0)
