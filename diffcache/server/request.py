@@ -53,6 +53,7 @@ class Request:
         guidance: how its guidance passes come.
         clock: tells the time.
         ended: is told when it is over.
+        locked: the server's lock: a request does not end while a batch takes it.
 
     Attributes:
         state: "open", or how it ended.
@@ -70,6 +71,7 @@ class Request:
         guidance: Guidance | None,
         clock: Callable[[], float],
         ended: Callable[[Request], None],
+        locked: Any,
     ) -> None:
         self.name = name
         self.guidance = guidance
@@ -79,7 +81,7 @@ class Request:
         self.used_at = clock()
         self.step = -1
         self._scope = scope
-        self._clock, self._ended = clock, ended
+        self._clock, self._ended, self._locked = clock, ended, locked
         self._passes_left = 0
 
     @property
@@ -122,12 +124,13 @@ class Request:
 
     def end(self, state: State) -> None:
         """Drops everything, once."""
-        if self.busy:
-            raise DiffcacheError(f"{self.name} is in a batch now: end it after the batch.")
-        if self.state == "open":
-            self.state = state
-            self._scope.close()
-            self._ended(self)
+        with self._locked:
+            if self.busy:
+                raise DiffcacheError(f"{self.name} is in a batch now: end it after the batch.")
+            if self.state == "open":
+                self.state = state
+                self._scope.close()
+                self._ended(self)
 
     def __enter__(self) -> Self:
         return self

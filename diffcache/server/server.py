@@ -137,7 +137,7 @@ class Server:
                 denoisers = {"denoiser": self._denoiser}
                 swapped_in = swap_in_all(denoisers, facts_of_networks(denoisers), chosen)
                 self._attachment.swapped.update(swapped_in)
-            made = Request(name, scope, guidance, self._limits.clock, self._ended)
+            made = Request(name, scope, guidance, self._limits.clock, self._ended, self._lock)
             self._open[name] = made
             weakref.finalize(made, self._lost, made.usage)
         return made
@@ -274,10 +274,10 @@ class Server:
                 request.end("expired")
 
     def _ended(self, request: Request) -> None:
-        with self._lock:
-            self._open.pop(request.name, None)
-            request.usage.is_counted = True
-            self._totals.end(request.state, request.usage)
+        """A request has ended; it holds the lock."""
+        self._open.pop(request.name, None)
+        request.usage.is_counted = True
+        self._totals.end(request.state, request.usage)
 
     def _lost(self, usage: Usage) -> None:
         """A request is gone: nobody has kept it, if it had not ended."""

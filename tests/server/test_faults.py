@@ -118,6 +118,35 @@ def test_a_request_is_in_one_batch_at_a_time() -> None:
             request.finish()
 
 
+def test_a_request_does_not_end_while_a_batch_takes_it() -> None:
+    """The other thread ends it at the moment at which the batch begins it."""
+    denoiser, ending = Waves(), list[threading.Thread]()
+    said: list[str] = []
+
+    def end() -> None:
+        try:
+            request.finish()
+        except DiffcacheError as error:
+            said.append(str(error))
+
+    def clock() -> float:
+        if armed and not ending:
+            ending.append(threading.Thread(target=end))
+            ending[0].start()
+            ending[0].join(0.5)
+        return 0.0
+
+    armed = list[bool]()
+    with serving(denoiser, clock=clock) as server:
+        client = Client.of(server, HOLD)
+        request = client.request
+        armed.append(True)
+        with server.batch([(request, 0)]):
+            assert request.state == "open"
+            ending[0].join()
+        assert said == [f"{request.name} is in a batch now: end it after the batch."]
+
+
 @pytest.mark.parametrize(
     "made",
     [
