@@ -40,13 +40,19 @@ class MemoryBound:
         Raises:
             ConfigError: not even the smallest cache keeps to the bound.
         """
-        parts = [*denoisers_of(pipeline, self.components).values(), getattr(pipeline, "scheduler", None)]
-        form = tuple(map(id, parts)), _form(call)
+        form, last = self._form_of(pipeline, call), self._last
         config = self.config.for_call(call)  # calls of one form may have different masks
-        if self._last is None or self._last[0] != form:
+        if last is None or last[0] != form:
             plan = plan_of(pipeline, config, call, components=self.components)
-            self._last = form, _change_within(config, plan, self.max_cache_bytes)
-        return self._last[1].of(config)
+            self._last = last = form, _change_within(config, plan, self.max_cache_bytes)
+        return last[1].of(config)
+
+    def _form_of(self, pipeline: Any, call: Mapping[str, Any]) -> Any:
+        """What decides how much a call holds."""
+        denoisers = denoisers_of(pipeline, self.components).values()
+        kinds = [{(weight.dtype, weight.device) for weight in net.parameters()} for net in denoisers]
+        parts = [*denoisers, getattr(pipeline, "scheduler", None)]
+        return [id(part) for part in parts], kinds, _form(call)
 
 
 @dataclass(frozen=True, kw_only=True)

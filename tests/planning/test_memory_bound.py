@@ -118,6 +118,18 @@ def test_a_call_is_rehearsed_once_for_each_form() -> None:
         assert calls["transformer"] == fewer["transformer"] / 2 + 1
 
 
+def test_a_pipeline_that_computes_in_more_bits_than_before_is_planned_anew() -> None:
+    name = "WanPipeline"
+    pipe = accelerate(CASES[name].build().to(torch.bfloat16), "uniform", **METHOD)
+    render(pipe, name)
+    bound = report(pipe).cache_bytes
+    accelerate(pipe, "uniform", max_cache_bytes=bound, **METHOD)
+    for dtype, notes in ((torch.bfloat16, []), (torch.float32, ["features are kept in bfloat16"])):
+        render(pipe.to(dtype), name)
+        assert report(pipe).cache_bytes <= bound
+        assert report(pipe).notes == notes
+
+
 def test_numbers_of_numpy_are_numbers() -> None:
     """Calls that differ in such a number are planned apart: with two videos the cache is twice as large."""
     name = "WanPipeline"
