@@ -1,6 +1,7 @@
 """Decode rules against hand-computed tables, and what the sampler does with EOS, edits, seeds and progress."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -243,6 +244,26 @@ def test_blocks_are_of_32_unless_a_window_moves_and_share_the_steps(
     blocks = blocks_of(canvas, None)
     assert [len(block) for block in blocks] == sizes
     assert calls_of(blocks, steps) == calls
+
+
+@pytest.mark.parametrize(
+    ("sizes", "steps", "calls"),
+    [
+        ([1, 8], 2, [1, 1]),
+        ([32, 1, 1], 3, [1, 1, 1]),
+        ([1, 1, 30], 10, [1, 1, 8]),
+        ([30, 1, 1], 10, [8, 1, 1]),
+        ([1, 31, 1, 31], 16, [1, 7, 1, 7]),
+    ],
+    ids=str,
+)
+def test_steps_are_so_many_in_all_however_short_a_block_is(
+    sizes: list[int], steps: int, calls: list[int]
+) -> None:
+    ends = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
+    blocks = [range(7 + start, 7 + stop) for start, stop in pairwise(ends)]
+    assert calls_of(blocks, steps) == calls
+    assert sum(calls) == steps
 
 
 @pytest.mark.parametrize(

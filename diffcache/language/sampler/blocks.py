@@ -44,7 +44,7 @@ def parts_of(block: range, size: int | None, first_alone: bool) -> list[range]:
 
 
 def calls_of(blocks: list[range], steps: int | None) -> list[int]:
-    """Model calls of each block: so many `steps` in all, in proportion to the blocks' sizes; None for one token each.
+    """Model calls of each block, at least one: so many `steps` in all, in proportion to the blocks' sizes; None for one token each.
 
     Raises:
         ConfigError: fewer steps than blocks.
@@ -57,8 +57,13 @@ def calls_of(blocks: list[range], steps: int | None) -> list[int]:
             "block_length."
         )
     start, size = blocks[0].start, blocks[-1].stop - blocks[0].start
-    ends = [steps * (block.stop - start) // size for block in blocks]
-    return [max(1, end - before) for before, end in zip([0, *ends], ends, strict=False)]
+    ends = [0]
+    for later, block in zip(reversed(range(len(blocks))), blocks, strict=True):
+        in_proportion = steps * (block.stop - start) // size
+        ends.append(
+            min(max(in_proportion, ends[-1] + 1), steps - later)
+        )  # one call for each later block is left
+    return [end - before for before, end in pairwise(ends)]
 
 
 def shares_of(steps: int, eps: float) -> list[float]:
