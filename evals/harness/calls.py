@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from accelerate import PartialState
 
-from diffcache.evals.harness.pipelines import call_for, load_pipeline
+from diffcache.evals.harness.pipelines import Source
 from diffcache.evals.testbeds import splits, zoo
 from diffcache.profiling.recording.calling import Call
 
@@ -66,16 +66,17 @@ def of_prompts(
     """
     half = len(prompts) // 2
     searched = half - confirming
+    source = Source(model, steps=steps)
+    pipe = source.load(PartialState().device)
 
     def calls(begin: int, end: int) -> list[Call]:
         first = FIRST_SEED["calibration"]
         return [
-            call_for(model, prompts[part], range(first + part.start, first + part.stop), steps)
+            source.call_for(pipe, prompts[part], range(first + part.start, first + part.stop))
             for part in _parts(begin, end, batch)
         ]
 
-    kept = call_for(model, prompts[half:], range(len(prompts) - half), steps)
-    pipe = load_pipeline(model, PartialState().device)
+    kept = source.call_for(pipe, prompts[half:], range(len(prompts) - half))
     return pipe, Split(calls(0, searched), calls(searched, half), kept)
 
 

@@ -174,24 +174,6 @@ class Source:
         return asked
 
 
-def load_pipeline(model: str, device: torch.device | None = None) -> Any:
-    """A pipeline by name; see `Source.load`."""
-    return Source(model).load(device)
-
-
-def call_for(model: str, prompts: Sequence[Any], seeds: Iterable[int], steps: int) -> Call:
-    """Keyword arguments that render a sample for each prompt (class labels for testbeds in `zoo.CLASSES`), each from its own seed.
-
-    Raises:
-        EvaluationError: a prompt of a testbed in `zoo.CLASSES` is no class label.
-    """
-    if model in zoo.NAMES:
-        return zoo.call_for(model, list(prompts), seeds, steps)
-    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    common = {"num_inference_steps": steps, "generator": generators, "output_type": "pt"}
-    return {"prompt": list(prompts), **common}
-
-
 def _content(known: Mapping[str, Any], prompts: Sequence[Any]) -> Call:
     """What is drawn, in the arguments that a pipeline has."""
     if "prompt" in known:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from diffcache.evals.harness.calls import of_testbed
+from diffcache.evals.harness.calls import of_prompts, of_testbed
+from diffcache.evals.testbeds import zoo
 from diffcache.profiling.recording.calling import Call
 
 
@@ -23,6 +24,15 @@ def test_no_sample_lies_in_two_parts_and_batches_change_none(batch: int | None) 
     assert [len(part) for part in parts] == [5, 3, 4]
     assert len(set.union(*parts)) == 12
     assert max(len(call["prompt"]) for call in split.searched) == (batch or 5)
+
+
+def test_a_pipeline_of_classes_gets_its_prompts_as_classes() -> None:
+    folder = str(zoo.FOLDER / "dit")
+    pipe, split = of_prompts(folder, ["3", "1", "4", "5", "9", "2"], steps=2, confirming=1)
+    calls = [*split.searched, *split.confirming, split.held_out]
+    assert [call["class_labels"] for call in calls] == [[3, 1], [4], [5, 9, 2]]
+    assert seeds(*calls) == [1000, 1001, 1002, 0, 1, 2]
+    assert len(pipe(**split.held_out)[0]) == 3
 
 
 def test_nothing_is_confirmed_unless_asked_for() -> None:
