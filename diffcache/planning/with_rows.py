@@ -13,6 +13,7 @@ from torch import Tensor
 from diffcache.config import CacheConfig, RunFacts
 from diffcache.planning.derived_config import DerivedConfig
 from diffcache.schedulers.errors import ConfigError
+from diffcache.tokens.grids import resized
 from diffcache.tokens.row_rule import FullCalls, Masked, Moving, Region, RowRule, Source
 
 FEWEST, FEW = 4, 8
@@ -87,9 +88,10 @@ def source_of(rows: Any) -> Source | None:
 
 
 def mask_of(image: Any) -> Tensor:
-    """A pipeline's `mask_image` as a mask: white is painted anew. Bool [batch, H, W]."""
+    """A pipeline's `mask_image` as a mask: white is painted anew. Bool [batch, H, W], of the first one's size."""
     if isinstance(image, (list, tuple)):
-        return torch.cat([mask_of(one) for one in image])
+        masks = [mask_of(one) for one in image]
+        return torch.cat([resized(mask, *masks[0].shape[1:]) for mask in masks])
     if hasattr(image, "convert"):  # as Diffusers reads it, whatever its mode
         image = np.array(image.convert("L")) / 255
     values = torch.as_tensor(np.array(image) if not isinstance(image, Tensor) else image).float()

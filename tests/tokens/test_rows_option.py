@@ -82,6 +82,19 @@ def test_a_mask_image_may_be_a_picture_an_array_or_a_tensor():
         assert torch.equal(mask_of([form, form]), expected.repeat(2, 1, 1))
 
 
+def test_masks_of_a_batch_may_differ_in_size():
+    """Diffusers stretches each over its picture, and so are these."""
+    case = CASES["FluxInpaintPipeline"]
+    pipe = case.build()
+    small, large = (Image.fromarray(quarter(size).numpy()) for size in (16, 32))
+    accelerate(pipe, rows="mask", **EVERY_TICK)
+    names = ("image", "prompt_embeds", "pooled_prompt_embeds")
+    two = {name: case.call(0, 6)[name].repeat_interleave(2, 0) for name in names}
+    both = [case.render(pipe, 0, 6, mask_image=[small, other], **two) for other in (small, large)]
+    assert "%" in report(pipe).summary()
+    assert torch.equal(*both)
+
+
 def test_a_picture_of_any_mode_is_read_as_diffusers_reads_it():
     """An indexed picture whose first colour is white; one with transparency; and a green that counts as white."""
     white = np.zeros((8, 6), dtype=np.uint8)
