@@ -26,7 +26,6 @@ DIFFERENCES = (0.4, 0.25, 0.16, 0.1, 0.07, 0.045, 0.03, 0.02)
 TWO_PASSES = ("flux", "wan")
 """Testbeds whose pipelines call the denoiser once for each guidance pass; the others batch the passes."""
 CALIBRATED = ("none", "TaylorSeer 1", "TaylorSeer 2", "FoCa", "DMD")
-MASKS = ("even", "trajectory's ticks", "preset")
 PRESETS = ("ultra", "fast", "medium", "slow")
 """cache-dit's own masks, the one that computes least first."""
 
