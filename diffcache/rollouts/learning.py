@@ -207,7 +207,7 @@ def _identity_error(denoiser: nn.Module, parts: Parts, call: Call, double: Call,
     """By how much two chunks, one after the other, differ from both in one forward."""
     modules, sites, rotary = parts
     frames = call.latents[0].shape[2]
-    second = _second_half(double, call.latents[0].shape[2])
+    second = _second_half(double, frames)
     writing = Writing(sites, lambda *_: None)
     with attended(modules, writing.attend):
         first_output = _tensor(denoiser(*call.args, **call.kwargs))

@@ -91,8 +91,7 @@ def learn(denoiser: nn.Module, forward: Callable[..., Any], call: Call) -> Learn
         return Learned(forward(*call.args, **call.kwargs), None, entry)
     rows = probe_rows(entry.layout.count, call.latents[0].device)
     trace = Trace(call.latents)
-    probing = _Probing(block_paths(denoiser), entry, rows, trace)
-    probing.apart = call.batch > 1
+    probing = _Probing(block_paths(denoiser), entry, rows, trace, apart=call.batch > 1)
     with trace, watched(probing):
         output = forward(*call.args, **call.kwargs)
     segment = probing.longest()
@@ -128,7 +127,7 @@ class _Probing:
         apart: samples can be computed apart, as far as is known.
     """
 
-    def __init__(self, paths: dict[int, str], entry: Entry, rows: Rows, trace: Trace) -> None:
+    def __init__(self, paths: dict[int, str], entry: Entry, rows: Rows, trace: Trace, *, apart: bool) -> None:
         self.watches = paths
         self.rows = rows
         self.order: list[str] = []
@@ -137,7 +136,7 @@ class _Probing:
         self.attentions: dict[str, list[AttentionCall]] = {}
         self.outputs: dict[str, list[Any]] = {}
         self.dtype: torch.dtype | None = None
-        self.apart = True
+        self.apart = apart
         self._entry = entry
         self._trace = trace
         self._layout: TokenLayout = entry.layout
