@@ -46,7 +46,6 @@ OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "a response's number": ({"config": "trajectory", "response": 1.5}, "response must be three rows"),
     "quality of a method": ({"config": "even", "quality": 40, "prompts": PROMPTS}, "quality= goes alone"),
     "quality below 0": ({"quality": -3, "prompts": PROMPTS}, "give a PSNR in dB"),
-    "a speed-up and a threshold": ({"speedup": 2, "threshold": 0.1}, "pass one of them"),
     "speedup inf": ({"speedup": math.inf}, "speedup must be a number >= 1 and finite, not inf"),
     "components a number": ({"components": 5}, r"a tuple of names among \['transformer'\]"),
     "components a name": ({"components": "transformer"}, r"a tuple of names among \['transformer'\]"),
