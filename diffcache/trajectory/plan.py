@@ -22,7 +22,8 @@ TRUSTS = (
 """These are tried. Where several are expected to do equally well, the first of them is taken.
 
 The first two have small weights, and weights grow from there on. `HELD` ignores the covariance, so it comes last. After a search it has
-ticks of its own and comes first, since holding is the smallest risk.
+ticks of its own and comes first, since holding is the smallest risk. It is not tried where nothing is corrected, because its errors are the largest
+before correction.
 """
 
 FEWEST_MOVED = 8
@@ -75,7 +76,7 @@ def planned(
 
     Fewer than `FEWEST_MOVED` ticks stay where they are, and so do those of runs longer than `LONGEST`. If the error is expected to be smaller when
     outputs of evenly spaced ticks are held and nothing is corrected, as a first-order solver does in fewer steps, then that is the plan; and so it
-    is where the error is `HOPELESS`.
+    is where the error is `HOPELESS`. Where nothing is corrected in any case, nothing is held unless it is.
 
     Args:
         errors: of the result, by how far the covariance is trusted, and whether reused ticks are corrected.
@@ -89,6 +90,9 @@ def planned(
     held = errors(HELD, False)
     is_long = held.num_ticks > LONGEST
     tried = [errors(trust, True) for trust in ((FOR_LONG_RUNS,) if is_long else TRUSTS)]
+    corrects = tried[0].largest_ratio > 0
+    if not corrects:
+        tried = [error for error in tried if error.trust != HELD]
     if len(even) == held.num_ticks:
         return TrajectoryPlan(tuple(even), tried[0].trust, 0.0)
     candidates = _each(tried, even)
@@ -101,8 +105,8 @@ def planned(
         candidates = _searched(candidates, {0, *forced}, together)
     least = min(one.expected for one in candidates)
     chosen = next(one for one in candidates if one.expected <= NEAR * least)
-    at_even = held(even)
-    if least <= HOPELESS**2 and chosen.expected <= at_even:
+    is_best = not corrects or chosen.expected <= held(even)
+    if least <= HOPELESS**2 and is_best:
         return TrajectoryPlan(tuple(chosen.ticks), chosen.error.trust, chosen.error.likely(chosen.ticks))
     return TrajectoryPlan(tuple(even), HELD, held.likely(even), corrects=False)
 
@@ -123,7 +127,7 @@ def _each(errors: Sequence[ResultError], ticks: Sequence[int]) -> list[Candidate
 
 
 def _searched(candidates: Sequence[Candidate], fixed: Collection[int], together: int) -> list[Candidate]:
-    """Candidates of `TRUSTS` with ticks that are expected to be better. `HELD` comes first.
+    """Candidates of `TRUSTS` with ticks that are expected to be better. `HELD` comes first, where it is among them.
 
     Ticks are searched for the trust that is best on evenly spaced ticks, and all trusts get them. Good ticks for holding are bad for
     extrapolation, so there is a second search. If the first was not for `HELD`, it gets ticks of its own where it may be nearly as good. If it
@@ -143,6 +147,8 @@ def _searched(candidates: Sequence[Candidate], fixed: Collection[int], together:
     found = _each([one.error for one in candidates], better)
     if not min(map(_expected, found)) < least.expected:
         found = [*candidates]
+    if found[-1].error.trust != HELD:
+        return found
     *others, held = found
     if first is held.error:
         second = min(candidates[:-1], key=_expected)

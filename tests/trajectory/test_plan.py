@@ -115,6 +115,18 @@ def test_where_holding_is_best_on_even_ticks_others_win_if_their_own_ticks_halve
 
 
 @pytest.mark.usefixtures("few_are_moved")
+def test_nothing_is_held_where_nothing_is_corrected() -> None:
+    def uncorrected(trust: Trust, corrects: bool = True) -> ResultError:
+        return errors(trust, corrects=False, positions=4 * LINEAR, answers=12 - 8 * LINEAR)
+
+    even = spread(TICKS, 5)
+    assert min(TRUSTS, key=lambda trust: uncorrected(trust)(even)) == HELD
+    found = planned(uncorrected, even, forced=())
+    assert found.trust != HELD
+    assert found.expected < HOPELESS
+
+
+@pytest.mark.usefixtures("few_are_moved")
 def test_holding_does_not_win_where_the_covariance_knows_more() -> None:
     assert planned(errors, spread(TICKS, 8), forced=()).trust != HELD
 
