@@ -347,7 +347,8 @@ class PipelineScope(Scope):
         if self.guidance_scale is None:
             self.guidance_scale = guidance_scale_during(self.pipeline)
         ticks = getattr(self.pipeline, "num_timesteps", None)
-        return self.begin_run(timetable_of(self.active, ticks, self.influence), hand_written=False)
+        end = self._arguments.get("denoising_end")
+        return self.begin_run(timetable_of(self.active, ticks, self.influence, end), hand_written=False)
 
 
 def _noise_by(noise_scheduler: Any, option: str) -> FreshNoise:

@@ -123,6 +123,17 @@ def training_times_of(noise_scheduler: Any) -> list[float] | None:
     return [float(t) / steps for t in timesteps.tolist()] if timesteps is not None and steps else None
 
 
+def timesteps_before(noise_scheduler: Any, denoising_end: object) -> int | None:
+    """How many timesteps a loop has from where it begins to `denoising_end`, as Diffusers counts them; None where it goes to the last one."""
+    timesteps = timesteps_of(noise_scheduler)
+    steps = _option(noise_scheduler, "num_train_timesteps")
+    if timesteps is None or not steps or not isinstance(denoising_end, float) or not 0 < denoising_end < 1:
+        return None
+    cutoff = round(steps - denoising_end * steps)
+    left: list[float] = timesteps[first_index_of(noise_scheduler) :].tolist()
+    return len([t for t in left if t >= cutoff])
+
+
 def index_in_list(times: Iterable[object], noise_scheduler: Any) -> int | None:
     """The index of the first of `times` that is a view into the noise scheduler's list of timesteps; None if none is.
 

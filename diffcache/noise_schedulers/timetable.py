@@ -7,7 +7,7 @@ from typing import Any
 
 from diffcache.noise_schedulers.influence import Influence, Matrix
 from diffcache.noise_schedulers.levels import UNKNOWN, Level, Parametrisation, levels_of
-from diffcache.noise_schedulers.quirks import first_index_of, timesteps_of
+from diffcache.noise_schedulers.quirks import first_index_of, timesteps_before, timesteps_of
 from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import Step
 
@@ -134,13 +134,20 @@ class Timetable:
         return self._levels[index] if 0 <= index < len(self._levels) else UNKNOWN
 
 
-def timetable_of(noise_scheduler: Any, num_timesteps: object, influence: Influence | None) -> Timetable:
+def timetable_of(
+    noise_scheduler: Any,
+    num_timesteps: object,
+    influence: Influence | None,
+    denoising_end: object = None,
+) -> Timetable:
     """The timetable of a loop that is about to begin.
 
     Args:
         noise_scheduler: after `set_timesteps` and `set_begin_index`; None where the pipeline has none.
         num_timesteps: the pipeline's `num_timesteps`; ignored unless it is a number of timesteps that are left.
         influence: of the outputs at the noise scheduler's timesteps; None where it was not measured.
+        denoising_end: what the call was given under this name: the share of the training steps after which the loop ends. Asked where
+            the pipeline has no number of timesteps (modular pipelines).
     """
     timesteps = timesteps_of(noise_scheduler)
     if timesteps is None:
@@ -148,6 +155,8 @@ def timetable_of(noise_scheduler: Any, num_timesteps: object, influence: Influen
         return Timetable(ticks, influence=influence)
     first = first_index_of(noise_scheduler)
     left = len(timesteps) - first
+    if num_timesteps is None:
+        num_timesteps = timesteps_before(noise_scheduler, denoising_end)
     return Timetable(
         num_timesteps if isinstance(num_timesteps, int) and 0 < num_timesteps <= left else left,
         levels_of(noise_scheduler),
