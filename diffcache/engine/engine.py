@@ -26,7 +26,7 @@ from diffcache.host.parallel import Agreement
 from diffcache.host.rows import BatchedGuidance, conditional_first
 from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.reports.records import Done, RunRecord
-from diffcache.schedulers.errors import ConfigError
+from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.schedulers.schedule import GUIDANCE_SCALE
 from diffcache.schedulers.steps import Decision, Verdict
 from diffcache.store.formats import Format
@@ -41,6 +41,7 @@ NO_LATENT = "no floating tensor among the denoiser's arguments"
 KEPT_ATTENTION = (
     "an attention processor keeps what it computed in the last call, and the pipeline may read it"
 )
+BEFORE_THE_LOOP = "computed before the loop: the noise scheduler's timesteps were not set yet"
 OTHER_BATCH = "per_sample: not the leading branch's batch size"
 
 
@@ -56,6 +57,7 @@ class Progress:
         lost: several samples are stepped one after another at each step (panoramas), or a step of a hand-written loop was
             begun again: ticks cannot be told apart, and everything is computed.
         hand_written: the loop is: guidance passes are told apart by tensors that stay the same objects, else by their order.
+        unsure: nothing has told yet that this is the loop. Calls may come before it, which keep the keys and values of reference pictures.
     """
 
     timetable: Timetable
@@ -64,6 +66,7 @@ class Progress:
     over: bool = False
     lost: bool = False
     hand_written: bool = False
+    unsure: bool = False
 
 
 def execution_for(parts: Parts) -> Execution:
@@ -220,6 +223,8 @@ class Engine:
         self.branches.begin_tick(tick)
         step = times.steps[tick] if tick < len(times.steps) else times.step(tick)
         obstacle = self._obstacle(asked)
+        if obstacle is None and self.progress.unsure:
+            obstacle = self._misfit()
         if obstacle is not None:
             output = yield Computation(call.args, call.kwargs)
             step = step._replace(branch=self.branches.passed_by(asked.context))
@@ -252,6 +257,14 @@ class Engine:
         return pytree.tree_map(
             lambda a, b: torch.cat([a, b]) if isinstance(a, Tensor) else a, outputs[False], outputs[True]
         )
+
+    def _misfit(self) -> str | None:
+        """Why a call that may come before the loop is computed without being looked at: the method does not fit such a loop."""
+        try:
+            self.choices.scheduler()
+        except ScheduleError:
+            return BEFORE_THE_LOOP
+        return None
 
     def _obstacle(self, asked: Invocation) -> str | None:
         """Why this call is computed without being looked at, or None."""

@@ -95,6 +95,7 @@ class Run:
         self.engines: dict[int, Engine] = {}
         self._make_engine = make_engine
         self._guidance_scale = guidance_scale
+        self._lacks_influence = False
         self._note_length()
 
     @property
@@ -119,8 +120,7 @@ class Run:
         record.predictor = engine.describe()
         if remark is not None:
             record.remarks.append(remark)
-        if engine.setup.hindsight and self.timetable.influence is None:
-            record.notes.append(f"no hindsight: {UNNAMED}")
+        self._lacks_influence |= engine.setup.hindsight and self.timetable.influence is None
         self.engines[id(served.module)] = engine
         return engine
 
@@ -156,6 +156,8 @@ class Run:
                 stack.callback(engine.close)
             self._note_length()
             influence = self.timetable.influence
+            if self._lacks_influence and self.record.observed:
+                self.record.notes.append(f"no hindsight: {UNNAMED}")
             if influence is not None and influence.obstacle is not None:
                 self.record.notes.append(f"no hindsight: {influence.obstacle}")
 

@@ -241,6 +241,7 @@ class PipelineScope(Scope):
         self.pipeline, self._arguments = pipeline, call or {}
         self.noise_schedulers = list(noise_schedulers)
         self.active = self.noise_schedulers[0] if noise_schedulers else None
+        self._knows_its_loop = not noise_schedulers
         self._last_index: int | None = None
         self._guidance: dict[str, float] = {}
         # The newest tick before which callbacks have replaced the latents, and at how many in a row.
@@ -256,7 +257,7 @@ class PipelineScope(Scope):
         Raises:
             ScheduleError: the method has other noise levels for the run, and this noise scheduler cannot take them.
         """
-        self.active = noise_scheduler
+        self.active, self._knows_its_loop = noise_scheduler, True
         nominal = sigmas_of(noise_scheduler) if self.config is not None else None
         levels = self.config.respaced(nominal) if self.config is not None and nominal is not None else None
         if levels is not None:
@@ -270,8 +271,10 @@ class PipelineScope(Scope):
         option = noise_option(noise_scheduler, options)
         if option is not None:
             self._noise_was_added(_noise_by(noise_scheduler, option))
+        self._knows_its_loop = True
         if self.run is None:
             return
+        self.run.progress.unsure = False
         if noise_scheduler is self.active and self.run.progress.called:
             index = index_in_list([timestep], noise_scheduler)
             if index is not None:
@@ -348,7 +351,9 @@ class PipelineScope(Scope):
             self.guidance_scale = guidance_scale_during(self.pipeline)
         ticks = getattr(self.pipeline, "num_timesteps", None)
         end = self._arguments.get("denoising_end")
-        return self.begin_run(timetable_of(self.active, ticks, self.influence, end), hand_written=False)
+        run = self.begin_run(timetable_of(self.active, ticks, self.influence, end), hand_written=False)
+        run.progress.unsure = not self._knows_its_loop
+        return run
 
 
 def _noise_by(noise_scheduler: Any, option: str) -> FreshNoise:

@@ -254,11 +254,13 @@ class RunReport:
             raise ScheduleError(
                 "to_schedule() needs a run: call the pipeline first, and take the report after it."
             )
-        if len(self.records) != 1:
+        # What a pipeline computes before its loop, as keys and values of reference pictures, is no loop.
+        loops = [record for record in self.records if record.observed] or self.records
+        if len(loops) != 1:
             raise ScheduleError(
-                f"to_schedule() needs a call with one denoising loop; this one had {len(self.records)}: take one of the report's `runs`."
+                f"to_schedule() needs a call with one denoising loop; this one had {len(loops)}: take one of the report's `runs`."
             )
-        (record,) = self.records
+        (record,) = loops
         if self.options.get("per_sample") or any(call.mark == MIXED for call in record.calls):
             raise ScheduleError("a per_sample run cannot be frozen: its samples were decided apart.")
         if "rows" not in self.options and any(call.mark == Decision.ROWS.value for call in record.calls):
