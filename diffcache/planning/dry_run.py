@@ -1,6 +1,6 @@
 """A dry run: a target's own loop, gone through without computing its denoisers."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
@@ -56,13 +56,17 @@ class DryRun:
 
     def __init__(self) -> None:
         self.records: list[RunRecord] = []
+        self._recorded = RecordedCalls()
+        self._scope: Scope | None = None
+        self.forget()
+
+    def forget(self) -> None:
+        """What was shown so far belongs to no run."""
         self.engines: list[MetaEngine] = []
         self.fullest = Footprint()
         self.others = 0
         self.first_calls: list[FirstCallNeed] = []
         self.contexts: set[str] = set()
-        self._recorded = RecordedCalls()
-        self._scope: Scope | None = None
 
     def make_engine(self, choices: Choices, record: RunRecord, progress: Progress, _: object) -> MetaEngine:
         """An engine that does not compute. It agrees with no other process: those may not be planning."""
@@ -93,7 +97,16 @@ class DryRun:
 
 
 class _FirstRun(PipelineScope):
-    """A pipeline call that is broken off after its first run."""
+    """A pipeline call that is broken off after its first run. What it computes before the loop is no run."""
+
+    forget: Callable[[], None]
+
+    def timesteps_set(self, noise_scheduler: object) -> None:
+        comes_before = self.run is not None and self.run.progress.unsure
+        super().timesteps_set(noise_scheduler)
+        if comes_before and self.run is None:
+            self.records.clear()
+            self.forget()
 
     def stepped(self, noise_scheduler: object, timestep: object, options: Mapping[str, Any]) -> None:
         super().stepped(noise_scheduler, timestep, options)
@@ -137,7 +150,7 @@ def dry_run(
             return _loop(target, config, dict(call))
         shown = DryRun()
         scope = _FirstRun(config, plain, target, noise_schedulers, make_engine=shown.make_engine)
-        scope.guidance_scale = guidance_scale_of(target, call)
+        scope.guidance_scale, scope.forget = guidance_scale_of(target, call), shown.forget
         with shown.inside(scope), suppress(Over):
             base_class(type(target)).__call__(target, **_without_callbacks(call))
         return shown

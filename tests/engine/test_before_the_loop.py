@@ -12,7 +12,7 @@ from support.harness import counted
 from zoo.image_pipelines import PROMPTS
 from zoo.pipeline_case import absent, calling, flow, kl_vae, model, quiet
 
-from diffcache import ScheduleError, accelerate, report
+from diffcache import ScheduleError, UniformConfig, accelerate, plan, report
 
 CALL = calling(
     **PROMPTS,
@@ -52,3 +52,11 @@ def test_a_schedule_of_another_number_of_steps_is_refused_all_the_same() -> None
     schedule = report(pipe).to_schedule()
     with pytest.raises(ScheduleError, match="6 ticks and this run 8"):
         accelerate(pipe, schedule)(**CALL(0, 8))
+
+
+def test_a_plan_is_of_the_loop() -> None:
+    planned = plan(glm(), UniformConfig(interval=2), **CALL(0, 12))
+    pipe = accelerate(glm(), "uniform", interval=2)
+    pipe(**CALL(0, 12))
+    assert "7 of 12 ticks" in str(planned)
+    assert len(report(pipe).runs[-1].computed_ticks) == 7
