@@ -23,11 +23,13 @@ from diffcache.engine.first_pass import store_site
 from diffcache.engine.inner_sites import InnerSites
 from diffcache.engine.watch import COMPARED
 from diffcache.engine.whole_model import WholeModel
+from diffcache.host.call import Call
+from diffcache.host.rows import lane_of
 from diffcache.planning.meta_tokens import DrySomeTokens
 from diffcache.planning.recorded_calls import RecordedCalls
 from diffcache.reports.records import Done, RunRecord
 from diffcache.schedulers.base import CacheScheduler
-from diffcache.schedulers.steps import Decision, Step
+from diffcache.schedulers.steps import MODEL, Decision, Step
 from diffcache.store.formats import Format
 from diffcache.store.rings import Store, Tensors
 from diffcache.store.streams import Layout
@@ -150,14 +152,25 @@ class _DryWholeModel:
     def __init__(self, parts: Parts, recorded: RecordedCalls) -> None:
         self._whole = WholeModel(parts, _DryComparison())
         self._recorded = recorded
+        self._decider = parts.decider
         self.tensors, self.close = self._whole.tensors, self._whole.close
 
     def run(self, asked: Invocation, step: Step, branch: Branch, lanes: int) -> Carried:
         yield from ()  # it needs nothing
         found = self._recorded.whole(self._whole.name, asked)
         again = replace(asked, forward=found.again, call=found.call)
+        self._all_arrive(again.call, step, branch, lanes)
         carried_out(self._whole.run(again, step, branch, lanes), found.again)
         return found.blank()
+
+    def _all_arrive(self, call: Call, step: Step, branch: Branch, lanes: int) -> None:
+        """Tells all samples before one is computed: a tick that reuses them all holds what each of them keeps of it."""
+        store = branch.store(MODEL, lanes)
+        if lanes == 1 or store.layout is None or not self._decider.leads(branch, step.tick, lanes):
+            return
+        for lane in range(lanes):
+            seen = store.learned.latents(lane_of(call.tensors, lane, lanes, call.batch))
+            self._decider.arrived(branch, lane, seen)
 
 
 class _DryInnerSites:

@@ -86,6 +86,17 @@ def test_an_adaptive_methods_plan_is_a_bound(name: str, method: str, options: di
     assert "depends on the run" in str(foretold)
 
 
+def test_a_plan_for_each_sample_is_a_bound_in_a_batch_too() -> None:
+    """A tick at which all samples are reused holds most: each keeps the tick's latents and those of its last computed tick."""
+    case = CASES["FluxPipeline"]
+    pipe = accelerate(case.build(), "easycache", threshold=0.4, warmup_steps=1, per_sample=True)
+    foretold = plan(pipe, **case.call(0, STEPS, num_images_per_prompt=2))
+    render(pipe, "FluxPipeline", num_images_per_prompt=2)
+    told = report(pipe)
+    assert told.compute_fraction < 1
+    assert 0 <= foretold.cache_bytes - told.cache_bytes <= 2 * 3 * 4 * STEPS
+
+
 def test_a_budgets_plan_is_the_budget() -> None:
     case = CASES["FluxPipeline"]
     foretold = plan(case.build(), EvenConfig(speedup=2), **case.call(0, STEPS))
