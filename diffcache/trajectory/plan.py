@@ -76,7 +76,7 @@ def planned(
 
     Fewer than `FEWEST_MOVED` ticks stay where they are, and so do those of runs longer than `LONGEST`. If the error is expected to be smaller when
     outputs of evenly spaced ticks are held and nothing is corrected, as a first-order solver does in fewer steps, then that is the plan; and so it
-    is where the error is `HOPELESS`. Where nothing is corrected in any case, nothing is held unless it is.
+    is where the error is `HOPELESS`. Where nothing is corrected at all, outputs are held in this last case only.
 
     Args:
         errors: of the result, by how far the covariance is trusted, and whether reused ticks are corrected.
