@@ -17,6 +17,7 @@ from diffcache.config import CacheConfig
 from diffcache.engine.loop_scope import LoopScope
 from diffcache.engine.scopes import PipelineScope, entered, scope_of
 from diffcache.hooks.attachments import (
+    Attachment,
     attachment_of,
     forget,
     is_paused,
@@ -92,10 +93,25 @@ def put_back_on_error(target: Any) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        if isinstance(before, DiffusionAttachment) and own_attachment(key_of(target)) is not before:
-            attach(target, before.config, before.chooser, before.components)
-            register(key_of(target), before)
+        _put_back(target, before)
         raise
+
+
+@contextmanager
+def set_aside(target: Any) -> Iterator[None]:
+    """Inside, the target is plain; what was attached to it is attached again afterwards, with its report."""
+    before = own_attachment(key_of(target))
+    detach(target)
+    try:
+        yield
+    finally:
+        _put_back(target, before)
+
+
+def _put_back(target: Any, before: Attachment | None) -> None:
+    if isinstance(before, DiffusionAttachment) and own_attachment(key_of(target)) is not before:
+        attach(target, before.config, before.chooser, before.components)
+        register(key_of(target), before)
 
 
 def detach(target: Any) -> None:

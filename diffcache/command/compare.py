@@ -8,6 +8,7 @@ import click
 import torch
 
 from diffcache.api import method_named
+from diffcache.attach.attach import set_aside
 from diffcache.command.options import Setting, with_setting
 from diffcache.config import CacheConfig
 from diffcache.evals.harness.comparison import Row, as_json, table
@@ -28,7 +29,7 @@ def compare(
     """Methods on the same calls, each with its controls at the same compute. PSNR and SSIM are medians over the samples.
 
     Args:
-        pipe: a plain pipeline; it is plain afterwards.
+        pipe: a pipeline; what is attached to it is set aside meanwhile.
         calls: with `num_inference_steps`, and a generator for each sample.
         methods: by the name that the table shows.
         fewer_steps: add the plain pipeline with as many steps as a method computes ticks, under each noise scheduler.
@@ -51,11 +52,12 @@ def compare(
         raise ConfigError("compare() needs calls of the same num_inference_steps.")
     for call in calls:
         check_call(pipe, call)
-    runs = _Runs(pipe, calls)
-    rows = [runs.row(name, config) for name, config in methods.items()]
-    for ticks in sorted({row.ticks for row in rows if 0 < row.ticks < row.total}, reverse=True):
-        rows.append(runs.row(f"{ticks} even ticks", EvenConfig(speedup=rows[0].total / ticks)))
-        rows += runs.fewer_steps(ticks) if fewer_steps else []
+    with set_aside(pipe):
+        runs = _Runs(pipe, calls)
+        rows = [runs.row(name, config) for name, config in methods.items()]
+        for ticks in sorted({row.ticks for row in rows if 0 < row.ticks < row.total}, reverse=True):
+            rows.append(runs.row(f"{ticks} even ticks", EvenConfig(speedup=rows[0].total / ticks)))
+            rows += runs.fewer_steps(ticks) if fewer_steps else []
     return rows
 
 

@@ -14,6 +14,7 @@ import click
 from torch import Tensor
 
 from diffcache.api import method_named
+from diffcache.attach.attach import set_aside
 from diffcache.command.options import Setting, with_method, with_setting
 from diffcache.config import CacheConfig
 from diffcache.evals.harness.fewer_steps import noise_schedulers, render_with_steps
@@ -62,7 +63,7 @@ def demo(
     Each row is rendered in turns with the full run, so that both see the same machine.
 
     Args:
-        pipe: a plain pipeline; it is plain afterwards.
+        pipe: a pipeline; what is attached to it is set aside meanwhile.
         call: its keyword arguments, with `num_inference_steps`.
         config: the method.
         folder: for the pictures.
@@ -80,34 +81,35 @@ def demo(
     if type(rounds) is not int or rounds < 1:
         raise ConfigError(f"demo() needs a whole number of rounds, one at least, not {rounds!r}.")
     check_call(pipe, call)
-    steps, folder = call["num_inference_steps"], Path(folder)
-    told = told or (lambda name, pictures, path: None)
-    full = partial(render, pipe, call)
-    reference = full().pictures  # also warms up
-    told(FULL_RUN, stills(reference), draw_columns({FULL_RUN: stills(reference)}, folder / "full.png"))
-    accelerated = full(config)
-    pairs = draw_pairs(reference, accelerated.pictures, folder / "pictures.png")
-    told(config.name, stills(accelerated.pictures), pairs)
-    ticks = len(accelerated.run_report.computed_ticks)
-    runs: dict[str, tuple[int, Run]] = {
-        config.name: (steps, partial(full, config)),
-        "easycache": (steps, partial(full, EasyCacheConfig())),
-    }
-    for name, noise_scheduler in noise_schedulers(pipe).items() if ticks < steps else ():
-        runs[f"{ticks} steps, {name}"] = (
-            ticks, partial(render_with_steps, pipe, call, ticks, noise_scheduler),
-        )  # fmt: skip
-    rows = [[FULL_RUN, f"{steps}/{steps}", "100%", "1.00x", "-"]]
-    with click.progressbar(runs.items(), label="the same in other ways", file=sys.stderr) as bar:
-        for name, (own, run) in bar:
-            rendered, faster = _in_turns(full, run, rounds)
-            rows.append(_row(name, rendered, own, steps, faster, reference))
-    return Demo(
-        markdown_table(HEAD, rows),
-        accelerated.run_report.summary(),
-        pairs,
-        accelerated.run_report.plot(folder / "timeline.svg"),
-    )
+    with set_aside(pipe):
+        steps, folder = call["num_inference_steps"], Path(folder)
+        told = told or (lambda name, pictures, path: None)
+        full = partial(render, pipe, call)
+        reference = full().pictures  # also warms up
+        told(FULL_RUN, stills(reference), draw_columns({FULL_RUN: stills(reference)}, folder / "full.png"))
+        accelerated = full(config)
+        pairs = draw_pairs(reference, accelerated.pictures, folder / "pictures.png")
+        told(config.name, stills(accelerated.pictures), pairs)
+        ticks = len(accelerated.run_report.computed_ticks)
+        runs: dict[str, tuple[int, Run]] = {
+            config.name: (steps, partial(full, config)),
+            "easycache": (steps, partial(full, EasyCacheConfig())),
+        }
+        for name, noise_scheduler in noise_schedulers(pipe).items() if ticks < steps else ():
+            runs[f"{ticks} steps, {name}"] = (
+                ticks, partial(render_with_steps, pipe, call, ticks, noise_scheduler),
+            )  # fmt: skip
+        rows = [[FULL_RUN, f"{steps}/{steps}", "100%", "1.00x", "-"]]
+        with click.progressbar(runs.items(), label="the same in other ways", file=sys.stderr) as bar:
+            for name, (own, run) in bar:
+                rendered, faster = _in_turns(full, run, rounds)
+                rows.append(_row(name, rendered, own, steps, faster, reference))
+        return Demo(
+            markdown_table(HEAD, rows),
+            accelerated.run_report.summary(),
+            pairs,
+            accelerated.run_report.plot(folder / "timeline.svg"),
+        )
 
 
 def _in_turns(full: Run, other: Run, rounds: int) -> tuple[Rendered, float]:
