@@ -58,12 +58,11 @@ def _weights_table(results: Mapping[str, Result]) -> str:
     """Quantised weights in eager and in compiled blocks, and a cache that reuses every second step, beside plain eager ones."""
     lines: list[list[str]] = []
     for blocks, result in sorted(results.items(), reverse=True):
-        ticks, seconds = result["workload"]["ticks"], dict[tuple[str, int], float]()
-        for row in result["rows"]:
-            seconds[row["weights"], row["interval"]] = row["seconds"]
-        for row in result["rows"][::2]:
-            kind = row["weights"]
-            whole, cached = seconds[kind, 1], seconds[kind, 2]
+        measured = [row for row in result["rows"] if "refused" not in row]
+        with_cache = {row["weights"]: row["seconds"] for row in measured if row["interval"] > 1}
+        for row in (row for row in measured if row["interval"] == 1):
+            kind, whole, ticks = row["weights"], row["seconds"], result["workload"]["ticks"]
+            cached = with_cache[kind]
             lines.append(
                 [
                     blocks,
