@@ -25,10 +25,8 @@ def claim(path: Path, about: Mapping[str, Any], whose: str = "a search") -> None
         part.write_text(json.dumps(about, indent=1) + "\n")
         os.replace(part, path)
         return
-    written, about = (
-        json.loads(path.read_text()),
-        json.loads(json.dumps(about)),
-    )  # JSON turns tuples into lists
+    written = json.loads(path.read_text())
+    about = json.loads(json.dumps(about))  # JSON turns tuples into lists
     changed = [name for name in about if about[name] != written.get(name)]
     if changed:
         raise ScheduleError(

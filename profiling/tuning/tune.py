@@ -159,8 +159,8 @@ def tune(
     aim = Aim(speedup, quality, front, at_least)
     _check(pipe, prompts, aim, engine, objective, folder, minutes)
     calls = calls_of(prompts, seed, **call)
-    if is_pipeline(pipe):
-        check_call(pipe, {name: None for call in calls for name in call})
+    for one in calls if is_pipeline(pipe) else ():
+        check_call(pipe, one)
     if any(one.get("output_type") == "latent" for one in calls) and is_first():
         logger.warning(LATENTS)
     parts = three_parts(calls, ENGINES[engine].fitted)

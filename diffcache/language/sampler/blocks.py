@@ -60,9 +60,8 @@ def calls_of(blocks: list[range], steps: int | None) -> list[int]:
     ends = [0]
     for later, block in zip(reversed(range(len(blocks))), blocks, strict=True):
         in_proportion = steps * (block.stop - start) // size
-        ends.append(
-            min(max(in_proportion, ends[-1] + 1), steps - later)
-        )  # one call for each later block is left
+        # One call at least for this block, and one is left for each later one.
+        ends.append(min(max(in_proportion, ends[-1] + 1), steps - later))
     return [end - before for before, end in pairwise(ends)]
 
 

@@ -104,9 +104,8 @@ class Writer:
         self._post = torch.zeros_like(texts)  # of them after the block's last mask
         self._settled = torch.zeros_like(texts, dtype=torch.bool)
         self._replaced = False  # by somebody else, at some time
-        self._left: bool | None = (
-            None  # whether any text has masks in this block or behind it; None: not known
-        )
+        # Whether any text has masks in this block or behind it; None: not known.
+        self._left: bool | None = None
         self._stuck = torch.zeros((), dtype=torch.bool, device=texts.device)
 
     def write(self, part: Part) -> Iterator[Tensor]:
