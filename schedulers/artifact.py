@@ -52,7 +52,16 @@ def as_json(schedule: Any) -> dict[str, Any]:
 
 def json_text(data: Any) -> str:
     """JSON that every parser reads: null stands for a number that is not finite."""
-    return json.dumps(_finite(data), indent=1, allow_nan=False) + "\n"
+    return json.dumps(plain(data), indent=1, allow_nan=False) + "\n"
+
+
+def plain(value: Any) -> Any:
+    """The same in the types of JSON: lists for tuples, None for numbers that are not finite."""
+    if isinstance(value, Mapping):
+        return {name: plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def save(schedule: Any, folder: Path) -> Path:
@@ -194,15 +203,6 @@ def upload(save_to: Callable[[Path], object], repo_id: str, **options: Any) -> s
         save_to(Path(folder))
         api.upload_folder(repo_id=repo_id, folder_path=folder, **options)
     return str(address)
-
-
-def _finite(value: Any) -> Any:
-    """The same with None in place of numbers that are not finite."""
-    if isinstance(value, Mapping):
-        return {name: _finite(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _read(path: Path, tensors_path: Callable[[], Path], make: Callable[..., T]) -> T:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffcache.schedulers.artifact import as_json, json_text, load, made_of, save, upload
+from diffcache.schedulers.artifact import as_json, json_text, load, made_of, plain, save, upload
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.steps import Decision
 
@@ -136,6 +136,14 @@ class Schedule:
     def expected_error(self) -> float | None:
         """Of the result, root mean square, as a fraction of the full run's: foretold, or measured by `tune`. None where nothing was expected."""
         return expected_error_in(self.measured)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both say the same once they are written: a file has lists in place of tuples, and null in place of NaN."""
+        if not isinstance(other, Schedule):
+            return NotImplemented
+        return plain(as_json(self)) == plain(as_json(other)) and all(
+            torch.equal(tensor, other.corrections[name]) for name, tensor in self.corrections.items()
+        )
 
     def __repr__(self) -> str:
         """One line: who made it, for which denoisers, and what it computes. All fields would fill pages."""

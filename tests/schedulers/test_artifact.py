@@ -43,6 +43,20 @@ def test_a_saved_schedule_loads_in_a_fresh_process(schedule: Schedule, tmp_path:
     assert with_tensors.diff(Schedule.from_pretrained(tmp_path)) == ""
 
 
+def test_a_saved_schedule_is_equal_to_itself(schedule: Schedule, tmp_path: Path) -> None:
+    written = replace(
+        schedule,
+        producer={**schedule.producer, "options": {"window": (0.1, 0.8)}},
+        measured={"psnr": float("nan")},
+        corrections={"a": torch.ones(9, 4)},
+    )
+    read = Schedule.from_pretrained(written.save_pretrained(tmp_path))
+    assert read == written
+    assert read != replace(written, corrections={"a": torch.zeros(9, 4)})
+    assert read != replace(written, producer=schedule.producer)
+    assert read != "a schedule"
+
+
 def corrupt(folder: Path, change: Any) -> None:
     data = json.loads((folder / JSON_NAME).read_text())
     change(data)
