@@ -1,6 +1,7 @@
 """Schedules and configs as files: JSON that people can read and compare, and tensors beside it. No pickle."""
 
 import json
+import logging
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,6 +13,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from diffcache.schedulers.errors import ConfigError, ScheduleError
+
+logger = logging.getLogger("diffcache")
 
 T = TypeVar("T")
 
@@ -67,6 +70,7 @@ def plain(value: Any) -> Any:
 def save(schedule: Any, folder: Path) -> Path:
     """Writes a schedule into a folder, and returns that."""
     folder.mkdir(parents=True, exist_ok=True)
+    _tell_of(CONFIG_NAME, folder)
     (folder / JSON_NAME).write_text(json_text(as_json(schedule)))
     if schedule.corrections:
         save_file({name: t.contiguous() for name, t in schedule.corrections.items()}, folder / TENSORS_NAME)
@@ -100,6 +104,7 @@ def made_of(data: Mapping[str, Any], corrections: Mapping[str, Tensor], make: Ca
 
 def save_config(method: str, options: dict[str, Any], folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
+    _tell_of(JSON_NAME, folder)
     data = {"format": FORMAT, "method": method, "options": options}
     (folder / CONFIG_NAME).write_text(json.dumps(data, indent=1) + "\n")
     return folder
@@ -203,6 +208,16 @@ def upload(save_to: Callable[[Path], object], repo_id: str, **options: Any) -> s
         save_to(Path(folder))
         api.upload_folder(repo_id=repo_id, folder_path=folder, **options)
     return str(address)
+
+
+def _tell_of(other: str, folder: Path) -> None:
+    """Warns of a file of the other kind, which makes it unclear what the folder stands for."""
+    if (folder / other).exists():
+        logger.warning(
+            "%s holds %s too, so that accelerate() will not know which one is meant: delete one, or save into another folder.",
+            folder,
+            other,
+        )
 
 
 def _read(path: Path, tensors_path: Callable[[], Path], make: Callable[..., T]) -> T:

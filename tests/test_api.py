@@ -111,6 +111,19 @@ def test_a_folder_with_nothing_or_with_both_is_refused(
         report(target)
 
 
+@pytest.mark.parametrize("first", ["config", "schedule"])
+def test_saving_beside_the_other_kind_is_told_at_once(
+    first: str, tmp_path: Path, schedule: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    both = [UniformConfig(), schedule] if first == "config" else [schedule, UniformConfig()]
+    both[0].save_pretrained(tmp_path)
+    both[0].save_pretrained(tmp_path)
+    assert not caplog.messages
+    both[1].save_pretrained(tmp_path)
+    (told,) = caplog.messages
+    assert f"holds cache_{first}.json too" in told
+
+
 def test_what_was_saved_for_the_other_kind_of_target_is_refused(tmp_path: Path, schedule: Any) -> None:
     picture, language = tmp_path / "picture", tmp_path / "language"
     UniformConfig().save_pretrained(picture)
