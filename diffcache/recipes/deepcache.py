@@ -49,12 +49,19 @@ class DeepCacheConfig(CacheConfig):
         self._choose("spacing", "uniform", "power")
 
     def check(self, denoisers: Mapping[str, nn.Module]) -> None:
-        flat = next((type(module).__name__ for module in denoisers.values() if is_flat(module)), None)
-        if flat is not None:
-            raise TargetError(
-                f"{flat} cannot be cached at 'depth {self.depth}': deepcache is for UNets, whose blocks differ; "
-                'choose another method, or uniform with site="depth 1" if skip connections join its blocks.'
-            )
+        flat = [name for name, module in denoisers.items() if is_flat(module)]
+        if not flat:
+            return
+        others = tuple(name for name in denoisers if name not in flat)
+        instead = (
+            f"cache the others alone: components={others!r}"
+            if others
+            else 'choose another method, or uniform with site="depth 1" if skip connections join its blocks'
+        )
+        raise TargetError(
+            f"{type(denoisers[flat[0]]).__name__} cannot be cached at 'depth {self.depth}': deepcache is for UNets, whose blocks "
+            f"differ; {instead}."
+        )
 
     def sites(self, run: RunFacts) -> tuple[str, ...]:
         return (f"depth {self.depth}",)

@@ -14,6 +14,7 @@ from zoo.pipelines import CASES as PIPELINES
 from diffcache import TargetError, accelerate, discover, report
 from diffcache.discovery.missing_sites import missing_site, names_of_sites
 from diffcache.discovery.units import is_flat
+from diffcache.recipes.deepcache import DeepCacheConfig
 from diffcache.schedulers.errors import ConfigError
 
 FLUX = "FluxPipeline"
@@ -82,6 +83,13 @@ def test_deepcache_is_refused_where_blocks_are_alike(name: str) -> None:
     with pytest.raises(TargetError, match=f"{name} cannot be cached at 'depth 1': deepcache is for UNets"):
         accelerate(net, "deepcache")
     assert type(net) is own
+
+
+def test_deepcache_beside_a_prior_says_which_components_it_takes() -> None:
+    parts = {"prior": CASES["PriorTransformer"].build(), "unet": CASES["UNet2DConditionModel"].build()}
+    with pytest.raises(TargetError, match=r"PriorTransformer cannot .*: components=\('unet',\)"):
+        DeepCacheConfig().check(parts)
+    DeepCacheConfig().check({"unet": parts["unet"]})
 
 
 def test_like_blocks_with_long_skips_may_be_cached_by_depth() -> None:
