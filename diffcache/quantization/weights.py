@@ -16,7 +16,7 @@ from diffcache.host.components import components_of, is_pipeline
 from diffcache.host.weight_formats import is_quantised, quantization_of, weight_bytes
 from diffcache.prediction.correctors import Repair
 from diffcache.quantization.folding import can_fold, fold
-from diffcache.quantization.rules import Rules, asked_of, named_components
+from diffcache.quantization.rules import NOT_ASKED, Rules, asked_of, named_components
 from diffcache.quantization.with_bitsandbytes import converted, is_bitsandbytes, told
 from diffcache.schedulers.errors import ConfigError, ScheduleError
 
@@ -204,8 +204,11 @@ def _quantise(module: nn.Module, rules: Rules, result: Quantised) -> None:
             result.left[path] = reason
     if not configs:
         reasons = "; ".join(sorted(set(result.left.values()))) or "it has no linear layer"
+        instead = "'int8' runs everywhere"
+        if rules.default is None and NOT_ASKED in result.left.values():
+            instead = 'name layers by a pattern that is found in their paths, or all others by "_default"'
         raise ConfigError(
-            f"quantize=: no layer of {type(module).__name__} can be quantised here ({reasons}): 'int8' runs everywhere."
+            f"quantize=: no layer of {type(module).__name__} can be quantised here ({reasons}): {instead}."
         )
     _tell_diffusers(module, configs, result)
     result.after = weight_bytes(module)

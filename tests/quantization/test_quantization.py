@@ -123,6 +123,8 @@ def test_overrides_choose_layers(way: Any, expected: Any) -> None:
         ({"(": "int8"}, "no regular expression"),
         (Int8StaticActivationInt8WeightConfig(torch.ones(1, 1)), "fixes the activations' scales"),
         ({"nothing of that name": "int8"}, "no layer of FluxTransformer2DModel can be quantised here"),
+        ({}, r'not asked for\): name layers by a pattern .*, or all others by "_default"\.$'),
+        ({"nothing of that name": "int8"}, "name layers by a pattern that is found in their paths"),
         pytest.param(
             "float8",
             "compute capability",
