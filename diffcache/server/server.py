@@ -184,6 +184,8 @@ class Server:
             with self._lock:
                 for entry in taken:
                     entry.request.leave()
+                    if self._is_over:
+                        entry.request.end("closed")
 
     def stats(self) -> ServerStats:
         """What the server has done so far, in numbers."""
@@ -203,12 +205,13 @@ class Server:
         return Collector(self.stats)
 
     def close(self) -> None:
-        """Ends all requests. `serving` does it when its block is left."""
+        """Ends all requests. `serving` does it when its block is left. One whose call goes on in another thread ends with its batch."""
         with self._lock:
             self._is_over = True
             for request in list(self._open.values()):
-                request.busy = False
-                request.end("closed")
+                if not request.in_call:
+                    request.busy = False
+                    request.end("closed")
 
     def _check_open(self) -> None:
         if self._is_over:

@@ -147,6 +147,32 @@ def test_a_request_does_not_end_while_a_batch_takes_it() -> None:
         assert said == [f"{request.name} is in a batch now: end it after the batch."]
 
 
+@pytest.mark.parametrize("site", ["model", "block"])
+def test_a_call_that_goes_on_while_the_server_is_closed_ends_as_it_would(site: str) -> None:
+    denoiser, job = Waves(), Job("uniform", (("interval", 1), ("site", site)), steps=2)
+    inside, closed = threading.Event(), threading.Event()
+
+    def hook(*_: Any) -> None:
+        inside.set()
+        closed.wait(60)
+
+    with serving(denoiser) as server:
+        clients = [Client.of(server, job) for _ in range(2)]
+        step_all(server, denoiser, clients)
+        registered = denoiser.blocks[1].register_forward_pre_hook(hook)
+        calling = threading.Thread(target=step_all, args=(server, denoiser, clients))
+        calling.start()
+        assert inside.wait(60)
+        server.close()
+        closed.set()
+        calling.join(60)
+        registered.remove()
+        assert server.stats().failed == 0
+    for client in clients:
+        assert (client.request.state, client.request.cached_bytes) == ("closed", 0)
+        assert torch.equal(client.x, alone(denoiser, job))
+
+
 @pytest.mark.parametrize(
     "made",
     [
