@@ -129,8 +129,7 @@ class Server:
         scope = LoopScope(chosen, {}, num_steps, levels, noise_scheduler, make_engine=_engine)
         with self._lock:
             self._expire()
-            self._made += 1
-            name = f"request {self._made}" if name is None else name
+            name = self._free_name() if name is None else name
             if name in self._open:
                 raise ConfigError(f"there is an open request called {name!r}: choose another name.")
             if chosen is not None:
@@ -244,6 +243,13 @@ class Server:
                 "wait for each other for ever. Choose a method that caches the whole denoiser, or leave the bound out."
             )
         return chosen
+
+    def _free_name(self) -> str:
+        """A number that no open request is called by; it holds the lock."""
+        self._made += 1
+        while f"request {self._made}" in self._open:
+            self._made += 1
+        return f"request {self._made}"
 
     def _taken(self, entries: Sequence[tuple[Request, int]], rows: Sequence[int]) -> list[Entry]:
         """Marks requests as in this batch: all of them or none."""

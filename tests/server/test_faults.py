@@ -257,3 +257,9 @@ def test_a_name_is_given_once() -> None:
             server.request(2, name="a")
         first.finish()
         assert server.request(2, name="a").state == "open"
+
+
+def test_automatic_names_leave_out_given_ones() -> None:
+    with serving(Waves()) as server:
+        requests = [server.request(2, name="request 2"), *(server.request(2) for _ in range(2))]
+        assert [request.name for request in requests] == ["request 2", "request 1", "request 3"]
