@@ -12,6 +12,7 @@ from diffcache.config import CacheConfig
 from diffcache.evals.errors import EvaluationError
 from diffcache.evals.evaluation.figures import CACHED, FULL, Metrics, gathered, measured, summary
 from diffcache.evals.evaluation.sample_folder import (
+    MANIFEST,
     ProcessShare,
     SampleFolder,
     check_manifest,
@@ -135,7 +136,7 @@ def evaluate(evaluation: Evaluation, folder: Path) -> dict[str, Any] | None:
 
     Raises:
         EvaluationError: this is no `Evaluation`; a file, weights or samples are missing or unreadable. Then there is no
-            `evaluation.json`.
+            `evaluation.json`. Or the folder has a page of somebody else.
         ScheduleError: the folder has samples of other weights or of another noise scheduler.
     """
     if not isinstance(evaluation, Evaluation):
@@ -153,6 +154,7 @@ def evaluate(evaluation: Evaluation, folder: Path) -> dict[str, Any] | None:
         file_names(map(str, prompts))
     with state.main_process_first():
         manifest = evaluation.manifest()
+        _refuse_foreign_page(folder)
         check_manifest(folder, manifest, _free(folder, manifest))
         for stale in (RESULT, PAGE):
             (folder / stale).unlink(missing_ok=True)
@@ -180,6 +182,15 @@ def evaluate(evaluation: Evaluation, folder: Path) -> dict[str, Any] | None:
     }
     write_json(folder / RESULT, result)
     return result
+
+
+def _refuse_foreign_page(folder: Path) -> None:
+    """Refuses to write over a page in a folder that no evaluation has begun in: its name is a common one."""
+    page = folder / PAGE
+    if page.exists() and not any((folder / name).exists() for name in (MANIFEST, RESULT)):
+        raise EvaluationError(
+            f"{page} is not of an evaluation, and would be written over: choose another folder."
+        )
 
 
 def _free(folder: Path, manifest: dict[str, Any]) -> Collection[str]:

@@ -100,6 +100,13 @@ def test_somebody_elses_manifest_is_refused_and_stays(text: str, tmp_path: Path)
     assert [path.read_text() for path in tmp_path.iterdir()] == [text]
 
 
+def test_somebody_elses_page_is_refused_and_stays(tmp_path: Path) -> None:
+    (tmp_path / PAGE).write_text("mine")
+    with pytest.raises(EvaluationError, match=f"{PAGE} is not of an evaluation, and would be written over"):
+        evaluate(Evaluation("dit", samples=1, steps=2), tmp_path)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
+
+
 def test_the_same_sample_whatever_the_number_of_samples(tmp_path: Path) -> None:
     few = evaluate(
         Evaluation("dit", "uniform", samples=5, samples_per_prompt=6, steps=5, batch_size=1), tmp_path / "few"
