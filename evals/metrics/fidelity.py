@@ -9,9 +9,13 @@ from torchmetrics.functional.image import (
     structural_similarity_index_measure,
 )
 
+from diffcache.evals.errors import EvaluationError
 from diffcache.profiling.recording.pictures import psnr
 
 __all__ = ["lpips", "lpips_weights", "psnr", "psnr_within", "ssim"]
+
+SMALLEST = 6
+"""Pixels on each side that SSIM needs: its window of 11 is mirrored at the edges."""
 
 LPIPS_BACKBONE = "alexnet-owt-7be5be79.pth"
 
@@ -31,11 +35,18 @@ def ssim(pictures: Tensor, reference: Tensor) -> Tensor:
     """Structural similarity of each sample, 0..1; that of a video is the mean over its frames.
 
     Args:
-        pictures, reference: [N, C, H, W] or [N, F, C, H, W] in 0..1, at least 16 pixels on each side.
+        pictures, reference: [N, C, H, W] or [N, F, C, H, W] in 0..1, at least 6 pixels on each side.
 
     Returns:
         fp32 [N].
+
+    Raises:
+        EvaluationError: these are smaller, or no pictures.
     """
+    if pictures.ndim < 4 or min(pictures.shape[-2:]) < SMALLEST:
+        raise EvaluationError(
+            f"ssim needs pictures of {SMALLEST} pixels at least on each side, not a tensor of {list(pictures.shape)}: choose psnr."
+        )
     frames, samples = pictures.flatten(0, -4), len(pictures)
     values = structural_similarity_index_measure(
         frames.float(), reference.flatten(0, -4).float(), data_range=1.0, reduction="none"

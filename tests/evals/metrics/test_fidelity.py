@@ -6,6 +6,7 @@ import pytest
 import torch
 from torchmetrics.functional.image import peak_signal_noise_ratio
 
+from diffcache.evals.errors import EvaluationError
 from diffcache.evals.metrics import fidelity
 from diffcache.evals.metrics.fidelity import lpips, psnr, psnr_within, ssim
 
@@ -19,6 +20,16 @@ def test_metrics_are_per_sample_and_agree_with_torchmetrics() -> None:
     assert ssim(a, a).tolist() == pytest.approx([1.0] * 3)
     assert ssim(b[:, None], a[:, None]).tolist() == pytest.approx(ssim(b, a).tolist())
     assert lpips(b, a) is None  # 32 pixels are too few
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 5, 64), (1, 2, 3, 64, 5), (1, 64, 16)])
+def test_ssim_of_what_is_too_small_is_refused_in_a_sentence(shape: tuple[int, ...]) -> None:
+    with pytest.raises(EvaluationError, match="ssim needs pictures of 6 pixels at least on each side"):
+        ssim(torch.zeros(shape), torch.zeros(shape))
+
+
+def test_ssim_of_the_smallest_pictures() -> None:
+    assert ssim(torch.ones(2, 3, 6, 6), torch.ones(2, 3, 6, 6)).tolist() == pytest.approx([1.0] * 2)
 
 
 def test_a_low_picture_has_no_perceptual_distance_however_wide(
