@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from language.tiny import pipeline, texts, tiny_llama
+from language.tiny import EOS, MASK, pipeline, texts, tiny_llama
 
 from diffcache import (
     ConfigError,
@@ -125,6 +125,8 @@ def test_a_run_that_raised_leaves_the_next_one_as_it_was() -> None:
         ({"gen_length": 8, "threshold": 0.9, "remasking": "random"}, "asks for confidence"),
         ({"gen_length": 8, "remasking": "high"}, "remasking must be"),
         ({"gen_length": 8, "mask_token_id": 4000}, "not in the vocabulary"),
+        ({"gen_length": 8, "mask_token_id": EOS}, "ends texts .* pass the token that the model was trained"),
+        ({"gen_length": 8, "eos_token_id": MASK}, "ends texts"),
         ({"gen_length": 0}, "gen_length must be at least 1"),
         ({"gen_length": -1}, "gen_length must be at least 1"),
         ({"gen_length": 8, "block_length": 0}, "block_length must be at least 1"),

@@ -96,6 +96,15 @@ def mask_id_of(model: Any, given: int | None) -> int:
     return int(found)
 
 
+def check_mask(mask_id: int, eos: Tensor) -> None:
+    """Refuses a mask token that is one of those that end a text (int64 [0 or more]), with ConfigError."""
+    if mask_id in eos.tolist():
+        raise ConfigError(
+            f"mask_token_id={mask_id} ends texts (eos_token_id), which would be over before they are written: pass the token that the "
+            "model was trained to fill in."
+        )
+
+
 def ids_of(model: Any, name: str, given: int | None) -> Tensor:
     """Special tokens such as "eos_token_id", as given or as the model's configuration says, int64 [0 or more]."""
     found = getattr(model.config, name, None) if given is None else given

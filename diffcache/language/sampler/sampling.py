@@ -31,7 +31,14 @@ from diffcache.language.backbones.base import Net, outside_inference_mode
 from diffcache.language.backbones.families import backbone_of
 from diffcache.language.sampler.blocks import blocks_of, calls_of, parts_of
 from diffcache.language.sampler.canvas import Canvas
-from diffcache.language.sampler.checks import check_edit, check_prompts, given_prompts, ids_of, mask_id_of
+from diffcache.language.sampler.checks import (
+    check_edit,
+    check_mask,
+    check_prompts,
+    given_prompts,
+    ids_of,
+    mask_id_of,
+)
 from diffcache.language.sampler.drawing import Drawing
 from diffcache.language.sampler.guidance import GuidedCaller
 from diffcache.language.sampler.noise import Noise
@@ -156,10 +163,12 @@ class _Run:
         own_blocks: int | None = net.block_attention
         block_length = own_blocks if asked.block_length is None else asked.block_length
         filled = 0 if own_blocks is None else -self.length % (block_length or own_blocks)
+        mask_id = mask_id_of(model, asked.mask_token_id)
+        check_mask(mask_id, self.eos)
         canvas = Canvas.of_prompts(
             prompts,
             asked.gen_length + filled,
-            mask_id_of(model, asked.mask_token_id),
+            mask_id,
             window_of(model, asked.window),
         )
         canvas.attention_block = None if own_blocks is None else block_length
