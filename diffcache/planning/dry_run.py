@@ -1,7 +1,7 @@
 """A dry run: a target's own loop, gone through without computing its denoisers."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from diffcache.host.components import (
     guidance_scale_of,
     noise_schedulers_of,
     refuse_foreign_cache,
+    unknown_argument,
 )
 from diffcache.host.network_facts import facts_of_networks
 from diffcache.noise_schedulers.levels import levels_of_loop
@@ -140,6 +141,8 @@ def dry_run(
     plain = each_uncompiled(denoisers)
     is_loop = isinstance(target, nn.Module)
     noise_schedulers = [] if is_loop else noise_schedulers_of(target)
+    if not is_loop and call.get("generator") is None and unknown_argument(target, ["generator"]) is None:
+        call = {**call, "generator": torch.Generator()}
     with ExitStack() as stack:
         stack.enter_context(swapped([*denoisers.values(), *plain.values()], denoiser_members))
         stack.enter_context(swapped(units_of(denoisers, facts, config), unit_members))
@@ -182,7 +185,8 @@ def _undisturbed(target: Any, call: Mapping[str, Any], modules: Collection[Any])
     try:
         if has_bars:
             target.set_progress_bar_config(**{**bars, "disable": True})
-        with torch.random.fork_rng(list(devices)):
+        # Putting the global state back would take back what other threads have drawn meanwhile.
+        with nullcontext() if generators else torch.random.fork_rng(list(devices)):
             yield
     finally:
         if has_bars:

@@ -145,6 +145,28 @@ def test_a_target_is_left_as_it_was() -> None:
     )  # the generator has not been used up
 
 
+@pytest.mark.parametrize("name", ["FluxPipeline", "FluxModularPipeline", "StableDiffusionPipeline"])
+def test_a_plan_draws_no_global_random_numbers_and_takes_back_none(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is drawn while the loop is being gone through stands for another thread."""
+    pipe, states = CASES[name].build(), list[torch.Tensor]()
+    call = {key: value for key, value in CASES[name].call(0, STEPS).items() if key != "generator"}
+    state = torch.get_rng_state()
+    plan(pipe, "uniform", **call)
+    assert torch.equal(torch.get_rng_state(), state)
+    own = type(pipe.scheduler).set_timesteps
+
+    def set_timesteps(*args: Any, **kwargs: Any) -> None:
+        torch.rand(8)
+        states.append(torch.get_rng_state())
+        own(*args, **kwargs)
+
+    monkeypatch.setattr(type(pipe.scheduler), "set_timesteps", set_timesteps)
+    plan(pipe, "uniform", **call)
+    assert torch.equal(torch.get_rng_state(), states[-1])
+
+
 def test_attention_processors_that_a_loop_swaps_for_a_while_are_put_back() -> None:
     """Perturbed-attention guidance does, and a rehearsal does not go on to the end of the loop."""
     parts = ("vae", "text_encoder", "tokenizer", "unet", "scheduler")
