@@ -18,6 +18,7 @@ from diffcache.rollouts.book import Book
 from diffcache.rollouts.history import LayerHistory, Rows, TokenShape
 from diffcache.rollouts.policies import RolloutPolicy
 from diffcache.schedulers.errors import ScheduleError
+from diffcache.schedulers.whole_files import written_whole
 from diffcache.store.formats import Format, values_of
 from diffcache.store.placement import Feature, Kept
 
@@ -69,9 +70,8 @@ def save(past: Past, policy: RolloutPolicy, folder: Path) -> None:
         "layers": layers,
     }
     folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f"{FILE}.part"
-    save_file(tensors, part, metadata={"diffcache": json.dumps(facts)})
-    part.replace(folder / FILE)
+    with written_whole(folder / FILE) as part:
+        save_file(tensors, part, metadata={"diffcache": json.dumps(facts)})
 
 
 def load(folder: Path, policy: RolloutPolicy) -> Saved:

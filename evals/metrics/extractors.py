@@ -17,6 +17,7 @@ from diffcache.evals.metrics.media import eight_bit, load_sample
 from diffcache.evals.testbeds.fashion_mnist import FashionClassifier
 from diffcache.evals.testbeds.picture_classifier import PictureClassifier
 from diffcache.evals.testbeds.shape_classifier import ShapeColourClassifier
+from diffcache.schedulers.whole_files import written_whole
 
 CLASSIFIER, FASHION, INCEPTION = "classifier", "fashion_classifier", "inception"
 CLASSIFIERS: dict[str, type[PictureClassifier]] = {
@@ -82,13 +83,12 @@ def reference_features(extractor: Extractor, folder: Path) -> Features:
     if not kept.exists():
         parts = [extractor(load_sample(file)[None]) for file in files]
         kept.parent.mkdir(parents=True, exist_ok=True)
-        partial = kept.with_suffix(f".{os.getpid()}")
         tensors = {
             "features": torch.cat([part.features for part in parts]),
             "logits": torch.cat([part.logits for part in parts]),
         }
-        save_file(tensors, partial)
-        partial.replace(kept)
+        with written_whole(kept) as part:
+            save_file(tensors, part)
     return Features(**load_file(kept))
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.schedule import GUIDANCE_SCALE, Model
+from diffcache.schedulers.whole_files import written_whole
 
 FORMAT = 4
 """Version of the files. Files of another version are refused."""
@@ -151,10 +152,10 @@ class Recording:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / TENSORS_NAME.format(self.runs)
-        save_file(self.tensors(), file)
-        written = folder / f"{JSON_NAME}.new"
-        written.write_text(json.dumps({**self.as_json(), "tensors": file.name}, indent=1) + "\n")
-        written.replace(folder / JSON_NAME)
+        with written_whole(file) as part:
+            save_file(self.tensors(), part)
+        with written_whole(folder / JSON_NAME) as part:
+            part.write_text(json.dumps({**self.as_json(), "tensors": file.name}, indent=1) + "\n")
         for earlier in set(folder.glob(TENSORS_NAME.format("*"))) - {file}:
             earlier.unlink()
         return folder

@@ -1,12 +1,12 @@
 """Files that a search keeps beside its checkpoint: what it searches, and a log with a line for each thing it did."""
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from diffcache.schedulers.errors import ScheduleError
+from diffcache.schedulers.whole_files import written_whole
 
 
 def claim(path: Path, about: Mapping[str, Any], whose: str = "a search") -> None:
@@ -21,9 +21,8 @@ def claim(path: Path, about: Mapping[str, Any], whose: str = "a search") -> None
         ScheduleError: the folder belongs to another search.
     """
     if not path.exists():
-        part = path.with_suffix(".part")
-        part.write_text(json.dumps(about, indent=1) + "\n")
-        os.replace(part, path)
+        with written_whole(path) as part:
+            part.write_text(json.dumps(about, indent=1) + "\n")
         return
     written = json.loads(path.read_text())
     about = json.loads(json.dumps(about))  # JSON turns tuples into lists

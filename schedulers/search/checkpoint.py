@@ -1,7 +1,6 @@
 """Checkpoints of searches and trainings: settings and tensors in one file, written as a whole or not at all."""
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from diffcache.schedulers.errors import ScheduleError
+from diffcache.schedulers.whole_files import written_whole
 
 
 def save_checkpoint(
@@ -24,10 +24,9 @@ def save_checkpoint(
         tensors: by name.
         settings: anything that JSON can hold.
     """
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")  # several processes may write what they all know
     copies = {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
-    save_file(copies, part, {kind: json.dumps(settings)})
-    os.replace(part, path)
+    with written_whole(path) as part:
+        save_file(copies, part, {kind: json.dumps(settings)})
 
 
 def load_checkpoint(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
