@@ -34,6 +34,7 @@ from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.artifact import CONFIG_NAME, is_yaml, load_yaml, saved_in
+from diffcache.schedulers.counts import check_bytes
 from diffcache.schedulers.errors import ConfigError, TargetError
 from diffcache.schedulers.schedule import Schedule
 
@@ -277,8 +278,7 @@ def _check_call(target: Any, config: CacheConfig, call: Collection[str]) -> None
 
 
 def _check_bound(target: Any, bound: Any) -> None:
-    if isinstance(bound, bool) or not isinstance(bound, int) or bound < 1:
-        raise ConfigError(f"max_cache_bytes must be a whole number of bytes, not {bound!r}.")
+    check_bytes(bound)
     if not is_pipeline(target):
         raise ConfigError(
             "max_cache_bytes= needs a Diffusers pipeline, whose calls can be planned: choose cache_dtype= instead."

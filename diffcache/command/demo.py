@@ -26,6 +26,7 @@ from diffcache.host.components import check_call
 from diffcache.profiling.recording.calling import Call
 from diffcache.profiling.recording.pictures import median_of, psnr
 from diffcache.recipes.easycache import EasyCacheConfig
+from diffcache.schedulers.counts import is_count
 from diffcache.schedulers.errors import ConfigError
 
 Run = Callable[[], Rendered]
@@ -78,7 +79,7 @@ def demo(
         raise ConfigError(f"demo() needs a method's config, such as EasyCacheConfig(), not {config!r}.")
     if not isinstance(call, Mapping) or "num_inference_steps" not in call:
         raise ConfigError("demo() needs the call's arguments as a dict, num_inference_steps among them.")
-    if type(rounds) is not int or rounds < 1:
+    if not is_count(rounds):
         raise ConfigError(f"demo() needs a whole number of rounds, one at least, not {rounds!r}.")
     check_call(pipe, call)
     with set_aside(pipe):

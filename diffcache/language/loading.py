@@ -10,6 +10,7 @@ from transformers.utils import cached_file
 
 from diffcache.language.probing import probe_token_shift
 from diffcache.language.remote_code import complete, is_remote, transformers_4
+from diffcache.schedulers.counts import is_count
 from diffcache.schedulers.errors import ConfigError, TargetError
 
 _HUB = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
@@ -50,7 +51,7 @@ def load_language_model(
     """
     if token_shift not in (None, 0, 1):
         raise ConfigError(f"token_shift={token_shift!r}: give 0 or 1.")
-    if block_attention is not None and not (type(block_attention) is int and block_attention >= 1):
+    if block_attention is not None and not is_count(block_attention):
         raise ConfigError(
             f"block_attention={block_attention!r}: give the number of tokens of a block, 1 or more."
         )

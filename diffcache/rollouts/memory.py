@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from diffcache.rollouts.history import TokenShape, bytes_per_token
 from diffcache.rollouts.policies import Chunk, RolloutPolicy
+from diffcache.schedulers.counts import check_bytes
 from diffcache.schedulers.errors import ConfigError
 from diffcache.store.formats import DTYPES, Format, format_of, narrower_than
 from diffcache.store.placement import HostMemory
@@ -99,9 +100,8 @@ class RolloutMemory:
     """
 
     def __init__(self, max_cache_bytes: int | None = None) -> None:
-        is_whole = isinstance(max_cache_bytes, int) and not isinstance(max_cache_bytes, bool)
-        if max_cache_bytes is not None and not (is_whole and max_cache_bytes >= 1):
-            raise ConfigError(f"max_cache_bytes must be a whole number of bytes, not {max_cache_bytes!r}.")
+        if max_cache_bytes is not None:
+            check_bytes(max_cache_bytes)
         self.max_cache_bytes = max_cache_bytes
         self._declared: dict[int, int] = {}
 

@@ -17,6 +17,7 @@ from diffcache.rollouts.checkpoints import load_causal_weights
 from diffcache.rollouts.policies import RolloutPolicy
 from diffcache.rollouts.rollout import rollout
 from diffcache.rollouts.video import Rollout
+from diffcache.schedulers.counts import is_count
 from diffcache.schedulers.errors import ConfigError
 
 OUTPUTS = ("np", "pt", "pil", "latent")
@@ -244,7 +245,7 @@ class CausalWanPipeline(WanPipeline):  # type: ignore[misc]
 def _check_whole(**counts: Any) -> None:
     """Refuses what is no whole number above 0."""
     for name, count in counts.items():
-        if type(count) is not int or count < 1:
+        if not is_count(count):
             raise ConfigError(f"{name}={count!r}: give a whole number, 1 at least.")
 
 

@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from diffcache.rollouts.book import Book
 from diffcache.rollouts.policies import Chunk, RolloutPolicy, attention_mass
+from diffcache.schedulers.counts import is_count
 from diffcache.schedulers.errors import ConfigError
 
 
@@ -43,7 +44,7 @@ class ScaleKV(RolloutPolicy):
     pool: int = 5
 
     def __post_init__(self) -> None:
-        whole = all(type(value) is int and value > 0 for value in (self.budget, self.pool, self.observations))
+        whole = all(map(is_count, (self.budget, self.pool, self.observations)))
         if not whole or self.pool % 2 == 0 or math.isqrt(self.observations) ** 2 != self.observations:
             raise ConfigError(
                 f"budget={self.budget!r} has to be a whole number, 1 or more, pool={self.pool!r} an odd one, "

@@ -20,6 +20,7 @@ from diffcache.rollouts.attending import Site, attended
 from diffcache.rollouts.book import Book, joined
 from diffcache.rollouts.policies import Chunk, RolloutPolicy
 from diffcache.rollouts.scale_kv import drafters_of, mean_by_scale, relative_selectivity, selectivity
+from diffcache.schedulers.counts import is_count
 from diffcache.schedulers.errors import ConfigError, TargetError
 
 
@@ -133,7 +134,7 @@ def choose_drafters(
         ConfigError: `top` is no whole number above 0.
     """
     modules = caching_modules(model)
-    if type(count) is not int or not 0 < count < len(modules):
+    if not is_count(count) or count >= len(modules):
         raise TargetError(f"{count} drafters of {len(modules)} attentions: choose fewer, and at least one.")
     return drafters_of(relative_selectivity(layer_selectivity(model, sample, top)), count)
 
@@ -150,7 +151,7 @@ def layer_selectivity(model: nn.Module, sample: Callable[[], Any], top: int = 16
         TargetError: the model has no modules with caches.
         ConfigError: `top` is no whole number above 0.
     """
-    if type(top) is not int or top < 1:
+    if not is_count(top):
         raise ConfigError(f"top={top!r}: give a whole number of tokens, 1 at least.")
     modules = caching_modules(model)
     names = list(modules)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,7 @@ from diffcache.host.parallel import Agreement, agreement_of
 from diffcache.method_config import MethodConfig
 from diffcache.planning.with_rows import WithRows, source_of
 from diffcache.reports.records import RunRecord
+from diffcache.schedulers.counts import is_count
 from diffcache.schedulers.errors import ConfigError, DiffcacheError, TargetError
 from diffcache.schedulers.schedule import Schedule
 from diffcache.server.batch import BatchScope, Entry, Sharing
@@ -315,8 +316,8 @@ def _check_entries(entries: Any) -> None:
 
 
 def _row_counts(rows: int | Sequence[int], requests: int) -> list[int]:
-    counts = [rows] * requests if isinstance(rows, int) else list(rows)
-    if len(counts) != requests or not all(isinstance(count, int) and count >= 1 for count in counts):
+    counts = list(rows) if isinstance(rows, Iterable) else [rows] * requests
+    if len(counts) != requests or not all(map(is_count, counts)):
         raise ConfigError(
             f"rows_per_request takes one whole number above 0, or one for each of the {requests} requests, not {rows!r}."
         )

@@ -19,6 +19,7 @@ from diffcache.host.network_facts import facts_of_networks
 from diffcache.host.parallel import agreement_of
 from diffcache.host.rows import counts_rows
 from diffcache.reports.run_report import RunReport
+from diffcache.schedulers.counts import check_bytes
 from diffcache.schedulers.errors import ConfigError, TargetError
 from diffcache.server.eviction import GENTLE, Eviction
 from diffcache.server.server import Limits, Server
@@ -103,8 +104,8 @@ def _limits(
     clock: Callable[[], float],
     shared: Collection[str] | None,
 ) -> Limits:
-    if bound is not None and (isinstance(bound, bool) or not isinstance(bound, int) or bound < 1):
-        raise ConfigError(f"max_cache_bytes must be a whole number of bytes, not {bound!r}.")
+    if bound is not None:
+        check_bytes(bound)
     if isinstance(gentle, str) or not set(gentle) <= set(GENTLE):
         raise ConfigError(f"eviction takes some of {GENTLE}, not {gentle!r}.")
     if timeout is not None and not (isinstance(timeout, (int, float)) and timeout > 0):

@@ -15,7 +15,7 @@ from diffcache.host.compiled import each_uncompiled
 from diffcache.host.components import denoisers_of
 from diffcache.profiling.calibrating.attention import AttentionProbe, keys_of_picture
 from diffcache.profiling.calibrating.foreground import Masks, on_tokens, otsu, saliency
-from diffcache.profiling.recording.calling import Call, accelerated, calls_hash, watched_run
+from diffcache.profiling.recording.calling import Call, accelerated, calls_hash, refuse_no_calls, watched_run
 from diffcache.profiling.recording.frozen import frozen
 from diffcache.profiling.recording.journal import Entry, journal, key_of
 from diffcache.profiling.recording.pictures import pictures_of, rewound
@@ -76,8 +76,7 @@ def foreground_scores(
     `high` are the picture's tokens that receive more attention than their mean. Scores are means over calls, rows, ticks and
     branches. Arguments and errors are those of `calibrate_profilingdit`.
     """
-    if not calls:
-        raise ConfigError("calls: give at least one.")
+    refuse_no_calls(calls)
     detach(pipe)
     denoiser, *others = each_uncompiled(denoisers_of(pipe)).values()
     if others:

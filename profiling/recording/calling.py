@@ -31,6 +31,12 @@ class Split(NamedTuple):
     held_out: list[Call]
 
 
+def refuse_no_calls(calls: Sequence[Call]) -> None:
+    """Refuses an empty list of calls, with ConfigError."""
+    if not calls:
+        raise ConfigError("calls: give at least one.")
+
+
 def hold_out(calls: Sequence[Call]) -> Split:
     """Holds every second call out.
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffcache.profiling.recording.calling import Call, calls_hash
+from diffcache.profiling.recording.calling import Call, calls_hash, refuse_no_calls
 from diffcache.profiling.recording.journal import Entry, journal, key_of
 from diffcache.profiling.recording.processes import shared
 from diffcache.schedulers.errors import ConfigError
@@ -29,8 +29,7 @@ def of_each_call(
     Raises:
         ConfigError: there is no call.
     """
-    if not calls:
-        raise ConfigError("calls: give at least one.")
+    refuse_no_calls(calls)
     keys = [key_of(kind, call=calls_hash([call]), **about) for call in calls]
     return shared(len(calls), lambda i: journal().entry(keys[i], lambda: measured(calls[i])))
 

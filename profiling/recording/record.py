@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from diffcache.config import CacheConfig
-from diffcache.profiling.recording.calling import Call, accelerated, calls_hash, watched_run
+from diffcache.profiling.recording.calling import Call, accelerated, calls_hash, refuse_no_calls, watched_run
 from diffcache.profiling.recording.each_call import mean_over_calls, of_each_call
 from diffcache.profiling.recording.journal import Entry
 from diffcache.profiling.recording.pipeline_facts import digests_of
@@ -15,6 +15,7 @@ from diffcache.profiling.recording.recording import JSON_NAME, STATISTICS, Curve
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.reports.records import RunRecord
+from diffcache.schedulers.counts import is_count
 from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.schedulers.schedule import GUIDANCE_SCALE, Schedule
 from diffcache.store.streams import Basis
@@ -50,7 +51,7 @@ def record(
     """
     if metric not in get_args(Metric):
         raise ConfigError(f"metric={metric!r}: choose one of {', '.join(get_args(Metric))}.")
-    if lag is not None and (type(lag) is not int or lag < 1):
+    if lag is not None and not is_count(lag):
         raise ConfigError(
             f"lag={lag!r}: give a whole number of ticks, one at least, or None for the whole run."
         )
@@ -120,8 +121,7 @@ def _asked(calls: Sequence[Call], **options: Any) -> dict[str, Any]:
     Raises:
         ConfigError: there is no call.
     """
-    if not calls:
-        raise ConfigError("calls: give at least one.")
+    refuse_no_calls(calls)
     return {"calls": len(calls), "hash": calls_hash(calls), **options}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from support.shared_loop import SHAPE, Client, Job, Waves, alone, step_all
@@ -207,6 +209,10 @@ def test_what_is_wrong_is_said() -> None:
             pass
         with pytest.raises(ConfigError, match="rows_per_request"), server.batch([(a, 0)], [1, 2]):
             pass
+        wrong: list[Any] = [True, [True], 0, 1.5]
+        for rows in wrong:
+            with pytest.raises(ConfigError, match="rows_per_request"), server.batch([(a, 0)], rows):
+                pass
         with pytest.raises(TargetError, match="have 1"), server.batch([(a, 0)]):
             denoiser(x, t)
         with server.batch([(a, 0), (b, 0)]):

@@ -10,6 +10,7 @@ from typing import Any
 from diffcache.language.sampler.blocks import quotas_of, shares_of
 from diffcache.language.sampler.decoding import Chance, Factor, Quota, Rule, Threshold
 from diffcache.language.sampler.drawing import BY_CHANCE, BY_PROBABILITY, REMASKING
+from diffcache.schedulers.counts import is_count
 from diffcache.schedulers.errors import ConfigError
 
 
@@ -128,7 +129,7 @@ class DecodeOptions:
             "min_tokens",
         ):
             size = getattr(self, name)
-            if size is not None and not (_is_whole(size) and size >= 1):
+            if size is not None and not is_count(size):
                 raise ConfigError(f"{name} must be at least 1 and a whole number, not {size!r}.")
         if not (_is_whole(self.max_post_steps) and self.max_post_steps >= 0):
             raise ConfigError(

@@ -1,0 +1,20 @@
+"""What users pass as a count."""
+
+from typing import Any, TypeGuard
+
+from diffcache.schedulers.errors import ConfigError
+
+
+def is_count(value: Any) -> TypeGuard[int]:
+    """Whether it is a whole number from 1; True is none."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def check_bytes(bound: Any) -> None:
+    """Refuses what is no bound on a cache's bytes.
+
+    Raises:
+        ConfigError: it is no whole number from 1.
+    """
+    if not is_count(bound):
+        raise ConfigError(f"max_cache_bytes must be a whole number of bytes, not {bound!r}.")
