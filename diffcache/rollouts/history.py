@@ -44,7 +44,7 @@ class TokenShape:
         return cls(key.shape[0], key.shape[1], key.shape[-1], value.shape[-1], key.dtype, key.device)
 
 
-class Rows:
+class TokenBlocks:
     """Tensors [B, H, T, D] over tokens, stored block by block.
 
     Args:
@@ -179,8 +179,8 @@ class LayerHistory:
     def __init__(self, format: Format, shape: TokenShape) -> None:
         self.shape = shape
         self.book = Book.empty()
-        self.rows = Rows(format, (shape.channels, shape.value_channels))
-        self.queries = Rows(format, (shape.channels,))
+        self.rows = TokenBlocks(format, (shape.channels, shape.value_channels))
+        self.queries = TokenBlocks(format, (shape.channels,))
         self.query_book = Book.empty()
 
     @property

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from diffcache.kernels.quantize import Quantized
 from diffcache.rollouts.book import Book
-from diffcache.rollouts.history import LayerHistory, Rows, TokenShape
+from diffcache.rollouts.history import LayerHistory, TokenBlocks, TokenShape
 from diffcache.rollouts.policies import RolloutPolicy
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.whole_files import written_whole
@@ -143,7 +143,7 @@ def _layer(saved: Saved, i: int, format: Format, shape: TokenShape) -> LayerHist
     return layer
 
 
-def _stored(rows: Rows) -> list[tuple[str, Tensor]]:
+def _stored(rows: TokenBlocks) -> list[tuple[str, Tensor]]:
     """The tensors of all blocks, in host memory."""
     found = []
     for block, feature in enumerate(rows.blocks):
@@ -163,7 +163,7 @@ def _of(saved: Saved, name: str, device: torch.device) -> dict[str, Tensor]:
     }
 
 
-def _fill(rows: Rows, tensors: Mapping[str, Tensor], lengths: Sequence[int]) -> None:
+def _fill(rows: TokenBlocks, tensors: Mapping[str, Tensor], lengths: Sequence[int]) -> None:
     """Puts the stored blocks back.
 
     Raises:

@@ -16,7 +16,7 @@ from diffcache.host.compiled import uncompiled
 from diffcache.schedulers.errors import TargetError
 from diffcache.server.joint import SharedCall, Together
 from diffcache.server.request import Request
-from diffcache.server.rows import Rows, Splitter, assembled, count_of
+from diffcache.server.rows import Ranges, Splitter, assembled, count_of
 from diffcache.server.stats import Totals
 
 
@@ -114,7 +114,7 @@ class BatchScope(Scope):
         self._sharing.stored(request)
 
     def _shared(
-        self, module: nn.Module, forward: Forward, call: Call, rows: Sequence[Rows], served: Served
+        self, module: nn.Module, forward: Forward, call: Call, rows: Sequence[Ranges], served: Served
     ) -> SharedCall:
         arguments, total, splitter = (call.args, call.kwargs), call.batch, self._sharing.splitter
         if len(rows) == 1:  # all of it belongs to one request
@@ -128,7 +128,7 @@ class BatchScope(Scope):
         return SharedCall(forward, arguments, form, rows, parts, splitter, compiled)
 
 
-def rows_of(entries: Sequence[Entry], *, by_request: bool) -> list[Rows]:
+def rows_of(entries: Sequence[Entry], *, by_request: bool) -> list[Ranges]:
     """Which rows of a call belong to each entry.
 
     Args:
@@ -156,7 +156,7 @@ def rows_of(entries: Sequence[Entry], *, by_request: bool) -> list[Rows]:
     return list(found)
 
 
-def _check_rows(entries: Sequence[Entry], rows: Sequence[Rows], call: Call) -> None:
+def _check_rows(entries: Sequence[Entry], rows: Sequence[Ranges], call: Call) -> None:
     if not entries:
         raise TargetError(
             "all guidance passes of this batch's requests have been called: begin another batch for the next step."

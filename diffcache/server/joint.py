@@ -15,7 +15,7 @@ from diffcache.hooks.watcher import watched
 from diffcache.host.call import version_of
 from diffcache.schedulers.errors import TargetError
 from diffcache.server.joint_units import JointUnits
-from diffcache.server.rows import Arguments, Form, Rows, Splitter, consecutive, count_of, divided
+from diffcache.server.rows import Arguments, Form, Ranges, Splitter, consecutive, count_of, divided
 
 WRITES = (
     "this denoiser writes into its arguments, so that its requests cannot share calls: run each in a denoising_run of "
@@ -68,7 +68,7 @@ class SharedCall:
     forward: Callable[..., Any]
     arguments: Arguments
     form: Form
-    rows: Sequence[Rows]
+    rows: Sequence[Ranges]
     parts: Sequence[Arguments]
     splitter: Splitter
     reuses_memory: bool
@@ -159,7 +159,7 @@ class Together:
         return dict(zip(computations, divided(output, form, rows, leaves), strict=True))
 
     def _forward(
-        self, arguments: Arguments, form: Form, rows: Sequence[Rows], asked: Sequence[Computation]
+        self, arguments: Arguments, form: Form, rows: Sequence[Ranges], asked: Sequence[Computation]
     ) -> Any:
         tensors = [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, Tensor)]
         before = [version_of(tensor) for tensor in tensors]

@@ -13,7 +13,7 @@ from diffcache.server.rows import (
     Arguments,
     Form,
     IndivisibleError,
-    Rows,
+    Ranges,
     Splitter,
     assembled,
     consecutive,
@@ -35,7 +35,7 @@ class _Inside:
     """
 
     watchers: Sequence[SiteWatcher | None]
-    rows: Sequence[Rows]
+    rows: Sequence[Ranges]
     total: int
 
 
@@ -54,7 +54,7 @@ class JointUnits(Container[int]):
     """
 
     def __init__(
-        self, watchers: Sequence[SiteWatcher | None], rows: Sequence[Rows], total: int, splitter: Splitter
+        self, watchers: Sequence[SiteWatcher | None], rows: Sequence[Ranges], total: int, splitter: Splitter
     ) -> None:
         self._all = self._inside = _Inside(watchers, rows, total)
         self._splitter = splitter

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from diffcache.schedulers.errors import TargetError
 
-Rows = Sequence[tuple[int, int]]
+Ranges = Sequence[tuple[int, int]]
 """Ranges of rows, each from its first row to the row after its last."""
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -24,13 +24,13 @@ class IndivisibleError(TargetError):
     """Shapes do not tell which rows of a call belong to which request."""
 
 
-def count_of(rows: Rows) -> int:
+def count_of(rows: Ranges) -> int:
     return sum(end - begin for begin, end in rows)
 
 
-def consecutive(counts: Iterable[int]) -> list[Rows]:
+def consecutive(counts: Iterable[int]) -> list[Ranges]:
     """Ranges one after another."""
-    found, begin = list[Rows](), 0
+    found, begin = list[Ranges](), 0
     for count in counts:
         found.append([(begin, begin + count)])
         begin += count
@@ -55,7 +55,7 @@ class Form:
         """Leaves and structure; a list with an item for each sample is one leaf."""
         return _flattened(value, (total or self.total) if self.listed else None)
 
-    def parts(self, arguments: Arguments, rows: Sequence[Rows]) -> list[Arguments]:
+    def parts(self, arguments: Arguments, rows: Sequence[Ranges]) -> list[Arguments]:
         """The arguments of each request."""
         leaves, spec = self.flatten(arguments)
         both = list(zip(leaves, self.has_rows, strict=True))
@@ -154,7 +154,7 @@ class Splitter:
         return fits
 
 
-def divided(output: Any, form: Form, rows: Sequence[Rows], given: Sequence[Sequence[Any]]) -> list[Any]:
+def divided(output: Any, form: Form, rows: Sequence[Ranges], given: Sequence[Sequence[Any]]) -> list[Any]:
     """What each request gets of a shared call's output.
 
     Args:
@@ -186,7 +186,7 @@ def divided(output: Any, form: Form, rows: Sequence[Rows], given: Sequence[Seque
     return [pytree.tree_unflatten(part, spec) for part in parts]
 
 
-def assembled(outputs: Sequence[Any], form: Form, rows: Sequence[Rows]) -> Any:
+def assembled(outputs: Sequence[Any], form: Form, rows: Sequence[Ranges]) -> Any:
     """A shared call's output, from what each request has of it."""
     if len(outputs) == 1:
         return outputs[0]
@@ -195,7 +195,7 @@ def assembled(outputs: Sequence[Any], form: Form, rows: Sequence[Rows]) -> Any:
     return pytree.tree_unflatten([_ordered(column, rows) for column in columns], flat[0][1])
 
 
-def _ordered(column: Sequence[Any], rows: Sequence[Rows]) -> Any:
+def _ordered(column: Sequence[Any], rows: Sequence[Ranges]) -> Any:
     """One leaf of the output: each request's rows where they belong."""
     first = column[0]
     if not (_is_list(first) or (isinstance(first, Tensor) and first.ndim)):
@@ -222,7 +222,7 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and len(value) > 0 and all(isinstance(x, Tensor) for x in value)
 
 
-def _taken(leaf: Any, rows: Rows) -> Any:
+def _taken(leaf: Any, rows: Ranges) -> Any:
     """Some rows of a tensor, a view where they lie together; or some items of a list."""
     pieces = [leaf[begin:end] for begin, end in rows]
     return pieces[0] if len(pieces) == 1 else _concatenated(pieces)

@@ -6,8 +6,6 @@ from typing import Any
 from diffcache.evals.harness.markdown import markdown_table, named_once
 from diffcache.evals.harness.results import Result, stored
 
-Rows = Mapping[str, Mapping[str, Any]]
-
 SPEED_HEAD = (
     "variant", "computed", "loop, s", "speed-up", "without any cost", "reused tick, ms", "first loop, s", "memory, GiB",
     "reads of the device",
@@ -32,7 +30,7 @@ def gpu_tables() -> dict[str, str]:
 
 
 def _speed_table(result: Result) -> str:
-    rows: Rows = result["rows"]
+    rows: Mapping[str, Mapping[str, Any]] = result["rows"]
     lines = (_speed_line(name, row, rows[PLAIN]) for name, row in rows.items() if "error" not in row)
     failed = [f"{name}: {row['error']}" for name, row in rows.items() if "error" in row]
     return "\n\n".join([markdown_table(SPEED_HEAD, lines), *failed, _about(result)])

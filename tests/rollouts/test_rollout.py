@@ -12,7 +12,7 @@ from support.long_video import TOKENS, chunks, condition, rolled, rolled_out, ti
 from torch import Tensor
 
 from diffcache import ConfigError, RolloutMemory, TargetError, accelerate, denoising_run, report, rollout
-from diffcache.rollouts.history import LayerHistory, Rows, TokenShape
+from diffcache.rollouts.history import LayerHistory, TokenBlocks, TokenShape
 from diffcache.rollouts.policies import Rolling
 from diffcache.rollouts.rotary import Rotary
 from diffcache.rollouts.video import Rollout
@@ -61,7 +61,7 @@ def test_in_every_format_a_video_is_near_that_without_rounding(policy, options, 
 @pytest.mark.parametrize("memory", [None, HostMemory()], ids=["device", "host"])
 def test_tokens_are_dropped_without_rounding_the_others_again(dtype, memory):
     shape = TokenShape(2, 3, 16, 16, torch.float32, torch.device("cpu"))
-    rows = Rows(format_of(dtype, memory), (16,))
+    rows = TokenBlocks(format_of(dtype, memory), (16,))
     for length in (4, 6, 5):
         rows.write((torch.randn(2, 3, length, 16),))
     whole = rows.read(shape)[0]
