@@ -16,6 +16,7 @@ from diffcache.evals.language import benchmark, staleness, wordchain
 from diffcache.evals.language.bound import share_of_bound
 from diffcache.evals.language.host import host_cost
 from diffcache.evals.language.model_shapes import SHAPES
+from diffcache.evals.language.run_names import PLAIN, RunName
 from diffcache.language.recipes.base import LanguageConfig
 
 TEST_SEED = 1
@@ -80,8 +81,7 @@ def speed(args: argparse.Namespace) -> None:
         first = next(iter(rates.values()))
         print(f"\nbatch {batch}: tokens per second (cache alone, total)")
         for name, rate in rates.items():
-            _, decoding, rule = name.rsplit(", ", 2)
-            alone, total = rate / rates[f"plain, {decoding}, {rule}"], rate / first
+            alone, total = rate / rates[RunName.of(name).plain], rate / first
             print(f"  {name:55} {rate:9.1f} {alone:7.2f}x {total:7.2f}x")
 
 
@@ -96,11 +96,11 @@ def _write_speed(args: argparse.Namespace, results: dict[str, dict[str, float]])
 def _runs_of(args: argparse.Namespace) -> dict[str, tuple[LanguageConfig | None, dict[str, Any]]]:
     """Cache and options of `generate` for each run, by name."""
     return {
-        f"{name}, {decoding}, {rule}": (config, {**where, **benchmark.RULES[rule]})
+        str(RunName(name, decoding, rule)): (config, {**where, **benchmark.RULES[rule]})
         for decoding, where in benchmark.DECODINGS.items()
         for rule in args.rules
         for name, config in benchmark.contenders(decoding).items()
-        if name == "plain" or (name in args.only if args.only else not name.startswith("control"))
+        if name == PLAIN or (name in args.only if args.only else not name.startswith("control"))
     }
 
 

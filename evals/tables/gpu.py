@@ -5,6 +5,7 @@ from typing import Any
 
 from diffcache.evals.harness.markdown import markdown_table, named_once
 from diffcache.evals.harness.results import Result, stored
+from diffcache.evals.language.run_names import RunName
 
 SPEED_HEAD = (
     "variant", "computed", "loop, s", "speed-up", "without any cost", "reused tick, ms", "first loop, s", "memory, GiB",
@@ -80,14 +81,14 @@ def _language_table(result: Result) -> str:
     lines = []
     for batch, rates in result["tokens_per_second"].items():
         for name, rate in rates.items():
-            cache, decoding, rule = name.rsplit(", ", 2)
+            run = RunName.of(name)
             lines.append(
                 [
                     batch,
-                    cache,
-                    decoding,
+                    run.cache,
+                    run.decoding,
                     f"{rate:.0f}",
-                    f"{rate / rates[f'{PLAIN}, {decoding}, {rule}']:.2f}x",
+                    f"{rate / rates[run.plain]:.2f}x",
                 ]
             )
     return f"{markdown_table(LANGUAGE_HEAD, named_once(lines))}\n\n{_about(result)}"

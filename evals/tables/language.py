@@ -4,6 +4,7 @@ from typing import Any
 
 from diffcache.evals.harness.markdown import markdown_table
 from diffcache.evals.harness.results import stored
+from diffcache.evals.language.run_names import RunName
 from diffcache.evals.language.staleness import Point, curve_table, default_table
 
 BASE = "plain, blocks, quota"
@@ -51,11 +52,8 @@ def _speed(rates: dict[str, float]) -> str:
     """One row for each cache, way of writing and rule."""
     rows = []
     for name, rate in rates.items():
-        cache, decoding, rule = name.rsplit(", ", 2)
-        if cache == NOT_SHOWN:
-            continue
-        own = rates[f"plain, {decoding}, {rule}"]
-        rows.append(
-            [cache, decoding, rule, f"{rate:.0f}", f"{rate / own:.2f}x", f"{rate / rates[BASE]:.2f}x"]
-        )
+        run = RunName.of(name)
+        if run.cache != NOT_SHOWN:
+            alone, total = rate / rates[run.plain], rate / rates[BASE]
+            rows.append([*run, f"{rate:.0f}", f"{alone:.2f}x", f"{total:.2f}x"])
     return markdown_table(["cache", "written in", "rule", "tokens per second", "alone", "total"], rows)
