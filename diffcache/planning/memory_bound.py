@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import ref
 
 from diffcache.attach.attachment import CallConfig
 from diffcache.config import CacheConfig, RunFacts
@@ -51,8 +52,10 @@ class MemoryBound:
         """What decides how much a call holds."""
         denoisers = denoisers_of(pipeline, self.components).values()
         kinds = [{(weight.dtype, weight.device) for weight in net.parameters()} for net in denoisers]
-        parts = [*denoisers, getattr(pipeline, "scheduler", None)]
-        return [id(part) for part in parts], kinds, _form(call)
+        scheduler = getattr(pipeline, "scheduler", None)
+        # Another object may come to lie where one of these lay; a reference to what is gone equals no other.
+        parts = [ref(part) for part in (*denoisers, scheduler) if part is not None]
+        return parts, kinds, _form(call)
 
 
 @dataclass(frozen=True, kw_only=True)

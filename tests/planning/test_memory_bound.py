@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from support.harness import STEPS, counted, reference, render
 from zoo.pipelines import CASES
 
 from diffcache import ConfigError, TargetError, accelerate, denoising_run, plan, report, restore
+from diffcache.planning import memory_bound
 from diffcache.planning.memory_bound import worth_most
 from diffcache.planning.plan import PlannedSite
 
@@ -179,3 +181,15 @@ def test_a_bound_holds_in_the_first_call_too() -> None:
     accelerate(pipe, "uniform", site="depth 1", max_cache_bytes=foretold.first_call_bytes)
     render(pipe, name)
     assert report(pipe).notes == []
+
+
+def test_a_denoiser_that_lies_where_another_lay_is_planned_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans, own = list[Any](), memory_bound.plan_of
+    monkeypatch.setattr(memory_bound, "id", lambda part: 0, raising=False)
+    monkeypatch.setattr(memory_bound, "plan_of", lambda *args, **kw: plans.append(1) or own(*args, **kw))
+    pipe = bounded("DiTPipeline", 10**9)
+    for count in (1, 1, 2, 2):
+        if count > len(plans) > 0:
+            pipe.transformer = copy.deepcopy(pipe.transformer)
+        render(pipe, "DiTPipeline")
+        assert len(plans) == count
