@@ -21,6 +21,7 @@ from diffcache.host.components import (
     modules_of,
     unknown_argument,
 )
+from diffcache.host.identity import refuse_others
 from diffcache.language import attaching as language
 from diffcache.language.recipes.base import LanguageConfig
 from diffcache.language.recipes.builtin import LANGUAGE_DEFAULT
@@ -33,7 +34,7 @@ from diffcache.recipes.builtin import DEFAULT
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.trajectory import TrajectoryConfig
-from diffcache.schedulers.artifact import CONFIG_NAME, is_yaml, load_yaml, saved_in
+from diffcache.schedulers.artifact import CONFIG_NAME, config_models, is_yaml, load_yaml, saved_in
 from diffcache.schedulers.counts import check_bytes
 from diffcache.schedulers.errors import ConfigError, TargetError
 from diffcache.schedulers.schedule import Schedule
@@ -99,8 +100,8 @@ def accelerate(
     Raises:
         TargetError: there is nothing to attach to (a VAE, a text encoder), or Diffusers' own cache or cache-dit is active on it.
         ConfigError: an unknown method or option, or a value out of range.
-        ScheduleError: nothing is saved there, or both a config and a schedule; a schedule that cannot be read, or was made
-            for another model.
+        ScheduleError: nothing is saved there, or both a config and a schedule; a schedule that cannot be read; a schedule, or a
+            config with measured values, that was made for another model.
 
     Either everything is attached or nothing: after an error the target is as it was.
     """
@@ -136,7 +137,7 @@ def accelerate(
             undone_on_error.enter_context(quantising(parts, quantize, keep_original))
         if speedup is not None or quality is not None:
             config, options = _aimed(target, config, speedup, quality, options), {}
-        resolved = _for_denoisers(_chosen(config, options, DEFAULT), denoisers)
+        resolved = _attachable(config, options, denoisers)
         if rows is not None:
             resolved = WithRows(base=resolved, source=source_of(rows))
         elif isinstance(resolved, ReplayConfig) and resolved.rows_left_out is not None:
@@ -167,7 +168,7 @@ def method_for(
     """
     if speedup is not None:
         config, options = _aimed(denoiser, config, speedup, None, options), {}
-    return _for_denoisers(_chosen(config, options, DEFAULT), each_uncompiled({"denoiser": denoiser}))
+    return _attachable(config, options, each_uncompiled({"denoiser": denoiser}))
 
 
 def method_named(
@@ -260,7 +261,7 @@ def plan(
         return plan_of(target, chosen.config, call, chosen.notes, attachment.components)
     if speedup is not None:
         config = _aimed(target, config, speedup, None, {})
-    resolved = _for_denoisers(_chosen(config, {}, DEFAULT), each_uncompiled(denoisers_of(target)))
+    resolved = _attachable(config, {}, each_uncompiled(denoisers_of(target)))
     _check_call(target, resolved, call)
     return plan_of(target, resolved, call)
 
@@ -340,6 +341,24 @@ def _for_language(config: MethodConfig) -> LanguageConfig:
             "dkv-decode."
         )
     return config
+
+
+def _attachable(
+    config: MethodConfig | Schedule | str | Path | None,
+    options: dict[str, Any],
+    denoisers: Mapping[str, nn.Module],
+) -> CacheConfig:
+    """What `accelerate` was given as the method that is attached to these denoisers."""
+    chosen = _chosen(config, options, DEFAULT)
+    from_folder = isinstance(config, (str, Path)) and not is_yaml(config) and _is_saved(config)
+    if from_folder and isinstance(chosen, CacheConfig) and not isinstance(chosen, ReplayConfig):
+        models = config_models(str(config))
+        # A single denoiser may be attached to by itself, and then has no name of a pipeline's.
+        alone = len(models) == len(denoisers) == 1
+        refuse_others(
+            "config", dict(zip(denoisers, models.values(), strict=True)) if alone else models, denoisers
+        )
+    return _for_denoisers(chosen, denoisers)
 
 
 def _for_denoisers(config: MethodConfig, denoisers: Mapping[str, nn.Module]) -> CacheConfig:

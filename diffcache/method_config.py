@@ -7,6 +7,7 @@ import numbers
 import pkgutil
 import re
 from abc import ABC
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -72,9 +73,17 @@ class MethodConfig(ABC):
         """Every option with its value."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
-    def save_pretrained(self, folder: str | Path) -> Path:
-        """Writes `cache_config.json` into a folder, which is made if need be; returns the folder."""
-        return save_config(self.name, self.options(), Path(folder))
+    def save_pretrained(
+        self, folder: str | Path, models: Mapping[str, tuple[str, str]] | None = None
+    ) -> Path:
+        """Writes `cache_config.json` into a folder, which is made if need be; returns the folder.
+
+        Args:
+            folder: where.
+            models: class and configuration hash of the denoisers that its values were measured on, by name: attaching the
+                folder to others is refused. None: it is for any.
+        """
+        return save_config(self.name, self.options(), Path(folder), models)
 
     @classmethod
     def from_pretrained(cls, name: str | Path) -> Self:

@@ -102,10 +102,22 @@ def made_of(data: Mapping[str, Any], corrections: Mapping[str, Tensor], make: Ca
     return _made(data, Path("the schedule"), lambda _: dict(corrections), make)
 
 
-def save_config(method: str, options: dict[str, Any], folder: Path) -> Path:
+def save_config(
+    method: str, options: dict[str, Any], folder: Path, models: Mapping[str, tuple[str, str]] | None = None
+) -> Path:
+    """Writes a config into a folder, and returns that.
+
+    Args:
+        method: its name.
+        options: of it.
+        folder: is made if need be.
+        models: class and configuration hash of the denoisers that its values were measured on, by name; None: of none.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     _tell_of(JSON_NAME, folder)
-    data = {"format": FORMAT, "method": method, "options": options}
+    data: dict[str, Any] = {"format": FORMAT, "method": method, "options": options}
+    if models is not None:
+        data["models"] = {site: {"class": name, "config": config} for site, (name, config) in models.items()}
     (folder / CONFIG_NAME).write_text(json.dumps(data, indent=1) + "\n")
     return folder
 
@@ -116,6 +128,18 @@ def load_config(name: str | Path) -> tuple[str, dict[str, Any]]:
         path = find(name, CONFIG_NAME)
         fields = _Fields(_json(path), path)
         return fields("method", str), fields("options", dict)
+    except (FileNotFoundError, ScheduleError) as error:
+        raise ConfigError(f"{error}") from error
+
+
+def config_models(name: str | Path) -> dict[str, tuple[str, str]]:
+    """The denoisers that a saved config's values were measured on, as for `save_config`; none where it does not say."""
+    try:
+        path = find(name, CONFIG_NAME)
+        data = _json(path)
+        models = _Fields(data, path)("models", dict) if "models" in data else {}
+        each = {site: _Fields(model, path) for site, model in models.items()}
+        return {site: (fields("class", str), fields("config", str)) for site, fields in each.items()}
     except (FileNotFoundError, ScheduleError) as error:
         raise ConfigError(f"{error}") from error
 

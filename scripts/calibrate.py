@@ -20,8 +20,10 @@ from diffcache.evals.harness.results import write_result
 from diffcache.evals.testbeds import splits, zoo
 from diffcache.profiling.recording.calling import Call
 from diffcache.profiling.recording.drawing import draw
+from diffcache.profiling.recording.pipeline_facts import models_of
 from diffcache.profiling.recording.record import record
 from diffcache.profiling.searching.space import EXTRAPOLATE, HOLD
+from diffcache.schedulers.schedule import Schedule
 
 
 def arguments() -> argparse.Namespace:
@@ -125,7 +127,10 @@ def main() -> None:
     else:
         names = ("compute", "quality", "background", "closed", "without")
         made = METHODS[args.method](pipe, calls, Calibration(**{name: getattr(args, name) for name in names}))
-        made.save_pretrained(args.out)
+        if isinstance(made, Schedule):
+            made.save_pretrained(args.out)
+        else:
+            made.save_pretrained(args.out, models_of(pipe))
         if args.method == "profilingdit":
             for block, score in made.measured["foreground"].items():
                 print(f"{block}: {score:.3f} of the foreground")

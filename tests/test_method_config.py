@@ -17,11 +17,13 @@ import numpy as np
 import pytest
 import torch
 from support.harness import STEPS
+from support.toys import ToyDenoiser
 from zoo.pipelines import CASES
 
 from diffcache import (
     CacheConfig,
     ConfigError,
+    DiffcacheError,
     EasyCacheConfig,
     LanguageConfig,
     MethodConfig,
@@ -209,6 +211,21 @@ def test_a_config_is_saved_and_read_by_its_own_kind(cls: type[MethodConfig], tmp
         assert reader.from_pretrained(tmp_path) == config
     with pytest.raises(ConfigError, match=f"is no {other.__name__}: read it with {cls.__name__}"):
         other.from_pretrained(tmp_path)
+
+
+def test_models_of_a_saved_config_are_checked_when_it_is_attached(tmp_path: Path) -> None:
+    path, net = tmp_path / "cache_config.json", ToyDenoiser()
+    for models, sentence in (
+        ([], "models: must be dict"),
+        ({"denoiser": {"class": "ToyDenoiser"}}, "config: missing"),
+        (
+            {"denoiser": {"class": "Other", "config": "0"}},
+            "the config's denoiser is of Other, not ToyDenoiser",
+        ),
+    ):
+        path.write_text(json.dumps({"format": 1, "method": "easycache", "options": {}, "models": models}))
+        with pytest.raises(DiffcacheError, match=sentence):
+            accelerate(net, tmp_path)
 
 
 def test_what_was_saved_is_checked_when_it_is_read(tmp_path: Path) -> None:

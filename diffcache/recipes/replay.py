@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from diffcache.config import GUIDANCE, Boost, CacheConfig, GuidanceRule, RunFacts
 from diffcache.discovery.missing_sites import missing_site
 from diffcache.discovery.site_names import is_inside
-from diffcache.host.identity import model_of
+from diffcache.host.identity import refuse_others
 from diffcache.prediction.correctors import GAIN, SHIFT, WEIGHTS, Affine, Corrector, Repair, coefficient_name
 from diffcache.prediction.descriptions import predictor_from
 from diffcache.prediction.predictors import Predictor
@@ -100,7 +100,7 @@ class ReplayConfig(CacheConfig):
         switches = {"resample": self.resample, "rectify": self.rectify, "respace": self.respace}
         return {**switches, "of": dict(self.schedule.producer)}
 
-    def save_pretrained(self, folder: str | Path) -> NoReturn:
+    def save_pretrained(self, folder: str | Path, models: object = None) -> NoReturn:
         """Refused: a schedule is saved by itself.
 
         Raises:
@@ -152,19 +152,9 @@ class ReplayConfig(CacheConfig):
         unknown = [site for site in self.schedule.table if site.split(".")[0] not in self.schedule.models]
         if unknown:
             raise ScheduleError(f"table.{unknown[0]}: there is no model of that name in the schedule.")
-        for site, made_for in self.schedule.models.items():
-            if site not in denoisers:
-                raise ScheduleError(
-                    f"the schedule is for {site!r}, and this target has {', '.join(denoisers)} only."
-                )
-            here = model_of(denoisers[site])
-            if (here.name, here.config) != (made_for.name, made_for.config):
-                differs = (
-                    f"{made_for.name}, not {here.name}"
-                    if here.name != made_for.name
-                    else "another configuration"
-                )
-                raise ScheduleError(f"the schedule's {site} is of {differs}: record one on this model.")
+        made_for = {site: (model.name, model.config) for site, model in self.schedule.models.items()}
+        refuse_others("schedule", made_for, denoisers)
+        for site in made_for:
             self._check_sites(site, denoisers[site])
 
     def scheduler(self, run: RunFacts) -> CacheScheduler:

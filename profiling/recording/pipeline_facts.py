@@ -8,7 +8,8 @@ from torch import nn
 
 from diffcache.hooks.class_swap import base_class
 from diffcache.host.adapters import adapters_of
-from diffcache.host.components import networks_of, noise_schedulers_of
+from diffcache.host.compiled import each_uncompiled
+from diffcache.host.components import denoisers_of, networks_of, noise_schedulers_of
 from diffcache.host.identity import model_of
 from diffcache.host.weight_formats import quantization_of
 from diffcache.profiling.recording.loops import target_of
@@ -28,6 +29,12 @@ def facts_of(pipe: Any) -> dict[str, Any]:
             [base_class(type(one)).__name__, _hash(repr(_settings(one)))] for one in noise_schedulers_of(pipe)
         ],
     }
+
+
+def models_of(pipe: Any) -> dict[str, tuple[str, str]]:
+    """Class and hash of the configuration of each denoiser, by name."""
+    found = {name: model_of(m) for name, m in each_uncompiled(denoisers_of(target_of(pipe))).items()}
+    return {name: (model.name, model.config) for name, model in found.items()}
 
 
 def digests_of(pipe: Any) -> dict[str, str]:

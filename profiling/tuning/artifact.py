@@ -23,11 +23,13 @@ class Found:
         method: a schedule, or the config of a method that decides in the run.
         producer: how it was found.
         measured: what it gave, on which part of the calls.
+        models: class and configuration hash of the denoisers that it was measured on, by name.
     """
 
     method: Schedule | CacheConfig
     producer: dict[str, Any]
     measured: dict[str, Any]
+    models: dict[str, tuple[str, str]]
 
 
 def write(found: Found, folder: Path) -> Path:
@@ -35,7 +37,10 @@ def write(found: Found, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for earlier in (CONFIG_NAME, JSON_NAME, TENSORS_NAME):
         (folder / earlier).unlink(missing_ok=True)
-    found.method.save_pretrained(folder)
+    if isinstance(found.method, Schedule):
+        found.method.save_pretrained(folder)
+    else:
+        found.method.save_pretrained(folder, found.models)
     figures = {"producer": found.producer, "measured": found.measured}
     (folder / TUNE).write_text(json.dumps(figures, indent=1) + "\n")
     return folder

@@ -21,7 +21,7 @@ from diffcache.profiling.recording.full_runs import Measure
 from diffcache.profiling.recording.journal import Journal, Spent, journal, journaling
 from diffcache.profiling.recording.loops import target_of
 from diffcache.profiling.recording.pictures import psnr
-from diffcache.profiling.recording.pipeline_facts import facts_of
+from diffcache.profiling.recording.pipeline_facts import facts_of, models_of
 from diffcache.profiling.recording.processes import is_first, wait
 from diffcache.profiling.searching.checkpoints import claim
 from diffcache.profiling.tuning.artifact import Found, missed, write
@@ -252,7 +252,7 @@ def _concluded(tuner: Tuner, best: Judged, stopped: str | None, aim: Aim, produc
     if stopped == "interrupted":
         tuner.parts = tuner.parts._replace(verify=[])
     figures = tuner.verified(best, aim.as_json())
-    made = {**producer, **aim.as_json()}
+    made, models = {**producer, **aim.as_json()}, models_of(tuner.task.pipe)
     for remark in (missed(made, figures), better_without(figures)):
         if remark is not None and is_first():
             logger.warning("%s.", remark)
@@ -261,8 +261,8 @@ def _concluded(tuner: Tuner, best: Judged, stopped: str | None, aim: Aim, produc
     if isinstance(best.config, ReplayConfig):
         schedule = best.config.schedule
         made["proposal"] = {name: its for name, its in schedule.producer.items() if len(str(its)) < LONG}
-        return Found(replace(schedule, measured=figures, producer=made), made, figures)
-    return Found(best.config, made, figures)
+        return Found(replace(schedule, measured=figures, producer=made), made, figures, models)
+    return Found(best.config, made, figures, models)
 
 
 def _front(tuner: Tuner, producer: dict[str, Any], folder: str | Path | None) -> list[Schedule | CacheConfig]:

@@ -336,3 +336,24 @@ def test_dB_of_latents_are_not_taken_for_those_of_pictures(
     prompts = [{**call, "output_type": output_type} for call in flux_calls(4, 1)]
     tune(FLUX.build(), prompts, speedup=1)
     assert ("not dB of pictures; pass 'pt'" in caplog.text) == (output_type == "latent")
+
+
+def test_a_config_that_was_tuned_is_for_its_own_model(tmp_path: Path) -> None:
+    tune(FLUX.build(), flux_calls(STEPS, 2), speedup=1.3, engine="magcache", folder=tmp_path)
+    accelerate(FLUX.build(), tmp_path)
+    accelerate(FLUX.build(), tmp_path, threshold=0.1)
+    accelerate(FLUX.build().transformer, tmp_path)
+    other, wan = FLUX.build(), CASES["WanPipeline"].build()
+    other.transformer.register_to_config(num_layers=77)
+    for pipe, sentence in (
+        (other, "the config's transformer is of another configuration: record one on this model"),
+        (wan, "the config's transformer is of FluxTransformer2DModel, not WanTransformer3DModel"),
+        (
+            CASES["StableDiffusionPipeline"].build(),
+            "the config's unet is of FluxTransformer2DModel, not UNet2DConditionModel",
+        ),
+    ):
+        before = type(pipe)
+        with pytest.raises(ScheduleError, match=sentence):
+            accelerate(pipe, tmp_path)
+        assert type(pipe) is before
