@@ -124,10 +124,26 @@ def test_pab_has_an_interval_for_each_kind_inside_its_window() -> None:
         assert computed(config, "LatteTransformer3DModel", 20, site, kind) == sorted(outside + due)
 
 
-def test_tgate_stops_cross_attention_at_the_gate() -> None:
-    config = methods()["tgate"](gate=0.4, interval=2)
-    assert computed(config, "PixArtTransformer2DModel", 10, kind="cross-attention") == [0, 1, 2, 3]
-    assert computed(config, "PixArtTransformer2DModel", 10, kind="self-attention") == [0, 1, 3, *range(4, 10)]
+@pytest.mark.parametrize(
+    ("gate", "interval", "of_self"),
+    [
+        (10, 5, [0, 1, 2, 5, *range(9, 25)]),  # SDXL
+        (15, 3, [0, 1, 2, 3, 6, 9, 12, *range(14, 25)]),  # PixArt
+    ],
+)
+def test_tgate_computes_the_ticks_of_the_authors_examples(
+    gate: int, interval: int, of_self: list[int]
+) -> None:
+    config = methods()["tgate"](gate=gate / 25, interval=interval)  # type: ignore[call-arg]
+    denoiser = "PixArtTransformer2DModel"
+    assert computed(config, denoiser, 25, kind="cross-attention") == list(range(gate))
+    assert computed(config, denoiser, 25, kind="self-attention") == of_self
+
+
+@pytest.mark.parametrize("kind", ["cross-attention", "self-attention"])
+def test_tgate_computes_everything_where_it_cannot_know_the_gate(kind: str) -> None:
+    scheduler = methods()["tgate"](interval=3).scheduler(RunFacts("X"))  # type: ignore[call-arg]
+    assert all(scheduler.decide(Step(tick, None, "0", kind=kind), None).computes for tick in range(9))
 
 
 def test_flux_ratios_are_those_that_diffusers_ships() -> None:
