@@ -13,7 +13,7 @@ PUBLISHED = {
     "FluxTransformer2DModel": (6, 3, 1),
     "HunyuanVideoTransformer3DModel": (5, 1, 1),
     "WanTransformer3DModel": (5, 1, 1),
-    "HiDreamImageTransformer2DModel": (4, 2, 2),
+    "HiDreamImageTransformer2DModel": (4, 1, 2),
     "DiTTransformer2DModel": (4, 2, 4),
 }
 """Denoiser -> (interval, warm-up in ticks, order), from the authors' scripts."""
@@ -34,7 +34,7 @@ class TaylorSeerConfig(CacheConfig):
         warmup_steps: None: as published.
         tail_steps: 0, as published.
 
-    None: as published for the denoiser (interval 6, warm-up 3, order 1 for Flux; 5, 1, 1 for HunyuanVideo and Wan; 4, 2, 2
+    None: as published for the denoiser (interval 6, warm-up 3, order 1 for Flux; 5, 1, 1 for HunyuanVideo and Wan; 4, 1, 2
     for HiDream; 4, 2, 4 for DiT); 5, 3, 1 elsewhere. Memory: order + 1 outputs of every sub-layer and branch.
     """
 

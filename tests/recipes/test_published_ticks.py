@@ -39,6 +39,7 @@ GOLDEN: list[tuple[str, dict[str, Any], str, int, list[int]]] = [
     ("taylorseer", {}, FLUX_CLASS, 50, [0, 1, 2, 8, 14, 20, 26, 32, 38, 44]),
     ("taylorseer", {}, HUNYUAN, 50, list(range(0, 50, 5))),
     ("taylorseer", {}, "DiTTransformer2DModel", 50, [0, *range(1, 50, 4)]),
+    ("taylorseer", {}, "HiDreamImageTransformer2DModel", 50, list(range(0, 50, 4))),
     ("magcache", {}, FLUX_CLASS, 28, [0, 1, 2, 5, 9, 11, 17, 23, 26]),
     (
         "magcache",
