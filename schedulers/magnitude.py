@@ -13,7 +13,7 @@ class Magnitude(CacheScheduler):
         ratios: for each tick the mean magnitude of its residual over that of the tick before.
         threshold: bound on E.
         cap: the most reuses in a row.
-        begin: length of the warm-up in ticks. These are computed, and P and E start after them.
+        begin: length of the warm-up in ticks. These are computed, and P and E start after them. Without one tick 0 is still computed.
         forced: ticks that are computed whatever E is.
     """
 
@@ -35,6 +35,7 @@ def resampled(ratios: Sequence[float], num_ticks: int) -> list[float]:
 def _computed(
     ratios: Sequence[float], threshold: float, cap: int, begin: int, forced: Sequence[int]
 ) -> set[int]:
+    begin = max(begin, 1)  # nothing is stored before tick 0, so it is no reuse
     computed = set(range(min(begin, len(ratios))))
     product, error, reuses = 1.0, 0.0, 0
     for tick in range(begin, len(ratios)):

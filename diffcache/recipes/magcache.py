@@ -6,7 +6,9 @@ from typing import ClassVar, Literal, NamedTuple
 from diffcache.config import CacheConfig, RunFacts
 from diffcache.method_config import method
 from diffcache.prediction.predictors import Hold, Predictor, Scaled
+from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.errors import ConfigError
+from diffcache.schedulers.interval import Interval
 from diffcache.schedulers.magnitude import Magnitude, resampled
 
 
@@ -55,7 +57,9 @@ class MagCacheConfig(CacheConfig):
         warmup_steps: None: a published share of the run (0.1 for Flux, else 0.2).
         tail_steps: 0, as published: the ratios fall at the end, which computes.
 
-    None: as published for the denoiser (Flux, Wan 2.1), and elsewhere Diffusers' defaults with Flux's ratios.
+    None: as published for FLUX.1-dev on every Flux, as for Wan 2.1 T2V 1.3B on every Wan, and elsewhere Diffusers' defaults with Flux's
+    ratios. The leading guidance pass decides for all. For Wan the authors count each pass with ratios of its own. Where the length of
+    the run is unknown, everything is computed.
     """
 
     name: ClassVar[str] = "magcache"
@@ -76,8 +80,10 @@ class MagCacheConfig(CacheConfig):
     def sites(self, run: RunFacts) -> tuple[str, ...]:
         return ("stack",)
 
-    def scheduler(self, run: RunFacts) -> Magnitude:
-        published, ticks = PUBLISHED.get(run.denoiser_class, GENERAL), run.num_ticks or 1
+    def scheduler(self, run: RunFacts) -> CacheScheduler:
+        if run.num_ticks is None:
+            return Interval(1)
+        published, ticks = PUBLISHED.get(run.denoiser_class, GENERAL), run.num_ticks
         threshold = published.threshold if self.threshold is None else self.threshold
         cap = self.max_consecutive_reuses or published.cap
         begin, indices = self.guards(run).warmup_steps, range(len(published.ratios))

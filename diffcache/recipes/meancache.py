@@ -12,7 +12,9 @@ from diffcache.config import CacheConfig, RunFacts
 from diffcache.method_config import method
 from diffcache.prediction.average_velocity import AverageVelocity
 from diffcache.prediction.predictors import Predictor
+from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.errors import ConfigError
+from diffcache.schedulers.interval import Interval
 from diffcache.schedulers.ticks import Ticks
 from diffcache.store.streams import Basis
 
@@ -75,7 +77,8 @@ class MeanCacheConfig(CacheConfig):
 
     Attributes:
         budget: how many of 50 ticks a published plan computes: 25, 17 or 10 (Qwen-Image, and for models without a plan of their
-            own), 25, 20, 17, 15 or 13 (Z-Image); 50 computes everything. Runs of other lengths compute about the same share.
+            own), 25, 20, 17, 15 or 13 (Z-Image); 50 computes everything. Runs of other lengths compute about the same share, and runs of
+            unknown length everything. Qwen-Image-2512, for which the authors have other plans, gets those of Qwen-Image.
         ticks: which are computed instead, by rising number.
         backs: after each of them, how many ticks the reused ones look back for the slope: 1 holds.
         warmup_steps, tail_steps: 0: the plans begin and end with computed ticks.
@@ -133,8 +136,8 @@ class MeanCacheConfig(CacheConfig):
             raise ConfigError(f"meancache: budget must be one of {known} or {LENGTH}, not {self.budget!r}.")
         return plans[self.budget].in_run(length)
 
-    def scheduler(self, run: RunFacts) -> Ticks:
-        return Ticks(self.plan(run).ticks)
+    def scheduler(self, run: RunFacts) -> CacheScheduler:
+        return Interval(1) if run.num_ticks is None else Ticks(self.plan(run).ticks)
 
     def predictor_for(self, run: RunFacts) -> Predictor:
         length = run.num_ticks or LENGTH

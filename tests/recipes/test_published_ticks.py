@@ -48,6 +48,13 @@ GOLDEN: list[tuple[str, dict[str, Any], str, int, list[int]]] = [
         28,
         [0, 1, 2, 3, 4, 5, 7, 9, 13, 17, 21, 24, 26, 27],
     ),
+    (
+        "magcache",
+        {"threshold": 9.0, "max_consecutive_reuses": 2, "warmup_steps": 0, "ratios": (1.0,) * 10},
+        FLUX_CLASS,
+        10,
+        [0, 3, 6, 9],
+    ),  # the first tick is none of the two that are reused
     ("deepcache", {}, "UNet2DConditionModel", 10, [0, 3, 6, 9]),
     (
         "deepcache",
@@ -142,9 +149,11 @@ def test_tgate_computes_the_ticks_of_the_authors_examples(
 
 
 @pytest.mark.parametrize("kind", ["cross-attention", "self-attention"])
-def test_tgate_computes_everything_where_it_cannot_know_the_gate(kind: str) -> None:
-    scheduler = methods()["tgate"](interval=3).scheduler(RunFacts("X"))  # type: ignore[call-arg]
-    assert all(scheduler.decide(Step(tick, None, "0", kind=kind), None).computes for tick in range(9))
+@pytest.mark.parametrize("method", ["tgate", "magcache", "meancache"])
+def test_a_method_that_goes_by_the_runs_length_computes_everything_without_it(method: str, kind: str) -> None:
+    options = {"interval": 3} if method == "tgate" else {}
+    scheduler = methods()[method](**options).scheduler(RunFacts("X"))
+    assert all(scheduler.decide(Step(tick, None, "0", kind=kind), None).computes for tick in range(60))
 
 
 def test_flux_ratios_are_those_that_diffusers_ships() -> None:
