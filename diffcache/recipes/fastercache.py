@@ -20,7 +20,7 @@ class FasterCacheConfig(CacheConfig):
 
     Attributes:
         interval: of attention; 1 computes all.
-        weight: of the last change of attention.
+        weight: of the last change of attention. The authors let it grow over the run.
         guidance_interval: of the unconditional pass; 1 computes all.
         window, guidance_window: of training time, as fractions, in which they are reused.
         low_boost, high_boost: growth of the low and the high frequencies of the difference at every reuse, for

@@ -40,7 +40,7 @@ class ProfilingDiTConfig(CacheConfig):
         interval: refreshes every so many ticks after the warm-up; 1 computes everything. None: as published (HunyuanVideo's
             single blocks at shrinking intervals, 6 elsewhere).
         shrink_to: the interval shrinks to this by the end of the run (the paper's T_s = T_max - (T_max - T_min)(s - s_0) /
-            (S - s_0)). None: it stays.
+            (S - s_0), rounded, as the distance from s to the next refresh). None: it stays.
         warmup_steps: None: 6 of 50 ticks, in proportion for shorter runs.
         tail_steps: 0, as published.
     """

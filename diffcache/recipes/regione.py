@@ -50,7 +50,8 @@ class RegionEConfig(CacheConfig):
     what stands still between ticks, so no pipeline is known by name. Its three parts: adaptive region partition (ARP) chooses
     the tokens (`diffcache.tokens.region`); the region-instruction K/V cache (RIKV) keeps the other tokens' keys and values, here after
     norms and positions; the adaptive velocity decay cache (AVDC) skips a tick of the region, v_i = r_i v_(i-1) with
-    r_i = gamma_i (1 - dsigma_i), until 1 - prod r_i exceeds `delta`. Several skips in a row scale by the product of their ratios.
+    r_i = gamma_i (1 - dsigma_i), until 1 - prod r_i exceeds `delta`. Several skips in a row scale by the product of their ratios, and in
+    the authors' code by the newest ratio alone.
 
     All counts of ticks are for 28 steps, and are scaled to a run's own number; so are the ratios gamma.
 

@@ -17,13 +17,14 @@ class SeaCacheConfig(CacheConfig):
 
     E grows at each tick by mean|f_s - f_{s-1}| / mean|f_{s-1}|, where f are the denoiser's latents through a Wiener filter for
     the tick's noise level (see `diffcache.schedulers.spectral`). Where noise levels are unknown, everything is computed. First and last
-    tick are computed. Source: the paper, and Diffusers' SeaCache for its defaults.
+    tick are computed. The paper filters features of the denoiser's input. That it is latents, the straight line, the cap and the other
+    defaults are those of Diffusers' SeaCache.
 
     Attributes:
         threshold: the tick is reused while E stays below it; 0 computes everything.
         order: degree of the line through residuals of computed ticks: 1, or 0 to hold the newest.
         power: exponent of the frequency by which pictures' power falls; 3 is the authors' for video.
-        max_consecutive_reuses: 2, as published.
+        max_consecutive_reuses: 2, as in Diffusers.
         warmup_steps: None: 1, as published.
     """
 

@@ -40,7 +40,8 @@ class SpeCaConfig(CacheConfig):
 
     At a verified tick the last sub-layer of the leading guidance pass is computed as well (in Flux that is the last block). If
     mean(|p - v| / |v|), p forecast and v computed, exceeds max(threshold * decay^progress, floor), the forecast is rejected:
-    the tick is computed in full, as in the paper. The authors' code computes the tick after it instead.
+    the tick is computed in full, as in the paper. The authors' code computes the tick after it instead; and it forecasts the tick
+    after every computed one, in the warm-up too.
 
     Attributes:
         threshold: bound on the error at the start of the run; 0 computes everything.

@@ -54,7 +54,9 @@ class TeaCacheConfig(CacheConfig):
 
     E grows at each tick by f(mean|m_s - m_{s-1}| / mean|m_{s-1}|), where m is the first block's modulated input (Flux,
     HunyuanVideo, Mochi, Lumina 2), the time embedding (CogVideoX, ConsisID), or elsewhere the first block's input, and f
-    a polynomial fitted for the model (elsewhere the identity). First and last tick are computed.
+    a polynomial fitted for the model (elsewhere the identity). First and last tick are computed. The leading guidance pass decides for
+    all. CogVideoX's polynomial is that of the 5B model: for 2B and 1.5 the authors have others, and for Wan, LTX, HiDream and Cosmos some
+    that are not here. For Mochi they also keep what its last norm adds.
 
     Attributes:
         threshold: bound on E; 0 computes everything. None: a published one, which gives about 1.8x on Flux and 1.6x on

@@ -1,7 +1,8 @@
 """ScaleKV (arXiv 2505.19602, NeurIPS 2025): keys and values of next-scale models, by layer and scale. A chunk is a scale.
 
 Layers that look at the whole past (drafters) keep many tokens; layers that look at the current map (refiners) keep few, and fewer at
-finer scales. Each head keeps the tokens that a few queries of the newest map attend to.
+finer scales. Each head keeps the tokens that a few queries of the newest map attend to. The authors' code adds up products of queries
+and keys without a softmax, and always keeps the tokens of these queries, too.
 """
 
 from __future__ import annotations

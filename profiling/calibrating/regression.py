@@ -21,7 +21,7 @@ SHRINKAGE = 8.0
 """n0 of the fit: coefficients from n samples are shrunk towards no correction by n / (n + n0). Our choice."""
 
 LEAST_SHARE = 0.2
-"""The shortest that a reused step may get, as a share of its nominal length. Published by ERTACache."""
+"""The shortest that a reused step may get, as a share of its nominal length. Our choice: ERTACache's bound is 0, and then no step is taken."""
 
 SUMS = ("u", "y", "uu", "uy")
 """The sums of a `Regression` over channels."""
