@@ -11,11 +11,12 @@ from diffcache.schedulers.signals import Drift
 
 
 class Published(NamedTuple):
-    """Threshold, what is measured, and the polynomial's coefficients, highest power first."""
+    """Threshold, what is measured, the polynomial's coefficients, highest power first, and the list of blocks that is reused; "": all."""
 
     threshold: float
     tap: Tap
     coefficients: tuple[float, ...]
+    blocks: str = ""
 
 
 MODULATED = Tap(inside="norm1")
@@ -32,7 +33,10 @@ PUBLISHED = {
         0.06, MODULATED, (-3512.41319, 811.675948, -60.9400215, 2.42429681, 0.00305291719)
     ),
     "Lumina2Transformer2DModel": Published(
-        0.3, MODULATED, (393.76566581, -603.50993606, 209.10239044, -23.00726601, 0.86377344)
+        0.3,
+        Tap("layers.0", inside="norm1"),
+        (393.76566581, -603.50993606, 209.10239044, -23.00726601, 0.86377344),
+        "layers",  # the refiners before them always run
     ),
     "CogVideoXTransformer3DModel": Published(
         0.1, Tap("time_embedding"), (-1538.80483, 843.202495, -134.363087, 7.97131516, -0.0523162339)
@@ -53,10 +57,11 @@ class TeaCacheConfig(CacheConfig):
     """Where: the stack, as one residual for each stream. When: an accumulator. How: hold.
 
     E grows at each tick by f(mean|m_s - m_{s-1}| / mean|m_{s-1}|), where m is the first block's modulated input (Flux,
-    HunyuanVideo, Mochi, Lumina 2), the time embedding (CogVideoX, ConsisID), or elsewhere the first block's input, and f
-    a polynomial fitted for the model (elsewhere the identity). First and last tick are computed. The leading guidance pass decides for
-    all. CogVideoX's polynomial is that of the 5B model: for 2B and 1.5 the authors have others, and for Wan, LTX, HiDream and Cosmos some
-    that are not here. For Mochi they also keep what its last norm adds.
+    HunyuanVideo, Mochi; in Lumina 2 that of the first layer behind the refiners, which always run), the time embedding
+    (CogVideoX, ConsisID), or elsewhere the first block's input, and f a polynomial fitted for the model (elsewhere the
+    identity). First and last tick are computed. The leading guidance pass decides for all. CogVideoX's polynomial is that of
+    the 5B model: for 2B and 1.5 the authors have others, and for Wan, LTX, HiDream and Cosmos some that are not here. For
+    Mochi they also keep what its last norm adds.
 
     Attributes:
         threshold: bound on E; 0 computes everything. None: a published one, which gives about 1.8x on Flux and 1.6x on
@@ -76,7 +81,11 @@ class TeaCacheConfig(CacheConfig):
         self._check_numbers("coefficients")
 
     def sites(self, run: RunFacts) -> tuple[str, ...]:
-        return ("stack",)
+        blocks = PUBLISHED.get(run.denoiser_class, GENERAL).blocks
+        count = run.blocks.get(blocks)
+        if count is None:
+            return ("stack",)
+        return (f"{blocks}.0" if count == 1 else f"{blocks}.0..{blocks}.{count - 1}",)
 
     def tap(self, run: RunFacts) -> Tap:
         return PUBLISHED.get(run.denoiser_class, GENERAL).tap
