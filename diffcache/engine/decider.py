@@ -17,6 +17,7 @@ from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.guards import NAN, NO_SIGNAL, Guards, History
 from diffcache.schedulers.steps import MODEL, Decision, Step, Verdict
 from diffcache.store.rings import Store
+from diffcache.store.streams import Layout
 
 Seen = Callable[[int], list[Tensor]]
 """What signals look at in a lane: the latents, or what a tap inside the denoiser gives."""
@@ -187,7 +188,13 @@ class Decider:
     def observe(self, step: Step, store: Store, lane: int, outputs: Sequence[Tensor]) -> None:
         """Lets an observer, if there is one, see what has been stored of a computed site."""
         if self.observer is not NOBODY:
-            self.observer.computed(self.choices.facts.denoiser, step, store.newest(lane), outputs)
+            self.tell(step, store.learned, store.newest(lane), outputs)
+
+    def tell(self, step: Step, layout: Layout, features: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        """Tells the observer of a computed site."""
+        denoiser = self.choices.facts.denoiser
+        self.observer.follows(denoiser, step, layout.of_first_latent)
+        self.observer.computed(denoiser, step, features, outputs)
 
     def follows(self, tick: int) -> bool:
         """Whether the leading branch has been called in this tick already."""

@@ -26,6 +26,9 @@ class Observer:
     def computing(self, denoiser: str, step: Step) -> None:
         """A site is about to be computed. Not called for a site inside a denoiser at a branch's first call."""
 
+    def follows(self, denoiser: str, step: Step, stream: int) -> None:
+        """Called before `computed`: which of the streams continues the site's first latent. A block of Flux returns the text first."""
+
     def computed(
         self, denoiser: str, step: Step, features: Sequence[Tensor], outputs: Sequence[Tensor]
     ) -> None:

@@ -309,7 +309,7 @@ class SitePass:
         guess, outputs = layout.split(self._reused(here)), layout.split(truth)
         features = layout.features(self._bases, outputs)
         goes_on = observer.predicted(self.name, here.step, guess, outputs, features)
-        observer.computed(self.name, here.step, features, outputs)
+        self.decider.tell(here.step, layout, features, outputs)
         return layout.join(goes_on, self._given)
 
 

@@ -164,7 +164,7 @@ class WholeModel:
         outputs = layout.split((yield Computation(call.args, call.kwargs)))
         features = layout.features(call.tensors, outputs, here.store.parametrisation(here.step.tick))
         goes_on = observer.predicted(self.name, here.step, layout.split(predicted), outputs, features)
-        observer.computed(self.name, here.step, features, outputs)
+        self.decider.tell(here.step, layout, features, outputs)
         return layout.join(goes_on, call.tensors)
 
     def _compare(self, here: Here, lane: int, tensors: Tensors, outputs: list[Tensor]) -> None:

@@ -55,6 +55,7 @@ class Layout:
         basis: as given.
         complete: there are streams, and no other part of the output can hold a tensor.
         learns_variance: some stream does, and holds it.
+        of_first_latent: index of the stream that continues the call's first latent; 0 where none is known to.
         given: takes the arguments that `pairs`, `predict` and `join` need out of a call's arguments.
     """
 
@@ -80,6 +81,8 @@ class Layout:
         uncut = not residual or all(stream.dim is None for stream in self.streams)
         self._bases = [stream.source or "" if residual else "" for stream in self.streams] if uncut else None
         self._first_latent = next((path for path in call.tensors if call.is_latent(path)), None)
+        continued = (i for i, s in enumerate(self.streams) if s.source == self._first_latent is not None)
+        self.of_first_latent = next(continued, 0)
         needed = () if basis == "output" else self.sources()
         self.given = call.signature.picker([*needed, *self._passed.values()])
         given = self.given(call.args, call.kwargs).values()

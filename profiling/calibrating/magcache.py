@@ -11,7 +11,8 @@ from diffcache.recipes.magcache import MagCacheConfig
 
 
 def calibrate_magcache(pipe: Any, calls: Sequence[Call], **options: Any) -> MagCacheConfig:
-    """MagCache with the ratios of this pipeline: of the stack's residual in the leading branch, means over the calls.
+    """MagCache with the ratios of this pipeline: of the stack's residual in the leading branch, means over the calls. Where text flows
+    beside the picture, they are those of the picture, as published.
 
     Args:
         pipe: a pipeline; it is plain afterwards.

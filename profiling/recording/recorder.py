@@ -36,7 +36,7 @@ COUNTED_TICK = 1
 
 
 class Recorder(Observer):
-    """Records statistics of the first stream of every site. It is a context manager, which ends by deleting its files.
+    """Records statistics of every site, of the stream that continues its first latent. It is a context manager, which ends by deleting its files.
 
     Args:
         lag: how many ticks back features are compared; None: to the start of the run.
@@ -67,6 +67,7 @@ class Recorder(Observer):
         self._folder = tempfile.TemporaryDirectory(prefix="diffcache-")
         self._run: dict[Key, list[int]] = {}
         self._watch: Stopwatch | None = None
+        self._stream = 0
 
     def __enter__(self) -> Self:
         return self
@@ -80,13 +81,17 @@ class Recorder(Observer):
         curve = self._curve(denoiser, step)
         self._watch = Stopwatch(counting=curve.flops == 0 and step.tick == COUNTED_TICK)
 
+    def follows(self, denoiser: str, step: Step, stream: int) -> None:
+        self._stream = stream
+
     def computed(
         self, denoiser: str, step: Step, features: Sequence[Tensor], outputs: Sequence[Tensor]
     ) -> None:
         seconds, flops = self._stop()
         site = step.full_name(denoiser)
         self.kinds[site] = step.kind
-        key, feature, curve = (site, step.branch), features[0].detach().float(), self._curve(denoiser, step)
+        key, curve = (site, step.branch), self._curve(denoiser, step)
+        feature = features[self._stream].detach().float()
         if seconds is not None:
             curve.note(curve.seconds, step.tick, seconds)
         curve.flops = flops or curve.flops
