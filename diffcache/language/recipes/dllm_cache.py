@@ -23,7 +23,7 @@ class DLLMCacheConfig(LanguageConfig):
     Attributes:
         prompt_interval: calls between two refreshes of the prompt, K_p (published for LLaDA-Instruct: 50).
         interval: calls between two refreshes of the answer, K_r (published: 7).
-        ratio: share of the answer that a layer computes at other calls, rho (published: 0.25).
+        ratio: share of the answer that a layer computes at other calls, rho (published: 0.25); 0 looks at no values there.
     """
 
     name: ClassVar[str] = "dllm-cache"

@@ -70,7 +70,9 @@ class ValueDriftWalk(LayerWalk):
         return torch.cat([torch.arange(size, device=hidden.device).expand(len(hidden), -1), changed], dim=1)
 
     def _changed(self, layer: int, hidden: Tensor, answer: slice) -> Tensor:
-        """The answer's rows [b, n] whose values changed most since the last call; stores all of its values."""
+        """The answer's rows [b, n] whose values changed most since the last call; stores all of its values, unless no row is wanted."""
+        if self.refreshes.ratio == 0:
+            return torch.zeros(len(hidden), 0, dtype=torch.int64, device=hidden.device)
         new = self.net.values(layer, take(hidden, answer))
         similarity = replace_and_compare(take(self.cache.read(layer)[1], answer, dim=2), new)
         size = answer.stop - answer.start
