@@ -20,11 +20,11 @@ def every(num_ticks: int, num_sites: int, interval: int) -> Tensor:
 
 
 def tgate(num_ticks: int, kinds: Sequence[str], gate: int, interval: int, warmup_steps: int = 2) -> Tensor:
-    """T-GATE's table (arXiv 2404.02747), without its averaging of guidance branches.
+    """T-GATE's table (arXiv 2404.02747) as ECAD has it among its seeds, without the averaging of guidance branches.
 
     Before the tick `gate`, cross-attention is computed at every tick, and self-attention during the warm-up and at every
     `interval`-th tick. From `gate` on, self-attention is computed at every tick and cross-attention never. All other sites are
-    always computed.
+    always computed. (The method `tgate` also computes self-attention right after the warm-up and right before the gate, as T-GATE's authors do.)
 
     Args:
         num_ticks: T.
