@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from diffcache.noise_schedulers.quirks import (
     is_flow,
-    is_inverted,
+    is_negated,
     prediction_type_of,
     sigmas_of,
     signal_and_noise_of,
@@ -72,7 +72,7 @@ def levels_of(noise_scheduler: Any) -> list[Level]:
         return [Level(sigma, None, time) for sigma, time in zip(sigmas, times, strict=True)]
     flows = is_flow(noise_scheduler, known)
     output = _parametrisation(prediction_type_of(noise_scheduler), flows)
-    if is_inverted(noise_scheduler):
+    if is_negated(noise_scheduler):
         output = _negative_velocity
     levels = [
         Level(sigma, math.atan2(noise, signal), time, output(signal, noise), is_flow=flows)

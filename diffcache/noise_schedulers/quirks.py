@@ -196,6 +196,16 @@ def is_inverted(noise_scheduler: Any) -> bool:
     return bool(_option(noise_scheduler, "invert_sigmas"))
 
 
+def is_negated(noise_scheduler: Any) -> bool:
+    """Whether the denoiser predicts the negative velocity: where sigmas are inverted, and inside EDM's preconditioning.
+
+    There the clean sample is c_skip * x + c_out * output with c_out > 0 (Playground v2.5), and with c_out < 0 where the configuration says "v_prediction".
+    """
+    if hasattr(noise_scheduler, "alphas_cumprod") or _option(noise_scheduler, "sigma_data") is None:
+        return is_inverted(noise_scheduler)
+    return _option(noise_scheduler, "prediction_type") == "epsilon"
+
+
 def prediction_type_of(noise_scheduler: Any) -> str:
     """What the denoiser predicts: "epsilon" (the noise), "sample" (the clean sample) or "velocity".
 

@@ -98,6 +98,21 @@ def test_inverted_sigmas_are_shares_of_signal_and_outputs_are_negative_velocitie
         assert other.output == level.output._replace(of_velocity=-1.0)
 
 
+@pytest.mark.parametrize("name", ["EDMEulerScheduler", "EDMDPMSolverMultistepScheduler"])
+@pytest.mark.parametrize("prediction", ["epsilon", "v_prediction"])
+def test_inside_edms_preconditioning_the_output_has_the_sign_that_the_noise_scheduler_gives_it(
+    name: str, prediction: str
+) -> None:
+    """A velocity is noise - clean: a larger one predicts a smaller clean sample."""
+    noise_scheduler = made(name, prediction_type=prediction, sigma_data=0.5)
+    sample = torch.zeros(1, 1, 1, 1)
+    for level, sigma in zip(levels_of(noise_scheduler), noise_scheduler.sigmas, strict=False):
+        output = level.output.of_velocity * torch.ones(1, 1, 1, 1)
+        clean = noise_scheduler.precondition_outputs(sample, output, sigma)
+        assert level.angle is not None
+        assert float(clean) == pytest.approx(-0.5 * math.sin(level.angle), rel=1e-4)
+
+
 class Mirrored(nn.Module):
     """Predicts noise - clean at times that fall, or clean - noise at times that rise."""
 
