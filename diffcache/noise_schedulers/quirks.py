@@ -33,6 +33,9 @@ WITHOUT_NOISE = {
 TIME_PER_SAMPLE = ("DDPMWuerstchenScheduler",)
 """Noise schedulers whose `step` takes one time for each sample."""
 
+TOWARDS_DATA = ("MiniMaxH3Scheduler",)
+"""Noise schedulers of flow matching whose denoiser predicts clean - noise, at sigmas that are shares of noise."""
+
 LEARNED_VARIANCES = ("learned", "learned_range")
 """Values of `variance_type` with which a denoiser returns the logarithm of the variance behind the output, along the channels."""
 
@@ -197,12 +200,12 @@ def is_inverted(noise_scheduler: Any) -> bool:
 
 
 def is_negated(noise_scheduler: Any) -> bool:
-    """Whether the denoiser predicts the negative velocity: where sigmas are inverted, and inside EDM's preconditioning.
+    """Whether the denoiser predicts the negative velocity: where sigmas are inverted, in `TOWARDS_DATA`, and inside EDM's preconditioning.
 
-    There the clean sample is c_skip * x + c_out * output with c_out > 0 (Playground v2.5), and with c_out < 0 where the configuration says "v_prediction".
+    In the last the clean sample is c_skip * x + c_out * output with c_out > 0 (Playground v2.5), and with c_out < 0 where the configuration says "v_prediction".
     """
     if hasattr(noise_scheduler, "alphas_cumprod") or _option(noise_scheduler, "sigma_data") is None:
-        return is_inverted(noise_scheduler)
+        return is_inverted(noise_scheduler) or type(noise_scheduler).__name__ in TOWARDS_DATA
     return _option(noise_scheduler, "prediction_type") == "epsilon"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import diffusers
@@ -100,6 +101,33 @@ def test_inputs_change_as_those_of_the_noise_scheduler_itself(name: str) -> None
     ]
     largest = max(map(abs, moved))
     assert [row[changed] for row in found] == pytest.approx(moved, rel=2e-3, abs=1e-4 * largest)
+
+
+TURNING: dict[str, dict[str, Any]] = {
+    "DDIMScheduler": {"prediction_type": "sample"},
+    "DDIMInverseScheduler": {},
+    "EDMEulerScheduler": {},
+    "EDMDPMSolverMultistepScheduler": {},
+    "EDMDPMSolverMultistepScheduler ": {"prediction_type": "v_prediction"},
+    "FlowMatchEulerDiscreteScheduler": {"invert_sigmas": True},
+    "MiniMaxH3Scheduler": {},
+}
+"""Noise schedulers that turn from noise to data, or the other way, with outputs of either sign."""
+
+
+@pytest.mark.parametrize("name", TURNING)
+def test_a_velocity_moves_the_input_as_the_angle_turns(name: str) -> None:
+    if not hasattr(diffusers, name.strip()):
+        pytest.skip("this version of Diffusers does not have it")
+    noise_scheduler = getattr(diffusers, name.strip())(
+        **{"clip_sample": False} if "DDIM" in name else {}, **TURNING[name]
+    )
+    noise_scheduler.set_timesteps(STEPS)
+    levels = levels_of(noise_scheduler)
+    found = Influence(noise_scheduler, levels).run(0, len(levels))
+    for tick, (level, after) in enumerate(pairwise(levels)):
+        turn = (after.angle or 0.0) - (level.angle or 0.0)
+        assert found[tick + 1][tick] * level.output.of_velocity * turn > 0, tick
 
 
 def test_a_run_that_begins_later_has_the_influence_of_its_part() -> None:
