@@ -11,7 +11,7 @@ from torch import Tensor
 
 from diffcache.noise_schedulers.fresh_noise import adds_fresh_noise
 from diffcache.noise_schedulers.levels import SMALLEST, UNKNOWN, Level
-from diffcache.noise_schedulers.quirks import clip_range_of, limits_samples, model_input, next_sample
+from diffcache.noise_schedulers.quirks import clip_range_of, limits_samples, model_input, next_sample, unit_of
 from diffcache.noise_schedulers.trial import copied_to_cpu, nothing_drawn
 
 IMPULSE = 1e-3
@@ -171,7 +171,7 @@ def _impulse_responses(noise_scheduler: Any, levels: Sequence[Level]) -> Matrix:
 
 
 def _held(noise_scheduler: Any, levels: Sequence[Level], clean: Tensor | None = None) -> Iterator[Tensor]:
-    """What a unit impulse in the output of each timestep makes of elements: of the input at each timestep, then of the result.
+    """What a unit impulse in the output of each timestep makes of elements: of the input at each timestep, then of the result, in standard deviations.
 
     Args:
         noise_scheduler, levels: see `Influence`.
@@ -192,7 +192,7 @@ def _held(noise_scheduler: Any, levels: Sequence[Level], clean: Tensor | None = 
             output += level.output.of_velocity * _velocity(seen[:, -1:], predicted, level)
         output[:, tick] += IMPULSE
         sample = next_sample(copied, output, time, sample)
-    yield _over_impulse(sample)
+    yield _over_impulse(sample) / unit_of(copied)
 
 
 def _over_impulse(sample: Tensor) -> Tensor:

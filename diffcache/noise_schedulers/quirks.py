@@ -209,6 +209,11 @@ def is_negated(noise_scheduler: Any) -> bool:
     return _option(noise_scheduler, "prediction_type") == "epsilon"
 
 
+def unit_of(noise_scheduler: Any) -> float:
+    """The standard deviation of clean samples for which it is made."""
+    return float(_option(noise_scheduler, "sigma_data") or 1.0)
+
+
 def prediction_type_of(noise_scheduler: Any) -> str:
     """What the denoiser predicts: "epsilon" (the noise), "sample" (the clean sample) or "velocity".
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from diffcache.noise_schedulers.influence import Influence
 from diffcache.noise_schedulers.levels import levels_of
-from diffcache.noise_schedulers.quirks import sigmas_of
+from diffcache.noise_schedulers.quirks import sigmas_of, unit_of
 
 STEPS = 12
 SCHEDULERS: dict[str, dict[str, Any]] = {
@@ -62,7 +62,7 @@ def result(name: str, changed: int | None = None) -> Tensor:
 
 
 def inputs_and_result(name: str, changed: int | None = None) -> list[Tensor]:
-    """What the denoiser gets at each timestep of that loop, and the result."""
+    """What the denoiser gets at each timestep of that loop, and the result, where clean samples have a standard deviation of one."""
     noise_scheduler, generator = made(name), torch.Generator().manual_seed(0)
     sigmas = sigmas_of(noise_scheduler)
     assert sigmas is not None
@@ -78,7 +78,7 @@ def inputs_and_result(name: str, changed: int | None = None) -> list[Tensor]:
         seen.append(scaled(sample, time).double())
         answered = answer(noise_scheduler, seen[-1], sigma)
         sample = noise_scheduler.step(output + answered, time, sample)[0].double()
-    return [*seen, sample]
+    return [*seen, sample / unit_of(noise_scheduler)]
 
 
 @each_scheduler
@@ -128,6 +128,20 @@ def test_a_velocity_moves_the_input_as_the_angle_turns(name: str) -> None:
     for tick, (level, after) in enumerate(pairwise(levels)):
         turn = (after.angle or 0.0) - (level.angle or 0.0)
         assert found[tick + 1][tick] * level.output.of_velocity * turn > 0, tick
+
+
+def test_the_result_is_measured_in_the_standard_deviation_of_clean_samples() -> None:
+    """With another `sigma_data`, and all noise levels in proportion, the denoiser sees the same, and makes the same of it."""
+
+    def found(sigma_data: float) -> list[list[float]]:
+        noise_scheduler = diffusers.EDMEulerScheduler(
+            sigma_data=sigma_data, sigma_min=0.01 * sigma_data, sigma_max=50 * sigma_data
+        )
+        noise_scheduler.set_timesteps(STEPS)
+        return Influence(noise_scheduler, levels_of(noise_scheduler)).run(0, STEPS)
+
+    for row, other in zip(found(1.0), found(0.5), strict=True):
+        assert row == pytest.approx(other, rel=1e-3, abs=1e-6)
 
 
 def test_a_run_that_begins_later_has_the_influence_of_its_part() -> None:
