@@ -174,7 +174,12 @@ class ExpectedErrorControl(PlanFollower):
 
     def remark(self, expected: float) -> str | None:
         if TYPICAL * expected <= self.threshold:
-            return None
+            if not expected or self._planned_with == 1.0 or len(self._followed.ticks) < self._num_ticks:
+                return None
+            return (
+                "predictions were worse than planned: what was left of the run was computed, since no plan was expected to keep "
+                f"threshold={self.threshold:g} any more: raise it, or pass speedup="
+            )
         return (
             f"predictions were worse than planned: an error of {shown(expected)} is expected of the result, and threshold={self.threshold:g} is "
             f"meant to keep it below {shown(self.threshold / TYPICAL)}: pass a smaller threshold, or compare the run with fewer steps"

@@ -104,6 +104,20 @@ def test_a_run_keeps_to_its_plan_unless_errors_are_larger() -> None:
     assert near[0] < worse < worst
 
 
+def test_a_run_that_goes_over_to_computing_everything_says_why() -> None:
+    as_planned, much_worse = control(0.2), control(0.2)
+    assert len(computed(as_planned)) < TICKS / 2
+    ticks = computed(much_worse, lambda tick: 10.0)
+    assert TICKS / 2 < len(ticks) < TICKS
+    assert as_planned.remark(0.05) is None
+    without_reuse = control(0.001)
+    assert len(computed(without_reuse, lambda tick: 10.0)) == TICKS
+    assert without_reuse.remark(0.0) is None
+    remark = much_worse.remark(0.05)
+    assert remark is not None
+    assert "worse than planned: what was left of the run was computed" in remark
+
+
 @pytest.mark.parametrize(("times", "denser"), [(0.95, False), (1.05, True)])
 def test_they_are_larger_by_a_factor(times: float, denser: bool) -> None:
     made = control(TYPICAL * 0.04)
