@@ -3,6 +3,8 @@
 A cache that loses to the best of them at the same compute is worth nothing.
 """
 
+from functools import wraps
+from inspect import signature
 from typing import Any
 
 from diffusers import DPMSolverMultistepScheduler, FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler
@@ -16,8 +18,27 @@ MULTISTEP = {"DPM++ 2M": DPMSolverMultistepScheduler, "UniPC": UniPCMultistepSch
 def noise_schedulers(pipe: Any) -> dict[str, Any]:
     """The noise schedulers to compare with, by name: "own", and a multistep one of each kind that this is not."""
     own = pipe.scheduler
-    others = {name: _converted(own, kind) for name, kind in MULTISTEP.items() if not isinstance(own, kind)}
+    others = {
+        name: called_like(own, _converted(own, kind))
+        for name, kind in MULTISTEP.items()
+        if not isinstance(own, kind)
+    }
     return {OWN: own, **others}
+
+
+def called_like(own: Any, other: Any) -> Any:
+    """A noise scheduler whose steps ignore the options that `own`'s have beyond its own: some pipelines give them always, as DDIM's `eta`."""
+    unknown = signature(own.step).parameters.keys() - signature(other.step).parameters.keys()
+    if not unknown:
+        return other
+    kind: type[Any] = type(other)
+
+    # Pipelines that ask for its signature see the real one.
+    @wraps(kind.step)
+    def step(self: Any, *args: Any, **options: Any) -> Any:
+        return kind.step(self, *args, **{name: options[name] for name in options.keys() - unknown})
+
+    return type(kind.__name__, (kind,), {"step": step}).from_config(other.config)  # type: ignore[attr-defined]
 
 
 def render_with_steps(pipe: Any, call: dict[str, Any], steps: int, noise_scheduler: Any = None) -> Rendered:

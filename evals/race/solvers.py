@@ -4,7 +4,7 @@ from typing import Any
 
 import diffusers
 
-from diffcache.evals.harness.fewer_steps import OWN, noise_schedulers
+from diffcache.evals.harness.fewer_steps import called_like, noise_schedulers
 
 VARIANCE_PRESERVING: dict[str, tuple[str, dict[str, Any]]] = {
     "DPM++ 2M Karras": ("DPMSolverMultistepScheduler", {"use_karras_sigmas": True}),
@@ -25,10 +25,7 @@ def solvers(pipe: Any) -> dict[str, Any]:
     for name, (kind, options) in VARIANCE_PRESERVING.items():
         made = getattr(diffusers, kind)
         if type(own) is not made or options:
-            found[name] = made.from_config(own.config, **options)
-    if isinstance(pipe, diffusers.DDIMPipeline):
-        others = {name: _for_ddim_pipeline(solver) for name, solver in found.items() if name != OWN}
-        return {OWN: own, **others}
+            found[name] = called_like(own, made.from_config(own.config, **options))
     return found
 
 
@@ -37,14 +34,3 @@ def is_flow(noise_scheduler: Any) -> bool:
     return isinstance(noise_scheduler, diffusers.FlowMatchEulerDiscreteScheduler) or bool(
         getattr(config, "use_flow_sigmas", False)
     )
-
-
-def _for_ddim_pipeline(solver: Any) -> Any:
-    """Ignores DDIM's own options: this pipeline gives them to every noise scheduler."""
-    kind: type[Any] = type(solver)
-
-    def step(self: Any, model_output: Any, timestep: Any, sample: Any, **_: Any) -> Any:
-        return kind.step(self, model_output, timestep, sample)
-
-    lenient: Any = type(kind.__name__, (kind,), {"step": step})
-    return lenient.from_config(solver.config)
