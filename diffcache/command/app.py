@@ -1,5 +1,6 @@
 """app: a page in the browser with a prompt, a slider for the speed-up, and the full run beside the cached one."""
 
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,18 +9,21 @@ import click
 from torch import Tensor
 
 from diffcache.api import method_named
-from diffcache.command.options import Setting, with_setting
+from diffcache.command.options import SEEDS, Setting, with_setting
 from diffcache.evals.harness.rendering import Rendered, render
 from diffcache.evals.harness.side_by_side import GAIN, as_image, stills
 from diffcache.profiling.recording.pictures import psnr
+from diffcache.schedulers.errors import ConfigError, DiffcacheError
 
 SIDE = 256
 """Pixels that a small picture is enlarged to."""
+REMEMBERED = 32
+"""The most full runs that are remembered."""
 
 
 @dataclass
 class Studio:
-    """A pipeline that renders each prompt and seed in full once, and cached as often as it is asked to.
+    """A pipeline that renders each of the last prompts and seeds in full once, and cached as often as it is asked to.
 
     Args:
         setting: the pipeline and how it is called.
@@ -39,6 +43,8 @@ class Studio:
         """The full run, rendered or remembered."""
         if (prompt, seed) not in self.fulls:
             self.fulls[prompt, seed] = render(self.pipe, self._call(prompt, seed))
+            for oldest in list(self.fulls)[:-REMEMBERED]:
+                del self.fulls[oldest]
         return self.fulls[prompt, seed]
 
     def cached(self, prompt: str, seed: int, speedup: float) -> Rendered:
@@ -52,8 +58,16 @@ class Studio:
         }
 
 
-def drawn(studio: Studio, prompt: str, speedup: float, seed: float) -> Iterator[tuple[Any, ...]]:
-    """What the page shows: the full picture, the cached one, their difference, the timeline and a sentence; as they come."""
+def drawn(studio: Studio, prompt: str, speedup: float, seed: float | None) -> Iterator[tuple[Any, ...]]:
+    """What the page shows: the full picture, the cached one, their difference, the timeline and a sentence; as they come.
+
+    Args:
+        studio: who draws.
+        prompt: what is drawn.
+        speedup: of the cached run.
+        seed: None, an emptied field: that of the setting.
+    """
+    seed = studio.setting.seed if seed is None else seed
     full = studio.full(prompt, int(seed))
     yield _image(full.pictures), None, None, "", "The full run is done. The cached run is being drawn."
     made = studio.cached(prompt, int(seed), speedup)
@@ -81,7 +95,9 @@ def page(studio: Studio) -> Any:
         )
         with gr.Row():
             prompt = gr.Textbox(prompts[0], label="Prompt", scale=3)
-            seed = gr.Number(studio.setting.seed, label="Seed", precision=0, scale=1)
+            seed = gr.Number(
+                studio.setting.seed, label="Seed", precision=0, scale=1, minimum=SEEDS[0], maximum=SEEDS[1]
+            )
         speedup = gr.Slider(1.0, 4.0, 2.0, step=0.25, label="Speed-up: at 2, half of the steps are computed")
         button = gr.Button("Draw", variant="primary")
         told = gr.Markdown("Press Draw.")
@@ -95,7 +111,10 @@ def page(studio: Studio) -> Any:
         asked, shown = [prompt, speedup, seed], [full, cached, difference, timeline, told]
 
         def show(*values: Any) -> Iterator[tuple[Any, ...]]:
-            yield from drawn(studio, *values)
+            try:
+                yield from drawn(studio, *values)
+            except DiffcacheError as error:
+                raise gr.Error(str(error), print_exception=False) from error
 
         button.click(show, asked, shown, api_name="draw")
         speedup.release(show, asked, shown, api_name=False)
@@ -117,8 +136,20 @@ def _image(pictures: Tensor) -> Any:
     return image.resize((image.width * scale, image.height * scale), 0)
 
 
+def _check_free(port: int) -> None:
+    """Raises where nobody can listen at a port of this machine."""
+    with socket.socket() as here:
+        here.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            here.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise ConfigError(
+                f"--port {port} cannot be used ({error.strerror}): choose another one."
+            ) from error
+
+
 @click.command()
-@click.option("--port", type=int, default=7860, show_default=True)
+@click.option("--port", type=click.IntRange(1, 65535), default=7860, show_default=True)
 @click.option("--no-browser", is_flag=True, help="Do not open the page.")
 @with_setting
 def command(setting: Setting, port: int, no_browser: bool) -> None:
@@ -127,4 +158,5 @@ def command(setting: Setting, port: int, no_browser: bool) -> None:
     Without --model a small model that comes with the package draws emoji.
     """
     shown = theme()  # first, since it needs the extra
+    _check_free(port)
     page(Studio(setting)).launch(server_port=port, inbrowser=not no_browser, theme=shown)

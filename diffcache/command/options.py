@@ -4,6 +4,7 @@ import ast
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
+from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +20,9 @@ EXAMPLES = Path(__file__).with_name("prompts.txt")
 
 SEED = 1000
 """Of the first sample. Testbeds are calibrated with the same seeds."""
+
+SEEDS = (-(2**63), 2**63 - 1)
+"""From the least to the greatest; PyTorch takes greater ones, which those of further samples may be."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -109,20 +113,32 @@ class Setting:
         ]
 
 
+def _seed(_: click.Context, __: click.Parameter, value: int) -> int:
+    if not SEEDS[0] <= value <= SEEDS[1]:
+        raise click.BadParameter(f"{value} is no seed: give one of 64 bits.")
+    return value
+
+
+def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not isfinite(value):
+        raise click.BadParameter(f"{value} is not finite.")
+    return value
+
+
 OPTIONS = (
     click.option("--model", default=shipped.NAME, show_default=True, help="A folder, a hub id, the small model of the package, or a testbed of the repository."),
     click.option("--dtype", type=click.Choice(["auto", *DTYPES]), default="auto", help="Of the weights. auto: bfloat16 on a GPU, else float32."),
     click.option("--size", type=Size(), help="Pixels: 1024x768 (width x height), or 512. Default: the pipeline's own."),
     click.option("--frames", type=click.IntRange(1), help="Of a video."),
     click.option("--steps", type=click.IntRange(1), help="Default: the pipeline's own."),
-    click.option("--guidance", type=float, help="guidance_scale. Default: the pipeline's own."),
+    click.option("--guidance", type=float, callback=_finite, help="guidance_scale. Default: the pipeline's own."),
     click.option("--offload", type=click.Choice(OFFLOADS), default="none", help="Where weights wait while they are not used."),
     click.option("--quantize", metavar="FORMAT", help="Weights in fewer bits: int8, float8, int4, nvfp4, mxfp8, ..."),
     click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Samples in a call."),
     click.option("--call", "call", type=Assignment(), multiple=True, help="Another argument of every call; may be repeated."),
     click.option("--prompts", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A file: .txt with one in a line, .csv, .tsv, .json."),
     click.option("--prompt", "texts", multiple=True, help="A prompt; may be repeated."),
-    click.option("--seed", type=int, default=SEED, show_default=True, help="Of the first sample."),
+    click.option("--seed", type=int, callback=_seed, default=SEED, show_default=True, help="Of the first sample."),
 )  # fmt: skip
 
 

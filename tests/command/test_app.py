@@ -14,6 +14,7 @@ from diffcache.command.main import main
 from diffcache.command.options import Setting
 from diffcache.evals.harness.pipelines import Source
 from diffcache.evals.testbeds import shipped
+from diffcache.schedulers.errors import ConfigError
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +44,29 @@ def test_a_speed_up_of_one_is_the_full_run(studio: Studio) -> None:
     assert max(last[2].getextrema()) == (0, 0)
 
 
+def test_an_emptied_seed_is_the_first_one(studio: Studio) -> None:
+    *_, emptied = drawn(studio, "cat face on blue", 1.0, None)
+    *_, first = drawn(studio, "cat face on blue", 1.0, studio.setting.seed)
+    assert emptied[0].tobytes() == first[0].tobytes()
+
+
+def test_only_the_newest_full_runs_are_remembered(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diffcache.command.app.REMEMBERED", 2)
+    for seed in range(4):
+        studio.full("cat face on blue", seed)
+    assert [seed for _, seed in studio.fulls] == [2, 3]
+
+
+def test_a_port_that_is_taken_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("gradio", reason="needs the extra app")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert main(["app", "--no-browser", "--port", str(port)]) == 2
+    assert f"--port {port} cannot be used" in capsys.readouterr().err
+
+
 def test_without_gradio_the_extra_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -70,6 +94,27 @@ def test_a_client_gets_the_pictures(address: str) -> None:
     assert full != cached != difference
     assert "<svg" in timeline
     assert "2.00x less work" in told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("given", "sentence"), [((7.0, 3), "maximum value 4"), ((4.0, 2**65), "maximum value")]
+)
+def test_a_client_is_told_what_is_wrong(address: str, given: tuple[float, int], sentence: str) -> None:
+    client = pytest.importorskip("gradio_client").Client(address, verbose=False)
+    with pytest.raises(Exception, match=sentence):
+        client.predict("rocket on dark", *given, api_name="/draw")
+
+
+@pytest.mark.slow
+def test_a_refusal_is_shown_on_the_page(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(**_: Any) -> Any:
+        raise ConfigError("this cannot be met")
+
+    monkeypatch.setattr("diffcache.command.app.method_named", refused)
+    client = pytest.importorskip("gradio_client").Client(address, verbose=False)
+    with pytest.raises(Exception, match="this cannot be met"):
+        client.predict("rocket on dark", 2.0, 3, api_name="/draw")
 
 
 @pytest.mark.slow
