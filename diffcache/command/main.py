@@ -1,5 +1,6 @@
 """The command `diffcache`: one verb for each thing that a user does with a model."""
 
+import errno
 import logging
 import os
 import sys
@@ -24,6 +25,12 @@ VERBS = {
 
 EXTRAS = {"gradio": "app", "torchao": "quant"}
 """By package the extra that has it; all others are in `evals`."""
+
+FULL = (errno.EROFS, errno.ENOSPC, errno.EDQUOT)
+"""Errors of a file system that takes no more."""
+
+CHECKS = ("check_inputs", "prepare_latents")
+"""Where pipelines refuse arguments: the second counts samples and generators, and takes latents."""
 
 USAGE = 2
 """Exit status after a user's error."""
@@ -110,7 +117,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refused(f"this needs {error.name}: pip install 'diffcache[{extra}]'.")
     except (KeyboardInterrupt, click.Abort):
         return _refused("interrupted: the same `tune` or `evaluate` goes on where this one stopped.")
-    except (PermissionError, NotADirectoryError) as error:
+    except OSError as error:
+        if not isinstance(error, (PermissionError, NotADirectoryError)) and error.errno not in FULL:
+            raise
         return _refused(f"{error}: choose another folder.")
     except RuntimeError as error:
         if type(error).__name__ != "OutOfMemoryError":
@@ -118,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refused(
             "out of memory: try --offload model, --quantize int8, or a smaller --size or --batch."
         )
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, AttributeError) as error:
         if not _raised_by_the_pipeline(error):
             raise
         return _refused(f"the pipeline refuses this call: {str(error).splitlines()[0]}")
@@ -137,7 +146,7 @@ def _raised_by_the_pipeline(error: BaseException) -> bool:
     while trace is not None:
         names.add(trace.tb_frame.f_code.co_name)
         trace = trace.tb_next
-    return "check_inputs" in names
+    return not names.isdisjoint(CHECKS)
 
 
 def run() -> None:

@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from diffcache.evals.errors import EvaluationError
 from diffcache.evals.testbeds.emoji import GROUNDS, codes
 
 SHEET = Path(__file__).resolve().parent / "kontext" / "references.png"
@@ -57,12 +58,12 @@ def edited(prompt: str) -> str:
     """The name of the drawing that a prompt edits.
 
     Raises:
-        ValueError: the prompt is no edit of a drawing that has a reference.
+        EvaluationError: the prompt is no edit of a drawing that has a reference.
     """
     word = " with " if prompt.endswith(tuple(f" with {sticker}" for sticker in STICKERS)) else " on "
     name = prompt.rpartition(word)[0]
     if name not in NAMES:
-        raise ValueError(f"{prompt!r} edits none of the references: {', '.join(NAMES)}.")
+        raise EvaluationError(f"{prompt!r} edits none of the references: {', '.join(NAMES)}.")
     return name
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,18 @@ def test_what_every_engine_writes_loads(engine: str, flux: list[str], tmp_path: 
         assert "guidance_scale" in Made.from_pretrained(tmp_path).predictor
 
 
+@pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC, errno.EACCES])
+def test_a_folder_that_cannot_be_written_to_is_one_sentence(
+    number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(_: str) -> str:
+        raise OSError(number, "not here", "outputs")
+
+    monkeypatch.setattr("diffcache.command.show.show", refuse)
+    assert main(["show", "outputs"]) == 2
+    assert "not here: 'outputs': choose another folder" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -124,6 +137,14 @@ def test_what_every_engine_writes_loads(engine: str, flux: list[str], tmp_path: 
             ["plan", "--model", "sd", "--size", "63"],
             "the pipeline refuses this call: `height` and `width` have to be",
         ),
+        (
+            ["plan", "--call", "num_images_per_prompt=2"],
+            "the pipeline refuses this call: You have passed a list of generators of length 1",
+        ),
+        (["plan", "--call", "latents=none of these"], "the pipeline refuses this call: 'str' object has no"),
+        (["plan", "--guidance", "nan"], "Invalid value for '--guidance': nan is not finite"),
+        (["plan", "--seed", str(2**63)], "is no seed: give one of 64 bits"),
+        (["plan", "--model", "kontext", "--prompt", "red"], "'red' edits none of the references"),
         (["plan", "--option", "nonsense=1"], "has no option 'nonsense'"),
         (["tune", "--out", "{tmp}"], "either speedup= or quality="),
         (["tune", "--out", "{tmp}", "--speedup", "0"], "speedup must be a number >= 1"),
