@@ -22,6 +22,9 @@ NOT_SEEN = (
     "no call of the denoiser was seen: it ran outside this target or before begin_step, "
     "or compiled into something larger"
 )
+NO_METHOD = "none"
+"""The method of a server's request without one."""
+NOT_CACHED = "not cached, and its calls are not counted: give the request config= or speedup="
 NOT_OBSERVED = "steps not observed: the noise scheduler was not stepped during the call"
 NOT_FINITE = "outputs were not finite (NaN or infinity): look at the model's own, with paused(pipe)"
 COVERED = "warm-up and tail cover the whole run: lower warmup_steps= or tail_steps="
@@ -32,18 +35,23 @@ class RunReport:
     """Report on the last call of an accelerated target; empty before the first call.
 
     A pipeline call with several denoising loops (long videos in chunks) has several runs. The report counts their ticks
-    on: the first tick of the second run follows the last one of the first.
+    on: the first tick of the second run follows the last one of the first. Runs of one loop, which was begun anew after an error,
+    share their ticks.
 
     Args:
         method: the method's name.
         options: the method's options.
         records: one for each run.
+        one_loop: all runs are of one loop.
     """
 
-    def __init__(self, method: str, options: dict[str, Any], records: Sequence[RunRecord]) -> None:
+    def __init__(
+        self, method: str, options: dict[str, Any], records: Sequence[RunRecord], *, one_loop: bool = False
+    ) -> None:
         self.method = method
         self.options = options
         self.records = list(records)
+        self._one_loop = one_loop
 
     @property
     def runs(self) -> list["RunReport"]:
@@ -143,6 +151,8 @@ class RunReport:
         It tells that nothing was reused, and why; that steps could not be observed; that a run was broken off; why there was no hindsight; what
         reuse costs where the noise scheduler adds fresh noise; what was done to keep to `max_cache_bytes`; that outputs were not finite.
         """
+        if self.method == NO_METHOD:
+            return [NOT_CACHED]
         if not self.records:
             return ["no run yet"]
         if not self.calls:
@@ -286,11 +296,11 @@ class RunReport:
         return f"<RunReport {self.summary().splitlines()[0]}>"
 
     def _numbered(self) -> list[tuple[int, CallRecord]]:
-        """Every call, with its tick counted on over all runs."""
+        """Every call, with its tick counted on over all runs, unless these are of one loop."""
         numbered, first = [], 0
         for record in self.records:
             numbered += [(first + call.tick, call) for call in record.calls]
-            first = 1 + max((tick for tick, _ in numbered), default=-1)
+            first = 0 if self._one_loop else 1 + max((tick for tick, _ in numbered), default=-1)
         return numbered
 
     def _table(self, holds: Callable[[CallRecord], bool]) -> Tensor:

@@ -12,7 +12,7 @@ from diffcache.engine.engine import Engine
 from diffcache.engine.execution import Carried, Computation, Invocation
 from diffcache.engine.loop_scope import LoopScope
 from diffcache.engine.runs import Served
-from diffcache.reports.run_report import RunReport
+from diffcache.reports.run_report import NO_METHOD, RunReport
 from diffcache.schedulers.errors import DiffcacheError
 from diffcache.store.formats import DTYPES, format_of, narrower_than
 from diffcache.store.placement import DeviceMemory, HostMemory
@@ -111,8 +111,8 @@ class Request:
     def report(self) -> RunReport:
         """What was computed and reused so far."""
         config = self._scope.config
-        name, options = ("none", {}) if config is None else (config.name, config.options())
-        return RunReport(name, options, self._scope.records)
+        name, options = (NO_METHOD, {}) if config is None else (config.name, config.options())
+        return RunReport(name, options, self._scope.records, one_loop=True)
 
     def finish(self) -> None:
         """It is done: everything that it holds is dropped."""

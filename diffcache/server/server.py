@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -118,7 +118,7 @@ class Server:
             The request. `finish` or `abort` it when it is over, or use it as a `with` block. One that nobody keeps is dropped.
 
         Raises:
-            ConfigError, ScheduleError: as `accelerate`.
+            ConfigError, ScheduleError: as `accelerate`, or the steps cannot meet the speed-up.
             TargetError: as `denoising_run`, or the server is over.
         """
         self._check_open()
@@ -127,6 +127,11 @@ class Server:
         if guidance not in GUIDANCE:
             raise ConfigError(f"guidance must be None, 'batched' or 'apart', not {guidance!r}.")
         chosen = self._method(config, speedup, rows, options)
+        if chosen is not None and rows is None:
+            # Refuses here what would fail in a batch, and take the caches of all its requests.
+            chosen.most_ticks(
+                replace(facts_of({"denoiser": self._denoiser}, "denoiser"), num_ticks=num_steps)
+            )
         scope = LoopScope(chosen, {}, num_steps, levels, noise_scheduler, make_engine=_engine)
         with self._lock:
             self._expire()

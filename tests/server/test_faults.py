@@ -54,6 +54,7 @@ def test_after_an_error_in_a_batch_its_requests_compute_anew_and_the_others_go_o
             step_all(server, denoiser, [hit, spared])
         assert server.stats().failed == 1
         reports = [client.request.report().runs for client in (hit, spared)]
+        assert [client.request.report().num_ticks for client in (hit, spared)] == [9, 9]
     assert [len(runs) for runs in reports] == [2, 1]
     assert torch.equal(spared.x, alone(denoiser, spared.job))
     assert (hit.x - alone(denoiser, hit.job)).abs().max() < 0.2
@@ -246,8 +247,11 @@ def test_a_step_that_comes_again_is_begun_anew() -> None:
         for step in (0, 1, 2, 2, 3, 1):
             with server.batch([(request, step)]):
                 denoiser(x, t)
-        runs = [run.computed_ticks for run in request.report().runs]
-    assert runs == [[0], [2, 3], [1]]
+        report = request.report()
+    assert [run.computed_ticks for run in report.runs] == [[0], [2, 3], [1]]
+    assert report.num_ticks == 4
+    assert report.computed_ticks == [0, 1, 2, 3]
+    assert report.called.shape == (4, 1, 1)
 
 
 def test_a_name_is_given_once() -> None:

@@ -159,6 +159,11 @@ def test_a_request_has_a_report_of_its_own() -> None:
     assert slow.request.report().computed_ticks == list(range(9))
 
 
+def test_a_request_without_a_method_says_so_in_its_report() -> None:
+    (plain,) = served(Waves(), [Job(steps=4)])
+    assert plain.request.report().summary().startswith("none: not cached, and its calls are not counted")
+
+
 def test_the_denoiser_is_left_as_it_was() -> None:
     denoiser = Waves()
     with serving(denoiser):
@@ -201,6 +206,8 @@ def test_what_is_wrong_is_said() -> None:
             server.request(4, config="easycash")
         with pytest.raises(ConfigError, match="config="):
             server.request(4, threshold=0.1)
+        with pytest.raises(ConfigError, match="speedup=5 cannot be met in 4 steps"):
+            server.request(4, speedup=5)
         with pytest.raises(ConfigError, match="guidance"):
             server.request(4, guidance="both")  # type: ignore[arg-type]
         with pytest.raises(DiffcacheError, match="steps 0 to 3"), server.batch([(a, 4)]):
