@@ -9,7 +9,7 @@ from torch.utils import _pytree as pytree
 
 from diffcache.engine.branches import Branch
 from diffcache.engine.execution import Carried, Invocation, Parts, carried_out
-from diffcache.engine.some_tokens import SomeTokens, work_of
+from diffcache.engine.some_tokens import Chosen, SomeTokens, work_of
 from diffcache.engine.whole_model import Here
 from diffcache.hooks.watcher import watched
 from diffcache.planning.recorded_calls import RecordedCalls
@@ -19,6 +19,7 @@ from diffcache.store.formats import Format, values_of
 from diffcache.store.key_values import KeyValues
 from diffcache.store.rings import Setup, Store
 from diffcache.store.streams import Layout
+from diffcache.tokens.grids import changed_places
 from diffcache.tokens.learning import TokenPlan
 from diffcache.tokens.passes import FullPass, TokenState
 from diffcache.tokens.positions import block_paths
@@ -70,7 +71,11 @@ class DrySomeTokens(SomeTokens):
             return asked.forward(*asked.call.args, **asked.call.kwargs)
         self._note(plan)
         state = self._state(here.branch)
-        rows = None if isinstance(self.rule.source, Region) else self._rows_for(real, here, plan, state)
+        if isinstance(self.rule.source, Region):
+            rows = None
+            self._hold_places(real, here, plan, state)
+        else:
+            rows = self._rows_for(real, here, plan, state)
         if rows is None:
             self._keep_blanks(real, here, plan, state)
             state.tick, state.since = here.step.tick, 0
@@ -79,6 +84,15 @@ class DrySomeTokens(SomeTokens):
             state.since += 1
             here.verdict, here.work = Verdict(Decision.ROWS), work_of(plan, rows)
         return asked.forward(*asked.call.args, **asked.call.kwargs)
+
+    def _hold_places(self, real: Invocation, here: Here, plan: TokenPlan, state: TokenState) -> None:
+        """A region is known in the run only, but not how large its mask is: that is held from the first call of some tokens on."""
+        step, full = here.step, self.rule.full
+        if state.tick is None or full.asks(step.tick, step.num_ticks, state.tick, state.since):
+            return
+        latent = plan.entry.latent_of(real.call)
+        places = torch.empty_like(changed_places(latent, latent), device="meta")
+        self._chosen.setdefault(real.call.batch, Chosen([], places, plan.entry))
 
     def _keep_blanks(self, real: Invocation, here: Here, plan: TokenPlan, state: TokenState) -> None:
         key = here.branch.name, real.call.fingerprint(real.module)

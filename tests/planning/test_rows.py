@@ -49,6 +49,18 @@ def test_bytes_and_work_are_as_planned(name, options, call):
     assert 0 < tokens.cache_bytes < foreseen.cache_bytes
 
 
+@pytest.mark.parametrize(
+    "method", [{"config": "regione"}, {"config": "uniform", "interval": 1, "rows": "region"}], ids=str
+)
+def test_the_mask_of_a_region_counts_in_a_plan(method):
+    case = CASES["FluxKontextPipeline"]
+    pipe = accelerate(case.build(), **method)
+    foreseen = plan(pipe, **case.call(0, 20))
+    case.render(pipe, 0, 20)
+    assert "%" in report(pipe).summary()
+    assert report(pipe).cache_bytes == foreseen.cache_bytes
+
+
 def test_a_bound_on_bytes_holds_with_rows_and_one_that_is_too_tight_is_refused():
     case = CASES["FluxKontextPipeline"]
 
