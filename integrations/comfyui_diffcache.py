@@ -61,13 +61,19 @@ class DiffcacheNode:
         }
 
     def apply(self, model: Any, speedup: float, method: str) -> tuple[Any]:
-        """A copy of the model whose sampling is cached; the model that came in stays as it is."""
+        """A copy of the model whose sampling is cached, by this node alone; the model that came in stays as it is."""
         if method not in methods():
             raise ConfigError(f"there is no method {method!r}: choose one of {', '.join(methods())}.")
         options = {"speedup": speedup} if method == SPEEDUP else {}
         cached, steps = model.clone(), Steps(method, options)
-        cached.add_wrapper_with_key(extension.WrappersMP.OUTER_SAMPLE, KEY, steps.around_sampling)
-        cached.add_wrapper_with_key(extension.WrappersMP.APPLY_MODEL, KEY, steps.around_call)
+        around = {
+            extension.WrappersMP.OUTER_SAMPLE: steps.around_sampling,
+            extension.WrappersMP.APPLY_MODEL: steps.around_call,
+        }
+        for kind, wrapper in around.items():
+            # Those of a node before this one: two caches would take each other off.
+            cached.remove_wrappers_with_key(kind, KEY)
+            cached.add_wrapper_with_key(kind, KEY, wrapper)
         return (cached,)
 
 

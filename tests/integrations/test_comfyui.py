@@ -49,6 +49,9 @@ class Patcher:
     def add_wrapper_with_key(self, kind: str, key: str, wrapper: Callable[..., Any]) -> None:
         self.wrappers.setdefault(kind, {}).setdefault(key, []).append(wrapper)
 
+    def remove_wrappers_with_key(self, kind: str, key: str) -> None:
+        self.wrappers.get(kind, {}).pop(key, None)
+
     def of(self, kind: str) -> list[Callable[..., Any]]:
         return [wrapper for wrappers in self.wrappers.get(kind, {}).values() for wrapper in wrappers]
 
@@ -219,6 +222,13 @@ def test_the_model_is_plain_after_sampling_and_after_an_error(nodes: Any) -> Non
         drawn(cached, sample_euler)
     assert type(cached.model.diffusion_model) is Net
     assert drawn(cached)[1] == 10
+
+
+def test_of_two_nodes_in_a_row_the_second_counts(nodes: Any) -> None:
+    _, first = made(nodes)
+    (second,) = nodes.DiffcacheNode().apply(first, 4.0, "trajectory")
+    assert [drawn(patcher)[1] for patcher in (second, first)] == [5, 10]
+    assert type(second.model.diffusion_model) is Net
 
 
 def test_a_sampler_of_several_calls_in_a_step_runs_in_full(nodes: Any) -> None:
