@@ -51,6 +51,8 @@ class ScaleKV(RolloutPolicy):
                 f"budget={self.budget!r} has to be a whole number, 1 or more, pool={self.pool!r} an odd one, "
                 f"observations={self.observations!r} a square number."
             )
+        if not isinstance(self.drafters, (tuple, list)):
+            raise ConfigError(f"drafters={self.drafters!r}: give layers as a tuple, (0, 3).")
         if len(set(self.drafters)) < len(self.drafters):
             raise ConfigError(f"drafters={tuple(self.drafters)}: name each layer once.")
         if not (0 < self.refiner_share <= 1 and self.decay >= 0):

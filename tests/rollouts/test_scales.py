@@ -136,6 +136,7 @@ def test_other_modules_and_options_are_refused():
         {"observations": 15},
         {"observations": 0},
         {"refiner_share": 0.0},
+        {"drafters": 3},
     ):
         with pytest.raises(ConfigError, match=next(iter(options))):
             ScaleKV(**options)
