@@ -7,6 +7,7 @@ from torch import Tensor
 
 from diffcache.api import report
 from diffcache.config import CacheConfig
+from diffcache.evals.errors import EvaluationError
 from diffcache.evals.harness.loop_time import timed_loop
 from diffcache.profiling.recording.calling import accelerated
 from diffcache.profiling.recording.pictures import pictures_of, rewound
@@ -43,7 +44,12 @@ def render(pipe: Any, call: dict[str, Any], config: CacheConfig | None = None) -
         pipe: a plain pipeline.
         call: its keyword arguments. Generators among them are rewound first, so that a call can be repeated.
         config: the method; None for a plain run.
+
+    Raises:
+        EvaluationError: latents are asked for instead of pictures.
     """
+    if call.get("output_type") == "latent":
+        raise EvaluationError("output_type=latent: pictures are drawn and compared here: leave it out.")
     with timed_loop(pipe, rewound(call)) as (timer, timed):
         if config is None:
             return Rendered(pictures_of(pipe(**timed)), timer.seconds, timer.cpu_seconds)

@@ -142,6 +142,7 @@ def test_a_folder_that_cannot_be_written_to_is_one_sentence(
             "the pipeline refuses this call: You have passed a list of generators of length 1",
         ),
         (["plan", "--call", "latents=none of these"], "the pipeline refuses this call: 'str' object has no"),
+        (["demo", "--call", "output_type=latent"], "output_type=latent: pictures are drawn and compared"),
         (["plan", "--guidance", "nan"], "Invalid value for '--guidance': nan is not finite"),
         (["plan", "--seed", str(2**63)], "is no seed: give one of 64 bits"),
         (["plan", "--model", "kontext", "--prompt", "red"], "'red' edits none of the references"),
