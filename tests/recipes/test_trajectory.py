@@ -81,6 +81,16 @@ def test_a_run_knows_whether_its_samples_are_clipped(clips: bool) -> None:
     assert (facts.clipped_influence is not None, facts.influence is None) == (clips, clips)
 
 
+@pytest.mark.parametrize("prediction", ["epsilon", "sample"])
+def test_where_predicted_noise_is_clipped_the_first_ticks_are_computed(prediction: str) -> None:
+    case = CASES["DiTPipeline"]
+    pipe = case.build()
+    pipe.scheduler = DDIMScheduler(prediction_type=prediction)
+    facts = replace(run_facts(pipe, case.call(0, 50)), guidance_scale=1.0)
+    ticks = TrajectoryConfig().plan(facts, 2).ticks
+    assert (ticks[:3] == (0, 1, 2)) == (prediction == "epsilon")
+
+
 @pytest.mark.parametrize("facts", [KNOWN, UNKNOWN], ids=["known", "unknown"])
 @pytest.mark.parametrize("speedup", [1, 1.3, 2, 3, 20])
 @pytest.mark.parametrize(
