@@ -206,7 +206,7 @@ def is_negated(noise_scheduler: Any) -> bool:
     """
     if hasattr(noise_scheduler, "alphas_cumprod") or _option(noise_scheduler, "sigma_data") is None:
         return is_inverted(noise_scheduler) or type(noise_scheduler).__name__ in TOWARDS_DATA
-    return _option(noise_scheduler, "prediction_type") == "epsilon"
+    return bool(_option(noise_scheduler, "prediction_type") == "epsilon")
 
 
 def unit_of(noise_scheduler: Any) -> float:

@@ -11,10 +11,10 @@ from diffcache.evals.errors import EvaluationError
 
 FITTING = ("dit", "flux", "wan", "sd")
 """Testbeds of coloured shapes. Constants were chosen on them."""
-JUDGING = ("pixart", "sd3", "sdxl", "fashion", "ddpm", "kontext", "turbo", "kontext_turbo", "sana")
+JUDGING = ("pixart", "sd3", "sdxl", "fashion", "ddpm", "kontext", "turbo", "kontext_turbo", "sana", "ddim")
 """Testbeds of emoji and of Fashion-MNIST. No constant is chosen on them."""
-UNSEEN = ("sana",)
-"""Those of them on which the prior is not fitted either. sana was trained when all else was there."""
+UNSEEN = ("sana", "ddim")
+"""Those of them on which the prior is not fitted either. They were trained when all else was there."""
 
 PromptSplit = Literal["calibration", "heldout"]
 Use = Literal["search", "covariance", "try", "choose", "score"]

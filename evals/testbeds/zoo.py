@@ -31,18 +31,21 @@ STEPS = {
     "turbo": 4,
     "kontext_turbo": 4,
     "sana": 20,
+    "ddim": 50,
 }
 """How many steps their pipelines take unless they are told."""
 CLASSES = {"dit": procedural.NUM_CLASSES, "fashion": len(fashion_mnist.NAMES)}
 """Number of classes of testbeds whose prompts are class labels."""
-UNCONDITIONAL = ("ddpm",)
+UNCONDITIONAL = ("ddpm", "ddim")
 """Testbeds that take no prompts: theirs are empty, and samples differ by their seeds only."""
 OF_EDITS = ("kontext", "kontext_turbo")
 """Testbeds that edit a reference; their prompts are edits."""
 OF_EMOJI = ("pixart", "sd3", "sdxl", "turbo", "sana", "emoji")
 """Testbeds whose prompts are captions of emoji."""
 OF_FASHION = ("fashion", "ddpm")
-"""Testbeds of Fashion-MNIST, whose pictures have 32 x 32 pixels."""
+"""Testbeds of Fashion-MNIST."""
+OF_32_PIXELS = (*OF_FASHION, "ddim")
+"""Testbeds whose pictures have 32 x 32 pixels."""
 _SPLITS = ("calibration", "heldout")
 _TEXT_LENGTH = 20
 _GUIDED = {"guidance_scale": 3.0}
@@ -78,6 +81,7 @@ _CALLS: dict[str, dict[str, Any]] = {
     "sdxl": {"height": 64, "width": 64, "guidance_scale": 5.0},
     "fashion": {"guidance_scale": 2.0},
     "ddpm": {},
+    "ddim": {},
     "kontext": _EDITED,
     "kontext_turbo": _EDITED,
 }
@@ -112,7 +116,7 @@ def sample_call(
 ) -> dict[str, Any]:
     """Arguments for `pipe(**call)[0]`: n pictures [n, 3, 64, 64] in [0, 1].
 
-    For wan they are clips [n, 9, 3, 32, 32], for testbeds in `OF_FASHION` pictures [n, 3, 32, 32].
+    For wan they are clips [n, 9, 3, 32, 32], for testbeds in `OF_32_PIXELS` pictures [n, 3, 32, 32].
 
     Each sample has its own generator (seed, seed + 1, ...), so a sample does not depend on how many are drawn.
     A call uses its generators up: ask again before the next one.

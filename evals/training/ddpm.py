@@ -20,10 +20,10 @@ from diffcache.evals.training.sd import is_matrix
 _BATCH = 32
 
 
-def build() -> DDIMPipeline:
-    """A UNet with attention at 8 x 8 and below, and the noise scheduler of DDPM checkpoints, set to predicted samples."""
+def pixel_unet() -> UNet2DModel:
+    """A UNet over pictures of three channels and 32 x 32 pixels, with attention at 8 x 8 and below, that returns zeros at first."""
     unet = UNet2DModel(
-        sample_size=fashion_pictures.SIDE,
+        sample_size=32,
         in_channels=3,
         out_channels=3,
         down_block_types=("DownBlock2D", "DownBlock2D", "AttnDownBlock2D"),
@@ -34,8 +34,13 @@ def build() -> DDIMPipeline:
         norm_num_groups=8,
     )
     nn.init.zeros_(unet.conv_out.weight)
+    return unet.eval()
+
+
+def build() -> DDIMPipeline:
+    """The noise scheduler of DDPM checkpoints, set to predicted samples."""
     scheduler = DDIMScheduler(beta_start=1e-4, beta_end=0.02, prediction_type="sample")
-    pipe = DDIMPipeline(unet.eval(), scheduler)
+    pipe = DDIMPipeline(pixel_unet(), scheduler)
     pipe.set_progress_bar_config(disable=True)
     return pipe
 

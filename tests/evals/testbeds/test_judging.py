@@ -25,6 +25,7 @@ SHIPPED = {
     "kontext_turbo": ("FlowMatchEulerDiscreteScheduler", None, 1),
     "sana": ("DPMSolverMultistepScheduler", "flow_prediction", 1),
     "ddpm": ("DDIMScheduler", "sample", 1),
+    "ddim": ("DDIMScheduler", "epsilon", 1),
 }
 """Noise scheduler, what it takes the output for, and how often the latents' channels are in the output."""
 
@@ -38,7 +39,7 @@ def test_loads_plainly_and_renders_finite_pictures(name: str) -> None:
     pipe = DiffusionPipeline.from_pretrained(zoo.FOLDER / name)
     pipe.set_progress_bar_config(disable=True)
     pictures = pipe(**zoo.sample_call(name, seed=0, num_inference_steps=3, n=2))[0]
-    assert pictures.shape == ((2, 3, 32, 32) if name in zoo.OF_FASHION else (2, 3, 64, 64))
+    assert pictures.shape == ((2, 3, 32, 32) if name in zoo.OF_32_PIXELS else (2, 3, 64, 64))
     assert pictures.isfinite().all()
     assert pictures.std() > 0.02
 
