@@ -6,24 +6,14 @@ is learnt where there is much noise: the first predicted samples of a run are fa
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from diffusers import DDIMPipeline, DDIMScheduler
 from torch import Tensor
 from torch.nn import functional
 
-from diffcache.evals.testbeds import zoo
 from diffcache.evals.training import emoji
-from diffcache.evals.training.common import save_pipeline
-from diffcache.evals.training.ddpm import pixel_unet
-from diffcache.evals.training.grids import save_grid
-from diffcache.evals.training.loop import Pace, Progress, Training, fit
-from diffcache.evals.training.noise_prediction import noisy
-from diffcache.evals.training.optim import Optimiser
-from diffcache.evals.training.sd import is_matrix
-
-_BATCH = 32
+from diffcache.evals.training.ddpm import BATCH, pixel_unet, train_on_pixels
+from diffcache.evals.training.loop import Progress, Training
 
 
 def build() -> DDIMPipeline:
@@ -36,25 +26,14 @@ def build() -> DDIMPipeline:
 def train(training: Training) -> Progress:
     """Trains the denoiser and saves the pipeline to `training.out`."""
     torch.manual_seed(training.seed)
-    device = training.device
-    pipe = build().to(device)
-    pipe.unet.to(memory_format=torch.channels_last)
+    pipe = build()
     large, _ = emoji.training_pictures(training.work)
-    pixels = functional.avg_pool2d(large.float() / 127.5 - 1, 2)
-    alphas = pipe.scheduler.alphas_cumprod.to(device)
+    trained_for = len(pipe.scheduler.alphas_cumprod)
 
-    def loss(generator: torch.Generator) -> Tensor:
-        rows = torch.randint(len(pixels), (_BATCH,), generator=generator, device=device).cpu()
-        clean = pixels[rows].to(device)
-        t = torch.randint(len(alphas), (_BATCH,), generator=generator, device=device)
-        noise = torch.randn(clean.shape, generator=generator, device=device)
-        sample = noisy(clean, noise, alphas, t).contiguous(memory_format=torch.channels_last)
-        return functional.mse_loss(pipe.unet(sample, t, return_dict=False)[0], noise)
+    def timesteps(generator: torch.Generator) -> Tensor:
+        return torch.randint(trained_for, (BATCH,), generator=generator, device=training.device)
 
-    def preview(path: Path) -> None:
-        save_grid(pipe(**zoo.sample_call("ddim", 0, 50, n=20))[0], path, columns=10, zoom=3)
+    def loss(output: Tensor, clean: Tensor, noise: Tensor, t: Tensor) -> Tensor:
+        return functional.mse_loss(output, noise)
 
-    optimiser = Optimiser(pipe.unet, is_matrix)
-    progress = fit(pipe.unet, loss, optimiser, Pace(lr=2e-3), training, preview)
-    save_pipeline(pipe, training.out)
-    return progress
+    return train_on_pixels("ddim", pipe, functional.avg_pool2d(large.float(), 2), timesteps, loss, training)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -17,7 +18,7 @@ from diffcache.evals.training.noise_prediction import noisy, sample_loss
 from diffcache.evals.training.optim import Optimiser
 from diffcache.evals.training.sd import is_matrix
 
-_BATCH = 32
+BATCH = 32
 
 
 def pixel_unet() -> UNet2DModel:
@@ -48,25 +49,53 @@ def build() -> DDIMPipeline:
 def train(training: Training) -> Progress:
     """Trains the denoiser and saves the pipeline to `training.out`."""
     torch.manual_seed(training.seed)
-    device = training.device
-    pipe = build().to(device)
-    pipe.unet.to(memory_format=torch.channels_last)
+    pipe = build()
     pixels, _ = fashion_pictures.pictures(training.work)
-    alphas = pipe.scheduler.alphas_cumprod.to(device)
+    alphas = pipe.scheduler.alphas_cumprod.to(training.device)
 
-    def loss(generator: torch.Generator) -> Tensor:
-        rows = torch.randint(len(pixels), (_BATCH,), generator=generator, device=device).cpu()
-        clean = pixels[rows].to(device).float() / 127.5 - 1
-        t = informative_timesteps(_BATCH, alphas, generator)
-        noise = torch.randn(clean.shape, generator=generator, device=device)
-        sample = noisy(clean, noise, alphas, t).contiguous(memory_format=torch.channels_last)
-        output = pipe.unet(sample, t, return_dict=False)[0]
+    def timesteps(generator: torch.Generator) -> Tensor:
+        return informative_timesteps(BATCH, alphas, generator)
+
+    def loss(output: Tensor, clean: Tensor, noise: Tensor, t: Tensor) -> Tensor:
         return sample_loss(output, clean, alphas, t)
 
+    return train_on_pixels("ddpm", pipe, pixels, timesteps, loss, training)
+
+
+def train_on_pixels(
+    name: str,
+    pipe: DDIMPipeline,
+    pixels: Tensor,
+    timesteps: Callable[[torch.Generator], Tensor],
+    loss: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor],
+    training: Training,
+) -> Progress:
+    """Trains a pipeline's UNet, and saves the pipeline to `training.out`.
+
+    Args:
+        name: of the testbed.
+        pipe: untrained.
+        pixels: pictures from 0 to 255, [n, 3, 32, 32].
+        timesteps: draws one for each picture of a batch.
+        loss: of an output, by the clean pictures from -1 to 1, the noise, and the timesteps.
+        training: how long, and where.
+    """
+    device = training.device
+    pipe.to(device).unet.to(memory_format=torch.channels_last)
+    alphas = pipe.scheduler.alphas_cumprod.to(device)
+
+    def loss_of_batch(generator: torch.Generator) -> Tensor:
+        rows = torch.randint(len(pixels), (BATCH,), generator=generator, device=device).cpu()
+        clean = pixels[rows].to(device).float() / 127.5 - 1
+        t = timesteps(generator)
+        noise = torch.randn(clean.shape, generator=generator, device=device)
+        sample = noisy(clean, noise, alphas, t).contiguous(memory_format=torch.channels_last)
+        return loss(pipe.unet(sample, t, return_dict=False)[0], clean, noise, t)
+
     def preview(path: Path) -> None:
-        save_grid(pipe(**zoo.sample_call("ddpm", 0, 50, n=20))[0], path, columns=10, zoom=3)
+        save_grid(pipe(**zoo.sample_call(name, 0, 50, n=20))[0], path, columns=10, zoom=3)
 
     optimiser = Optimiser(pipe.unet, is_matrix)
-    progress = fit(pipe.unet, loss, optimiser, Pace(lr=2e-3), training, preview)
+    progress = fit(pipe.unet, loss_of_batch, optimiser, Pace(lr=2e-3), training, preview)
     save_pipeline(pipe, training.out)
     return progress
