@@ -193,8 +193,7 @@ class Decider:
     def tell(self, step: Step, layout: Layout, features: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         """Tells the observer of a computed site."""
         denoiser = self.choices.facts.denoiser
-        self.observer.follows(denoiser, step, layout.of_first_latent)
-        self.observer.computed(denoiser, step, features, outputs)
+        self.observer.computed(denoiser, step, features, outputs, layout.of_first_latent)
 
     def follows(self, tick: int) -> bool:
         """Whether the leading branch has been called in this tick already."""

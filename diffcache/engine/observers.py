@@ -26,17 +26,20 @@ class Observer:
     def computing(self, denoiser: str, step: Step) -> None:
         """A site is about to be computed. Not called for a site inside a denoiser at a branch's first call."""
 
-    def follows(self, denoiser: str, step: Step, stream: int) -> None:
-        """Called before `computed`: which of the streams continues the site's first latent. A block of Flux returns the text first."""
-
     def computed(
-        self, denoiser: str, step: Step, features: Sequence[Tensor], outputs: Sequence[Tensor]
+        self,
+        denoiser: str,
+        step: Step,
+        features: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        stream: int,
     ) -> None:
         """A site has been computed, in a shadow also where it would have been reused.
 
         Args:
             features: what is stored of it, or would be, one tensor for each stream.
             outputs: what it returned, likewise.
+            stream: index of the one that continues the site's first latent. A block of Flux returns the text first.
         """
 
     def measured(self, denoiser: str, step: Step, signal: Sequence[float]) -> None:

@@ -61,19 +61,20 @@ class _Changes(Observer):
     of_output: list[float] = field(default_factory=list)
     _branch: str | None = None
     _output: Tensor | None = None
-    _stream: int = 0
 
     def measured(self, denoiser: str, step: Step, signal: Sequence[float]) -> None:
         self._branch = step.branch
         self.of_signal.append(signal[0])
 
-    def follows(self, denoiser: str, step: Step, stream: int) -> None:
-        self._stream = stream
-
     def computed(
-        self, denoiser: str, step: Step, features: Sequence[Tensor], outputs: Sequence[Tensor]
+        self,
+        denoiser: str,
+        step: Step,
+        features: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        stream: int,
     ) -> None:
-        output = outputs[self._stream]
+        output = outputs[stream]
         if (step.tick == 0 and self._output is None) or step.branch in (self._branch, None):
             if len(self.of_output) < len(self.of_signal) and self._output is not None:
                 change = (output - self._output).abs().mean() / (self._output.abs().mean() + EPS)

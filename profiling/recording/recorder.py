@@ -67,7 +67,6 @@ class Recorder(Observer):
         self._folder = tempfile.TemporaryDirectory(prefix="diffcache-")
         self._run: dict[Key, list[int]] = {}
         self._watch: Stopwatch | None = None
-        self._stream = 0
 
     def __enter__(self) -> Self:
         return self
@@ -81,17 +80,19 @@ class Recorder(Observer):
         curve = self._curve(denoiser, step)
         self._watch = Stopwatch(counting=curve.flops == 0 and step.tick == COUNTED_TICK)
 
-    def follows(self, denoiser: str, step: Step, stream: int) -> None:
-        self._stream = stream
-
     def computed(
-        self, denoiser: str, step: Step, features: Sequence[Tensor], outputs: Sequence[Tensor]
+        self,
+        denoiser: str,
+        step: Step,
+        features: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        stream: int,
     ) -> None:
         seconds, flops = self._stop()
         site = step.full_name(denoiser)
         self.kinds[site] = step.kind
         key, curve = (site, step.branch), self._curve(denoiser, step)
-        feature = features[self._stream].detach().float()
+        feature = features[stream].detach().float()
         if seconds is not None:
             curve.note(curve.seconds, step.tick, seconds)
         curve.flops = flops or curve.flops

@@ -27,7 +27,7 @@ def test_drift_ratio_and_cosine_are_means_over_runs() -> None:
     with Recorder() as recorder:
         for scale in (1.0, 3.0):
             for tick, value in enumerate((1.0, 2.0, 2.0 + scale)):
-                recorder.computed("net", Step(tick, 3, "0"), [torch.full((1, 2, 4), value)], [])
+                recorder.computed("net", Step(tick, 3, "0"), [torch.full((1, 2, 4), value)], [], 0)
             recorder.end_run()
         assert not list(Path(recorder._folder.name).iterdir())  # nothing is left on disk after a run
     curve = recorder.curves["net", "0"]
@@ -67,10 +67,15 @@ class Measured(Recorder):
         self.extra = self.largest = 0  # bytes
 
     def computed(
-        self, denoiser: str, step: Step, features: Sequence[Tensor], outputs: Sequence[Tensor]
+        self,
+        denoiser: str,
+        step: Step,
+        features: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        stream: int,
     ) -> None:
         with Live() as live:
-            super().computed(denoiser, step, features, outputs)
+            super().computed(denoiser, step, features, outputs, stream)
         self.extra, self.largest = max(self.extra, live.peak), max(self.largest, features[0].nbytes)
 
 
