@@ -14,7 +14,7 @@
 
 import re
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from operator import itemgetter
 
 from torch import nn
@@ -35,6 +35,16 @@ _STACK_RANGE = re.compile(r"stack\[(\d+)(\.\.(\d*))?\]")
 def is_inside(names: Sequence[str]) -> bool:
     """Whether these are sites inside the denoiser, not the whole denoiser."""
     return tuple(names) != (MODEL,)
+
+
+def ranges_of(name: str, members: Sequence[int]) -> list[str]:
+    """Some members of a list of blocks as sites: one for each stretch without a gap."""
+    found = []
+    for _, group in groupby(enumerate(members), key=lambda pair: pair[1] - pair[0]):
+        indices = [index for _, index in group]
+        first, last = f"{name}.{indices[0]}", f"{name}.{indices[-1]}"
+        found.append(first if first == last else f"{first}..{last}")
+    return found
 
 
 def units_for(

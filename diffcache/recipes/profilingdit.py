@@ -1,10 +1,10 @@
 """ProfilingDiT (arXiv 2504.03140): reuse what the blocks that draw the background add, at shrinking intervals."""
 
 from dataclasses import dataclass
-from itertools import groupby
 from typing import ClassVar
 
 from diffcache.config import CacheConfig, RunFacts
+from diffcache.discovery.site_names import ranges_of
 from diffcache.method_config import method
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.by_site import BySite
@@ -97,14 +97,4 @@ def shrinking(begin: int, num_ticks: int, longest: int, shortest: int) -> list[i
     while tick < num_ticks:
         found.append(tick)
         tick += round(longest - (longest - shortest) * (tick - begin) / (num_ticks - begin))
-    return found
-
-
-def ranges_of(name: str, members: tuple[int, ...]) -> list[str]:
-    """Some members of a list of blocks as sites: one for each stretch without a gap."""
-    found = []
-    for _, group in groupby(enumerate(members), key=lambda pair: pair[1] - pair[0]):
-        indices = [index for _, index in group]
-        first, last = f"{name}.{indices[0]}", f"{name}.{indices[-1]}"
-        found.append(first if first == last else f"{first}..{last}")
     return found

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from diffcache.config import CacheConfig, RunFacts
+from diffcache.discovery.site_names import ranges_of
 from diffcache.discovery.taps import Tap
 from diffcache.method_config import method
 from diffcache.schedulers.accumulator import Accumulator
@@ -83,9 +84,7 @@ class TeaCacheConfig(CacheConfig):
     def sites(self, run: RunFacts) -> tuple[str, ...]:
         blocks = PUBLISHED.get(run.denoiser_class, GENERAL).blocks
         count = run.blocks.get(blocks)
-        if count is None:
-            return ("stack",)
-        return (f"{blocks}.0" if count == 1 else f"{blocks}.0..{blocks}.{count - 1}",)
+        return ("stack",) if count is None else tuple(ranges_of(blocks, range(count)))
 
     def tap(self, run: RunFacts) -> Tap:
         return PUBLISHED.get(run.denoiser_class, GENERAL).tap

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from diffcache.attach.attach import detach
+from diffcache.discovery.site_names import ranges_of
 from diffcache.engine.observers import Observer, observed
 from diffcache.host.compiled import each_uncompiled
 from diffcache.host.components import denoisers_of
@@ -19,7 +20,7 @@ from diffcache.profiling.recording.calling import Call, accelerated, calls_hash,
 from diffcache.profiling.recording.frozen import frozen
 from diffcache.profiling.recording.journal import Entry, journal, key_of
 from diffcache.profiling.recording.pictures import pictures_of, rewound
-from diffcache.recipes.profilingdit import ProfilingDiTConfig, ranges_of
+from diffcache.recipes.profilingdit import ProfilingDiTConfig
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.schedulers.errors import ConfigError, TargetError
 from diffcache.schedulers.schedule import Schedule
@@ -151,7 +152,12 @@ class _LastLatent(Observer):
         self.latent = torch.empty(0)
 
     def computed(
-        self, denoiser: str, step: Step, features: Sequence[Tensor], outputs: Sequence[Tensor]
+        self,
+        denoiser: str,
+        step: Step,
+        features: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        stream: int,
     ) -> None:
         self.latent = (outputs[0] - features[0]).cpu()  # the feature is the residual v - x
 

@@ -10,8 +10,9 @@ from diffusers.hooks.mag_cache import FLUX_MAG_RATIOS
 
 from diffcache import CacheConfig, methods
 from diffcache.config import RunFacts
+from diffcache.discovery.site_names import ranges_of
 from diffcache.recipes.magcache import FLUX
-from diffcache.recipes.profilingdit import HUNYUAN_SINGLE, WAN, ranges_of
+from diffcache.recipes.profilingdit import HUNYUAN_SINGLE, WAN
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.guards import History
 from diffcache.schedulers.signals import Drift
