@@ -7,26 +7,19 @@ is learnt where there is much noise: the first predicted samples of a run are fa
 from __future__ import annotations
 
 import torch
-from diffusers import DDIMPipeline, DDIMScheduler
+from diffusers import DDIMScheduler
 from torch import Tensor
 from torch.nn import functional
 
 from diffcache.evals.training import emoji
-from diffcache.evals.training.ddpm import BATCH, pixel_unet, train_on_pixels
+from diffcache.evals.training.ddpm import BATCH, pixel_pipeline, train_on_pixels
 from diffcache.evals.training.loop import Progress, Training
-
-
-def build() -> DDIMPipeline:
-    """The testbed's pipeline, untrained."""
-    pipe = DDIMPipeline(pixel_unet(), DDIMScheduler())
-    pipe.set_progress_bar_config(disable=True)
-    return pipe
 
 
 def train(training: Training) -> Progress:
     """Trains the denoiser and saves the pipeline to `training.out`."""
     torch.manual_seed(training.seed)
-    pipe = build()
+    pipe = pixel_pipeline(DDIMScheduler())
     large, _ = emoji.training_pictures(training.work)
     trained_for = len(pipe.scheduler.alphas_cumprod)
 

@@ -21,7 +21,7 @@ from diffcache.evals.training.sd import is_matrix
 BATCH = 32
 
 
-def pixel_unet() -> UNet2DModel:
+def pixel_pipeline(noise_scheduler: DDIMScheduler) -> DDIMPipeline:
     """A UNet over pictures of three channels and 32 x 32 pixels, with attention at 8 x 8 and below, that returns zeros at first."""
     unet = UNet2DModel(
         sample_size=32,
@@ -35,13 +35,7 @@ def pixel_unet() -> UNet2DModel:
         norm_num_groups=8,
     )
     nn.init.zeros_(unet.conv_out.weight)
-    return unet.eval()
-
-
-def build() -> DDIMPipeline:
-    """The noise scheduler of DDPM checkpoints, set to predicted samples."""
-    scheduler = DDIMScheduler(beta_start=1e-4, beta_end=0.02, prediction_type="sample")
-    pipe = DDIMPipeline(pixel_unet(), scheduler)
+    pipe = DDIMPipeline(unet.eval(), noise_scheduler)
     pipe.set_progress_bar_config(disable=True)
     return pipe
 
@@ -49,7 +43,8 @@ def build() -> DDIMPipeline:
 def train(training: Training) -> Progress:
     """Trains the denoiser and saves the pipeline to `training.out`."""
     torch.manual_seed(training.seed)
-    pipe = build()
+    # The noise levels of DDPM checkpoints.
+    pipe = pixel_pipeline(DDIMScheduler(beta_start=1e-4, beta_end=0.02, prediction_type="sample"))
     pixels, _ = fashion_pictures.pictures(training.work)
     alphas = pipe.scheduler.alphas_cumprod.to(training.device)
 
