@@ -23,7 +23,7 @@ from diffcache.profiling.recording.drawing import draw
 from diffcache.profiling.recording.pipeline_facts import models_of
 from diffcache.profiling.recording.record import record
 from diffcache.profiling.searching.space import EXTRAPOLATE, HOLD
-from diffcache.schedulers.schedule import Schedule
+from diffcache.profiling.tuning.artifact import save_measured
 
 
 def arguments() -> argparse.Namespace:
@@ -127,10 +127,7 @@ def main() -> None:
     else:
         names = ("compute", "quality", "background", "closed", "without")
         made = METHODS[args.method](pipe, calls, Calibration(**{name: getattr(args, name) for name in names}))
-        if isinstance(made, Schedule):
-            made.save_pretrained(args.out)
-        else:
-            made.save_pretrained(args.out, models_of(pipe))
+        save_measured(made, models_of(pipe), args.out)
         if args.method == "profilingdit":
             for block, score in made.measured["foreground"].items():
                 print(f"{block}: {score:.3f} of the foreground")

@@ -32,15 +32,22 @@ class Found:
     models: dict[str, tuple[str, str]]
 
 
+def save_measured(
+    method: Schedule | CacheConfig, models: Mapping[str, tuple[str, str]], folder: Path
+) -> None:
+    """Saves a method whose values were measured on these denoisers (see `Found`). A schedule names them itself."""
+    if isinstance(method, Schedule):
+        method.save_pretrained(folder)
+    else:
+        method.save_pretrained(folder, models)
+
+
 def write(found: Found, folder: Path) -> Path:
     """Writes a result into a folder, in place of an earlier one."""
     folder.mkdir(parents=True, exist_ok=True)
     for earlier in (CONFIG_NAME, JSON_NAME, TENSORS_NAME):
         (folder / earlier).unlink(missing_ok=True)
-    if isinstance(found.method, Schedule):
-        found.method.save_pretrained(folder)
-    else:
-        found.method.save_pretrained(folder, found.models)
+    save_measured(found.method, found.models, folder)
     figures = {"producer": found.producer, "measured": found.measured}
     (folder / TUNE).write_text(json.dumps(figures, indent=1) + "\n")
     return folder
