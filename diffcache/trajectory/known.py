@@ -29,8 +29,8 @@ UNTOLD = 2.0
 50 and 20 steps, measured errors are 0.8 to 6 times as large as expected without it, and 2 times in the median."""
 
 CLIPPED_OUTPUT_NOISE = 1e-2
-"""`Kernel.output_noise` of predicted noise where the noise scheduler clips predicted samples. Models are made so that were trained with the plain loss,
-which learns little where there is much noise; the prior was fitted on testbeds whose loss weighs it more. Chosen on a model of 16 x 16 digits."""
+"""`Kernel.output_noise` of predicted noise where the noise scheduler clips predicted samples. Such models are mostly trained with the plain loss, which
+learns little where there is much noise. The testbeds of the prior have a loss that weighs it more. Chosen on a model of 16 x 16 digits."""
 
 ResultErrors = Callable[[Trust, bool], ResultError]
 """Errors of a run's result, by how far the covariance is trusted, and whether reused ticks are corrected."""
