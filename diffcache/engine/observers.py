@@ -27,12 +27,7 @@ class Observer:
         """A site is about to be computed. Not called for a site inside a denoiser at a branch's first call."""
 
     def computed(
-        self,
-        denoiser: str,
-        step: Step,
-        features: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        stream: int,
+        self, denoiser: str, step: Step, features: Sequence[Tensor], outputs: Sequence[Tensor], stream: int
     ) -> None:
         """A site has been computed, in a shadow also where it would have been reused.
 

@@ -53,12 +53,7 @@ class AttentionProbe(Observer):
             self._seen = self._watching.enter_context(_Attentions())
 
     def computed(
-        self,
-        denoiser: str,
-        step: Step,
-        features: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        stream: int,
+        self, denoiser: str, step: Step, features: Sequence[Tensor], outputs: Sequence[Tensor], stream: int
     ) -> None:
         self._watching.close()
         seen, self._seen = self._seen, None

@@ -152,12 +152,7 @@ class _LastLatent(Observer):
         self.latent = torch.empty(0)
 
     def computed(
-        self,
-        denoiser: str,
-        step: Step,
-        features: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        stream: int,
+        self, denoiser: str, step: Step, features: Sequence[Tensor], outputs: Sequence[Tensor], stream: int
     ) -> None:
         self.latent = (outputs[0] - features[0]).cpu()  # the feature is the residual v - x
 

@@ -132,12 +132,7 @@ class ShadowRegression(Observer):
         return value
 
     def computed(
-        self,
-        denoiser: str,
-        step: Step,
-        features: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        stream: int,
+        self, denoiser: str, step: Step, features: Sequence[Tensor], outputs: Sequence[Tensor], stream: int
     ) -> None:
         if step.kind == MODEL:
             self._outputs[step.full_name(denoiser), step.branch] = step.tick, outputs[0].clone()

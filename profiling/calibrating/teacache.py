@@ -67,12 +67,7 @@ class _Changes(Observer):
         self.of_signal.append(signal[0])
 
     def computed(
-        self,
-        denoiser: str,
-        step: Step,
-        features: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        stream: int,
+        self, denoiser: str, step: Step, features: Sequence[Tensor], outputs: Sequence[Tensor], stream: int
     ) -> None:
         output = outputs[stream]
         if (step.tick == 0 and self._output is None) or step.branch in (self._branch, None):

@@ -30,12 +30,7 @@ class Leading(Observer):
     _key: tuple[str, str, str] | None = None
 
     def computed(
-        self,
-        denoiser: str,
-        step: Step,
-        features: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        stream: int,
+        self, denoiser: str, step: Step, features: Sequence[Tensor], outputs: Sequence[Tensor], stream: int
     ) -> None:
         key = denoiser, step.site, step.branch
         self._key = self._key or key

@@ -81,12 +81,7 @@ class Recorder(Observer):
         self._watch = Stopwatch(counting=curve.flops == 0 and step.tick == COUNTED_TICK)
 
     def computed(
-        self,
-        denoiser: str,
-        step: Step,
-        features: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        stream: int,
+        self, denoiser: str, step: Step, features: Sequence[Tensor], outputs: Sequence[Tensor], stream: int
     ) -> None:
         seconds, flops = self._stop()
         site = step.full_name(denoiser)

@@ -44,12 +44,7 @@ class Velocities(Observer):
             self.samples.setdefault(step.tick, latents[0].float().cpu().clone())
 
     def computed(
-        self,
-        denoiser: str,
-        step: Step,
-        features: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        stream: int,
+        self, denoiser: str, step: Step, features: Sequence[Tensor], outputs: Sequence[Tensor], stream: int
     ) -> None:
         self.of.setdefault(step.branch, {})[step.tick] = features[0].float().cpu()
         self.moments[step.tick] = step.moment

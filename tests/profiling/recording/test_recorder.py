@@ -67,12 +67,7 @@ class Measured(Recorder):
         self.extra = self.largest = 0  # bytes
 
     def computed(
-        self,
-        denoiser: str,
-        step: Step,
-        features: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        stream: int,
+        self, denoiser: str, step: Step, features: Sequence[Tensor], outputs: Sequence[Tensor], stream: int
     ) -> None:
         with Live() as live:
             super().computed(denoiser, step, features, outputs, stream)
