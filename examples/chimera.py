@@ -76,7 +76,7 @@ class Recorder(Observer):
         self.recording: Recording = {}
 
     def computed(
-        self, denoiser: str, step: Step, features: Sequence[Tensor], outputs: Sequence[Tensor]
+        self, denoiser: str, step: Step, features: Sequence[Tensor], outputs: Sequence[Tensor], stream: int
     ) -> None:
         self.recording[step.site, self.levels[step.tick]] = [output.clone() for output in outputs]
 
