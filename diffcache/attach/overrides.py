@@ -66,10 +66,15 @@ def noise_scheduler_members(base: type) -> dict[str, Any]:
 
     @functools.wraps(base.step)  # type: ignore[attr-defined]
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        scope = observer(self)
+        if scope is None:
+            return base.step(self, *args, **kwargs)  # type: ignore[attr-defined]
+        timestep = kwargs.get("timestep", args[1] if len(args) > 1 else None)
+        corrected = scope.stepping(self, args, kwargs)
+        if corrected is not None:
+            args, kwargs = (), corrected.arguments
         result = base.step(self, *args, **kwargs)  # type: ignore[attr-defined]
-        if scope := observer(self):
-            timestep = kwargs.get("timestep", args[1] if len(args) > 1 else None)
-            scope.stepped(self, timestep, kwargs)
+        scope.stepped(self, timestep, kwargs, result)
         return result
 
     return {"set_timesteps": set_timesteps, "step": step}

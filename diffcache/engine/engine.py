@@ -17,6 +17,7 @@ from diffcache.engine.decider import Decider
 from diffcache.engine.execution import Carried, Computation, Execution, Invocation, Parts, carried_out
 from diffcache.engine.guidance_pass import Guidance
 from diffcache.engine.inner_sites import InnerSites
+from diffcache.engine.retracing import retracing_for
 from diffcache.engine.some_tokens import SomeTokens
 from diffcache.engine.whole_model import WholeModel
 from diffcache.host.call import Call
@@ -90,6 +91,7 @@ class Engine:
         name: the denoiser's, in the report.
         branches: the guidance passes that have been called.
         decider: what is computed and what is reused.
+        retracing: corrects samples where the noise scheduler clips; None elsewhere.
     """
 
     def __init__(
@@ -115,6 +117,7 @@ class Engine:
         )
         self.branches = Branches(self.setup)
         self.execution = execution(Parts(choices, self.decider, record))
+        self.retracing = retracing_for(choices, self.setup, self.decider.observer)
         self.guidance = None if rule is None else Guidance(name, rule, choices.guards, record)
         self.batched_guidance = BatchedGuidance()
         self.kept_attention = KeptAttention()
@@ -148,6 +151,8 @@ class Engine:
         with ExitStack() as stack:
             if self.guidance is not None:
                 stack.callback(self.guidance.clear)
+            if self.retracing is not None:
+                stack.callback(self.retracing.forget)
             for drop in (self.decider.clear, self.branches.clear, self.setup.format.memory.end_call):
                 stack.callback(drop)
             self.execution.close()
@@ -172,6 +177,8 @@ class Engine:
         self.decider.forget()
         if self.guidance is not None:
             self.guidance.clear()
+        if self.retracing is not None:
+            self.retracing.forget()
         self.account()
 
     def recode(self, format: Format) -> None:
@@ -217,6 +224,8 @@ class Engine:
         yield from self.execution.tensors()
         if self.guidance is not None:
             yield from self.guidance.tensors()
+        if self.retracing is not None:
+            yield from self.retracing.tensors()
 
     def _call(self, asked: Invocation) -> Carried:
         call, tick, times = asked.call, self.progress.tick, self.progress.timetable

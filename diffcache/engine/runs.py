@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import nn
 
@@ -12,6 +13,7 @@ from diffcache.discovery.units import block_counts
 from diffcache.engine.branches import FORGET_AFTER
 from diffcache.engine.choices import choices_of
 from diffcache.engine.engine import Engine, Progress
+from diffcache.engine.retracing import Retracing
 from diffcache.host.call import Call, Signature, signature_of
 from diffcache.host.compiled import uncompiled
 from diffcache.host.components import is_control_network
@@ -19,6 +21,8 @@ from diffcache.host.conventions import UNCONDITIONAL_DENOISER
 from diffcache.host.identity import model_of
 from diffcache.host.network_facts import NetworkFacts
 from diffcache.host.parallel import agreement_of
+from diffcache.noise_schedulers.quirks import noise_option
+from diffcache.noise_schedulers.step_calls import StepCall, step_call_of
 from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.reports.records import RunRecord
 
@@ -96,6 +100,7 @@ class Run:
         self._make_engine = make_engine
         self._guidance_scale = guidance_scale
         self._lacks_influence = False
+        self._retraces: list[Retracing] = []
         self._note_length()
 
     @property
@@ -120,6 +125,7 @@ class Run:
         record.predictor = engine.describe()
         if remark is not None:
             record.remarks.append(remark)
+        self._retraces += [] if engine.retracing is None else [engine.retracing]
         self._lacks_influence |= engine.setup.hindsight and self.timetable.influence is None
         self.engines[id(served.module)] = engine
         return engine
@@ -130,8 +136,24 @@ class Run:
         self.progress.called = False
         self.record.observed = True
 
-    def end_tick(self) -> None:
-        """The noise scheduler has stepped. Steps without a denoiser call between them end one tick, not several."""
+    def stepping(
+        self, noise_scheduler: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> StepCall | None:
+        """The noise scheduler is about to step with these arguments. Returns the call that is to be made instead; None: this one."""
+        retracing = self._retracing
+        if retracing is None:
+            return None
+        call, decisions = step_call_of(noise_scheduler, args, kwargs), self.record.decisions_at(self.tick)
+        adds_noise = noise_option(noise_scheduler, kwargs) is not None
+        if call is None or adds_noise or not self.progress.called or len(decisions) != 1:
+            retracing.forget()
+            return None
+        return retracing.stepping(noise_scheduler, self.tick, call, computed=decisions == {True})
+
+    def end_tick(self, result: Any) -> None:
+        """The noise scheduler has stepped, and has returned this. Steps without a denoiser call between them end one tick, not several."""
+        if self._retracing is not None:
+            self._retracing.stepped(result[0])
         progress, ticks = self.progress, self.timetable.num_ticks
         if not progress.called:
             return
@@ -155,11 +177,22 @@ class Run:
             for engine in reversed(self.engines.values()):
                 stack.callback(engine.close)
             self._note_length()
-            influence = self.timetable.influence
-            if self._lacks_influence and self.record.observed:
-                self.record.notes.append(f"no hindsight: {UNNAMED}")
-            if influence is not None and influence.obstacle is not None:
-                self.record.notes.append(f"no hindsight: {influence.obstacle}")
+            obstacle = self._obstacle_of_hindsight()
+            if obstacle is not None:
+                self.record.notes.append(f"no hindsight: {obstacle}")
+
+    @property
+    def _retracing(self) -> Retracing | None:
+        """What corrects samples where one denoiser serves the whole run."""
+        return self._retraces[0] if len(self._retraces) == 1 else None
+
+    def _obstacle_of_hindsight(self) -> str | None:
+        """Why reused ticks were not corrected."""
+        if self._lacks_influence and self.record.observed:
+            return UNNAMED
+        if self._retracing is not None and self.record.fresh_noise is None:
+            return self._retracing.obstacle
+        return None if self.timetable.influence is None else self.timetable.influence.obstacle
 
     def _facts(self, served: Served, call: Call) -> RunFacts:
         module, times = served.module, self.timetable

@@ -29,6 +29,7 @@ from diffcache.noise_schedulers.quirks import (
     without_noise,
 )
 from diffcache.noise_schedulers.respacing import respace
+from diffcache.noise_schedulers.step_calls import StepCall
 from diffcache.noise_schedulers.timetable import Timetable, timetable_of
 from diffcache.reports.fresh_noise import FreshNoise
 from diffcache.reports.records import RunRecord
@@ -266,8 +267,18 @@ class PipelineScope(Scope):
         if self.run is not None and (self.run.tick or self.run.progress.called):
             self.end_run()
 
-    def stepped(self, noise_scheduler: object, timestep: object, options: Mapping[str, Any]) -> None:
-        """A noise scheduler has stepped, and was given these options."""
+    def stepping(
+        self, noise_scheduler: object, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> StepCall | None:
+        """A noise scheduler is about to step with these arguments. Returns the call that is to be made instead; None: this one."""
+        if self.run is None or noise_scheduler is not self.active:
+            return None
+        return self.run.stepping(noise_scheduler, args, kwargs)
+
+    def stepped(
+        self, noise_scheduler: object, timestep: object, options: Mapping[str, Any], result: Any
+    ) -> None:
+        """A noise scheduler has stepped, was given these options, and has returned this."""
         option = noise_option(noise_scheduler, options)
         if option is not None:
             self._noise_was_added(_noise_by(noise_scheduler, option))
@@ -280,7 +291,7 @@ class PipelineScope(Scope):
             if index is not None:
                 self.run.timetable.begins_at(index - self.run.tick)
                 self._last_index = index
-        self.run.end_tick()
+        self.run.end_tick(result)
 
     def latents_replaced(self) -> None:
         """A callback has replaced the latents, or written to them: what was stored of the old ones is of no use.

@@ -66,6 +66,11 @@ class Influence:
         if self.adds_noise:
             self.obstacle = f"{type(noise_scheduler).__name__} adds noise at its steps"
 
+    @property
+    def clips(self) -> bool:
+        """Whether predicted samples are clipped. Then steps are not linear, but can be made again (`engine/retracing.py`)."""
+        return self._clipping is not None
+
     def run(self, first: int, count: int) -> Matrix:
         """The influence of so many outputs from `first` on: on the input at each of these timesteps, and on the result.
 

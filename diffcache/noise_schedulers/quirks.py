@@ -36,6 +36,9 @@ TIME_PER_SAMPLE = ("DDPMWuerstchenScheduler",)
 TOWARDS_DATA = ("MiniMaxH3Scheduler",)
 """Noise schedulers of flow matching whose denoiser predicts clean - noise, at sigmas that are shares of noise."""
 
+NEVER_CLIPS = ("CogVideoXDDIMScheduler", "CogVideoXDPMScheduler", "TCDScheduler")
+"""Noise schedulers that have the options `clip_sample` or `thresholding`, and whose `step` asks for neither."""
+
 LEARNED_VARIANCES = ("learned", "learned_range")
 """Values of `variance_type` with which a denoiser returns the logarithm of the variance behind the output, along the channels."""
 
@@ -54,11 +57,10 @@ def asked_noise_option(noise_scheduler: Any, call: Mapping[str, Any]) -> str | N
 
 def without_noise(noise_scheduler: Any) -> str:
     """What to use instead of a noise scheduler that adds fresh noise at its steps."""
-    config = getattr(noise_scheduler, "config", {})
-    algorithm = str(config.get("algorithm_type"))
+    algorithm = str(_option(noise_scheduler, "algorithm_type"))
     if algorithm.startswith("sde-"):
         return f'algorithm_type="{algorithm.removeprefix("sde-")}"'
-    if config.get("stochastic_sampling"):
+    if _option(noise_scheduler, "stochastic_sampling"):
         return "stochastic_sampling=False"
     like_ddpm = hasattr(noise_scheduler, "alphas_cumprod")
     another = (
@@ -82,6 +84,8 @@ def _is_on(parameter: inspect.Parameter | None) -> bool:
 
 def limits_samples(noise_scheduler: Any) -> str | None:
     """How its steps limit the predicted clean sample, after which a step is not linear in the output; None: not at all."""
+    if type(noise_scheduler).__name__ in NEVER_CLIPS:
+        return None
     if _option(noise_scheduler, "thresholding"):
         return "limits predicted samples (thresholding=True)"
     return "clips predicted samples (clip_sample=True)" if _option(noise_scheduler, "clip_sample") else None
@@ -89,7 +93,8 @@ def limits_samples(noise_scheduler: Any) -> str | None:
 
 def clip_range_of(noise_scheduler: Any) -> float | None:
     """The largest magnitude of its predicted samples, beyond which they are clipped; None where they are not, or by a quantile."""
-    if _option(noise_scheduler, "thresholding") or not _option(noise_scheduler, "clip_sample"):
+    limits = limits_samples(noise_scheduler)
+    if limits is None or _option(noise_scheduler, "thresholding"):
         return None
     return float(_option(noise_scheduler, "clip_sample_range") or 1.0)
 
@@ -311,5 +316,15 @@ def _at_timesteps(alphas: Tensor, timesteps: Tensor) -> Tensor:
 
 
 def _option(noise_scheduler: Any, name: str) -> Any:
-    """An entry of its configuration; None where it has none."""
+    """An option of its configuration; None where it has none.
+
+    `from_config` keeps what the configuration of another class had, too; what its own `__init__` does not take is none of its options.
+    """
+    if hasattr(noise_scheduler, "from_config") and name not in _options(type(noise_scheduler).__init__):
+        return None
     return getattr(getattr(noise_scheduler, "config", None), name, None)
+
+
+@cache
+def _options(init: Callable[..., None]) -> frozenset[str]:
+    return frozenset(inspect.signature(init).parameters)

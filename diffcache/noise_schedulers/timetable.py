@@ -75,9 +75,13 @@ class Timetable:
 
     def ratio(self, tick: int, other: int) -> float | None:
         """The influence of a tick's output, over that of a later tick's; None where it is unknown, or guidance has changed."""
-        if self.influence is None or tick < self._comparable_from <= other:
+        if self.influence is None or not self.are_comparable(tick, other):
             return None
         return self.influence.ratio(self.first + tick, self.first + other)
+
+    def are_comparable(self, tick: int, later: int) -> bool:
+        """Whether guidance weighs outputs at a later tick as it did at this one."""
+        return not tick < self._comparable_from <= later
 
     def run_influence(self) -> tuple[tuple[float, ...], ...] | None:
         """How much the input at each tick of the run, and the result, change with the velocity at each tick; None where that is unknown.

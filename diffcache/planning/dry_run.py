@@ -109,8 +109,10 @@ class _FirstRun(PipelineScope):
             self.records.clear()
             self.forget()
 
-    def stepped(self, noise_scheduler: object, timestep: object, options: Mapping[str, Any]) -> None:
-        super().stepped(noise_scheduler, timestep, options)
+    def stepped(
+        self, noise_scheduler: object, timestep: object, options: Mapping[str, Any], result: Any
+    ) -> None:
+        super().stepped(noise_scheduler, timestep, options, result)
         if self.run is not None and self.run.progress.over:
             raise Over
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -133,6 +134,12 @@ class RunRecord:
             ]
             self._made = len(noted), made
         return self._made[1]
+
+    def decisions_at(self, tick: int) -> set[bool]:
+        """Of what was called at the newest tick: whether it was computed. Both, where it was computed in part."""
+        newest = takewhile(lambda noted: noted[-1][0].step.tick == tick, reversed(self._noted))
+        verdicts = (verdict for *_, done in newest for one in done for verdict in one.verdicts)
+        return {verdict.decision.computes for verdict in verdicts}
 
     def reused_ticks(self) -> set[int]:
         """Ticks at which something was reused."""

@@ -266,3 +266,15 @@ def test_a_step_that_asks_for_more_is_an_obstacle() -> None:
     assert influence.ratio(1, 2) is None
     assert influence.obstacle is not None
     assert "CogVideoXDPMScheduler" in influence.obstacle
+
+
+def test_options_that_a_noise_scheduler_does_not_ask_for_are_no_obstacle() -> None:
+    """`from_config` keeps those of the class before, and some classes have options that their steps ignore."""
+    clips = diffusers.DDPMScheduler(clip_sample=True, thresholding=True).config
+    swapped = diffusers.EulerDiscreteScheduler.from_config(clips)
+    assert swapped.config.clip_sample
+    for noise_scheduler in (swapped, diffusers.CogVideoXDDIMScheduler(clip_sample=True)):
+        noise_scheduler.set_timesteps(STEPS)
+        influence = Influence(noise_scheduler, levels_of(noise_scheduler))
+        assert influence.obstacle is None
+        assert not influence.clips
