@@ -176,7 +176,11 @@ def denoising_run(
     scope = LoopScope(attachment.config, {"denoiser": plain}, num_steps, levels, noise_scheduler, facts=facts)
     if isinstance(around, PipelineScope):
         scope.records = around.records  # a pipeline's call has one report, of all its loops
-    with kept(attachment.swapped), attachment.recording(module, scope), entered(scope):
+    stepped, recording = (
+        [] if noise_scheduler is None else [noise_scheduler],
+        attachment.recording(module, scope),
+    )
+    with kept(attachment.swapped), swapped(stepped, noise_scheduler_members), recording, entered(scope):
         yield scope
 
 

@@ -10,7 +10,7 @@ from weakref import WeakSet
 from torch import nn
 from torch.compiler import is_dynamo_compiling
 
-from diffcache.engine.scopes import PipelineScope, Scope, innermost, scope_of
+from diffcache.engine.scopes import Scope, innermost, scope_of
 from diffcache.hooks.attachments import PAUSED, is_paused, users_of
 from diffcache.host.compiled import uncompiled
 
@@ -51,11 +51,11 @@ def denoiser_members(base: type) -> dict[str, Any]:
 
 
 def noise_scheduler_members(base: type) -> dict[str, Any]:
-    """A noise scheduler's, during a pipeline call: the scope is told of `set_timesteps` and `step`."""
+    """A noise scheduler's, during a pipeline call or a hand-written loop: the scope is told of `set_timesteps` and `step`."""
 
-    def observer(noise_scheduler: object) -> PipelineScope | None:
+    def observer(noise_scheduler: object) -> Scope | None:
         scope = innermost()
-        return scope if isinstance(scope, PipelineScope) and scope.observes(noise_scheduler) else None
+        return scope if scope is not None and scope.observes(noise_scheduler) else None
 
     @functools.wraps(base.set_timesteps)  # type: ignore[attr-defined]
     def set_timesteps(self: Any, *args: Any, **kwargs: Any) -> Any:

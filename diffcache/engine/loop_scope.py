@@ -51,6 +51,7 @@ class LoopScope(Scope):
             )
         self.num_steps = num_steps
         self.levels = levels
+        self._noise_scheduler = noise_scheduler
         self._called_before_begin = False
         self._closed = False
 
@@ -95,6 +96,10 @@ class LoopScope(Scope):
             )
         return step
 
+    def observes(self, noise_scheduler: object) -> bool:
+        """The loop's own."""
+        return noise_scheduler is self._noise_scheduler
+
     def run_of(self, call: Call) -> Run | None:
         if self.run is None:
             self._called_before_begin = True
@@ -103,5 +108,5 @@ class LoopScope(Scope):
     def close(self) -> None:
         if self._called_before_begin and not self.records:
             self.records.append(RunRecord())
-        self._closed = True
+        self._closed, self._noise_scheduler = True, None
         super().close()

@@ -46,6 +46,9 @@ class Retracing:
     Args:
         times: of the run.
         curve: hindsight's.
+
+    Attributes:
+        is_told: of the noise scheduler's steps, which only the loop of a pipeline or of `denoising_run` tells.
     """
 
     def __init__(self, times: Timetable, curve: Predictor) -> None:
@@ -55,7 +58,7 @@ class Retracing:
         self._then: Any = None
         self._steps: list[tuple[int, StepCall]] = []
         self._next: tuple[Tensor, int | None] | None = None
-        self._has_corrected, self._was_replaced = False, False
+        self.is_told = self._has_corrected = self._was_replaced = False
 
     @property
     def obstacle(self) -> str | None:
@@ -72,6 +75,7 @@ class Retracing:
             call: of the step.
             computed: nothing was reused at the tick.
         """
+        self.is_told = True
         if self._steps and not self._goes_on_from(call.sample):
             self.forget()
             self._was_replaced = True

@@ -150,10 +150,13 @@ class Run:
             return None
         return retracing.stepping(noise_scheduler, self.tick, call, computed=decisions == {True})
 
-    def end_tick(self, result: Any) -> None:
-        """The noise scheduler has stepped, and has returned this. Steps without a denoiser call between them end one tick, not several."""
+    def stepped(self, result: Any) -> None:
+        """The noise scheduler has stepped, and has returned this."""
         if self._retracing is not None:
             self._retracing.stepped(result[0])
+
+    def end_tick(self) -> None:
+        """The noise scheduler has stepped. Steps without a denoiser call between them end one tick, not several."""
         progress, ticks = self.progress, self.timetable.num_ticks
         if not progress.called:
             return
@@ -190,7 +193,7 @@ class Run:
         """Why reused ticks were not corrected."""
         if self._lacks_influence and self.record.observed:
             return UNNAMED
-        if self._retracing is not None and self.record.fresh_noise is None:
+        if self._retracing is not None and self._retracing.is_told and self.record.fresh_noise is None:
             return self._retracing.obstacle
         return None if self.timetable.influence is None else self.timetable.influence.obstacle
 

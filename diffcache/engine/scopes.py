@@ -164,6 +164,35 @@ class Scope:
         """The run that a call belongs to, which may begin here; None where nothing says where the loop stands."""
         raise NotImplementedError
 
+    def observes(self, noise_scheduler: object) -> bool:
+        """Whether it is to be told of this noise scheduler's steps."""
+        return False
+
+    def timesteps_set(self, noise_scheduler: object) -> None:
+        """A noise scheduler's timesteps have been set."""
+
+    def stepping(
+        self, noise_scheduler: object, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> StepCall | None:
+        """A noise scheduler is about to step with these arguments. Returns the call that is to be made instead; None: this one."""
+        run = self.run_over(noise_scheduler)
+        return None if run is None else run.stepping(noise_scheduler, args, kwargs)
+
+    def stepped(
+        self, noise_scheduler: object, timestep: object, options: Mapping[str, Any], result: Any
+    ) -> None:
+        """A noise scheduler has stepped, was given these options, and has returned this."""
+        option = noise_option(noise_scheduler, options)
+        if option is not None:
+            self._noise_was_added(_noise_by(noise_scheduler, option))
+        run = self.run_over(noise_scheduler)
+        if run is not None:
+            run.stepped(result)
+
+    def run_over(self, noise_scheduler: object) -> Run | None:
+        """The run that goes over this noise scheduler's timesteps."""
+        return self.run
+
     @contextmanager
     def named(self, context: str) -> Iterator[None]:
         """Between these, the pipeline says, all calls belong to the guidance pass `context`."""
@@ -212,6 +241,14 @@ class Scope:
         name = type(noise_scheduler).__name__
         self.fresh_noise = FreshNoise(name, without_noise(noise_scheduler)) if noisy else None
 
+    def _noise_was_added(self, noise: FreshNoise) -> None:
+        """A step has added noise because of one of its options, which the call may not have asked for."""
+        is_new = self.run is not None and self.run.record.fresh_noise is None
+        if self.influence is not None and (is_new or self.influence.obstacle is None):
+            self.influence.obstacle = noise.obstacle
+        if self.run is not None and is_new:
+            self.run.record.fresh_noise = noise
+
 
 class PipelineScope(Scope):
     """One call of a pipeline.
@@ -249,8 +286,12 @@ class PipelineScope(Scope):
         self._replaced, self._in_a_row = -1, 0
 
     def observes(self, noise_scheduler: object) -> bool:
-        """Whether it is one of the pipeline's own, and not a copy that the pipeline has made of it."""
+        """Those of the pipeline, and no copies that it has made of them."""
         return any(noise_scheduler is known for known in self.noise_schedulers)
+
+    def run_over(self, noise_scheduler: object) -> Run | None:
+        """Not over those of a second one, as pipelines of video with sound have it."""
+        return self.run if noise_scheduler is self.active else None
 
     def timesteps_set(self, noise_scheduler: object) -> None:
         """Another loop begins: what the one before it stored is of no use to it.
@@ -267,21 +308,11 @@ class PipelineScope(Scope):
         if self.run is not None and (self.run.tick or self.run.progress.called):
             self.end_run()
 
-    def stepping(
-        self, noise_scheduler: object, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> StepCall | None:
-        """A noise scheduler is about to step with these arguments. Returns the call that is to be made instead; None: this one."""
-        if self.run is None or noise_scheduler is not self.active:
-            return None
-        return self.run.stepping(noise_scheduler, args, kwargs)
-
     def stepped(
         self, noise_scheduler: object, timestep: object, options: Mapping[str, Any], result: Any
     ) -> None:
-        """A noise scheduler has stepped, was given these options, and has returned this."""
-        option = noise_option(noise_scheduler, options)
-        if option is not None:
-            self._noise_was_added(_noise_by(noise_scheduler, option))
+        """The tick is over."""
+        super().stepped(noise_scheduler, timestep, options, result)
         self._knows_its_loop = True
         if self.run is None:
             return
@@ -291,7 +322,7 @@ class PipelineScope(Scope):
             if index is not None:
                 self.run.timetable.begins_at(index - self.run.tick)
                 self._last_index = index
-        self.run.end_tick(result)
+        self.run.end_tick()
 
     def latents_replaced(self) -> None:
         """A callback has replaced the latents, or written to them: what was stored of the old ones is of no use.
@@ -331,14 +362,6 @@ class PipelineScope(Scope):
             self.fresh_noise = _noise_by(noise_scheduler, option)
             if self.influence is not None:
                 self.influence.obstacle = self.fresh_noise.obstacle
-
-    def _noise_was_added(self, noise: FreshNoise) -> None:
-        """A step has added noise because of one of its options, which the call may not have asked for."""
-        is_new = self.run is not None and self.run.record.fresh_noise is None
-        if self.influence is not None and (is_new or self.influence.obstacle is None):
-            self.influence.obstacle = noise.obstacle
-        if self.run is not None and is_new:
-            self.run.record.fresh_noise = noise
 
     def close(self) -> None:
         super().close()

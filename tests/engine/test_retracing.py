@@ -13,7 +13,7 @@ from support.toys import ToyDenoiser, ToyPipeline, by_embeds
 from torch import Tensor
 from zoo.pipelines import CASES
 
-from diffcache import accelerate, plan, report
+from diffcache import accelerate, denoising_run, plan, report, restore
 from diffcache.engine.observers import Observer, observed
 from diffcache.engine.retracing import REPLACED, Retracing
 from diffcache.noise_schedulers.influence import Influence
@@ -238,12 +238,80 @@ def test_steps_that_add_noise_are_not_made_again(eta: float) -> None:
 
 
 def test_nothing_is_corrected_across_ticks_that_are_computed_in_part() -> None:
-    """Of each tick but the first, one pass is computed."""
+    """At every second tick one pass is reused."""
     pipe = held(painting())
     painted(pipe)
     schedule = report(pipe).to_schedule()
-    rows = {"cond": "#" + "#-" * 11 + "#", "uncond": "#" + "-#" * 11 + "-"}
+    rows = {"cond": "#" * 24, "uncond": "###" + "-#" * 10 + "#"}
     in_part = replace(schedule, table=dict.fromkeys(schedule.table, rows))
     assert torch.equal(
         *(painted(accelerate(pipe, in_part, hindsight=hindsight)) for hindsight in (True, False))
     )
+
+
+def looped(net: Painter, noise_scheduler: DDIMScheduler, stepped: Any = None, **options: Any) -> Tensor:
+    """What `painted` draws without guidance, in a loop of one's own."""
+    noise_scheduler.set_timesteps(24)
+    sample = torch.linspace(-1.5, 2, 8).reshape(1, 2, 4)
+    embeds = by_embeds(cond=0.6)["cond"]
+    with torch.no_grad(), denoising_run(net, 24, noise_scheduler=noise_scheduler) as run:
+        for i, time in enumerate(noise_scheduler.timesteps):
+            run.begin_step(i)
+            output = net(sample, time.expand(1), **embeds)[0]
+            sample = (stepped or noise_scheduler).step(output, time, sample, **options)[0]
+    return sample
+
+
+def test_in_a_loop_of_ones_own_steps_are_made_again_too() -> None:
+    pipe = held(painting())
+    expected = pipe(
+        by_embeds(cond=0.6), lambda step: ("cond",), 24, torch.linspace(-1.5, 2, 8).reshape(1, 2, 4)
+    )
+    net, noise_scheduler = Painter().eval(), DDIMScheduler(prediction_type="sample")
+    assert torch.equal(looped(held(net), noise_scheduler), expected)
+    assert not any("hindsight" in note for note in report(net).notes)
+    assert type(noise_scheduler) is DDIMScheduler
+
+
+def test_a_loop_that_steps_another_noise_scheduler_is_told_that_nothing_was_corrected() -> None:
+    net, noise_scheduler, stepped = held(Painter().eval()), DDIMScheduler(), DDIMScheduler()
+    stepped.set_timesteps(24)
+    looped(net, noise_scheduler, stepped)
+    assert any("no hindsight: DDIMScheduler clips" in note for note in report(net).notes)
+
+
+def test_in_a_loop_whose_steps_add_noise_none_is_made_again() -> None:
+    net, noise_scheduler = held(Painter().eval()), DDIMScheduler(prediction_type="sample")
+    drawn = [
+        looped(held(net, hindsight=hindsight), noise_scheduler, eta=0.5, generator=torch.Generator())
+        for hindsight in (True, False)
+    ]
+    assert torch.equal(*drawn)
+    looped(held(net), noise_scheduler, eta=0.5, generator=torch.Generator())
+    assert any("no hindsight: DDIMScheduler with eta above 0" in note for note in report(net).notes)
+
+
+class WithSound(ToyPipeline):
+    """Steps another noise scheduler beside its own at each step."""
+
+    def __init__(self, transformer: ToyDenoiser, scheduler: DDIMScheduler, sound: DDIMScheduler) -> None:
+        super().__init__(transformer, scheduler)
+        self.register_modules(sound=sound)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
+        self.sound.set_timesteps(24)
+        self.heard = torch.ones(1, 2, 4)
+        return super().__call__(*args, **kwargs)
+
+    def evaluate(self, x: Tensor, t: Tensor, *args: Any) -> dict[str, Tensor]:
+        self.heard = self.sound.step(self.heard / 2, t, self.heard)[0]
+        return super().evaluate(x, t, *args)
+
+
+def test_a_second_noise_scheduler_makes_no_difference() -> None:
+    alone = painting()
+    pipe = WithSound(alone.transformer, alone.scheduler, DDIMScheduler())
+    pipe.set_progress_bar_config(disable=True)
+    expected = painted(held(alone))
+    restore(alone)
+    assert torch.equal(painted(held(pipe)), expected)
