@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -155,15 +155,17 @@ class Known:
         doubt = UNIVERSAL_DOUBT if self.response is None else DOUBT
         handovers = self.handovers_in(ticks)
 
-        def error(influence: Array, trust: Trust, corrects: bool, **options: Any) -> ResultError:
+        def error(
+            influence: Array, trust: Trust, corrects: bool, real: ResultError | None = None
+        ) -> ResultError:
             ratio = largest_ratio if corrects else 0.0
-            return ResultError(process, influence, pace, response, ratio, trust, doubt, handovers, **options)
+            return ResultError(process, influence, pace, response, ratio, trust, doubt, handovers, real)
 
         if course.clipped is None:
             return partial(error, weighed)
-        # Plans turn out better that are made as if nothing were clipped, or corrected.
-        real = partial(error, np.array(course.clipped), retraces=not handovers)
-        return lambda trust, corrects: error(weighed, trust, corrects, real=real(trust, corrects))
+        # Plans turn out better that are made as if nothing were clipped.
+        clipped = np.array(course.clipped)
+        return lambda trust, corrects: error(weighed, trust, corrects, error(clipped, trust, corrects))
 
     def handovers_in(self, ticks: int) -> list[int]:
         """Those that come in a run of so many ticks."""

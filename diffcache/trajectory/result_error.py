@@ -89,8 +89,7 @@ class ResultError:
         doubt: of the response.
         handovers: ticks at which another denoiser takes over, which are computed. Ticks after one are not predicted from what the denoiser before
             returned.
-        real: has the influence with which errors really add up, and says how they are corrected, where plans are made otherwise; None: this one does.
-        retraces: once the next tick is computed, the noise scheduler's steps are made again with what corrections would be made of.
+        real: has the influence with which errors really add up, where plans are made with another one; None: this one has.
     """
 
     def __init__(
@@ -104,12 +103,10 @@ class ResultError:
         doubt: float = DOUBT,
         handovers: Sequence[int] = (),
         real: "ResultError | None" = None,
-        retraces: bool = False,
     ) -> None:
         self.covariance = process.covariance
         self.influence, self.on_result = influence[:-1], influence[-1]
         self.real = real
-        self.retraces = retraces
         self.pace = pace
         self.largest_ratio = largest_ratio
         self.trust = trust
@@ -140,9 +137,8 @@ class ResultError:
             predicted: reused ticks are predicted and corrected as this one has it, which may know another covariance; None: as this one.
         """
         plans = np.array([ticks])
-        used = predicted or self
         with np.errstate(divide="ignore"):
-            logs = np.log((self.real or self)._squared(plans, (used.real or used)._weights_of(plans))[0])
+            logs = np.log((self.real or self)._squared(plans, (predicted or self)._weights_of(plans))[0])
         return math.exp(logs @ DOUBT_SHARES / 2)
 
     def _squared(self, plans: TickArray, weights: Array) -> Array:
@@ -161,8 +157,7 @@ class ResultError:
 
     def _weights_of(self, plans: TickArray) -> Array:
         """As it predicts and corrects itself."""
-        weights = self._weights(plans, self._corrections(plans), self._before)
-        return self._retraced(plans, weights) if self.retraces else weights
+        return self._weights(plans, self._corrections(plans), self._before)
 
     def _weights(self, plans: TickArray, corrections: Corrections, before: Belief) -> Array:
         """W: of the velocities that computed ticks return, in the one that the noise scheduler gets at each tick, [plans, ticks, computed].
@@ -179,17 +174,6 @@ class ResultError:
         corrected = corrections.known - corrections.ratios @ weights
         weights[np.arange(len(plans))[:, None], plans[:, 1:]] += corrected
         return weights
-
-    def _retraced(self, plans: TickArray, weights: Array) -> Array:
-        """Weights with which steps are made again where a tick after them is computed; elsewhere those given."""
-        last = plans.shape[1] - 1
-        if not last:
-            return weights
-        newest = _newest(plans, self.num_ticks)
-        between = np.minimum(newest, last - 1)
-        again = self._conditional(plans, np.eye(self.num_ticks)[None], between, self._between, ahead=1)
-        is_computed = (plans[:, None] == np.arange(self.num_ticks)[:, None]).any(axis=2)
-        return np.where((is_computed | (newest == last))[..., None], weights, again)
 
     def _corrections(self, plans: TickArray) -> Corrections:
         """Those that each computed tick but the first gets."""

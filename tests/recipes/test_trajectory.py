@@ -41,19 +41,13 @@ KNOWN = RunFacts(
 UNKNOWN = RunFacts("Net", num_ticks=20)
 
 
-def test_where_samples_are_clipped_another_error_is_expected_of_the_same_plan() -> None:
-    """Steps are made again, so with the same influence it is smaller; outputs move samples further, and then it is larger."""
+def test_where_samples_are_clipped_larger_errors_are_expected_of_the_same_plan() -> None:
     assert KNOWN.influence is not None
     without = replace(KNOWN, influence=None)
-    alike, further = (
-        replace(without, clipped_influence=tuple(tuple(factor * x for x in row) for row in KNOWN.influence))
-        for factor in (1, 3)
-    )
-    plans = [TrajectoryConfig().plan(facts, 2) for facts in (without, alike, further)]
+    clipped = replace(without, clipped_influence=tuple(tuple(3 * x for x in row) for row in KNOWN.influence))
+    plans = [TrajectoryConfig().plan(facts, 2) for facts in (without, clipped)]
     assert plans[1] == replace(plans[0], expected=plans[1].expected)
-    assert plans[2] == replace(plans[0], expected=plans[2].expected)
-    assert plans[1].expected < 0.5 * plans[0].expected
-    assert plans[2].expected > 2 * plans[1].expected
+    assert plans[1].expected > 1.5 * plans[0].expected
 
 
 def test_with_fresh_noise_outputs_of_even_ticks_are_held() -> None:

@@ -65,13 +65,10 @@ def followed(
     influence: np.ndarray,
     handovers: tuple[int, ...] = (),
     truly: Process = PROCESS,
-    *,
-    retraces: bool = False,
 ) -> float:
     """Mean squared error of the result of runs through one tick after the other. All is linear in the true outputs.
 
-    They have the covariance of `truly`, and are predicted by that of `PROCESS`. Where steps are made again, reused ticks have what interpolates
-    them from the beginning.
+    They have the covariance of `truly`, and are predicted by that of `PROCESS`.
     """
     believed, on_result = PROCESS.believed(TRUST.roughness), influence[-1]
     truth = np.eye(TICKS)
@@ -82,11 +79,7 @@ def followed(
         past = known[-WINDOW:]
         if tick not in computed:
             weights = conditional_weights(believed, past, [tick], TRUST.noise)[:, 0]
-            following = [other for other in computed if other > tick][:1] if retraces else []
-            if following:
-                past = [*past, *following]
-                weights = conditional_weights(PROCESS.covariance, past, [tick], BETWEEN)[:, 0]
-            waiting[tick] = sum(w * outputs.get(j, truth[j]) for w, j in zip(weights, past, strict=True))
+            waiting[tick] = sum(w * outputs[j] for w, j in zip(weights, past, strict=True))
             got[tick] = waiting[tick] - truth[tick]
             continue
         got[tick] = answers[tick] * (influence[tick] @ got)
@@ -152,14 +145,6 @@ def test_errors_may_add_up_otherwise_than_plans_are_made_for() -> None:
     made = ResultError(PROCESS, LASTING, EVEN, Response(ANSWERS), RATIO, TRUST, real=real)
     assert made(computed) == error(1.0)(computed)
     assert made.likely(computed) == real.likely(computed) > 1.5 * error(1.0).likely(computed)
-
-
-@pytest.mark.parametrize("computed", [[0, 3, 6, 9, 11], [0, 2, 3, 7, 8], [0, 6], [0], range(TICKS)])
-def test_steps_that_are_made_again_have_what_interpolates_them(computed: list[int]) -> None:
-    nothing = Response(0 * ANSWERS)
-    made = ResultError(PROCESS, LASTING, EVEN, nothing, 0.0, TRUST, retraces=True)
-    expected = followed(computed, 0 * ANSWERS[0], 0.0, LASTING, retraces=True)
-    assert made.likely(computed) ** 2 == pytest.approx(expected, rel=1e-9, abs=1e-18)
 
 
 def test_the_likely_error_is_the_geometric_mean_over_the_sizes_of_the_response() -> None:
