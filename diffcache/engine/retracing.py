@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -31,6 +31,22 @@ class Computed(NamedTuple):
     velocity: Tensor
 
 
+class Start(NamedTuple):
+    """The step of the last computed tick, and a copy of the noise scheduler from before it."""
+
+    tick: int
+    noise_scheduler: Any
+    call: StepCall
+
+
+class ReusedStep(NamedTuple):
+    """What is kept of the step of a reused tick."""
+
+    tick: int
+    timestep: Any
+    options: Mapping[str, Any]
+
+
 class Retracing:
     """Corrects the sample of a run whose noise scheduler clips the samples that it predicts.
 
@@ -54,9 +70,8 @@ class Retracing:
     def __init__(self, times: Timetable, curve: Predictor) -> None:
         self._times, self._curve = times, curve
         self._past: deque[Computed] = deque(maxlen=curve.depth - 1)
-        # A copy of the noise scheduler before the last computed tick's step, and the steps since then.
-        self._then: Any = None
-        self._steps: list[tuple[int, StepCall]] = []
+        self._start: Start | None = None
+        self._reused: list[ReusedStep] = []
         self._next: tuple[Tensor, int | None] | None = None
         self.is_told = self._has_corrected = self._was_replaced = False
 
@@ -76,17 +91,21 @@ class Retracing:
             computed: nothing was reused at the tick.
         """
         self.is_told = True
-        if self._steps and not self._goes_on_from(call.sample):
+        if self._start is not None and not self._goes_on_from(call.sample):
             self.forget()
             self._was_replaced = True
-        if computed:
-            now = Computed(self._times.moment(tick), self._velocity(noise_scheduler, tick, call))
-            if len(self._steps) > 1 and self._times.are_comparable(self._steps[0][0], tick):
-                call = self._corrected(noise_scheduler, call, now)
-            self._past.appendleft(now)
-            self._then, self._steps = copy_of(noise_scheduler), []
-        if computed or self._steps:
-            self._steps.append((tick, call))
+        if not computed:
+            self._reused.append(ReusedStep(tick, call.timestep, call.options))
+            return call
+        now = Computed(self._times.moment(tick), self._velocity(noise_scheduler, tick, call))
+        start, reused, self._reused = self._start, self._reused, []
+        if start is not None and reused and self._times.are_comparable(start.tick, tick):
+            sample = self._retraced(start, reused, now)
+            vars(noise_scheduler).update(vars(start.noise_scheduler))
+            call = self._moved(noise_scheduler, now, call, sample)
+            self._has_corrected = True
+        self._past.appendleft(now)
+        self._start = Start(tick, copy_of(noise_scheduler), call)
         return call
 
     def stepped(self, sample: Tensor) -> None:
@@ -96,46 +115,46 @@ class Retracing:
     def forget(self) -> None:
         """Drops every tensor: what comes until the next computed tick is not corrected."""
         self._past.clear()
-        self._then, self._steps, self._next = None, [], None
+        self._start, self._reused, self._next = None, [], None
 
     def tensors(self) -> Iterator[Tensor]:
         """What is kept for the cache's sake."""
         yield from (computed.velocity for computed in self._past)
-        for _, call in self._steps[:1]:
-            yield from (call.sample, call.output)
+        if self._start is not None:
+            yield from (self._start.call.sample, self._start.call.output)
 
     def _goes_on_from(self, sample: Tensor) -> bool:
         """Whether it is what the last step returned, and has not been written to."""
         return self._next is not None and sample is self._next[0] and version_of(sample) == self._next[1]
 
-    def _corrected(self, noise_scheduler: Any, call: StepCall, now: Computed) -> StepCall:
-        """The call of a computed tick, from where the steps before it arrive when they are made again."""
-        then = self._then
+    def _retraced(self, start: Start, reused: Sequence[ReusedStep], now: Computed) -> Tensor:
+        """The sample after the steps from a computed tick on, made again by the copy of the noise scheduler."""
+        _, then, first = start
         moments, velocities = zip(now, *self._past, strict=True)
-        (_, first), *reused = self._steps
         sample = first.made_by(then)
-        for tick, again in reused:
+        for tick, timestep, options in reused:
             weights = self._curve.weights(moments, self._times.moment(tick))
             velocity = extrapolate(velocities, weights, None, torch.float32)
-            sample = self._from(sample, velocity, then, tick, again).made_by(then)
-        vars(noise_scheduler).update(vars(then))
-        change = _seen(noise_scheduler, call, sample) - _seen(noise_scheduler, call, call.sample)
-        angle = now.moment.angle or 0.0
+            call = first._replace(timestep=timestep, sample=sample, options=options)
+            sample = self._with(velocity, then, tick, call).made_by(then)
+        return sample
+
+    def _moved(self, noise_scheduler: Any, now: Computed, call: StepCall, sample: Tensor) -> StepCall:
+        """The call of a computed tick, at another sample and with the clean sample that the denoiser predicts."""
+        moved, angle = call._replace(sample=sample), now.moment.angle or 0.0
+        change = _seen(noise_scheduler, moved) - _seen(noise_scheduler, call)
         velocity = now.velocity + math.cos(angle) / max(math.sin(angle), SMALLEST) * change
-        self._has_corrected = True
-        return self._from(sample, velocity, noise_scheduler, now.moment.tick, call)
+        return self._with(velocity, noise_scheduler, now.moment.tick, moved)
 
     def _velocity(self, noise_scheduler: Any, tick: int, call: StepCall) -> Tensor:
         of_velocity, of_input = self._times.output(tick)
-        return (call.output.float() - of_input * _seen(noise_scheduler, call, call.sample)) / of_velocity
+        return (call.output.float() - of_input * _seen(noise_scheduler, call)) / of_velocity
 
-    def _from(
-        self, sample: Tensor, velocity: Tensor, noise_scheduler: Any, tick: int, call: StepCall
-    ) -> StepCall:
-        """A call from another sample, with another velocity."""
+    def _with(self, velocity: Tensor, noise_scheduler: Any, tick: int, call: StepCall) -> StepCall:
+        """A call with another velocity."""
         of_velocity, of_input = self._times.output(tick)
-        output = of_velocity * velocity + of_input * _seen(noise_scheduler, call, sample)
-        return call._replace(sample=sample, output=output.to(call.output.dtype))
+        output = of_velocity * velocity + of_input * _seen(noise_scheduler, call)
+        return call._replace(output=output.to(call.output.dtype))
 
 
 def retracing_for(choices: Choices, setup: Setup, observer: Observer) -> Retracing | None:
@@ -152,6 +171,6 @@ def retracing_for(choices: Choices, setup: Setup, observer: Observer) -> Retraci
     return Retracing(setup.times, setup.curve)
 
 
-def _seen(noise_scheduler: Any, call: StepCall, sample: Tensor) -> Tensor:
-    """What the denoiser sees of a sample, fp32."""
-    return model_input(noise_scheduler, sample, call.timestep).float()
+def _seen(noise_scheduler: Any, call: StepCall) -> Tensor:
+    """What the denoiser sees of a step's sample, fp32."""
+    return model_input(noise_scheduler, call.sample, call.timestep).float()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
@@ -128,6 +129,13 @@ def test_the_start_and_the_computed_velocities_are_kept() -> None:
     assert len([*reusing.retracing.tensors()]) == 2 + 2  # as many velocities as the curve takes
     reusing.retracing.forget()
     assert not [*reusing.retracing.tensors()]
+
+
+def test_samples_of_reused_ticks_are_not_kept() -> None:
+    reusing = Loop(DDIMScheduler(), COMPUTED).until(4)
+    sample = weakref.ref(reusing.sample)
+    reusing.step()
+    assert sample() is None
 
 
 def test_outputs_from_before_another_guidance_are_not_compared() -> None:
