@@ -29,7 +29,7 @@ CLASSIFIERS = ("classifier", "fashion_classifier")
 OTHERS = ("policy", "language", "tally", "causal_wan", "next_scale")
 BEFORE: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("dit", "flux", "sd"), ("vae",)),
-    **dict.fromkeys(("pixart", "sd3", "sdxl", "kontext"), ("emoji_vae",)),
+    **dict.fromkeys(("pixart", "sd3", "sdxl", "kontext", "lumina2"), ("emoji_vae",)),
     "sana": ("emoji_vae", "emoji_dc"),
     "turbo": ("emoji_vae", "sd3"),
     "kontext_turbo": ("emoji_vae", "kontext"),

@@ -11,9 +11,21 @@ from diffcache.evals.errors import EvaluationError
 
 FITTING = ("dit", "flux", "wan", "sd")
 """Testbeds of coloured shapes. Constants were chosen on them."""
-JUDGING = ("pixart", "sd3", "sdxl", "fashion", "ddpm", "kontext", "turbo", "kontext_turbo", "sana", "ddim")
+JUDGING = (
+    "pixart",
+    "sd3",
+    "sdxl",
+    "fashion",
+    "ddpm",
+    "kontext",
+    "turbo",
+    "kontext_turbo",
+    "sana",
+    "ddim",
+    "lumina2",
+)
 """Testbeds of emoji and of Fashion-MNIST. No constant is chosen on them."""
-UNSEEN = ("sana", "ddim")
+UNSEEN = ("sana", "ddim", "lumina2")
 """Those of them on which the prior is not fitted either. They were trained when all else was there."""
 
 PromptSplit = Literal["calibration", "heldout"]

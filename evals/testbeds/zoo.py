@@ -32,6 +32,7 @@ STEPS = {
     "kontext_turbo": 4,
     "sana": 20,
     "ddim": 50,
+    "lumina2": 28,
 }
 """How many steps their pipelines take unless they are told."""
 CLASSES = {"dit": procedural.NUM_CLASSES, "fashion": len(fashion_mnist.NAMES)}
@@ -40,7 +41,7 @@ UNCONDITIONAL = ("ddpm", "ddim")
 """Testbeds that take no prompts: theirs are empty, and samples differ by their seeds only."""
 OF_EDITS = ("kontext", "kontext_turbo")
 """Testbeds that edit a reference; their prompts are edits."""
-OF_EMOJI = ("pixart", "sd3", "sdxl", "turbo", "sana", "emoji")
+OF_EMOJI = ("pixart", "sd3", "sdxl", "turbo", "sana", "lumina2", "emoji")
 """Testbeds whose prompts are captions of emoji."""
 OF_FASHION = ("fashion", "ddpm")
 """Testbeds of Fashion-MNIST."""
@@ -77,6 +78,13 @@ _CALLS: dict[str, dict[str, Any]] = {
         "max_sequence_length": 8,
         "use_resolution_binning": False,
         "complex_human_instruction": None,
+    },
+    "lumina2": {
+        "height": 128,  # the pipeline takes every autoencoder to make 8 pixels one, and this one makes 4 one
+        "width": 128,
+        "guidance_scale": 4.0,
+        "max_sequence_length": 10,
+        "system_prompt": "",
     },
     "sdxl": {"height": 64, "width": 64, "guidance_scale": 5.0},
     "fashion": {"guidance_scale": 2.0},

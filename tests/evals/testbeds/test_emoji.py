@@ -6,7 +6,7 @@ from itertools import product
 
 from diffcache.evals.testbeds import emoji, zoo
 from diffcache.evals.training import emoji as training
-from diffcache.evals.training import text
+from diffcache.evals.training import lumina2, text
 
 
 def test_every_name_has_its_own_picture() -> None:
@@ -38,3 +38,13 @@ def test_every_word_is_one_token_and_every_caption_fits() -> None:
 def test_pipelines_pad_prompts_as_their_trainings_did() -> None:
     for name in ("pixart", "sd3", "turbo", "sana"):
         assert zoo.sample_call(name, 0)["max_sequence_length"] == training.LENGTH
+    assert zoo.sample_call("lumina2", 0)["max_sequence_length"] == lumina2.LENGTH
+
+
+def test_words_that_lumina2_writes_before_prompts_are_one_token_each() -> None:
+    tokenizer = text.t5_tokenizer(lumina2.vocabulary())
+    read = tokenizer([f" <Prompt Start> {caption}" for caption in emoji.captions()]).input_ids
+    lengths = [len(caption.split()) + 3 for caption in emoji.captions()]  # those two words, and the end
+    assert [*map(len, read)] == lengths
+    assert max(lengths) <= lumina2.LENGTH
+    assert not any(tokenizer.unk_token_id in ids for ids in read)

@@ -26,6 +26,7 @@ SHIPPED = {
     "sana": ("DPMSolverMultistepScheduler", "flow_prediction", 1),
     "ddpm": ("DDIMScheduler", "sample", 1),
     "ddim": ("DDIMScheduler", "epsilon", 1),
+    "lumina2": ("FlowMatchEulerDiscreteScheduler", None, 1),
 }
 """Noise scheduler, what it takes the output for, and how often the latents' channels are in the output."""
 
