@@ -51,6 +51,7 @@ class RunFacts:
         noise_scheduler: its class name; None in a hand-written loop.
         adds_noise: the noise scheduler adds fresh noise at its steps.
         guidance_scale: of the call, the largest where it has several; 1 for a pipeline without guidance, None where nothing tells.
+        keeps_norm: guidance gives its output the norm of the conditional one.
         latents: shapes of the denoiser's latents, without the batch dimension.
         device: where they are.
         blocks: number of blocks in each of the denoiser's lists.
@@ -69,6 +70,7 @@ class RunFacts:
     noise_scheduler: str | None = None
     adds_noise: bool = False
     guidance_scale: float | None = None
+    keeps_norm: bool = False
     latents: tuple[tuple[int, ...], ...] = ()
     device: torch.device = CPU
     blocks: Mapping[str, int] = field(default_factory=dict)

@@ -38,6 +38,7 @@ from diffcache.host.components import (
     guidance_scale_of,
     is_denoiser,
     is_wrapper,
+    keeps_norm,
     networks_of,
     noise_schedulers_of,
     refuse_foreign_cache,
@@ -207,6 +208,7 @@ def _pipeline_members(base: type) -> dict[str, Any]:
             call=call,
             notes=notes,
             guidance_scale=scale,
+            keeps_norm=keeps_norm(self, call),
             facts=facts,
         )
         args, kwargs = hidden_from_callbacks(forward, args, kwargs, _no_scope, scope.latents_replaced)

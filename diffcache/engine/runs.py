@@ -76,7 +76,7 @@ class Run:
         timetable: its ticks and noise levels.
         make_engine: what makes an engine.
         hand_written: see `Progress`.
-        guidance_scale: see `RunFacts`.
+        guidance_scale, keeps_norm: see `RunFacts`.
         notes: for its record.
 
     Attributes:
@@ -92,13 +92,14 @@ class Run:
         *,
         hand_written: bool = False,
         guidance_scale: float | None = None,
+        keeps_norm: bool = False,
         notes: Sequence[str] = (),
     ) -> None:
         self.progress = Progress(timetable, hand_written=hand_written)
         self.record = RunRecord(noise_scheduler=timetable.noise_scheduler, notes=list(notes))
         self.engines: dict[int, Engine] = {}
         self._make_engine = make_engine
-        self._guidance_scale = guidance_scale
+        self._guidance_scale, self._keeps_norm = guidance_scale, keeps_norm
         self._lacks_influence = False
         self._retraces: list[Retracing] = []
         self._note_length()
@@ -212,6 +213,7 @@ class Run:
             noise_scheduler=times.noise_scheduler,
             adds_noise=self.record.fresh_noise is not None,
             guidance_scale=self._guidance_scale,
+            keeps_norm=self._keeps_norm,
             blocks=block_counts(module),
             latents=tuple(tuple(x.shape[1:] if call.batched else x.shape) for x in call.latents),
             device=call.latents[0].device if call.latents else CPU,

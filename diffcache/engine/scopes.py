@@ -114,6 +114,7 @@ class Scope:
         records: of all its runs.
         notes: for the record of each run.
         guidance_scale: of the call; None where nothing says it.
+        keeps_norm: see `RunFacts`.
         hides: scopes around this one do not see the calls inside it.
     """
 
@@ -137,6 +138,7 @@ class Scope:
         self.records: list[RunRecord] = []
         self.notes: Sequence[str] = ()
         self.guidance_scale: float | None = None
+        self.keeps_norm = False
 
     def call(self, module: nn.Module, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A denoiser has been called inside this scope.
@@ -223,6 +225,7 @@ class Scope:
             self.make_engine,
             hand_written=hand_written,
             guidance_scale=self.guidance_scale,
+            keeps_norm=self.keeps_norm,
             notes=self.notes,
         )
         self.run.record.fresh_noise = self.fresh_noise
@@ -258,7 +261,7 @@ class PipelineScope(Scope):
         pipeline: asked for its number of timesteps.
         noise_schedulers: those whose steps are observed.
         call: the arguments of the call by name, as far as they are given.
-        notes, guidance_scale: see `Scope`.
+        notes, guidance_scale, keeps_norm: see `Scope`.
     """
 
     def __init__(
@@ -271,11 +274,12 @@ class PipelineScope(Scope):
         call: Mapping[str, Any] | None = None,
         notes: Sequence[str] = (),
         guidance_scale: float | None = None,
+        keeps_norm: bool = False,
         facts: Mapping[str, NetworkFacts] | None = None,
         make_engine: MakeEngine = Engine,
     ) -> None:
         super().__init__(config, denoisers, facts=facts, make_engine=make_engine)
-        self.notes, self.guidance_scale = notes, guidance_scale
+        self.notes, self.guidance_scale, self.keeps_norm = notes, guidance_scale, keeps_norm
         self.pipeline, self._arguments = pipeline, call or {}
         self.noise_schedulers = list(noise_schedulers)
         self.active = self.noise_schedulers[0] if noise_schedulers else None

@@ -10,8 +10,11 @@ from diffcache.host.compiled import each_uncompiled, uncompiled
 from diffcache.host.conventions import (
     ADDED_TO_CONDITIONAL,
     FOREIGN_HOOKS,
+    FREE_NORM,
+    KEEPS_NORM,
     KEPT_SCALE,
     NEGATIVES,
+    NORM_SWITCHES,
     OTHER_SCALES,
     TIMES,
 )
@@ -243,6 +246,23 @@ def guidance_scale_of(pipeline: Any, call: Mapping[str, Any]) -> float | None:
     added = 1.0 if type(pipeline).__name__.startswith(ADDED_TO_CONDITIONAL) else 0.0
     scales = (float(value) for value in values.values() if isinstance(value, (int, float)))
     return max((scale + added for scale in scales), default=None)
+
+
+def keeps_norm(pipeline: Any, call: Mapping[str, Any]) -> bool:
+    """Whether a pipeline call gives the guided output the norm of the conditional one; left arguments count.
+
+    Args:
+        pipeline: whose `__call__` says what is left open.
+        call: its arguments by name.
+    """
+    name = type(pipeline).__name__
+    if name.startswith(FREE_NORM):
+        return False
+    if name.startswith(KEEPS_NORM):
+        return True
+    parameters = inspect.signature(type(pipeline).__call__).parameters
+    told = {key: parameters[key].default for key in NORM_SWITCHES if key in parameters} | dict(call)
+    return any(told.get(key) for key in NORM_SWITCHES)
 
 
 def _hides_scale(cls: type) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +20,7 @@ from zoo.pipelines import CASES as PIPELINES
 from diffcache import TargetError, accelerate, denoising_run, plan, report
 from diffcache.config import RunFacts
 from diffcache.host import components
-from diffcache.host.components import guidance_of, guidance_scale_during, guidance_scale_of
+from diffcache.host.components import guidance_of, guidance_scale_during, guidance_scale_of, keeps_norm
 from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.base import CacheScheduler
 
@@ -206,6 +207,29 @@ def test_a_guider_tells_its_scale(options: dict[str, Any], scale: float) -> None
     assert guidance_of(guided)["guidance_scale"] == 6
     guided.guider.guidance_scale = 2.0
     assert guidance_of(guided)["guidance_scale"] == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "kept"),
+    [
+        ("Lumina2Pipeline", {}, True),
+        ("Lumina2Pipeline", {"cfg_normalization": False}, False),
+        ("LongCatImagePipeline", {}, True),
+        ("QwenImageEditPipeline", {}, True),
+        ("ZImagePipeline", {"cfg_normalization": True}, False),
+        ("StableDiffusion3Pipeline", {}, False),
+    ],
+)
+def test_a_call_tells_whether_guidance_keeps_the_norm(name: str, call: dict[str, Any], kept: bool) -> None:
+    cls = getattr(diffusers, name)
+    assert keeps_norm(cls.__new__(cls), call) == kept
+
+
+def test_the_pipelines_that_keep_the_norm_are_those_of_these_names() -> None:
+    names = (name for name in dir(diffusers) if name.endswith("Pipeline") and "Modular" not in name)
+    classes = [cls for name in names if inspect.isclass(cls := getattr(diffusers, name))]
+    written = {cls for cls in classes if "cond_norm" in inspect.getsource(inspect.getmodule(cls) or cls)}
+    assert written == {cls for cls in classes if keeps_norm(cls.__new__(cls), {})}
 
 
 def test_the_scale_of_a_call_reaches_the_method(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,6 +156,11 @@ def test_guidance_makes_reuse_more_careful_unless_covariance_and_response_are_gi
     assert own.plan(strong, 2) == own.plan(none, 2)
 
 
+def test_guidance_that_keeps_the_norm_counts_as_less() -> None:
+    kept = replace(KNOWN, guidance_scale=9.0, keeps_norm=True)
+    assert TrajectoryConfig().plan(kept, 2) == TrajectoryConfig().plan(replace(KNOWN, guidance_scale=3.0), 2)
+
+
 def test_a_run_with_too_few_ticks_to_know_anything_holds_and_corrects_nothing() -> None:
     config = TrajectoryConfig(speedup=10)
     assert not config.corrects(KNOWN)
