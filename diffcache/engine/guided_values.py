@@ -16,7 +16,7 @@ class GuidedValues:
     """Combines what one run's two passes give: u + scale * (c - u), classifier-free guidance (arXiv 2207.12598, equation 6).
 
     They come in one batch, or one after another. A run of one pass, or of more than two, has no guided values: there each pass stands
-    for itself.
+    for itself. A batch of both may be followed by a third pass, as skip-layer guidance has it, which is left out.
 
     Args:
         scale: of guidance; 1: none; None: nothing tells.
@@ -25,7 +25,10 @@ class GuidedValues:
     def __init__(self, scale: float | None) -> None:
         self._scale = counted_guidance(scale)
         self._batched = BatchedGuidance()
-        self._tick, self._calls, self._passes = -1, 1, 1
+        self._tick = -1
+        # How many rows the calls of this tick have, and those of the tick before.
+        self._rows: list[int] = []
+        self._before: list[int] = []
         self._first: tuple[str, list[Streams]] | None = None
 
     @property
@@ -33,16 +36,16 @@ class GuidedValues:
         """Whether a first pass has given its values and waits for the second one."""
         return self._first is not None
 
-    def called(self, tick: int) -> None:
-        """A call begins. As many passes are expected in a tick as there were in the last one."""
+    def called(self, tick: int, rows: int) -> None:
+        """A call of so many rows begins. The same passes are expected in a tick as there were in the last one."""
         if tick != self._tick:
-            self._tick, self._passes, self._calls, self._first = tick, self._calls, 0, None
-        self._calls += 1
+            self._tick, self._before, self._rows, self._first = tick, self._rows, [], None
+        self._rows.append(rows)
 
     def guided(
         self, asked: Invocation, step: Step, values: list[Streams], *, leads: bool
     ) -> list[Streams] | None:
-        """Guided values; None until the second pass has given its own.
+        """Guided values; None until the second pass has given its own, and where that has another number of rows than before.
 
         Args:
             asked: the call.
@@ -54,11 +57,11 @@ class GuidedValues:
             return values
         if not leads:
             return self._with_first(values)
-        if self._passes == 2:
+        if len(self._before) == 2 and len({*self._before}) == 1:
             self._first = step.branch, values
             return None
         module = asked.module
-        if self._passes > 2 or not self._batched.found_in(module, asked.call, step.tick, asked.context):
+        if len(self._before) > 2 or not self._batched.found_in(module, asked.call, step.tick, asked.context):
             return values
         halves = [[tensor.chunk(2) for tensor in streams] for streams in values]
         in_order = conditional_first(module)
@@ -73,9 +76,11 @@ class GuidedValues:
         """Drops every tensor."""
         self._first = None
 
-    def _with_first(self, values: list[Streams]) -> list[Streams]:
+    def _with_first(self, values: list[Streams]) -> list[Streams] | None:
         assert self._first is not None
         (name, first), self._first = self._first, None
+        if len({*self._rows}) > 1:
+            return None
         conditional, unconditional = (values, first) if name == UNCONDITIONAL else (first, values)
         return [[*map(self._mixed, *pair)] for pair in zip(conditional, unconditional, strict=True)]
 

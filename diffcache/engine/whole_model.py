@@ -78,7 +78,7 @@ class WholeModel:
         """One denoiser call."""
         store = branch.store(MODEL, lanes)
         here = Here(asked, step, branch, store, lanes)
-        self.passes.called(step.tick)
+        self.passes.called(step.tick, asked.call.batch)
         if self.decider.observer is not NOBODY and store.layout is not None:
             self.decider.observer.called(self.name, step, store.learned.latents(asked.call.tensors))
         verdicts = yield from self.decider.deciding(

@@ -43,3 +43,16 @@ def test_a_bound_leaves_out_sites_of_all_passes() -> None:
     accelerate(pipe, "taylorseer", interval=2, max_cache_bytes=bound)
     assert SD3.render(pipe, 0, STEPS, **CALL).isfinite().all()
     assert report(pipe).cache_bytes <= bound
+
+
+@pytest.mark.parametrize("options", [{}, {"speedup": 2}], ids=str)
+@pytest.mark.parametrize("start", [0.0, 0.3])
+def test_the_default_compares_errors_of_the_two_passes_in_one_batch(
+    start: float, options: dict[str, Any]
+) -> None:
+    pipe = accelerate(SD3.build(), **options)
+    given = SD3.call(0, 30)
+    prompts = {name: torch.cat([given[name]] * 2) for name in given if name.endswith("_embeds")}
+    call = {**CALL, **prompts, "skip_layer_guidance_start": start}
+    assert SD3.render(pipe, 0, 30, **call).isfinite().all()
+    assert report(pipe).compute_fraction < 1

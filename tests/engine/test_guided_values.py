@@ -110,3 +110,23 @@ def test_where_nothing_tells_the_scale_it_is_a_typical_one(monkeypatch: pytest.M
 def test_of_three_passes_the_first_stands_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = measured(monkeypatch, [[1]], None)
     assert measured(monkeypatch, [[1], [0], [2]], SCALE) == pytest.approx(alone, rel=1e-4)
+
+
+def test_a_batch_of_both_passes_may_be_followed_by_a_third_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Stable Diffusion 3 calls its denoiser with skip-layer guidance."""
+    together = measured(monkeypatch, [[2]], None)
+    assert measured(monkeypatch, [[0, 1], [1]], SCALE) == pytest.approx(together, rel=1e-4)
+    assert measured(monkeypatch, [[0, 0, 1, 1], [1, 1]], SCALE) == pytest.approx(together, rel=1e-4)
+
+
+def test_passes_that_begin_to_differ_in_their_rows_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[int] = []
+    monkeypatch.setattr(PlannedTicks, "compared", lambda self, past, at, squares: found.append(at.tick))
+    net = accelerate(Net().eval(), CONFIG.replace(speedup=1.2))
+    with torch.no_grad(), denoising_run(net, num_steps=TICKS) as loop:
+        for tick in range(TICKS):
+            loop.begin_step(tick)
+            for condition in ([1], [0] if tick < 10 else [0, 1]):
+                net(torch.zeros(len(condition), 4, 8, 8) + tick, 0.5, torch.tensor(condition))
+    assert {9, 10, 11} <= {*report(net).computed_ticks}
+    assert [tick for tick in found if tick in (9, 10, 11)] == [9, 11]
