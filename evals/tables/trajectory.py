@@ -46,11 +46,11 @@ def trajectory_summary() -> str:
     rows = [row for result in found.values() for row in result["rows"]]
     ticks = [row["ticks"] for row in rows]
     said = {name: _spread([row[name] - even_of(row) for row in rows]) for name in SHOWN}
-    last = [name for name in splits.UNSEEN if name in found]
-    unseen = [row["prior"] - even_of(row) for name in last for row in found[name]["rows"]]
+    *others, last = (name for name in splits.UNSEEN if name in found)
+    unseen = [row["prior"] - even_of(row) for name in (*others, last) for row in found[name]["rows"]]
     return (
         f"On {len(found)} testbeds, with {min(ticks)} to {max(ticks)} of {rows[0]['steps']} steps computed, `speedup=` is {said['prior']} better in the median than our "
-        f"own cache with evenly spaced computed steps, and `tune`, which measures your pipeline first, {said['tuned']}. On {' and '.join(last)}, on which nothing was chosen, "
+        f"own cache with evenly spaced computed steps, and `tune`, which measures your pipeline first, {said['tuned']}. On {', '.join(others)} and {last}, on which nothing was chosen, "
         f"`speedup=` is {_spread(unseen)} better."
     )
 
