@@ -148,6 +148,7 @@ def denoising_run(
             taken to be those of flow matching.
         noise_scheduler: Diffusers' that the loop steps with, after `set_timesteps`. Hindsight needs it, it tells the sigmas
             where none are given, and it tells what the denoiser predicts: a predicted noise is extrapolated as a velocity.
+            Where it clips samples, its `step` may return a corrected sample: pass each step the tensor that the step before returned.
 
     Raises:
         TargetError: (a ValueError) `module` is no denoiser, `num_steps` no whole number above 0 or not the number of
