@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from torch import Tensor
+from torch import Size, Tensor
 
 from diffcache.config import counted_guidance
 from diffcache.engine.comparison import Streams
@@ -16,7 +16,8 @@ class GuidedValues:
     """Combines what one run's two passes give: u + scale * (c - u), classifier-free guidance (arXiv 2207.12598, equation 6).
 
     They come in one batch, or one after another. A run of one pass, or of more than two, has no guided values: there each pass stands
-    for itself. A batch of both may be followed by a third pass, as skip-layer guidance has it, which is left out.
+    for itself. So does the first of two whose outputs have other shapes, as where reference pictures are in one of them only. A batch of both
+    may be followed by a third pass, as skip-layer guidance has it, which is left out.
 
     Args:
         scale: of guidance; 1: none; None: nothing tells.
@@ -81,8 +82,14 @@ class GuidedValues:
         (name, first), self._first = self._first, None
         if len({*self._rows}) > 1:
             return None
+        if _shapes(first) != _shapes(values):
+            return first
         conditional, unconditional = (values, first) if name == UNCONDITIONAL else (first, values)
         return [[*map(self._mixed, *pair)] for pair in zip(conditional, unconditional, strict=True)]
 
     def _mixed(self, conditional: Tensor, unconditional: Tensor) -> Tensor:
         return unconditional + self._scale * (conditional - unconditional)
+
+
+def _shapes(values: list[Streams]) -> list[list[Size]]:
+    return [[tensor.shape for tensor in streams] for streams in values]

@@ -119,6 +119,29 @@ def test_a_batch_of_both_passes_may_be_followed_by_a_third_one(monkeypatch: pyte
     assert measured(monkeypatch, [[0, 0, 1, 1], [1, 1]], SCALE) == pytest.approx(together, rel=1e-4)
 
 
+@pytest.mark.parametrize("sizes", [(12, 8), (8, 12)], ids=str)
+def test_of_two_passes_of_other_shapes_the_first_stands_for_itself(
+    monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, int]
+) -> None:
+    """As where tokens of reference pictures are in one of them only."""
+    alone = measured(monkeypatch, [[1]], None)
+    found: dict[int, float] = {}
+
+    def compared(self: PlannedTicks, past: Sequence[Moment], at: Moment, squares: Tensor) -> None:
+        size, error = squares.tolist()
+        found[at.tick] = error / size
+
+    monkeypatch.setattr(PlannedTicks, "compared", compared)
+    net = accelerate(Net().eval(), CONFIG)
+    sigmas = [1 - tick / TICKS for tick in range(TICKS)]
+    with torch.no_grad(), denoising_run(net, num_steps=TICKS, sigmas=[*sigmas, 0.0]) as loop:
+        for tick, sigma in enumerate(sigmas):
+            loop.begin_step(tick)
+            for condition, size in zip((1, 0), sizes, strict=True):
+                net(torch.zeros(1, 4, size, 8) + sigma, sigma, torch.tensor([condition]))
+    assert found == pytest.approx(alone, rel=1e-4)
+
+
 def test_passes_that_begin_to_differ_in_their_rows_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[int] = []
     monkeypatch.setattr(PlannedTicks, "compared", lambda self, past, at, squares: found.append(at.tick))
