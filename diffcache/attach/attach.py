@@ -41,6 +41,7 @@ from diffcache.host.components import (
     keeps_norm,
     networks_of,
     noise_schedulers_of,
+    observable,
     refuse_foreign_cache,
 )
 from diffcache.host.network_facts import NetworkFacts, facts_of_networks
@@ -178,10 +179,7 @@ def denoising_run(
     scope = LoopScope(attachment.config, {"denoiser": plain}, num_steps, levels, noise_scheduler, facts=facts)
     if isinstance(around, PipelineScope):
         scope.records = around.records  # a pipeline's call has one report, of all its loops
-    stepped, recording = (
-        [] if noise_scheduler is None else [noise_scheduler],
-        attachment.recording(module, scope),
-    )
+    stepped, recording = observable([noise_scheduler]), attachment.recording(module, scope)
     with kept(attachment.swapped), swapped(stepped, noise_scheduler_members), recording, entered(scope):
         yield scope
 

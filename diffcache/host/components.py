@@ -141,11 +141,16 @@ def check_call(pipeline: Any, call: Iterable[str]) -> None:
 
 
 def noise_schedulers_of(pipeline: Any) -> list[Any]:
-    """Those whose loop can be observed. Some step by other names, as `ScoreSdeVeScheduler` by `step_correct` and `step_pred`."""
+    """Those whose loop can be observed."""
+    return observable(components_of(pipeline).values())
+
+
+def observable(parts: Iterable[Any]) -> list[Any]:
+    """The noise schedulers among these that can be observed. Some step by other names, as `ScoreSdeVeScheduler` by `step_correct` and `step_pred`."""
     from diffusers import SchedulerMixin
 
-    parts = [part for part in components_of(pipeline).values() if isinstance(part, SchedulerMixin)]
-    return [part for part in parts if hasattr(type(part), "step") and hasattr(type(part), "set_timesteps")]
+    known = [part for part in parts if isinstance(part, SchedulerMixin)]
+    return [part for part in known if hasattr(type(part), "step") and hasattr(type(part), "set_timesteps")]
 
 
 def refuse_foreign_cache(module: nn.Module, *, hooked: bool) -> None:

@@ -85,9 +85,16 @@ class Bare:
         return (sample + output / 8,)
 
 
-def test_a_noise_scheduler_need_not_have_a_configuration() -> None:
+class Barer:
+    """One that is stepped by another name."""
+
+    timesteps = Bare.timesteps
+
+
+@pytest.mark.parametrize("kind", [Bare, Barer])
+def test_a_noise_scheduler_need_not_have_a_configuration(kind: type) -> None:
     net = accelerate(ToyDenoiser().eval(), UniformConfig(interval=2, tail_steps=0))
-    with torch.no_grad(), denoising_run(net, 4, noise_scheduler=Bare()) as run:
+    with torch.no_grad(), denoising_run(net, 4, noise_scheduler=kind()) as run:
         for i in range(4):
             run.begin_step(i)
             net(*inputs())
