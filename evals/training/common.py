@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from diffusers import AutoencoderKL, DiffusionPipeline
@@ -80,6 +81,30 @@ def shifted_sigma(n: int, shift: float, generator: torch.Generator) -> Tensor:
     """Noise levels [n] in (0, 1) to train at: logit-normal, then shifted towards noise as in sampling."""
     u = torch.randn(n, generator=generator, device=generator.device).mul(1.2).sigmoid()
     return shift * u / (1 + (shift - 1) * u)
+
+
+class FlowBatch(NamedTuple):
+    """A random batch of flow matching.
+
+    Attributes:
+        noisy: latents with noise, [n, ...] in fp32.
+        target: the velocities to predict, of the same shape.
+        sigma: noise levels, [n].
+        rows: of the prompts, as `drawn` has them, [n].
+    """
+
+    noisy: Tensor
+    target: Tensor
+    sigma: Tensor
+    rows: Tensor
+
+
+def flow_batch(latents: Tensor, n: int, shift: float, generator: torch.Generator) -> FlowBatch:
+    """n of these latents with noise, at levels from `shifted_sigma`."""
+    clean, rows = drawn(latents, n, generator)
+    sigma = shifted_sigma(n, shift, generator)
+    noise = torch.randn(clean.shape, generator=generator, device=generator.device)
+    return FlowBatch(*flow_target(clean, noise, sigma), sigma, rows)
 
 
 def informative_timesteps(n: int, alphas_cumprod: Tensor, generator: torch.Generator) -> Tensor:

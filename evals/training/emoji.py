@@ -16,13 +16,16 @@ import numpy as np
 import torch
 from diffusers import AutoencoderKL
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from diffcache.evals.errors import EvaluationError
+from diffcache.evals.testbeds import zoo
 from diffcache.evals.testbeds.emoji import GROUNDS, caption, codes, words
-from diffcache.evals.training.common import Latents, encode, made_once
-from diffcache.evals.training.loop import Training
+from diffcache.evals.training.common import Latents, encode, is_block_matrix, made_once, save_pipeline
+from diffcache.evals.training.grids import save_grid
+from diffcache.evals.training.loop import Pace, Progress, Training, fit
+from diffcache.evals.training.optim import Optimiser
 from diffcache.evals.training.text import Vocabulary
 
 SIDE = 64
@@ -115,3 +118,34 @@ def begun(build: Callable[[AutoencoderKL], Any], training: Training) -> tuple[An
     pipe = build(vae).to(training.device)
     data = latents(vae, training)
     return pipe, data, [*data.captions, ""]
+
+
+def train_together(
+    pipe: Any,
+    parts: Iterable[str],
+    loss: Callable[[torch.Generator], Tensor],
+    training: Training,
+    *,
+    steps: int,
+    is_matrix: Callable[[str, Tensor], bool] = is_block_matrix,
+    lr: float = 3e-3,
+) -> Progress:
+    """Trains components of a pipeline together, and saves the pipeline to `training.out`.
+
+    Args:
+        pipe: draws what prompts ask for.
+        parts: names of the components.
+        loss: see `fit`.
+        training: of the testbed of that name.
+        steps: of previews.
+        is_matrix: see `Optimiser`.
+        lr: the highest learning rate.
+    """
+
+    def preview(path: Path) -> None:
+        save_grid(pipe(**zoo.sample_call(training.name, 0, steps, n=16))[0], path)
+
+    models = nn.ModuleDict({name: pipe.components[name] for name in parts})
+    progress = fit(models, loss, Optimiser(models, is_matrix), Pace(lr=lr), training, preview)
+    save_pipeline(pipe, training.out)
+    return progress

@@ -11,12 +11,10 @@ from torch import Tensor, nn
 from diffcache.evals.testbeds import procedural
 from diffcache.evals.training import text
 from diffcache.evals.training.common import (
-    drawn,
-    flow_target,
+    flow_batch,
     is_block_matrix,
     picture_latents,
     save_pipeline,
-    shifted_sigma,
     zero_modulation,
 )
 from diffcache.evals.training.grids import save_grid
@@ -72,10 +70,7 @@ def train(training: Training) -> Progress:
     text_ids = torch.zeros(text.LENGTH, 3, device=device)
 
     def loss(generator: torch.Generator) -> Tensor:
-        clean, prompts = drawn(tokens, _BATCH, generator)
-        sigma = shifted_sigma(_BATCH, SHIFT, generator)
-        noise = torch.randn(clean.shape, generator=generator, device=device)
-        noisy, target = flow_target(clean, noise, sigma)
+        noisy, target, sigma, prompts = flow_batch(tokens, _BATCH, SHIFT, generator)
         output = transformer(
             hidden_states=noisy,
             timestep=sigma,

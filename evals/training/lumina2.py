@@ -5,8 +5,6 @@ The denoiser gets the time as a number from 0 (noise) to 1 (data), as Lumina Ima
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from diffusers import (
     AutoencoderKL,
@@ -16,19 +14,9 @@ from diffusers import (
 )
 from torch import Tensor, nn
 
-from diffcache.evals.testbeds import zoo
 from diffcache.evals.training import emoji, text
-from diffcache.evals.training.common import (
-    drawn,
-    flow_target,
-    is_block_matrix,
-    save_pipeline,
-    shifted_sigma,
-    zero_modulation,
-)
-from diffcache.evals.training.grids import save_grid
-from diffcache.evals.training.loop import Pace, Progress, Training, fit
-from diffcache.evals.training.optim import Optimiser
+from diffcache.evals.training.common import flow_batch, is_block_matrix, zero_modulation
+from diffcache.evals.training.loop import Progress, Training
 
 LENGTH = emoji.LENGTH + 2
 """Tokens per prompt: the pipeline writes two words of its own before each caption."""
@@ -80,16 +68,12 @@ def is_matrix(name: str, parameter: Tensor) -> bool:
 
 def train(training: Training) -> Progress:
     """Trains denoiser and text encoder together and saves the pipeline to `training.out`."""
-    device = training.device
     pipe, data, texts = emoji.begun(build, training)
     rotary = pipe.transformer.rope_embedder
     rotary.freqs_cis = [turns.to(torch.complex64) for turns in rotary.freqs_cis]  # half as slow to train
 
     def loss(generator: torch.Generator) -> Tensor:
-        clean, rows = drawn(data.latents, _BATCH, generator)
-        sigma = shifted_sigma(_BATCH, _TRAINING_SHIFT, generator)
-        noise = torch.randn(clean.shape, generator=generator, device=device)
-        noisy, target = flow_target(clean, noise, sigma)
+        noisy, target, sigma, rows = flow_batch(data.latents, _BATCH, _TRAINING_SHIFT, generator)
         prompts = [texts[i] for i in rows.tolist()]
         states, mask, empty, empty_mask = pipe.encode_prompt(
             prompts, system_prompt="", max_sequence_length=LENGTH
@@ -106,10 +90,5 @@ def train(training: Training) -> Progress:
         error: Tensor = (output + target).square().mean()
         return error
 
-    def preview(path: Path) -> None:
-        save_grid(pipe(**zoo.sample_call("lumina2", 0, 28, n=16))[0], path)
-
-    models = nn.ModuleDict({"transformer": pipe.transformer, "text_encoder": pipe.text_encoder})
-    progress = fit(models, loss, Optimiser(models, is_matrix), Pace(lr=3e-3), training, preview)
-    save_pipeline(pipe, training.out)
-    return progress
+    parts = ("transformer", "text_encoder")
+    return emoji.train_together(pipe, parts, loss, training, steps=28, is_matrix=is_matrix)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,13 +13,10 @@ from diffusers import (
 )
 from torch import Tensor, nn
 
-from diffcache.evals.testbeds import zoo
 from diffcache.evals.training import emoji, text
-from diffcache.evals.training.common import drawn, informative_timesteps, is_block_matrix, save_pipeline
-from diffcache.evals.training.grids import save_grid
-from diffcache.evals.training.loop import Pace, Progress, Training, fit
+from diffcache.evals.training.common import drawn, informative_timesteps
+from diffcache.evals.training.loop import Progress, Training
 from diffcache.evals.training.noise_prediction import noise_and_variance_loss, noisy
-from diffcache.evals.training.optim import Optimiser
 
 _BATCH = 32
 _TEXT_WIDTH = 96
@@ -74,10 +70,5 @@ def train(training: Training) -> Progress:
         )[0]
         return noise_and_variance_loss(output, noise, alphas, t)
 
-    def preview(path: Path) -> None:
-        save_grid(pipe(**zoo.sample_call("pixart", 0, 20, n=16))[0], path)
-
-    models = nn.ModuleDict({"transformer": pipe.transformer, "text_encoder": pipe.text_encoder})
-    progress = fit(models, loss, Optimiser(models, is_block_matrix), Pace(lr=3e-3), training, preview)
-    save_pipeline(pipe, training.out)
-    return progress
+    parts = ("transformer", "text_encoder")
+    return emoji.train_together(pipe, parts, loss, training, steps=20)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,18 +14,9 @@ from diffusers import (
 )
 from torch import Tensor, nn
 
-from diffcache.evals.testbeds import zoo
 from diffcache.evals.training import emoji, text
-from diffcache.evals.training.common import (
-    drawn,
-    flow_target,
-    is_block_matrix,
-    save_pipeline,
-    shifted_sigma,
-)
-from diffcache.evals.training.grids import save_grid
-from diffcache.evals.training.loop import Pace, Progress, Training, fit
-from diffcache.evals.training.optim import Optimiser
+from diffcache.evals.training.common import flow_batch
+from diffcache.evals.training.loop import Progress, Training
 
 _BATCH = 32
 _TEXT_WIDTH = 96
@@ -73,10 +63,7 @@ def train(training: Training) -> Progress:
     compiled: Any = torch.compile(pipe.transformer)
 
     def loss(generator: torch.Generator) -> Tensor:
-        clean, rows = drawn(data.latents, _BATCH, generator)
-        sigma = shifted_sigma(_BATCH, _TRAINING_SHIFT, generator)
-        noise = torch.randn(clean.shape, generator=generator, device=device)
-        noisy, target = flow_target(clean, noise, sigma)
+        noisy, target, sigma, rows = flow_batch(data.latents, _BATCH, _TRAINING_SHIFT, generator)
         prompts = [texts[i] for i in rows.tolist()]
         states, mask, _, _ = pipe.encode_prompt(prompts, False, max_sequence_length=emoji.LENGTH)
         output = compiled(
@@ -89,10 +76,5 @@ def train(training: Training) -> Progress:
         error: Tensor = (output - target).square().mean()
         return error
 
-    def preview(path: Path) -> None:
-        save_grid(pipe(**zoo.sample_call("sana", 0, 20, n=16))[0], path)
-
-    models = nn.ModuleDict({"transformer": pipe.transformer, "text_encoder": pipe.text_encoder})
-    progress = fit(models, loss, Optimiser(models, is_block_matrix), Pace(lr=3e-3), training, preview)
-    save_pipeline(pipe, training.out)
-    return progress
+    parts = ("transformer", "text_encoder")
+    return emoji.train_together(pipe, parts, loss, training, steps=20)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,19 +13,9 @@ from diffusers import (
 )
 from torch import Tensor, nn
 
-from diffcache.evals.testbeds import zoo
 from diffcache.evals.training import emoji, text
-from diffcache.evals.training.common import (
-    drawn,
-    flow_target,
-    is_block_matrix,
-    save_pipeline,
-    shifted_sigma,
-    zero_modulation,
-)
-from diffcache.evals.training.grids import save_grid
-from diffcache.evals.training.loop import Pace, Progress, Training, fit
-from diffcache.evals.training.optim import Optimiser
+from diffcache.evals.training.common import flow_batch, zero_modulation
+from diffcache.evals.training.loop import Progress, Training
 
 _BATCH = 32
 _CLIP_WIDTH = 32
@@ -69,15 +58,11 @@ def build(vae: AutoencoderKL) -> StableDiffusion3Pipeline:
 
 def train(training: Training) -> Progress:
     """Trains denoiser and text encoders together and saves the pipeline to `training.out`."""
-    device = training.device
     pipe, data, texts = emoji.begun(build, training)
     compiled: Any = torch.compile(pipe.transformer)
 
     def loss(generator: torch.Generator) -> Tensor:
-        clean, rows = drawn(data.latents, _BATCH, generator)
-        sigma = shifted_sigma(_BATCH, _TRAINING_SHIFT, generator)
-        noise = torch.randn(clean.shape, generator=generator, device=device)
-        noisy, target = flow_target(clean, noise, sigma)
+        noisy, target, sigma, rows = flow_batch(data.latents, _BATCH, _TRAINING_SHIFT, generator)
         prompts = [texts[i] for i in rows.tolist()]
         states, _, pooled, _ = pipe.encode_prompt(
             prompts, None, None, do_classifier_free_guidance=False, max_sequence_length=emoji.LENGTH
@@ -92,11 +77,5 @@ def train(training: Training) -> Progress:
         error: Tensor = (output - target).square().mean()
         return error
 
-    def preview(path: Path) -> None:
-        save_grid(pipe(**zoo.sample_call("sd3", 0, 28, n=16))[0], path)
-
-    trained = ("transformer", "text_encoder", "text_encoder_2", "text_encoder_3")
-    models = nn.ModuleDict({name: pipe.components[name] for name in trained})
-    progress = fit(models, loss, Optimiser(models, is_block_matrix), Pace(lr=3e-3), training, preview)
-    save_pipeline(pipe, training.out)
-    return progress
+    parts = ("transformer", "text_encoder", "text_encoder_2", "text_encoder_3")
+    return emoji.train_together(pipe, parts, loss, training, steps=28)

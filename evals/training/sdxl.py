@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from diffusers import (
     AutoencoderKL,
@@ -13,13 +11,10 @@ from diffusers import (
 )
 from torch import Tensor, nn
 
-from diffcache.evals.testbeds import zoo
 from diffcache.evals.training import emoji, text
-from diffcache.evals.training.common import drawn, informative_timesteps, save_pipeline
-from diffcache.evals.training.grids import save_grid
-from diffcache.evals.training.loop import Pace, Progress, Training, fit
+from diffcache.evals.training.common import drawn, informative_timesteps
+from diffcache.evals.training.loop import Progress, Training
 from diffcache.evals.training.noise_prediction import noise_loss, noisy
-from diffcache.evals.training.optim import Optimiser
 from diffcache.evals.training.sd import is_matrix
 
 _BATCH = 32
@@ -96,10 +91,5 @@ def train(training: Training) -> Progress:
         )[0]
         return noise_loss(output, noise, alphas, t)
 
-    def preview(path: Path) -> None:
-        save_grid(pipe(**zoo.sample_call("sdxl", 0, 30, n=16))[0], path)
-
-    models = nn.ModuleDict({"unet": pipe.unet, "text_encoder_2": pipe.text_encoder_2})
-    progress = fit(models, loss, Optimiser(models, is_matrix), Pace(lr=2e-3), training, preview)
-    save_pipeline(pipe, training.out)
-    return progress
+    parts = ("unet", "text_encoder_2")
+    return emoji.train_together(pipe, parts, loss, training, steps=30, is_matrix=is_matrix, lr=2e-3)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from diffcache.evals.testbeds import procedural
 from diffcache.evals.training import text
-from diffcache.evals.training.common import drawn, flow_target, is_block_matrix, save_pipeline, shifted_sigma
+from diffcache.evals.training.common import flow_batch, is_block_matrix, save_pipeline
 from diffcache.evals.training.grids import save_grid
 from diffcache.evals.training.loop import Pace, Progress, Training, fit
 from diffcache.evals.training.optim import Optimiser
@@ -76,10 +76,7 @@ def train(training: Training) -> Progress:
     transformer.compile_repeated_blocks()
 
     def loss(generator: torch.Generator) -> Tensor:
-        clean, prompts = drawn(latents, _BATCH, generator)
-        sigma = shifted_sigma(_BATCH, SHIFT, generator)
-        noise = torch.randn(clean.shape, generator=generator, device=device)
-        noisy, target = flow_target(clean, noise, sigma)
+        noisy, target, sigma, prompts = flow_batch(latents, _BATCH, SHIFT, generator)
         states = models["text_encoder"](ids[prompts], mask[prompts]).last_hidden_state
         states = states * mask[prompts, :, None]  # WanPipeline also sets what follows a prompt to zero
         output = transformer(noisy, sigma * 1000, states, return_dict=False)[0]
