@@ -15,6 +15,7 @@ from diffcache.prediction.predictors import Hold, Predictor
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.guards import Guards
+from diffcache.schedulers.guidance import UNTOLD, Guidance
 from diffcache.schedulers.interval import Window
 from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import MODEL
@@ -24,14 +25,6 @@ from diffcache.store.streams import Basis
 from diffcache.tokens.row_rule import RowRule
 
 CPU = torch.device("cpu")
-
-TYPICAL_GUIDANCE = 3.0
-"""A scale of guidance, where nothing tells it."""
-
-
-def counted_guidance(scale: float | None) -> float:
-    """The scale of guidance that a method counts with, where it may be unknown: 1 for none."""
-    return TYPICAL_GUIDANCE if scale is None else max(scale, 1.0)
 
 
 @dataclass(frozen=True)
@@ -50,8 +43,7 @@ class RunFacts:
         clipped_influence: the same where samples are clipped: the root mean square over their elements, of which some are; else None.
         noise_scheduler: its class name; None in a hand-written loop.
         adds_noise: the noise scheduler adds fresh noise at its steps.
-        guidance_scale: of the call, the largest where it has several; 1 for a pipeline without guidance, None where nothing tells.
-        keeps_norm: guidance gives its output the norm of the conditional one.
+        guidance: of the call.
         latents: shapes of the denoiser's latents, without the batch dimension.
         device: where they are.
         blocks: number of blocks in each of the denoiser's lists.
@@ -69,8 +61,7 @@ class RunFacts:
     clipped_influence: tuple[tuple[float, ...], ...] | None = None
     noise_scheduler: str | None = None
     adds_noise: bool = False
-    guidance_scale: float | None = None
-    keeps_norm: bool = False
+    guidance: Guidance = UNTOLD
     latents: tuple[tuple[int, ...], ...] = ()
     device: torch.device = CPU
     blocks: Mapping[str, int] = field(default_factory=dict)

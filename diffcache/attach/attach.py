@@ -35,10 +35,9 @@ from diffcache.host.compiled import each_uncompiled, uncompiled
 from diffcache.host.components import (
     components_of,
     denoisers_of,
-    guidance_scale_of,
+    guidance_in,
     is_denoiser,
     is_wrapper,
-    keeps_norm,
     networks_of,
     noise_schedulers_of,
     observable,
@@ -198,7 +197,6 @@ def _pipeline_members(base: type) -> dict[str, Any]:
         chosen = attachment.config_for(self, call)
         noise_schedulers = noise_schedulers_of(self)
         notes = [*chosen.notes, *_left_out(self, denoisers)]
-        scale = guidance_scale_of(self, call)
         scope = PipelineScope(
             chosen.config,
             denoisers,
@@ -206,8 +204,7 @@ def _pipeline_members(base: type) -> dict[str, Any]:
             noise_schedulers,
             call=call,
             notes=notes,
-            guidance_scale=scale,
-            keeps_norm=keeps_norm(self, call),
+            guidance=guidance_in(self, call),
             facts=facts,
         )
         args, kwargs = hidden_from_callbacks(forward, args, kwargs, _no_scope, scope.latents_replaced)

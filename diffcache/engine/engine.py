@@ -198,7 +198,7 @@ class Engine:
             **({} if choices.cache_dtype is None else {"cache_dtype": choices.cache_dtype}),
             **({"hindsight": True} if choices.hindsight else {}),
             **({} if choices.guidance is None else {"guidance": choices.guidance.describe()}),
-            **({} if (scale := choices.facts.guidance_scale) is None else {GUIDANCE_SCALE: scale}),
+            **({} if (scale := choices.facts.guidance.scale) is None else {GUIDANCE_SCALE: scale}),
         }
 
     def account(self) -> None:

@@ -4,27 +4,27 @@ from collections.abc import Iterator
 
 from torch import Size, Tensor
 
-from diffcache.config import counted_guidance
 from diffcache.engine.comparison import Streams
 from diffcache.engine.execution import Invocation
 from diffcache.host.conventions import UNCONDITIONAL
 from diffcache.host.rows import BatchedGuidance, conditional_first
+from diffcache.schedulers.guidance import Guidance
 from diffcache.schedulers.steps import Step
 
 
 class GuidedValues:
-    """Combines what one run's two passes give: u + scale * (c - u), classifier-free guidance (arXiv 2207.12598, equation 6).
+    """Combines what one run's two passes give, as the pipeline does (see `Guidance`).
 
     They come in one batch, or one after another. A run of one pass, or of more than two, has no guided values: there each pass stands
     for itself. So does the first of two whose outputs have other shapes, as where reference pictures are in one of them only. A batch of both
     may be followed by a third pass, as skip-layer guidance has it, which is left out.
 
     Args:
-        scale: of guidance; 1: none; None: nothing tells.
+        guidance: of the run.
     """
 
-    def __init__(self, scale: float | None) -> None:
-        self._scale = counted_guidance(scale)
+    def __init__(self, guidance: Guidance) -> None:
+        self._guidance = guidance
         self._batched = BatchedGuidance()
         self._tick = -1
         # How many rows the calls of this tick have, and those of the tick before.
@@ -54,7 +54,7 @@ class GuidedValues:
             values: what it gave, several lists of streams, [batch, ...].
             leads: it is the first pass.
         """
-        if self._scale <= 1:
+        if self._guidance.counted <= 1:
             return values
         if not leads:
             return self._with_first(values)
@@ -66,7 +66,9 @@ class GuidedValues:
             return values
         halves = [[tensor.chunk(2) for tensor in streams] for streams in values]
         in_order = conditional_first(module)
-        return [[self._mixed(*(pair if in_order else pair[::-1])) for pair in streams] for streams in halves]
+        return [
+            [self._guidance.of(*(pair if in_order else pair[::-1])) for pair in streams] for streams in halves
+        ]
 
     def tensors(self) -> Iterator[Tensor]:
         """What the first pass gave."""
@@ -85,10 +87,7 @@ class GuidedValues:
         if _shapes(first) != _shapes(values):
             return first
         conditional, unconditional = (values, first) if name == UNCONDITIONAL else (first, values)
-        return [[*map(self._mixed, *pair)] for pair in zip(conditional, unconditional, strict=True)]
-
-    def _mixed(self, conditional: Tensor, unconditional: Tensor) -> Tensor:
-        return unconditional + self._scale * (conditional - unconditional)
+        return [[*map(self._guidance.of, *pair)] for pair in zip(conditional, unconditional, strict=True)]
 
 
 def _shapes(values: list[Streams]) -> list[list[Size]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from diffcache.config import CPU, CacheConfig, RunFacts, counted_guidance
+from diffcache.config import CPU, CacheConfig, RunFacts
 from diffcache.discovery.units import block_counts
 from diffcache.engine.branches import FORGET_AFTER
 from diffcache.engine.choices import choices_of
@@ -25,6 +25,7 @@ from diffcache.noise_schedulers.quirks import noise_option
 from diffcache.noise_schedulers.step_calls import StepCall, step_call_of
 from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.reports.records import RunRecord
+from diffcache.schedulers.guidance import UNTOLD, Guidance
 
 UNNAMED = "no noise scheduler is known: name it, denoising_run(..., noise_scheduler=)"
 
@@ -76,7 +77,7 @@ class Run:
         timetable: its ticks and noise levels.
         make_engine: what makes an engine.
         hand_written: see `Progress`.
-        guidance_scale, keeps_norm: see `RunFacts`.
+        guidance: of the call.
         notes: for its record.
 
     Attributes:
@@ -91,15 +92,14 @@ class Run:
         make_engine: MakeEngine = Engine,
         *,
         hand_written: bool = False,
-        guidance_scale: float | None = None,
-        keeps_norm: bool = False,
+        guidance: Guidance = UNTOLD,
         notes: Sequence[str] = (),
     ) -> None:
         self.progress = Progress(timetable, hand_written=hand_written)
         self.record = RunRecord(noise_scheduler=timetable.noise_scheduler, notes=list(notes))
         self.engines: dict[int, Engine] = {}
         self._make_engine = make_engine
-        self._guidance_scale, self._keeps_norm = guidance_scale, keeps_norm
+        self._guidance = guidance
         self._lacks_influence = False
         self._retraces: list[Retracing] = []
         self._note_length()
@@ -209,11 +209,10 @@ class Run:
             sigmas=None if sigmas is None else tuple(sigmas),
             moments=tuple(times.moments),
             influence=times.run_influence(),
-            clipped_influence=times.run_clipped_influence(counted_guidance(self._guidance_scale)),
+            clipped_influence=times.run_clipped_influence(self._guidance.counted),
             noise_scheduler=times.noise_scheduler,
             adds_noise=self.record.fresh_noise is not None,
-            guidance_scale=self._guidance_scale,
-            keeps_norm=self._keeps_norm,
+            guidance=self._guidance,
             blocks=block_counts(module),
             latents=tuple(tuple(x.shape[1:] if call.batched else x.shape) for x in call.latents),
             device=call.latents[0].device if call.latents else CPU,

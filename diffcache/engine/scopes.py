@@ -6,6 +6,7 @@ A context-local variable holds the innermost scope, so threads and nested calls 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from torch import nn
@@ -33,6 +34,7 @@ from diffcache.noise_schedulers.step_calls import StepCall
 from diffcache.noise_schedulers.timetable import Timetable, timetable_of
 from diffcache.reports.fresh_noise import FreshNoise
 from diffcache.reports.records import RunRecord
+from diffcache.schedulers.guidance import UNTOLD, Guidance
 
 Forward = Callable[..., Any]
 
@@ -113,8 +115,7 @@ class Scope:
         run: the loop that is going on; None between loops.
         records: of all its runs.
         notes: for the record of each run.
-        guidance_scale: of the call; None where nothing says it.
-        keeps_norm: see `RunFacts`.
+        guidance: of the call.
         hides: scopes around this one do not see the calls inside it.
     """
 
@@ -137,8 +138,7 @@ class Scope:
         self.run: Run | None = None
         self.records: list[RunRecord] = []
         self.notes: Sequence[str] = ()
-        self.guidance_scale: float | None = None
-        self.keeps_norm = False
+        self.guidance = UNTOLD
 
     def call(self, module: nn.Module, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A denoiser has been called inside this scope.
@@ -224,8 +224,7 @@ class Scope:
             timetable,
             self.make_engine,
             hand_written=hand_written,
-            guidance_scale=self.guidance_scale,
-            keeps_norm=self.keeps_norm,
+            guidance=self.guidance,
             notes=self.notes,
         )
         self.run.record.fresh_noise = self.fresh_noise
@@ -261,7 +260,7 @@ class PipelineScope(Scope):
         pipeline: asked for its number of timesteps.
         noise_schedulers: those whose steps are observed.
         call: the arguments of the call by name, as far as they are given.
-        notes, guidance_scale, keeps_norm: see `Scope`.
+        notes, guidance: see `Scope`.
     """
 
     def __init__(
@@ -273,13 +272,12 @@ class PipelineScope(Scope):
         *,
         call: Mapping[str, Any] | None = None,
         notes: Sequence[str] = (),
-        guidance_scale: float | None = None,
-        keeps_norm: bool = False,
+        guidance: Guidance = UNTOLD,
         facts: Mapping[str, NetworkFacts] | None = None,
         make_engine: MakeEngine = Engine,
     ) -> None:
         super().__init__(config, denoisers, facts=facts, make_engine=make_engine)
-        self.notes, self.guidance_scale, self.keeps_norm = notes, guidance_scale, keeps_norm
+        self.notes, self.guidance = notes, guidance
         self.pipeline, self._arguments = pipeline, call or {}
         self.noise_schedulers = list(noise_schedulers)
         self.active = self.noise_schedulers[0] if noise_schedulers else None
@@ -385,8 +383,8 @@ class PipelineScope(Scope):
 
     def _begin(self) -> Run:
         self._last_index, self._replaced = None, -1
-        if self.guidance_scale is None:
-            self.guidance_scale = guidance_scale_during(self.pipeline)
+        if self.guidance.scale is None:
+            self.guidance = replace(self.guidance, scale=guidance_scale_during(self.pipeline))
         ticks = getattr(self.pipeline, "num_timesteps", None)
         end = self._arguments.get("denoising_end")
         run = self.begin_run(timetable_of(self.active, ticks, self.influence, end), hand_written=False)

@@ -20,6 +20,7 @@ from diffcache.host.conventions import (
 )
 from diffcache.host.structure import modules_inside
 from diffcache.schedulers.errors import ConfigError, TargetError
+from diffcache.schedulers.guidance import Guidance
 
 
 def is_pipeline(target: object) -> bool:
@@ -253,21 +254,25 @@ def guidance_scale_of(pipeline: Any, call: Mapping[str, Any]) -> float | None:
     return max((scale + added for scale in scales), default=None)
 
 
-def keeps_norm(pipeline: Any, call: Mapping[str, Any]) -> bool:
-    """Whether a pipeline call gives the guided output the norm of the conditional one; left arguments count.
+def guidance_in(pipeline: Any, call: Mapping[str, Any]) -> Guidance:
+    """How a pipeline call makes one output of its guidance passes; left arguments count.
 
     Args:
         pipeline: whose `__call__` says what is left open.
         call: its arguments by name.
     """
+    return Guidance(guidance_scale_of(pipeline, call), norm_kept_along(pipeline, call))
+
+
+def norm_kept_along(pipeline: Any, call: Mapping[str, Any]) -> int | None:
+    """Along which dimension a pipeline call gives the guided output the norm of the conditional one; None: it does not."""
     name = type(pipeline).__name__
     if name.startswith(FREE_NORM):
-        return False
-    if name.startswith(KEEPS_NORM):
-        return True
+        return None
+    always = next((along for start, along in KEEPS_NORM.items() if name.startswith(start)), None)
     parameters = inspect.signature(type(pipeline).__call__).parameters
     told = {key: parameters[key].default for key in NORM_SWITCHES if key in parameters} | dict(call)
-    return any(told.get(key) for key in NORM_SWITCHES)
+    return -1 if always is None and any(told.get(key) for key in NORM_SWITCHES) else always
 
 
 def _hides_scale(cls: type) -> bool:

@@ -41,11 +41,11 @@ KEPT_SCALE = "_guidance_scale"
 ADDED_TO_CONDITIONAL = ("Cosmos", "Krea2", "ZImage")
 """Pipelines whose names begin so add the scaled difference of the outputs to the conditional one: elsewhere their scale is larger by one."""
 
-KEEPS_NORM = ("QwenImage", "JoyImage", "NucleusMoE")
-"""Pipelines whose names begin so give the guided output the norm of the conditional one."""
+KEEPS_NORM = {"QwenImage": -1, "NucleusMoE": -1, "JoyImage": 2}
+"""Pipelines whose names begin so give the guided output the norm of the conditional one, along this dimension."""
 
 NORM_SWITCHES = ("cfg_normalization", "enable_cfg_renorm")
-"""Arguments by which a pipeline is told to do so (Lumina 2, LongCat-Image)."""
+"""Arguments by which a pipeline is told to do so, along the last dimension (Lumina 2, LongCat-Image)."""
 
 FREE_NORM = ("QwenImage21", "ZImage")
 """Pipelines whose names begin so do not; what Z-Image's argument of that name switches on is only a bound."""

@@ -23,8 +23,7 @@ from diffcache.hooks.watcher import unit_members
 from diffcache.host.compiled import each_uncompiled
 from diffcache.host.components import (
     denoisers_of,
-    guidance_scale_of,
-    keeps_norm,
+    guidance_in,
     noise_schedulers_of,
     refuse_foreign_cache,
     unknown_argument,
@@ -156,7 +155,7 @@ def dry_run(
             return _loop(target, config, dict(call))
         shown = DryRun()
         scope = _FirstRun(config, plain, target, noise_schedulers, make_engine=shown.make_engine)
-        scope.guidance_scale, scope.keeps_norm = guidance_scale_of(target, call), keeps_norm(target, call)
+        scope.guidance = guidance_in(target, call)
         scope.forget = shown.forget
         with shown.inside(scope), suppress(Over):
             base_class(type(target)).__call__(target, **_without_callbacks(call))

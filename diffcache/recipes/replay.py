@@ -267,7 +267,7 @@ class ReplayConfig(CacheConfig):
 
     def _other_guidance(self, run: RunFacts) -> str | None:
         """What the report says where the schedule was made with another scale of guidance: the error that was measured is of that one."""
-        made, here = self.schedule.predictor.get(GUIDANCE_SCALE), run.guidance_scale
+        made, here = self.schedule.predictor.get(GUIDANCE_SCALE), run.guidance.scale
         if made is None or here is None or made == here:
             return None
         return f"the schedule was made with a guidance scale of {made:g}, and this run has {here:g}: tune one for this scale, or compare the result"

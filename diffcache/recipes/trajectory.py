@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from diffcache.config import RunFacts, counted_guidance
+from diffcache.config import RunFacts
 from diffcache.method_config import method
 from diffcache.prediction.hindsight import LARGEST_RATIO
 from diffcache.prediction.predictors import Conditional, Polynomial, Predictor
@@ -18,6 +18,7 @@ from diffcache.recipes.few_steps import leaves, proposal
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.guards import Guards
+from diffcache.schedulers.guidance import Guidance
 from diffcache.schedulers.interval import Interval
 from diffcache.schedulers.moments import Moment
 from diffcache.trajectory.control import (
@@ -235,8 +236,13 @@ def _rows(matrix: Any) -> Matrix:
 def course_of(run: RunFacts) -> Course:
     """Of a run, of whose ticks perhaps nothing but their number is known."""
     moments = run.moments or tuple(map(Moment, range(run.num_ticks or 0)))
-    guidance = counted_guidance(run.guidance_scale) ** (KEEPING_NORM if run.keeps_norm else 1.0)
-    return Course(moments, run.influence, guidance, run.clipped_influence, run.adds_noise)
+    return Course(moments, run.influence, strength_of(run.guidance), run.clipped_influence, run.adds_noise)
+
+
+def strength_of(guidance: Guidance) -> float:
+    """The scale of guidance that the prior counts with."""
+    counted: float = guidance.counted ** (1.0 if guidance.norm_along is None else KEEPING_NORM)
+    return counted
 
 
 @lru_cache(maxsize=64)

@@ -37,9 +37,9 @@ def left(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]:
     for gap in GAPS:
         yield {
             "steps": steps,
-            "guidance": run.scales[0],
+            "guidance": run.guidance[0].counted,
             "gap": gap,
-            "left": round(_left(joint, gap, run.scales[0]), 3),
+            "left": round(_left(joint, gap, run.guidance[0].counted), 3),
         }
 
 

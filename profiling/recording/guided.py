@@ -8,6 +8,7 @@ from torch import Tensor
 
 from diffcache.host.conventions import UNCONDITIONAL
 from diffcache.host.rows import conditional_first
+from diffcache.schedulers.guidance import Guidance
 
 
 def is_conditional_first(pipe: Any) -> bool:
@@ -36,13 +37,13 @@ def passes(outputs: Mapping[str, Tensor], doubled: bool, first: bool) -> tuple[T
     return tuple(output for _, output in sorted(outputs.items(), key=lambda named: UNCONDITIONAL in named[0]))
 
 
-def guided(found: tuple[Tensor, ...], scale: float) -> tuple[Tensor, ...]:
+def guided(found: tuple[Tensor, ...], guidance: Guidance) -> tuple[Tensor, ...]:
     """What the noise scheduler gets of two passes; all of them as they are if these are not two.
 
     Args:
         found: what each pass returned, the conditional one first.
-        scale: of guidance, s in unconditional + s * (conditional - unconditional).
+        guidance: of the tick.
     """
     if len(found) != 2 or found[0].shape != found[1].shape:
         return found
-    return (torch.lerp(found[1], found[0], scale),)
+    return (guidance.of(*found),)

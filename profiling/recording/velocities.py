@@ -1,17 +1,18 @@
 """Keeps what one run's noise scheduler got: velocities after guidance, and the samples that the denoiser saw."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
 from torch import Tensor
 
 from diffcache.engine.observers import Observer
-from diffcache.host.components import guidance_scale_of
+from diffcache.host.components import guidance_in
 from diffcache.profiling.recording.calling import Call, watched_run
 from diffcache.profiling.recording.guided import guided, is_conditional_first, is_doubled, passes
 from diffcache.schedulers.errors import TargetError
+from diffcache.schedulers.guidance import Guidance
 from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import Step
 
@@ -81,14 +82,14 @@ class Trajectory:
 
     Attributes:
         passes: the velocities of each guidance pass at each tick, [samples, ...], the conditional one first.
-        scales: of guidance, at each tick.
+        guidance: at each tick.
         samples: the denoiser's input at each tick from 1, [samples, ...]; empty where it is not known.
         moments: of the ticks.
         handovers: the ticks at which another denoiser takes over.
     """
 
     passes: list[tuple[Tensor, ...]]
-    scales: list[float]
+    guidance: list[Guidance]
     samples: dict[int, Tensor]
     moments: tuple[Moment, ...]
     handovers: tuple[int, ...] = ()
@@ -96,7 +97,7 @@ class Trajectory:
     @property
     def velocities(self) -> list[tuple[Tensor, ...]]:
         """What the noise scheduler got at each tick: one tensor, or one for each guidance pass if these are not two."""
-        return [guided(*tick) for tick in zip(self.passes, self.scales, strict=True)]
+        return [guided(*tick) for tick in zip(self.passes, self.guidance, strict=True)]
 
 
 def trajectory_of(pipe: Any, call: Call, seen: Velocities) -> Trajectory:
@@ -122,13 +123,17 @@ def trajectory_of(pipe: Any, call: Call, seen: Velocities) -> Trajectory:
     whole = {branch: outputs for branch, outputs in seen.of.items() if outputs.keys() == seen.moments.keys()}
     if not whole:
         raise NotMeasurable("no guidance pass is called at every tick: nothing can be measured here.")
-    scale = guidance_scale_of(pipe, call) or 1.0
-    given = call.get(SECOND_SCALE)
-    second = scale if given is None else float(given)
-    scales = [
-        second if any(name.endswith(SECOND) for name in seen.denoisers[tick]) else scale for tick in ticks
+    told, given = guidance_in(pipe, call), call.get(SECOND_SCALE)
+    one = replace(told, scale=told.scale or 1.0)
+    other = one if given is None else replace(one, scale=float(given))
+    guidance = [
+        other if any(name.endswith(SECOND) for name in seen.denoisers[tick]) else one for tick in ticks
     ]
-    doubled = max(scales) > 1 and bool(seen.samples) and all(map(is_doubled, seen.samples.values()))
+    doubled = (
+        max(of.counted for of in guidance) > 1
+        and bool(seen.samples)
+        and all(map(is_doubled, seen.samples.values()))
+    )
     first = is_conditional_first(pipe)
     found = []
     for tick in ticks:
@@ -137,7 +142,7 @@ def trajectory_of(pipe: Any, call: Call, seen: Velocities) -> Trajectory:
         }
         found.append(passes(outputs, doubled, first))
     samples = {tick: sample.chunk(2)[0] if doubled else sample for tick, sample in seen.samples.items()}
-    return Trajectory(found, scales, samples, tuple(seen.moments[tick] for tick in ticks), handovers)
+    return Trajectory(found, guidance, samples, tuple(seen.moments[tick] for tick in ticks), handovers)
 
 
 def without_variance(output: Tensor, latent: Sequence[int]) -> Tensor:

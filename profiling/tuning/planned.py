@@ -4,8 +4,8 @@ import logging
 from collections.abc import Iterator
 from functools import cached_property
 
-from diffcache.config import CacheConfig, counted_guidance
-from diffcache.host.components import guidance_scale_of
+from diffcache.config import CacheConfig
+from diffcache.host.components import guidance_in
 from diffcache.profiling.recording.covariance import Covariance, covariance_of
 from diffcache.profiling.recording.response import response_of
 from diffcache.profiling.recording.shares import ticks_for
@@ -13,7 +13,7 @@ from diffcache.profiling.recording.velocities import NotMeasurable
 from diffcache.profiling.tuning.calibrated import MeanCacheEngine
 from diffcache.profiling.tuning.engine import Engine, engine
 from diffcache.recipes.even import EvenConfig
-from diffcache.recipes.trajectory import TrajectoryConfig
+from diffcache.recipes.trajectory import TrajectoryConfig, strength_of
 from diffcache.schedulers.moments import angles_of
 from diffcache.trajectory.known import Matrix
 from diffcache.trajectory.transfer import smoothed
@@ -61,8 +61,8 @@ class TrajectoryEngine(Engine):
             return []
         matrices = [found.matrix]
         if angles_of(found.moments) is not None and not found.handovers:
-            scale = guidance_scale_of(self.task.pipe, self.task.calls[0])
-            kernel = TrajectoryConfig().prior.kernel.at(counted_guidance(scale))
+            guidance = guidance_in(self.task.pipe, self.task.calls[0])
+            kernel = TrajectoryConfig().prior.kernel.at(strength_of(guidance))
             slightly, smooth = (
                 smoothed(kernel, found.matrix, found.moments, stride) for stride in (SLIGHTLY, SMOOTH)
             )

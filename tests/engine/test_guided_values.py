@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from diffcache import accelerate, denoising_run, report
-from diffcache.config import TYPICAL_GUIDANCE
 from diffcache.engine import whole_model
 from diffcache.engine.guided_values import GuidedValues
 from diffcache.recipes.trajectory import TrajectoryConfig
+from diffcache.schedulers.guidance import TYPICAL_SCALE, Guidance
 from diffcache.schedulers.moments import Moment
 from diffcache.trajectory.control import PlannedTicks
 
@@ -66,7 +66,7 @@ def measured(
         found[at.tick] = error / size
 
     monkeypatch.setattr(PlannedTicks, "compared", compared)
-    monkeypatch.setattr(whole_model, "GuidedValues", lambda unknown: GuidedValues(scale))
+    monkeypatch.setattr(whole_model, "GuidedValues", lambda unknown: GuidedValues(Guidance(scale)))
     net = accelerate(kind().eval(), CONFIG)
     sigmas = [1 - tick / TICKS for tick in range(TICKS)]
     conditions = [torch.tensor(rows) for rows in passes]
@@ -97,13 +97,23 @@ def test_of_two_calls_the_first_counts_as_the_conditional_one(monkeypatch: pytes
     assert first == min(together)
 
 
+def test_guidance_keeps_the_norm_of_the_conditional_pass_where_the_pipeline_does() -> None:
+    first, second = torch.randn(2, 2, 5, 3, generator=torch.Generator().manual_seed(0))
+    free, kept = (Guidance(SCALE, norm_along=along).of(first, second) for along in (None, -1))
+    torch.testing.assert_close(free, second + SCALE * (first - second))
+    torch.testing.assert_close(kept.norm(dim=-1), first.norm(dim=-1))
+    torch.testing.assert_close(torch.cosine_similarity(kept, free, dim=-1), torch.ones(2, 5))
+    nothing = torch.zeros(2, 3)
+    assert torch.equal(Guidance(SCALE, norm_along=-1).of(nothing, nothing), nothing)
+
+
 def test_without_guidance_each_pass_stands_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = measured(monkeypatch, [[1]], SCALE)
     assert measured(monkeypatch, [[1], [0]], 1.0) == pytest.approx(alone, rel=1e-4)
 
 
 def test_where_nothing_tells_the_scale_it_is_a_typical_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    typical = measured(monkeypatch, [[0, 1]], TYPICAL_GUIDANCE)
+    typical = measured(monkeypatch, [[0, 1]], TYPICAL_SCALE)
     assert measured(monkeypatch, [[0, 1]], None) == typical
 
 

@@ -20,7 +20,7 @@ from zoo.pipelines import CASES as PIPELINES
 from diffcache import TargetError, accelerate, denoising_run, plan, report
 from diffcache.config import RunFacts
 from diffcache.host import components
-from diffcache.host.components import guidance_of, guidance_scale_during, guidance_scale_of, keeps_norm
+from diffcache.host.components import guidance_of, guidance_scale_during, guidance_scale_of, norm_kept_along
 from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.base import CacheScheduler
 
@@ -210,32 +210,35 @@ def test_a_guider_tells_its_scale(options: dict[str, Any], scale: float) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "call", "kept"),
+    ("name", "call", "along"),
     [
-        ("Lumina2Pipeline", {}, True),
-        ("Lumina2Pipeline", {"cfg_normalization": False}, False),
-        ("LongCatImagePipeline", {}, True),
-        ("QwenImageEditPipeline", {}, True),
-        ("ZImagePipeline", {"cfg_normalization": True}, False),
-        ("StableDiffusion3Pipeline", {}, False),
+        ("Lumina2Pipeline", {}, -1),
+        ("Lumina2Pipeline", {"cfg_normalization": False}, None),
+        ("LongCatImagePipeline", {}, -1),
+        ("QwenImageEditPipeline", {}, -1),
+        ("JoyImageEditPipeline", {}, 2),
+        ("ZImagePipeline", {"cfg_normalization": True}, None),
+        ("StableDiffusion3Pipeline", {}, None),
     ],
 )
-def test_a_call_tells_whether_guidance_keeps_the_norm(name: str, call: dict[str, Any], kept: bool) -> None:
+def test_a_call_tells_whether_guidance_keeps_the_norm(
+    name: str, call: dict[str, Any], along: int | None
+) -> None:
     cls = getattr(diffusers, name)
-    assert keeps_norm(cls.__new__(cls), call) == kept
+    assert norm_kept_along(cls.__new__(cls), call) == along
 
 
 def test_the_pipelines_that_keep_the_norm_are_those_of_these_names() -> None:
     names = (name for name in dir(diffusers) if name.endswith("Pipeline") and "Modular" not in name)
     classes = [cls for name in names if inspect.isclass(cls := getattr(diffusers, name))]
     written = {cls for cls in classes if "cond_norm" in inspect.getsource(inspect.getmodule(cls) or cls)}
-    assert written == {cls for cls in classes if keeps_norm(cls.__new__(cls), {})}
+    assert written == {cls for cls in classes if norm_kept_along(cls.__new__(cls), {}) is not None}
 
 
 def test_the_scale_of_a_call_reaches_the_method(monkeypatch: pytest.MonkeyPatch) -> None:
     case, seen = PIPELINES["StableDiffusionPipeline"], []
     pipe = accelerate(case.build(), speedup=2)
-    monkeypatch.setattr(TrajectoryConfig, "remark", lambda self, run: seen.append(run.guidance_scale))
+    monkeypatch.setattr(TrajectoryConfig, "remark", lambda self, run: seen.append(run.guidance.scale))
     pipe(**{**case.call(0, 4), "guidance_scale": 6.5})
     plan(pipe, **{**case.call(0, 4), "guidance_scale": 2.5})
     assert {*seen} == {6.5, 2.5}
@@ -326,7 +329,7 @@ def test_a_scale_that_the_arguments_do_not_tell_is_read_during_the_call(
     real = TrajectoryConfig.scheduler
 
     def scheduler(config: TrajectoryConfig, run: RunFacts) -> CacheScheduler:
-        scales.append(run.guidance_scale)
+        scales.append(run.guidance.scale)
         return real(config, run)
 
     monkeypatch.setattr(TrajectoryConfig, "scheduler", scheduler)

@@ -14,7 +14,7 @@ from searches.flux_calls import flux_calls
 from zoo.pipelines import CASES, with_noise_scheduler
 
 from diffcache import CacheConfig, Schedule, accelerate, report
-from diffcache.config import TYPICAL_GUIDANCE, RunFacts
+from diffcache.config import RunFacts
 from diffcache.prediction.descriptions import predictor_from
 from diffcache.prediction.predictors import Conditional
 from diffcache.profiling.recording.covariance import covariance_of
@@ -25,6 +25,7 @@ from diffcache.recipes.planning_anew import planning_anew
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.errors import ConfigError, ScheduleError
+from diffcache.schedulers.guidance import TYPICAL_SCALE, Guidance
 from diffcache.schedulers.moments import Moment, angles_of
 from diffcache.trajectory.prior import universal
 from diffcache.trajectory.process import prior_process
@@ -54,7 +55,7 @@ def measured_in(ticks: int, **options: Any) -> TrajectoryConfig:
     angles = np.array(angles_of(moments))
     size = 1 + np.cos(angles)
     covariance = (
-        np.outer(size, size) * prior_process(universal().kernel.at(TYPICAL_GUIDANCE), moments).covariance
+        np.outer(size, size) * prior_process(universal().kernel.at(TYPICAL_SCALE), moments).covariance
     )
     response = np.outer((3.0, 1.0, 0.5), 1 + angles**4)
     return TrajectoryConfig(
@@ -74,7 +75,7 @@ def test_angles_change_nothing_for_the_run_that_they_are_of() -> None:
 
 @pytest.mark.parametrize("ticks", [12, 33])
 def test_another_run_is_planned_with_what_is_carried_to_it(ticks: int) -> None:
-    config, run = measured_in(STEPS), replace(run_of(ticks), guidance_scale=5.0)
+    config, run = measured_in(STEPS), replace(run_of(ticks), guidance=Guidance(5.0))
     predictor = config.predictor_for(run)
     assert isinstance(predictor, Conditional)
     assert predictor.measured is not None

@@ -13,7 +13,7 @@ from diffusers import DDIMScheduler
 from zoo.pipelines import CASES
 
 from diffcache import CacheConfig, Schedule, accelerate, report
-from diffcache.config import TYPICAL_GUIDANCE, RunFacts
+from diffcache.config import RunFacts
 from diffcache.evals.harness.facts import run_facts
 from diffcache.prediction.predictors import Conditional
 from diffcache.profiling.recording.covariance import covariance_of
@@ -22,6 +22,7 @@ from diffcache.recipes.budgeted import allowed, evenly
 from diffcache.recipes.trajectory import TrajectoryConfig, course_of
 from diffcache.schedulers.errors import ConfigError, DiffcacheError, ScheduleError
 from diffcache.schedulers.guards import History
+from diffcache.schedulers.guidance import TYPICAL_SCALE, Guidance
 from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import Step
 from diffcache.trajectory import known
@@ -39,6 +40,11 @@ KNOWN = RunFacts(
     influence=tuple((-0.05,) * tick + (0.0,) * (20 - tick) for tick in range(21)),
 )
 UNKNOWN = RunFacts("Net", num_ticks=20)
+
+
+def guided(scale: float) -> RunFacts:
+    """The known run, with guidance."""
+    return replace(KNOWN, guidance=Guidance(scale))
 
 
 def test_where_samples_are_clipped_larger_errors_are_expected_of_the_same_plan() -> None:
@@ -86,7 +92,7 @@ def test_where_predicted_noise_is_clipped_the_first_ticks_are_computed(predictio
     case = CASES["DiTPipeline"]
     pipe = case.build()
     pipe.scheduler = DDIMScheduler(prediction_type=prediction)
-    facts = replace(run_facts(pipe, case.call(0, 50)), guidance_scale=1.0)
+    facts = replace(run_facts(pipe, case.call(0, 50)), guidance=Guidance(1.0))
     ticks = TrajectoryConfig().plan(facts, 2).ticks
     assert (ticks[:3] == (0, 1, 2)) == (prediction == "epsilon")
 
@@ -144,21 +150,19 @@ def test_in_a_run_of_unknown_length_ticks_are_evenly_spaced() -> None:
 
 
 def test_guidance_makes_reuse_more_careful_unless_covariance_and_response_are_given() -> None:
-    strong, none = replace(KNOWN, guidance_scale=12.0), replace(KNOWN, guidance_scale=0.0)
+    strong, none = guided(12.0), guided(0.0)
     careful, usual = (TrajectoryConfig().plan(run, 2) for run in (strong, none))
     assert (careful.trust.roughness, careful.trust.noise) > (usual.trust.roughness, usual.trust.noise)
     assert careful.expected > 3 * usual.expected
-    assert TrajectoryConfig().plan(none, 2) == TrajectoryConfig().plan(replace(KNOWN, guidance_scale=1.0), 2)
-    assert TrajectoryConfig().plan(KNOWN, 2) == TrajectoryConfig().plan(
-        replace(KNOWN, guidance_scale=TYPICAL_GUIDANCE), 2
-    )
+    assert TrajectoryConfig().plan(none, 2) == TrajectoryConfig().plan(guided(1.0), 2)
+    assert TrajectoryConfig().plan(KNOWN, 2) == TrajectoryConfig().plan(guided(TYPICAL_SCALE), 2)
     own = TrajectoryConfig(covariance=np.eye(20).tolist(), response=np.ones((3, 20)).tolist())
     assert own.plan(strong, 2) == own.plan(none, 2)
 
 
 def test_guidance_that_keeps_the_norm_counts_as_less() -> None:
-    kept = replace(KNOWN, guidance_scale=9.0, keeps_norm=True)
-    assert TrajectoryConfig().plan(kept, 2) == TrajectoryConfig().plan(replace(KNOWN, guidance_scale=3.0), 2)
+    kept = replace(KNOWN, guidance=Guidance(9.0, norm_along=-1))
+    assert TrajectoryConfig().plan(kept, 2) == TrajectoryConfig().plan(guided(3.0), 2)
 
 
 def test_a_run_with_too_few_ticks_to_know_anything_holds_and_corrects_nothing() -> None:
@@ -184,7 +188,7 @@ def test_a_speed_up_whose_expected_error_is_large_is_remarked_on(monkeypatch: py
     for bound in (0.99 * expected, 1.01 * expected):
         monkeypatch.setattr(trajectory, "WORTH_COMPARING", bound)
         assert (config.remark(KNOWN) is None) == (expected < bound)
-    stiff = replace(KNOWN, guidance_scale=300.0)
+    stiff = guided(300.0)
     assert "an error of more than 100% was expected" in str(config.remark(stiff))
     assert TrajectoryConfig(threshold=0.02).remark(KNOWN) is None
 

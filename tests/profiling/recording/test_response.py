@@ -12,6 +12,7 @@ from diffcache.profiling.recording.covariance import covariance_of
 from diffcache.profiling.recording.guided import guided, is_doubled, passes
 from diffcache.profiling.recording.loops import Loop
 from diffcache.profiling.recording.response import response_of
+from diffcache.schedulers.guidance import Guidance
 from diffcache.trajectory.response import STIFF
 
 TICKS, RESPONSE, SCALE = 12, 2.5, 3.0
@@ -103,13 +104,13 @@ def test_two_passes_are_told_apart_by_their_place_in_a_batch_or_by_their_name() 
         found = passes(outputs, doubled, first)
         assert torch.equal(found[0], conditional)
         assert torch.equal(found[1], other)
-        (velocity,) = guided(found, SCALE)
+        (velocity,) = guided(found, Guidance(SCALE))
         assert torch.equal(velocity, torch.full((2, 3), 1 + SCALE * 4))
 
 
 def test_what_is_not_two_passes_is_left_as_it_is() -> None:
     three = tuple(torch.full((2,), float(i)) for i in range(3))
-    assert guided(three, SCALE) is three
+    assert guided(three, Guidance(SCALE)) is three
     assert is_doubled(torch.ones(4, 2))
     assert not is_doubled(torch.arange(4.0)[:, None])
     assert not is_doubled(torch.ones(3, 2))

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from searches.flux_calls import FLUX, flux_calls
+from torch import Tensor
 from zoo.pipelines import CASES
 
 from diffcache.profiling.recording.calling import accelerated
@@ -77,4 +79,28 @@ def test_the_second_denoiser_has_a_scale_of_guidance_of_its_own(second: float | 
     (handover,) = run.handovers
     assert 0 < handover < steps
     later = 5.0 if second is None else second
-    assert run.scales == [5.0] * handover + [later] * (steps - handover)
+    assert [guidance.scale for guidance in run.guidance] == [5.0] * handover + [later] * (steps - handover)
+
+
+@pytest.mark.parametrize("name", ["StableDiffusion3Pipeline", "Lumina2Pipeline", "QwenImagePipeline"])
+def test_velocities_are_those_that_the_noise_scheduler_gets(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The norm of the conditional pass is kept where the pipeline keeps it."""
+    case, steps, got = CASES[name], 4, list[Tensor]()
+    pipe = case.build()
+    kind = type(pipe.scheduler)
+    real = kind.step
+
+    def step(self: Any, model_output: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if model_output.numel() > 1:  # noise schedulers are tried on single numbers before
+            got.append(model_output.clone())
+        return real(self, model_output, *args, **kwargs)
+
+    monkeypatch.setattr(kind, "step", step)
+    scale = "true_cfg_scale" if name.startswith("Qwen") else "guidance_scale"
+    with accelerated(pipe, FULL):
+        run = trajectory_of(pipe, {**case.call(0, steps), scale: 6.0}, Velocities())
+    assert [len(passes) for passes in run.passes] == [2] * steps
+    for (velocity,), output in zip(run.velocities, got, strict=True):
+        torch.testing.assert_close(velocity.abs(), output.abs(), rtol=1e-3, atol=1e-4)
