@@ -26,8 +26,12 @@ ticks of its own and comes first, since holding is the smallest risk. It is not 
 before correction.
 """
 
-FEWEST_MOVED = 8
-"""Fewer computed ticks than this stay where they are: over such gaps a covariance says too little to move them."""
+FEWEST_MOVED = 4
+"""Fewer computed ticks than this stay where they are: a prediction has hardly a past there."""
+
+RELIABLE = 0.1
+"""Ticks are moved only if the root mean square error that is expected of the best plan is at most this. Larger errors don't add up as the
+covariance says, and few ticks that were moved for its sake are often worse than evenly spaced ones."""
 
 NEAR = 1.15
 """Expected squared errors that differ by less than this factor count as equal."""
@@ -74,7 +78,7 @@ def planned(
 ) -> TrajectoryPlan:
     """A plan with as many computed ticks as `even` has.
 
-    Fewer than `FEWEST_MOVED` ticks stay where they are, and so do those of runs longer than `LONGEST`. If the error is expected to be smaller when
+    Ticks stay where they are if the error would still not be `RELIABLE`, if they are fewer than `FEWEST_MOVED`, and in runs longer than `LONGEST`. If the error is expected to be smaller when
     outputs of evenly spaced ticks are held and nothing is corrected, as a first-order solver does in fewer steps, then that is the plan; and so it
     is where the error is `HOPELESS`. Where nothing is corrected at all, outputs are held in this last case only.
 
@@ -102,8 +106,10 @@ def planned(
             "pipeline was made for."
         )
     if len(even) >= FEWEST_MOVED and not is_long:
-        candidates = _searched(candidates, {0, *forced}, together)
-    least = min(one.expected for one in candidates)
+        better = _searched(candidates, {0, *forced}, together)
+        if min(map(_expected, better)) <= RELIABLE**2:
+            candidates = better
+    least = min(map(_expected, candidates))
     chosen = next(one for one in candidates if one.expected <= NEAR * least)
     is_best = not corrects or chosen.expected <= held(even)
     if least <= HOPELESS**2 and is_best:

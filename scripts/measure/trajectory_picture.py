@@ -10,8 +10,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from diffcache.config import TYPICAL_GUIDANCE
 from diffcache.evals.harness.command_line import parser
+from diffcache.schedulers.guidance import TYPICAL_SCALE
 from diffcache.schedulers.moments import Moment
 from diffcache.trajectory.gaussian import BETWEEN, conditional_weights
 from diffcache.trajectory.kernel import Array
@@ -30,7 +30,7 @@ def main() -> None:
     levels = np.linspace(1, 1 / TICKS, TICKS)
     angles = np.arctan2(levels, 1 - levels).tolist()
     moments = [Moment(i, angle=angle, is_flow=True) for i, angle in enumerate(angles)]
-    process = prior_process(universal().kernel.at(TYPICAL_GUIDANCE), moments)
+    process = prior_process(universal().kernel.at(TYPICAL_SCALE), moments)
     plt.rcParams["svg.hashsalt"] = "trajectory"
     figure, (above, middle, below) = plt.subplots(3, 1, figsize=(8, 7), sharex=True, layout="constrained")
     _uncertainties(above, process.covariance)

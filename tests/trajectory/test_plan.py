@@ -40,12 +40,12 @@ def errors(
 
 
 @pytest.fixture
-def few_are_moved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many ticks as there can be in runs so short that all plans can be tried."""
-    monkeypatch.setattr(plan, "FEWEST_MOVED", 2)
+def any_is_reliable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In runs so short that all plans can be tried, errors are large."""
+    monkeypatch.setattr(plan, "RELIABLE", np.inf)
 
 
-@pytest.mark.usefixtures("few_are_moved")
+@pytest.mark.usefixtures("any_is_reliable")
 def test_no_plan_is_better_where_all_are_tried() -> None:
     even = spread(TICKS, 5)
     found = planned(errors, even, forced=(), together=3)
@@ -55,7 +55,7 @@ def test_no_plan_is_better_where_all_are_tried() -> None:
     assert error(found.ticks) < error(even)
 
 
-@pytest.mark.usefixtures("few_are_moved")
+@pytest.mark.usefixtures("any_is_reliable")
 def test_ticks_are_computed_where_the_outputs_change() -> None:
     late = planned(errors, spread(TICKS, 6), forced=()).ticks
     early = planned(partial(errors, positions=1 - LATE[::-1]), spread(TICKS, 6), forced=()).ticks
@@ -89,8 +89,9 @@ def test_holding_wins_where_it_is_nearly_as_good_with_ticks_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     even = spread(TICKS, 5)
+    monkeypatch.setattr(plan, "RELIABLE", 0.0)
     assert planned(random_walk, even, forced=()).trust == TRUSTS[0]
-    monkeypatch.setattr(plan, "FEWEST_MOVED", 2)
+    monkeypatch.setattr(plan, "RELIABLE", np.inf)
     found = planned(random_walk, even, forced=())
     assert (found.trust, found.corrects) == (HELD, True)
     held = random_walk(HELD)
@@ -98,7 +99,7 @@ def test_holding_wins_where_it_is_nearly_as_good_with_ticks_of_its_own(
     assert found.expected < held.likely(even)
 
 
-@pytest.mark.usefixtures("few_are_moved")
+@pytest.mark.usefixtures("any_is_reliable")
 def test_where_holding_is_best_on_even_ticks_others_win_if_their_own_ticks_halve_the_squared_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -114,7 +115,7 @@ def test_where_holding_is_best_on_even_ticks_others_win_if_their_own_ticks_halve
     assert planned(stiff, even, forced=()).trust == HELD != found.trust
 
 
-@pytest.mark.usefixtures("few_are_moved")
+@pytest.mark.usefixtures("any_is_reliable")
 def test_nothing_is_held_where_nothing_is_corrected() -> None:
     def uncorrected(trust: Trust, corrects: bool = True) -> ResultError:
         return errors(trust, corrects=False, positions=4 * LINEAR, answers=12 - 8 * LINEAR)
@@ -126,12 +127,12 @@ def test_nothing_is_held_where_nothing_is_corrected() -> None:
     assert found.expected < HOPELESS
 
 
-@pytest.mark.usefixtures("few_are_moved")
+@pytest.mark.usefixtures("any_is_reliable")
 def test_holding_does_not_win_where_the_covariance_knows_more() -> None:
     assert planned(errors, spread(TICKS, 8), forced=()).trust != HELD
 
 
-@pytest.mark.usefixtures("few_are_moved")
+@pytest.mark.usefixtures("any_is_reliable")
 def test_more_ticks_are_computed_early_if_early_errors_grow() -> None:
     linear = 0.3 * LINEAR
     late = planned(partial(errors, positions=linear), spread(TICKS, 6), forced=()).ticks
@@ -155,7 +156,7 @@ def test_single_ticks_are_moved_where_that_is_asked_for_and_forced_ones_are_not(
         assert len(found.ticks) == len(start)
 
 
-@pytest.mark.usefixtures("few_are_moved")
+@pytest.mark.usefixtures("any_is_reliable")
 def test_the_better_of_the_moves_from_two_plans_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     bursts, even, starts = partial(errors, positions=BURSTS), spread(TICKS, 5), []
 
@@ -174,7 +175,7 @@ def test_the_better_of_the_moves_from_two_plans_is_taken(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("longest", [TICKS - 1, TICKS])
 def test_in_long_runs_single_ticks_are_not_moved(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "FEWEST_MOVED", 5)
+    monkeypatch.setattr(plan, "RELIABLE", np.inf)
     even, bursts = spread(TICKS, 5), partial(errors, positions=BURSTS)
     dense = planned(bursts, even, forced=()).ticks
     monkeypatch.setattr(plan, "LONGEST_MOVED", longest)
@@ -183,27 +184,41 @@ def test_in_long_runs_single_ticks_are_not_moved(longest: int, monkeypatch: pyte
 
 @pytest.mark.parametrize("longest", [TICKS - 1, TICKS])
 def test_in_long_runs_ticks_stay_where_they_are(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    even = spread(TICKS, FEWEST_MOVED)
+    even = spread(TICKS, 8)
     monkeypatch.setattr(plan, "LONGEST", longest)
     found = planned(errors, even, forced=())
     assert (found.ticks == tuple(even)) is (longest < TICKS)
     assert (found.trust == plan.FOR_LONG_RUNS) is (longest < TICKS)
 
 
-def test_few_ticks_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("any_is_reliable")
+def test_ticks_stay_where_they_are_if_moved_the_error_would_still_be_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     even = spread(TICKS, 5)
-    monkeypatch.setattr(plan, "FEWEST_MOVED", 6)
+    found = planned(errors, even, forced=())
+    assert found.ticks != tuple(even)
+    error = errors(found.trust)(found.ticks) ** 0.5
+    monkeypatch.setattr(plan, "RELIABLE", 1.05 * error)
+    assert planned(errors, even, forced=()).ticks == found.ticks
+    monkeypatch.setattr(plan, "RELIABLE", 0.95 * error)
     assert planned(errors, even, forced=()).ticks == tuple(even)
-    monkeypatch.setattr(plan, "FEWEST_MOVED", 5)
-    assert planned(errors, even, forced=()).ticks != tuple(even)
 
 
+@pytest.mark.usefixtures("any_is_reliable")
 @pytest.mark.parametrize("count", [FEWEST_MOVED - 1, FEWEST_MOVED])
+def test_few_ticks_stay_where_they_are(count: int) -> None:
+    even = spread(TICKS, count)
+    assert (planned(errors, even, forced=()).ticks == tuple(even)) is (count < FEWEST_MOVED)
+
+
+@pytest.mark.parametrize("reliable", [0.0, np.inf])
 def test_evenly_spaced_ticks_are_held_as_in_fewer_steps_where_that_is_better(
-    count: int, monkeypatch: pytest.MonkeyPatch
+    reliable: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan, "HOPELESS", np.inf)
-    even = spread(TICKS, count)
+    monkeypatch.setattr(plan, "RELIABLE", reliable)
+    even = spread(TICKS, 8)
     far = partial(errors, positions=6 * LATE)
     for answers in (0.0, 2.0, 6.0, 20.0):
         at = partial(far, answers=answers * ALIKE)
@@ -214,11 +229,11 @@ def test_evenly_spaced_ticks_are_held_as_in_fewer_steps_where_that_is_better(
             assert (found.ticks, found.trust) == (tuple(even), HELD)
             assert min(at(trust)(even) for trust in TRUSTS) >= held / NEAR
     assert planned(partial(far, answers=0 * ALIKE), even, forced=()).corrects
-    # More ticks can lie so close that nothing has to be held.
-    assert planned(partial(far, answers=20 * ALIKE), even, forced=()).corrects is (count >= FEWEST_MOVED)
+    # Moved ticks can lie so close that nothing has to be held.
+    assert planned(partial(far, answers=20 * ALIKE), even, forced=()).corrects is (reliable > 0)
 
 
-@pytest.mark.usefixtures("few_are_moved")
+@pytest.mark.usefixtures("any_is_reliable")
 def test_where_the_best_plan_is_hopeless_evenly_spaced_ticks_are_held(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
