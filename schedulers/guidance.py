@@ -14,7 +14,7 @@ class Guidance:
     """Classifier-free guidance (arXiv 2207.12598, equation 6): u + scale * (c - u) of conditional c and unconditional u.
 
     Attributes:
-        scale: 1 for none; None where nothing tells it.
+        scale: the largest where a call has several; 1 for none; None where nothing tells it.
         norm_along: the dimension of the outputs along which the guided one is given the norm of the conditional one; None: it keeps its own.
     """
 
