@@ -15,7 +15,7 @@ class Guidance:
 
     Attributes:
         scale: the largest where a call has several; 1 for none; None where nothing tells it.
-        norm_along: the dimension of the outputs along which the guided one is given the norm of the conditional one; None: it keeps its own.
+        norm_along: the guided output is scaled to the norm of the conditional one along this dimension; None: it is not.
     """
 
     scale: float | None = None

@@ -269,10 +269,12 @@ def norm_kept_along(pipeline: Any, call: Mapping[str, Any]) -> int | None:
     name = type(pipeline).__name__
     if name.startswith(FREE_NORM):
         return None
-    always = next((along for start, along in KEEPS_NORM.items() if name.startswith(start)), None)
+    for start, along in KEEPS_NORM.items():
+        if name.startswith(start):
+            return along
     parameters = inspect.signature(type(pipeline).__call__).parameters
     told = {key: parameters[key].default for key in NORM_SWITCHES if key in parameters} | dict(call)
-    return -1 if always is None and any(told.get(key) for key in NORM_SWITCHES) else always
+    return -1 if any(told.get(key) for key in NORM_SWITCHES) else None
 
 
 def _hides_scale(cls: type) -> bool:

@@ -30,8 +30,8 @@ FEWEST_MOVED = 4
 """Fewer computed ticks than this stay where they are: a prediction has hardly a past there."""
 
 RELIABLE = 0.1
-"""Ticks are moved only if the root mean square error that is expected of the best plan is at most this. Larger errors don't add up as the
-covariance says, and few ticks that were moved for its sake are often worse than evenly spaced ones."""
+"""Ticks are moved only if the root mean square error that is expected of the moved plan is at most this. Larger errors don't add up as the
+covariance says, so there moved ticks are often worse than evenly spaced ones."""
 
 NEAR = 1.15
 """Expected squared errors that differ by less than this factor count as equal."""
@@ -78,9 +78,9 @@ def planned(
 ) -> TrajectoryPlan:
     """A plan with as many computed ticks as `even` has.
 
-    Ticks stay where they are if the error would still not be `RELIABLE`, if they are fewer than `FEWEST_MOVED`, and in runs longer than `LONGEST`. If the error is expected to be smaller when
-    outputs of evenly spaced ticks are held and nothing is corrected, as a first-order solver does in fewer steps, then that is the plan; and so it
-    is where the error is `HOPELESS`. Where nothing is corrected at all, outputs are held in this last case only.
+    Ticks are moved only where that brings the expected error down to `RELIABLE`. Fewer than `FEWEST_MOVED` stay where they are, and so do those of runs longer
+    than `LONGEST`. If the error is expected to be smaller when outputs of evenly spaced ticks are held and nothing is corrected, as a first-order solver does
+    in fewer steps, then that is the plan; and so it is where the error is `HOPELESS`. Where nothing is corrected at all, outputs are held in this last case only.
 
     Args:
         errors: of the result, by how far the covariance is trusted, and whether reused ticks are corrected.
