@@ -71,7 +71,7 @@ def _is_covariance(rows: Sequence[Any]) -> bool:
 def _is_measured(description: Mapping[str, Any], ticks: int) -> bool:
     """Whether a description says where a covariance of so many ticks was measured, or nothing of that."""
     match description:
-        case {"angles": list(angles), "response": [list(), list(), list()] as parts}:
+        case {"angles": list(angles), "response": [list(), list()] as parts}:
             rows = (angles, *parts)
         case {"angles": list(angles), "response": None}:
             rows = (angles,)

@@ -33,7 +33,7 @@ from diffcache.trajectory.control import (
 from diffcache.trajectory.known import Course, Known, Matrix, ResultErrors
 from diffcache.trajectory.plan import HELD, TrajectoryPlan, planned
 from diffcache.trajectory.prior import Prior, universal
-from diffcache.trajectory.response import SHARES
+from diffcache.trajectory.response import PARTS
 from diffcache.trajectory.search import through
 from diffcache.trajectory.transfer import SAME, are_angles
 
@@ -65,7 +65,7 @@ class TrajectoryConfig(BudgetedConfig):
             0 computes everything. A run has no fewer computed ticks than a speed-up of 8 leaves.
         speedup: instead of a threshold: ticks of the run over computed ticks, at least; 1 computes everything.
         covariance: E<v_i, v_j> of the velocities at each two ticks of a run, per element, [ticks, ticks]; None: the universal one.
-        response: of the denoiser at each tick, [3, ticks], as `diffcache.trajectory.response.Response` has it; None: the universal one.
+        response: of the denoiser at each tick, [2, ticks], as `diffcache.trajectory.response.Response` has it; None: the universal one.
         angles: atan2(noise, signal) of the ticks that both were measured at, in radians, [ticks]. If given, covariance and
             response are carried to runs of other lengths and noise levels (`diffcache.trajectory.transfer`), though not to another scale of
             guidance. None: both are of the run itself, which must be as long.
@@ -89,8 +89,10 @@ class TrajectoryConfig(BudgetedConfig):
         self._check("threshold", 0)
         if self.response is not None:
             parts = _rows(self.response)
-            if len(parts) != len(SHARES):
-                raise ConfigError("trajectory: response must be three rows of finite numbers, [3, ticks].")
+            if len(parts) != PARTS:
+                raise ConfigError(
+                    "trajectory: response must be two rows of finite numbers, [2, ticks]; three rows are of an older version: tune again."
+                )
             object.__setattr__(self, "response", parts)
         if self.covariance is not None:
             rows = _rows(self.covariance)

@@ -129,14 +129,13 @@ class Known:
         Raises:
             ScheduleError: it was measured in another number of ticks, and cannot be carried to this run.
         """
-        typical = self.prior.response.at(course.moments, course.guidance)
         if self.response is None:
-            return typical
+            return self.prior.response.at(course.moments, course.guidance)
         factors = np.array(self.response)
         angles = self._measured_at("response", factors.shape[1], course.moments)
         if angles is None:
             return Response(factors)
-        return Response(response_at(factors, angles, course.moments, typical.factors))
+        return Response(response_at(factors, angles, course.moments))
 
     def errors(self, course: Course, largest_ratio: float) -> ResultErrors:
         """The errors of a run's result.

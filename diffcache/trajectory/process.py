@@ -7,7 +7,7 @@ import numpy as np
 
 from diffcache.schedulers.moments import Moment, angles_of
 from diffcache.trajectory.kernel import Array, Kernel
-from diffcache.trajectory.response import SHARES, Response
+from diffcache.trajectory.response import Response
 
 PACE = 0.1
 """Distance on the kernel's axis between two ticks of unknown noise levels: about that of 50 steps."""
@@ -77,7 +77,7 @@ def with_second_calls(
     moved = np.array([np.subtract(influence[i], influence[i - 1]) for i in second])
     size = ((moved @ process.covariance) * moved).sum(axis=1)
     covariance = process.covariance.copy()
-    covariance[second, second] += SHARES @ response.factors[:, second] ** 2 * size
+    covariance[second, second] += (response.factors[:, second] ** 2).sum(axis=0) * size
     return replace(process, covariance=covariance)
 
 

@@ -9,50 +9,50 @@ import numpy as np
 from diffcache.schedulers.moments import Moment, angles_of
 from diffcache.trajectory.kernel import Array
 
-SHARES = np.array([0.25, 0.5, 0.25])
-"""Of the squared error: the stiff part, the usual one, and the one that lasts."""
-
-STIFF = np.sqrt(2.0)
-"""How many standard deviations above the mean the stiff part's response lies: a node of the quadrature with these shares."""
+PARTS = 2
+"""The mean response and its spread."""
 
 
 @dataclass(frozen=True)
 class Response:
-    """The error of the velocity over that of the sample, for three parts of an error, each followed separately.
+    """How the error v of a denoiser's velocity follows from the error x of the sample that it is given.
 
-    With a response R an error is multiplied by 1 - h R over a step of size h: it dies away, or grows where R < 0 or h R > 2.
-    Guidance makes R large, and then flows are stiff: extrapolation lowers the bound on h R. New errors meet a mean response
-    with some spread. Errors that meet a large response die away soon. So what is left of old errors meets another response, which is measured separately.
+    In a run, v is `mean` * x, and beside it a part of the size `spread` * |x| that points elsewhere: neither along x nor along what
+    other ticks have answered. The first part is followed from tick to tick: with a mean response R an error is multiplied by 1 - h R over a step
+    of size h, so it dies away, or grows where R < 0 or h R > 2. The second is new at each computed tick, as if drawn at random. Guidance makes both large.
 
     Attributes:
-        factors: R of each part at each tick, [3, ticks].
+        factors: the mean and the spread at each tick, [2, ticks].
     """
 
     factors: Array
 
+    @property
+    def mean(self) -> Array:
+        """<v, x> / <x, x> at each tick."""
+        found: Array = self.factors[0]
+        return found
+
+    @property
+    def spread(self) -> Array:
+        """What is left of v, root mean square over that of x, at each tick."""
+        found: Array = self.factors[1]
+        return found
+
     @classmethod
-    def measured(cls, new: Array, old: Array) -> "Response":
-        """From sums of products <v, x>, <v, v> and <x, x> of errors x of the sample and v of the velocity, [ticks, 3].
+    def measured(cls, products: Array) -> "Response":
+        """From sums of products <v, x>, <v, v> and <x, x> of a run's errors, [ticks, 3].
 
-        Args:
-            new: of errors that have just been made. Zeros at ticks that know of none; factors are interpolated there.
-            old: of all of a tick's error, likewise.
+        Zeros at ticks that show nothing; the response is interpolated there, and 0 where none shows anything.
         """
-        mean, spread = _answers(new)
-        lasting, its_spread = _answers(old)
-        return cls(np.stack([mean + STIFF * spread, mean, lasting - its_spread / STIFF]))
-
-
-def _answers(products: Array) -> tuple[Array, Array]:
-    """The mean response and its spread, both [ticks]; 0 where nothing is known of any tick."""
-    ticks = np.flatnonzero(products[:, 2] > 0)
-    if not len(ticks):
-        return np.zeros(len(products)), np.zeros(len(products))
-    vx, vv, xx = products[ticks].T
-    mean = vx / xx
-    spread = np.sqrt(np.maximum(vv / xx - mean**2, 0))
-    every = np.arange(len(products))
-    return np.interp(every, ticks, mean), np.interp(every, ticks, spread)
+        ticks = np.flatnonzero(products[:, 2] > 0)
+        if not len(ticks):
+            return cls(np.zeros((PARTS, len(products))))
+        vx, vv, xx = products[ticks].T
+        mean = vx / xx
+        spread = np.sqrt(np.maximum(vv / xx - mean**2, 0))
+        every = np.arange(len(products))
+        return cls(np.stack([np.interp(every, ticks, part) for part in (mean, spread)]))
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class UniversalResponse:
 
     Attributes:
         angles: atan2(noise, signal) in radians, rising.
-        factors: without guidance, of each part at each angle, [3][angles].
+        factors: without guidance, mean and spread at each angle, [2][angles].
         slopes: what a scale of guidance that is larger by one adds to them.
     """
 
@@ -85,7 +85,8 @@ class UniversalResponse:
             moments: of the ticks.
             guidance: its scale; 1 for none.
         """
-        parts = np.array(self.factors) + (guidance - 1) * np.array(self.slopes)
+        mean, spread = np.array(self.factors) + (guidance - 1) * np.array(self.slopes)
+        parts = np.stack([mean, np.maximum(spread, 0)])
         angles = angles_of(moments)
         if angles is None:
             return Response(np.repeat(parts.mean(axis=1, keepdims=True), len(moments), axis=1))
@@ -101,11 +102,14 @@ def normalised(response: Response, moments: Sequence[Moment]) -> Response:
 
 
 def _of_velocities(moments: Sequence[Moment]) -> tuple[Array, Array]:
-    """The response of flow matching is an offset plus a factor times that of a diffusion model, both [ticks]; 0 and 1 in diffusion models.
+    """The response of flow matching is an offset plus a factor times that of a diffusion model; 0 and 1 in diffusion models.
+
+    The offset is that of the mean and of the spread, which has none, [2, ticks]; the factor is [ticks].
 
     Let x = cos(a) clean + sin(a) noise be the sample of variance one at the angle a, and v = cos(a) noise - sin(a) clean its
     velocity. A flow has x / (cos(a) + sin(a)) and noise - clean = (cos(a) + sin(a)) v - (cos(a) - sin(a)) x. Derivatives follow.
     """
     doubled = 2 * np.array([moment.angle or 0.0 for moment in moments])
     is_flow = np.array([moment.is_flow for moment in moments])
-    return np.where(is_flow, -np.cos(doubled), 0.0), np.where(is_flow, 1 + np.sin(doubled), 1.0)
+    offset = np.where(is_flow, -np.cos(doubled), 0.0)
+    return np.stack([offset, np.zeros(len(doubled))]), np.where(is_flow, 1 + np.sin(doubled), 1.0)

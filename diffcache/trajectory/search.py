@@ -17,13 +17,13 @@ TILTS, BENDS = (-1.0, -0.5, -0.05, 0.05, 0.5, 1.0), (-1.0, -0.5, 0.0, 0.5)
 equal gaps next to each other."""
 
 CHANGES = (0.25, 0.12)
-"""Steps by which each factor is changed around the best of these: first the large step, then the small one."""
+"""Steps by which each factor is changed around the best of these."""
 
 STRIDES = (4, 2, 1)
 """By how many ticks computed ticks are moved in search of a better plan, one after the other."""
 
 ROUNDS = 30
-"""Of changes of one size, at most."""
+"""Of changes, at most."""
 
 EXACT = 1e-9
 """Gaps that are whole but for the rounding of floating-point numbers count as whole."""
@@ -81,13 +81,12 @@ def spread_anew(
         return known[plans[best]], factors[best], plans[best]
 
     least, middle, ticks = best_of(np.array([(tilt, bend, 0.0) for tilt in TILTS for bend in BENDS]))
-    steps = np.concatenate([np.eye(DEGREE), -np.eye(DEGREE)])
-    for change in CHANGES:
-        for _ in range(ROUNDS):
-            found = best_of(middle + change * steps)
-            if not found[0] < least:
-                break
-            least, middle, ticks = found
+    steps = np.concatenate([change * np.eye(DEGREE) for change in (*CHANGES, *np.negative(CHANGES))])
+    for _ in range(ROUNDS):
+        found = best_of(middle + steps)
+        if not found[0] < least:
+            break
+        least, middle, ticks = found
     return list(ticks) if least < at_start else list(start)
 
 

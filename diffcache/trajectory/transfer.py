@@ -18,7 +18,7 @@ class Measurement(NamedTuple):
 
     Attributes:
         angles: atan2(noise, signal) of the ticks in radians, [ticks].
-        response: of the denoiser, [3, ticks]; None where only the universal one is known.
+        response: of the denoiser, [2, ticks]; None where only the universal one is known.
         pure_noise: the angle of pure noise there; None: the largest of `angles`.
     """
 
@@ -128,29 +128,24 @@ def smoothed(kernel: Kernel, measured: Array, moments: Sequence[Moment], stride:
     return found
 
 
-def response_at(
-    measured: Array, angles: Sequence[float], moments: Sequence[Moment], universal: Array
-) -> Array:
+def response_at(measured: Array, angles: Sequence[float], moments: Sequence[Moment]) -> Array:
     """The response of the denoiser in a run, from that in another run.
 
-    The response to new errors depends on the noise level, and is interpolated over the angle. That to what is left of old errors
-    depends on how many ticks they have lived through, which differs between runs: there the universal one is nearer.
+    It depends on the noise level, and is interpolated over the angle.
 
     Args:
-        measured: of each part (see `Response`), [3, old].
+        measured: mean and spread (see `Response`), [2, old].
         angles: atan2(noise, signal) of the old ticks in radians, [old].
         moments: of the new ticks; their angles are known.
-        universal: the universal response at the new ticks, [3, new].
 
     Returns:
-        [3, new], beyond the old ticks as at the nearest one; `measured` itself where the angles are the same.
+        [2, new], beyond the old ticks as at the nearest one; `measured` itself where the angles are the same.
     """
     new = angles_of(moments)
     assert new is not None
     if are_same(angles, new):
         return measured
-    stiff, usual, _ = (_interpolated(angles, part, new) for part in measured)
-    return np.stack([stiff, usual, universal[-1]])
+    return np.stack([_interpolated(angles, part, new) for part in measured])
 
 
 def _surprise(inverse: Array, measured: Array) -> Array:

@@ -83,7 +83,7 @@ def averaged_response(testbeds: Collection[Sequence[Answered]]) -> UniversalResp
 
 
 def _parts(run: Answered, angles: Array) -> Array:
-    """A run's response at other angles, [3, angles]."""
+    """A run's response at other angles, [2, angles]."""
     order = np.argsort(run.angles)
     at = np.array(run.angles)[order]
     return np.stack([np.interp(angles, at, part[order]) for part in run.response.factors])

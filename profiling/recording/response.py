@@ -33,27 +33,15 @@ def response_of(pipe: Any, calls: Sequence[Call]) -> Response | None:
     if not all("samples" in entry.tensors for entry in full):
         return None
     found = [_answers(*pair) for pair in zip(full, alternating_trajectories(pipe, calls), strict=True)]
-    new, old = (torch.stack(each).sum(0) for each in zip(*found, strict=True))
-    return Response.measured(new.numpy(), old.numpy()) if new.any() and old.any() else None
+    products = torch.stack(found).sum(dim=0)
+    return Response.measured(products.numpy()) if products.any() else None
 
 
-def _answers(full: Entry, alternating: Entry) -> tuple[Tensor, Tensor]:
-    """Sums of products of the errors of samples and velocities, float64 [ticks, 3]; zeros where there is none.
-
-    Returns:
-        of what a tick whose output was held has added to the errors of the next tick; and of all errors at a tick.
-    """
-    x, v = (_errors(full.tensors[name], alternating.tensors[name]) for name in ("samples", "velocities"))
-    old, new = _products(x, v), torch.zeros(len(x), 3, dtype=torch.float64)
-    known = [True, *full.tensors["samples"].flatten(1).any(dim=1).tolist()]
-    after = [
-        tick + 1
-        for tick in alternating.facts["reused"]
-        if tick + 1 < len(x) and known[tick] and known[tick + 1]
-    ]
-    before = [tick - 1 for tick in after]
-    new[after] = _products(x[after] - x[before], v[after] - v[before])
-    return new, old
+def _answers(full: Entry, alternating: Entry) -> Tensor:
+    """Sums of products of the errors of samples and velocities, float64 [ticks, 3]; zeros where there is none."""
+    return _products(
+        *(_errors(full.tensors[name], alternating.tensors[name]) for name in ("samples", "velocities"))
+    )
 
 
 def _errors(full: Tensor, alternating: Tensor) -> Tensor:

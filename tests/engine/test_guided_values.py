@@ -22,7 +22,7 @@ SCALE = 4.0
 CONFIG = TrajectoryConfig(  # with a covariance of its own, so that guidance changes no plan
     speedup=2,
     covariance=(np.eye(TICKS) + 50 + np.arange(TICKS)).tolist(),
-    response=np.ones((3, TICKS)).tolist(),
+    response=np.ones((2, TICKS)).tolist(),
 )
 
 

@@ -34,7 +34,7 @@ def errors(
     trust: Trust, corrects: bool = True, *, positions: np.ndarray = LATE, answers: np.ndarray = 2 * ALIKE
 ) -> ResultError:
     ratio = 3.0 if corrects else 0.0
-    response = Response(np.broadcast_to(answers, (3, TICKS)))
+    response = Response(np.stack([answers, 0 * answers]))
     influence = np.tril(np.full((TICKS + 1, TICKS), -0.1), -1)
     return ResultError(process(positions), influence, ALIKE, response, ratio, trust)
 
@@ -79,7 +79,7 @@ def random_walk(trust: Trust, corrects: bool = True) -> ResultError:
         walk,
         np.vstack([found.influence, found.on_result]),
         ALIKE,
-        Response(np.zeros((3, TICKS))),
+        Response(np.zeros((2, TICKS))),
         found.largest_ratio,
         trust,
     )
@@ -251,10 +251,10 @@ def test_what_computes_everything_is_predicted_by_the_covariance() -> None:
     assert (found.expected, found.corrects, found.trust) == (0, True, TRUSTS[0])
 
 
-def test_where_a_part_of_the_error_is_met_stiffly_outputs_are_predicted_more_carefully() -> None:
+def test_where_errors_are_met_more_stiffly_outputs_are_predicted_more_carefully() -> None:
     chosen = [
-        planned(partial(errors, answers=np.array([[stiff], [2.0], [0.0]])), spread(TICKS, 5), forced=()).trust
-        for stiff in (2.0, 8.0, 16.0)
+        planned(partial(errors, answers=np.full(TICKS, stiff)), spread(TICKS, 5), forced=()).trust
+        for stiff in (1.0, 6.0, 12.0)
     ]
     sizes = [predicting_weights(trust) for trust in chosen]
     assert sizes == sorted(sizes, reverse=True)

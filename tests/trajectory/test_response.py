@@ -6,46 +6,44 @@ import pytest
 from diffcache.schedulers.moments import Moment
 from diffcache.trajectory.response import Response, UniversalResponse, normalised
 
-UNIVERSAL = UniversalResponse(
-    (0.0, 1.0), ((4.0, 8.0), (1.0, 3.0), (-1.0, 0.0)), ((1.0, 2.0), (0.5, 1.0), (0.0, -0.5))
-)
+UNIVERSAL = UniversalResponse((0.0, 1.0), ((-1.0, 3.0), (4.0, 8.0)), ((0.5, 1.0), (1.0, 2.0)))
 
 
 def moments(*angles: float) -> list[Moment]:
     return [Moment(i, angle=angle) for i, angle in enumerate(angles)]
 
 
-def test_its_parts_are_a_stiff_one_the_mean_and_what_lasts() -> None:
-    new = np.array([[2.0, 4.0 + 9.0, 1.0]])  # a mean of 2 and a spread of 3
-    old = 5 * np.array([[-1.0, 1.0 + 2.0, 1.0]])  # -1 and the root of 2
-    found = Response.measured(new, old).factors[:, 0]
-    assert found == pytest.approx([2 + 3 * 2**0.5, 2, -2])
+def test_it_is_a_mean_and_what_is_left() -> None:
+    products = 5 * np.array([[-2.0, 4.0 + 9.0, 1.0]])
+    assert Response.measured(products).factors[:, 0] == pytest.approx([-2, 3])
 
 
 def test_ticks_that_show_nothing_are_interpolated() -> None:
     products = np.zeros((5, 3))
-    products[1], products[3] = (1, 1, 1), (3, 9, 1)
-    assert Response.measured(products, products).factors == pytest.approx(
-        np.tile([1.0, 1.0, 2.0, 3.0, 3.0], (3, 1))
-    )
+    products[1], products[3] = (1, 1, 1), (3, 13, 1)
+    found = Response.measured(products)
+    assert found.mean == pytest.approx([1, 1, 2, 3, 3])
+    assert found.spread == pytest.approx([0, 0, 1, 2, 2])
 
 
 def test_a_run_without_errors_shows_no_response() -> None:
-    assert not Response.measured(np.zeros((4, 3)), np.zeros((4, 3))).factors.any()
+    assert not Response.measured(np.zeros((4, 3))).factors.any()
 
 
 def test_it_is_linear_in_the_angle_and_in_guidance() -> None:
     assert UNIVERSAL.at(moments(1.5, 0.5, 0.0), 1.0).factors == pytest.approx(
-        np.array([[8, 6, 4], [3, 2, 1], [0, -0.5, -1]])
+        np.array([[3, 1, -1], [8, 6, 4]])
     )
-    assert UNIVERSAL.at(moments(1.0, 0.0), 3.0).factors == pytest.approx(
-        np.array([[12, 6], [5, 2], [-1, -1]])
-    )
+    assert UNIVERSAL.at(moments(1.0, 0.0), 3.0).factors == pytest.approx(np.array([[5, 0], [12, 6]]))
+
+
+def test_less_guidance_than_none_leaves_no_spread_below_zero() -> None:
+    assert UNIVERSAL.at(moments(1.0, 0.0), -9.0).spread == pytest.approx([0, 0])
 
 
 def test_it_is_the_mean_over_angles_where_one_is_unknown() -> None:
     found = UNIVERSAL.at([Moment(0, angle=1.0), Moment(1)], 1.0).factors
-    assert found == pytest.approx(np.array([[6, 6], [2, 2], [-0.5, -0.5]]))
+    assert found == pytest.approx(np.array([[1, 1], [6, 6]]))
 
 
 def gaussian_response(angle: float, variance: float, is_flow: bool) -> float:
@@ -62,18 +60,19 @@ def gaussian_response(angle: float, variance: float, is_flow: bool) -> float:
 @pytest.mark.parametrize("angle", [0.2, np.pi / 4, 1.3, np.pi / 2])
 def test_one_response_serves_diffusion_models_and_flows(angle: float, variance: float) -> None:
     of_diffusion = gaussian_response(angle, variance, False)
-    universal = UniversalResponse((angle,), ((of_diffusion,),), ((0.0,),))
+    universal = UniversalResponse((angle,), ((of_diffusion,), (2.0,)), ((0.0,), (0.0,)))
     diffusion, flow = [Moment(0, angle=angle)], [Moment(0, angle=angle, is_flow=True)]
-    assert universal.at(diffusion, 1.0).factors == pytest.approx(of_diffusion)
+    assert universal.at(diffusion, 1.0).mean == pytest.approx(of_diffusion)
     of_flow = universal.at(flow, 1.0)
-    assert of_flow.factors == pytest.approx(gaussian_response(angle, variance, True))
-    assert normalised(of_flow, flow).factors == pytest.approx(of_diffusion)
+    assert of_flow.mean == pytest.approx(gaussian_response(angle, variance, True))
+    assert of_flow.spread == pytest.approx(2 * (1 + np.sin(2 * angle)))
+    assert normalised(of_flow, flow).factors == pytest.approx(np.array([[of_diffusion], [2.0]]))
 
 
 def test_it_is_read_from_what_it_is_written_to() -> None:
     data = {
         "angles": [0.0, 1.0],
-        "factors": [[4.0, 8.0], [1.0, 3.0], [-1.0, 0.0]],
-        "slopes": [[1.0, 2.0], [0.5, 1.0], [0.0, -0.5]],
+        "factors": [[-1.0, 3.0], [4.0, 8.0]],
+        "slopes": [[0.5, 1.0], [1.0, 2.0]],
     }
     assert UniversalResponse.from_dict(data) == UNIVERSAL

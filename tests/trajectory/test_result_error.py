@@ -7,7 +7,7 @@ import pytest
 
 from diffcache.trajectory.gaussian import BETWEEN, conditional_weights
 from diffcache.trajectory.process import Process
-from diffcache.trajectory.response import SHARES, Response
+from diffcache.trajectory.response import Response
 from diffcache.trajectory.result_error import (
     DOUBT,
     DOUBT_POWERS,
@@ -29,7 +29,8 @@ STAGES = np.diag(np.tile([0.0, 2.0], TICKS // 2))
 STAGED = LASTING @ STAGES + np.eye(TICKS + 1, TICKS, k=-1) * np.tile([-0.09, 0.0], TICKS // 2)
 """In a singlestep method every other velocity changes only the sample at the next tick."""
 EVEN = np.ones(TICKS)
-ANSWERS = np.stack([np.linspace(8, 4, TICKS), np.linspace(2, 1, TICKS), np.linspace(-3, 0.5, TICKS)])
+ANSWERS = np.stack([np.linspace(4, -1, TICKS), np.linspace(6, 2, TICKS)])
+"""Mean and spread."""
 PROCESS = Process(np.exp(-((POSITIONS[:, None] - POSITIONS[None, :]) ** 2)) + 1e-3 * np.eye(TICKS), POSITIONS)
 TRUST = Trust(1e-3, 1e-2)
 RATIO = 1.3
@@ -66,13 +67,16 @@ def followed(
     handovers: tuple[int, ...] = (),
     truly: Process = PROCESS,
 ) -> float:
-    """Mean squared error of the result of runs through one tick after the other. All is linear in the true outputs.
+    """Mean squared error of the result of runs through one tick after the other. All is linear in the true outputs and in random answers.
 
-    They have the covariance of `truly`, and are predicted by that of `PROCESS`.
+    True outputs have the covariance of `truly`, and are predicted by that of `PROCESS`. Random answers have variance 1.
     """
     believed, on_result = PROCESS.believed(TRUST.roughness), influence[-1]
-    truth = np.eye(TICKS)
-    got, known, outputs, waiting = np.zeros((TICKS, TICKS)), [], {}, {}
+    covariance = np.block(
+        [[truly.covariance, np.zeros((TICKS, TICKS))], [np.zeros((TICKS, TICKS)), np.eye(TICKS)]]
+    )
+    truth, drawn = np.eye(2 * TICKS)[:TICKS], np.eye(2 * TICKS)[TICKS:]
+    got, known, outputs, waiting = np.zeros((TICKS, 2 * TICKS)), [], {}, {}
     for tick in range(TICKS):
         if tick in handovers:  # another denoiser knows nothing of what was before
             known, waiting = [], {}
@@ -82,7 +86,9 @@ def followed(
             waiting[tick] = sum(w * outputs[j] for w, j in zip(weights, past, strict=True))
             got[tick] = waiting[tick] - truth[tick]
             continue
-        got[tick] = answers[tick] * (influence[tick] @ got)
+        mean, spread = answers[:, tick]
+        off = influence[tick] @ got
+        got[tick] = mean * off + spread * np.sqrt(off @ covariance @ off) * drawn[tick]
         outputs[tick] = truth[tick] + got[tick]
         for reused, used in waiting.items():
             if 0 < abs(on_result[tick]) >= abs(on_result[reused]) / max(ratio, 1e-9):
@@ -92,26 +98,27 @@ def followed(
         waiting = {}
         known.append(tick)
     off = on_result @ got
-    return float(off @ truly.covariance @ off)
+    return float(off @ covariance @ off)
 
 
 @pytest.mark.parametrize("computed", [[0, 3, 6, 9, 11], [0, 2, 3, 7, 8, 10], [0, 6], [0]])
 @pytest.mark.parametrize("answering", [0.0, 1.0])
 @pytest.mark.parametrize("ratio", [0.0, RATIO, 3.0])
 @pytest.mark.parametrize("influence", [LASTING, TAKEN_BACK, STAGED])
-def test_it_is_what_runs_have_in_the_mean_over_parts_and_doubts(
+def test_it_is_what_runs_have_in_the_mean_over_doubts(
     computed: list[int], answering: float, ratio: float, influence: np.ndarray
 ) -> None:
     next_sample = influence[1:].diagonal()
     stable = np.array([1 / abs(changed) if changed else np.inf for changed in next_sample])
 
-    def doubted(answers: np.ndarray, doubt: float) -> np.ndarray:
-        return np.sign(answers) * np.minimum(doubt * abs(answers), np.maximum(stable, abs(answers)))
+    def doubted(doubt: float) -> np.ndarray:
+        mean, spread = answering * ANSWERS
+        limited = np.sign(mean) * np.minimum(doubt * abs(mean), np.maximum(stable, abs(mean)))
+        return np.stack([limited, doubt * spread])
 
     expected = sum(
-        doubt_share * share * followed(computed, doubted(answering * answers, doubt), ratio, influence)
-        for doubt, doubt_share in zip(DOUBT**DOUBT_POWERS, DOUBT_SHARES, strict=True)
-        for share, answers in zip(SHARES, ANSWERS, strict=True)
+        share * followed(computed, doubted(doubt), ratio, influence)
+        for doubt, share in zip(DOUBT**DOUBT_POWERS, DOUBT_SHARES, strict=True)
     )
     assert error(answering, ratio, influence=influence)(computed) == pytest.approx(expected, rel=1e-9)
 
@@ -121,9 +128,8 @@ def test_another_denoiser_is_predicted_from_its_own_outputs(
     computed: list[int], handovers: tuple[int, ...]
 ) -> None:
     expected = sum(
-        doubt_share * share * followed(computed, doubt * answers, 3.0, LASTING, handovers)
-        for doubt, doubt_share in zip(DOUBT**DOUBT_POWERS, DOUBT_SHARES, strict=True)
-        for share, answers in zip(SHARES, ANSWERS, strict=True)
+        share * followed(computed, doubt * ANSWERS, 3.0, LASTING, handovers)
+        for doubt, share in zip(DOUBT**DOUBT_POWERS, DOUBT_SHARES, strict=True)
     )
     found = error(1.0, 3.0, handovers=handovers)(computed)
     assert found == pytest.approx(expected, rel=1e-9)
@@ -135,7 +141,7 @@ def test_predictions_may_be_of_a_process_that_is_not_the_true_one() -> None:
     truly = Process(rough, POSITIONS)
     true = ResultError(truly, LASTING, EVEN, response, RATIO, TRUST)
     found = true.likely(computed, error())
-    expected = followed(computed, 0 * ANSWERS[0], RATIO, LASTING, truly=truly)
+    expected = followed(computed, 0 * ANSWERS, RATIO, LASTING, truly=truly)
     assert found**2 == pytest.approx(expected, rel=1e-9)
     assert found > true.likely(computed)
 
@@ -150,9 +156,8 @@ def test_errors_may_add_up_otherwise_than_plans_are_made_for() -> None:
 def test_the_likely_error_is_the_geometric_mean_over_the_sizes_of_the_response() -> None:
     computed = [0, 3, 6, 9, 11]
     likely = 1.0
-    for doubt, doubt_share in zip(DOUBT**DOUBT_POWERS, DOUBT_SHARES, strict=True):
-        squares = [followed(computed, doubt * answers, 3.0, LASTING) for answers in ANSWERS]
-        likely *= (SHARES @ squares) ** (doubt_share / 2)
+    for doubt, share in zip(DOUBT**DOUBT_POWERS, DOUBT_SHARES, strict=True):
+        likely *= followed(computed, doubt * ANSWERS, 3.0, LASTING) ** (share / 2)
     assert error(1.0, 3.0).likely(computed) == pytest.approx(likely, rel=1e-9)
     assert error(1.0, 3.0).likely(list(range(TICKS))) == 0
 
@@ -168,8 +173,12 @@ def test_correcting_helps() -> None:
 
 def test_a_stiff_denoiser_makes_long_gaps_unstable() -> None:
     apart, near = [0, 4, 8, 11], [0, 2, 4, 6, 8, 10, 11]
-    assert error(1.0)(near) < 3 * error(0.0)(near)
-    assert error(1.0)(apart) > 10 * error(0.0)(apart)
+    stiff, blind = (
+        ResultError(PROCESS, LASTING, EVEN, Response(np.outer([mean, 0], EVEN)), RATIO, TRUST)
+        for mean in (8, 0)
+    )
+    assert stiff(near) < 3 * blind(near)
+    assert stiff(apart) > 10 * blind(apart)
 
 
 def test_errors_are_as_many_times_larger_as_the_covariance_foretells_too_little() -> None:
@@ -184,6 +193,6 @@ def test_what_only_the_next_stage_sees_matters_by_the_response() -> None:
 
 
 def test_no_doubt_makes_the_plain_run_unstable() -> None:
-    computed, stiff = [0, 2, 4, 6, 8, 10, 11], Response(np.full((3, TICKS), 1 / 0.12))
+    computed, stiff = [0, 2, 4, 6, 8, 10, 11], Response(np.outer([1 / 0.12, 0], EVEN))
     at = partial(ResultError, PROCESS, LASTING, EVEN, stiff, RATIO, TRUST)
     assert at(1e10)(computed) == pytest.approx(at(1e14)(computed), rel=1e-3)

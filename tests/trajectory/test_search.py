@@ -18,14 +18,14 @@ EVEN = spread(TICKS, 6)
 def error_of(positions: np.ndarray) -> ResultError:
     distance = np.abs(np.subtract.outer(positions, positions))
     influence = np.tril(np.full((TICKS + 1, TICKS), -0.1), -1)
-    response = Response(np.full((3, TICKS), 2.0))
+    response = Response(np.outer([2.0, 0.0], np.ones(TICKS)))
     process = Process((1 + distance) * np.exp(-distance), positions)
     return ResultError(process, influence, np.ones(TICKS), response, 3.0, Trust(1e-3, 0.0))
 
 
 LATE = error_of(np.linspace(0, 1, TICKS) ** 3)
 """Most of the way lies at the end."""
-BURSTS = error_of(np.cumsum([0.0, *np.where(np.isin(np.arange(1, TICKS), [2, 3, 9]), 0.5, 0.02)]))
+BURSTS = error_of(np.cumsum([0.0, *np.where(np.isin(np.arange(1, TICKS), [1, 2, 12]), 0.5, 0.02)]))
 """All of the way lies at three ticks, which gaps that change smoothly cannot follow."""
 
 

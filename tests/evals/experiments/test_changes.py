@@ -14,7 +14,7 @@ def test_a_run_that_follows_the_kernel_changes_as_foretold_and_a_faster_one_by_i
     covariance = prior_process(START.at(3.0), moments).covariance
 
     def run(times: float) -> Measured:
-        return Measured(Setting("dit", 12), 3.0, times * covariance, moments, Response(np.zeros((3, 12))))
+        return Measured(Setting("dit", 12), 3.0, times * covariance, moments, Response(np.zeros((2, 12))))
 
     found = changes(run(1.0), START)
     assert found.guidance == 3.0

@@ -13,7 +13,6 @@ from diffcache.profiling.recording.guided import guided, is_doubled, passes
 from diffcache.profiling.recording.loops import Loop
 from diffcache.profiling.recording.response import response_of
 from diffcache.schedulers.guidance import Guidance
-from diffcache.trajectory.response import STIFF
 
 TICKS, RESPONSE, SCALE = 12, 2.5, 3.0
 CALLS = [{"seed": 0}, {"seed": 1}]
@@ -57,35 +56,35 @@ def looped(net: nn.Module, seed: int, guidance_scale: float | None = None) -> Te
     return sample.clamp(0, 1)
 
 
-def test_a_linear_denoiser_answers_all_parts_of_an_error_alike() -> None:
-    factors = response_of(Loop(Linear().eval(), looped), CALLS).factors
-    assert factors.shape == (3, TICKS)
-    assert factors == pytest.approx(RESPONSE, rel=1e-3)
+def test_a_linear_denoiser_answers_all_errors_alike() -> None:
+    found = response_of(Loop(Linear().eval(), looped), CALLS)
+    assert found.factors.shape == (2, TICKS)
+    assert found.mean == pytest.approx(RESPONSE, rel=1e-3)
+    assert found.spread == pytest.approx(np.zeros(TICKS), abs=5e-2 * abs(RESPONSE))
 
 
 def test_sketches_show_the_response_within_the_error_that_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four standard errors, of sketches that are a quarter as large as the samples; which a sketch of their own size takes exactly."""
     size, loop = 128, Loop(Uneven().eval(), looped)
-    exact = response_of(loop, CALLS).factors
+    mean, spread = response_of(loop, CALLS).factors
     monkeypatch.setattr(trajectories, "SIZE", size)
-    found = response_of(loop, CALLS).factors
-    assert not np.array_equal(found, exact)
-    spread, its_spread = ((stiff - mean) / STIFF for stiff, mean, _ in (exact, found))
-    assert np.all(np.abs(found[1] - exact[1]) < 4 * size**-0.5 * np.hypot(exact[1], spread))
+    its_mean, its_spread = response_of(loop, CALLS).factors
+    assert not np.array_equal(its_mean, mean)
+    assert np.all(np.abs(its_mean - mean) < 4 * size**-0.5 * np.hypot(mean, spread))
     assert np.all(np.abs(its_spread - spread) < 4 * size**-0.5 * spread)
 
 
-def test_a_sketch_answers_as_its_feature_does_where_all_parts_answer_alike(
+def test_a_sketch_answers_as_its_feature_does_where_all_errors_are_answered_alike(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(trajectories, "SIZE", 32)
-    factors = response_of(Loop(Linear().eval(), looped), CALLS).factors
-    assert factors == pytest.approx(RESPONSE, rel=1e-3)
+    mean = response_of(Loop(Linear().eval(), looped), CALLS).mean
+    assert mean == pytest.approx(RESPONSE, rel=1e-3)
 
 
 def test_guidance_is_part_of_the_response_and_of_the_covariance() -> None:
     loop, calls = Loop(TwoPasses().eval(), looped), [{**call, "guidance_scale": SCALE} for call in CALLS]
-    assert response_of(loop, calls).factors == pytest.approx(1 + SCALE * (2 - 1), rel=1e-3)
+    assert response_of(loop, calls).mean == pytest.approx(1 + SCALE * (2 - 1), rel=1e-3)
     found = covariance_of(loop, calls).matrix
     samples = [
         torch.randn(2, 4, 8, 8, generator=torch.Generator().manual_seed(call["seed"])) for call in CALLS
