@@ -43,7 +43,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
         "site must be the name or kind of a site, not 3",
     ),
     "a covariance's number": ({"config": "trajectory", "covariance": 1.5}, "covariance must be a square"),
-    "a response's number": ({"config": "trajectory", "response": 1.5}, "response must be three rows"),
+    "a response's number": ({"config": "trajectory", "response": 1.5}, "response must be two rows"),
     "quality of a method": ({"config": "even", "quality": 40, "prompts": PROMPTS}, "quality= goes alone"),
     "quality below 0": ({"quality": -3, "prompts": PROMPTS}, "give a PSNR in dB"),
     "speedup inf": ({"speedup": math.inf}, "speedup must be a number >= 1 and finite, not inf"),

@@ -22,7 +22,6 @@ from diffcache.trajectory.result_error import WINDOW
 PATH = Path(__file__).resolve().parents[2] / "docs" / "pictures" / "trajectory.svg"
 TICKS, APART, NOISE = 50, 4, 1e-3
 SCALES = (1.0, 3.0, 7.0)
-PARTS = ("stiff", "usual", "lasting")
 
 
 def main() -> None:
@@ -78,12 +77,10 @@ def _weights(axes: Axes, covariance: Array) -> None:
 
 def _responses(axes: Axes, moments: list[Moment]) -> None:
     for scale, colour in zip(SCALES, ("C0", "C1", "C2"), strict=True):
-        for part, style, factors in zip(
-            PARTS, ("--", "-", ":"), universal().response.at(moments, scale).factors, strict=True
-        ):
-            label = f"guidance {scale:g}" if part == "usual" else None
-            axes.plot(range(TICKS), factors, style, color=colour, label=label)
-    axes.set_ylabel("response (dashed: stiff,\ndotted: lasting)")
+        response = universal().response.at(moments, scale)
+        axes.plot(range(TICKS), response.mean, color=colour, label=f"guidance {scale:g}")
+        axes.plot(range(TICKS), response.spread, "--", color=colour)
+    axes.set_ylabel("response: mean\n(dashed: spread)")
     axes.legend()
 
 
