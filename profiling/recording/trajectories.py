@@ -47,7 +47,7 @@ def alternating_trajectories(pipe: Any, calls: Sequence[Call]) -> list[Entry]:
     """What a run of each call shows that holds every other output. The pipeline is plain afterwards.
 
     Returns:
-        Of each call the ticks that were "reused", and the tensors of `_compressed`.
+        Of each call the tensors of `_compressed`.
 
     Raises:
         TargetError: as `full_trajectories`.
@@ -65,9 +65,8 @@ def _full(pipe: Any, call: Call) -> Entry:
 
 def _alternating(pipe: Any, call: Call) -> Entry:
     with accelerated(pipe, ALTERNATING):
-        seen = Followed()
-        run = trajectory_of(pipe, call, seen)
-    return Entry(_compressed(run), {"reused": sorted(seen.reused)})
+        run = trajectory_of(pipe, call, Followed())
+    return Entry(_compressed(run), {})
 
 
 def _products(run: Trajectory) -> Tensor:

@@ -52,28 +52,11 @@ class Velocities(Observer):
         self.denoisers.setdefault(step.tick, set()).add(denoiser)
 
 
-@dataclass
 class Followed(Velocities):
-    """Keeps those of a run that reuses, as the denoiser would have given them at reused ticks, too.
-
-    Attributes:
-        reused: the ticks.
-    """
+    """Keeps those of a run that reuses, as the denoiser would have given them at reused ticks, too."""
 
     shadow = True
     closed = True
-    reused: set[int] = field(default_factory=set)
-
-    def predicted(
-        self,
-        denoiser: str,
-        step: Step,
-        guess: Sequence[Tensor],
-        truth: Sequence[Tensor],
-        features: Sequence[Tensor],
-    ) -> Sequence[Tensor]:
-        self.reused.add(step.tick)
-        return super().predicted(denoiser, step, guess, truth, features)
 
 
 @dataclass(frozen=True)
