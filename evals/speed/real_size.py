@@ -4,7 +4,7 @@ A row is written as soon as it is known. Of each variant:
 
 - wall_s: one loop, synchronised at its ends only, median over rounds; first_run_s: the first loop, which compiles and traces.
 - computed: forwards in which a block in the middle ran.
-- realised: the plain loop's time over this one's; ideal: ticks over computed ticks; efficiency: realised over ideal.
+- realised: the time of the loop without a cache (`base_of`) over this one's; ideal: ticks over computed ticks; efficiency: realised over ideal.
 - reused_ms: what a reused tick takes; over_ms: what a tick takes on top of a plain one, where nothing is reused.
 - first_tick_ms and host_ms: what the host needs for the first tick (of the first loop, and later), and for a reused one.
 - peak_bytes: on top of the weights. cache_bytes: what our report says.
@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from diffcache.evals.speed.real_models import RealModel
-from diffcache.evals.speed.real_variants import LAST, Figures, Variant
+from diffcache.evals.speed.real_variants import LAST, Figures, Variant, base_of
 from diffcache.host.compiled import is_compiled
 
 Row = dict[str, Any]
@@ -79,10 +79,11 @@ def measure(model: RealModel, found: dict[str, Variant], bounds: Bounds, save: S
     begun, rows = time.perf_counter(), dict[str, Row]()
     first: dict[str, Loop] = {}
     rounds: dict[str, list[Loop]] = {name: [] for name in found}
+    reads: dict[str, Row] = {}
     with _middle_seen(model) as seen:
         for group in (
-            [name for name in found if LAST not in name],
-            [name for name in found if LAST in name],
+            [name for name in found if not name.startswith(LAST)],
+            [name for name in found if name.startswith(LAST)],
         ):
             for name in group:
                 try:
@@ -91,18 +92,19 @@ def measure(model: RealModel, found: dict[str, Variant], bounds: Bounds, save: S
                 except Exception as error:  # noqa: BLE001  the other variants are still worth their time
                     rows[name] = {"error": f"{type(error).__name__}: {error}"[:500]}
                     gc.collect()
-                rows |= _rows(first, rounds, bounds.ticks)
+                rows |= _rows(first, rounds, reads, bounds.ticks)
                 save(rows)
             for _ in range(1, bounds.rounds):
                 for name in (name for name in group if rounds[name]):
                     if time.perf_counter() - begun < bounds.seconds:
                         rounds[name].append(_loop(model, found[name], bounds.ticks, seen))
-                rows |= _rows(first, rounds, bounds.ticks)
+                rows |= _rows(first, rounds, reads, bounds.ticks)
                 save(rows)
-        for name in first:
-            if name.startswith("ours") and time.perf_counter() - begun < 1.2 * bounds.seconds:
-                rows[name]["reads"] = _reads(model, found[name], bounds.ticks, seen)
-                save(rows)
+            for name in (name for name in group if name in first and name.startswith("ours")):
+                if time.perf_counter() - begun < 1.2 * bounds.seconds:
+                    reads[name] = {"reads": _reads(model, found[name], bounds.ticks, seen)}
+            rows |= _rows(first, rounds, reads, bounds.ticks)
+            save(rows)
     return rows
 
 
@@ -158,15 +160,20 @@ def _synchronise(x: Tensor) -> None:
         torch.cuda.synchronize()
 
 
-def _rows(first: dict[str, Loop], rounds: dict[str, list[Loop]], ticks: int) -> dict[str, Row]:
+def _rows(
+    first: dict[str, Loop], rounds: dict[str, list[Loop]], reads: dict[str, Row], ticks: int
+) -> dict[str, Row]:
     """What is known of each variant by now."""
     walls = {name: median(loop.wall for loop in loops) for name, loops in rounds.items() if loops}
-    tick = walls["plain"] / ticks if "plain" in walls else None
-    return {name: _row(first[name], rounds[name], wall, tick) for name, wall in walls.items()}
+    tick = {name: walls[base_of(name)] / ticks for name in walls if base_of(name) in walls}
+    return {
+        name: _row(first[name], rounds[name], wall, tick.get(name)) | reads.get(name, {})
+        for name, wall in walls.items()
+    }
 
 
 def _row(first: Loop, loops: list[Loop], wall: float, tick: float | None) -> Row:
-    """The figures of a variant; `tick` is a plain one's seconds, None where the plain loop is not known."""
+    """The figures of a variant; `tick` is one's seconds without a cache, None where that loop is not known."""
     last = loops[-1]
     ticks, computed = len(last.computed), sum(last.computed)
     reused = [host for host, was in zip(last.host, last.computed, strict=True) if not was]

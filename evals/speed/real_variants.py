@@ -16,8 +16,10 @@ Figures = dict[str, Any]
 Variant = Callable[[nn.Module, int, Figures], AbstractContextManager[BeginTick]]
 """From a denoiser and a number of ticks to what is called before each tick."""
 
-LAST = "cache-dit"
-"""Its variants are measured last: it leaves its forward behind when it is switched off."""
+LAST = ("cache-dit", "group offload")
+"""Variants whose names begin so are measured last: the one leaves its forward behind, the other keeps the weights away."""
+
+PLAIN, OFFLOADED = "plain", "group offload"
 
 NEVER = {"threshold": 0.0}
 EVERY_SECOND = {"threshold": 1e9, "warmup_steps": 3, "max_consecutive_reuses": 1}
@@ -100,10 +102,15 @@ def offloaded(inner: Variant) -> Variant:
     return on
 
 
+def base_of(name: str) -> str:
+    """The variant without a cache that this one is compared with: weights in host memory have one of their own."""
+    return OFFLOADED if name.startswith(OFFLOADED) else PLAIN
+
+
 def variants(model: str, *, compiled: bool) -> dict[str, Variant]:
     """All that are measured on a model of `RECIPES`, by name. What lies inside compiled blocks cannot be cached."""
     whole: dict[str, Variant] = {
-        "plain": plain,
+        PLAIN: plain,
         "plain again (A/A)": plain,
         "ours trajectory, never": ours("trajectory", **NEVER),
         "ours trajectory": ours("trajectory"),
@@ -141,7 +148,7 @@ def offload_variants() -> dict[str, Variant]:
     """Features in host memory beside features on the device; then the same with the weights in host memory."""
     sub_layers = {"site": "sub-layer", "order": 1, **INTERVAL_2}
     found: dict[str, Variant] = {
-        "plain": plain,
+        PLAIN: plain,
         "ours uniform 2 sub-layers": ours("uniform", **sub_layers),
         "ours uniform 2 sub-layers, host memory": ours("uniform", **sub_layers, cache_device="cpu"),
         "ours uniform 2 sub-layers, host memory, int8": ours(
@@ -151,7 +158,7 @@ def offload_variants() -> dict[str, Variant]:
     blocks = ours("uniform", site="block", **INTERVAL_2, cache_device="cpu")
     return {
         **found,
-        "group offload": offloaded(plain),
-        "group offload, ours uniform 2": offloaded(ours("uniform", **INTERVAL_2)),
-        "group offload, ours uniform 2 blocks, host memory": offloaded(blocks),
+        OFFLOADED: offloaded(plain),
+        f"{OFFLOADED}, ours uniform 2": offloaded(ours("uniform", **INTERVAL_2)),
+        f"{OFFLOADED}, ours uniform 2 blocks, host memory": offloaded(blocks),
     }

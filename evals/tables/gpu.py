@@ -1,11 +1,12 @@
 """The tables of docs/measured/gpu.md: denoisers and a language model at their real sizes, quantised weights, and kernels."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from diffcache.evals.harness.markdown import markdown_table, named_once
 from diffcache.evals.harness.results import Result, stored
 from diffcache.evals.language.run_names import RunName
+from diffcache.evals.speed.real_variants import base_of
 
 SPEED_HEAD = (
     "variant", "computed", "loop, s", "speed-up", "without any cost", "reused tick, ms", "first loop, s", "memory, GiB",
@@ -16,7 +17,6 @@ KERNEL_HEAD = (
 )  # fmt: skip
 WEIGHTS_HEAD = ("blocks", "weights", "GiB", "a step, ms", "with a cache, ms", "faster")
 LANGUAGE_HEAD = ("batch", "cache", "written in", "tokens per second", "faster")
-PLAIN = "plain"
 
 
 def gpu_tables() -> dict[str, str]:
@@ -25,14 +25,16 @@ def gpu_tables() -> dict[str, str]:
     return {
         **speeds,
         "gpu_weights": _weights_table(stored("quantization_speed")),
-        "gpu_language": _language_table(stored("language_speed")["gpu"]),
+        "gpu_language": _language_table(
+            [result for name, result in stored("language_speed").items() if name.startswith("gpu")]
+        ),
         "gpu_kernels": _kernels_table(stored("kernels")["gpu"]),
     }
 
 
 def _speed_table(result: Result) -> str:
     rows: Mapping[str, Mapping[str, Any]] = result["rows"]
-    lines = (_speed_line(name, row, rows[PLAIN]) for name, row in rows.items() if "error" not in row)
+    lines = (_speed_line(name, row, rows[base_of(name)]) for name, row in rows.items() if "error" not in row)
     failed = [f"{name}: {row['error']}" for name, row in rows.items() if "error" in row]
     return "\n\n".join([markdown_table(SPEED_HEAD, lines), *failed, _about(result)])
 
@@ -56,7 +58,7 @@ def _speed_line(name: str, row: Mapping[str, Any], plain: Mapping[str, Any]) -> 
 def _weights_table(results: Mapping[str, Result]) -> str:
     """Quantised weights in eager and in compiled blocks, and a cache that reuses every second step, beside plain eager ones."""
     lines: list[list[str]] = []
-    for blocks, result in sorted(results.items(), reverse=True):
+    for result in (results[name] for name in sorted(results, reverse=True)):
         measured = [row for row in result["rows"] if "refused" not in row]
         with_cache = {row["weights"]: row["seconds"] for row in measured if row["interval"] > 1}
         for row in (row for row in measured if row["interval"] == 1):
@@ -64,7 +66,7 @@ def _weights_table(results: Mapping[str, Result]) -> str:
             cached = with_cache[kind]
             lines.append(
                 [
-                    blocks,
+                    "compiled" if result["workload"]["compiled"] else "eager",
                     kind,
                     f"{row['model_bytes'] / 2**30:.1f}",
                     f"{1e3 * whole / ticks:.0f}",
@@ -77,9 +79,9 @@ def _weights_table(results: Mapping[str, Result]) -> str:
     )
 
 
-def _language_table(result: Result) -> str:
+def _language_table(results: Sequence[Result]) -> str:
     lines = []
-    for batch, rates in result["tokens_per_second"].items():
+    for batch, rates in (each for result in results for each in result["tokens_per_second"].items()):
         for name, rate in rates.items():
             run = RunName.of(name)
             lines.append(
@@ -91,7 +93,7 @@ def _language_table(result: Result) -> str:
                     f"{rate / rates[run.plain]:.2f}x",
                 ]
             )
-    return f"{markdown_table(LANGUAGE_HEAD, named_once(lines))}\n\n{_about(result)}"
+    return "\n\n".join([markdown_table(LANGUAGE_HEAD, named_once(lines)), *map(_about, results)])
 
 
 def _kernels_table(result: Result) -> str:
