@@ -13,7 +13,7 @@ from diffcache.trajectory.kernel import RIGHT_ANGLE, Array
 from diffcache.trajectory.prior import Prior
 from diffcache.trajectory.process import Process, positions_of, prior_process, with_second_calls
 from diffcache.trajectory.response import Response
-from diffcache.trajectory.result_error import DOUBT, ResultError, Trust
+from diffcache.trajectory.result_error import ResultError, Trust
 from diffcache.trajectory.transfer import Measurement, covariance_at, pure_noise_of, response_at
 
 Matrix = tuple[tuple[float, ...], ...]
@@ -21,16 +21,13 @@ Matrix = tuple[tuple[float, ...], ...]
 SHORT = 0.5
 """A last step is short if it is less than so many times as long as the others in the mean."""
 
-UNIVERSAL_DOUBT = 2.0
-"""Of the universal response: some denoisers respond twice as strongly as others."""
-
 UNTOLD = 2.0
 """Expected errors are multiplied by this where noise levels are unknown, because velocities do not change at an even pace. On sd3, sdxl and flux, in
 50 and 20 steps, measured errors are 0.8 to 6 times as large as expected without it, and 2 times in the median."""
 
 CLIPPED_OUTPUT_NOISE = 1e-2
 """`Kernel.output_noise` of predicted noise where the noise scheduler clips predicted samples. Such models are mostly trained with the plain loss, which
-learns little where there is much noise. The testbeds of the prior have a loss that weighs it more. Chosen on a model of 16 x 16 digits."""
+learns little where there is much noise. The testbeds of the prior have a loss that weighs it more. Chosen on models of 16 x 16 digits."""
 
 ResultErrors = Callable[[Trust, bool], ResultError]
 """Errors of a run's result, by how far the covariance is trusted, and whether reused ticks are corrected."""
@@ -151,14 +148,13 @@ class Known:
         pace = self.prior.pace.at(course.moments, course.guidance) if is_universal else np.ones(ticks)
         if is_universal and angles_of(course.moments) is None:
             pace = UNTOLD * pace
-        doubt = UNIVERSAL_DOUBT if self.response is None else DOUBT
         handovers = self.handovers_in(ticks)
 
         def error(
             influence: Array, trust: Trust, corrects: bool, real: ResultError | None = None
         ) -> ResultError:
             ratio = largest_ratio if corrects else 0.0
-            return ResultError(process, influence, pace, response, ratio, trust, doubt, handovers, real)
+            return ResultError(process, influence, pace, response, ratio, trust, handovers, real)
 
         if course.clipped is None:
             return partial(error, weighed)

@@ -21,23 +21,19 @@ TRUSTS = (
 )
 """These are tried. Where several are expected to do equally well, the first of them is taken.
 
-The first two have small weights, and weights grow from there on. `HELD` ignores the covariance, so it comes last. After a search it has
-ticks of its own and comes first, since holding is the smallest risk. It is not tried where nothing is corrected, because its errors are the largest
-before correction.
+The first two have small weights, and weights grow from there on. `HELD` ignores the covariance, so it comes last. It is not tried where nothing is
+corrected, because its errors are the largest before correction.
 """
 
 FEWEST_MOVED = 4
 """Fewer computed ticks than this stay where they are: a prediction has hardly a past there."""
 
 RELIABLE = 0.1
-"""Ticks are moved only if the root mean square error that is expected of the moved plan is at most this. Larger errors don't add up as the
+"""Ticks are moved only if the error that is expected of the moved plan is at most this. Larger errors don't add up as the
 covariance says, so there moved ticks are often worse than evenly spaced ones."""
 
-NEAR = 1.15
-"""Expected squared errors that differ by less than this factor count as equal."""
-
-WORTH_HOLDING = 2.0
-"""Holding may be nearly as good where its expected squared error is less than so many times the least one."""
+NEAR = 1.07
+"""Expected errors that differ by less than this factor count as equal."""
 
 HOPELESS = 0.3
 """Where a larger error is expected of the best plan, outputs of evenly spaced ticks are held: so far off, extrapolation is no better in the mean, and
@@ -107,18 +103,18 @@ def planned(
         )
     if len(even) >= FEWEST_MOVED and not is_long:
         better = _searched(candidates, {0, *forced}, together)
-        if min(map(_expected, better)) <= RELIABLE**2:
+        if min(map(_expected, better)) <= RELIABLE:
             candidates = better
     least = min(map(_expected, candidates))
     chosen = next(one for one in candidates if one.expected <= NEAR * least)
     is_best = not corrects or chosen.expected <= held(even)
-    if least <= HOPELESS**2 and is_best:
+    if least <= HOPELESS and is_best:
         return TrajectoryPlan(tuple(chosen.ticks), chosen.error.trust, chosen.error.likely(chosen.ticks))
     return TrajectoryPlan(tuple(even), HELD, held.likely(even), corrects=False)
 
 
 class Candidate(NamedTuple):
-    """Ticks that may be computed, the error of the result by how the others are predicted, and what is expected of it (squared)."""
+    """Ticks that may be computed, the error of the result by how the others are predicted, and the error that plans make small."""
 
     error: ResultError
     ticks: Sequence[int]
@@ -133,11 +129,9 @@ def _each(errors: Sequence[ResultError], ticks: Sequence[int]) -> list[Candidate
 
 
 def _searched(candidates: Sequence[Candidate], fixed: Collection[int], together: int) -> list[Candidate]:
-    """Candidates of `TRUSTS` with ticks that are expected to be better. `HELD` comes first, where it is among them.
+    """Candidates with ticks that are expected to be better.
 
-    Ticks are searched for the trust that is best on evenly spaced ticks, and all trusts get them. Good ticks for holding are bad for
-    extrapolation, so there is a second search. If the first was not for `HELD`, it gets ticks of its own where it may be nearly as good. If it
-    was, ticks are searched for the best of the others, which take them if they are expected to make a much smaller error.
+    Ticks are searched for the trust that is best on evenly spaced ticks, and all trusts get them.
 
     Args:
         candidates: with evenly spaced ticks.
@@ -151,20 +145,7 @@ def _searched(candidates: Sequence[Candidate], fixed: Collection[int], together:
         starts = [better, _spread_anew(least, fixed, in_place)]
         better = min((moved(first, one, fixed, together) for one in starts), key=first)
     found = _each([one.error for one in candidates], better)
-    if not min(map(_expected, found)) < least.expected:
-        found = [*candidates]
-    if found[-1].error.trust != HELD:
-        return found
-    *others, held = found
-    if first is held.error:
-        second = min(candidates[:-1], key=_expected)
-        own = _each([one.error for one in others], _spread_anew(second, fixed))
-        if WORTH_HOLDING * min(map(_expected, own)) < held.expected:
-            others = own
-    elif held.expected < WORTH_HOLDING * min(map(_expected, found)):
-        (own_held,) = _each([held.error], _spread_anew(candidates[-1], fixed))
-        held = min(held, own_held, key=_expected)
-    return [held, *others]
+    return found if min(map(_expected, found)) < least.expected else [*candidates]
 
 
 def _spread_anew(candidate: Candidate, fixed: Collection[int], whole: Rounding = neighbours) -> Sequence[int]:

@@ -23,9 +23,12 @@ class Response:
 
     Attributes:
         factors: the mean and the spread at each tick, [2, ticks].
+        doubt: how far the mean may be off at each tick, a standard deviation, [ticks]. It is off in the same direction at all ticks, as
+            denoisers differ. None: it was measured.
     """
 
     factors: Array
+    doubt: Array | None = None
 
     @property
     def mean(self) -> Array:
@@ -65,18 +68,19 @@ class UniversalResponse:
         angles: atan2(noise, signal) in radians, rising.
         factors: without guidance, mean and spread at each angle, [2][angles].
         slopes: what a scale of guidance that is larger by one adds to them.
+        deviations: of the mean between denoisers, standard deviations at each angle.
     """
 
     angles: tuple[float, ...]
     factors: tuple[tuple[float, ...], ...]
     slopes: tuple[tuple[float, ...], ...]
+    deviations: tuple[float, ...]
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "UniversalResponse":
         """The one with these attributes."""
-        return cls(
-            tuple(data["angles"]), tuple(map(tuple, data["factors"])), tuple(map(tuple, data["slopes"]))
-        )
+        factors, slopes = (tuple(map(tuple, data[name])) for name in ("factors", "slopes"))
+        return cls(tuple(data["angles"]), factors, slopes, tuple(data["deviations"]))
 
     def at(self, moments: Sequence[Moment], guidance: float) -> Response:
         """Of the run's own velocities at each tick; the mean over all angles where an angle is unknown.
@@ -86,30 +90,32 @@ class UniversalResponse:
             guidance: its scale; 1 for none.
         """
         mean, spread = np.array(self.factors) + (guidance - 1) * np.array(self.slopes)
-        parts = np.stack([mean, np.maximum(spread, 0)])
+        parts = np.stack([mean, np.maximum(spread, 0), self.deviations])
         angles = angles_of(moments)
         if angles is None:
-            return Response(np.repeat(parts.mean(axis=1, keepdims=True), len(moments), axis=1))
-        at_angles = np.stack([np.interp(angles, self.angles, part) for part in parts])
-        offset, factor = _of_velocities(moments)
-        return Response(offset + factor * at_angles)
+            found = np.repeat(parts.mean(axis=1, keepdims=True), len(moments), axis=1)
+        else:
+            found = np.stack([np.interp(angles, self.angles, part) for part in parts])
+            offset, factor = _of_velocities(moments)
+            found *= factor
+            found[0] += offset
+        return Response(found[:PARTS], found[PARTS])
 
 
 def normalised(response: Response, moments: Sequence[Moment]) -> Response:
     """A response as it would be in a diffusion model, whose samples have variance one: so flows can be compared with it."""
     offset, factor = _of_velocities(moments)
-    return Response((response.factors - offset) / factor)
+    return Response(np.stack([response.mean - offset, response.spread]) / factor)
 
 
 def _of_velocities(moments: Sequence[Moment]) -> tuple[Array, Array]:
-    """The response of flow matching is an offset plus a factor times that of a diffusion model; 0 and 1 in diffusion models.
+    """The mean response of flow matching is an offset plus a factor times that of a diffusion model, both [ticks]; 0 and 1 in diffusion models.
 
-    The offset is that of the mean and of the spread, which has none, [2, ticks]; the factor is [ticks].
+    Spreads and deviations have the factor alone.
 
     Let x = cos(a) clean + sin(a) noise be the sample of variance one at the angle a, and v = cos(a) noise - sin(a) clean its
     velocity. A flow has x / (cos(a) + sin(a)) and noise - clean = (cos(a) + sin(a)) v - (cos(a) - sin(a)) x. Derivatives follow.
     """
     doubled = 2 * np.array([moment.angle or 0.0 for moment in moments])
     is_flow = np.array([moment.is_flow for moment in moments])
-    offset = np.where(is_flow, -np.cos(doubled), 0.0)
-    return np.stack([offset, np.zeros(len(doubled))]), np.where(is_flow, 1 + np.sin(doubled), 1.0)
+    return np.where(is_flow, -np.cos(doubled), 0.0), np.where(is_flow, 1 + np.sin(doubled), 1.0)

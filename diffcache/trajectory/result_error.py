@@ -15,17 +15,6 @@ from diffcache.trajectory.response import Response
 WINDOW = 4
 """How many computed ticks predict a reused one."""
 
-DOUBT = 1.3
-"""A response may be so many times larger or smaller than it is taken for. Without doubt, plans are found that only just stay stable."""
-
-DOUBT_POWERS = np.array([-1.0, 0.0, 1.0])
-"""Powers of the doubt by which a response is multiplied: the nodes of Gauss-Hermite quadrature, for a response whose logarithm is normal with a
-standard deviation of log(doubt) / sqrt(3)."""
-
-DOUBT_SHARES = np.array([1 / 6, 2 / 3, 1 / 6])
-"""Of the squared error, at each of these."""
-
-
 TickArray = NDArray[np.intp]
 
 
@@ -66,7 +55,7 @@ class Corrections(NamedTuple):
 
 
 class ResultError:
-    """The expected squared error of a result, by computed ticks.
+    """The expected error of a result, by computed ticks: root mean square over its elements.
 
     Let F be the velocities of the full run, and n the errors of those that the denoiser returns at computed ticks. The noise scheduler
     gets weighted sums of F + n: at a reused tick the prediction, at a computed tick what was returned and the corrections of ticks before
@@ -81,7 +70,11 @@ class ResultError:
 
         <x_i, x_i> = ((1 + H R) B S G S^T B^T (1 + H R)^T)_ii + sum_k H_ik^2 s_k^2 <x_k, x_k>
 
-    The result is one more row of B. Steep weights and long gaps cost more than the covariance alone says, as they do in multistep solvers near their
+    The result is one more row of B. Denoisers differ in R by a standard deviation that `Response.doubt` has. So where R was not measured, the error is the mean
+    of those with R larger and smaller by one, as Gauss-Hermite quadrature has it. It is the error that is averaged, not its square, which would be mostly
+    that of the worse one.
+
+    Steep weights and long gaps cost more than the covariance alone says, as they do in multistep solvers near their
     bound of stability.
 
     Args:
@@ -92,7 +85,6 @@ class ResultError:
         response: of the denoiser.
         largest_ratio: a tick is not corrected if its influence on the result is more than this many times the computed tick's; 0: none is.
         trust: how reused ticks are predicted.
-        doubt: of the response.
         handovers: ticks at which another denoiser takes over, which are computed. Ticks after one are not predicted from what the denoiser before
             returned.
         real: has the influence with which errors really add up, where plans are made with another one; None: this one has.
@@ -106,7 +98,6 @@ class ResultError:
         response: Response,
         largest_ratio: float,
         trust: Trust,
-        doubt: float = DOUBT,
         handovers: Sequence[int] = (),
         real: "ResultError | None" = None,
     ) -> None:
@@ -122,8 +113,8 @@ class ResultError:
         self._takes_over = np.isin(every, handovers)
         self._before = Belief(process.believed(trust.roughness)[None], np.array([trust.noise]))
         self._between = Belief(self.covariance[None], np.array([BETWEEN]))
-        self._means = _doubted(response.mean, np.abs(influence[1:].diagonal()), doubt)
-        self._spreads = doubt ** DOUBT_POWERS[:, None] * response.spread
+        self._means = _possible(response, np.abs(influence[1:].diagonal()))
+        self._spread = response.spread
 
     def __call__(self, ticks: Sequence[int]) -> float:
         """For these computed ticks, which rise from 0."""
@@ -131,13 +122,13 @@ class ResultError:
 
     def of(self, plans: TickArray) -> Array:
         """For several plans of equally many computed ticks, which rise from 0: [plans], by [plans, computed]."""
-        found: Array = self._squared(plans, self._weights_of(plans)) @ DOUBT_SHARES
+        found: Array = np.sqrt(self._squared(plans, self._weights_of(plans))).mean(axis=1)
         return found
 
     def likely(self, ticks: Sequence[int], predicted: "ResultError | None" = None) -> float:
-        """The error to expect of one run, not squared: the geometric mean over the sizes that the response may have.
+        """The error to expect of one run: the geometric mean over what the response may be.
 
-        The mean square, which plans make small, is mostly that of the largest response, which few denoisers have.
+        The mean, which plans make small, is mostly the worse one.
 
         Args:
             ticks: that are computed, by rising number from 0.
@@ -146,20 +137,21 @@ class ResultError:
         plans = np.array([ticks])
         with np.errstate(divide="ignore"):
             logs = np.log((self.real or self)._squared(plans, (predicted or self)._weights_of(plans))[0])
-        return math.exp(logs @ DOUBT_SHARES / 2)
+        return math.exp(logs.mean() / 2)
 
     def _squared(self, plans: TickArray, weights: Array) -> Array:
-        """The squared errors of plans by the weights of their computed ticks, expected with each size of the response, [plans, sizes]."""
+        """The squared errors of plans by the weights of their computed ticks, expected with each possible response, [plans, responses]."""
         result = np.broadcast_to(self.on_result, (len(plans), 1, self.num_ticks))
         seen = np.concatenate([self.influence[plans], result], axis=1)
-        means, spreads = (part[:, plans].swapaxes(0, 1) for part in (self._means, self._spreads))
+        means, spread = self._means[:, plans].swapaxes(0, 1), self._spread[plans]
         # What is not finite is refused where it is planned.
         with np.errstate(over="ignore", invalid="ignore"):
             passed = seen @ weights
             on_velocities = seen * self._paces(plans)
             direct = -on_velocities  # times S, which is W less one, without a matrix of all ticks
             direct[np.arange(len(plans))[:, None], :, plans] += (on_velocities @ weights).swapaxes(1, 2)
-            found = _with_answers(direct @ self.covariance @ direct.swapaxes(1, 2), passed, means, spreads)
+            made = direct @ self.covariance @ direct.swapaxes(1, 2)
+            found = _with_answers(made, passed, means, spread)
         return np.maximum(np.where(np.isnan(found), np.inf, found), 0)
 
     def _weights_of(self, plans: TickArray) -> Array:
@@ -232,28 +224,28 @@ class ResultError:
 
 
 def with_each(errors: Sequence[ResultError], ticks: Sequence[int]) -> list[float]:
-    """The expected squared error of one plan, with errors that differ in nothing but the trust. Faster than one after the other."""
+    """The expected error of one plan, with errors that differ in nothing but the trust. Faster than one after the other."""
     first, plans = errors[0], np.array([ticks] * len(errors))
     before = Belief(
         *(np.concatenate(each) for each in zip(*(error._before for error in errors), strict=True))
     )
     weights = first._weights(plans, first._corrections(plans[:1]), before)
-    return [float(found) for found in first._squared(plans, weights) @ DOUBT_SHARES]
+    return [float(found) for found in np.sqrt(first._squared(plans, weights)).mean(axis=1)]
 
 
-def _doubted(response: Array, steps: Array, doubt: float) -> Array:
-    """Mean responses that are possible, [sizes, ticks].
+def _possible(response: Response, steps: Array) -> Array:
+    """What the mean response may be, [responses, ticks].
 
     Args:
-        response: at each tick.
+        response: of the denoiser.
         steps: how far a velocity moves the next sample, [ticks]. No doubt makes a response so large that the plain run would turn
             errors around at each step.
-        doubt: see `DOUBT`.
     """
+    if response.doubt is None:
+        return response.mean[None]
     stable = np.divide(1, steps, out=np.full(len(steps), np.inf), where=steps > 0)
-    limit = np.maximum(stable, np.abs(response))
-    limited: Array = np.clip(doubt ** DOUBT_POWERS[:, None] * response, -limit, limit)
-    return limited
+    limit = np.maximum(stable, np.abs(response.mean))
+    return np.clip(response.mean + np.outer([-1.0, 1.0], response.doubt), -limit, limit)
 
 
 def _newest(plans: TickArray, num_ticks: int) -> TickArray:
@@ -262,15 +254,15 @@ def _newest(plans: TickArray, num_ticks: int) -> TickArray:
     return newest
 
 
-def _with_answers(direct: Array, passed: Array, means: Array, spreads: Array) -> Array:
-    """The squared errors of results, of which the denoiser's answers to the errors of its samples are a part, [plans, sizes].
+def _with_answers(made: Array, passed: Array, means: Array, spread: Array) -> Array:
+    """The squared errors of results, of which the denoiser's answers to the errors of its samples are a part, [plans, responses].
 
     Args:
-        direct: the covariance of errors without these answers, of the samples before computed ticks and of the result,
+        made: the covariance of errors without these answers, of the samples before computed ticks and of the result,
             [plans, computed + 1, computed + 1].
         passed: what these have of an error that a computed tick returns, [plans, computed + 1, computed].
-        means: mean responses at computed ticks, [plans, sizes, computed].
-        spreads: likewise.
+        means: of responses at computed ticks, [plans, responses, computed].
+        spread: at computed ticks, [plans, computed].
     """
     rows, count = passed.shape[1:]
     gains = np.zeros((*means.shape[:2], rows, count))
@@ -278,9 +270,8 @@ def _with_answers(direct: Array, passed: Array, means: Array, spreads: Array) ->
         steps = (passed[:, None, i, :i] * means[:, :, :i])[:, :, None]
         gains[:, :, i] = passed[:, None, i] + (steps @ gains[:, :, :i])[:, :, 0]
     followed = np.eye(rows) + np.pad(gains * means[:, :, None], [(0, 0)] * 3 + [(0, 1)])
-    squares = ((followed @ direct[:, None]) * followed).sum(axis=3)
-    drawn = np.square(gains) * np.square(spreads)[:, :, None]
+    squares: Array = ((followed @ made[:, None]) * followed).sum(axis=3)
+    drawn = np.square(gains * spread[:, None, None])
     for i in range(1, rows):
         squares[:, :, i] += (drawn[:, :, i, :i] * squares[:, :, :i]).sum(axis=2)
-    found: Array = squares[:, :, -1]
-    return found
+    return squares[:, :, -1]

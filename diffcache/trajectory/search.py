@@ -66,7 +66,7 @@ def spread_anew(
     Args:
         error: of the result.
         start: as many computed ticks, by rising number. They are kept where none are expected to be better.
-        at_start: the squared error that is expected of these.
+        at_start: the error that is expected of these.
         forced: ticks among them that stay where they are.
         whole: makes gaps whole numbers.
     """

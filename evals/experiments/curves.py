@@ -62,7 +62,7 @@ def averaged(testbeds: Collection[Sequence[Curve]]) -> ByNoiseLevel:
 
 
 def averaged_response(testbeds: Collection[Sequence[Answered]]) -> UniversalResponse:
-    """The median over testbeds of a response without guidance, and what a larger scale of guidance adds.
+    """The median over testbeds of a response without guidance, how far their means differ, and what a larger scale of guidance adds.
 
     Slopes are fitted to the differences between one testbed's runs.
 
@@ -76,10 +76,11 @@ def averaged_response(testbeds: Collection[Sequence[Answered]]) -> UniversalResp
     ]
     together = sum(np.tensordot(scales - scales.mean(), parts, 1) for scales, parts in runs)
     slopes = together / max(sum(scales.var() * len(scales) for scales, _ in runs), np.finfo(float).tiny)
-    plain = [(parts - scales[:, None, None] * slopes).mean(axis=0) for scales, parts in runs]
-    factors = np.median(plain, axis=0)
-    rows = (tuple(map(tuple, found.round(4).tolist())) for found in (factors, slopes))
-    return UniversalResponse(tuple(angles.round(4).tolist()), *rows)
+    plain = np.array([(parts - scales[:, None, None] * slopes).mean(axis=0) for scales, parts in runs])
+    factors, deviations = np.median(plain, axis=0), plain[:, 0].std(axis=0)
+    at_angles, of_means = (tuple(found.round(4).tolist()) for found in (angles, deviations))
+    usual, added = (tuple(map(tuple, found.round(4).tolist())) for found in (factors, slopes))
+    return UniversalResponse(at_angles, usual, added, of_means)
 
 
 def _parts(run: Answered, angles: Array) -> Array:

@@ -29,7 +29,8 @@ from diffcache.trajectory import known
 from diffcache.trajectory.control import PlanFollower, PlannedTicks
 from diffcache.trajectory.known import Course
 from diffcache.trajectory.plan import HELD, TrajectoryPlan, planned
-from diffcache.trajectory.result_error import DOUBT, ResultError
+from diffcache.trajectory.response import Response
+from diffcache.trajectory.result_error import ResultError
 
 FLUX = CASES["FluxPipeline"]
 STEPS = 8
@@ -265,16 +266,16 @@ def test_a_variance_of_zero_is_refused_and_an_indefinite_covariance_is_not() -> 
     assert 0 <= plan.expected < 1
 
 
-def test_only_what_is_the_pipelines_own_is_searched_finely_and_doubted_little(
+def test_only_what_is_the_pipelines_own_is_searched_finely_and_not_doubted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     searched: list[int] = []
-    doubts: list[float] = []
+    doubts: list[bool] = []
 
     class Spied(ResultError):
-        def __init__(self, *args: Any) -> None:
-            doubts.append(args[6])
-            super().__init__(*args)
+        def __init__(self, process: Any, influence: Any, pace: Any, response: Response, *args: Any) -> None:
+            doubts.append(response.doubt is not None)
+            super().__init__(process, influence, pace, response, *args)
 
     def spied(errors: Any, even: Any, forced: Any, together: int) -> TrajectoryPlan:
         searched.append(together)
@@ -287,8 +288,8 @@ def test_only_what_is_the_pipelines_own_is_searched_finely_and_doubted_little(
     for config in (TrajectoryConfig(), TrajectoryConfig(**own)):
         config.plan(KNOWN, 2)
     assert searched == [0, trajectory.TOGETHER]
-    assert doubts[0] == known.UNIVERSAL_DOUBT
-    assert doubts[-1] == DOUBT
+    assert doubts[0]
+    assert not doubts[-1]
 
 
 def test_the_remark_counts_what_guards_compute() -> None:

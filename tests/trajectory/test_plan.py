@@ -14,7 +14,6 @@ from diffcache.trajectory.plan import FEWEST_MOVED, HELD, HOPELESS, NEAR, TRUSTS
 from diffcache.trajectory.process import Process
 from diffcache.trajectory.response import Response
 from diffcache.trajectory.result_error import ResultError, Trust
-from diffcache.trajectory.search import spread_anew
 
 TICKS = 12
 LATE = np.linspace(0, 1, TICKS) ** 3
@@ -51,7 +50,7 @@ def test_no_plan_is_better_where_all_are_tried() -> None:
     found = planned(errors, even, forced=(), together=3)
     error = errors(found.trust)
     best = min(error((0, *others)) for others in combinations(range(1, TICKS), 4))
-    assert error(found.ticks) <= 1.02 * best
+    assert error(found.ticks) <= 1.01 * best
     assert error(found.ticks) < error(even)
 
 
@@ -69,50 +68,6 @@ def test_the_trust_is_the_first_that_is_nearly_the_best_for_the_plan() -> None:
     assert found.trust == next(
         trust for trust, error in zip(TRUSTS, expected, strict=True) if error <= NEAR * min(expected)
     )
-
-
-def random_walk(trust: Trust, corrects: bool = True) -> ResultError:
-    """Of which nothing is known but the newest value."""
-    found = errors(trust, corrects)
-    walk = Process(0.1 + np.minimum.outer(LATE, LATE), LATE)
-    return ResultError(
-        walk,
-        np.vstack([found.influence, found.on_result]),
-        ALIKE,
-        Response(np.zeros((2, TICKS))),
-        found.largest_ratio,
-        trust,
-    )
-
-
-def test_holding_wins_where_it_is_nearly_as_good_with_ticks_of_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    even = spread(TICKS, 5)
-    monkeypatch.setattr(plan, "RELIABLE", 0.0)
-    assert planned(random_walk, even, forced=()).trust == TRUSTS[0]
-    monkeypatch.setattr(plan, "RELIABLE", np.inf)
-    found = planned(random_walk, even, forced=())
-    assert (found.trust, found.corrects) == (HELD, True)
-    held = random_walk(HELD)
-    assert list(found.ticks) == spread_anew(held, even, held(even), {0})
-    assert found.expected < held.likely(even)
-
-
-@pytest.mark.usefixtures("any_is_reliable")
-def test_where_holding_is_best_on_even_ticks_others_win_if_their_own_ticks_halve_the_squared_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    even, stiff = spread(TICKS, 4), partial(errors, positions=2 * LINEAR, answers=12 - 8 * LINEAR)
-    best, second = sorted((HELD, *TRUSTS[:-1]), key=lambda trust: stiff(trust)(even))[:2]
-    assert best == HELD
-    held_own, others_own = (
-        spread_anew(stiff(trust), even, stiff(trust)(even), {0}) for trust in (HELD, second)
-    )
-    found = planned(stiff, even, forced=())
-    assert list(found.ticks) == others_own != held_own
-    monkeypatch.setattr(plan, "WORTH_HOLDING", 1e6)
-    assert planned(stiff, even, forced=()).trust == HELD != found.trust
 
 
 @pytest.mark.usefixtures("any_is_reliable")
@@ -198,7 +153,7 @@ def test_ticks_stay_where_they_are_if_moved_the_error_would_still_be_large(
     even = spread(TICKS, 5)
     found = planned(errors, even, forced=())
     assert found.ticks != tuple(even)
-    error = errors(found.trust)(found.ticks) ** 0.5
+    error = errors(found.trust)(found.ticks)
     monkeypatch.setattr(plan, "RELIABLE", 1.05 * error)
     assert planned(errors, even, forced=()).ticks == found.ticks
     monkeypatch.setattr(plan, "RELIABLE", 0.95 * error)

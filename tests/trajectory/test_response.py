@@ -6,7 +6,7 @@ import pytest
 from diffcache.schedulers.moments import Moment
 from diffcache.trajectory.response import Response, UniversalResponse, normalised
 
-UNIVERSAL = UniversalResponse((0.0, 1.0), ((-1.0, 3.0), (4.0, 8.0)), ((0.5, 1.0), (1.0, 2.0)))
+UNIVERSAL = UniversalResponse((0.0, 1.0), ((-1.0, 3.0), (4.0, 8.0)), ((0.5, 1.0), (1.0, 2.0)), (0.25, 0.75))
 
 
 def moments(*angles: float) -> list[Moment]:
@@ -37,6 +37,12 @@ def test_it_is_linear_in_the_angle_and_in_guidance() -> None:
     assert UNIVERSAL.at(moments(1.0, 0.0), 3.0).factors == pytest.approx(np.array([[5, 0], [12, 6]]))
 
 
+def test_its_mean_may_be_off_as_denoisers_differ() -> None:
+    assert UNIVERSAL.at(moments(1.5, 0.5, 0.0), 7.0).doubt == pytest.approx([0.75, 0.5, 0.25])
+    assert UNIVERSAL.at([Moment(0)], 1.0).doubt == pytest.approx([0.5])
+    assert Response.measured(np.ones((3, 3))).doubt is None
+
+
 def test_less_guidance_than_none_leaves_no_spread_below_zero() -> None:
     assert UNIVERSAL.at(moments(1.0, 0.0), -9.0).spread == pytest.approx([0, 0])
 
@@ -60,12 +66,13 @@ def gaussian_response(angle: float, variance: float, is_flow: bool) -> float:
 @pytest.mark.parametrize("angle", [0.2, np.pi / 4, 1.3, np.pi / 2])
 def test_one_response_serves_diffusion_models_and_flows(angle: float, variance: float) -> None:
     of_diffusion = gaussian_response(angle, variance, False)
-    universal = UniversalResponse((angle,), ((of_diffusion,), (2.0,)), ((0.0,), (0.0,)))
+    universal = UniversalResponse((angle,), ((of_diffusion,), (2.0,)), ((0.0,), (0.0,)), (3.0,))
     diffusion, flow = [Moment(0, angle=angle)], [Moment(0, angle=angle, is_flow=True)]
     assert universal.at(diffusion, 1.0).mean == pytest.approx(of_diffusion)
     of_flow = universal.at(flow, 1.0)
     assert of_flow.mean == pytest.approx(gaussian_response(angle, variance, True))
     assert of_flow.spread == pytest.approx(2 * (1 + np.sin(2 * angle)))
+    assert of_flow.doubt == pytest.approx(3 * (1 + np.sin(2 * angle)))
     assert normalised(of_flow, flow).factors == pytest.approx(np.array([[of_diffusion], [2.0]]))
 
 
@@ -74,5 +81,6 @@ def test_it_is_read_from_what_it_is_written_to() -> None:
         "angles": [0.0, 1.0],
         "factors": [[-1.0, 3.0], [4.0, 8.0]],
         "slopes": [[0.5, 1.0], [1.0, 2.0]],
+        "deviations": [0.25, 0.75],
     }
     assert UniversalResponse.from_dict(data) == UNIVERSAL
