@@ -15,6 +15,9 @@ from diffcache.trajectory.response import Response
 WINDOW = 4
 """How many computed ticks predict a reused one."""
 
+STIFFER = 2.0
+"""So many times the spread may be where the response was not measured. With less, plans of few ticks only just stay stable."""
+
 TickArray = NDArray[np.intp]
 
 
@@ -70,9 +73,9 @@ class ResultError:
 
         <x_i, x_i> = ((1 + H R) B S G S^T B^T (1 + H R)^T)_ii + sum_k H_ik^2 s_k^2 <x_k, x_k>
 
-    The result is one more row of B. Denoisers differ in R by a standard deviation that `Response.doubt` has. So where R was not measured, the error is the mean
-    of those with R larger and smaller by one, as Gauss-Hermite quadrature has it. It is the error that is averaged, not its square, which would be mostly
-    that of the worse one.
+    The result is one more row of B. Where the response was not measured, the error is the mean of two: with R smaller by a standard deviation of denoisers
+    (`Response.doubt`), and with R larger by one and a spread that is `STIFFER`. It is the error that is averaged, not its square, which would be
+    mostly that of the worse one.
 
     Steep weights and long gaps cost more than the covariance alone says, as they do in multistep solvers near their
     bound of stability.
@@ -113,8 +116,7 @@ class ResultError:
         self._takes_over = np.isin(every, handovers)
         self._before = Belief(process.believed(trust.roughness)[None], np.array([trust.noise]))
         self._between = Belief(self.covariance[None], np.array([BETWEEN]))
-        self._means = _possible(response, np.abs(influence[1:].diagonal()))
-        self._spread = response.spread
+        self._means, self._spreads = _possible(response, np.abs(influence[1:].diagonal()))
 
     def __call__(self, ticks: Sequence[int]) -> float:
         """For these computed ticks, which rise from 0."""
@@ -143,7 +145,7 @@ class ResultError:
         """The squared errors of plans by the weights of their computed ticks, expected with each possible response, [plans, responses]."""
         result = np.broadcast_to(self.on_result, (len(plans), 1, self.num_ticks))
         seen = np.concatenate([self.influence[plans], result], axis=1)
-        means, spread = self._means[:, plans].swapaxes(0, 1), self._spread[plans]
+        means, spreads = (part[:, plans].swapaxes(0, 1) for part in (self._means, self._spreads))
         # What is not finite is refused where it is planned.
         with np.errstate(over="ignore", invalid="ignore"):
             passed = seen @ weights
@@ -151,7 +153,7 @@ class ResultError:
             direct = -on_velocities  # times S, which is W less one, without a matrix of all ticks
             direct[np.arange(len(plans))[:, None], :, plans] += (on_velocities @ weights).swapaxes(1, 2)
             made = direct @ self.covariance @ direct.swapaxes(1, 2)
-            found = _with_answers(made, passed, means, spread)
+            found = _with_answers(made, passed, means, spreads)
         return np.maximum(np.where(np.isnan(found), np.inf, found), 0)
 
     def _weights_of(self, plans: TickArray) -> Array:
@@ -233,19 +235,20 @@ def with_each(errors: Sequence[ResultError], ticks: Sequence[int]) -> list[float
     return [float(found) for found in np.sqrt(first._squared(plans, weights)).mean(axis=1)]
 
 
-def _possible(response: Response, steps: Array) -> Array:
-    """What the mean response may be, [responses, ticks].
+def _possible(response: Response, steps: Array) -> tuple[Array, Array]:
+    """What a response may be: means and spreads, both [responses, ticks].
 
     Args:
         response: of the denoiser.
-        steps: how far a velocity moves the next sample, [ticks]. No doubt makes a response so large that the plain run would turn
-            errors around at each step.
+        steps: how far a velocity moves the next sample, [ticks]. No doubt makes a mean so large that the plain run would turn errors
+            around at each step.
     """
     if response.doubt is None:
-        return response.mean[None]
+        return response.mean[None], response.spread[None]
     stable = np.divide(1, steps, out=np.full(len(steps), np.inf), where=steps > 0)
     limit = np.maximum(stable, np.abs(response.mean))
-    return np.clip(response.mean + np.outer([-1.0, 1.0], response.doubt), -limit, limit)
+    means = np.stack([response.mean - response.doubt, response.mean + response.doubt])
+    return np.clip(means, -limit, limit), np.stack([response.spread, STIFFER * response.spread])
 
 
 def _newest(plans: TickArray, num_ticks: int) -> TickArray:
@@ -254,7 +257,7 @@ def _newest(plans: TickArray, num_ticks: int) -> TickArray:
     return newest
 
 
-def _with_answers(made: Array, passed: Array, means: Array, spread: Array) -> Array:
+def _with_answers(made: Array, passed: Array, means: Array, spreads: Array) -> Array:
     """The squared errors of results, of which the denoiser's answers to the errors of its samples are a part, [plans, responses].
 
     Args:
@@ -262,7 +265,7 @@ def _with_answers(made: Array, passed: Array, means: Array, spread: Array) -> Ar
             [plans, computed + 1, computed + 1].
         passed: what these have of an error that a computed tick returns, [plans, computed + 1, computed].
         means: of responses at computed ticks, [plans, responses, computed].
-        spread: at computed ticks, [plans, computed].
+        spreads: likewise.
     """
     rows, count = passed.shape[1:]
     gains = np.zeros((*means.shape[:2], rows, count))
@@ -271,7 +274,7 @@ def _with_answers(made: Array, passed: Array, means: Array, spread: Array) -> Ar
         gains[:, :, i] = passed[:, None, i] + (steps @ gains[:, :, :i])[:, :, 0]
     followed = np.eye(rows) + np.pad(gains * means[:, :, None], [(0, 0)] * 3 + [(0, 1)])
     squares: Array = ((followed @ made[:, None]) * followed).sum(axis=3)
-    drawn = np.square(gains * spread[:, None, None])
+    drawn = np.square(gains * spreads[:, :, None])
     for i in range(1, rows):
         squares[:, :, i] += (drawn[:, :, i, :i] * squares[:, :, :i]).sum(axis=2)
     return squares[:, :, -1]

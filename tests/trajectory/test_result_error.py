@@ -7,6 +7,7 @@ from diffcache.trajectory.gaussian import BETWEEN, conditional_weights
 from diffcache.trajectory.process import Process
 from diffcache.trajectory.response import Response
 from diffcache.trajectory.result_error import (
+    STIFFER,
     WINDOW,
     ResultError,
     Trust,
@@ -112,7 +113,8 @@ def test_it_is_what_runs_have_in_the_mean(
 
 def doubted() -> list[np.ndarray]:
     """Mean and spread of each response that is possible."""
-    return [ANSWERS + sign * np.stack([DOUBT, 0 * DOUBT]) for sign in (-1, 1)]
+    mean, spread = ANSWERS
+    return [np.stack([mean - DOUBT, spread]), np.stack([mean + DOUBT, STIFFER * spread])]
 
 
 def test_it_is_the_mean_over_what_the_response_may_be() -> None:
