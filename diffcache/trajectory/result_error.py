@@ -116,7 +116,8 @@ class ResultError:
         self._takes_over = np.isin(every, handovers)
         self._before = Belief(process.believed(trust.roughness)[None], np.array([trust.noise]))
         self._between = Belief(self.covariance[None], np.array([BETWEEN]))
-        self._means, self._spreads = _possible(response, np.abs(influence[1:].diagonal()))
+        self._response = response.mean[None], response.spread[None]
+        self._possible = _possible(response, np.abs(influence[1:].diagonal()))
 
     def __call__(self, ticks: Sequence[int]) -> float:
         """For these computed ticks, which rise from 0."""
@@ -124,28 +125,30 @@ class ResultError:
 
     def of(self, plans: TickArray) -> Array:
         """For several plans of equally many computed ticks, which rise from 0: [plans], by [plans, computed]."""
-        found: Array = np.sqrt(self._squared(plans, self._weights_of(plans))).mean(axis=1)
+        found: Array = np.sqrt(self._squared(plans, self._weights_of(plans), self._possible)).mean(axis=1)
         return found
 
     def likely(self, ticks: Sequence[int], predicted: "ResultError | None" = None) -> float:
-        """The error to expect of one run: the geometric mean over what the response may be.
-
-        The mean, which plans make small, is mostly the worse one.
+        """The error to expect of one run: with the response as it is, where plans allow for others.
 
         Args:
             ticks: that are computed, by rising number from 0.
             predicted: reused ticks are predicted and corrected as this one has it, which may know another covariance; None: as this one.
         """
-        plans = np.array([ticks])
-        with np.errstate(divide="ignore"):
-            logs = np.log((self.real or self)._squared(plans, (predicted or self)._weights_of(plans))[0])
-        return math.exp(logs.mean() / 2)
+        plans, real = np.array([ticks]), self.real or self
+        return math.sqrt(real._squared(plans, (predicted or self)._weights_of(plans), real._response)[0, 0])
 
-    def _squared(self, plans: TickArray, weights: Array) -> Array:
-        """The squared errors of plans by the weights of their computed ticks, expected with each possible response, [plans, responses]."""
+    def _squared(self, plans: TickArray, weights: Array, responses: tuple[Array, Array]) -> Array:
+        """The squared errors of plans that are expected with some responses, [plans, responses].
+
+        Args:
+            plans: [plans, computed].
+            weights: of their computed ticks.
+            responses: means and spreads, both [responses, ticks].
+        """
         result = np.broadcast_to(self.on_result, (len(plans), 1, self.num_ticks))
         seen = np.concatenate([self.influence[plans], result], axis=1)
-        means, spreads = (part[:, plans].swapaxes(0, 1) for part in (self._means, self._spreads))
+        means, spreads = (part[:, plans].swapaxes(0, 1) for part in responses)
         # What is not finite is refused where it is planned.
         with np.errstate(over="ignore", invalid="ignore"):
             passed = seen @ weights
@@ -232,7 +235,7 @@ def with_each(errors: Sequence[ResultError], ticks: Sequence[int]) -> list[float
         *(np.concatenate(each) for each in zip(*(error._before for error in errors), strict=True))
     )
     weights = first._weights(plans, first._corrections(plans[:1]), before)
-    return [float(found) for found in np.sqrt(first._squared(plans, weights)).mean(axis=1)]
+    return [float(found) for found in np.sqrt(first._squared(plans, weights, first._possible)).mean(axis=1)]
 
 
 def _possible(response: Response, steps: Array) -> tuple[Array, Array]:

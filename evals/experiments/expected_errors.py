@@ -6,12 +6,14 @@ from typing import Any
 from diffcache.config import RunFacts
 from diffcache.evals.experiments.trajectory import SPEEDUPS, pictures
 from diffcache.evals.experiments.trajectory_prior import SAMPLES
+from diffcache.evals.harness.cell import Cell
 from diffcache.evals.harness.facts import run_facts
 from diffcache.evals.harness.unseen import judged_on
 from diffcache.prediction.hindsight import LARGEST_RATIO
 from diffcache.profiling.tuning.engine import Task
 from diffcache.profiling.tuning.planned import TrajectoryEngine
 from diffcache.recipes.trajectory import TrajectoryConfig, course_of
+from diffcache.trajectory.known import Matrix
 
 
 def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]:
@@ -20,9 +22,7 @@ def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]
     "surprise" is by how much predictions were worse in the run than expected; the report multiplies what it expects by it.
     """
     shown = pictures(testbed, steps, samples, "choose")
-    fitted = pictures(testbed, steps, SAMPLES, "covariance")
-    engine = TrajectoryEngine(Task(pipe=fitted.pipe, calls=[fitted.call(steps)], ticks=steps))
-    covariance, response = engine.covariances[0], engine.response
+    covariance, response = measured(pictures(testbed, steps, SAMPLES, "covariance"), steps)
     run = run_facts(shown.pipe, shown.call(steps))
     for speedup in SPEEDUPS:
         with judged_on(testbed):
@@ -34,7 +34,7 @@ def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]
                 "covariance": config.replace(covariance=covariance),
                 "both": config.replace(response=response, covariance=covariance),
             }
-            expected = {name: _expected(config, each, run) for name, each in known.items()}
+            expected = {name: expected_error(config, each, run) for name, each in known.items()}
         told = found.report.expected_error
         yield {
             "steps": steps,
@@ -45,7 +45,13 @@ def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]
         }
 
 
-def _expected(config: TrajectoryConfig, known: TrajectoryConfig, run: RunFacts) -> float:
+def measured(shown: Cell, steps: int) -> tuple[Matrix, Matrix | None]:
+    """The covariance and the response of a testbed's pipeline, as `tune` measures them."""
+    engine = TrajectoryEngine(Task(pipe=shown.pipe, calls=[shown.call(steps)], ticks=steps))
+    return engine.covariances[0], engine.response
+
+
+def expected_error(config: TrajectoryConfig, known: TrajectoryConfig, run: RunFacts) -> float:
     """Of the plan of one config and its predictions, by what another one knows."""
     plan, course = config.plan(run, config.speedup or 1), course_of(run)
     true, predicted = (

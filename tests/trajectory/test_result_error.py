@@ -150,11 +150,10 @@ def test_errors_may_add_up_otherwise_than_plans_are_made_for() -> None:
     assert made.likely(computed) == real.likely(computed) > 1.5 * error(1.0).likely(computed)
 
 
-def test_the_likely_error_is_the_geometric_mean_over_what_the_response_may_be() -> None:
-    computed = [0, 3, 6, 9, 11]
-    errors = [followed(computed, answers, 3.0, LASTING) for answers in doubted()]
-    found = error(1.0, 3.0, doubt=DOUBT)
-    assert found.likely(computed) == pytest.approx(np.exp(np.mean(np.log(errors))), rel=1e-9)
+def test_the_likely_error_is_that_of_the_response_as_it_is() -> None:
+    computed, found = [0, 3, 6, 9, 11], error(1.0, 3.0, doubt=DOUBT)
+    assert found.likely(computed) == pytest.approx(followed(computed, ANSWERS, 3.0, LASTING), rel=1e-9)
+    assert found.likely(computed) != pytest.approx(found(computed), rel=1e-2)
     assert found.likely(list(range(TICKS))) == 0
 
 
