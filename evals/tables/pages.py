@@ -14,6 +14,7 @@ from diffcache.evals.tables.language import language_tables
 from diffcache.evals.tables.losses import losses_table
 from diffcache.evals.tables.methods import methods_page
 from diffcache.evals.tables.planning_time import planning_time_table
+from diffcache.evals.tables.plans import plans_table
 from diffcache.evals.tables.quantization import quantization_table
 from diffcache.evals.tables.race import race_tables
 from diffcache.evals.tables.race_fid import race_fid_table
@@ -75,6 +76,7 @@ def pages(root: Path) -> dict[str, str]:
         "two_denoisers": two_denoisers_table(),
         "planning_time": planning_time_table(),
         "expected_errors": expected_errors_table(),
+        "plans": plans_table(),
         **rows_tables(),
         **language_tables(),
         **gpu_tables(),
