@@ -27,7 +27,7 @@ UNTOLD = 2.0
 
 CLIPPED_OUTPUT_NOISE = 1e-2
 """`Kernel.output_noise` of predicted noise where the noise scheduler clips predicted samples. Such models are mostly trained with the plain loss, which
-learns little where there is much noise. The testbeds of the prior have a loss that weighs it more. Chosen on models of 16 x 16 digits."""
+learns little where there is much noise. The testbeds of the prior have a loss that weighs it more. Chosen on a model of 16 x 16 digits."""
 
 ResultErrors = Callable[[Trust, bool], ResultError]
 """Errors of a run's result, by how far the covariance is trusted, and whether reused ticks are corrected."""

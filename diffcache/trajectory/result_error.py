@@ -16,7 +16,7 @@ WINDOW = 4
 """How many computed ticks predict a reused one."""
 
 STIFFER = 2.0
-"""So many times the spread may be where the response was not measured. With less, plans of few ticks only just stay stable."""
+"""Where the response was not measured, its spread may be so many times as large. With less, plans of few ticks only just stay stable."""
 
 TickArray = NDArray[np.intp]
 
@@ -74,7 +74,7 @@ class ResultError:
         <x_i, x_i> = ((1 + H R) B S G S^T B^T (1 + H R)^T)_ii + sum_k H_ik^2 s_k^2 <x_k, x_k>
 
     The result is one more row of B. Where the response was not measured, the error is the mean of two: with R smaller by a standard deviation of denoisers
-    (`Response.doubt`), and with R larger by one and a spread that is `STIFFER`. It is the error that is averaged, not its square, which would be
+    (`Response.doubt`), and with R larger by one and a spread `STIFFER` times as large. It is the error that is averaged, not its square, which would be
     mostly that of the worse one.
 
     Steep weights and long gaps cost more than the covariance alone says, as they do in multistep solvers near their

@@ -1,6 +1,6 @@
 """The table of docs/trajectory.md on plans at every number of computed ticks, by what was measured of the pipeline."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any
 
@@ -29,8 +29,7 @@ def plans_table() -> str:
     return f"{markdown_table(HEAD, [*lines, ['all', *_figures(every)]])}\n\n{header['device']}, {header['date']}."
 
 
-def _figures(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    rows = [*rows]
+def _figures(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     parts = [
         [row for row in rows if low < row["ticks"] / row["steps"] <= high] for low, high in PARTS.values()
     ]
@@ -38,5 +37,5 @@ def _figures(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     return [*(_gain(part, "prior") for part in (*parts, rows)), f"{below} of {len(rows)}", _gain(rows, "own")]
 
 
-def _gain(rows: Iterable[Mapping[str, Any]], name: str) -> str:
+def _gain(rows: Sequence[Mapping[str, Any]], name: str) -> str:
     return f"{mean(row[name] - row['even'] for row in rows):+.1f}"

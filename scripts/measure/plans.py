@@ -1,7 +1,7 @@
 """How good the plans of `speedup=` are beside evenly spaced ticks and plans with the pipeline's own covariance, by what was measured of it.
 
-`python scripts/measure/plans.py` writes evals/results/plans/<testbed>.json, in about five minutes. One more computed tick can change a picture by 5 dB
-either way, so a rule for plans is judged by all numbers of ticks: what is drawn by `trajectory.py` has four of them.
+`python scripts/measure/plans.py` writes evals/results/plans/<testbed>.json, in about ten minutes. One more computed tick can change a picture by 5 dB
+either way, so a rule for plans is judged by all numbers of ticks. `trajectory.py` draws four of them.
 """
 
 from argparse import Namespace
