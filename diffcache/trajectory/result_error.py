@@ -125,8 +125,7 @@ class ResultError:
 
     def of(self, plans: TickArray) -> Array:
         """For several plans of equally many computed ticks, which rise from 0: [plans], by [plans, computed]."""
-        found: Array = np.sqrt(self._squared(plans, self._weights_of(plans), self._possible)).mean(axis=1)
-        return found
+        return self._expected(plans, self._weights_of(plans))
 
     def likely(self, ticks: Sequence[int], predicted: "ResultError | None" = None) -> float:
         """The error to expect of one run: with the response as it is, where plans allow for others.
@@ -137,6 +136,11 @@ class ResultError:
         """
         plans, real = np.array([ticks]), self.real or self
         return math.sqrt(real._squared(plans, (predicted or self)._weights_of(plans), real._response)[0, 0])
+
+    def _expected(self, plans: TickArray, weights: Array) -> Array:
+        """The mean error over what the response may be, [plans]."""
+        found: Array = np.sqrt(self._squared(plans, weights, self._possible)).mean(axis=1)
+        return found
 
     def _squared(self, plans: TickArray, weights: Array, responses: tuple[Array, Array]) -> Array:
         """The squared errors of plans that are expected with some responses, [plans, responses].
@@ -235,7 +239,7 @@ def with_each(errors: Sequence[ResultError], ticks: Sequence[int]) -> list[float
         *(np.concatenate(each) for each in zip(*(error._before for error in errors), strict=True))
     )
     weights = first._weights(plans, first._corrections(plans[:1]), before)
-    return [float(found) for found in np.sqrt(first._squared(plans, weights, first._possible)).mean(axis=1)]
+    return [float(found) for found in first._expected(plans, weights)]
 
 
 def _possible(response: Response, steps: Array) -> tuple[Array, Array]:
