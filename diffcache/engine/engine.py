@@ -16,9 +16,12 @@ from diffcache.engine.choices import Choices
 from diffcache.engine.decider import Decider
 from diffcache.engine.execution import Carried, Computation, Execution, Invocation, Parts, carried_out
 from diffcache.engine.guidance_pass import Guidance
+from diffcache.engine.guided_steps import GuidedSteps
 from diffcache.engine.inner_sites import InnerSites
-from diffcache.engine.retracing import retracing_for
+from diffcache.engine.observers import Observer
+from diffcache.engine.retracing import Retracing
 from diffcache.engine.some_tokens import SomeTokens
+from diffcache.engine.step_hindsight import StepHindsight
 from diffcache.engine.whole_model import WholeModel
 from diffcache.host.call import Call
 from diffcache.host.conventions import CONDITIONAL, UNCONDITIONAL
@@ -77,6 +80,27 @@ def execution_for(parts: Parts) -> Execution:
     return WholeModel(parts) if parts.choices.rows is None else SomeTokens(parts)
 
 
+def step_hindsight_for(
+    choices: Choices, setup: Setup, progress: Progress, observer: Observer
+) -> StepHindsight | None:
+    """What corrects in the noise scheduler's steps, in one run of a denoiser; None where nothing is corrected, or outputs are.
+
+    A run that is only looked at may go on with what was computed, and then nothing is to be corrected. With sites or tokens inside,
+    ticks are computed in part. Hand-written loops do not say how they guide, and get the same as a server's requests: outputs are corrected there.
+    """
+    in_parts = is_inside(choices.sites) or choices.rows is not None
+    if not setup.hindsight or in_parts or observer.shadow:
+        return None
+    influence = setup.times.influence
+    if influence is not None and influence.clips:
+        return Retracing(setup.times, setup.curve)
+    is_guided = choices.facts.guidance.counted > 1 and choices.basis == "velocity"
+    is_one = not choices.per_sample and choices.facts.experts == 1
+    if not is_guided or not is_one or progress.hand_written:
+        return None
+    return GuidedSteps(setup.times, setup)
+
+
 class Engine:
     """One denoiser in one run.
 
@@ -91,7 +115,7 @@ class Engine:
         name: the denoiser's, in the report.
         branches: the guidance passes that have been called.
         decider: what is computed and what is reused.
-        retracing: corrects samples where the noise scheduler clips; None elsewhere.
+        step_hindsight: corrects in the noise scheduler's steps; None where outputs are corrected instead.
     """
 
     def __init__(
@@ -117,7 +141,7 @@ class Engine:
         )
         self.branches = Branches(self.setup)
         self.execution = execution(Parts(choices, self.decider, record))
-        self.retracing = retracing_for(choices, self.setup, self.decider.observer)
+        self.step_hindsight = step_hindsight_for(choices, self.setup, progress, self.decider.observer)
         self.guidance = None if rule is None else Guidance(name, rule, choices.guards, record)
         self.batched_guidance = BatchedGuidance()
         self.kept_attention = KeptAttention()
@@ -151,8 +175,8 @@ class Engine:
         with ExitStack() as stack:
             if self.guidance is not None:
                 stack.callback(self.guidance.clear)
-            if self.retracing is not None:
-                stack.callback(self.retracing.forget)
+            if self.step_hindsight is not None:
+                stack.callback(self.step_hindsight.forget)
             for drop in (self.decider.clear, self.branches.clear, self.setup.format.memory.end_call):
                 stack.callback(drop)
             self.execution.close()
@@ -177,8 +201,8 @@ class Engine:
         self.decider.forget()
         if self.guidance is not None:
             self.guidance.clear()
-        if self.retracing is not None:
-            self.retracing.forget()
+        if self.step_hindsight is not None:
+            self.step_hindsight.forget()
         self.account()
 
     def recode(self, format: Format) -> None:
@@ -224,8 +248,8 @@ class Engine:
         yield from self.execution.tensors()
         if self.guidance is not None:
             yield from self.guidance.tensors()
-        if self.retracing is not None:
-            yield from self.retracing.tensors()
+        if self.step_hindsight is not None:
+            yield from self.step_hindsight.tensors()
 
     def _call(self, asked: Invocation) -> Carried:
         call, tick, times = asked.call, self.progress.tick, self.progress.timetable

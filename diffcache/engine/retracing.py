@@ -8,27 +8,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from diffcache.discovery.site_names import is_inside
-from diffcache.engine.choices import Choices
-from diffcache.engine.observers import Observer
+from diffcache.engine.step_hindsight import Computed, StepHindsight, seen
 from diffcache.host.call import version_of
 from diffcache.kernels.extrapolate import extrapolate
 from diffcache.noise_schedulers.levels import SMALLEST
-from diffcache.noise_schedulers.quirks import model_input
 from diffcache.noise_schedulers.step_calls import StepCall, copy_of
 from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.prediction.predictors import Predictor
-from diffcache.schedulers.moments import Moment
-from diffcache.store.rings import Setup
+from diffcache.reports.records import Passes
 
 REPLACED = "the latents are replaced between the noise scheduler's steps"
-
-
-class Computed(NamedTuple):
-    """The guided velocity of a computed tick, fp32."""
-
-    moment: Moment
-    velocity: Tensor
 
 
 class Start(NamedTuple):
@@ -47,7 +36,7 @@ class ReusedStep(NamedTuple):
     options: Mapping[str, Any]
 
 
-class Retracing:
+class Retracing(StepHindsight):
     """Corrects the sample of a run whose noise scheduler clips the samples that it predicts.
 
     A clipped step is not linear in the output, so no later output can correct an earlier one (see `hindsight_weights`). But the steps can
@@ -62,39 +51,28 @@ class Retracing:
     Args:
         times: of the run.
         curve: hindsight's.
-
-    Attributes:
-        is_told: of the noise scheduler's steps, which only the loop of a pipeline or of `denoising_run` tells.
     """
 
     def __init__(self, times: Timetable, curve: Predictor) -> None:
-        self._times, self._curve = times, curve
+        super().__init__(times)
+        self._curve = curve
         self._past: deque[Computed] = deque(maxlen=curve.depth - 1)
         self._start: Start | None = None
         self._reused: list[ReusedStep] = []
         self._next: tuple[Tensor, int | None] | None = None
-        self.is_told = self._has_corrected = self._was_replaced = False
+        self._has_corrected = self._was_replaced = False
 
     @property
     def obstacle(self) -> str | None:
-        """Why nothing was corrected; None where something was, or nothing was to be corrected."""
         return REPLACED if self._was_replaced and not self._has_corrected else None
 
-    def stepping(self, noise_scheduler: Any, tick: int, call: StepCall, *, computed: bool) -> StepCall:
-        """A step is about to be made. Returns the call that is to be made instead: after reused ticks the noise scheduler, too, is as if its steps
-        had been made as they are made again.
-
-        Args:
-            noise_scheduler: of the run.
-            tick: of the step.
-            call: of the step.
-            computed: nothing was reused at the tick.
-        """
+    def stepping(self, noise_scheduler: Any, tick: int, call: StepCall, passes: Passes) -> StepCall:
+        """After reused ticks the noise scheduler, too, is as if its steps had been made as they are made again."""
         self.is_told = True
         if self._start is not None and not self._goes_on_from(call.sample):
             self.forget()
             self._was_replaced = True
-        if not computed:
+        if not passes.are_computed:
             self._reused.append(ReusedStep(tick, call.timestep, call.options))
             return call
         now = Computed(self._times.moment(tick), self._velocity(noise_scheduler, tick, call))
@@ -109,16 +87,13 @@ class Retracing:
         return call
 
     def stepped(self, sample: Tensor) -> None:
-        """The step has been made, and this is the sample after it."""
         self._next = sample, version_of(sample)
 
     def forget(self) -> None:
-        """Drops every tensor: what comes until the next computed tick is not corrected."""
         self._past.clear()
         self._start, self._reused, self._next = None, [], None
 
     def tensors(self) -> Iterator[Tensor]:
-        """What is kept for the cache's sake."""
         yield from (computed.velocity for computed in self._past)
         if self._start is not None:
             yield from (self._start.call.sample, self._start.call.output)
@@ -142,35 +117,6 @@ class Retracing:
     def _moved(self, noise_scheduler: Any, now: Computed, call: StepCall, sample: Tensor) -> StepCall:
         """The call of a computed tick, at another sample and with the clean sample that the denoiser predicts."""
         moved, angle = call._replace(sample=sample), now.moment.angle or 0.0
-        change = _seen(noise_scheduler, moved) - _seen(noise_scheduler, call)
+        change = seen(noise_scheduler, moved) - seen(noise_scheduler, call)
         velocity = now.velocity + math.cos(angle) / max(math.sin(angle), SMALLEST) * change
         return self._with(velocity, noise_scheduler, now.moment.tick, moved)
-
-    def _velocity(self, noise_scheduler: Any, tick: int, call: StepCall) -> Tensor:
-        of_velocity, of_input = self._times.output(tick)
-        return (call.output.float() - of_input * _seen(noise_scheduler, call)) / of_velocity
-
-    def _with(self, velocity: Tensor, noise_scheduler: Any, tick: int, call: StepCall) -> StepCall:
-        """A call with another velocity."""
-        of_velocity, of_input = self._times.output(tick)
-        output = of_velocity * velocity + of_input * _seen(noise_scheduler, call)
-        return call._replace(output=output.to(call.output.dtype))
-
-
-def retracing_for(choices: Choices, setup: Setup, observer: Observer) -> Retracing | None:
-    """That of a denoiser in one run; None where nothing is to be corrected, or steps are linear.
-
-    A run that is only looked at may go on with what was computed, and then nothing is to be corrected. With sites or tokens inside,
-    ticks are computed in part.
-    """
-    influence = setup.times.influence
-    clips = influence is not None and influence.clips
-    in_parts = is_inside(choices.sites) or choices.rows is not None
-    if not clips or not setup.hindsight or in_parts or observer.shadow:
-        return None
-    return Retracing(setup.times, setup.curve)
-
-
-def _seen(noise_scheduler: Any, call: StepCall) -> Tensor:
-    """What the denoiser sees of a step's sample, fp32."""
-    return model_input(noise_scheduler, call.sample, call.timestep).float()

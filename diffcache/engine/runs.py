@@ -13,7 +13,7 @@ from diffcache.discovery.units import block_counts
 from diffcache.engine.branches import FORGET_AFTER
 from diffcache.engine.choices import choices_of
 from diffcache.engine.engine import Engine, Progress
-from diffcache.engine.retracing import Retracing
+from diffcache.engine.step_hindsight import StepHindsight
 from diffcache.host.call import Call, Signature, signature_of
 from diffcache.host.compiled import uncompiled
 from diffcache.host.components import is_control_network
@@ -101,7 +101,7 @@ class Run:
         self._make_engine = make_engine
         self._guidance = guidance
         self._lacks_influence = False
-        self._retraces: list[Retracing] = []
+        self._step_hindsights: list[StepHindsight] = []
         self._note_length()
 
     @property
@@ -126,7 +126,7 @@ class Run:
         record.predictor = engine.describe()
         if remark is not None:
             record.remarks.append(remark)
-        self._retraces += [] if engine.retracing is None else [engine.retracing]
+        self._step_hindsights += [] if engine.step_hindsight is None else [engine.step_hindsight]
         self._lacks_influence |= engine.setup.hindsight and self.timetable.influence is None
         self.engines[id(served.module)] = engine
         return engine
@@ -141,20 +141,21 @@ class Run:
         self, noise_scheduler: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> StepCall | None:
         """The noise scheduler is about to step with these arguments. Returns the call that is to be made instead; None: this one."""
-        retracing = self._retracing
-        if retracing is None:
+        hindsight = self._step_hindsight
+        if hindsight is None:
             return None
-        call, decisions = step_call_of(noise_scheduler, args, kwargs), self.record.decisions_at(self.tick)
+        call, passes = step_call_of(noise_scheduler, args, kwargs), self.record.passes_at(self.tick)
         adds_noise = noise_option(noise_scheduler, kwargs) is not None
-        if call is None or adds_noise or not self.progress.called or len(decisions) != 1:
-            retracing.forget()
+        is_whole = passes.are_computed or passes.are_reused
+        if call is None or adds_noise or not self.progress.called or not is_whole:
+            hindsight.forget()
             return None
-        return retracing.stepping(noise_scheduler, self.tick, call, computed=decisions == {True})
+        return hindsight.stepping(noise_scheduler, self.tick, call, passes)
 
     def stepped(self, result: Any) -> None:
         """The noise scheduler has stepped, and has returned this."""
-        if self._retracing is not None:
-            self._retracing.stepped(result[0])
+        if self._step_hindsight is not None:
+            self._step_hindsight.stepped(result[0])
 
     def end_tick(self) -> None:
         """The noise scheduler has stepped. Steps without a denoiser call between them end one tick, not several."""
@@ -186,16 +187,17 @@ class Run:
                 self.record.notes.append(f"no hindsight: {obstacle}")
 
     @property
-    def _retracing(self) -> Retracing | None:
-        """What corrects samples where one denoiser serves the whole run."""
-        return self._retraces[0] if len(self._retraces) == 1 else None
+    def _step_hindsight(self) -> StepHindsight | None:
+        """What corrects in the noise scheduler's steps, where one denoiser serves the whole run."""
+        return self._step_hindsights[0] if len(self._step_hindsights) == 1 else None
 
     def _obstacle_of_hindsight(self) -> str | None:
         """Why reused ticks were not corrected."""
         if self._lacks_influence and self.record.observed:
             return UNNAMED
-        if self._retracing is not None and self._retracing.is_told and self.record.fresh_noise is None:
-            return self._retracing.obstacle
+        hindsight = self._step_hindsight
+        if hindsight is not None and hindsight.is_told and self.record.fresh_noise is None:
+            return hindsight.obstacle
         return None if self.timetable.influence is None else self.timetable.influence.obstacle
 
     def _facts(self, served: Served, call: Call) -> RunFacts:

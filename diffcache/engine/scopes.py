@@ -370,10 +370,7 @@ class PipelineScope(Scope):
         self.pipeline, self.active, self.noise_schedulers = None, None, []
 
     def _look_at_guidance(self, run: Run) -> None:
-        """What hindsight corrects later presumes that guidance weighs outputs as it did.
-
-        Rescaled guidance multiplies them by a factor that changes slowly, so corrections nearly hold there too.
-        """
+        """What hindsight corrects later presumes that guidance weighs outputs as it did."""
         if self.influence is None:
             return
         guidance = guidance_of(self.pipeline)

@@ -67,6 +67,28 @@ class Done(NamedTuple):
     extra: float = 0.0
 
 
+class Passes(NamedTuple):
+    """The calls at one tick.
+
+    Attributes:
+        calls: of each the denoiser, the guidance pass and the number of rows.
+        decisions: of all of them.
+    """
+
+    calls: tuple[tuple[str, str, int], ...]
+    decisions: frozenset[Decision]
+
+    @property
+    def are_computed(self) -> bool:
+        """Whether everything was computed."""
+        return bool(self.decisions) and all(decision.computes for decision in self.decisions)
+
+    @property
+    def are_reused(self) -> bool:
+        """Whether nothing was computed."""
+        return bool(self.decisions) and not any(decision.computes for decision in self.decisions)
+
+
 @dataclass(slots=True)
 class RunRecord:
     """One denoising loop.
@@ -135,11 +157,12 @@ class RunRecord:
             self._made = len(noted), made
         return self._made[1]
 
-    def decisions_at(self, tick: int) -> set[bool]:
-        """Of what was called at the newest tick: whether it was computed. Both, where it was computed in part."""
-        newest = takewhile(lambda noted: noted[-1][0].step.tick == tick, reversed(self._noted))
+    def passes_at(self, tick: int) -> Passes:
+        """What was called at the newest tick."""
+        newest = [*takewhile(lambda noted: noted[-1][0].step.tick == tick, reversed(self._noted))]
         verdicts = (verdict for *_, done in newest for one in done for verdict in one.verdicts)
-        return {verdict.decision.computes for verdict in verdicts}
+        calls = tuple((name, done[0].step.branch, batch) for name, batch, _, done in newest)
+        return Passes(calls, frozenset(verdict.decision for verdict in verdicts))
 
     def reused_ticks(self) -> set[int]:
         """Ticks at which something was reused."""

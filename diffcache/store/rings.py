@@ -48,6 +48,7 @@ class Setup:
     Attributes:
         serving: for each decision, the predictor that carries it out.
         depth: the number of features that a ring can hold.
+        corrects_outputs: hindsight corrects the denoiser's outputs; False while something else corrects what is made of them.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Setup:
         self.format = format
         self.times = times
         self.corrector = corrector
-        self.hindsight = hindsight
+        self.hindsight = self.corrects_outputs = hindsight
         self.curve = predictor.curve
         self.depth = max(predictor.depth, self.curve.depth - 1) if hindsight else predictor.depth
         self._last: tuple[tuple[Any, ...], list[float]] = ((), [])

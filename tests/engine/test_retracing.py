@@ -22,9 +22,12 @@ from diffcache.noise_schedulers.levels import levels_of
 from diffcache.noise_schedulers.step_calls import StepCall
 from diffcache.noise_schedulers.timetable import Timetable, timetable_of
 from diffcache.prediction.predictors import Polynomial
+from diffcache.reports.records import Passes
+from diffcache.schedulers.steps import Decision
 
 STEPS = 12
 COMPUTED = (0, 1, 2, 5, 8)
+COMPUTES, REUSES = (Passes((), frozenset({decision})) for decision in (Decision.COMPUTE, Decision.PREDICT))
 
 
 class Loop:
@@ -58,9 +61,8 @@ class Loop:
     def step(self) -> tuple[StepCall, StepCall]:
         """Returns the call as it was given, and as it was made."""
         given = self.call()
-        made = self.retracing.stepping(
-            self.noise_scheduler, self.tick, given, computed=self.tick in self.computed
-        )
+        passes = COMPUTES if self.tick in self.computed else REUSES
+        made = self.retracing.stepping(self.noise_scheduler, self.tick, given, passes)
         self.sample = made.made_by(self.noise_scheduler)
         self.retracing.stepped(self.sample)
         self.tick += 1
@@ -100,7 +102,7 @@ def test_what_a_noise_scheduler_keeps_between_steps_is_that_of_the_steps_made_ag
 
     full, reusing = loop(range(2 * STEPS)), loop((0, 1, 2, 4, 7))
     before = reusing.noise_scheduler.prev_derivative
-    reusing.retracing.stepping(reusing.noise_scheduler, 7, reusing.call(), computed=True)
+    reusing.retracing.stepping(reusing.noise_scheduler, 7, reusing.call(), COMPUTES)
     for name in ("prev_derivative", "sample", "dt"):
         found, expected = getattr(reusing.noise_scheduler, name), getattr(full.noise_scheduler, name)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,78 @@
+"""Hindsight in the noise scheduler's steps, where none in the denoiser's outputs can do the same."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from diffcache.noise_schedulers.quirks import model_input
+from diffcache.noise_schedulers.step_calls import StepCall
+from diffcache.noise_schedulers.timetable import Timetable
+from diffcache.reports.records import Passes
+from diffcache.schedulers.moments import Moment
+
+
+class Computed(NamedTuple):
+    """The guided velocity of a computed tick, fp32."""
+
+    moment: Moment
+    velocity: Tensor
+
+
+class StepHindsight(ABC):
+    """Changes the calls of a noise scheduler's `step` in one run.
+
+    Args:
+        times: of the run.
+
+    Attributes:
+        is_told: of the noise scheduler's steps, which only the loop of a pipeline or of `denoising_run` tells.
+    """
+
+    def __init__(self, times: Timetable) -> None:
+        self._times = times
+        self.is_told = False
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why nothing was corrected; None where something was, or nothing was to be corrected."""
+        return None if self._times.influence is None else self._times.influence.obstacle
+
+    @abstractmethod
+    def stepping(self, noise_scheduler: Any, tick: int, call: StepCall, passes: Passes) -> StepCall:
+        """A step is about to be made. Returns the call that is to be made instead.
+
+        Args:
+            noise_scheduler: of the run.
+            tick: of the step.
+            call: of the step.
+            passes: what was called at the tick; all of it is computed, or all is reused.
+        """
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Drops every tensor: what comes until the next computed tick is not corrected."""
+
+    @abstractmethod
+    def tensors(self) -> Iterator[Tensor]:
+        """What is kept for the cache's sake."""
+
+    def stepped(self, sample: Tensor) -> None:
+        """The step has been made, and this is the sample after it."""
+
+    def _velocity(self, noise_scheduler: Any, tick: int, call: StepCall) -> Tensor:
+        """The guided velocity of a call, fp32."""
+        of_velocity, of_input = self._times.output(tick)
+        return (call.output.float() - of_input * seen(noise_scheduler, call)) / of_velocity
+
+    def _with(self, velocity: Tensor, noise_scheduler: Any, tick: int, call: StepCall) -> StepCall:
+        """A call with another velocity."""
+        of_velocity, of_input = self._times.output(tick)
+        output = of_velocity * velocity + of_input * seen(noise_scheduler, call)
+        return call._replace(output=output.to(call.output.dtype))
+
+
+def seen(noise_scheduler: Any, call: StepCall) -> Tensor:
+    """What the denoiser sees of a step's sample, fp32."""
+    return model_input(noise_scheduler, call.sample, call.timestep).float()
