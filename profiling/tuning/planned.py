@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import product
 
 from diffcache.config import CacheConfig
 from diffcache.host.components import guidance_in
@@ -37,9 +38,8 @@ class TrajectoryEngine(Engine):
     One call suffices; up to four are averaged.
     """
 
-    proposals = 6 + len(
-        ORDERS
-    )  # 6: universal, as measured, twice smoothed, with the universal response, and MeanCache's path
+    proposals = 2 + len(ORDERS) + 2 * 3
+    # 2: the universal plan and MeanCache's path; 3: covariances as measured and smoothed, each with both responses
 
     @cached_property
     def measured(self) -> Covariance | None:
@@ -87,9 +87,8 @@ class TrajectoryEngine(Engine):
         if self.measured is None:
             return
         handovers = self.measured.handovers
-        # What large errors showed does not hold for small ones in every denoiser, so one plan has the universal response.
-        known = [(self.covariances[0], None), *((each, self.response) for each in self.covariances)]
-        for covariance, response in dict.fromkeys(known):
+        # What large errors showed does not hold for small ones in every denoiser, so the universal response is tried too.
+        for covariance, response in dict.fromkeys(product(self.covariances, (None, self.response))):
             yield TrajectoryConfig(
                 speedup=speedup, covariance=covariance, response=response, handovers=handovers
             )
