@@ -16,10 +16,17 @@ class Guidance:
     Attributes:
         scale: the largest where a call has several; 1 for none; None where nothing tells it.
         norm_along: the guided output is scaled to the norm of the conditional one along this dimension; None: it is not.
+        is_rescaled: it is scaled nearer to the standard deviation of the conditional one (arXiv 2305.08891, equation 15).
     """
 
     scale: float | None = None
     norm_along: int | None = None
+    is_rescaled: bool = False
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether weighted sums of passes make the weighted sum of guided outputs."""
+        return self.norm_along is None and not self.is_rescaled
 
     @property
     def counted(self) -> float:

@@ -80,13 +80,11 @@ def execution_for(parts: Parts) -> Execution:
     return WholeModel(parts) if parts.choices.rows is None else SomeTokens(parts)
 
 
-def step_hindsight_for(
-    choices: Choices, setup: Setup, progress: Progress, observer: Observer
-) -> StepHindsight | None:
+def step_hindsight_for(choices: Choices, setup: Setup, observer: Observer) -> StepHindsight | None:
     """What corrects in the noise scheduler's steps, in one run of a denoiser; None where nothing is corrected, or outputs are.
 
     A run that is only looked at may go on with what was computed, and then nothing is to be corrected. With sites or tokens inside,
-    ticks are computed in part. Hand-written loops do not say how they guide, and get the same as a server's requests: outputs are corrected there.
+    ticks are computed in part.
     """
     in_parts = is_inside(choices.sites) or choices.rows is not None
     if not setup.hindsight or in_parts or observer.shadow:
@@ -94,9 +92,8 @@ def step_hindsight_for(
     influence = setup.times.influence
     if influence is not None and influence.clips:
         return Retracing(setup.times, setup.curve)
-    is_guided = choices.facts.guidance.counted > 1 and choices.basis == "velocity"
     is_one = not choices.per_sample and choices.facts.experts == 1
-    if not is_guided or not is_one or progress.hand_written:
+    if choices.facts.guidance.is_linear or choices.basis != "velocity" or not is_one:
         return None
     return GuidedSteps(setup.times, setup)
 
@@ -141,7 +138,7 @@ class Engine:
         )
         self.branches = Branches(self.setup)
         self.execution = execution(Parts(choices, self.decider, record))
-        self.step_hindsight = step_hindsight_for(choices, self.setup, progress, self.decider.observer)
+        self.step_hindsight = step_hindsight_for(choices, self.setup, self.decider.observer)
         self.guidance = None if rule is None else Guidance(name, rule, choices.guards, record)
         self.batched_guidance = BatchedGuidance()
         self.kept_attention = KeptAttention()
@@ -207,6 +204,8 @@ class Engine:
 
     def recode(self, format: Format) -> None:
         """Between two calls: what is stored, and what will be, is kept in another format."""
+        if self.step_hindsight is not None:
+            self.step_hindsight.forget()
         for branch in self.branches.known:
             for store in branch.stores.values():
                 store.recode(format)

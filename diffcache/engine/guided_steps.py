@@ -1,92 +1,98 @@
-"""Guided velocities: where two guidance passes are mixed, what the noise scheduler gets is predicted and corrected, not what each pass returns."""
+"""Guided velocities: where guidance is not linear in its passes, what the noise scheduler gets is predicted and corrected, not what each pass returns."""
 
 from collections import deque
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
-from diffcache.engine.step_hindsight import Computed, StepHindsight
+from diffcache.engine.step_hindsight import StepHindsight
 from diffcache.kernels.extrapolate import extrapolate
 from diffcache.noise_schedulers.step_calls import StepCall
 from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.prediction.hindsight import ReusedTick, hindsight_weights, trusted
 from diffcache.reports.records import Passes
 from diffcache.schedulers.moments import Moment
+from diffcache.store.formats import Ring
 from diffcache.store.rings import Setup
 
 
 class GuidedSteps(StepHindsight):
     """Predicts and corrects the guided velocity, in place of those of the guidance passes.
 
-    The noise scheduler adds up guided velocities. Plain guidance mixes the passes linearly, so a weighted sum of its outputs is what it makes of
-    weighted sums. Guidance that keeps the norm, or rescales, does not: its factor at the tick that corrects is not the one at the ticks that are
+    The noise scheduler adds up guided velocities. Plain guidance makes of weighted sums of its passes the weighted sum of what it makes of them.
+    Guidance that keeps the norm, or rescales, does not: its factor at the tick that corrects is not the one at the ticks that are
     corrected. So the same weights are given to what the pipeline has made of both passes. Our own.
 
-    While it has a guided velocity, outputs of the passes are not corrected (`Setup.corrects_outputs`). It begins anew where other passes are
-    called than before, as where guidance is given only for a part of the run, or where its scale changes.
+    Meanwhile outputs of the passes are not corrected (`Setup.corrects_outputs`). It ends, for the rest of the run, where other passes are called than
+    before, where only one of them is computed, and where the scale of guidance changes: from there on each pass is corrected for itself.
 
     Args:
         times: of the run.
-        setup: of the denoiser; its predictor and its curve give the weights.
+        setup: of the denoiser; its predictor and its curve give the weights, and its format stores.
     """
 
     def __init__(self, times: Timetable, setup: Setup) -> None:
         super().__init__(times)
         self._setup = setup
-        self._past: deque[Computed] = deque(maxlen=setup.depth)
+        self._ring: Ring = deque(maxlen=setup.depth)
         self._reused: list[ReusedTick] = []
-        self._calls: tuple[tuple[str, str, int], ...] = ()
+        self._calls: tuple[tuple[str, str, int], ...] | None = None
+        self._is_over = False
 
     def stepping(self, noise_scheduler: Any, tick: int, call: StepCall, passes: Passes) -> StepCall:
-        self.is_told = True
-        if passes.calls != self._calls or not self._is_comparable(tick):
+        if self._is_over or not self._goes_on(tick, passes):
             self.forget()
-        self._calls = passes.calls
-        now = self._times.moment(tick)
+            return call
+        self.is_told, self._calls, now = True, passes.calls, self._times.moment(tick)
         if passes.are_computed:
             return self._computed(noise_scheduler, now, call)
-        if not self._past or len(passes.decisions) > 1:
-            return call
         (decision,) = passes.decisions
         predictor = self._setup.serving[decision]
         self._reused.append(ReusedTick(now, predictor))
         weights = predictor.weights(self._moments[: predictor.depth], now)
-        known = [one.velocity for one in islice(self._past, len(weights))]
-        velocity = extrapolate(known, weights, None, torch.float32)
-        return self._with(velocity, noise_scheduler, tick, call)
+        return self._with(self._sum(weights), noise_scheduler, tick, call)
 
     def forget(self) -> None:
-        self._past.clear()
-        self._reused = []
+        self._ring.clear()
+        self._reused, self._is_over = [], True
         self._setup.corrects_outputs = self._setup.hindsight
 
     def tensors(self) -> Iterator[Tensor]:
-        yield from (computed.velocity for computed in self._past)
+        for feature in self._ring:
+            yield from pytree.tree_leaves(feature.tensors)
 
     @property
     def _moments(self) -> list[Moment]:
-        return [computed.moment for computed in self._past]
+        return self._setup.moments(self._ring)
 
-    def _is_comparable(self, tick: int) -> bool:
-        return all(self._times.are_comparable(moment.tick, tick) for moment in self._moments)
+    def _goes_on(self, tick: int, passes: Passes) -> bool:
+        """Whether guidance makes one velocity of the same passes as before, all of which are treated alike."""
+        is_alike = passes.calls == self._calls if self._ring else passes.are_computed
+        comparable = all(self._times.are_comparable(feature.tick, tick) for feature in self._ring)
+        return is_alike and comparable and len(passes.decisions) == 1 and self._setup.streams == 1
 
     def _computed(self, noise_scheduler: Any, now: Moment, call: StepCall) -> StepCall:
         """Keeps the guided velocity of a computed tick. Returns the call with one that corrects the reused ticks before it."""
-        velocity = self._velocity(noise_scheduler, now.tick, call)
+        setup, velocity = self._setup, self._velocity(noise_scheduler, now.tick, call)
         reused, self._reused = self._reused, []
         if reused:
-            curve = self._setup.curve
-            weights = hindsight_weights(reused, now, self._moments, self._ratio, curve)
-            known = [velocity, *(one.velocity for one in self._past)]
-            change = extrapolate(known, weights, None, torch.float32)
-            corrected = velocity + (trusted(change, velocity) if curve.doubted else change)
+            own, *others = hindsight_weights(reused, now, self._moments, self._ratio, setup.curve)
+            change = self._sum(others).add_(velocity, alpha=own)
+            corrected = velocity + (trusted(change, velocity) if setup.curve.doubted else change)
             call = self._with(corrected, noise_scheduler, now.tick, call)
-        self._past.appendleft(Computed(now, velocity))
-        self._setup.corrects_outputs = False
+        setup.format.push(self._ring, now.tick, [(velocity, None)])
+        setup.format.memory.end_call()
+        setup.corrects_outputs = False
         return call
+
+    def _sum(self, weights: Sequence[float]) -> Tensor:
+        """The weighted sum of the newest guided velocities, fp32."""
+        features, weights = self._setup.format.read(self._ring, weights)
+        self._setup.format.memory.end_call()
+        return extrapolate([kept for (kept,) in features], weights, None, torch.float32)
 
     def _ratio(self, tick: int, other: int) -> float | None:
         """Of velocities: an output changes with its velocity by `of_velocity`."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from diffcache.engine.step_hindsight import Computed, StepHindsight, seen
+from diffcache.engine.step_hindsight import StepHindsight, seen
 from diffcache.host.call import version_of
 from diffcache.kernels.extrapolate import extrapolate
 from diffcache.noise_schedulers.levels import SMALLEST
@@ -16,8 +16,16 @@ from diffcache.noise_schedulers.step_calls import StepCall, copy_of
 from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.prediction.predictors import Predictor
 from diffcache.reports.records import Passes
+from diffcache.schedulers.moments import Moment
 
 REPLACED = "the latents are replaced between the noise scheduler's steps"
+
+
+class Computed(NamedTuple):
+    """The guided velocity of a computed tick, fp32."""
+
+    moment: Moment
+    velocity: Tensor
 
 
 class Start(NamedTuple):

@@ -127,6 +127,9 @@ class Run:
         if remark is not None:
             record.remarks.append(remark)
         self._step_hindsights += [] if engine.step_hindsight is None else [engine.step_hindsight]
+        if len(self._step_hindsights) > 1:
+            for hindsight in self._step_hindsights:
+                hindsight.forget()
         self._lacks_influence |= engine.setup.hindsight and self.timetable.influence is None
         self.engines[id(served.module)] = engine
         return engine

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
@@ -10,14 +10,6 @@ from diffcache.noise_schedulers.quirks import model_input
 from diffcache.noise_schedulers.step_calls import StepCall
 from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.reports.records import Passes
-from diffcache.schedulers.moments import Moment
-
-
-class Computed(NamedTuple):
-    """The guided velocity of a computed tick, fp32."""
-
-    moment: Moment
-    velocity: Tensor
 
 
 class StepHindsight(ABC):

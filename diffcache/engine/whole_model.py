@@ -152,7 +152,7 @@ class WholeModel:
             self.decider.arrived(here.branch, lane, store.learned.latents(tensors))
         outputs = self.predicted(here, lane, decision)
         # A shadow may go on with what was computed: then nothing is to be corrected.
-        corrects_later = store.setup.corrects_outputs and not self.decider.observer.shadow
+        corrects_later = store.setup.hindsight and not self.decider.observer.shadow
         if corrects_later and store.setup.times.ratio(step.tick, step.tick) is not None:
             store.reused[lane].append(ReusedTick(step.moment, store.setup.serving[decision]))
         return outputs

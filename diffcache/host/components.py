@@ -16,6 +16,7 @@ from diffcache.host.conventions import (
     NEGATIVES,
     NORM_SWITCHES,
     OTHER_SCALES,
+    RESCALED,
     TIMES,
 )
 from diffcache.host.structure import modules_inside
@@ -261,7 +262,10 @@ def guidance_in(pipeline: Any, call: Mapping[str, Any]) -> Guidance:
         pipeline: whose `__call__` says what is left open.
         call: its arguments by name.
     """
-    return Guidance(guidance_scale_of(pipeline, call), norm_kept_along(pipeline, call))
+    parameters = inspect.signature(type(pipeline).__call__).parameters
+    default = parameters[RESCALED].default if RESCALED in parameters else 0.0
+    is_rescaled = bool(call.get(RESCALED, default))
+    return Guidance(guidance_scale_of(pipeline, call), norm_kept_along(pipeline, call), is_rescaled)
 
 
 def norm_kept_along(pipeline: Any, call: Mapping[str, Any]) -> int | None:

@@ -47,6 +47,9 @@ KEEPS_NORM = {"QwenImage": -1, "NucleusMoE": -1, "JoyImage": 2}
 NORM_SWITCHES = ("cfg_normalization", "enable_cfg_renorm")
 """Arguments by which a pipeline is told to do so, along the last dimension (Lumina 2, LongCat-Image)."""
 
+RESCALED = "guidance_rescale"
+"""The argument that says how far a pipeline rescales guided outputs."""
+
 FREE_NORM = ("QwenImage21", "ZImage")
 """Pipelines whose names begin so do not; what Z-Image's argument of that name switches on is only a bound."""
 

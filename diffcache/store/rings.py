@@ -49,6 +49,7 @@ class Setup:
         serving: for each decision, the predictor that carries it out.
         depth: the number of features that a ring can hold.
         corrects_outputs: hindsight corrects the denoiser's outputs; False while something else corrects what is made of them.
+        streams: tensors in the denoiser's output; 0 before its first call.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Setup:
         self.times = times
         self.corrector = corrector
         self.hindsight = self.corrects_outputs = hindsight
+        self.streams = 0
         self.curve = predictor.curve
         self.depth = max(predictor.depth, self.curve.depth - 1) if hindsight else predictor.depth
         self._last: tuple[tuple[Any, ...], list[float]] = ((), [])
@@ -138,6 +140,7 @@ class Store:
         if self.layout is None or not self.layout.fits(call, output):
             self.empty(len(self.rings))
             self.layout = Layout(call, output, basis=basis, continues=continues)
+            self.setup.streams = len(self.layout.streams)
         return self.layout
 
     def push(self, tick: int, lane: int, pairs: Sequence[Pair]) -> None:
@@ -171,7 +174,8 @@ class Store:
             pairs: what is stored of them (`pairs`).
         """
         reused, self.reused[lane] = self.reused[lane], []
-        corrected = self._corrected(step, lane, outputs, pairs, reused) if reused else outputs
+        corrects = bool(reused) and self.setup.corrects_outputs
+        corrected = self._corrected(step, lane, outputs, pairs, reused) if corrects else outputs
         self.push(step.tick, lane, pairs)
         return corrected
 

@@ -7,14 +7,22 @@ from typing import Any
 
 import pytest
 import torch
-from diffusers import FlowMatchEulerDiscreteScheduler
+from diffusers import DiffusionPipeline, EulerDiscreteScheduler, FlowMatchEulerDiscreteScheduler
 from support.toys import ToyDenoiser, ToyPipeline, by_embeds
-from torch import Tensor, nn
+from torch import Tensor
 from zoo.pipelines import CASES
 
-from diffcache import accelerate, denoising_run, plan, report
+from diffcache import accelerate, plan, report
 from diffcache.engine.guided_steps import GuidedSteps
-from diffcache.engine.step_hindsight import StepHindsight
+from diffcache.noise_schedulers.influence import Influence
+from diffcache.noise_schedulers.levels import levels_of
+from diffcache.noise_schedulers.step_calls import StepCall
+from diffcache.noise_schedulers.timetable import timetable_of
+from diffcache.prediction.predictors import Polynomial
+from diffcache.reports.records import Passes
+from diffcache.schedulers.steps import Decision
+from diffcache.store.formats import Format
+from diffcache.store.rings import Setup
 
 STEPS, SCALE = 12, 3.0
 BASE, SLOPE, BEND = torch.linspace(2, 3, 8), torch.linspace(-1, 2, 8), torch.linspace(1, -2, 8)
@@ -100,7 +108,7 @@ def test_computed_ticks_correct_the_guided_velocity() -> None:
     assert len(report(pipe).computed_ticks) < STEPS
 
 
-def test_where_guidance_ends_within_a_run_it_begins_anew() -> None:
+def test_where_guidance_ends_within_a_run_passes_go_on() -> None:
     """From tick 7 on the conditional pass is called alone, and its output is a straight line, too."""
 
     def passes(step: int) -> Sequence[str]:
@@ -134,12 +142,21 @@ def test_a_plan_knows_what_is_kept(name: str) -> None:
     assert report(pipe).cache_bytes == foretold.cache_bytes
 
 
-def step_hindsights(monkeypatch: pytest.MonkeyPatch) -> list[StepHindsight]:
-    """What steps are told to from now on."""
-    told: list[StepHindsight] = []
+def test_guided_velocities_are_kept_in_the_format_of_features() -> None:
+    case, kept = CASES["Lumina2Pipeline"], []
+    for cache_dtype in (None, "int8"):
+        pipe = accelerate(case.build(), "even", speedup=2, cache_dtype=cache_dtype)
+        case.render(pipe, 0, STEPS)
+        kept.append(report(pipe).cache_bytes)
+    assert kept[1] < 0.6 * kept[0]
+
+
+def told_of(monkeypatch: pytest.MonkeyPatch) -> list[GuidedSteps]:
+    """What is told of steps from now on."""
+    told: list[GuidedSteps] = []
     stepping = GuidedSteps.stepping
 
-    def noted(self: GuidedSteps, *args: Any) -> Any:
+    def noted(self: GuidedSteps, *args: Any) -> StepCall:
         told.append(self)
         return stepping(self, *args)
 
@@ -160,46 +177,124 @@ def test_passes_stand_for_themselves_elsewhere(
     method: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without hindsight, where residuals are stored, inside the denoiser, and where each sample is decided for itself."""
-    told = step_hindsights(monkeypatch)
-    case = CASES["StableDiffusion3Pipeline"]
-    pipe = accelerate(case.build(), method, **options)
-    case.render(pipe, 0, STEPS)
+    told, case = told_of(monkeypatch), CASES["Lumina2Pipeline"]
+    case.render(accelerate(case.build(), method, **options), 0, STEPS)
     assert not told
 
 
-def test_a_run_without_guidance_has_no_guided_velocities(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = step_hindsights(monkeypatch)
-    case = CASES["FluxPipeline"]
-    case.render(accelerate(case.build(), "even", speedup=2), 0, STEPS)
-    assert not told
+@pytest.mark.parametrize(
+    ("name", "options", "is_told"),
+    [
+        ("FluxPipeline", {}, False),
+        ("StableDiffusionPipeline", {}, False),
+        ("StableDiffusionPipeline", {"guidance_rescale": 0.7}, True),
+        ("Lumina2Pipeline", {}, True),
+        ("Lumina2Pipeline", {"cfg_normalization": False}, False),
+    ],
+)
+def test_plain_guidance_is_linear(
+    name: str, options: dict[str, Any], is_told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, case = told_of(monkeypatch), CASES[name]
+    pipe = case.build()
+    if "Stable" in name:
+        pipe.scheduler = EulerDiscreteScheduler.from_config(pipe.scheduler.config)
+    case.render(accelerate(pipe, "even", speedup=2), 0, STEPS, **options)
+    assert bool(told) == is_told
 
 
-def test_a_loop_of_ones_own_gets_what_a_server_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does not say how it guides."""
-    told = step_hindsights(monkeypatch)
-    net: nn.Module = accelerate(Straight().eval(), "uniform", hindsight=True, **LINE)
-    noise_scheduler = FlowMatchEulerDiscreteScheduler()
-    noise_scheduler.set_timesteps(STEPS)
-    x = torch.zeros(1, 2, 8)
-    embeds = by_embeds(cond=1.0)["cond"]
-    with torch.no_grad(), denoising_run(net, STEPS, noise_scheduler=noise_scheduler) as run:
-        for i, time in enumerate(noise_scheduler.timesteps):
-            run.begin_step(i)
-            x = noise_scheduler.step(net(x, time.expand(1), **embeds)[0], time, x)[0]
-    assert len(report(net).computed_ticks) < STEPS
-    assert not told
+class Told:
+    """Guided velocities of a run over eight steps, of which every second one is computed."""
+
+    def __init__(self) -> None:
+        noise_scheduler = FlowMatchEulerDiscreteScheduler()
+        noise_scheduler.set_timesteps(8)
+        levels = levels_of(noise_scheduler)
+        self.noise_scheduler = noise_scheduler
+        self.times = timetable_of(noise_scheduler, None, Influence(noise_scheduler, levels))
+        self.setup = Setup(Polynomial(1, "tick"), Format(), self.times, hindsight=True)
+        self.setup.streams = 1
+        self.steps = GuidedSteps(self.times, self.setup)
+
+    def step(self, tick: int, *decisions: Decision, names: Sequence[str] = ("cond", "uncond")) -> bool:
+        """Whether a step is changed."""
+        time = self.noise_scheduler.timesteps[tick]
+        call = StepCall(torch.full((1, 4), tick**2 / 9), time, torch.ones(1, 4), {})
+        calls = tuple(("transformer", name, 1) for name in names)
+        return (
+            self.steps.stepping(self.noise_scheduler, tick, call, Passes(calls, frozenset(decisions)))
+            is not call
+        )
 
 
-def test_a_pass_that_is_decided_for_itself_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where one pass is computed and the other reused, nothing is predicted of both."""
-    told = step_hindsights(monkeypatch)
-    pipe = pipeline()
+COMPUTES, REUSES, HOLDS = Decision.COMPUTE, Decision.PREDICT, Decision.HOLD
+
+
+def test_while_guided_velocities_are_corrected_outputs_are_not() -> None:
+    told = Told()
+    assert told.setup.corrects_outputs
+    assert not told.step(0, COMPUTES)
+    assert told.step(1, REUSES)
+    assert told.step(2, COMPUTES)
+    assert not told.setup.corrects_outputs
+    assert sum(tensor.numel() for tensor in told.steps.tensors()) == 2 * 4
+
+
+@pytest.mark.parametrize(
+    "why", ["other passes", "decisions differ", "another scale", "two outputs", "forgotten"]
+)
+def test_it_ends_for_the_rest_of_the_run(why: str) -> None:
+    told = Told()
+    told.step(0, COMPUTES)
+    told.step(1, REUSES)
+    match why:
+        case "other passes":
+            assert not told.step(2, COMPUTES, names=("cond",))
+        case "decisions differ":
+            assert not told.step(2, REUSES, HOLDS)
+        case "another scale":
+            told.times.guidance_changes(2)
+        case "two outputs":
+            told.setup.streams = 2
+        case _:
+            told.steps.forget()
+    for tick, decision in enumerate((COMPUTES, REUSES, COMPUTES, REUSES), start=3):
+        assert not told.step(tick, decision)
+        assert told.setup.corrects_outputs
+    assert not [*told.steps.tensors()]
+
+
+def test_a_run_that_reuses_its_first_tick_has_nothing_to_predict_from() -> None:
+    told = Told()
+    assert not told.step(0, REUSES)
+    assert told.setup.corrects_outputs
+
+
+class Late(KeepsNorm):
+    """Another denoiser makes the unconditional pass, from step 6 on."""
+
+    def __init__(self, transformer: Straight, unconditional_transformer: Straight, scheduler: Any) -> None:
+        DiffusionPipeline.__init__(self)
+        self.register_modules(
+            transformer=transformer, unconditional_transformer=unconditional_transformer, scheduler=scheduler
+        )
+        self.set_progress_bar_config(disable=True)
+
+    def one_by_one(self, x: Tensor, t: Tensor, named: dict[str, Any], contexts: bool) -> dict[str, Tensor]:
+        nets = {"cond": self.transformer, "uncond": self.unconditional_transformer}
+        return {name: nets[name](x, t.expand(len(x)), **given)[0] for name, given in named.items()}
+
+
+def test_where_a_second_denoiser_comes_late_each_pass_is_corrected_for_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = told_of(monkeypatch)
+    pipe = Late(Straight().eval(), Straight().eval(), FlowMatchEulerDiscreteScheduler())
     accelerate(pipe, "uniform", hindsight=True, **LINE)
-    drawn(pipe)
-    schedule = report(pipe).to_schedule()
-    rows = {"cond": "#" * STEPS, "uncond": "##" + "-#" * ((STEPS - 2) // 2)}
-    in_part = type(schedule)(**{**vars(schedule), "table": dict.fromkeys(schedule.table, rows)})
-    told.clear()
-    drawn(accelerate(pipe, in_part))
-    mixed = [tick for tick in range(2, STEPS) if rows["uncond"][tick] == "-"]
-    assert len(told) == STEPS - len(mixed)
+    corrects: list[bool] = []
+    drawn(
+        pipe,
+        passes=lambda step: ("cond", "uncond") if step >= 6 else ("cond",),
+        callback_on_step_end=lambda *step: corrects.append(told[0]._setup.corrects_outputs),
+    )
+    assert corrects == [False] * 6 + [True] * (STEPS - 6)
