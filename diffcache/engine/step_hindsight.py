@@ -44,7 +44,7 @@ class StepHindsight(ABC):
 
     @abstractmethod
     def forget(self) -> None:
-        """Drops every tensor: what comes until the next computed tick is not corrected."""
+        """Drops every tensor: ticks that were reused before this are not corrected any more."""
 
     @abstractmethod
     def tensors(self) -> Iterator[Tensor]:
