@@ -205,7 +205,7 @@ class Engine:
     def recode(self, format: Format) -> None:
         """Between two calls: what is stored, and what will be, is kept in another format."""
         if self.step_hindsight is not None:
-            self.step_hindsight.forget()
+            self.step_hindsight.recode()
         for branch in self.branches.known:
             for store in branch.stores.values():
                 store.recode(format)

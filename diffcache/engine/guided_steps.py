@@ -60,6 +60,9 @@ class GuidedSteps(StepHindsight):
         self._reused, self._is_over = [], True
         self._setup.corrects_outputs = self._setup.hindsight
 
+    def recode(self) -> None:
+        self.forget()
+
     def tensors(self) -> Iterator[Tensor]:
         for feature in self._ring:
             yield from pytree.tree_leaves(feature.tensors)
@@ -79,7 +82,8 @@ class GuidedSteps(StepHindsight):
         setup, velocity = self._setup, self._velocity(noise_scheduler, now.tick, call)
         reused, self._reused = self._reused, []
         if reused:
-            own, *others = hindsight_weights(reused, now, self._moments, self._ratio, setup.curve)
+            ratio = self._times.velocity_ratio
+            own, *others = hindsight_weights(reused, now, self._moments, ratio, setup.curve)
             change = self._sum(others).add_(velocity, alpha=own)
             corrected = velocity + (trusted(change, velocity) if setup.curve.doubted else change)
             call = self._with(corrected, noise_scheduler, now.tick, call)
@@ -93,10 +97,3 @@ class GuidedSteps(StepHindsight):
         features, weights = self._setup.format.read(self._ring, weights)
         self._setup.format.memory.end_call()
         return extrapolate([kept for (kept,) in features], weights, None, torch.float32)
-
-    def _ratio(self, tick: int, other: int) -> float | None:
-        """Of velocities: an output changes with its velocity by `of_velocity`."""
-        found = self._times.ratio(tick, other)
-        if found is None:
-            return None
-        return found * self._times.output(tick).of_velocity / self._times.output(other).of_velocity

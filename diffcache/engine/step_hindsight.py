@@ -50,6 +50,9 @@ class StepHindsight(ABC):
     def tensors(self) -> Iterator[Tensor]:
         """What is kept for the cache's sake."""
 
+    def recode(self) -> None:
+        """From now on features are stored in another format. What is not stored in it stays as it is."""
+
     def stepped(self, sample: Tensor) -> None:
         """The step has been made, and this is the sample after it."""
 

@@ -234,7 +234,7 @@ def guidance_scale_of(pipeline: Any, call: Mapping[str, Any]) -> float | None:
         call: its arguments by name.
     """
     parameters = inspect.signature(type(pipeline).__call__).parameters
-    given = {**{name: parameter.default for name, parameter in parameters.items()}, **call}
+    given = _given(pipeline, call)
     values = {
         name: value
         for name, value in given.items()
@@ -262,9 +262,7 @@ def guidance_in(pipeline: Any, call: Mapping[str, Any]) -> Guidance:
         pipeline: whose `__call__` says what is left open.
         call: its arguments by name.
     """
-    parameters = inspect.signature(type(pipeline).__call__).parameters
-    default = parameters[RESCALED].default if RESCALED in parameters else 0.0
-    is_rescaled = bool(call.get(RESCALED, default))
+    is_rescaled = bool(_given(pipeline, call).get(RESCALED))
     return Guidance(guidance_scale_of(pipeline, call), norm_kept_along(pipeline, call), is_rescaled)
 
 
@@ -276,9 +274,14 @@ def norm_kept_along(pipeline: Any, call: Mapping[str, Any]) -> int | None:
     for start, along in KEEPS_NORM.items():
         if name.startswith(start):
             return along
+    given = _given(pipeline, call)
+    return -1 if any(given.get(key) for key in NORM_SWITCHES) else None
+
+
+def _given(pipeline: Any, call: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a pipeline call; those that it leaves out have their defaults."""
     parameters = inspect.signature(type(pipeline).__call__).parameters
-    told = {key: parameters[key].default for key in NORM_SWITCHES if key in parameters} | dict(call)
-    return -1 if any(told.get(key) for key in NORM_SWITCHES) else None
+    return {**{name: parameter.default for name, parameter in parameters.items()}, **call}
 
 
 def _hides_scale(cls: type) -> bool:

@@ -79,6 +79,13 @@ class Timetable:
             return None
         return self.influence.ratio(self.first + tick, self.first + other)
 
+    def velocity_ratio(self, tick: int, other: int) -> float | None:
+        """The same of velocities: an output changes with its velocity by `of_velocity`."""
+        found = self.ratio(tick, other)
+        if found is None:
+            return None
+        return found * self.output(tick).of_velocity / self.output(other).of_velocity
+
     def are_comparable(self, tick: int, later: int) -> bool:
         """Whether guidance weighs outputs at a later tick as it did at this one."""
         return not tick < self._comparable_from <= later

@@ -266,12 +266,8 @@ class Store:
     ) -> list[Tensor]:
         """Computed outputs that correct the `reused` ticks before them (see `hindsight`)."""
         setup, now = self.setup, self.parametrisation(step.tick).of_velocity
-
-        def ratio(tick: int, other: int) -> float | None:
-            """Of features: an output changes with its feature by `of_velocity`."""
-            found = setup.times.ratio(tick, other)
-            return None if found is None else found * self.parametrisation(tick).of_velocity / now
-
+        times = setup.times
+        ratio = times.velocity_ratio if self.learned.basis == "velocity" else times.ratio
         own, *others = hindsight_weights(reused, step.moment, self.moments(lane), ratio, setup.curve)
         past = Past(*setup.format.read(self.rings[lane], [now * weight for weight in others]))
         try:

@@ -241,7 +241,7 @@ def test_while_guided_velocities_are_corrected_outputs_are_not() -> None:
 
 
 @pytest.mark.parametrize(
-    "why", ["other passes", "decisions differ", "another scale", "two outputs", "forgotten"]
+    "why", ["other passes", "decisions differ", "another scale", "two outputs", "another format", "forgotten"]
 )
 def test_it_ends_for_the_rest_of_the_run(why: str) -> None:
     told = Told()
@@ -256,6 +256,8 @@ def test_it_ends_for_the_rest_of_the_run(why: str) -> None:
             told.times.guidance_changes(2)
         case "two outputs":
             told.setup.streams = 2
+        case "another format":
+            told.steps.recode()
         case _:
             told.steps.forget()
     for tick, decision in enumerate((COMPUTES, REUSES, COMPUTES, REUSES), start=3):

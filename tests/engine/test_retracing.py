@@ -133,6 +133,14 @@ def test_the_start_and_the_computed_velocities_are_kept() -> None:
     assert not [*reusing.retracing.tensors()]
 
 
+def test_what_is_kept_has_no_format_of_features() -> None:
+    reusing = Loop(DDIMScheduler(), COMPUTED).until(5)
+    kept = [*reusing.retracing.tensors()]
+    reusing.retracing.recode()
+    assert kept
+    assert all(map(torch.equal, kept, reusing.retracing.tensors()))
+
+
 def test_samples_of_reused_ticks_are_not_kept() -> None:
     reusing = Loop(DDIMScheduler(), COMPUTED).until(4)
     sample = weakref.ref(reusing.sample)

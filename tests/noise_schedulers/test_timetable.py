@@ -6,8 +6,9 @@ from collections.abc import Sequence
 import pytest
 from diffusers import DDIMScheduler, FlowMatchEulerDiscreteScheduler
 
+from diffcache.noise_schedulers.influence import Influence
 from diffcache.noise_schedulers.levels import Level, levels_of, levels_of_loop
-from diffcache.noise_schedulers.timetable import Timetable
+from diffcache.noise_schedulers.timetable import Timetable, timetable_of
 
 
 def turned(levels: Sequence[Level], first: int = 0) -> list[float | None]:
@@ -50,3 +51,20 @@ def test_other_loops_are_taken_to_begin_with_pure_noise() -> None:
 
 def test_nothing_is_said_where_angles_are_unknown() -> None:
     assert turned([Level(), Level()]) == [None, None]
+
+
+@pytest.mark.parametrize("prediction", ["epsilon", "sample", "v_prediction"])
+def test_velocities_have_the_ratio_of_their_influence_on_the_result(prediction: str) -> None:
+    noise_scheduler = DDIMScheduler(prediction_type=prediction, clip_sample=False)
+    noise_scheduler.set_timesteps(10)
+    times = timetable_of(noise_scheduler, None, Influence(noise_scheduler, levels_of(noise_scheduler)))
+    influence = times.run_influence()
+    assert influence is not None
+    on_result = influence[-1]
+    assert times.velocity_ratio(3, 6) == pytest.approx(on_result[3] / on_result[6])
+    assert (times.velocity_ratio(3, 6) == pytest.approx(times.ratio(3, 6))) == (prediction == "v_prediction")
+
+
+def test_velocities_of_unknown_influence_have_no_ratio() -> None:
+    times = timetable_of(FlowMatchEulerDiscreteScheduler(), None, None)
+    assert times.velocity_ratio(0, 1) is None
