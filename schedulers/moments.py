@@ -1,5 +1,6 @@
 """Moments: when a feature was computed, and the axes on which distances between moments are measured."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -22,7 +23,7 @@ class Moment:
         angle: atan2(noise, signal); None where unknown.
         scale: the factor of the velocity in what the denoiser returns there.
         turned: the angle of pure noise less this angle; None where unknown.
-        is_flow: the sample is (1 - sigma) * clean + sigma * noise, and the velocity noise - clean.
+        is_flow: signal and noise of the sample sum to one, as in flow matching (see `signal_and_noise`).
     """
 
     tick: int
@@ -31,6 +32,13 @@ class Moment:
     scale: float = 1.0
     turned: float | None = None
     is_flow: bool = False
+
+
+def signal_and_noise(angle: float, is_flow: bool) -> tuple[float, float]:
+    """How much signal and how much noise a sample holds, by its angle: in flow matching they sum to one, else their squares do."""
+    signal, noise = math.cos(angle), math.sin(angle)
+    both = signal + noise if is_flow else 1.0
+    return signal / both, noise / both
 
 
 def angles_of(moments: Sequence[Moment]) -> tuple[float, ...] | None:

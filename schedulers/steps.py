@@ -24,7 +24,7 @@ class Step(NamedTuple):
         angle: atan2(noise, signal) of this tick, 0 to pi / 2; None where unknown.
         scale: the factor of the velocity in what the denoiser returns.
         turned: the angle of pure noise less this angle; None where unknown.
-        is_flow: the denoiser's velocity is that of flow matching.
+        is_flow: signal and noise of the sample sum to one, as in flow matching.
     """
 
     tick: int

@@ -1,6 +1,5 @@
 """Hindsight where predicted samples are clipped: the noise scheduler's steps are made again, from the last computed tick on."""
 
-import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from diffcache.noise_schedulers.step_calls import StepCall, copy_of
 from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.prediction.predictors import Predictor
 from diffcache.reports.records import Passes
-from diffcache.schedulers.moments import Moment
+from diffcache.schedulers.moments import Moment, signal_and_noise
 
 REPLACED = "the latents are replaced between the noise scheduler's steps"
 
@@ -52,7 +51,7 @@ class Retracing(StepHindsight):
     scheduler steps with these from the last computed tick, and the run goes on from where it arrives, x' instead of x. The denoiser has
     seen x, and the clean sample that it predicted there is kept:
 
-        v' = v + cos(a) / sin(a) * (x' - x)      (a: the angle of the tick)
+        v' = v + (x' - x) / s      (s: how much noise the sample holds)
 
     Our own, with the idea of a predictor-corrector solver (UniPC, arXiv 2302.04867).
 
@@ -124,7 +123,8 @@ class Retracing(StepHindsight):
 
     def _moved(self, noise_scheduler: Any, now: Computed, call: StepCall, sample: Tensor) -> StepCall:
         """The call of a computed tick, at another sample and with the clean sample that the denoiser predicts."""
-        moved, angle = call._replace(sample=sample), now.moment.angle or 0.0
+        moved = call._replace(sample=sample)
         change = seen(noise_scheduler, moved) - seen(noise_scheduler, call)
-        velocity = now.velocity + math.cos(angle) / max(math.sin(angle), SMALLEST) * change
+        _, noise = signal_and_noise(now.moment.angle or 0.0, now.moment.is_flow)
+        velocity = now.velocity + change / max(noise, SMALLEST)
         return self._with(velocity, noise_scheduler, now.moment.tick, moved)

@@ -13,6 +13,7 @@ from diffcache.noise_schedulers.fresh_noise import adds_fresh_noise
 from diffcache.noise_schedulers.levels import SMALLEST, UNKNOWN, Level
 from diffcache.noise_schedulers.quirks import clip_range_of, limits_samples, model_input, next_sample, unit_of
 from diffcache.noise_schedulers.trial import copied_to_cpu, nothing_drawn
+from diffcache.schedulers.moments import signal_and_noise
 
 IMPULSE = 1e-3
 """In the output of a tick. Steps are linear; it is small all the same, so that it clips nothing, and unclips nothing, of a noise scheduler that clips."""
@@ -206,6 +207,7 @@ def _over_impulse(sample: Tensor) -> Tensor:
 
 
 def _velocity(seen: Tensor, clean: Tensor, level: Level) -> Tensor:
-    """That predicts a clean sample of an input: clean = signal * x - noise * v."""
+    """That predicts a clean sample of an input x = signal * clean + noise * (clean + v)."""
     assert level.angle is not None
-    return (math.cos(level.angle) * seen - clean) / max(math.sin(level.angle), SMALLEST)
+    signal, noise = signal_and_noise(level.angle, level.is_flow)
+    return (seen - (signal + noise) * clean) / max(noise, SMALLEST)

@@ -1,7 +1,7 @@
 """Levels: signal and noise at each timestep, and how the denoiser's output there follows from the velocity."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from diffcache.noise_schedulers.quirks import (
@@ -20,7 +20,7 @@ SMALLEST = 1e-3
 class Parametrisation(NamedTuple):
     """A denoiser's output at one noise level: output = of_velocity * v + of_input * x.
 
-    x is the denoiser's input, and v the velocity, which is well scaled at every noise level. An error of a predicted noise
+    x is the denoiser's input, and v = noise - clean the velocity, whatever the denoiser predicts. An error of a predicted noise
     becomes sigma / alpha times as large in the predicted sample; an error of the velocity never grows.
     """
 
@@ -59,9 +59,10 @@ UNKNOWN = Level()
 def levels_of(noise_scheduler: Any) -> list[Level]:
     """One level for each of a noise scheduler's timesteps. Reads the device.
 
-    The velocity is v = alpha * noise - sigma * clean (Salimans & Ho, arXiv 2202.00512) where x = alpha * clean + sigma * noise
-    with alpha^2 + sigma^2 = 1, and v = noise - clean in flow matching. There a predicted noise is alpha * v + sigma * x, and
-    a predicted sample is alpha * x - sigma * v; in flow matching, noise = alpha * v + x and sample = x - sigma * v.
+    Every denoiser is seen as one of flow matching. Let x = alpha * clean + sigma * noise be its input, and v = noise - clean. Then
+    the noise is (x + alpha * v) / (alpha + sigma), and the clean sample (x - sigma * v) / (alpha + sigma). A diffusion model has
+    alpha^2 + sigma^2 = 1, and its own velocity (Salimans & Ho, arXiv 2202.00512) is alpha * noise - sigma * clean =
+    (v + (alpha - sigma) * x) / (alpha + sigma). That one turns with the angle even where noise and clean sample stay the same; v does not.
     """
     timesteps = noise_scheduler.timesteps
     known = sigmas_of(noise_scheduler)
@@ -71,13 +72,13 @@ def levels_of(noise_scheduler: Any) -> list[Level]:
     if mixed is None:
         return [Level(sigma, None, time) for sigma, time in zip(sigmas, times, strict=True)]
     flows = is_flow(noise_scheduler, known)
-    output = _parametrisation(prediction_type_of(noise_scheduler), flows)
-    if is_negated(noise_scheduler):
-        output = _negative_velocity
-    levels = [
-        Level(sigma, math.atan2(noise, signal), time, output(signal, noise), is_flow=flows)
-        for sigma, time, (signal, noise) in zip(sigmas, times, mixed, strict=True)
-    ]
+    prediction, negated = prediction_type_of(noise_scheduler), is_negated(noise_scheduler)
+    levels = []
+    for sigma, time, (signal, noise) in zip(sigmas, times, mixed, strict=True):
+        output = _parametrisation(prediction, signal, noise, flows)
+        if negated:
+            output = Parametrisation(-output.of_velocity, -output.of_input)
+        levels.append(Level(sigma, math.atan2(noise, signal), time, output, is_flow=flows))
     return _turned(levels)
 
 
@@ -108,16 +109,13 @@ def _turned(levels: list[Level]) -> list[Level]:
     return [level._replace(turned=pure_noise - angle) for level, angle in zip(levels, angles, strict=True)]
 
 
-def _negative_velocity(signal: float, noise: float) -> Parametrisation:
-    return Parametrisation(-1.0)
-
-
-def _parametrisation(prediction: str, flow: bool) -> Callable[[float, float], Parametrisation]:
-    """The parametrisation at (signal, noise)."""
+def _parametrisation(prediction: str, signal: float, noise: float, flow: bool) -> Parametrisation:
+    """What a prediction (see `prediction_type_of`) is of an input that holds so much signal and noise."""
+    both = signal + noise
     match prediction:
         case "epsilon":
-            return lambda alpha, sigma: Parametrisation(max(alpha, SMALLEST), 1.0 if flow else sigma)
+            return Parametrisation(max(signal / both, SMALLEST), 1 / both)
         case "sample":
-            return lambda alpha, sigma: Parametrisation(-max(sigma, SMALLEST), 1.0 if flow else alpha)
+            return Parametrisation(-max(noise / both, SMALLEST), 1 / both)
         case _:
-            return lambda alpha, sigma: VELOCITY
+            return VELOCITY if flow else Parametrisation(1 / both, (signal - noise) / both)

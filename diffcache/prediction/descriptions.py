@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from diffcache.prediction import predictors
 from diffcache.prediction.average_velocity import AverageVelocity
 from diffcache.prediction.predictors import (
     Chebyshev,
@@ -42,11 +43,13 @@ def predictor_from(description: Mapping[str, Any]) -> Predictor:
         } if min(depth, length, degree) > 0 and ridge >= 0:  # fmt: skip
             return Chebyshev(depth, length, degree, ridge, mixture)
         case {
-            "name": "conditional", "covariance": list(rows), "between": list(between),
+            "name": "conditional", "of": predictors.VELOCITY, "covariance": list(rows), "between": list(between),
             "noise": float(noise), "window": int(window),
         } if window > 0 and _is_covariance(rows) and _is_covariance(between) and _is_measured(description, len(between)):  # fmt: skip
             covariance, corrects = np.array(rows, dtype=float), np.array(between, dtype=float)
             return Conditional(covariance, noise, window, corrects, _measured(description))
+        case {"name": "conditional"} if "of" not in description:
+            raise ScheduleError("predictor: its covariance is of an older version's velocities: tune again.")
         case {"name": "average velocity", "levels": list(levels), "backs": list(backs)} if (
             _are_numbers(levels)
             and all(type(back) is int and back >= 0 for back in backs)

@@ -174,6 +174,10 @@ class Chebyshev(Predictor):
         return mixed
 
 
+VELOCITY = "noise - clean"
+"""What the covariance of a `Conditional` is of. Schedules say so, since older ones of diffusion models were of another velocity."""
+
+
 class Conditional(Predictor):
     """The conditional mean of a Gaussian process (`diffcache.trajectory`), given the newest features.
 
@@ -208,6 +212,7 @@ class Conditional(Predictor):
     def describe(self) -> dict[str, Any]:
         return {
             "name": "conditional",
+            "of": VELOCITY,
             "covariance": self.covariance.tolist(),
             "between": self.between.tolist(),
             "noise": self.noise,

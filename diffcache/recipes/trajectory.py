@@ -1,8 +1,8 @@
 """Trajectory: the outputs of a run as one Gaussian process, which predicts, corrects, and says where to compute. Our own method."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -31,7 +31,7 @@ from diffcache.trajectory.control import (
     shown,
 )
 from diffcache.trajectory.known import Course, Known, Matrix, ResultErrors
-from diffcache.trajectory.plan import HELD, TrajectoryPlan, planned
+from diffcache.trajectory.plan import HELD, TrajectoryPlan, planned, unless_better
 from diffcache.trajectory.prior import Prior, universal
 from diffcache.trajectory.response import PARTS
 from diffcache.trajectory.search import through
@@ -72,7 +72,7 @@ class TrajectoryConfig(BudgetedConfig):
         pure_noise: the angle of pure noise in the run in which both were measured; None: the largest of `angles`.
         handovers: ticks at which another denoiser takes over (Wan 2.2), where they are known. They are computed, and nothing is predicted
             from what the denoiser before returned. They are not carried to other runs, so there can be no `angles` beside them.
-        tail_steps: None: the last tick is computed unless its step is so short that the plan may do without it.
+        tail_steps: None: the last tick is computed where the plan has it, or where it is not known how much it changes the result.
     """
 
     name: ClassVar[str] = "trajectory"
@@ -171,7 +171,7 @@ class TrajectoryConfig(BudgetedConfig):
         return super().corrects(run) and (run.influence is None or self._followed(run).corrects)
 
     def tail(self, run: RunFacts) -> int:
-        return 0 if course_of(run).ends_short else 1
+        return 1 if run.influence is None else 0
 
     def plan(self, run: RunFacts, speedup: float) -> TrajectoryPlan:
         """What is computed in a run of known length at a speed-up.
@@ -250,14 +250,28 @@ def strength_of(guidance: Guidance) -> float:
 @lru_cache(maxsize=64)
 def _plan(config: TrajectoryConfig, course: Course, count: int, guards: Guards) -> TrajectoryPlan:
     """The plan of a run; runs that are alike share it."""
-    ticks = len(course.moments)
+    errors = _errors(config, course)
+
+    def plan(guards: Guards) -> TrajectoryPlan:
+        even, forced = _evenly(config, len(course.moments), count, guards)
+        if course.adds_noise:  # velocities follow the noise, so none tells of a later one
+            return TrajectoryPlan(tuple(even), HELD, errors(HELD, False).likely(even), corrects=False)
+        return planned(errors, even, forced, 0 if config.covariance is None else TOGETHER)
+
+    is_open = guards.tail_steps == 0 and course.influence is not None
+    if not is_open or course.ends_short or count <= max(guards.warmup_steps, 1):
+        return plan(guards)
+    return unless_better(plan(replace(guards, tail_steps=1)), plan(guards), errors)
+
+
+def _evenly(
+    config: TrajectoryConfig, ticks: int, count: int, guards: Guards
+) -> tuple[list[int], Collection[int]]:
+    """Evenly spaced ticks for a plan to start with, and those of them that have to be computed."""
     ends = {0, *range(min(guards.warmup_steps, ticks)), *range(max(ticks - guards.tail_steps, 0), ticks)}
     forced = {*ends, *config.known.handovers_in(ticks)}
     even = through(np.array([evenly(ticks, max(count, len(forced)), guards)]), forced)[0].tolist()
-    errors = _errors(config, course)
-    if course.adds_noise:  # velocities follow the noise, so none tells of a later one
-        return TrajectoryPlan(tuple(even), HELD, errors(HELD, False).likely(even), corrects=False)
-    return planned(errors, even, forced, 0 if config.covariance is None else TOGETHER)
+    return even, forced
 
 
 def _errors(config: TrajectoryConfig, course: Course) -> ResultErrors:

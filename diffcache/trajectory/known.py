@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from diffcache.schedulers.errors import ScheduleError
-from diffcache.schedulers.moments import Moment, angles_of
-from diffcache.trajectory.kernel import RIGHT_ANGLE, Array
+from diffcache.schedulers.moments import Moment, angles_of, signal_and_noise
+from diffcache.trajectory.kernel import Array
 from diffcache.trajectory.prior import Prior
 from diffcache.trajectory.process import Process, positions_of, prior_process, with_second_calls
-from diffcache.trajectory.response import Response
+from diffcache.trajectory.response import Response, over_flow
 from diffcache.trajectory.result_error import ResultError, Trust
 from diffcache.trajectory.transfer import Measurement, covariance_at, pure_noise_of, response_at
 
@@ -62,11 +62,14 @@ class Course(NamedTuple):
     @property
     def clips_predicted_noise(self) -> bool:
         """Whether the denoiser predicts noise, and the samples that follow are clipped."""
-        return self.clipped is not None and all(0 < moment.scale < 1 for moment in self.moments)
+        least = min(
+            moment.scale for moment in self.moments
+        )  # no other output holds so little of the velocity
+        return self.clipped is not None and 0 < least < 0.5
 
     @property
     def weighed(self) -> Array:
-        """The influence. Where it is unknown, a velocity moves the sample by the change of the angle.
+        """The influence. Where it is unknown, a velocity moves a flow's sample by the change of its share of noise, as Euler's steps do.
 
         A run is taken to end with data, or where it goes from data to noise (inversion), with noise. It moves the sample at an even pace
         where angles are unknown.
@@ -75,10 +78,10 @@ class Course(NamedTuple):
             return np.array(self.influence)
         angles, ticks = angles_of(self.moments), len(self.moments)
         if angles is None:
-            turns = np.full(ticks, -1 / ticks)
-        else:
-            turns = np.diff([*angles, 0.0 if angles[-1] <= angles[0] else RIGHT_ANGLE])
-        return np.tril(np.broadcast_to(turns, (ticks + 1, ticks)), -1)
+            return np.tril(np.full((ticks + 1, ticks), -1 / ticks), -1)
+        shares = [signal_and_noise(angle, is_flow=True)[1] for angle in angles]
+        steps = np.diff([*shares, float(angles[-1] > angles[0])])
+        return np.tril(np.outer([*over_flow(self.moments), 1.0], steps), -1)
 
 
 @dataclass(frozen=True)

@@ -113,6 +113,19 @@ def planned(
     return TrajectoryPlan(tuple(even), HELD, held.likely(even), corrects=False)
 
 
+def unless_better(
+    plan: TrajectoryPlan, other: TrajectoryPlan, errors: Callable[[Trust, bool], ResultError]
+) -> TrajectoryPlan:
+    """A plan, unless another one's expected error is smaller by more than `NEAR`.
+
+    Args:
+        plan, other: of equally many computed ticks.
+        errors: see `planned`.
+    """
+    expected, others = (errors(each.trust, each.corrects)(each.ticks) for each in (plan, other))
+    return other if NEAR * others < expected else plan
+
+
 class Candidate(NamedTuple):
     """Ticks that may be computed, the error of the result by how the others are predicted, and the error that plans make small."""
 

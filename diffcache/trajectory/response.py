@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from diffcache.schedulers.moments import Moment, angles_of
+from diffcache.schedulers.moments import Moment, angles_of, signal_and_noise
 from diffcache.trajectory.kernel import Array
 
 PARTS = 2
@@ -60,7 +60,7 @@ class Response:
 
 @dataclass(frozen=True)
 class UniversalResponse:
-    """What denoisers have in common, as diffusion models have it (see `normalised`).
+    """What denoisers have in common, as flows have it (see `of_flow`).
 
     Guidance multiplies differences of outputs, so responses are linear in its scale.
 
@@ -95,27 +95,15 @@ class UniversalResponse:
         if angles is None:
             found = np.repeat(parts.mean(axis=1, keepdims=True), len(moments), axis=1)
         else:
-            found = np.stack([np.interp(angles, self.angles, part) for part in parts])
-            offset, factor = _of_velocities(moments)
-            found *= factor
-            found[0] += offset
+            found = np.stack([np.interp(angles, self.angles, part) for part in parts]) / over_flow(moments)
         return Response(found[:PARTS], found[PARTS])
 
 
-def normalised(response: Response, moments: Sequence[Moment]) -> Response:
-    """A response as it would be in a diffusion model, whose samples have variance one: so flows can be compared with it."""
-    offset, factor = _of_velocities(moments)
-    return Response(np.stack([response.mean - offset, response.spread]) / factor)
+def of_flow(response: Response, moments: Sequence[Moment]) -> Response:
+    """A response as it would be in flow matching, so that diffusion models can be compared with flows."""
+    return Response(response.factors * over_flow(moments))
 
 
-def _of_velocities(moments: Sequence[Moment]) -> tuple[Array, Array]:
-    """The mean response of flow matching is an offset plus a factor times that of a diffusion model, both [ticks]; 0 and 1 in diffusion models.
-
-    Spreads and deviations have the factor alone.
-
-    Let x = cos(a) clean + sin(a) noise be the sample of variance one at the angle a, and v = cos(a) noise - sin(a) clean its
-    velocity. A flow has x / (cos(a) + sin(a)) and noise - clean = (cos(a) + sin(a)) v - (cos(a) - sin(a)) x. Derivatives follow.
-    """
-    doubled = 2 * np.array([moment.angle or 0.0 for moment in moments])
-    is_flow = np.array([moment.is_flow for moment in moments])
-    return np.where(is_flow, -np.cos(doubled), 0.0), np.where(is_flow, 1 + np.sin(doubled), 1.0)
+def over_flow(moments: Sequence[Moment]) -> Array:
+    """How many times as large a sample is as in flow matching, [ticks]. The velocity is the same, so a response to it is so many times as small."""
+    return np.array([sum(signal_and_noise(moment.angle or 0.0, moment.is_flow)) for moment in moments])

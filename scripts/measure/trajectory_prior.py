@@ -26,7 +26,7 @@ from diffcache.evals.harness.command_line import parser
 from diffcache.evals.harness.provenance import header
 from diffcache.evals.harness.results import result_path, write_result
 from diffcache.trajectory.prior import SHIPPED
-from diffcache.trajectory.response import normalised
+from diffcache.trajectory.response import of_flow
 
 
 def main() -> None:
@@ -48,7 +48,7 @@ def _fitted(testbeds: Sequence[str], runs: Mapping[Setting, Measured]) -> tuple[
     kernel, loss = fitted([runs[setting] for setting in chain(*of.values())])
     answers = [
         [
-            Answered(run.guidance, run.angles, normalised(run.response, run.moments))
+            Answered(run.guidance, run.angles, of_flow(run.response, run.moments))
             for run in map(runs.__getitem__, asked)
         ]
         for asked in of.values()

@@ -43,13 +43,16 @@ def made(name: str) -> Any:
 
 
 def answer(noise_scheduler: Any, seen: Tensor, sigma: float) -> Tensor:
-    """Of the best denoiser for data of variance one: E[noise | seen], E[clean | seen], and nothing where it is a velocity."""
-    alpha = 1 / math.sqrt(1 + sigma**2)
-    if "EDM" in type(noise_scheduler).__name__:
+    """Of a denoiser whose noise less clean sample is the same whatever it sees: both are then so much larger."""
+    kind = noise_scheduler.config.get("prediction_type")
+    if kind in (None, "flow_prediction"):
         return 0 * seen
-    return {"epsilon": alpha * sigma, "sample": alpha}.get(
-        noise_scheduler.config.get("prediction_type"), 0
-    ) * seen
+    unit = unit_of(noise_scheduler)
+    signal, noise = unit / math.hypot(unit, sigma), sigma / math.hypot(unit, sigma)
+    larger = seen / (signal + noise)
+    if "EDM" in type(noise_scheduler).__name__:  # predicts the negative velocity
+        return (noise - signal) * larger
+    return {"v_prediction": signal - noise}.get(kind, 1.0) * larger
 
 
 def influence_of(name: str) -> Influence:

@@ -68,6 +68,21 @@ def test_outputs_that_follow_from_one_velocity_lead_to_one_result(name: str, pre
     torch.testing.assert_close(result(prediction), result("v_prediction"), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("prediction", ["epsilon", "sample", "v_prediction"])
+def test_the_velocity_is_noise_less_clean_sample_whatever_is_predicted(prediction: str) -> None:
+    noise_scheduler = made("DDPMScheduler", prediction_type=prediction)
+    clean, noise = torch.tensor([[0.3]], dtype=torch.float64), torch.tensor([[-1.7]], dtype=torch.float64)
+    for level, time in zip(levels_of(noise_scheduler), noise_scheduler.timesteps[:, None], strict=True):
+        predicted = {
+            "epsilon": noise,
+            "sample": clean,
+            "v_prediction": noise_scheduler.get_velocity(clean, noise, time),
+        }[prediction]
+        of_velocity, of_input = level.output
+        made_of_it = of_velocity * (noise - clean) + of_input * noise_scheduler.add_noise(clean, noise, time)
+        torch.testing.assert_close(made_of_it, predicted, rtol=1e-5, atol=1e-5)
+
+
 def test_with_zero_terminal_snr_the_run_begins_at_a_right_angle() -> None:
     noise_scheduler = made(
         "DDIMScheduler",
@@ -110,7 +125,8 @@ def test_inside_edms_preconditioning_the_output_has_the_sign_that_the_noise_sche
         output = level.output.of_velocity * torch.ones(1, 1, 1, 1)
         clean = noise_scheduler.precondition_outputs(sample, output, sigma)
         assert level.angle is not None
-        assert float(clean) == pytest.approx(-0.5 * math.sin(level.angle), rel=1e-4)
+        share_of_noise = 1 / (1 + 1 / math.tan(level.angle))
+        assert float(clean) == pytest.approx(-0.5 * share_of_noise, rel=1e-4)
 
 
 class Mirrored(nn.Module):

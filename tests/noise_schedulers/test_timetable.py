@@ -62,7 +62,7 @@ def test_velocities_have_the_ratio_of_their_influence_on_the_result(prediction: 
     assert influence is not None
     on_result = influence[-1]
     assert times.velocity_ratio(3, 6) == pytest.approx(on_result[3] / on_result[6])
-    assert (times.velocity_ratio(3, 6) == pytest.approx(times.ratio(3, 6))) == (prediction == "v_prediction")
+    assert times.velocity_ratio(3, 6) != pytest.approx(times.ratio(3, 6))
 
 
 def test_velocities_of_unknown_influence_have_no_ratio() -> None:

@@ -10,6 +10,7 @@ from diffcache.prediction.average_velocity import AverageVelocity
 from diffcache.prediction.descriptions import predictor_from
 from diffcache.prediction.predictors import (
     Chebyshev,
+    Conditional,
     Hold,
     Lerp,
     Polynomial,
@@ -17,6 +18,7 @@ from diffcache.prediction.predictors import (
     Scaled,
     Taylor,
 )
+from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.moments import Moment
 
 
@@ -152,3 +154,11 @@ def test_what_describes_a_predictor_makes_it_again(predictor: Predictor) -> None
     again = predictor_from(json.loads(json.dumps(predictor.describe())))
     assert type(again) is type(predictor)
     assert again.describe() == predictor.describe()
+
+
+def test_a_covariance_of_another_velocity_is_refused() -> None:
+    described = Conditional(np.eye(3), 1e-3).describe()
+    assert isinstance(predictor_from(described), Conditional)
+    del described["of"]
+    with pytest.raises(ScheduleError, match="of an older version's velocities: tune again"):
+        predictor_from(described)

@@ -125,11 +125,24 @@ def ending_with(share: float) -> RunFacts:
     return replace(KNOWN, influence=(*before, (*result[:-1], share * result[-2])))
 
 
-@pytest.mark.parametrize(("share", "tail"), [(1.0, 1), (0.6, 1), (0.4, 0), (0.0, 0)])
-def test_the_last_tick_is_computed_unless_its_step_is_short(share: float, tail: int) -> None:
-    assert TrajectoryConfig().guards(ending_with(share)).tail_steps == tail
-    assert TrajectoryConfig(tail_steps=1).guards(ending_with(share)).tail_steps == 1
+def test_the_plan_says_whether_the_last_tick_is_computed_where_its_step_is_known() -> None:
+    assert TrajectoryConfig().guards(KNOWN).tail_steps == 0
+    assert TrajectoryConfig(tail_steps=1).guards(KNOWN).tail_steps == 1
     assert TrajectoryConfig().guards(UNKNOWN).tail_steps == 1
+
+
+@pytest.mark.parametrize("warmup", [1, 3])
+@pytest.mark.parametrize(("speedup", "has_last"), [(1.5, True), (2, True), (3, False), (5, False)])
+def test_the_last_tick_is_computed_unless_the_others_do_better_without_it(
+    speedup: float, has_last: bool, warmup: int
+) -> None:
+    plan, free, fixed = (
+        TrajectoryConfig(warmup_steps=warmup, tail_steps=tail).plan(ending_with(1.0), speedup)
+        for tail in (None, 0, 1)
+    )
+    assert plan == free
+    assert (plan == fixed) == (19 in plan.ticks) == has_last
+    assert len(plan.ticks) == len(fixed.ticks)
 
 
 def test_where_the_last_step_does_nothing_its_tick_is_not_computed() -> None:
@@ -287,7 +300,7 @@ def test_only_what_is_the_pipelines_own_is_searched_finely_and_not_doubted(
     own = {"covariance": (np.eye(20) + 1).tolist(), "response": np.ones((2, 20)).tolist()}
     for config in (TrajectoryConfig(), TrajectoryConfig(**own)):
         config.plan(KNOWN, 2)
-    assert searched == [0, trajectory.TOGETHER]
+    assert searched == [0, 0, trajectory.TOGETHER, trajectory.TOGETHER]  # with the last tick and without
     assert doubts[0]
     assert not doubts[-1]
 

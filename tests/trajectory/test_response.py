@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from diffcache.schedulers.moments import Moment
-from diffcache.trajectory.response import Response, UniversalResponse, normalised
+from diffcache.schedulers.moments import Moment, signal_and_noise
+from diffcache.trajectory.response import Response, UniversalResponse, of_flow
 
 UNIVERSAL = UniversalResponse((0.0, 1.0), ((-1.0, 3.0), (4.0, 8.0)), ((0.5, 1.0), (1.0, 2.0)), (0.25, 0.75))
 
 
 def moments(*angles: float) -> list[Moment]:
-    return [Moment(i, angle=angle) for i, angle in enumerate(angles)]
+    return [Moment(i, angle=angle, is_flow=True) for i, angle in enumerate(angles)]
 
 
 def test_it_is_a_mean_and_what_is_left() -> None:
@@ -53,27 +53,24 @@ def test_it_is_the_mean_over_angles_where_one_is_unknown() -> None:
 
 
 def gaussian_response(angle: float, variance: float, is_flow: bool) -> float:
-    """Of the best denoiser for Gaussian data: how its velocity changes with its sample."""
-    signal, noise = np.cos(angle), np.sin(angle)
-    if is_flow:
-        signal, noise = signal / (signal + noise), noise / (signal + noise)
+    """Of the best denoiser for Gaussian data: how noise less clean sample changes with the sample."""
+    signal, noise = signal_and_noise(angle, is_flow)
     clean = variance * signal / (variance * signal**2 + noise**2)  # its mean, over the sample
-    added = (1 - signal * clean) / noise
-    return added - clean if is_flow else signal * added - noise * clean
+    return (1 - signal * clean) / noise - clean
 
 
 @pytest.mark.parametrize("variance", [0.1, 1.0, 3.0])
 @pytest.mark.parametrize("angle", [0.2, np.pi / 4, 1.3, np.pi / 2])
-def test_one_response_serves_diffusion_models_and_flows(angle: float, variance: float) -> None:
-    of_diffusion = gaussian_response(angle, variance, False)
-    universal = UniversalResponse((angle,), ((of_diffusion,), (2.0,)), ((0.0,), (0.0,)), (3.0,))
-    diffusion, flow = [Moment(0, angle=angle)], [Moment(0, angle=angle, is_flow=True)]
-    assert universal.at(diffusion, 1.0).mean == pytest.approx(of_diffusion)
-    of_flow = universal.at(flow, 1.0)
-    assert of_flow.mean == pytest.approx(gaussian_response(angle, variance, True))
-    assert of_flow.spread == pytest.approx(2 * (1 + np.sin(2 * angle)))
-    assert of_flow.doubt == pytest.approx(3 * (1 + np.sin(2 * angle)))
-    assert normalised(of_flow, flow).factors == pytest.approx(np.array([[of_diffusion], [2.0]]))
+def test_one_response_serves_flows_and_diffusion_models(angle: float, variance: float) -> None:
+    flow, diffusion = ([Moment(0, angle=angle, is_flow=is_flow)] for is_flow in (True, False))
+    response = gaussian_response(angle, variance, True)
+    universal = UniversalResponse((angle,), ((response,), (2.0,)), ((0.0,), (0.0,)), (3.0,))
+    assert universal.at(flow, 1.0).mean == pytest.approx(response)
+    of_diffusion, larger = universal.at(diffusion, 1.0), np.cos(angle) + np.sin(angle)
+    assert of_diffusion.mean == pytest.approx(gaussian_response(angle, variance, False))
+    assert of_diffusion.spread == pytest.approx(2 / larger)
+    assert of_diffusion.doubt == pytest.approx(3 / larger)
+    assert of_flow(of_diffusion, diffusion).factors == pytest.approx(np.array([[response], [2.0]]))
 
 
 def test_it_is_read_from_what_it_is_written_to() -> None:
