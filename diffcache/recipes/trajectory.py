@@ -1,7 +1,7 @@
 """Trajectory: the outputs of a run as one Gaussian process, which predicts, corrects, and says where to compute. Our own method."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from itertools import pairwise
@@ -31,7 +31,7 @@ from diffcache.trajectory.control import (
     shown,
 )
 from diffcache.trajectory.known import Course, Known, Matrix, ResultErrors
-from diffcache.trajectory.plan import HELD, TrajectoryPlan, planned, unless_better
+from diffcache.trajectory.plan import HELD, Start, TrajectoryPlan, first_unless_better
 from diffcache.trajectory.prior import Prior, universal
 from diffcache.trajectory.response import PARTS
 from diffcache.trajectory.search import through
@@ -250,28 +250,24 @@ def strength_of(guidance: Guidance) -> float:
 @lru_cache(maxsize=64)
 def _plan(config: TrajectoryConfig, course: Course, count: int, guards: Guards) -> TrajectoryPlan:
     """The plan of a run; runs that are alike share it."""
-    errors = _errors(config, course)
-
-    def plan(guards: Guards) -> TrajectoryPlan:
-        even, forced = _evenly(config, len(course.moments), count, guards)
-        if course.adds_noise:  # velocities follow the noise, so none tells of a later one
-            return TrajectoryPlan(tuple(even), HELD, errors(HELD, False).likely(even), corrects=False)
-        return planned(errors, even, forced, 0 if config.covariance is None else TOGETHER)
-
-    is_open = guards.tail_steps == 0 and course.influence is not None
-    if not is_open or course.ends_short or count <= max(guards.warmup_steps, 1):
-        return plan(guards)
-    return unless_better(plan(replace(guards, tail_steps=1)), plan(guards), errors)
+    errors, start = _errors(config, course), _start(config, course, count, guards)
+    if course.adds_noise:  # velocities follow the noise, so none tells of a later one
+        even = tuple(start.even)
+        return TrajectoryPlan(even, HELD, errors(HELD, False).likely(even), corrects=False)
+    starts = [start]
+    is_open = guards.tail_steps == 0 and course.influence is not None and not course.ends_short
+    if is_open and count > max(guards.warmup_steps, 1):
+        starts.insert(0, _start(config, course, count, replace(guards, tail_steps=1)))
+    return first_unless_better(errors, starts, 0 if config.covariance is None else TOGETHER)
 
 
-def _evenly(
-    config: TrajectoryConfig, ticks: int, count: int, guards: Guards
-) -> tuple[list[int], Collection[int]]:
-    """Evenly spaced ticks for a plan to start with, and those of them that have to be computed."""
+def _start(config: TrajectoryConfig, course: Course, count: int, guards: Guards) -> Start:
+    """Evenly spaced ticks, among them all that have to be computed."""
+    ticks = len(course.moments)
     ends = {0, *range(min(guards.warmup_steps, ticks)), *range(max(ticks - guards.tail_steps, 0), ticks)}
     forced = {*ends, *config.known.handovers_in(ticks)}
     even = through(np.array([evenly(ticks, max(count, len(forced)), guards)]), forced)[0].tolist()
-    return even, forced
+    return Start(even, forced)
 
 
 def _errors(config: TrajectoryConfig, course: Course) -> ResultErrors:

@@ -66,6 +66,45 @@ class TrajectoryPlan:
     corrects: bool = True
 
 
+class Start(NamedTuple):
+    """Evenly spaced ticks, and those of them that are not moved; of both the first is 0."""
+
+    even: Sequence[int]
+    forced: Collection[int]
+
+
+def first_unless_better(
+    errors: Callable[[Trust, bool], ResultError], starts: Sequence[Start], together: int = 0
+) -> TrajectoryPlan:
+    """The plan from the first start, unless another one's expected error is smaller by more than `NEAR`.
+
+    To save time, only starts are searched from whose evenly spaced ticks do better than the first one's.
+
+    Args:
+        starts: with equally many ticks.
+        errors, together: see `planned`.
+    """
+    first, *others = starts
+    plan = planned(errors, *first, together)
+    for start in others:
+        if _least(errors, start.even) < _least(errors, first.even):
+            other = planned(errors, *start, together)
+            expected, less = (errors(each.trust, each.corrects)(each.ticks) for each in (plan, other))
+            plan = other if NEAR * less < expected else plan
+    return plan
+
+
+def _least(errors: Callable[[Trust, bool], ResultError], ticks: Sequence[int]) -> float:
+    """The error that is expected of some ticks with the best prediction."""
+    return min(with_each(_tried(errors), ticks))
+
+
+def _tried(errors: Callable[[Trust, bool], ResultError]) -> list[ResultError]:
+    """Errors by each trust that is tried."""
+    usual = errors(FOR_LONG_RUNS, True)
+    return [usual] if usual.num_ticks > LONGEST else [errors(trust, True) for trust in TRUSTS]
+
+
 def planned(
     errors: Callable[[Trust, bool], ResultError],
     even: Sequence[int],
@@ -88,8 +127,7 @@ def planned(
         ScheduleError: with this covariance and response no finite error can be expected.
     """
     held = errors(HELD, False)
-    is_long = held.num_ticks > LONGEST
-    tried = [errors(trust, True) for trust in ((FOR_LONG_RUNS,) if is_long else TRUSTS)]
+    tried = _tried(errors)
     corrects = tried[0].largest_ratio > 0
     if not corrects:
         tried = [error for error in tried if error.trust != HELD]
@@ -101,7 +139,7 @@ def planned(
             "trajectory: no error can be expected with this covariance and response: measure them again, or pass the noise levels that the "
             "pipeline was made for."
         )
-    if len(even) >= FEWEST_MOVED and not is_long:
+    if len(even) >= FEWEST_MOVED and held.num_ticks <= LONGEST:
         better = _searched(candidates, {0, *forced}, together)
         if min(map(_expected, better)) <= RELIABLE:
             candidates = better
@@ -111,19 +149,6 @@ def planned(
     if least <= HOPELESS and is_best:
         return TrajectoryPlan(tuple(chosen.ticks), chosen.error.trust, chosen.error.likely(chosen.ticks))
     return TrajectoryPlan(tuple(even), HELD, held.likely(even), corrects=False)
-
-
-def unless_better(
-    plan: TrajectoryPlan, other: TrajectoryPlan, errors: Callable[[Trust, bool], ResultError]
-) -> TrajectoryPlan:
-    """A plan, unless another one's expected error is smaller by more than `NEAR`.
-
-    Args:
-        plan, other: of equally many computed ticks.
-        errors: see `planned`.
-    """
-    expected, others = (errors(each.trust, each.corrects)(each.ticks) for each in (plan, other))
-    return other if NEAR * others < expected else plan
 
 
 class Candidate(NamedTuple):

@@ -294,13 +294,13 @@ def test_only_what_is_the_pipelines_own_is_searched_finely_and_not_doubted(
         searched.append(together)
         return planned(errors, even, forced, together)
 
-    monkeypatch.setattr(trajectory, "planned", spied)
+    monkeypatch.setattr("diffcache.trajectory.plan.planned", spied)
     monkeypatch.setattr(known, "ResultError", Spied)
     trajectory._plan.cache_clear()
     own = {"covariance": (np.eye(20) + 1).tolist(), "response": np.ones((2, 20)).tolist()}
     for config in (TrajectoryConfig(), TrajectoryConfig(**own)):
         config.plan(KNOWN, 2)
-    assert searched == [0, 0, trajectory.TOGETHER, trajectory.TOGETHER]  # with the last tick and without
+    assert searched == [0, trajectory.TOGETHER]
     assert doubts[0]
     assert not doubts[-1]
 

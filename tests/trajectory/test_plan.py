@@ -10,7 +10,16 @@ from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.ticks import spread
 from diffcache.trajectory import plan
 from diffcache.trajectory.gaussian import conditional_weights
-from diffcache.trajectory.plan import FEWEST_MOVED, HELD, HOPELESS, NEAR, TRUSTS, planned
+from diffcache.trajectory.plan import (
+    FEWEST_MOVED,
+    HELD,
+    HOPELESS,
+    NEAR,
+    TRUSTS,
+    Start,
+    first_unless_better,
+    planned,
+)
 from diffcache.trajectory.process import Process
 from diffcache.trajectory.response import Response
 from diffcache.trajectory.result_error import ResultError, Trust
@@ -52,6 +61,23 @@ def test_no_plan_is_better_where_all_are_tried() -> None:
     best = min(error((0, *others)) for others in combinations(range(1, TICKS), 4))
     assert error(found.ticks) <= 1.009 * best
     assert error(found.ticks) < error(even)
+
+
+@pytest.mark.usefixtures("any_is_reliable")
+@pytest.mark.parametrize(("positions", "leaves"), [(LATE, False), (LINEAR, False), (1 - LATE[::-1], True)])
+@pytest.mark.parametrize("count", [3, 5, 9])
+def test_the_last_tick_is_left_out_where_that_is_better_by_more_than_a_little(
+    positions: np.ndarray, leaves: bool, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = partial(errors, positions=positions)
+    with_last = Start(spread(TICKS, count), {0, TICKS - 1})
+    starts = [with_last, Start(spread(TICKS, count, compute_last=False), {0})]
+    found = first_unless_better(at, starts)
+    assert found == planned(at, *starts[leaves])
+    assert first_unless_better(at, [with_last]) == planned(at, *with_last)
+    assert (found.ticks[-1] < TICKS - 1) == leaves
+    monkeypatch.setattr(plan, "NEAR", 9.0)
+    assert first_unless_better(at, starts).ticks[-1] == TICKS - 1
 
 
 @pytest.mark.usefixtures("any_is_reliable")
