@@ -36,9 +36,9 @@ def spread(
     """
     first = list(range(min(warmup, count)))
     left = count - len(first)
-    gaps = left if compute_last or left == num_ticks - len(first) else left + 1
-    begin, end = len(first) - 1, num_ticks - 1
+    begin, last = len(first) - 1, num_ticks - 1
+    gaps, end = (left, last) if compute_last else (left + 1, num_ticks)
     ticks = [begin + round((end - begin) * (i / gaps) ** skew) for i in range(1, left + 1)]
     for i in reversed(range(left)):  # two may be rounded to the same tick: the tick before is free
-        ticks[i] = min(ticks[i], end if i == left - 1 else ticks[i + 1] - 1)
+        ticks[i] = min(ticks[i], last if i == left - 1 else ticks[i + 1] - 1)
     return [*first, *ticks]

@@ -114,8 +114,8 @@ def planned(
     """A plan with as many computed ticks as `even` has.
 
     Ticks are moved only where that brings the expected error down to `RELIABLE`. Fewer than `FEWEST_MOVED` stay where they are, and so do those of runs longer
-    than `LONGEST`. If the error is expected to be smaller when outputs of evenly spaced ticks are held and nothing is corrected, as a first-order solver does
-    in fewer steps, then that is the plan; and so it is where the error is `HOPELESS`. Where nothing is corrected at all, outputs are held in this last case only.
+    than `LONGEST`. If outputs of evenly spaced ticks, held and not corrected, are expected to do equally well (`NEAR`), as a first-order solver in
+    fewer steps, then that is the plan; and so it is where the error is `HOPELESS`. Where nothing is corrected at all, outputs are held in this last case only.
 
     Args:
         errors: of the result, by how far the covariance is trusted, and whether reused ticks are corrected.
@@ -145,7 +145,7 @@ def planned(
             candidates = better
     least = min(map(_expected, candidates))
     chosen = next(one for one in candidates if one.expected <= NEAR * least)
-    is_best = not corrects or chosen.expected <= held(even)
+    is_best = not corrects or NEAR * chosen.expected <= held(even)
     if least <= HOPELESS and is_best:
         return TrajectoryPlan(tuple(chosen.ticks), chosen.error.trust, chosen.error.likely(chosen.ticks))
     return TrajectoryPlan(tuple(even), HELD, held.likely(even), corrects=False)

@@ -141,7 +141,8 @@ def test_the_last_tick_is_computed_unless_the_others_do_better_without_it(
         for tail in (None, 0, 1)
     )
     assert plan == free
-    assert (plan == fixed) == (19 in plan.ticks) == has_last
+    assert (19 in plan.ticks) == has_last
+    assert 19 in fixed.ticks
     assert len(plan.ticks) == len(fixed.ticks)
 
 
