@@ -43,7 +43,7 @@ def predictor_from(description: Mapping[str, Any]) -> Predictor:
         } if min(depth, length, degree) > 0 and ridge >= 0:  # fmt: skip
             return Chebyshev(depth, length, degree, ridge, mixture)
         case {
-            "name": "conditional", "of": predictors.VELOCITY, "covariance": list(rows), "between": list(between),
+            "name": "conditional", "of": predictors.MODELLED, "covariance": list(rows), "between": list(between),
             "noise": float(noise), "window": int(window),
         } if window > 0 and _is_covariance(rows) and _is_covariance(between) and _is_measured(description, len(between)):  # fmt: skip
             covariance, corrects = np.array(rows, dtype=float), np.array(between, dtype=float)

@@ -174,7 +174,7 @@ class Chebyshev(Predictor):
         return mixed
 
 
-VELOCITY = "noise - clean"
+MODELLED = "noise - clean"
 """What the covariance of a `Conditional` is of. Schedules say so, since older ones of diffusion models were of another velocity."""
 
 
@@ -212,7 +212,7 @@ class Conditional(Predictor):
     def describe(self) -> dict[str, Any]:
         return {
             "name": "conditional",
-            "of": VELOCITY,
+            "of": MODELLED,
             "covariance": self.covariance.tolist(),
             "between": self.between.tolist(),
             "noise": self.noise,

@@ -62,10 +62,8 @@ class Course(NamedTuple):
     @property
     def clips_predicted_noise(self) -> bool:
         """Whether the denoiser predicts noise, and the samples that follow are clipped."""
-        least = min(
-            moment.scale for moment in self.moments
-        )  # no other output holds so little of the velocity
-        return self.clipped is not None and 0 < least < 0.5
+        # No other output holds so little of the velocity.
+        return self.clipped is not None and 0 < min(moment.scale for moment in self.moments) < 0.5
 
     @property
     def weighed(self) -> Array:
