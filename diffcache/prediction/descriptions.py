@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from diffcache.prediction import predictors
 from diffcache.prediction.average_velocity import AverageVelocity
 from diffcache.prediction.predictors import (
     Chebyshev,
@@ -19,6 +18,7 @@ from diffcache.prediction.predictors import (
     Taylor,
 )
 from diffcache.schedulers.errors import ScheduleError
+from diffcache.trajectory import process
 from diffcache.trajectory.transfer import Measurement, are_angles
 
 
@@ -43,7 +43,7 @@ def predictor_from(description: Mapping[str, Any]) -> Predictor:
         } if min(depth, length, degree) > 0 and ridge >= 0:  # fmt: skip
             return Chebyshev(depth, length, degree, ridge, mixture)
         case {
-            "name": "conditional", "of": predictors.MODELLED, "covariance": list(rows), "between": list(between),
+            "name": "conditional", "of": process.MODELLED, "covariance": list(rows), "between": list(between),
             "noise": float(noise), "window": int(window),
         } if window > 0 and _is_covariance(rows) and _is_covariance(between) and _is_measured(description, len(between)):  # fmt: skip
             covariance, corrects = np.array(rows, dtype=float), np.array(between, dtype=float)

@@ -11,6 +11,7 @@ from diffcache.schedulers.moments import Axis, Moment, positions
 from diffcache.schedulers.steps import Decision
 from diffcache.trajectory.gaussian import BETWEEN, conditional_weights
 from diffcache.trajectory.kernel import Array
+from diffcache.trajectory.process import MODELLED
 from diffcache.trajectory.result_error import WINDOW
 from diffcache.trajectory.transfer import Measurement
 
@@ -172,10 +173,6 @@ class Chebyshev(Predictor):
         line[: len(newest)] = newest
         mixed: list[float] = (self.mixture * forecast + (1 - self.mixture) * line).tolist()
         return mixed
-
-
-MODELLED = "noise - clean"
-"""What the covariance of a `Conditional` is of. Schedules say so, since older ones of diffusion models were of another velocity."""
 
 
 class Conditional(Predictor):

@@ -58,7 +58,7 @@ class BudgetedConfig(CacheConfig):
         guards, most = super().guards(run), self.most_ticks(run)
         if most is None:
             return guards
-        left = choosable(most, run) - guards.warmup_steps
+        left = choosable(most, run) - max(guards.warmup_steps, 1)
         return replace(guards, tail_steps=max(min(guards.tail_steps, left), 0))
 
 

@@ -31,7 +31,7 @@ from diffcache.trajectory.control import (
     shown,
 )
 from diffcache.trajectory.known import Course, Known, Matrix, ResultErrors
-from diffcache.trajectory.plan import HELD, Start, TrajectoryPlan, first_unless_better
+from diffcache.trajectory.plan import HELD, LONGEST_MOVED, Start, TrajectoryPlan, first_unless_better
 from diffcache.trajectory.prior import Prior, universal
 from diffcache.trajectory.response import PARTS
 from diffcache.trajectory.search import through
@@ -72,7 +72,8 @@ class TrajectoryConfig(BudgetedConfig):
         pure_noise: the angle of pure noise in the run in which both were measured; None: the largest of `angles`.
         handovers: ticks at which another denoiser takes over (Wan 2.2), where they are known. They are computed, and nothing is predicted
             from what the denoiser before returned. They are not carried to other runs, so there can be no `angles` beside them.
-        tail_steps: None: the last tick is computed where the plan has it, or where it is not known how much it changes the result.
+        tail_steps: None: the last tick is computed where the plan has it, where it is not known how much it changes the result, and in runs
+            of more than 100 ticks.
     """
 
     name: ClassVar[str] = "trajectory"
@@ -171,7 +172,8 @@ class TrajectoryConfig(BudgetedConfig):
         return super().corrects(run) and (run.influence is None or self._followed(run).corrects)
 
     def tail(self, run: RunFacts) -> int:
-        return 1 if run.influence is None else 0
+        course = course_of(run)
+        return 0 if course.ends_short or _chooses_last(course) else 1
 
     def plan(self, run: RunFacts, speedup: float) -> TrajectoryPlan:
         """What is computed in a run of known length at a speed-up.
@@ -255,10 +257,15 @@ def _plan(config: TrajectoryConfig, course: Course, count: int, guards: Guards) 
         even = tuple(start.even)
         return TrajectoryPlan(even, HELD, errors(HELD, False).likely(even), corrects=False)
     starts = [start]
-    is_open = guards.tail_steps == 0 and course.influence is not None and not course.ends_short
+    is_open = guards.tail_steps == 0 and _chooses_last(course) and not course.ends_short
     if is_open and count > max(guards.warmup_steps, 1):
         starts.insert(0, _start(config, course, count, replace(guards, tail_steps=1)))
     return first_unless_better(errors, starts, 0 if config.covariance is None else TOGETHER)
+
+
+def _chooses_last(course: Course) -> bool:
+    """Whether plans with the last tick are compared with plans without it."""
+    return course.influence is not None and len(course.moments) <= LONGEST_MOVED
 
 
 def _start(config: TrajectoryConfig, course: Course, count: int, guards: Guards) -> Start:

@@ -46,7 +46,7 @@ FOR_LONG_RUNS = Trust(1e-3, 1e-2)
 """The only trust that is tried in runs longer than `LONGEST`."""
 
 LONGEST_MOVED = 100
-"""In longer runs it takes seconds to move single ticks."""
+"""In longer runs it takes seconds to move single ticks, or to search a second time without the last one."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from diffcache.profiling.recording.velocities import Followed, Trajectory, Veloc
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.schedulers.errors import TargetError
+from diffcache.trajectory.process import MODELLED
 
 FULL = UniformConfig(interval=1, order=1)
 """Computes everything, and stores velocities."""
@@ -37,7 +38,7 @@ def full_trajectories(pipe: Any, calls: Sequence[Call]) -> list[Entry]:
     Raises:
         TargetError: a call has no denoising loop or several, denoisers that take turns, or runs of different lengths.
     """
-    entries = of_each_call("full-trajectory", calls, partial(_full, pipe))
+    entries = of_each_call("full-trajectory", calls, partial(_full, pipe), velocity=MODELLED)
     if len({entry.tensors["products"].shape for entry in entries}) > 1:
         raise TargetError("the calls have runs of different lengths: give all of them as many steps.")
     return entries
@@ -52,7 +53,7 @@ def alternating_trajectories(pipe: Any, calls: Sequence[Call]) -> list[Entry]:
     Raises:
         TargetError: as `full_trajectories`.
     """
-    return of_each_call("alternating-run", calls, partial(_alternating, pipe))
+    return of_each_call("alternating-run", calls, partial(_alternating, pipe), velocity=MODELLED)
 
 
 def _full(pipe: Any, call: Call) -> Entry:

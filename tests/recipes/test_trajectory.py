@@ -28,7 +28,7 @@ from diffcache.schedulers.steps import Step
 from diffcache.trajectory import known
 from diffcache.trajectory.control import PlanFollower, PlannedTicks
 from diffcache.trajectory.known import Course
-from diffcache.trajectory.plan import HELD, TrajectoryPlan, planned
+from diffcache.trajectory.plan import HELD, LONGEST_MOVED, TrajectoryPlan, planned
 from diffcache.trajectory.response import Response
 from diffcache.trajectory.result_error import ResultError
 
@@ -101,7 +101,9 @@ def test_where_predicted_noise_is_clipped_the_first_ticks_are_computed(predictio
 @pytest.mark.parametrize("facts", [KNOWN, UNKNOWN], ids=["known", "unknown"])
 @pytest.mark.parametrize("speedup", [1, 1.3, 2, 3, 20])
 @pytest.mark.parametrize(
-    "options", [{}, {"tail_steps": 2}, {"warmup_steps": 3}, {"hindsight": False}], ids=str
+    "options",
+    [{}, {"tail_steps": 2}, {"warmup_steps": 3}, {"warmup_steps": 0, "tail_steps": 3}, {"hindsight": False}],
+    ids=str,
 )
 def test_as_many_ticks_are_computed_as_the_speed_up_allows(
     facts: RunFacts, speedup: float, options: dict[str, Any]
@@ -144,6 +146,21 @@ def test_the_last_tick_is_computed_unless_the_others_do_better_without_it(
     assert (19 in plan.ticks) == has_last
     assert 19 in fixed.ticks
     assert len(plan.ticks) == len(fixed.ticks)
+
+
+def test_in_long_runs_no_plan_is_made_without_the_last_tick() -> None:
+    count = LONGEST_MOVED + 1
+    angles = np.linspace(1.5, 0.01, count)
+    influence = tuple((-0.05,) * tick + (0.0,) * (count - tick) for tick in range(count + 1))
+    run = RunFacts(
+        "Net",
+        num_ticks=count,
+        moments=tuple(Moment(i, None, float(angle)) for i, angle in enumerate(angles)),
+        influence=influence,
+    )
+    assert TrajectoryConfig().guards(run).tail_steps == 1
+    assert count - 1 in TrajectoryConfig(speedup=8).plan(run, 8).ticks
+    assert TrajectoryConfig(tail_steps=0).plan(run, 8).ticks[-1] < count - 1
 
 
 def test_where_the_last_step_does_nothing_its_tick_is_not_computed() -> None:

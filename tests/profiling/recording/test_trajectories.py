@@ -11,6 +11,7 @@ from searches.flux_calls import FLUX, flux_calls
 from torch import Tensor
 from zoo.pipelines import CASES
 
+from diffcache.profiling.recording import trajectories
 from diffcache.profiling.recording.calling import accelerated
 from diffcache.profiling.recording.covariance import covariance_of
 from diffcache.profiling.recording.journal import Journal, journaling
@@ -46,6 +47,15 @@ def test_a_full_run_is_rendered_once_for_both_and_each_render_is_an_entry(tmp_pa
         assert (covariance_of(pipe, calls).matrix == first.matrix).all()
         assert (response_of(pipe, calls[:ANSWERING]).factors == response.factors).all()
         assert renders[0] == len(calls) + ANSWERING
+
+
+def test_runs_of_another_velocity_are_measured_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (pipe, renders), calls = counted(), flux_calls(STEPS, 1)
+    with journaling(Journal(tmp_path)):
+        response_of(pipe, calls)
+        monkeypatch.setattr(trajectories, "MODELLED", "another")
+        response_of(pipe, calls)
+    assert renders[0] == 2 * 2
 
 
 def test_the_journal_changes_nothing(tmp_path: Path) -> None:
