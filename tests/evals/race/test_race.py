@@ -58,7 +58,8 @@ def test_compute_and_memory_are_what_our_report_says(name: str, monkeypatch: pyt
     noted_later = (
         report.cache_bytes - (with_cache - latents)
     )  # what is measured, until the run is over, and what waits for a second pass, which it does not at a step of the noise scheduler
-    assert 0 <= noted_later - max(waiting) < 8 * STEPS
+    # A measured error takes 8 bytes. At the peak, at which a pass waits, some are noted already and others are not yet.
+    assert abs(noted_later - max(waiting)) < 8 * STEPS
 
 
 def test_attention_is_counted_on_a_cpu_too() -> None:
