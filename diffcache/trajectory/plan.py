@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -84,6 +85,7 @@ def first_unless_better(
         starts: with equally many ticks.
         errors, together: see `planned`.
     """
+    errors = cache(errors)  # all starts are searched with the same
     first, *others = starts
     plan = planned(errors, *first, together)
     for start in others:

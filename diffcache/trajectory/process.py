@@ -10,7 +10,7 @@ from diffcache.trajectory.kernel import Array, Kernel
 from diffcache.trajectory.response import Response
 
 MODELLED = "noise - clean"
-"""What covariances and responses are of. What is saved says so: older ones of diffusion models were of another velocity."""
+"""What covariances and responses are of. Schedules and journals say so: older ones of diffusion models were of another velocity."""
 
 PACE = 0.1
 """Distance on the kernel's axis between two ticks of unknown noise levels: about that of 50 steps."""

@@ -28,7 +28,7 @@ from diffcache.schedulers.steps import Step
 from diffcache.trajectory import known
 from diffcache.trajectory.control import PlanFollower, PlannedTicks
 from diffcache.trajectory.known import Course
-from diffcache.trajectory.plan import HELD, LONGEST_MOVED, TrajectoryPlan, planned
+from diffcache.trajectory.plan import HELD, LONGEST_MOVED, TrajectoryPlan, first_unless_better, planned
 from diffcache.trajectory.response import Response
 from diffcache.trajectory.result_error import ResultError
 
@@ -131,6 +131,25 @@ def test_the_plan_says_whether_the_last_tick_is_computed_where_its_step_is_known
     assert TrajectoryConfig().guards(KNOWN).tail_steps == 0
     assert TrajectoryConfig(tail_steps=1).guards(KNOWN).tail_steps == 1
     assert TrajectoryConfig().guards(UNKNOWN).tail_steps == 1
+
+
+@pytest.mark.parametrize(("share", "is_short"), [(1.0, False), (0.6, False), (0.4, True), (0.0, True)])
+def test_plans_without_the_last_tick_alone_are_made_where_its_step_is_short(
+    share: float, is_short: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+
+    def spied(errors: Any, starts: Any, together: int) -> TrajectoryPlan:
+        tried.append(len(starts))
+        return first_unless_better(errors, starts, together)
+
+    monkeypatch.setattr(trajectory, "first_unless_better", spied)
+    trajectory._plan.cache_clear()
+    run = ending_with(share)
+    TrajectoryConfig().plan(run, 2)
+    assert TrajectoryConfig().guards(run).tail_steps == 0
+    TrajectoryConfig(tail_steps=1).plan(run, 2)
+    assert tried == [1 if is_short else 2, 1]
 
 
 @pytest.mark.parametrize("warmup", [1, 3])

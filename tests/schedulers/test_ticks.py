@@ -22,6 +22,8 @@ def test_distances_shrink_towards_the_end_with_a_skew_below_one() -> None:
 
 
 def test_the_last_tick_may_be_left_out() -> None:
+    assert spread(10, 4, warmup=1, compute_last=False) == [0, 2, 5, 8]
+    assert spread(20, 6, warmup=3, compute_last=False) == [0, 1, 2, 6, 11, 16]
     assert spread(12, 4, warmup=1, compute_last=False) == [0, 3, 6, 9]
     assert spread(20, 5, warmup=1, compute_last=False) == [0, 4, 8, 12, 16]
     assert spread(22, 6, warmup=3, compute_last=False) == [0, 1, 2, 7, 12, 17]

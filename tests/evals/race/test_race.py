@@ -46,7 +46,8 @@ def test_compute_and_memory_are_what_our_report_says(name: str, monkeypatch: pyt
         return iter(held)
 
     monkeypatch.setattr(GuidedValues, "tensors", counted)
-    for config in (None, DEFAULT):
+    # The last tick is computed, so that most is held after the step at which memory is counted.
+    for config in (None, DEFAULT.replace(tail_steps=1)):
         pipe, call = zoo.load(name), zoo.sample_call(name, 0, STEPS, 2)
         with counted_flops(pipe) as flops, live_memory(pipe.scheduler, STEPS - 2) as memory:
             report = render(pipe, call, config).report
@@ -58,8 +59,7 @@ def test_compute_and_memory_are_what_our_report_says(name: str, monkeypatch: pyt
     noted_later = (
         report.cache_bytes - (with_cache - latents)
     )  # what is measured, until the run is over, and what waits for a second pass, which it does not at a step of the noise scheduler
-    # A measured error takes 8 bytes. At the peak, at which a pass waits, some are noted already and others are not yet.
-    assert abs(noted_later - max(waiting)) < 8 * STEPS
+    assert 0 <= noted_later - max(waiting) < 8 * STEPS
 
 
 def test_attention_is_counted_on_a_cpu_too() -> None:
