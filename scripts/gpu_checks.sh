@@ -8,6 +8,7 @@
 #   bash scripts/gpu_checks.sh quantisation [folder]   int8 and float8 weights, with and without a cache
 #   bash scripts/gpu_checks.sh language [folder]       language models of LLaDA-8B's shape
 #   bash scripts/gpu_checks.sh offload [folder]        features and weights in host memory
+#   bash scripts/gpu_checks.sh testbeds [folder]       the default and `speedup=` on the testbeds whose weights are here
 #
 # Each writes JSON into the folder (gpu_results by default) row by row, so that what is cut off has left something. With --dry-run
 # it takes tiny models on the CPU. It needs torch, triton, transformers and pytest; other packages may lie as wheels in
@@ -84,8 +85,19 @@ case $what in
         dry && real 200 flux --offload
         dry || real 200 flux --offload --rounds 1 --ticks 10
         ;;
+    testbeds)
+        export OMP_NUM_THREADS=1
+        size=(--device cuda)
+        dry && size=(--device cpu --samples 2 --steps 12)
+        for testbed in dit flux wan sd pixart sd3 sdxl fashion ddpm kontext sana ddim lumina2; do
+            [ -s "$(find "$root/evals/testbeds/$testbed" -path '*net/*.safetensors' -o -path '*transformer/*.safetensors' | head -1)" ] || continue
+            step 420 scripts/measure/trajectory.py --testbeds $testbed --out "$out" "${size[@]}" > "$out/trajectory_$testbed.log" 2>&1 &
+            step 420 scripts/measure/threshold.py --testbeds $testbed --out "$out" "${size[@]}" > "$out/threshold_$testbed.log" 2>&1 &
+        done
+        wait
+        ;;
     *)
-        sed -n '2,15s/^# \{0,1\}//p' "$root/scripts/gpu_checks.sh"
+        sed -n '2,16s/^# \{0,1\}//p' "$root/scripts/gpu_checks.sh"
         exit 2
         ;;
 esac

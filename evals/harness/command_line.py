@@ -10,7 +10,7 @@ import torch
 
 from diffcache.evals.harness.provenance import header
 from diffcache.evals.harness.results import RESULTS, result_path, write_result
-from diffcache.evals.testbeds import splits
+from diffcache.evals.testbeds import splits, zoo
 from diffcache.schedulers.errors import DiffcacheError
 
 MODEL = f"{', '.join(splits.FITTING)}, which have prompts of their own for this; or another testbed, a folder or a hub id, with --prompts"
@@ -50,11 +50,12 @@ def needs_prompts(model: str, least: int) -> SystemExit:
 def parser_for_testbeds(
     description: str | None, samples: int = 16, names: Sequence[str] = splits.FITTING
 ) -> argparse.ArgumentParser:
-    """A parser with `--testbeds` (among `names`), `--samples` (and their default) and `--out`."""
+    """A parser with `--testbeds` (among `names`), `--samples` (and their default), `--out` and `--device`."""
     made = parser(description)
     made.add_argument("--testbeds", nargs="+", default=names, choices=names)
     made.add_argument("--samples", type=int, default=samples, help="measured on each testbed")
     made.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
+    made.add_argument("--device", default="cpu", help="where the testbeds run")
     return made
 
 
@@ -72,6 +73,7 @@ def measure_testbeds(
     """
     args = parser.parse_args()
     torch.set_num_threads(1)  # networks as small as these are slower with more
+    zoo.place(args.device)
     for testbed in args.testbeds:
         figures = {"testbed": testbed, "samples": args.samples, **measured(testbed, args)}
-        write_result(result_path(experiment, testbed, args.out), header(), figures)
+        write_result(result_path(experiment, testbed, args.out), header(args.device), figures)

@@ -50,6 +50,7 @@ OF_32_PIXELS = (*OF_FASHION, "ddim")
 _SPLITS = ("calibration", "heldout")
 _TEXT_LENGTH = 20
 _GUIDED = {"guidance_scale": 3.0}
+_placed = {"device": "cpu"}
 _EDITED = {
     "height": 64,
     "width": 64,
@@ -104,8 +105,14 @@ def guided(name: str, call: Mapping[str, Any], scale: float) -> dict[str, Any]:
     return {**call, "true_cfg_scale" if "true_cfg_scale" in _CALLS[name] else "guidance_scale": scale}
 
 
+def place(device: str) -> None:
+    """Where `load` puts testbeds from now on. There they compute in full fp32, as on a CPU."""
+    _placed["device"] = device
+    torch.backends.cudnn.allow_tf32 = False
+
+
 def load(name: str, torch_dtype: torch.dtype = torch.float32) -> Any:
-    """Loads a testbed's pipeline, without progress bars."""
+    """Loads a testbed's pipeline, without progress bars; on the CPU, or where `place` says."""
     if name not in NAMES:
         raise ValueError(f"no testbed is called {name!r}; there are {', '.join(NAMES)}")
     # The default is float32 already; naming it would only print a deprecation warning.
@@ -116,7 +123,7 @@ def load(name: str, torch_dtype: torch.dtype = torch.float32) -> Any:
         else:
             pipe = DiffusionPipeline.from_pretrained(str(FOLDER / name), local_files_only=True, **dtype)
     pipe.set_progress_bar_config(disable=True)
-    return pipe
+    return pipe.to(_placed["device"])
 
 
 def sample_call(

@@ -20,7 +20,6 @@ from diffcache.evals.harness.results import read_result, result_path, write_resu
 def arguments() -> Namespace:
     parser = parser_for_testbeds(__doc__, samples=32)
     parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--device", default="cpu")
     parser.add_argument(
         "--only",
         nargs="+",

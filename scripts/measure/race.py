@@ -58,6 +58,7 @@ def main() -> None:
     from diffcache.evals.race.run import Race
 
     torch.set_num_threads(1)
+    zoo.place(args.device)
     for library in (diffusers, transformers):
         library.utils.logging.set_verbosity_error()
         library.utils.logging.disable_progress_bar()
@@ -67,7 +68,7 @@ def main() -> None:
     for testbed in args.testbeds:
         setup = Setup(testbed, zoo.STEPS.get(testbed, 50))
         path = result_path(EXPERIMENT, testbed, args.out)
-        Race(setup, path, header(), None if args.no_truth else KEPT).run(racing)
+        Race(setup, path, header(args.device), None if args.no_truth else KEPT).run(racing)
 
 
 if __name__ == "__main__":
