@@ -15,15 +15,14 @@ HELD = Trust(1e-3, 1e4)
 """With so much roughness every prediction is the newest output."""
 
 TRUSTS = (
+    HELD,
     Trust(1e-2, 0.0),
     *(Trust(1e-3, roughness) for roughness in (1.0, 1e-1, 1e-2, 0.0)),
     Trust(1e-5, 0.0),
-    HELD,
 )
-"""These are tried. Where several are expected to do equally well, the first of them is taken.
+"""These are tried. Weights grow from the first one to the last. Where several are expected to do equally well (`EQUALLY_WELL`), the first of them is taken.
 
-The first two have small weights, and weights grow from there on. `HELD` ignores the covariance, so it comes last. It is not tried where nothing is
-corrected, because its errors are the largest before correction.
+`HELD` is not tried where nothing is corrected, because its errors are the largest before correction.
 """
 
 FEWEST_MOVED = 4
@@ -35,6 +34,10 @@ covariance says, so there moved ticks are often worse than evenly spaced ones.""
 
 NEAR = 1.07
 """Expected errors that differ by less than this factor count as equal."""
+
+EQUALLY_WELL = 0.5
+"""Trusts count as equal whose errors are larger than the least one by at most so many times its square. Large errors come of long gaps, across which
+steep weights are a risk that the covariance does not show; across short gaps they are none, and are worth what they are expected to be."""
 
 HOPELESS = 0.3
 """Where a larger error is expected of the best plan, outputs of evenly spaced ticks are held: so far off, extrapolation is no better in the mean, and
@@ -134,7 +137,7 @@ def planned(
     if not corrects:
         tried = [error for error in tried if error.trust != HELD]
     if len(even) == held.num_ticks:
-        return TrajectoryPlan(tuple(even), tried[0].trust, 0.0)
+        return TrajectoryPlan(tuple(even), tried[-1].trust, 0.0)
     candidates = _each(tried, even)
     if not np.isfinite([one.expected for one in candidates]).any():
         raise ScheduleError(
@@ -146,7 +149,7 @@ def planned(
         if min(map(_expected, better)) <= RELIABLE:
             candidates = better
     least = min(map(_expected, candidates))
-    chosen = next(one for one in candidates if one.expected <= NEAR * least)
+    chosen = next(one for one in candidates if one.expected <= least * (1 + EQUALLY_WELL * least))
     is_best = not corrects or NEAR * chosen.expected <= held(even)
     if least <= HOPELESS and is_best:
         return TrajectoryPlan(tuple(chosen.ticks), chosen.error.trust, chosen.error.likely(chosen.ticks))

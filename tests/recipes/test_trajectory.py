@@ -207,7 +207,9 @@ def test_guidance_makes_reuse_more_careful_unless_covariance_and_response_are_gi
     assert careful.expected > 3 * usual.expected
     assert TrajectoryConfig().plan(none, 2) == TrajectoryConfig().plan(guided(1.0), 2)
     assert TrajectoryConfig().plan(KNOWN, 2) == TrajectoryConfig().plan(guided(TYPICAL_SCALE), 2)
-    own = TrajectoryConfig(covariance=np.eye(20).tolist(), response=np.ones((2, 20)).tolist())
+    smooth = np.exp(-np.abs(np.subtract.outer(range(20), range(20))) / 200)
+    own = TrajectoryConfig(covariance=smooth.tolist(), response=np.ones((2, 20)).tolist())
+    assert own.plan(strong, 2).trust != HELD
     assert own.plan(strong, 2) == own.plan(none, 2)
 
 

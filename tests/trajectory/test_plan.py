@@ -11,6 +11,7 @@ from diffcache.schedulers.ticks import spread
 from diffcache.trajectory import plan
 from diffcache.trajectory.gaussian import conditional_weights
 from diffcache.trajectory.plan import (
+    EQUALLY_WELL,
     FEWEST_MOVED,
     HELD,
     HOPELESS,
@@ -76,7 +77,7 @@ def test_the_last_tick_is_left_out_where_that_is_better_by_more_than_a_little(
     assert found == planned(at, *starts[leaves])
     assert first_unless_better(at, [with_last]) == planned(at, *with_last)
     assert (found.ticks[-1] < TICKS - 1) == leaves
-    monkeypatch.setattr(plan, "NEAR", 9.0)
+    monkeypatch.setattr(plan, "NEAR", 6.0)
     assert first_unless_better(at, starts).ticks[-1] == TICKS - 1
 
 
@@ -87,13 +88,26 @@ def test_ticks_are_computed_where_the_outputs_change() -> None:
     assert np.mean(late) > np.mean(early) + 0.5
 
 
-def test_the_trust_is_the_first_that_is_nearly_the_best_for_the_plan() -> None:
-    found = planned(errors, spread(TICKS, 5), forced=())
+@pytest.mark.parametrize("count", [4, 5, 8, 11])
+def test_the_trust_is_the_first_that_is_nearly_the_best_for_the_plan(count: int) -> None:
+    found = planned(errors, spread(TICKS, count), forced=())
     expected = [errors(trust)(found.ticks) for trust in TRUSTS]
     assert found.expected == pytest.approx(errors(found.trust).likely(found.ticks))
-    assert found.trust == next(
-        trust for trust, error in zip(TRUSTS, expected, strict=True) if error <= NEAR * min(expected)
-    )
+    most = min(expected) + EQUALLY_WELL * min(expected) ** 2
+    assert found.trust == next(trust for trust, error in zip(TRUSTS, expected, strict=True) if error <= most)
+
+
+def test_a_small_error_is_worth_steeper_weights_than_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both by the same factor below that of the first trust."""
+    far = partial(errors, positions=6 * LATE)
+
+    def chosen(size: float) -> Trust:
+        monkeypatch.setattr(
+            plan, "with_each", lambda errors, ticks: [1.02 * size, *[size] * (len(errors) - 1)]
+        )
+        return planned(far, spread(TICKS, 3), forced=()).trust
+
+    assert [chosen(0.01), chosen(0.1)] == [TRUSTS[1], TRUSTS[0]]
 
 
 @pytest.mark.usefixtures("any_is_reliable")
@@ -229,7 +243,7 @@ def test_where_the_best_plan_is_hopeless_evenly_spaced_ticks_are_held(
 
 def test_what_computes_everything_is_predicted_by_the_covariance() -> None:
     found = planned(errors, range(TICKS), forced=())
-    assert (found.expected, found.corrects, found.trust) == (0, True, TRUSTS[0])
+    assert (found.expected, found.corrects, found.trust) == (0, True, TRUSTS[-1])
 
 
 def test_where_errors_are_met_more_stiffly_outputs_are_predicted_more_carefully() -> None:
