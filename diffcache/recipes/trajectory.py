@@ -31,7 +31,7 @@ from diffcache.trajectory.control import (
     shown,
 )
 from diffcache.trajectory.known import Course, Known, Matrix, ResultErrors
-from diffcache.trajectory.plan import HELD, LONGEST_MOVED, Start, TrajectoryPlan, first_unless_better
+from diffcache.trajectory.plan import HELD, LONGEST_MOVED, Start, TrajectoryPlan, planned
 from diffcache.trajectory.prior import Prior, universal
 from diffcache.trajectory.response import PARTS
 from diffcache.trajectory.search import through
@@ -260,7 +260,7 @@ def _plan(config: TrajectoryConfig, course: Course, count: int, guards: Guards) 
     is_open = guards.tail_steps == 0 and _chooses_last(course) and not course.ends_short
     if is_open and count > max(guards.warmup_steps, 1):
         starts.insert(0, _start(config, course, count, replace(guards, tail_steps=1)))
-    return first_unless_better(errors, starts, 0 if config.covariance is None else TOGETHER)
+    return planned(errors, starts, 0 if config.covariance is None else TOGETHER)
 
 
 def _chooses_last(course: Course) -> bool:

@@ -1,11 +1,10 @@
 """Where to compute: the ticks that make the expected error of a run's result small, and how far to trust the covariance."""
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
-
-import numpy as np
 
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.trajectory.result_error import ResultError, Trust, with_each
@@ -77,46 +76,12 @@ class Start(NamedTuple):
     forced: Collection[int]
 
 
-def first_unless_better(
+def planned(
     errors: Callable[[Trust, bool], ResultError], starts: Sequence[Start], together: int = 0
 ) -> TrajectoryPlan:
-    """The plan from the first start, unless another one's expected error is smaller by more than `NEAR`.
+    """A plan with as many computed ticks as the starts have: the one from the first start, unless another's expected error is smaller by more than `NEAR`.
 
     To save time, only starts are searched from whose evenly spaced ticks do better than the first one's.
-
-    Args:
-        starts: with equally many ticks.
-        errors, together: see `planned`.
-    """
-    errors = cache(errors)  # all starts are searched with the same
-    first, *others = starts
-    plan = planned(errors, *first, together)
-    for start in others:
-        if _least(errors, start.even) < _least(errors, first.even):
-            other = planned(errors, *start, together)
-            expected, less = (errors(each.trust, each.corrects)(each.ticks) for each in (plan, other))
-            plan = other if NEAR * less < expected else plan
-    return plan
-
-
-def _least(errors: Callable[[Trust, bool], ResultError], ticks: Sequence[int]) -> float:
-    """The error that is expected of some ticks with the best prediction."""
-    return min(with_each(_tried(errors), ticks))
-
-
-def _tried(errors: Callable[[Trust, bool], ResultError]) -> list[ResultError]:
-    """Errors by each trust that is tried."""
-    usual = errors(FOR_LONG_RUNS, True)
-    return [usual] if usual.num_ticks > LONGEST else [errors(trust, True) for trust in TRUSTS]
-
-
-def planned(
-    errors: Callable[[Trust, bool], ResultError],
-    even: Sequence[int],
-    forced: Collection[int],
-    together: int = 0,
-) -> TrajectoryPlan:
-    """A plan with as many computed ticks as `even` has.
 
     Ticks are moved only where that brings the expected error down to `RELIABLE`. Fewer than `FEWEST_MOVED` stay where they are, and so do those of runs longer
     than `LONGEST`. If outputs of evenly spaced ticks, held and not corrected, are expected to do equally well (`NEAR`), as a first-order solver in
@@ -124,36 +89,21 @@ def planned(
 
     Args:
         errors: of the result, by how far the covariance is trusted, and whether reused ticks are corrected.
-        even: the computed ticks to start with, by rising number from 0.
-        forced: ticks among them that are not moved.
+        starts: with equally many ticks.
         together: so many neighbouring ticks are moved at once, after gaps were found that change smoothly; 0: none is.
 
     Raises:
         ScheduleError: with this covariance and response no finite error can be expected.
     """
-    held = errors(HELD, False)
-    tried = _tried(errors)
-    corrects = tried[0].largest_ratio > 0
-    if not corrects:
-        tried = [error for error in tried if error.trust != HELD]
-    if len(even) == held.num_ticks:
-        return TrajectoryPlan(tuple(even), tried[-1].trust, 0.0)
-    candidates = _each(tried, even)
-    if not np.isfinite([one.expected for one in candidates]).any():
-        raise ScheduleError(
-            "trajectory: no error can be expected with this covariance and response: measure them again, or pass the noise levels that the "
-            "pipeline was made for."
-        )
-    if len(even) >= FEWEST_MOVED and held.num_ticks <= LONGEST:
-        better = _searched(candidates, {0, *forced}, together)
-        if min(map(_expected, better)) <= RELIABLE:
-            candidates = better
-    least = min(map(_expected, candidates))
-    chosen = next(one for one in candidates if one.expected <= least * (1 + EQUALLY_WELL * least))
-    is_best = not corrects or NEAR * chosen.expected <= held(even)
-    if least <= HOPELESS and is_best:
-        return TrajectoryPlan(tuple(chosen.ticks), chosen.error.trust, chosen.error.likely(chosen.ticks))
-    return TrajectoryPlan(tuple(even), HELD, held.likely(even), corrects=False)
+    errors = cache(errors)  # all starts are searched with the same
+    first, *others = (_Search(errors, start, together) for start in starts)
+    plan = first.plan()
+    for search in others:
+        if search.least < first.least:
+            other = search.plan()
+            expected, less = (errors(each.trust, each.corrects)(each.ticks) for each in (plan, other))
+            plan = other if NEAR * less < expected else plan
+    return plan
 
 
 class Candidate(NamedTuple):
@@ -162,6 +112,43 @@ class Candidate(NamedTuple):
     error: ResultError
     ticks: Sequence[int]
     expected: float
+
+
+class _Search:
+    """The search for a plan from evenly spaced ticks; for the arguments see `planned`."""
+
+    def __init__(self, errors: Callable[[Trust, bool], ResultError], start: Start, together: int) -> None:
+        self.even, self.fixed = start.even, {0, *start.forced}
+        self.together = together
+        self.held = errors(HELD, False)
+        usual = errors(FOR_LONG_RUNS, True)
+        self.corrects = usual.largest_ratio > 0
+        tried = [usual] if usual.num_ticks > LONGEST else [errors(trust, True) for trust in TRUSTS]
+        if not self.corrects:
+            tried = [error for error in tried if error.trust != HELD]
+        self.candidates = _each(tried, self.even)
+        self.least = min(map(_expected, self.candidates))
+
+    def plan(self) -> TrajectoryPlan:
+        """See `planned`."""
+        even, candidates, num_ticks = self.even, self.candidates, self.held.num_ticks
+        if len(even) == num_ticks:
+            return TrajectoryPlan(tuple(even), candidates[-1].error.trust, 0.0)
+        if not math.isfinite(self.least):
+            raise ScheduleError(
+                "trajectory: no error can be expected with this covariance and response: measure them again, or pass the noise levels that the "
+                "pipeline was made for."
+            )
+        if len(even) >= FEWEST_MOVED and num_ticks <= LONGEST:
+            better = _searched(candidates, self.fixed, self.together)
+            if min(map(_expected, better)) <= RELIABLE:
+                candidates = better
+        least = min(map(_expected, candidates))
+        chosen = next(one for one in candidates if one.expected <= least * (1 + EQUALLY_WELL * least))
+        is_best = not self.corrects or NEAR * chosen.expected <= self.held(even)
+        if least <= HOPELESS and is_best:
+            return TrajectoryPlan(tuple(chosen.ticks), chosen.error.trust, chosen.error.likely(chosen.ticks))
+        return TrajectoryPlan(tuple(even), HELD, self.held.likely(even), corrects=False)
 
 
 def _each(errors: Sequence[ResultError], ticks: Sequence[int]) -> list[Candidate]:

@@ -28,7 +28,7 @@ from diffcache.schedulers.steps import Step
 from diffcache.trajectory import known
 from diffcache.trajectory.control import PlanFollower, PlannedTicks
 from diffcache.trajectory.known import Course
-from diffcache.trajectory.plan import HELD, LONGEST_MOVED, TrajectoryPlan, first_unless_better, planned
+from diffcache.trajectory.plan import HELD, LONGEST_MOVED, TrajectoryPlan, planned
 from diffcache.trajectory.response import Response
 from diffcache.trajectory.result_error import ResultError
 
@@ -141,9 +141,9 @@ def test_plans_without_the_last_tick_alone_are_made_where_its_step_is_short(
 
     def spied(errors: Any, starts: Any, together: int) -> TrajectoryPlan:
         tried.append(len(starts))
-        return first_unless_better(errors, starts, together)
+        return planned(errors, starts, together)
 
-    monkeypatch.setattr(trajectory, "first_unless_better", spied)
+    monkeypatch.setattr(trajectory, "planned", spied)
     trajectory._plan.cache_clear()
     run = ending_with(share)
     TrajectoryConfig().plan(run, 2)
@@ -207,7 +207,7 @@ def test_guidance_makes_reuse_more_careful_unless_covariance_and_response_are_gi
     assert careful.expected > 3 * usual.expected
     assert TrajectoryConfig().plan(none, 2) == TrajectoryConfig().plan(guided(1.0), 2)
     assert TrajectoryConfig().plan(KNOWN, 2) == TrajectoryConfig().plan(guided(TYPICAL_SCALE), 2)
-    smooth = np.exp(-np.abs(np.subtract.outer(range(20), range(20))) / 200)
+    smooth = np.exp(-np.square(np.subtract.outer(range(20), range(20)) / 20)) + 1e-6 * np.eye(20)
     own = TrajectoryConfig(covariance=smooth.tolist(), response=np.ones((2, 20)).tolist())
     assert own.plan(strong, 2).trust != HELD
     assert own.plan(strong, 2) == own.plan(none, 2)
@@ -329,11 +329,11 @@ def test_only_what_is_the_pipelines_own_is_searched_finely_and_not_doubted(
             doubts.append(response.doubt is not None)
             super().__init__(process, influence, pace, response, *args)
 
-    def spied(errors: Any, even: Any, forced: Any, together: int) -> TrajectoryPlan:
+    def spied(errors: Any, starts: Any, together: int) -> TrajectoryPlan:
         searched.append(together)
-        return planned(errors, even, forced, together)
+        return planned(errors, starts, together)
 
-    monkeypatch.setattr("diffcache.trajectory.plan.planned", spied)
+    monkeypatch.setattr(trajectory, "planned", spied)
     monkeypatch.setattr(known, "ResultError", Spied)
     trajectory._plan.cache_clear()
     own = {"covariance": (np.eye(20) + 1).tolist(), "response": np.ones((2, 20)).tolist()}

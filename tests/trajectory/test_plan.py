@@ -1,5 +1,6 @@
 """Plans: as good as every plan that there is, where all can be tried."""
 
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import combinations
 
@@ -18,8 +19,7 @@ from diffcache.trajectory.plan import (
     NEAR,
     TRUSTS,
     Start,
-    first_unless_better,
-    planned,
+    TrajectoryPlan,
 )
 from diffcache.trajectory.process import Process
 from diffcache.trajectory.response import Response
@@ -48,6 +48,13 @@ def errors(
     return ResultError(process(positions), influence, ALIKE, response, ratio, trust)
 
 
+def planned(
+    errors: Callable[..., ResultError], even: Sequence[int], forced: Collection[int], together: int = 0
+) -> TrajectoryPlan:
+    """The plan from one start."""
+    return plan.planned(errors, [Start(even, forced)], together)
+
+
 @pytest.fixture
 def any_is_reliable(monkeypatch: pytest.MonkeyPatch) -> None:
     """In runs so short that all plans can be tried, errors are large."""
@@ -73,12 +80,12 @@ def test_the_last_tick_is_left_out_where_that_is_better_by_more_than_a_little(
     at = partial(errors, positions=positions)
     with_last = Start(spread(TICKS, count), {0, TICKS - 1})
     starts = [with_last, Start(spread(TICKS, count, compute_last=False), {0})]
-    found = first_unless_better(at, starts)
+    found = plan.planned(at, starts)
     assert found == planned(at, *starts[leaves])
-    assert first_unless_better(at, [with_last]) == planned(at, *with_last)
+    assert plan.planned(at, [with_last]) == planned(at, *with_last)
     assert (found.ticks[-1] < TICKS - 1) == leaves
     monkeypatch.setattr(plan, "NEAR", 6.0)
-    assert first_unless_better(at, starts).ticks[-1] == TICKS - 1
+    assert plan.planned(at, starts).ticks[-1] == TICKS - 1
 
 
 @pytest.mark.usefixtures("any_is_reliable")
