@@ -37,10 +37,6 @@ from diffcache.trajectory.response import PARTS
 from diffcache.trajectory.search import through
 from diffcache.trajectory.transfer import SAME, are_angles
 
-TOGETHER = 3
-"""How many neighbours are moved at once where the covariance is the pipeline's own. With the universal one none is moved: gains that a longer search
-finds there do not appear in real runs."""
-
 KEEPING_NORM = 0.5
 """Guidance that keeps the norm of the conditional output counts as its scale raised to this power: velocities change less near pure noise, and answer less
 to errors of the sample. Chosen on sd3, sana and wan, whose guidance was made to keep the norm."""
@@ -260,7 +256,7 @@ def _plan(config: TrajectoryConfig, course: Course, count: int, guards: Guards) 
     is_open = guards.tail_steps == 0 and _chooses_last(course) and not course.ends_short
     if is_open and count > max(guards.warmup_steps, 1):
         starts.insert(0, _start(config, course, count, replace(guards, tail_steps=1)))
-    return planned(errors, starts, 0 if config.covariance is None else TOGETHER)
+    return planned(errors, starts, is_own=config.covariance is not None)
 
 
 def _chooses_last(course: Course) -> bool:

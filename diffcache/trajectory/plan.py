@@ -35,12 +35,17 @@ NEAR = 1.07
 """Expected errors that differ by less than this factor count as equal."""
 
 EQUALLY_WELL = 0.5
-"""Trusts count as equal whose errors are larger than the least one by at most so many times its square. Large errors come of long gaps, across which
-steep weights are a risk that the covariance does not show; across short gaps they are none, and are worth what they are expected to be."""
+"""With the universal covariance trusts count as equal whose errors are larger than the least one by at most so many times its square. Large errors come of long
+gaps, across which steep weights are a risk that the covariance does not show; across short gaps they are none, and are worth what they are expected to be.
+With the pipeline's own the errors that are expected across long gaps are small, too, and steep weights are as much of a risk: there it is `NEAR`."""
 
 HOPELESS = 0.3
 """Where a larger error is expected of the best plan, outputs of evenly spaced ticks are held: so far off, extrapolation is no better in the mean, and
 now and then much worse."""
+
+TOGETHER = 3
+"""How many neighbours are moved at once where the covariance is the pipeline's own. With the universal one none is moved: gains that a longer search
+finds there do not appear in real runs."""
 
 LONGEST = 300
 """In longer runs a search takes seconds: ticks stay evenly spaced, and only `FOR_LONG_RUNS` is tried."""
@@ -77,7 +82,7 @@ class Start(NamedTuple):
 
 
 def planned(
-    errors: Callable[[Trust, bool], ResultError], starts: Sequence[Start], together: int = 0
+    errors: Callable[[Trust, bool], ResultError], starts: Sequence[Start], *, is_own: bool = False
 ) -> TrajectoryPlan:
     """A plan with as many computed ticks as the starts have: the one from the first start, unless another's expected error is smaller by more than `NEAR`.
 
@@ -90,13 +95,13 @@ def planned(
     Args:
         errors: of the result, by how far the covariance is trusted, and whether reused ticks are corrected.
         starts: with equally many ticks.
-        together: so many neighbouring ticks are moved at once, after gaps were found that change smoothly; 0: none is.
+        is_own: the covariance was measured on the pipeline. Then single ticks are moved, too, and trusts count as equal within `NEAR`.
 
     Raises:
         ScheduleError: with this covariance and response no finite error can be expected.
     """
     errors = cache(errors)  # all starts are searched with the same
-    first, *others = (_Search(errors, start, together) for start in starts)
+    first, *others = (_Search(errors, start, is_own) for start in starts)
     plan = first.plan()
     for search in others:
         if search.least < first.least:
@@ -117,9 +122,9 @@ class Candidate(NamedTuple):
 class _Search:
     """The search for a plan from evenly spaced ticks; for the arguments see `planned`."""
 
-    def __init__(self, errors: Callable[[Trust, bool], ResultError], start: Start, together: int) -> None:
+    def __init__(self, errors: Callable[[Trust, bool], ResultError], start: Start, is_own: bool) -> None:
         self.even, self.fixed = start.even, {0, *start.forced}
-        self.together = together
+        self.is_own = is_own
         self.held = errors(HELD, False)
         usual = errors(FOR_LONG_RUNS, True)
         self.corrects = usual.largest_ratio > 0
@@ -140,11 +145,12 @@ class _Search:
                 "pipeline was made for."
             )
         if len(even) >= FEWEST_MOVED and num_ticks <= LONGEST:
-            better = _searched(candidates, self.fixed, self.together)
+            better = _searched(candidates, self.fixed, self.is_own)
             if min(map(_expected, better)) <= RELIABLE:
                 candidates = better
         least = min(map(_expected, candidates))
-        chosen = next(one for one in candidates if one.expected <= least * (1 + EQUALLY_WELL * least))
+        equal = NEAR if self.is_own else 1 + EQUALLY_WELL * least
+        chosen = next(one for one in candidates if one.expected <= equal * least)
         is_best = not self.corrects or NEAR * chosen.expected <= self.held(even)
         if least <= HOPELESS and is_best:
             return TrajectoryPlan(tuple(chosen.ticks), chosen.error.trust, chosen.error.likely(chosen.ticks))
@@ -158,7 +164,7 @@ def _each(errors: Sequence[ResultError], ticks: Sequence[int]) -> list[Candidate
     ]
 
 
-def _searched(candidates: Sequence[Candidate], fixed: Collection[int], together: int) -> list[Candidate]:
+def _searched(candidates: Sequence[Candidate], fixed: Collection[int], is_own: bool) -> list[Candidate]:
     """Candidates with ticks that are expected to be better.
 
     Ticks are searched for the trust that is best on evenly spaced ticks, and all trusts get them.
@@ -166,14 +172,14 @@ def _searched(candidates: Sequence[Candidate], fixed: Collection[int], together:
     Args:
         candidates: with evenly spaced ticks.
         fixed: ticks that are not moved.
-        together: see `planned`.
+        is_own: see `planned`.
     """
     least = min(candidates, key=_expected)
     first = least.error
     better = _spread_anew(least, fixed)
-    if together and first.num_ticks <= LONGEST_MOVED:
+    if is_own and first.num_ticks <= LONGEST_MOVED:
         starts = [better, _spread_anew(least, fixed, in_place)]
-        better = min((moved(first, one, fixed, together) for one in starts), key=first)
+        better = min((moved(first, one, fixed, TOGETHER) for one in starts), key=first)
     found = _each([one.error for one in candidates], better)
     return found if min(map(_expected, found)) < least.expected else [*candidates]
 

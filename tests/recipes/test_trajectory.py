@@ -139,9 +139,9 @@ def test_plans_without_the_last_tick_alone_are_made_where_its_step_is_short(
 ) -> None:
     tried: list[int] = []
 
-    def spied(errors: Any, starts: Any, together: int) -> TrajectoryPlan:
+    def spied(errors: Any, starts: Any, is_own: bool) -> TrajectoryPlan:
         tried.append(len(starts))
-        return planned(errors, starts, together)
+        return planned(errors, starts, is_own=is_own)
 
     monkeypatch.setattr(trajectory, "planned", spied)
     trajectory._plan.cache_clear()
@@ -329,9 +329,9 @@ def test_only_what_is_the_pipelines_own_is_searched_finely_and_not_doubted(
             doubts.append(response.doubt is not None)
             super().__init__(process, influence, pace, response, *args)
 
-    def spied(errors: Any, starts: Any, together: int) -> TrajectoryPlan:
-        searched.append(together)
-        return planned(errors, starts, together)
+    def spied(errors: Any, starts: Any, is_own: bool) -> TrajectoryPlan:
+        searched.append(is_own)
+        return planned(errors, starts, is_own=is_own)
 
     monkeypatch.setattr(trajectory, "planned", spied)
     monkeypatch.setattr(known, "ResultError", Spied)
@@ -339,7 +339,7 @@ def test_only_what_is_the_pipelines_own_is_searched_finely_and_not_doubted(
     own = {"covariance": (np.eye(20) + 1).tolist(), "response": np.ones((2, 20)).tolist()}
     for config in (TrajectoryConfig(), TrajectoryConfig(**own)):
         config.plan(KNOWN, 2)
-    assert searched == [0, trajectory.TOGETHER]
+    assert searched == [False, True]
     assert doubts[0]
     assert not doubts[-1]
 

@@ -49,10 +49,10 @@ def errors(
 
 
 def planned(
-    errors: Callable[..., ResultError], even: Sequence[int], forced: Collection[int], together: int = 0
+    errors: Callable[..., ResultError], even: Sequence[int], forced: Collection[int], is_own: bool = False
 ) -> TrajectoryPlan:
     """The plan from one start."""
-    return plan.planned(errors, [Start(even, forced)], together)
+    return plan.planned(errors, [Start(even, forced)], is_own=is_own)
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def any_is_reliable(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("any_is_reliable")
 def test_no_plan_is_better_where_all_are_tried() -> None:
     even = spread(TICKS, 5)
-    found = planned(errors, even, forced=(), together=3)
+    found = planned(errors, even, forced=(), is_own=True)
     error = errors(found.trust)
     best = min(error((0, *others)) for others in combinations(range(1, TICKS), 4))
     assert error(found.ticks) <= 1.009 * best
@@ -108,13 +108,14 @@ def test_a_small_error_is_worth_steeper_weights_than_a_large_one(monkeypatch: py
     """Both by the same factor below that of the first trust."""
     far = partial(errors, positions=6 * LATE)
 
-    def chosen(size: float) -> Trust:
+    def chosen(size: float, *, is_own: bool = False) -> Trust:
         monkeypatch.setattr(
             plan, "with_each", lambda errors, ticks: [1.02 * size, *[size] * (len(errors) - 1)]
         )
-        return planned(far, spread(TICKS, 3), forced=()).trust
+        return planned(far, spread(TICKS, 3), forced=(), is_own=is_own).trust
 
     assert [chosen(0.01), chosen(0.1)] == [TRUSTS[1], TRUSTS[0]]
+    assert chosen(0.01, is_own=True) == TRUSTS[0]
 
 
 @pytest.mark.usefixtures("any_is_reliable")
@@ -151,7 +152,7 @@ def test_single_ticks_are_moved_where_that_is_asked_for_and_forced_ones_are_not(
     forced = (0, 1, 11)
     start = sorted({*spread(TICKS, 7), *forced})
     bursts = partial(errors, positions=BURSTS)
-    dense, close = (planned(bursts, start, forced, together) for together in (0, 3))
+    dense, close = (planned(bursts, start, forced, is_own) for is_own in (False, True))
     assert close.expected < dense.expected
     for found in (dense, close):
         assert {*forced} <= {*found.ticks}
@@ -166,9 +167,9 @@ def test_the_better_of_the_moves_from_two_plans_is_taken(monkeypatch: pytest.Mon
         starts.append(start)
         return best if len(starts) == 2 else start
 
-    best = list(planned(bursts, even, forced=(), together=3).ticks)
+    best = list(planned(bursts, even, forced=(), is_own=True).ticks)
     monkeypatch.setattr(plan, "moved", none_but_the_last)
-    found = planned(bursts, even, forced=(), together=3)
+    found = planned(bursts, even, forced=(), is_own=True)
     first = bursts(found.trust)
     assert len(starts) == 2
     assert list(found.ticks) == best
@@ -181,7 +182,7 @@ def test_in_long_runs_single_ticks_are_not_moved(longest: int, monkeypatch: pyte
     even, bursts = spread(TICKS, 5), partial(errors, positions=BURSTS)
     dense = planned(bursts, even, forced=()).ticks
     monkeypatch.setattr(plan, "LONGEST_MOVED", longest)
-    assert (planned(bursts, even, forced=(), together=3).ticks == dense) is (longest < TICKS)
+    assert (planned(bursts, even, forced=(), is_own=True).ticks == dense) is (longest < TICKS)
 
 
 @pytest.mark.parametrize("longest", [TICKS - 1, TICKS])
