@@ -87,14 +87,20 @@ case $what in
         ;;
     testbeds)
         export OMP_NUM_THREADS=1
-        size=(--device cuda)
-        dry && size=(--device cpu --samples 2 --steps 12)
-        for testbed in dit flux wan sd pixart sd3 sdxl fashion ddpm kontext sana ddim lumina2; do
+        size=(--device cuda) started=()
+        testbeds=(dit flux wan sd pixart sd3 sdxl fashion ddpm kontext sana ddim lumina2)
+        dry && size=(--device cpu --samples 1 --steps 8) testbeds=(dit)
+        for testbed in "${testbeds[@]}"; do
             [ -s "$(find "$root/evals/testbeds/$testbed" -path '*net/*.safetensors' -o -path '*transformer/*.safetensors' | head -1)" ] || continue
-            step 420 scripts/measure/trajectory.py --testbeds $testbed --out "$out" "${size[@]}" > "$out/trajectory_$testbed.log" 2>&1 &
-            step 420 scripts/measure/threshold.py --testbeds $testbed --out "$out" "${size[@]}" > "$out/threshold_$testbed.log" 2>&1 &
+            for script in trajectory threshold; do
+                timeout 420 "$python" scripts/measure/$script.py --testbeds $testbed --out "$out" "${size[@]}" &> "$out/${script}_$testbed.log" &
+                started+=("$!")
+            done
         done
-        wait
+        for job in "${started[@]}"; do
+            wait "$job" || failed=1
+        done
+        grep -H Error "$out"/*.log || true
         ;;
     *)
         sed -n '2,16s/^# \{0,1\}//p' "$root/scripts/gpu_checks.sh"

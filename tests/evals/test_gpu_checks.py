@@ -16,6 +16,7 @@ WRITES = {
     "models": ["real_size/sdxl.json", "real_size.html"],
     "quantisation": ["quantization_speed/compiled.json"],
     "language": ["language_speed/gpu.json"],
+    "testbeds": ["trajectory/dit.json", "threshold/dit.json"],
     "offload": ["real_size/flux_offload.json", "real_size.html"],
 }
 

@@ -88,3 +88,12 @@ def test_unknown_names_are_refused() -> None:
         zoo.load("svd")
     with pytest.raises(ValueError, match="no split is called 'test'"):
         zoo.prompts("dit", 1, "test")  # type: ignore[arg-type]
+
+
+def test_a_testbed_is_loaded_where_it_is_placed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    monkeypatch.setattr(zoo, "_placed", {"device": "cpu"})
+    assert zoo.load("dit").device.type == "cpu"
+    zoo.place("meta")
+    assert zoo.load("dit").device.type == "meta"
+    assert not torch.backends.cudnn.allow_tf32
