@@ -38,9 +38,9 @@ def settings() -> Iterator[tuple[str, CacheConfig]]:
             yield f"{name} {value}", CacheConfig.methods()[method].of(**fixed, **{knob: value})
 
 
-def comparison_on(testbed: str, samples: int, steps: int, device: str) -> Comparison:
+def comparison_on(testbed: str, samples: int, steps: int) -> Comparison:
     """On a testbed's held-out prompts."""
-    return Comparison(zoo.load(testbed).to(device), zoo.sample_call(testbed, 0, steps, samples))
+    return Comparison(zoo.load(testbed), zoo.sample_call(testbed, 0, steps, samples))
 
 
 def all_rows(testbed: str, comparison: Comparison) -> list[Row]:

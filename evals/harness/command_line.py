@@ -55,7 +55,10 @@ def parser_for_testbeds(
     made.add_argument("--testbeds", nargs="+", default=names, choices=names)
     made.add_argument("--samples", type=int, default=samples, help="measured on each testbed")
     made.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
-    made.add_argument("--device", default="cpu", help="where the testbeds run")
+    movable = {*names} <= {*zoo.NAMES}  # the others are not loaded by `zoo.load`
+    made.add_argument(
+        "--device", default="cpu", choices=None if movable else ["cpu"], help="where the testbeds run"
+    )
     return made
 
 

@@ -41,7 +41,7 @@ def trajectory_table() -> str:
 
 
 def trajectory_summary() -> str:
-    """What is gained on even ticks in all rows, and on the testbeds on which nothing was chosen."""
+    """What is gained on even ticks in all rows, and on the testbeds on which nothing was fitted."""
     found = stored("trajectory")
     rows = [row for result in found.values() for row in result["rows"]]
     ticks = [row["ticks"] for row in rows]
@@ -50,7 +50,7 @@ def trajectory_summary() -> str:
     unseen = [row["prior"] - even_of(row) for name in (*others, last) for row in found[name]["rows"]]
     return (
         f"On {len(found)} testbeds, with {min(ticks)} to {max(ticks)} of {rows[0]['steps']} steps computed, `speedup=` is {said['prior']} better in the median than our "
-        f"own cache with evenly spaced computed steps, and `tune`, which measures your pipeline first, {said['tuned']}. On {', '.join(others)} and {last}, on which nothing was chosen, "
+        f"own cache with evenly spaced computed steps, and `tune`, which measures your pipeline first, {said['tuned']}. On {', '.join(others)} and {last}, on which nothing was fitted, "
         f"`speedup=` is {_spread(unseen)} better."
     )
 

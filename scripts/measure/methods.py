@@ -15,6 +15,7 @@ from diffcache.evals.harness.command_line import parser_for_testbeds
 from diffcache.evals.harness.comparison import SHARES, TOLERANCE, as_json, nearest, table
 from diffcache.evals.harness.provenance import header
 from diffcache.evals.harness.results import read_result, result_path, write_result
+from diffcache.evals.testbeds import zoo
 
 
 def arguments() -> Namespace:
@@ -34,7 +35,7 @@ def arguments() -> Namespace:
 
 
 def figures(testbed: str, args: Namespace) -> dict[str, Any]:
-    rows = all_rows(testbed, comparison_on(testbed, args.samples, args.steps, args.device))
+    rows = all_rows(testbed, comparison_on(testbed, args.samples, args.steps))
     print(f"\n### {testbed}: everything\n\n{table(rows)}\n")
     for share in SHARES:
         print(f"### {testbed}: at {share:.0%} of the compute, give or take {TOLERANCE:.0%}\n")
@@ -46,13 +47,14 @@ def figures(testbed: str, args: Namespace) -> dict[str, Any]:
 def main() -> None:
     args = arguments()
     torch.manual_seed(0)
+    zoo.place(args.device)
     for testbed in args.testbeds:
         path = result_path("methods" if args.device == "cpu" else "methods_gpu", testbed, args.out)
         if args.only is None:
             write_result(path, header(args.device), figures(testbed, args))
             continue
         stored = read_result(path)
-        comparison = comparison_on(testbed, stored["samples"], stored["steps"], args.device)
+        comparison = comparison_on(testbed, stored["samples"], stored["steps"])
         renewed = with_rows_of(stored, comparison, args.only, header(args.device))
         write_result(path, renewed.pop("header"), renewed)
 
