@@ -180,7 +180,11 @@ class TrajectoryConfig(BudgetedConfig):
         count = allowed(run.num_ticks or 1, speedup)
         if not self.handovers:  # where another denoiser takes over is not known yet, and is computed besides
             count = choosable(count, run)
-        return _plan(self, course_of(run), count, self.guards(run))
+        return _plan(self.known, self._largest_ratio(run), course_of(run), count, self.guards(run))
+
+    def _largest_ratio(self, run: RunFacts) -> float:
+        """See `ResultError`. Where the noise scheduler adds noise or clips, nothing is corrected."""
+        return LARGEST_RATIO if self.hindsight and run.influence is not None else 0.0
 
     def _followed(self, run: RunFacts) -> TrajectoryPlan:
         """The plan that says how reused ticks are predicted and corrected: with a threshold, the one that runs usually come to."""
@@ -217,7 +221,7 @@ class TrajectoryConfig(BudgetedConfig):
             followed = self._followed(run)
             if followed.ticks == tuple(computed):
                 return followed.expected
-            errors = _errors(self, course_of(run))
+            errors = _errors(self.known, self._largest_ratio(run), course_of(run))
             return errors(followed.trust, followed.corrects).likely(computed)
 
         return expected
@@ -246,17 +250,17 @@ def strength_of(guidance: Guidance) -> float:
 
 
 @lru_cache(maxsize=64)
-def _plan(config: TrajectoryConfig, course: Course, count: int, guards: Guards) -> TrajectoryPlan:
+def _plan(known: Known, largest_ratio: float, course: Course, count: int, guards: Guards) -> TrajectoryPlan:
     """The plan of a run; runs that are alike share it."""
-    errors, start = _errors(config, course), _start(config, course, count, guards)
+    errors, start = _errors(known, largest_ratio, course), _start(known, course, count, guards)
     if course.adds_noise:  # velocities follow the noise, so none tells of a later one
         even = tuple(start.even)
         return TrajectoryPlan(even, HELD, errors(HELD, False).likely(even), corrects=False)
     starts = [start]
     is_open = guards.tail_steps == 0 and _chooses_last(course) and not course.ends_short
     if is_open and count > max(guards.warmup_steps, 1):
-        starts.insert(0, _start(config, course, count, replace(guards, tail_steps=1)))
-    return planned(errors, starts, is_own=config.covariance is not None)
+        starts.insert(0, _start(known, course, count, replace(guards, tail_steps=1)))
+    return planned(errors, starts, is_own=known.covariance is not None)
 
 
 def _chooses_last(course: Course) -> bool:
@@ -264,16 +268,22 @@ def _chooses_last(course: Course) -> bool:
     return course.influence is not None and len(course.moments) <= LONGEST_MOVED
 
 
-def _start(config: TrajectoryConfig, course: Course, count: int, guards: Guards) -> Start:
+def _start(known: Known, course: Course, count: int, guards: Guards) -> Start:
     """Evenly spaced ticks, among them all that have to be computed."""
     ticks = len(course.moments)
     ends = {0, *range(min(guards.warmup_steps, ticks)), *range(max(ticks - guards.tail_steps, 0), ticks)}
-    forced = {*ends, *config.known.handovers_in(ticks)}
+    forced = {*ends, *known.handovers_in(ticks)}
     even = through(np.array([evenly(ticks, max(count, len(forced)), guards)]), forced)[0].tolist()
     return Start(even, forced)
 
 
-def _errors(config: TrajectoryConfig, course: Course) -> ResultErrors:
-    # Where the noise scheduler adds noise or clips, nothing is corrected.
-    ratio = LARGEST_RATIO if config.hindsight and course.influence is not None else 0.0
-    return config.known.errors(course, ratio)
+@lru_cache(maxsize=2)
+def _errors(known: Known, largest_ratio: float, course: Course) -> ResultErrors:
+    """The errors of a run's result, which all its plans share."""
+    return cache(known.errors(course, largest_ratio))
+
+
+def forget() -> None:
+    """Forgets all plans: the next run makes its own."""
+    _plan.cache_clear()
+    _errors.cache_clear()

@@ -3,6 +3,7 @@
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from operator import neg
 
 import torch
 from torch import Tensor
@@ -18,6 +19,10 @@ more than it saves."""
 
 ENOUGH = 2.0
 """Below this speed-up the allowed error shrinks in proportion: fewer plain steps lose little there."""
+
+POWER = 3.0
+"""Expected errors grow about with this power of the speed-up. It only says which plan is tried next: on the testbeds, 2.8 are made instead of the 3.6
+of a bisection."""
 
 TYPICAL = 2.0
 """Most results are off by less than this many times the expected error. So this many times the expected error must stay below the threshold."""
@@ -45,8 +50,14 @@ def cheapest(plans: Callable[[float], TrajectoryPlan], scale: float, threshold: 
     Below a speed-up of `ENOUGH` the threshold shrinks with it. Expected errors are taken to rise with the speed-up, so that few plans
     are made; where they do not, a smaller speed-up may be found.
     """
-    found = bisect_left(SPEEDUPS, True, key=lambda speedup: scale * plans(speedup).expected <= threshold)
-    for speedup in SPEEDUPS[found:]:
+    breaks, keeps = -1, len(SPEEDUPS) - 1
+    tried = keeps // 2
+    while keeps - breaks > 1:
+        error = scale * plans(SPEEDUPS[tried]).expected
+        breaks, keeps = (breaks, tried) if error <= threshold else (tried, keeps)
+        guess = SPEEDUPS[tried] * (threshold / error) ** (1 / POWER) if error else math.inf
+        tried = min(max(bisect_left(SPEEDUPS, -guess, key=neg), breaks + 1), keeps - 1)
+    for speedup in SPEEDUPS[keeps:]:
         if scale * plans(speedup).expected <= threshold * min(speedup / ENOUGH, 1.0):
             return speedup
     return SPEEDUPS[-1]

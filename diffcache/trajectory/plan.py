@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import NamedTuple
 
 from diffcache.schedulers.errors import ScheduleError
@@ -100,7 +99,6 @@ def planned(
     Raises:
         ScheduleError: with this covariance and response no finite error can be expected.
     """
-    errors = cache(errors)  # all starts are searched with the same
     first, *others = (_Search(errors, start, is_own) for start in starts)
     plan = first.plan()
     for search in others:

@@ -279,7 +279,8 @@ def _with_answers(made: Array, passed: Array, means: Array, spreads: Array) -> A
     for i in range(rows):
         steps = (passed[:, None, i, :i] * means[:, :, :i])[:, :, None]
         gains[:, :, i] = passed[:, None, i] + (steps @ gains[:, :, :i])[:, :, 0]
-    followed = np.eye(rows) + np.pad(gains * means[:, :, None], [(0, 0)] * 3 + [(0, 1)])
+    followed = np.tile(np.eye(rows), (*means.shape[:2], 1, 1))
+    followed[..., :count] += gains * means[:, :, None]
     squares: Array = ((followed @ made[:, None]) * followed).sum(axis=3)
     drawn = np.square(gains * spreads[:, :, None])
     for i in range(1, rows):

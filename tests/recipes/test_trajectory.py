@@ -71,10 +71,10 @@ def test_where_nothing_tells_the_noise_levels_larger_errors_are_expected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     careful = TrajectoryConfig().plan(UNKNOWN, 2)
-    trajectory._plan.cache_clear()
+    trajectory.forget()
     monkeypatch.setattr(known, "UNTOLD", 1.0)
     usual = TrajectoryConfig().plan(UNKNOWN, 2)
-    trajectory._plan.cache_clear()
+    trajectory.forget()
     assert careful == replace(usual, expected=careful.expected)
     assert careful.expected == pytest.approx(2 * usual.expected)
 
@@ -144,7 +144,7 @@ def test_plans_without_the_last_tick_alone_are_made_where_its_step_is_short(
         return planned(errors, starts, is_own=is_own)
 
     monkeypatch.setattr(trajectory, "planned", spied)
-    trajectory._plan.cache_clear()
+    trajectory.forget()
     run = ending_with(share)
     TrajectoryConfig().plan(run, 2)
     assert TrajectoryConfig().guards(run).tail_steps == 0
@@ -335,7 +335,7 @@ def test_only_what_is_the_pipelines_own_is_searched_finely_and_not_doubted(
 
     monkeypatch.setattr(trajectory, "planned", spied)
     monkeypatch.setattr(known, "ResultError", Spied)
-    trajectory._plan.cache_clear()
+    trajectory.forget()
     own = {"covariance": (np.eye(20) + 1).tolist(), "response": np.ones((2, 20)).tolist()}
     for config in (TrajectoryConfig(), TrajectoryConfig(**own)):
         config.plan(KNOWN, 2)

@@ -15,6 +15,7 @@ from diffcache import accelerate, denoising_run, report
 from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import Decision, Step
 from diffcache.trajectory.control import (
+    ENOUGH,
     FORETOLD,
     OFF,
     SPEEDUPS,
@@ -221,6 +222,28 @@ def test_a_plan_that_saves_little_must_be_safer(saves: float, expected: float, s
         return TrajectoryPlan((0,), Trust(1e-3, 0.0), known)
 
     assert cheapest(plans, TYPICAL, 0.02) == speedup
+
+
+@pytest.mark.parametrize("power", [0.5, 2.0, 3.0, 4.0, 20.0])
+@pytest.mark.parametrize("scale", [1e-6, 1e-4, 1e-3, 1e-2, 1.0])
+def test_the_largest_speed_up_that_keeps_the_threshold_is_found_with_few_plans(
+    power: float, scale: float
+) -> None:
+    made: list[float] = []
+
+    def plans(asked: float) -> TrajectoryPlan:
+        made.append(asked)
+        return TrajectoryPlan((0,), Trust(1e-3, 0.0), 0.0 if asked == 1 else scale * asked**power)
+
+    found = cheapest(plans, TYPICAL, 0.05)
+    keeping = [speedup for speedup in SPEEDUPS if speedup == 1 or TYPICAL * scale * speedup**power <= 0.05]
+    safe = [speedup for speedup in keeping if speedup >= ENOUGH]
+    if safe:
+        assert found == max(safe) == max(keeping)
+    else:
+        assert found <= max(keeping)
+    if 2 <= power <= 4:
+        assert len({*made} - {1.0}) <= 5
 
 
 def test_plans_are_listed_from_the_cheapest_to_the_full_run() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from diffcache.evals.errors import EvaluationError
 from diffcache.evals.experiments.trajectory_prior import FITTED_ON
+from diffcache.evals.harness.facts import run_facts
 from diffcache.evals.harness.results import read_result, result_path
 from diffcache.evals.harness.unseen import judged_on, unseen_prior
 from diffcache.evals.testbeds import splits, zoo
@@ -38,6 +39,15 @@ def test_a_testbed_that_had_part_in_every_fit_is_refused(
     with pytest.raises(EvaluationError, match="a thing was fitted on sd3: judge it on another testbed"):
         splits.refuse_seen("sd3", ["sd", "sd3"], "a thing")
     splits.refuse_seen("sd3", ["sd"], "a thing")
+
+
+def test_plans_of_the_other_prior_are_not_taken() -> None:
+    run = run_facts(zoo.load("dit"), zoo.sample_call("dit", 0, 20, 1))
+    before = TrajectoryConfig().plan(run, 3)
+    with judged_on("dit"):
+        unseen = TrajectoryConfig().plan(run, 3)
+    assert unseen.expected != before.expected
+    assert TrajectoryConfig().plan(run, 3) == before
 
 
 def test_no_two_uses_share_a_sample_but_choosing_goes_on_from_trying() -> None:
