@@ -53,23 +53,23 @@ def figures(found: Mapping[str, Nearness]) -> dict[str, Any]:
 def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]:
     """For each speed-up the PSNR in dB to the full run, by contender; all compute as many ticks.
 
-    "own" has the covariance and the response that were measured on other prompts and seeds. "tuned" is the proposal that is best on a third
-    part, as `diffcache.tune` chooses it. Of it and "prior" the expected and the measured error are given: "tuned" expects what it measured
-    where it was chosen. Medians are given, and under "samples" each sample's, which are paired.
+    "own" has the covariance and the response that were measured on other prompts and seeds, and "seen" those of the very samples that are
+    scored, which nobody has beforehand. "tuned" is the proposal that is best on a third part, as `diffcache.tune` chooses it. Of it and "prior"
+    the expected and the measured error are given: "tuned" expects what it measured where it was chosen. Medians are given, and under "samples"
+    each sample's, which are paired.
     """
     shown = pictures(testbed, steps, samples, "choose")
     fitted = pictures(testbed, steps, SAMPLES, "covariance")
     tried = pictures(testbed, steps, TRIED, "search")
-    engine = TrajectoryEngine(Task(pipe=fitted.pipe, calls=[fitted.call(steps)], ticks=steps))
+    engine = _engine(fitted)
+    known = {"own": engine, "seen": _engine(shown)}
     for speedup in SPEEDUPS:
         ticks = allowed(steps, speedup)
         with judged_on(testbed):
             contenders: dict[str, CacheConfig] = {
                 **evens(speedup),
                 "prior": TrajectoryConfig(speedup=speedup),
-                "own": TrajectoryConfig(
-                    speedup=speedup, covariance=engine.covariances[0], response=engine.response
-                ),
+                **{name: _planned(measured, speedup) for name, measured in known.items()},
             }
             on_tried = [(config, tried.method(config)) for config in engine.propose(ticks / steps)]
             contenders["tuned"], chosen = max(on_tried, key=lambda pair: pair[1].mean)
@@ -87,6 +87,16 @@ def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]
             "expected": {name: round(error, 5) for name, error in expected.items()},
             "measured": {name: round(error, 5) for name, error in measured.items()},
         }
+
+
+def _engine(samples: Cell) -> TrajectoryEngine:
+    """What measures covariance and response on some samples."""
+    return TrajectoryEngine(Task(pipe=samples.pipe, calls=[samples.call(samples.steps)], ticks=samples.steps))
+
+
+def _planned(measured: TrajectoryEngine, speedup: float) -> TrajectoryConfig:
+    """With what was measured, as it is."""
+    return TrajectoryConfig(speedup=speedup, covariance=measured.covariances[0], response=measured.response)
 
 
 def controlled(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]:
