@@ -15,6 +15,11 @@ from diffcache.evals.tables.gains import ALIKE, EVEN, even_of, gained
 from diffcache.evals.testbeds import splits
 
 SHOWN = {"prior": "`speedup=`", "tuned": "`tune`"}
+MEASURED = {
+    "tuned": "`tune`",
+    "own": "with covariance and response of four other samples",
+    "seen": "with those of the very samples that are scored, which nobody has beforehand",
+}
 EXPECTING = {
     "prior": "`speedup=`",
     "tuned": "`tune`, which expects what it measured where it chose",
@@ -35,6 +40,7 @@ def trajectory_table() -> str:
     )
     return (
         f"{markdown_table(head, named_once(lines))}\n\n{_differences([row for _, row in rows])}\n"
+        f"{_above([row for _, row in rows])}\n"
         f"{ratios}\n\n"
         f"{result['samples']} samples of {result['rows'][0]['steps']} steps, {header['device']}, {header['date']}."
     )
@@ -76,6 +82,19 @@ def _differences(rows: list[dict[str, Any]]) -> str:
             f"- {title} against even ticks: {gained(gains)}, and in {certain} of them with the whole interval of 95 % where rounding to 8 bits is counted"
         )
     return "\n".join(lines)
+
+
+def _above(rows: list[dict[str, Any]]) -> str:
+    """What measuring a pipeline adds to `speedup=`, by the number of computed ticks, in words."""
+    counts = sorted({row["ticks"] for row in rows}, reverse=True)
+    said = []
+    for name, title in MEASURED.items():
+        gains = (
+            median(row[name] - row["prior"] for row in rows if row["ticks"] == count) for count in counts
+        )
+        said.append(f"{title} {' / '.join(f'{gain:+.1f}' for gain in gains)} dB")
+    where = " / ".join(map(str, counts))
+    return f"- against `speedup=`, the median over testbeds with {where} ticks: {'; '.join(said)}"
 
 
 def _seen(row: Mapping[str, Any], name: str) -> Difference:

@@ -33,13 +33,13 @@ ORDERS = (1, 2, 0)
 
 @engine("trajectory")
 class TrajectoryEngine(Engine):
-    """What `accelerate(speedup=)` does, plans with the pipeline's own covariance, response or both, MeanCache's path, and evenly spread ticks.
+    """What `accelerate(speedup=)` does, plans with the pipeline's own covariance and response, MeanCache's path, and evenly spread ticks.
 
     One call suffices; up to four are averaged.
     """
 
-    proposals = 1 + len(ORDERS) + 2 * (1 + 3)
-    # 1: MeanCache's path; 1 + 3: the universal covariance, and those measured and smoothed, each with both responses
+    proposals = 2 + len(ORDERS) + 2 * 3
+    # 2: the universal plan and MeanCache's path; 3: covariances as measured and smoothed, each with both responses
 
     @cached_property
     def measured(self) -> Covariance | None:
@@ -87,12 +87,11 @@ class TrajectoryEngine(Engine):
         if self.measured is None:
             return
         handovers = self.measured.handovers
-        # Few samples tell little of large errors, so each covariance is tried with each response.
-        for covariance, response in dict.fromkeys(product((*self.covariances, None), (None, self.response))):
-            if covariance or response:
-                yield TrajectoryConfig(
-                    speedup=speedup, covariance=covariance, response=response, handovers=handovers
-                )
+        # What large errors showed does not hold for small ones in every denoiser, so the universal response is tried too.
+        for covariance, response in dict.fromkeys(product(self.covariances, (None, self.response))):
+            yield TrajectoryConfig(
+                speedup=speedup, covariance=covariance, response=response, handovers=handovers
+            )
         if not handovers:  # the published method is for one denoiser
             yield from self.meancache.propose(compute)
 

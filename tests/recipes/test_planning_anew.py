@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,20 @@ def tuned() -> tuple[Schedule, Schedule]:
     proposals = [config for config in engine.propose(1 / SPEEDUP) if isinstance(config, TrajectoryConfig)]
     universal, _, own, *_ = (frozen(pipe, calls[0], config) for config in proposals)
     return universal, own
+
+
+def test_each_covariance_is_tried_with_each_response_and_nothing_twice() -> None:
+    engine = TrajectoryEngine(Task(pipe=FLUX.build(), calls=flux_calls(STEPS, 1), ticks=STEPS))
+    proposals = [*engine.propose(1 / SPEEDUP)]
+    known = [
+        (proposal.covariance, proposal.response)
+        for proposal in proposals
+        if isinstance(proposal, TrajectoryConfig)
+    ]
+    assert len({*engine.covariances}) == 3
+    assert {*known} == {(None, None), *product(engine.covariances, (None, engine.response))}
+    assert len(known) == len({*known})
+    assert len(proposals) <= engine.proposals
 
 
 def test_a_schedule_by_the_pipelines_own_covariance_says_where_and_what_was_measured() -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from diffcache.evals.tables.trajectory import _seen
+from diffcache.evals.tables.trajectory import _above, _seen
 
 MANY = 16
 
@@ -20,3 +20,13 @@ def test_a_loss_is_told_against_the_better_even_ticks() -> None:
 
 def test_what_rounding_to_8_bits_hides_is_no_loss() -> None:
     assert _seen(row(60.0, 70.0), "prior").mean == 0.0
+
+
+def test_what_measuring_adds_is_told_by_the_number_of_ticks() -> None:
+    rows = [
+        {"ticks": ticks, "prior": 40.0, "tuned": 40.0 + gain, "own": 41.0, "seen": 39.0}
+        for ticks, gain in ((16, 1.0), (16, 3.0), (16, 8.0), (33, 5.0), (33, 7.0))
+    ]
+    told = _above(rows)
+    assert "with 33 / 16 ticks: `tune` +6.0 / +3.0 dB;" in told
+    assert told.endswith("nobody has beforehand -1.0 / -1.0 dB")
