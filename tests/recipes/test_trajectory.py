@@ -446,3 +446,22 @@ def test_a_schedule_replays_it_to_the_bit_and_on_no_other_length(tmp_path: Path)
     accelerate(pipe, schedule, resample=True)
     with pytest.raises(DiffcacheError, match="predicts by what it knows of its own 8 ticks"):
         FLUX.render(pipe, 0, STEPS + 2)
+
+
+def test_plans_of_a_run_share_their_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+
+    class Counted(ResultError):
+        def __init__(self, *args: Any) -> None:
+            made.append(args)
+            super().__init__(*args)
+
+    monkeypatch.setattr(known, "ResultError", Counted)
+    trajectory.forget()
+    counts = []
+    for speedup in (2, 3, 4):
+        TrajectoryConfig().plan(KNOWN, speedup)
+        counts.append(len(made))
+    assert counts[0] > 0
+    assert counts == [counts[0]] * 3
+    trajectory.forget()
