@@ -180,11 +180,7 @@ class TrajectoryConfig(BudgetedConfig):
         count = allowed(run.num_ticks or 1, speedup)
         if not self.handovers:  # where another denoiser takes over is not known yet, and is computed besides
             count = choosable(count, run)
-        return _plan(self.known, self._largest_ratio(run), course_of(run), count, self.guards(run))
-
-    def _largest_ratio(self, run: RunFacts) -> float:
-        """See `ResultError`. Where the noise scheduler adds noise or clips, nothing is corrected."""
-        return LARGEST_RATIO if self.hindsight and run.influence is not None else 0.0
+        return _plan(self.known, self.hindsight, course_of(run), count, self.guards(run))
 
     def _followed(self, run: RunFacts) -> TrajectoryPlan:
         """The plan that says how reused ticks are predicted and corrected: with a threshold, the one that runs usually come to."""
@@ -221,7 +217,7 @@ class TrajectoryConfig(BudgetedConfig):
             followed = self._followed(run)
             if followed.ticks == tuple(computed):
                 return followed.expected
-            errors = _errors(self.known, self._largest_ratio(run), course_of(run))
+            errors = _errors(self.known, self.hindsight, course_of(run))
             return errors(followed.trust, followed.corrects).likely(computed)
 
         return expected
@@ -250,9 +246,9 @@ def strength_of(guidance: Guidance) -> float:
 
 
 @lru_cache(maxsize=64)
-def _plan(known: Known, largest_ratio: float, course: Course, count: int, guards: Guards) -> TrajectoryPlan:
+def _plan(known: Known, hindsight: bool, course: Course, count: int, guards: Guards) -> TrajectoryPlan:
     """The plan of a run; runs that are alike share it."""
-    errors, start = _errors(known, largest_ratio, course), _start(known, course, count, guards)
+    errors, start = _errors(known, hindsight, course), _start(known, course, count, guards)
     if course.adds_noise:  # velocities follow the noise, so none tells of a later one
         even = tuple(start.even)
         return TrajectoryPlan(even, HELD, errors(HELD, False).likely(even), corrects=False)
@@ -278,9 +274,11 @@ def _start(known: Known, course: Course, count: int, guards: Guards) -> Start:
 
 
 @lru_cache(maxsize=2)
-def _errors(known: Known, largest_ratio: float, course: Course) -> ResultErrors:
+def _errors(known: Known, hindsight: bool, course: Course) -> ResultErrors:
     """The errors of a run's result, which all its plans share."""
-    return cache(known.errors(course, largest_ratio))
+    # Where the noise scheduler adds noise or clips, nothing is corrected.
+    ratio = LARGEST_RATIO if hindsight and course.influence is not None else 0.0
+    return cache(known.errors(course, ratio))
 
 
 def forget() -> None:

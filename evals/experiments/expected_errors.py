@@ -4,16 +4,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from diffcache.config import RunFacts
-from diffcache.evals.experiments.trajectory import SPEEDUPS, pictures
+from diffcache.evals.experiments.trajectory import SPEEDUPS, engine_on, pictures
 from diffcache.evals.experiments.trajectory_prior import SAMPLES
-from diffcache.evals.harness.cell import Cell
 from diffcache.evals.harness.facts import run_facts
 from diffcache.evals.harness.unseen import judged_on
 from diffcache.prediction.hindsight import LARGEST_RATIO
-from diffcache.profiling.tuning.engine import Task
-from diffcache.profiling.tuning.planned import TrajectoryEngine
 from diffcache.recipes.trajectory import TrajectoryConfig, course_of
-from diffcache.trajectory.known import Matrix
 
 
 def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]:
@@ -22,7 +18,8 @@ def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]
     "surprise" is by how much predictions were worse in the run than expected; the report multiplies what it expects by it.
     """
     shown = pictures(testbed, steps, samples, "choose")
-    covariance, response = measured(pictures(testbed, steps, SAMPLES, "covariance"), steps)
+    engine = engine_on(pictures(testbed, steps, SAMPLES, "covariance"))
+    covariance, response = engine.covariances[0], engine.response
     run = run_facts(shown.pipe, shown.call(steps))
     for speedup in SPEEDUPS:
         with judged_on(testbed):
@@ -43,12 +40,6 @@ def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]
             "surprise": round(told / expected["prior"], 3) if told else 1.0,
             "expected": {name: round(error, 5) for name, error in expected.items()},
         }
-
-
-def measured(shown: Cell, steps: int) -> tuple[Matrix, Matrix | None]:
-    """The covariance and the response of a testbed's pipeline, as `tune` measures them."""
-    engine = TrajectoryEngine(Task(pipe=shown.pipe, calls=[shown.call(steps)], ticks=steps))
-    return engine.covariances[0], engine.response
 
 
 def expected_error(config: TrajectoryConfig, known: TrajectoryConfig, run: RunFacts) -> float:

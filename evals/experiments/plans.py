@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from diffcache.evals.experiments.expected_errors import expected_error, measured
-from diffcache.evals.experiments.trajectory import pictures
+from diffcache.evals.experiments.expected_errors import expected_error
+from diffcache.evals.experiments.trajectory import engine_on, pictures
 from diffcache.evals.experiments.trajectory_prior import SAMPLES
 from diffcache.evals.harness.facts import run_facts
 from diffcache.evals.harness.unseen import judged_on
@@ -25,7 +25,8 @@ def planned(testbed: str, steps: int) -> Iterator[dict[str, Any]]:
     `TRUSTS` predicts.
     """
     fitted = pictures(testbed, steps, SAMPLES, "covariance")
-    covariance, response = measured(fitted, steps)
+    engine = engine_on(fitted)
+    covariance, response = engine.covariances[0], engine.response
     run = run_facts(fitted.pipe, fitted.call(steps))
     course = course_of(run)
     for ticks in range(math.ceil(FEWEST * steps), int(MOST * steps) + 1):

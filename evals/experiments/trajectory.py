@@ -61,8 +61,8 @@ def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]
     shown = pictures(testbed, steps, samples, "choose")
     fitted = pictures(testbed, steps, SAMPLES, "covariance")
     tried = pictures(testbed, steps, TRIED, "search")
-    engine = _engine(fitted)
-    known = {"own": engine, "seen": _engine(shown)}
+    engine = engine_on(fitted)
+    known = {"own": engine, "seen": engine_on(shown)}
     for speedup in SPEEDUPS:
         ticks = allowed(steps, speedup)
         with judged_on(testbed):
@@ -89,8 +89,8 @@ def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]
         }
 
 
-def _engine(samples: Cell) -> TrajectoryEngine:
-    """What measures covariance and response on some samples."""
+def engine_on(samples: Cell) -> TrajectoryEngine:
+    """What measures covariance and response on some samples, as `tune` does."""
     return TrajectoryEngine(Task(pipe=samples.pipe, calls=[samples.call(samples.steps)], ticks=samples.steps))
 
 

@@ -5,12 +5,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from diffcache.config import CacheConfig
-from diffcache.evals.experiments.trajectory import SPEEDUPS, evens, figures, pictures
+from diffcache.evals.experiments.trajectory import SPEEDUPS, engine_on, evens, figures, pictures
 from diffcache.evals.experiments.trajectory_prior import SAMPLES
 from diffcache.evals.harness.unseen import judged_on
 from diffcache.evals.testbeds import zoo
-from diffcache.profiling.tuning.engine import Task
-from diffcache.profiling.tuning.planned import TrajectoryEngine
 from diffcache.recipes.trajectory import TrajectoryConfig
 
 BOUNDARY = 0.8
@@ -30,7 +28,7 @@ def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]
     pipe = pipeline(testbed)
     shown = pictures(testbed, steps, samples, "choose", pipe=pipe)
     fitted = pictures(testbed, steps, SAMPLES, "covariance", pipe=pipe)
-    engine = TrajectoryEngine(Task(pipe=pipe, calls=[fitted.call(steps)], ticks=steps))
+    engine = engine_on(fitted)
     assert engine.measured is not None
     handovers = engine.measured.handovers
     for speedup in SPEEDUPS:

@@ -30,18 +30,17 @@ def trajectory_table() -> str:
     """A row for each testbed and speed-up; and the medians of the differences to even ticks."""
     found = stored("trajectory")
     rows = [(testbed, row) for testbed, result in found.items() for row in result["rows"]]
+    alone = [row for _, row in rows]
     head = ["testbed", "ticks", "evenly spaced", *SHOWN.values(), "as many plain steps"]
     lines = ([testbed, str(row["ticks"]), *_figures(row)] for testbed, row in rows)
     result = next(iter(found.values()))
     header = result["header"]
     ratios = "\n".join(
-        f"- {title}: {_ratios([(row['expected'][name], row['measured'][name]) for _, row in rows])}"
+        f"- {title}: {_ratios([(row['expected'][name], row['measured'][name]) for row in alone])}"
         for name, title in EXPECTING.items()
     )
     return (
-        f"{markdown_table(head, named_once(lines))}\n\n{_differences([row for _, row in rows])}\n"
-        f"{_above([row for _, row in rows])}\n"
-        f"{ratios}\n\n"
+        f"{markdown_table(head, named_once(lines))}\n\n{_differences(alone)}\n{_above(alone)}\n{ratios}\n\n"
         f"{result['samples']} samples of {result['rows'][0]['steps']} steps, {header['device']}, {header['date']}."
     )
 
