@@ -192,6 +192,11 @@ class CacheConfig(MethodConfig):
         """Whether each guidance pass is decided by itself, as in a schedule that names them, and not all by the leading one."""
         return False
 
+    @property
+    def counts_guidance(self) -> bool:
+        """Whether what it chooses depends on the scale of guidance. Then it chooses again where a run's first step tells that."""
+        return False
+
     def guidance(self, run: RunFacts) -> GuidanceRule | None:
         """The site that is the unconditional pass; None to treat all passes alike."""
         return None

@@ -213,6 +213,12 @@ class Decider:
         """What the report is to say where this error is expected of the result; None: nothing."""
         return self.lanes[0].scheduler.remark(expected)
 
+    def choose_anew(self, choices: Choices) -> None:
+        """The method has chosen again, after a tick of which nothing was measured. Decisions of this tick stand."""
+        self.choices = choices
+        for lane in self.lanes:
+            lane.scheduler = choices.scheduler()
+
     def forget(self) -> None:
         """Starts anew with the same leader: what was measured so far is dropped. Decisions of this tick stand."""
         if self.leader is not None:

@@ -91,7 +91,7 @@ def step_hindsight_for(choices: Choices, setup: Setup, observer: Observer) -> St
         return None
     influence = setup.times.influence
     if influence is not None and influence.clips:
-        return Retracing(setup.times, setup.curve)
+        return Retracing(setup.times, setup)
     is_one = not choices.per_sample and choices.facts.experts == 1
     if choices.facts.guidance.is_linear or choices.basis != "velocity" or not is_one:
         return None
@@ -201,6 +201,12 @@ class Engine:
         if self.step_hindsight is not None:
             self.step_hindsight.forget()
         self.account()
+
+    def choose_anew(self, choices: Choices) -> None:
+        """More is known of the run after its first tick, so the method has chosen again: as before, but for when and how it predicts."""
+        self.choices = choices
+        self.setup.predict_with(choices.predictor, hindsight=choices.hindsight)
+        self.decider.choose_anew(choices)
 
     def recode(self, format: Format) -> None:
         """Between two calls: what is stored, and what will be, is kept in another format."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from diffcache.engine.step_hindsight import StepHindsight
+from diffcache.engine.step_hindsight import StepHindsight, guided_velocity
 from diffcache.kernels.extrapolate import extrapolate
 from diffcache.noise_schedulers.step_calls import StepCall
 from diffcache.noise_schedulers.timetable import Timetable
@@ -79,7 +79,7 @@ class GuidedSteps(StepHindsight):
 
     def _computed(self, noise_scheduler: Any, now: Moment, call: StepCall) -> StepCall:
         """Keeps the guided velocity of a computed tick. Returns the call with one that corrects the reused ticks before it."""
-        setup, velocity = self._setup, self._velocity(noise_scheduler, now.tick, call)
+        setup, velocity = self._setup, guided_velocity(self._times, noise_scheduler, now.tick, call)
         reused, self._reused = self._reused, []
         if reused:
             ratio = self._times.velocity_ratio

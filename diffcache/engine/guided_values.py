@@ -1,6 +1,6 @@
 """Guided values of two guidance passes: a result is made of these, and their errors may be far larger than those of either pass."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from torch import Size, Tensor
 
@@ -20,11 +20,11 @@ class GuidedValues:
     may be followed by a third pass, as skip-layer guidance has it, which is left out.
 
     Args:
-        guidance: of the run.
+        told: gives what is known of the run's guidance so far.
     """
 
-    def __init__(self, guidance: Guidance) -> None:
-        self._guidance = guidance
+    def __init__(self, told: Callable[[], Guidance]) -> None:
+        self._told = told
         self._batched = BatchedGuidance()
         self._tick = -1
         # How many rows the calls of this tick have, and those of the tick before.
@@ -54,10 +54,11 @@ class GuidedValues:
             values: what it gave, several lists of streams, [batch, ...].
             leads: it is the first pass.
         """
-        if self._guidance.counted <= 1:
+        guidance = self._told()
+        if guidance.counted <= 1:
             return values
         if not leads:
-            return self._with_first(values)
+            return self._with_first(guidance, values)
         if len(self._before) == 2 and len({*self._before}) == 1:
             self._first = step.branch, values
             return None
@@ -66,9 +67,7 @@ class GuidedValues:
             return values
         halves = [[tensor.chunk(2) for tensor in streams] for streams in values]
         in_order = conditional_first(module)
-        return [
-            [self._guidance.of(*(pair if in_order else pair[::-1])) for pair in streams] for streams in halves
-        ]
+        return [[guidance.of(*(pair if in_order else pair[::-1])) for pair in streams] for streams in halves]
 
     def tensors(self) -> Iterator[Tensor]:
         """What the first pass gave."""
@@ -79,7 +78,7 @@ class GuidedValues:
         """Drops every tensor."""
         self._first = None
 
-    def _with_first(self, values: list[Streams]) -> list[Streams] | None:
+    def _with_first(self, guidance: Guidance, values: list[Streams]) -> list[Streams] | None:
         assert self._first is not None
         (name, first), self._first = self._first, None
         if len({*self._rows}) > 1:
@@ -87,7 +86,7 @@ class GuidedValues:
         if _shapes(first) != _shapes(values):
             return first
         conditional, unconditional = (values, first) if name == UNCONDITIONAL else (first, values)
-        return [[*map(self._guidance.of, *pair)] for pair in zip(conditional, unconditional, strict=True)]
+        return [[*map(guidance.of, *pair)] for pair in zip(conditional, unconditional, strict=True)]
 
 
 def _shapes(values: list[Streams]) -> list[list[Size]]:

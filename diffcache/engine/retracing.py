@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from diffcache.engine.step_hindsight import StepHindsight, seen
+from diffcache.engine.step_hindsight import StepHindsight, guided_velocity, seen
 from diffcache.host.call import version_of
 from diffcache.kernels.extrapolate import extrapolate
 from diffcache.noise_schedulers.levels import SMALLEST
 from diffcache.noise_schedulers.step_calls import StepCall, copy_of
 from diffcache.noise_schedulers.timetable import Timetable
-from diffcache.prediction.predictors import Predictor
 from diffcache.reports.records import Passes
 from diffcache.schedulers.moments import Moment, signal_and_noise
+from diffcache.store.rings import Setup
 
 REPLACED = "the latents are replaced between the noise scheduler's steps"
 
@@ -57,13 +57,13 @@ class Retracing(StepHindsight):
 
     Args:
         times: of the run.
-        curve: hindsight's.
+        setup: of the denoiser; its curve gives the weights.
     """
 
-    def __init__(self, times: Timetable, curve: Predictor) -> None:
+    def __init__(self, times: Timetable, setup: Setup) -> None:
         super().__init__(times)
-        self._curve = curve
-        self._past: deque[Computed] = deque(maxlen=curve.depth - 1)
+        self._setup = setup
+        self._past: deque[Computed] = deque(maxlen=setup.curve.depth - 1)
         self._start: Start | None = None
         self._reused: list[ReusedStep] = []
         self._next: tuple[Tensor, int | None] | None = None
@@ -82,7 +82,7 @@ class Retracing(StepHindsight):
         if not passes.are_computed:
             self._reused.append(ReusedStep(tick, call.timestep, call.options))
             return call
-        now = Computed(self._times.moment(tick), self._velocity(noise_scheduler, tick, call))
+        now = Computed(self._times.moment(tick), guided_velocity(self._times, noise_scheduler, tick, call))
         start, reused, self._reused = self._start, self._reused, []
         if start is not None and reused and self._times.are_comparable(start.tick, tick):
             sample = self._retraced(start, reused, now)
@@ -115,7 +115,7 @@ class Retracing(StepHindsight):
         moments, velocities = zip(now, *self._past, strict=True)
         sample = first.made_by(then)
         for tick, timestep, options in reused:
-            weights = self._curve.weights(moments, self._times.moment(tick))
+            weights = self._setup.curve.weights(moments, self._times.moment(tick))
             velocity = extrapolate(velocities, weights, None, torch.float32)
             call = first._replace(timestep=timestep, sample=sample, options=options)
             sample = self._with(velocity, then, tick, call).made_by(then)

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -13,7 +13,8 @@ from diffcache.discovery.units import block_counts
 from diffcache.engine.branches import FORGET_AFTER
 from diffcache.engine.choices import choices_of
 from diffcache.engine.engine import Engine, Progress
-from diffcache.engine.step_hindsight import StepHindsight
+from diffcache.engine.shown_guidance import shown_scale
+from diffcache.engine.step_hindsight import StepHindsight, guided_velocity
 from diffcache.host.call import Call, Signature, signature_of
 from diffcache.host.compiled import uncompiled
 from diffcache.host.components import is_control_network
@@ -21,11 +22,13 @@ from diffcache.host.conventions import UNCONDITIONAL_DENOISER
 from diffcache.host.identity import model_of
 from diffcache.host.network_facts import NetworkFacts
 from diffcache.host.parallel import agreement_of
+from diffcache.host.rows import BatchedGuidance
 from diffcache.noise_schedulers.quirks import noise_option
 from diffcache.noise_schedulers.step_calls import StepCall, step_call_of
 from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.reports.records import RunRecord
 from diffcache.schedulers.guidance import UNTOLD, Guidance
+from diffcache.schedulers.steps import MODEL
 
 UNNAMED = "no noise scheduler is known: name it, denoising_run(..., noise_scheduler=)"
 
@@ -49,6 +52,24 @@ class Served:
     experts: int
     signature: Signature
     facts: NetworkFacts
+
+
+class Choice(NamedTuple):
+    """What a method has chosen for a denoiser, and by what.
+
+    Attributes:
+        engine: the denoiser's.
+        config: the method.
+        facts: that were known.
+        remark: what the report says of it.
+        is_doubled: its first call holds two guidance passes, or two pictures of one seed.
+    """
+
+    engine: Engine
+    config: CacheConfig
+    facts: RunFacts
+    remark: str | None
+    is_doubled: bool
 
 
 def served_by_identity(
@@ -100,6 +121,7 @@ class Run:
         self.engines: dict[int, Engine] = {}
         self._make_engine = make_engine
         self._guidance = guidance
+        self._open: Choice | None = None
         self._lacks_influence = False
         self._step_hindsights: list[StepHindsight] = []
         self._note_length()
@@ -116,16 +138,17 @@ class Run:
         """Makes the engine of a denoiser, at its first call."""
         facts = self._facts(served, call)
         agreement = agreement_of(served.module)
-        remark = config.remark(facts)
         engine = self._make_engine(choices_of(config, facts), self.record, self.progress, agreement)
         record, name = self.record, served.name
         record.parameters[name] = served.facts.parameters
         record.models[name] = replace(model_of(served.module), latents=facts.latents)
         if facts.quantization is not None:
             record.quantization[name] = facts.quantization
-        record.predictor = engine.describe()
-        if remark is not None:
-            record.remarks.append(remark)
+        is_open = config.counts_guidance and self._guidance.scale is None and not self.engines
+        is_doubled = is_open and BatchedGuidance().found_in(served.module, call, self.tick, None)
+        choice = Choice(engine, config, facts, config.remark(facts), is_doubled)
+        self._write_down(choice)
+        self._open = choice if is_open else None
         self._step_hindsights += [] if engine.step_hindsight is None else [engine.step_hindsight]
         if len(self._step_hindsights) > 1:
             for hindsight in self._step_hindsights:
@@ -136,6 +159,10 @@ class Run:
 
     def begin_tick(self, tick: int) -> None:
         """A hand-written loop says that this tick begins."""
+        made, self._open = self._open, self._open if tick == self.tick else None
+        if made is not None and self._open is None and tick == 1 and not made.is_doubled:
+            # Its own sampler has stepped, of which nothing was seen: one pass is taken to be all.
+            self._guided(made, 1.0 if len(made.engine.branches.known) == 1 else None)
         self.progress.tick = tick
         self.progress.called = False
         self.record.observed = True
@@ -144,6 +171,9 @@ class Run:
         self, noise_scheduler: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> StepCall | None:
         """The noise scheduler is about to step with these arguments. Returns the call that is to be made instead; None: this one."""
+        if self._open is not None:
+            made, self._open = self._open, None
+            self._guided(made, self._scale_shown(made.engine, noise_scheduler, args, kwargs))
         hindsight = self._step_hindsight
         if hindsight is None:
             return None
@@ -202,6 +232,35 @@ class Run:
         if hindsight is not None and hindsight.is_told and self.record.fresh_noise is None:
             return hindsight.obstacle
         return None if self.timetable.influence is None else self.timetable.influence.obstacle
+
+    def _scale_shown(
+        self, engine: Engine, noise_scheduler: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> float | None:
+        """The scale of guidance by the first step, which has these arguments; None where it does not tell."""
+        call = step_call_of(noise_scheduler, args, kwargs)
+        stores = [branch.stores.get(MODEL) for branch in engine.branches.known]
+        passes = [store.newest(0)[0] for store in stores if store is not None and store.last_computed(0) == 0]
+        engine.setup.format.memory.end_call()
+        if call is None or self.tick or len(passes) < len(stores):
+            return None
+        return shown_scale(passes, guided_velocity(self.timetable, noise_scheduler, self.tick, call))
+
+    def _guided(self, made: Choice, scale: float | None) -> None:
+        """The first tick has told the scale of guidance, or nothing: with it the method chooses again."""
+        if scale is None:
+            return
+        self._guidance = replace(self._guidance, scale=scale)
+        clipped = self.timetable.run_clipped_influence(self._guidance.counted)
+        facts = replace(made.facts, guidance=self._guidance, clipped_influence=clipped)
+        if made.remark is not None:
+            self.record.remarks.remove(made.remark)
+        made.engine.choose_anew(choices_of(made.config, facts))
+        self._write_down(made._replace(facts=facts, remark=made.config.remark(facts)))
+
+    def _write_down(self, choice: Choice) -> None:
+        self.record.predictor = choice.engine.describe()
+        if choice.remark is not None:
+            self.record.remarks.append(choice.remark)
 
     def _facts(self, served: Served, call: Call) -> RunFacts:
         module, times = served.module, self.timetable

@@ -56,16 +56,17 @@ class StepHindsight(ABC):
     def stepped(self, sample: Tensor) -> None:
         """The step has been made, and this is the sample after it."""
 
-    def _velocity(self, noise_scheduler: Any, tick: int, call: StepCall) -> Tensor:
-        """The guided velocity of a call, fp32."""
-        of_velocity, of_input = self._times.output(tick)
-        return (call.output.float() - of_input * seen(noise_scheduler, call)) / of_velocity
-
     def _with(self, velocity: Tensor, noise_scheduler: Any, tick: int, call: StepCall) -> StepCall:
         """A call with another velocity."""
         of_velocity, of_input = self._times.output(tick)
         output = of_velocity * velocity + of_input * seen(noise_scheduler, call)
         return call._replace(output=output.to(call.output.dtype))
+
+
+def guided_velocity(times: Timetable, noise_scheduler: Any, tick: int, call: StepCall) -> Tensor:
+    """The velocity that the noise scheduler gets in a step, fp32."""
+    of_velocity, of_input = times.output(tick)
+    return (call.output.float() - of_input * seen(noise_scheduler, call)) / of_velocity
 
 
 def seen(noise_scheduler: Any, call: StepCall) -> Tensor:

@@ -139,6 +139,10 @@ class TrajectoryConfig(BudgetedConfig):
         """What was measured of the pipeline, and the prior for everything else."""
         return Known(self.prior, self.covariance, self.response, self.angles, self.pure_noise, self.handovers)
 
+    @property
+    def counts_guidance(self) -> bool:
+        return True
+
     def scheduler(self, run: RunFacts) -> CacheScheduler:
         if run.num_ticks is None or not (self.speedup or self.threshold):
             return Interval(math.ceil(self.speedup or (2 if self.threshold else 1)))

@@ -61,12 +61,16 @@ class Setup:
         *,
         hindsight: bool = False,
     ) -> None:
-        self.serving = {decision: predictor.serving(decision) for decision in Decision}
         self.format = format
         self.times = times
         self.corrector = corrector
-        self.hindsight = self.corrects_outputs = hindsight
         self.streams = 0
+        self.predict_with(predictor, hindsight=hindsight)
+
+    def predict_with(self, predictor: Predictor, *, hindsight: bool) -> None:
+        """Reused ticks that come are predicted otherwise. See `Setup` for the arguments; rings keep the depth that they have."""
+        self.serving = {decision: predictor.serving(decision) for decision in Decision}
+        self.hindsight = self.corrects_outputs = hindsight
         self.curve = predictor.curve
         self.depth = max(predictor.depth, self.curve.depth - 1) if hindsight else predictor.depth
         self._last: tuple[tuple[Any, ...], list[float]] = ((), [])

@@ -1,0 +1,148 @@
+"""Where nothing tells the scale of guidance, the first step shows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from diffusers import DDIMScheduler, FlowMatchEulerDiscreteScheduler
+from torch import Tensor, nn
+
+from diffcache import accelerate, denoising_run, report
+from diffcache.engine.shown_guidance import shown_scale
+from diffcache.recipes.even import EvenConfig
+from diffcache.recipes.trajectory import TrajectoryConfig
+from diffcache.schedulers.schedule import GUIDANCE_SCALE
+
+STEPS = 20
+SHAPE = (2, 4, 8, 8)
+
+
+class Net(nn.Module):
+    """Its velocity bends in time, and leans to the condition of each row."""
+
+    def forward(self, hidden_states: Tensor, timestep: Tensor, condition: Tensor) -> Tensor:
+        lean = condition.reshape(-1, 1, 1, 1) * torch.linspace(-1, 1, 8)
+        return torch.sin(3 * hidden_states + timestep / 200) + 0.2 * lean
+
+
+def passes(condition: Any = torch.ones) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    one, other = torch.randn(2, *SHAPE, generator=generator)
+    return one, one + 0.1 * other
+
+
+def test_the_scale_of_two_passes_in_either_order_or_in_one_batch() -> None:
+    one, other = passes()
+    guided = torch.lerp(one, other, 4.5)
+    assert shown_scale([one, other], guided) == 4.5
+    assert shown_scale([other, one], guided) == 4.5
+    assert shown_scale([torch.cat([other, one])], guided) == 4.5
+
+
+def test_what_is_stored_may_be_rounded() -> None:
+    one, other = passes()
+    rounded = [(32 * each).round() / 32 for each in (one, other)]
+    assert shown_scale(rounded, torch.lerp(one, other, 3.0)) == pytest.approx(3.0, abs=0.11)
+
+
+def test_one_pass_as_it_was_has_a_scale_of_1() -> None:
+    one, other = passes()
+    assert shown_scale([one], one) == 1
+    assert shown_scale([one, other], one) == 1  # two samples, one after the other
+    assert shown_scale([one, one], one) == 1
+
+
+def test_what_is_no_plain_guidance_shows_nothing() -> None:
+    one, other = passes()
+    assert shown_scale([one], torch.lerp(one, other, 7.5)) is None  # another network has a part in it
+    assert shown_scale([one, other], 0.7 * torch.lerp(one, other, 3.0)) is None
+    assert shown_scale([one, other, one], one) is None
+    assert shown_scale([one[:1]], one) is None
+    assert shown_scale([], one) is None
+    assert shown_scale([one, other], one * torch.nan) is None
+
+
+def loop(
+    config: Any, scale: float, *, steps: Any = None, batched: bool = False, sampler: bool = False
+) -> Any:
+    """A hand-written loop of Net with plain guidance; its report."""
+    net = accelerate(Net().eval(), config)
+    noise_scheduler = steps or FlowMatchEulerDiscreteScheduler()
+    noise_scheduler.set_timesteps(STEPS)
+    times, sigmas = noise_scheduler.timesteps, [1 - i / STEPS for i in range(STEPS + 1)]
+    known = {"sigmas": sigmas[:-1]} if sampler else {"noise_scheduler": noise_scheduler}
+    on, off = torch.ones(SHAPE[0]), torch.zeros(SHAPE[0])
+    sample = torch.randn(SHAPE, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad(), denoising_run(net, STEPS, **known) as run:
+        for i, t in enumerate(times):
+            run.begin_step(i)
+            if scale == 1:
+                output = net(sample, t, on)
+            elif batched:
+                without, guided = net(torch.cat([sample, sample]), t, torch.cat([off, on])).chunk(2)
+                output = torch.lerp(without, guided, scale)
+            else:
+                output = torch.lerp(net(sample, t, off), net(sample, t, on), scale)
+            if sampler:
+                sample = sample + (sigmas[i + 1] - sigmas[i]) * output
+            else:
+                sample = noise_scheduler.step(output, t, sample)[0]
+    return report(net)
+
+
+def scale_in(found: Any) -> float | None:
+    scale: float | None = found.records[-1].predictor.get(GUIDANCE_SCALE)
+    return scale
+
+
+@pytest.mark.parametrize(
+    "config", [TrajectoryConfig(speedup=3), TrajectoryConfig()], ids=["speedup", "threshold"]
+)
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("scale", [1.0, 3.0, 7.5])
+def test_a_loop_plans_with_the_scale_that_its_first_step_shows(
+    scale: float, batched: bool, config: TrajectoryConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = loop(config, scale, batched=batched)
+    assert scale_in(found) == scale
+    monkeypatch.setattr("diffcache.schedulers.guidance.TYPICAL_SCALE", scale)
+    monkeypatch.setattr(TrajectoryConfig, "counts_guidance", False)
+    told = loop(config, scale, batched=batched)
+    assert scale_in(told) is None
+    assert found.computed_ticks == told.computed_ticks
+    assert found.expected_error == told.expected_error
+    assert found.notes == told.notes
+
+
+def test_guidance_changes_the_plan() -> None:
+    one, many = (loop(TrajectoryConfig(speedup=3), scale).computed_ticks for scale in (1.0, 7.5))
+    assert one != many
+
+
+def test_a_run_that_clips_is_planned_anew_too() -> None:
+    clips = DDIMScheduler(clip_sample=True)
+    assert scale_in(loop(TrajectoryConfig(speedup=2), 1.0, steps=clips)) == 1
+
+
+def test_in_eight_bits_the_scale_is_shown_as_well() -> None:
+    assert scale_in(loop(TrajectoryConfig(speedup=3, cache_dtype="int8"), 5.0)) == pytest.approx(5, abs=0.3)
+
+
+def test_a_sampler_of_its_own_shows_that_there_is_one_pass_and_no_scale() -> None:
+    config = TrajectoryConfig(speedup=3)
+    assert scale_in(loop(config, 1.0, sampler=True)) == 1
+    assert scale_in(loop(config, 5.0, sampler=True)) is None
+    assert scale_in(loop(config, 5.0, sampler=True, batched=True)) is None
+
+
+def test_what_the_report_says_of_the_plan_is_said_once() -> None:
+    found = loop(TrajectoryConfig(speedup=4), 7.5)
+    assert len(found.notes) == len({*found.notes})
+    assert sum("fewer" in note or "plain run" in note for note in found.notes) <= 1
+
+
+def test_methods_that_do_not_count_guidance_choose_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diffcache.engine.engine.Engine.choose_anew", None)
+    assert scale_in(loop(EvenConfig(speedup=2), 3.0)) is None
