@@ -48,6 +48,7 @@ class RunFacts:
         device: where they are.
         blocks: number of blocks in each of the denoiser's lists.
         quantization: what the denoiser's weights are quantised to (see `quantization_of`); None: they are not.
+        decodes: the pipeline makes pictures of the result with an autoencoder.
         evolves: its output is what the noise scheduler steps with; a control network's is not.
     """
 
@@ -66,6 +67,7 @@ class RunFacts:
     device: torch.device = CPU
     blocks: Mapping[str, int] = field(default_factory=dict)
     quantization: str | None = None
+    decodes: bool = False
     evolves: bool = True
 
 

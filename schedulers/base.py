@@ -84,8 +84,8 @@ class CacheScheduler(ABC):
         Args:
             past: when the stored features were computed, newest first.
             at: this tick.
-            squares: of what was computed, and of the error of each kind of reuse in `compares`, in the mean over elements,
-                fp32 [1 + kinds]. Each is the mean over streams.
+            squares: of what was computed, and of the error of each kind of reuse in `compares`, in the mean over elements; and the
+                variance of each sample that the denoiser was given, in the mean over them; fp32 [1 + kinds + 1]. The others are means over streams.
         """
 
     def computed(self, latents: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:

@@ -67,10 +67,17 @@ class Comparison:
         self.errors = []
 
 
-def squares_of(guesses: Sequence[Streams], computed: Streams) -> Tensor:
-    """Mean squares of what was computed, and of the error of each guess, fp32 [1 + guesses]; each is the mean over streams."""
+def squares_of(guesses: Sequence[Streams], computed: Streams, sample: Tensor) -> Tensor:
+    """Mean squares of what was computed and of the error of each guess, and the variance of the sample: see `CacheScheduler.compared`.
+
+    Args:
+        guesses: lists of streams, [batch, ...].
+        computed: likewise.
+        sample: that the denoiser was given, [batch, ...].
+    """
     errors = [[guess - value for guess, value in zip(streams, computed, strict=True)] for streams in guesses]
-    return torch.stack([_mean_square(streams) for streams in (computed, *errors)])
+    variance = sample.float().reshape(len(sample), -1).var(dim=1, correction=0).mean()
+    return torch.stack([*(_mean_square(streams) for streams in (computed, *errors)), variance])
 
 
 def _mean_square(streams: Streams) -> Tensor:

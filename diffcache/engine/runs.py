@@ -99,6 +99,7 @@ class Run:
         make_engine: what makes an engine.
         hand_written: see `Progress`.
         guidance: of the call.
+        decodes: see `RunFacts`.
         notes: for its record.
 
     Attributes:
@@ -114,13 +115,14 @@ class Run:
         *,
         hand_written: bool = False,
         guidance: Guidance = UNTOLD,
+        decodes: bool = False,
         notes: Sequence[str] = (),
     ) -> None:
         self.progress = Progress(timetable, hand_written=hand_written)
         self.record = RunRecord(noise_scheduler=timetable.noise_scheduler, notes=list(notes))
         self.engines: dict[int, Engine] = {}
         self._make_engine = make_engine
-        self._guidance = guidance
+        self._guidance, self._decodes = guidance, decodes
         self._open: Choice | None = None
         self._lacks_influence = False
         self._step_hindsights: list[StepHindsight] = []
@@ -281,6 +283,7 @@ class Run:
             latents=tuple(tuple(x.shape[1:] if call.batched else x.shape) for x in call.latents),
             device=call.latents[0].device if call.latents else CPU,
             quantization=served.facts.quantization,
+            decodes=self._decodes,
             evolves=not is_control_network(module),
         )
 

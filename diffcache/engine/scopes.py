@@ -17,7 +17,7 @@ from diffcache.engine.execution import Invocation
 from diffcache.engine.runs import MakeEngine, Run, Served, served_by_identity
 from diffcache.host.call import Call
 from diffcache.host.compiled import uncompiled
-from diffcache.host.components import guidance_of, guidance_scale_during
+from diffcache.host.components import guidance_of, guidance_scale_during, has_autoencoder
 from diffcache.host.network_facts import NetworkFacts, facts_of_networks
 from diffcache.noise_schedulers.fresh_noise import adds_fresh_noise
 from diffcache.noise_schedulers.influence import Influence
@@ -116,6 +116,7 @@ class Scope:
         records: of all its runs.
         notes: for the record of each run.
         guidance: of the call.
+        decodes: see `RunFacts`.
         hides: scopes around this one do not see the calls inside it.
     """
 
@@ -139,6 +140,7 @@ class Scope:
         self.records: list[RunRecord] = []
         self.notes: Sequence[str] = ()
         self.guidance = UNTOLD
+        self.decodes = False
 
     def call(self, module: nn.Module, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A denoiser has been called inside this scope.
@@ -225,6 +227,7 @@ class Scope:
             self.make_engine,
             hand_written=hand_written,
             guidance=self.guidance,
+            decodes=self.decodes,
             notes=self.notes,
         )
         self.run.record.fresh_noise = self.fresh_noise
@@ -277,7 +280,7 @@ class PipelineScope(Scope):
         make_engine: MakeEngine = Engine,
     ) -> None:
         super().__init__(config, denoisers, facts=facts, make_engine=make_engine)
-        self.notes, self.guidance = notes, guidance
+        self.notes, self.guidance, self.decodes = notes, guidance, has_autoencoder(pipeline)
         self.pipeline, self._arguments = pipeline, call or {}
         self.noise_schedulers = list(noise_schedulers)
         self.active = self.noise_schedulers[0] if noise_schedulers else None

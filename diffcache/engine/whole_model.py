@@ -183,7 +183,8 @@ class WholeModel:
         guided = self.passes.guided(here.asked, step, values, leads=leads) if here.lanes == 1 else values
         if guided is not None:
             *guesses, computed = guided
-            made.scheduler.compared(store.moments(lane), step.moment, squares_of(guesses, computed))
+            squares = squares_of(guesses, computed, store.learned.latents(tensors)[0])
+            made.scheduler.compared(store.moments(lane), step.moment, squares)
 
     def _keep(self, here: Here, lane: int, outputs: list[Tensor]) -> list[Tensor]:
         """Stores what a lane computed, and tells the decider. Returns it with what corrects the ticks before it."""

@@ -31,6 +31,12 @@ def is_pipeline(target: object) -> bool:
     return isinstance(target, (DiffusionPipeline, ModularPipeline))
 
 
+def has_autoencoder(pipeline: Any) -> bool:
+    """Whether a pipeline makes pictures of what its denoiser leaves with a network that decodes."""
+    parts = getattr(pipeline, "components", {})
+    return any(isinstance(part, nn.Module) and hasattr(part, "decode") for part in parts.values())
+
+
 def components_of(pipeline: Any) -> dict[str, Any]:
     """The parts of a pipeline by name.
 

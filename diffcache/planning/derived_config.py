@@ -71,6 +71,10 @@ class DerivedConfig(CacheConfig):
         return self.base.watch
 
     @property
+    def counts_guidance(self) -> bool:
+        return self.base.counts_guidance
+
+    @property
     def per_sample(self) -> bool:
         return self.base.per_sample
 

@@ -22,7 +22,9 @@ from diffcache.schedulers.guidance import Guidance
 from diffcache.schedulers.interval import Interval
 from diffcache.schedulers.moments import Moment
 from diffcache.trajectory.control import (
+    DECODED,
     TYPICAL,
+    USUAL,
     ExpectedErrorControl,
     ExpectedOf,
     PlannedTicks,
@@ -57,7 +59,7 @@ class TrajectoryConfig(BudgetedConfig):
     speed-up, and a straight line predicts the others. Our own method, and the default.
 
     Attributes:
-        threshold: bound on twice the expected error of the result, root mean square, as a fraction of the velocities' (0.05 is 5 %);
+        threshold: bound on twice the expected error of the result, root mean square, as a fraction of its contrast (0.05 is 5 %);
             0 computes everything. A run has no fewer computed ticks than a speed-up of 8 leaves.
         speedup: instead of a threshold: ticks of the run over computed ticks, at least; 1 computes everything.
         covariance: E<v_i, v_j> of the velocities at each two ticks of a run, per element, [ticks, ticks]; None: the universal one.
@@ -146,18 +148,20 @@ class TrajectoryConfig(BudgetedConfig):
     def scheduler(self, run: RunFacts) -> CacheScheduler:
         if run.num_ticks is None or not (self.speedup or self.threshold):
             return Interval(math.ceil(self.speedup or (2 if self.threshold else 1)))
-        expected = self._prediction_error(run)
+        expected, visible = self._prediction_error(run), _visible(run)
         if self.speedup is not None:
-            return PlannedTicks(self.plan(run, self.speedup), expected, self._expected_of(run))
+            return PlannedTicks(self.plan(run, self.speedup), expected, self._expected_of(run), visible)
         plans = cache(partial(self.plan, run))
-        return ExpectedErrorControl(run.num_ticks, plans, expected, self._expected_of(run), self.threshold)
+        return ExpectedErrorControl(
+            run.num_ticks, plans, expected, self._expected_of(run), self.threshold, visible
+        )
 
     def remark(self, run: RunFacts) -> str | None:
         most = self.most_ticks(run)
         if most is None or self.speedup is None:
             return None
         plan = self.plan(run, self.speedup)
-        expected = plan.expected
+        expected = plan.expected * USUAL * _visible(run)
         most = max(most, len(plan.ticks))  # a longer warm-up goes beyond the speed-up
         if run.adds_noise or expected <= WORTH_COMPARING or self.max_consecutive_reuses is not None:
             return None
@@ -191,7 +195,7 @@ class TrajectoryConfig(BudgetedConfig):
         if self.speedup is not None:
             return self.plan(run, self.speedup)
         plans = partial(self.plan, run)
-        return plans(cheapest(plans, TYPICAL, self.threshold))
+        return plans(cheapest(plans, TYPICAL * USUAL * _visible(run), self.threshold))
 
     def _conditional(self, run: RunFacts) -> Conditional:
         trust, known, course = self._followed(run).trust, self.known, course_of(run)
@@ -241,6 +245,11 @@ def course_of(run: RunFacts) -> Course:
     """Of a run, of whose ticks perhaps nothing but their number is known."""
     moments = run.moments or tuple(map(Moment, range(run.num_ticks or 0)))
     return Course(moments, run.influence, strength_of(run.guidance), run.clipped_influence, run.adds_noise)
+
+
+def _visible(run: RunFacts) -> float:
+    """Errors of what a user sees over those of the denoiser's result, both as fractions of their contrast."""
+    return DECODED if run.decodes else 1.0
 
 
 def strength_of(guidance: Guidance) -> float:

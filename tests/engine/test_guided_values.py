@@ -62,7 +62,7 @@ def measured(
     def compared(self: PlannedTicks, past: Sequence[Moment], at: Moment, squares: Tensor) -> None:
         assert at.tick not in found
         assert all(moment.tick < at.tick for moment in past)
-        size, error = squares.tolist()
+        size, error, _ = squares.tolist()
         found[at.tick] = error / size
 
     monkeypatch.setattr(PlannedTicks, "compared", compared)
@@ -140,7 +140,7 @@ def test_of_two_passes_of_other_shapes_the_first_stands_for_itself(
     found: dict[int, float] = {}
 
     def compared(self: PlannedTicks, past: Sequence[Moment], at: Moment, squares: Tensor) -> None:
-        size, error = squares.tolist()
+        size, error, _ = squares.tolist()
         found[at.tick] = error / size
 
     monkeypatch.setattr(PlannedTicks, "compared", compared)

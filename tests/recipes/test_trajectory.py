@@ -26,7 +26,7 @@ from diffcache.schedulers.guidance import TYPICAL_SCALE, Guidance
 from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import Step
 from diffcache.trajectory import known
-from diffcache.trajectory.control import PlanFollower, PlannedTicks
+from diffcache.trajectory.control import USUAL, PlanFollower, PlannedTicks
 from diffcache.trajectory.known import Course
 from diffcache.trajectory.plan import HELD, LONGEST_MOVED, TrajectoryPlan, planned
 from diffcache.trajectory.response import Response
@@ -230,17 +230,19 @@ def test_a_run_with_too_few_ticks_to_know_anything_holds_and_corrects_nothing() 
 
 
 def test_a_speed_up_whose_expected_error_is_large_is_remarked_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert TrajectoryConfig(speedup=1.3).remark(KNOWN) is None
+    decoded = replace(KNOWN, decodes=True)
+    assert TrajectoryConfig(speedup=1.3).remark(decoded) is None
     config = TrajectoryConfig(speedup=4)
-    remark = config.remark(KNOWN)
+    remark = config.remark(decoded)
     assert remark is not None
     assert "num_inference_steps=5" in remark
     assert f"an error of {config.plan(KNOWN, 4).expected:.1%}" in remark
+    assert f"an error of {USUAL * config.plan(KNOWN, 4).expected:.1%}" in str(config.remark(KNOWN))
     assert TrajectoryConfig(speedup=1).remark(KNOWN) is None
     expected = config.plan(KNOWN, 4).expected
     for bound in (0.99 * expected, 1.01 * expected):
         monkeypatch.setattr(trajectory, "WORTH_COMPARING", bound)
-        assert (config.remark(KNOWN) is None) == (expected < bound)
+        assert (config.remark(decoded) is None) == (expected < bound)
     stiff = guided(300.0)
     assert "an error of more than 100% was expected" in str(config.remark(stiff))
     assert TrajectoryConfig(threshold=0.02).remark(KNOWN) is None
@@ -372,7 +374,8 @@ def test_errors_that_the_covariance_foretells_do_not_surprise() -> None:
 
 def test_with_its_own_covariance_a_plan_expects_what_it_did_before_the_run() -> None:
     own = TrajectoryConfig(speedup=2, covariance=(np.eye(20) + 1).tolist())
-    planned_ticks, control = own.scheduler(KNOWN), own.replace(speedup=None).scheduler(KNOWN)
+    decoded = replace(KNOWN, decodes=True)
+    planned_ticks, control = own.scheduler(decoded), own.replace(speedup=None).scheduler(decoded)
     for scheduler in (planned_ticks, control):
         assert isinstance(scheduler, PlanFollower)
         scheduler.learn([12, 11, 10, 9, 8], (4.0, 1e9))
@@ -385,7 +388,7 @@ def test_with_its_own_covariance_a_plan_expects_what_it_did_before_the_run() -> 
 def test_where_outputs_are_held_measured_errors_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = TrajectoryPlan((0, 10), HELD, 0.1)
     monkeypatch.setattr(TrajectoryConfig, "plan", lambda self, run, speedup: plan)
-    scheduler = TrajectoryConfig(speedup=10).scheduler(KNOWN)
+    scheduler = TrajectoryConfig(speedup=10).scheduler(replace(KNOWN, decodes=True))
     assert isinstance(scheduler, PlannedTicks)
     scheduler.learn([12, 11, 10, 9, 8], (1.0, 1e9))
     assert scheduler.expected_error(plan.ticks) == 0.1

@@ -10,11 +10,15 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from zoo.pipelines import CASES
 
 from diffcache import accelerate, denoising_run, report
-from diffcache.schedulers.moments import Moment
+from diffcache.host.components import has_autoencoder
+from diffcache.recipes.trajectory import TrajectoryConfig
+from diffcache.schedulers.moments import Moment, signal_and_noise
 from diffcache.schedulers.steps import Decision, Step
 from diffcache.trajectory.control import (
+    DECODED,
     ENOUGH,
     FORETOLD,
     OFF,
@@ -24,6 +28,7 @@ from diffcache.trajectory.control import (
     PlanFollower,
     PlannedTicks,
     cheapest,
+    contrast_at,
 )
 from diffcache.trajectory.plan import TrajectoryPlan
 from diffcache.trajectory.result_error import WINDOW, Trust
@@ -38,13 +43,13 @@ def plan(speedup: float) -> TrajectoryPlan:
 
 
 def control(threshold: float, expected: float = 0.1) -> ExpectedErrorControl:
-    return ExpectedErrorControl(TICKS, plan, lambda past, at: expected, reused_in, threshold)
+    return ExpectedErrorControl(TICKS, plan, lambda past, at: expected, reused_in, threshold, DECODED)
 
 
 def planned_ticks() -> PlannedTicks:
     """They compute ticks 0, 4 and 8, and expect an error of 0.01 of the result."""
     followed = TrajectoryPlan((0, 4, 8), Trust(1e-3, 0.0), 0.01)
-    return PlannedTicks(followed, lambda past, at: 0.1, lambda computed: 0.01)
+    return PlannedTicks(followed, lambda past, at: 0.1, lambda computed: 0.01, DECODED)
 
 
 def reused_in(ticks: Sequence[int]) -> float:
@@ -53,8 +58,8 @@ def reused_in(ticks: Sequence[int]) -> float:
 
 
 def squares(error: float) -> list[float]:
-    """Of a velocity of size 1, and of an error."""
-    return [1.0, error**2]
+    """Of a velocity of size 1, and of an error; the variance of a sample that shows no contrast."""
+    return [1.0, error**2, 0.0]
 
 
 def computed(made: ExpectedErrorControl, measured: Callable[[int], float] = lambda tick: 0.1) -> list[int]:
@@ -173,7 +178,7 @@ def test_an_error_of_nothing_says_nothing(nothing: tuple[float, float]) -> None:
     made = control(0.03)
     made.learn([1, 0], nothing)
     assert made.surprise == 1
-    made.learn([2, 1, 0], squares(0.4))
+    made.learn([2, 1, 0], squares(0.4)[:2])
     assert made.surprise == pytest.approx(4 ** (1 / (1 + FORETOLD)))
 
 
@@ -181,7 +186,7 @@ def test_an_error_of_nothing_says_nothing(nothing: tuple[float, float]) -> None:
 def test_after_an_error_that_is_not_finite_any_error_is_expected(broken: tuple[float, float]) -> None:
     made = control(0.16)
     assert made.decide(Step(1, TICKS, "0"), None) is Decision.PREDICT
-    made.compared([Moment(0)], Moment(2), torch.tensor(broken))
+    made.compared([Moment(0)], Moment(2), torch.tensor([*broken, 0.0]))
     assert asked(made, 3) is Decision.COMPUTE
     assert made.expected_error([0, 2, 3]) == math.inf
 
@@ -195,6 +200,75 @@ def test_the_report_of_outputs_that_are_not_numbers_expects_no_small_error(
     assert "expected error of the result: more than 100%" in report(net).summary()
     schedule = report(net).to_schedule()
     assert accelerate(net, str(schedule.save_pretrained(tmp_path))) is net
+
+
+@pytest.mark.parametrize("is_flow", [False, True])
+@pytest.mark.parametrize("angle", [0.0, 0.3, 0.78])
+def test_a_late_sample_shows_the_contrast_of_the_result(angle: float, is_flow: bool) -> None:
+    moment = Moment(7, angle=angle, is_flow=is_flow)
+    signal, noise = signal_and_noise(angle, is_flow)
+    assert contrast_at(moment, (0.3 * signal) ** 2 + noise**2) == pytest.approx(0.3)
+
+
+def test_an_early_sample_shows_no_contrast_and_neither_does_one_with_less_variance_than_noise() -> None:
+    assert contrast_at(Moment(7, angle=0.8), 1.0) is None
+    assert contrast_at(Moment(7), 1.0) is None
+    late = Moment(7, angle=0.5)
+    assert contrast_at(late, math.sin(0.5) ** 2) is None
+    assert contrast_at(late, math.nan) is None
+    assert contrast_at(late, math.inf) is None
+
+
+def test_an_error_is_expected_as_a_fraction_of_the_contrast_that_was_measured() -> None:
+    made, late = planned_ticks(), Moment(8, angle=0.0)
+    assert made.of_contrast == pytest.approx(1)
+    made.take_in([Moment(4), Moment(0)], [4.0, 0.0, 5.0])  # an early sample
+    assert made.of_contrast == pytest.approx(1)
+    made.take_in([late, Moment(4), Moment(0)], [2.0, 0.0, 0.09])
+    assert made.of_contrast == pytest.approx(math.sqrt(3) / 0.3 * DECODED)
+    assert made.expected_error([0, 4, 8]) == pytest.approx(0.01 * made.of_contrast)
+
+
+def test_a_run_whose_result_has_little_contrast_goes_on_with_a_denser_plan() -> None:
+    ticks = {}
+    for contrast in (1.0, 0.2):
+        made, ticks[contrast] = control(0.16), [0]
+        for tick in range(1, TICKS):
+            if asked(made, tick) is Decision.COMPUTE:
+                past = [Moment(t) for t in reversed(ticks[contrast][-4:])]
+                at = Moment(tick, angle=0.1)
+                variance = (contrast * math.cos(0.1)) ** 2 + math.sin(0.1) ** 2
+                made.compared(past, at, torch.tensor([2.0, 0.02, variance]))
+                ticks[contrast].append(tick)
+    assert len(ticks[0.2]) > len(ticks[1.0])
+
+
+def test_the_less_contrast_a_result_has_the_larger_is_the_error_that_a_run_expects() -> None:
+    expected, start = [], torch.randn(4, 4, 16, generator=torch.Generator().manual_seed(0))
+    for contrast in (1.0, 0.3):
+        net, sample = accelerate(Bent(lambda t: 2 + t**2).eval(), speedup=2), contrast * start
+        with torch.no_grad(), denoising_run(net, TICKS, sigmas=[1 - i / TICKS for i in range(TICKS)]) as loop:
+            for i in range(TICKS):
+                loop.begin_step(i)
+                sample = sample - net(sample, 1 - i / TICKS) / TICKS
+        expected.append(report(net).expected_error)
+    assert expected[1] == pytest.approx(expected[0] / 0.3, rel=0.02)
+
+
+def test_errors_of_pictures_are_expected_where_a_pipeline_decodes_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flux = CASES["FluxPipeline"]
+    pipe = accelerate(flux.build(), speedup=2)
+    assert has_autoencoder(pipe)
+    flux.render(pipe, 0, 10)
+    of_pictures = report(pipe).expected_error
+    pipe.vae = None
+    assert not has_autoencoder(pipe)
+    monkeypatch.setattr("diffcache.engine.scopes.has_autoencoder", lambda pipeline: False)
+    pipe = accelerate(flux.build(), speedup=2)
+    flux.render(pipe, 0, 10)
+    assert of_pictures == pytest.approx(DECODED * report(pipe).expected_error)
 
 
 def test_errors_are_measured_by_the_size_of_all_velocities() -> None:
@@ -325,6 +399,9 @@ def test_the_report_expects_less_where_a_guard_computes_more_and_nothing_where_a
     options: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(PlanFollower, "surprise", 1.0)
+    monkeypatch.setattr(
+        TrajectoryConfig, "counts_guidance", False
+    )  # in training mode the first tick shows nothing
     net, expected = accelerate(Bent(lambda t: 2 + t**2).eval(), **options), []
     for guarded_until in (TICKS, TICKS // 2, 0):
         net.guarded_until = guarded_until  # type: ignore[assignment]
