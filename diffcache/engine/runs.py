@@ -146,7 +146,9 @@ class Run:
         record.models[name] = replace(model_of(served.module), latents=facts.latents)
         if facts.quantization is not None:
             record.quantization[name] = facts.quantization
-        is_open = config.counts_guidance and self._guidance.scale is None and not self.engines
+        # Processes that compute together might read scales that differ by rounding, and then plan differently.
+        is_alone = agreement is None and not self.engines
+        is_open = is_alone and config.counts_guidance and self._guidance.scale is None
         is_doubled = is_open and BatchedGuidance().found_in(served.module, call, self.tick, None)
         choice = Choice(engine, config, facts, config.remark(facts), is_doubled)
         self._write_down(choice)

@@ -89,6 +89,24 @@ def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]
         }
 
 
+def unguided(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]:
+    """For each speed-up the PSNR in dB to the full run of runs without guidance; the rows are as those of `compared`, and nothing is measured before."""
+    shown = pictures(testbed, steps, samples, "choose", guidance=1.0)
+    for speedup in SPEEDUPS:
+        with judged_on(testbed):
+            contenders = {**evens(speedup), "prior": TrajectoryConfig(speedup=speedup)}
+            found = {name: shown.method(config) for name, config in contenders.items()}
+        planned, ticks = found["prior"], allowed(steps, speedup)
+        found["fewer_steps"] = shown.fewer_steps(ticks)
+        yield {
+            "steps": steps,
+            "ticks": ticks,
+            **figures(found),
+            "expected": {"prior": round(planned.report.expected_error or 0.0, 5)},
+            "measured": {"prior": round(shown.median_error(planned), 5)},
+        }
+
+
 def engine_on(samples: Cell) -> TrajectoryEngine:
     """What measures covariance and response on some samples, as `tune` does."""
     return TrajectoryEngine(Task(pipe=samples.pipe, calls=[samples.call(samples.steps)], ticks=samples.steps))

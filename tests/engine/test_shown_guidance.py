@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from diffcache.engine.shown_guidance import shown_scale
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.schedule import GUIDANCE_SCALE
+from diffcache.schedulers.steps import Decision
 
 STEPS = 20
 SHAPE = (2, 4, 8, 8)
@@ -146,3 +148,17 @@ def test_what_the_report_says_of_the_plan_is_said_once() -> None:
 def test_methods_that_do_not_count_guidance_choose_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("diffcache.engine.engine.Engine.choose_anew", None)
     assert scale_in(loop(EvenConfig(speedup=2), 3.0)) is None
+
+
+class Agreed:
+    """An agreement with nobody."""
+
+    always = False
+
+    def settle(self, decisions: Sequence[Decision]) -> list[Decision]:
+        return [*decisions]
+
+
+def test_processes_that_compute_together_keep_to_the_typical_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diffcache.engine.runs.agreement_of", lambda module: Agreed())
+    assert scale_in(loop(TrajectoryConfig(speedup=3), 1.0)) is None
