@@ -62,7 +62,7 @@ class Choice(NamedTuple):
         config: the method.
         facts: that were known.
         remark: what the report says of it.
-        is_doubled: its first call holds two guidance passes, or two pictures of one seed.
+        is_doubled: the first call of a hand-written loop holds two guidance passes, or two pictures of one seed.
     """
 
     engine: Engine
@@ -149,7 +149,8 @@ class Run:
         # Processes that compute together might read scales that differ by rounding, and then plan differently.
         is_alone = agreement is None and not self.engines
         is_open = is_alone and config.counts_guidance and self._guidance.scale is None
-        is_doubled = is_open and BatchedGuidance().found_in(served.module, call, self.tick, None)
+        is_asked = is_open and self.progress.hand_written
+        is_doubled = is_asked and BatchedGuidance().found_in(served.module, call, self.tick, None)
         choice = Choice(engine, config, facts, config.remark(facts), is_doubled)
         self._write_down(choice)
         self._open = choice if is_open else None

@@ -22,14 +22,13 @@ from diffcache.schedulers.guidance import Guidance
 from diffcache.schedulers.interval import Interval
 from diffcache.schedulers.moments import Moment
 from diffcache.trajectory.control import (
-    DECODED,
     TYPICAL,
-    USUAL,
     ExpectedErrorControl,
     ExpectedOf,
     PlannedTicks,
     PredictionError,
     cheapest,
+    of_usual_contrast,
     shown,
 )
 from diffcache.trajectory.known import Course, Known, Matrix, ResultErrors
@@ -148,12 +147,12 @@ class TrajectoryConfig(BudgetedConfig):
     def scheduler(self, run: RunFacts) -> CacheScheduler:
         if run.num_ticks is None or not (self.speedup or self.threshold):
             return Interval(math.ceil(self.speedup or (2 if self.threshold else 1)))
-        expected, visible = self._prediction_error(run), _visible(run)
+        expected = self._prediction_error(run)
         if self.speedup is not None:
-            return PlannedTicks(self.plan(run, self.speedup), expected, self._expected_of(run), visible)
+            return PlannedTicks(self.plan(run, self.speedup), expected, self._expected_of(run), run.decodes)
         plans = cache(partial(self.plan, run))
         return ExpectedErrorControl(
-            run.num_ticks, plans, expected, self._expected_of(run), self.threshold, visible
+            run.num_ticks, plans, expected, self._expected_of(run), self.threshold, run.decodes
         )
 
     def remark(self, run: RunFacts) -> str | None:
@@ -161,7 +160,7 @@ class TrajectoryConfig(BudgetedConfig):
         if most is None or self.speedup is None:
             return None
         plan = self.plan(run, self.speedup)
-        expected = plan.expected * USUAL * _visible(run)
+        expected = plan.expected * of_usual_contrast(run.decodes)
         most = max(most, len(plan.ticks))  # a longer warm-up goes beyond the speed-up
         if run.adds_noise or expected <= WORTH_COMPARING or self.max_consecutive_reuses is not None:
             return None
@@ -195,7 +194,7 @@ class TrajectoryConfig(BudgetedConfig):
         if self.speedup is not None:
             return self.plan(run, self.speedup)
         plans = partial(self.plan, run)
-        return plans(cheapest(plans, TYPICAL * USUAL * _visible(run), self.threshold))
+        return plans(cheapest(plans, TYPICAL * of_usual_contrast(run.decodes), self.threshold))
 
     def _conditional(self, run: RunFacts) -> Conditional:
         trust, known, course = self._followed(run).trust, self.known, course_of(run)
@@ -245,11 +244,6 @@ def course_of(run: RunFacts) -> Course:
     """Of a run, of whose ticks perhaps nothing but their number is known."""
     moments = run.moments or tuple(map(Moment, range(run.num_ticks or 0)))
     return Course(moments, run.influence, strength_of(run.guidance), run.clipped_influence, run.adds_noise)
-
-
-def _visible(run: RunFacts) -> float:
-    """Errors of what a user sees over those of the denoiser's result, both as fractions of their contrast."""
-    return DECODED if run.decodes else 1.0
 
 
 def strength_of(guidance: Guidance) -> float:

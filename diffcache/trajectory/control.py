@@ -39,11 +39,9 @@ FORETOLD = 2
 
 USUAL = 1.45
 """Root mean square of the velocities over the contrast of the result (its standard deviation) where that is not measured yet: what latents of autoencoders
-have, whose contrast is about 1. Pictures in pixels have less: there it is 2 to 4."""
+have, whose contrast is about 1. Pictures in pixels have less: there it is 2 to 4.
 
-DECODED = 1 / USUAL
-"""An error of a picture, as a fraction of its contrast, over the error of the latents that it was decoded from: 0.4 to 1.2 on eleven testbeds, 0.69 in the
-geometric mean."""
+Where latents are decoded it is 1. Errors of pictures are 0.69 times those of their latents (geometric mean over eleven testbeds, 0.4 to 1.2), both as fractions of their contrast."""
 
 LATE = math.pi / 4
 """Below this angle a sample shows the contrast of the result, within about 10 %."""
@@ -84,7 +82,7 @@ class PlanFollower(CacheScheduler):
         followed: the plan.
         prediction_error: the expected error of a prediction.
         expected_of: the error of the result.
-        visible: errors of what a user sees over those of the denoiser's result, both as fractions of their contrast.
+        decodes: the error of the result is that of pictures that are decoded from it (see `USUAL`).
     """
 
     compares = (Decision.PREDICT,)
@@ -94,12 +92,12 @@ class PlanFollower(CacheScheduler):
         followed: TrajectoryPlan,
         prediction_error: PredictionError,
         expected_of: ExpectedOf,
-        visible: float = 1.0,
+        decodes: bool = False,
     ) -> None:
         self._followed = followed
         self._prediction_error = prediction_error
         self._expected_of = expected_of
-        self._visible = visible
+        self._decodes = decodes
         self._unread: list[tuple[list[Moment], Tensor]] = []
         self._sizes = list[float]()
         self._logs = list[float]()
@@ -123,10 +121,10 @@ class PlanFollower(CacheScheduler):
 
     @property
     def of_contrast(self) -> float:
-        """What turns an error as a fraction of the velocities into one of what a user sees, as a fraction of its contrast."""
-        if self._contrast is None or not self._sizes:
-            return USUAL * self._visible
-        return math.sqrt(sum(self._sizes) / len(self._sizes)) / self._contrast * self._visible
+        """What turns an error as a fraction of the velocities into one of the result, as a fraction of its contrast."""
+        if self._decodes or self._contrast is None or not self._sizes:
+            return of_usual_contrast(self._decodes)
+        return math.sqrt(sum(self._sizes) / len(self._sizes)) / self._contrast
 
     def take_in(self, moments: Sequence[Moment], squares: Sequence[float]) -> None:
         """Takes in what was measured at a computed tick.
@@ -165,6 +163,11 @@ class PlanFollower(CacheScheduler):
             self._logs.append(math.log(measured / expected))
 
 
+def of_usual_contrast(decodes: bool) -> float:
+    """What turns errors as fractions of the velocities into those of the result, as fractions of its contrast, before anything is measured."""
+    return 1.0 if decodes else USUAL
+
+
 def contrast_at(moment: Moment, variance: float) -> float | None:
     """The standard deviation of a run's result, by a sample on the way to it; None where it does not tell.
 
@@ -197,7 +200,7 @@ class ExpectedErrorControl(PlanFollower):
     Args:
         num_ticks: length of the run.
         plans: the plan for a speed-up.
-        prediction_error, expected_of, visible: see `PlanFollower`.
+        prediction_error, expected_of, decodes: see `PlanFollower`.
         threshold: bound on `TYPICAL` times the expected error of the result, root mean square, as a fraction of its contrast.
     """
 
@@ -211,13 +214,13 @@ class ExpectedErrorControl(PlanFollower):
         prediction_error: PredictionError,
         expected_of: ExpectedOf,
         threshold: float,
-        visible: float = 1.0,
+        decodes: bool = False,
     ) -> None:
         self.threshold = threshold
         self._num_ticks = num_ticks
         self._plans = plans
-        followed = plans(cheapest(plans, TYPICAL * USUAL * visible, threshold))
-        super().__init__(followed, prediction_error, expected_of, visible)
+        followed = plans(cheapest(plans, TYPICAL * of_usual_contrast(decodes), threshold))
+        super().__init__(followed, prediction_error, expected_of, decodes)
         self._newest: int | None = None
         self._planned_with = self.of_contrast
 
@@ -239,18 +242,15 @@ class ExpectedErrorControl(PlanFollower):
 
     def remark(self, expected: float) -> str | None:
         if TYPICAL * expected <= self.threshold:
-            if (
-                not expected
-                or self._planned_with == USUAL * self._visible
-                or len(self._followed.ticks) < self._num_ticks
-            ):
+            goes_as_planned = self._planned_with == of_usual_contrast(self._decodes)
+            if not expected or goes_as_planned or len(self._followed.ticks) < self._num_ticks:
                 return None
             return (
-                "predictions were worse than planned: what was left of the run was computed, since no plan was expected to keep "
+                "the run was worse than planned: what was left of the run was computed, since no plan was expected to keep "
                 f"threshold={self.threshold:g} any more: raise it, or pass speedup="
             )
         return (
-            f"predictions were worse than planned: an error of {shown(expected)} is expected of the result, and threshold={self.threshold:g} is "
+            f"the run was worse than planned: an error of {shown(expected)} is expected of the result, and threshold={self.threshold:g} is "
             f"meant to keep it below {shown(self.threshold / TYPICAL)}: pass a smaller threshold, or compare the run with fewer steps"
         )
 

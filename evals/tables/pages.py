@@ -27,6 +27,7 @@ from diffcache.evals.tables.trajectory import (
     trajectory_summary,
     trajectory_table,
     two_denoisers_table,
+    unguided_table,
 )
 from diffcache.evals.tables.transfer_steps import transfer_steps_table
 from diffcache.evals.tables.video import (
@@ -81,6 +82,7 @@ def pages(root: Path) -> dict[str, str]:
         **language_tables(),
         **gpu_tables(),
         "threshold": threshold_table(),
+        "unguided": unguided_table(),
         "long_video": long_video_table(),
         "long_video_pairs": long_video_pairs_table(),
         "rollout_reuse": rollout_reuse_table(),

@@ -32,7 +32,7 @@ def trajectory_table() -> str:
     rows = [(testbed, row) for testbed, result in found.items() for row in result["rows"]]
     alone = [row for _, row in rows]
     head = ["testbed", "ticks", "evenly spaced", *SHOWN.values(), "as many plain steps"]
-    lines = ([testbed, str(row["ticks"]), *_figures(row)] for testbed, row in rows)
+    lines = ([testbed, str(row["ticks"]), *_figures(row, SHOWN)] for testbed, row in rows)
     result = next(iter(found.values()))
     header = result["header"]
     ratios = "\n".join(
@@ -40,7 +40,7 @@ def trajectory_table() -> str:
         for name, title in EXPECTING.items()
     )
     return (
-        f"{markdown_table(head, named_once(lines))}\n\n{_differences(alone)}\n{_above(alone)}\n{ratios}\n\n"
+        f"{markdown_table(head, named_once(lines))}\n\n{_differences(alone, SHOWN)}\n{_above(alone)}\n{ratios}\n\n"
         f"{result['samples']} samples of {result['rows'][0]['steps']} steps, {header['device']}, {header['date']}."
     )
 
@@ -64,16 +64,16 @@ def _spread(gains: Sequence[float]) -> str:
     return f"{median(gains):.1f} dB ({min(gains):+.1f} to {max(gains):+.1f})"
 
 
-def _figures(row: dict[str, Any]) -> list[str]:
+def _figures(row: dict[str, Any], shown: Mapping[str, str]) -> list[str]:
     """PSNR of even ticks, the better of two orders; of what is shown; and of as many plain steps."""
-    figures = (even_of(row), *(row[name] for name in SHOWN), row["fewer_steps"])
+    figures = (even_of(row), *(row[name] for name in shown), row["fewer_steps"])
     return [f"{figure:.1f}" for figure in figures]
 
 
-def _differences(rows: list[dict[str, Any]]) -> str:
+def _differences(rows: list[dict[str, Any]], shown: Mapping[str, str]) -> str:
     """What each contender gains on even ticks, in words."""
     lines = []
-    for name, title in SHOWN.items():
+    for name, title in shown.items():
         gains = [row[name] - even_of(row) for row in rows]
         losing = [row for gain, row in zip(gains, rows, strict=True) if gain < -ALIKE]
         certain = sum(_seen(row, name).high < -ALIKE for row in losing)
@@ -102,6 +102,22 @@ def _seen(row: Mapping[str, Any], name: str) -> Difference:
     one, even = (np.minimum(row["samples"][of], ROUNDING) for of in (name, better))
     gains = one - even
     return Difference(float(gains.mean()), *interval(gains))
+
+
+def unguided_table() -> str:
+    """A row for each testbed and speed-up of runs without guidance; and what `speedup=` gains on even ticks there."""
+    found, shown = stored("unguided"), {"prior": SHOWN["prior"]}
+    rows = [(testbed, row) for testbed, result in found.items() for row in result["rows"]]
+    alone = [row for _, row in rows]
+    head = ["testbed", "ticks", "evenly spaced", *shown.values(), "as many plain steps"]
+    lines = ([testbed, str(row["ticks"]), *_figures(row, shown)] for testbed, row in rows)
+    result = next(iter(found.values()))
+    header = result["header"]
+    return (
+        f"{markdown_table(head, named_once(lines))}\n\n{_differences(alone, shown)}\n"
+        f"- {_ratios([(row['expected']['prior'], row['measured']['prior']) for row in alone])}\n\n"
+        f"{result['samples']} samples of {alone[0]['steps']} steps, {header['device']}, {header['date']}."
+    )
 
 
 def threshold_table() -> str:

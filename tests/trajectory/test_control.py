@@ -18,12 +18,12 @@ from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.moments import Moment, signal_and_noise
 from diffcache.schedulers.steps import Decision, Step
 from diffcache.trajectory.control import (
-    DECODED,
     ENOUGH,
     FORETOLD,
     OFF,
     SPEEDUPS,
     TYPICAL,
+    USUAL,
     ExpectedErrorControl,
     PlanFollower,
     PlannedTicks,
@@ -42,14 +42,14 @@ def plan(speedup: float) -> TrajectoryPlan:
     return TrajectoryPlan(ticks, Trust(1e-3, 0.0), 0.0 if speedup == 1 else speedup / 100)
 
 
-def control(threshold: float, expected: float = 0.1) -> ExpectedErrorControl:
-    return ExpectedErrorControl(TICKS, plan, lambda past, at: expected, reused_in, threshold, DECODED)
+def control(threshold: float, expected: float = 0.1, decodes: bool = True) -> ExpectedErrorControl:
+    return ExpectedErrorControl(TICKS, plan, lambda past, at: expected, reused_in, threshold, decodes)
 
 
-def planned_ticks() -> PlannedTicks:
+def planned_ticks(decodes: bool = True) -> PlannedTicks:
     """They compute ticks 0, 4 and 8, and expect an error of 0.01 of the result."""
     followed = TrajectoryPlan((0, 4, 8), Trust(1e-3, 0.0), 0.01)
-    return PlannedTicks(followed, lambda past, at: 0.1, lambda computed: 0.01, DECODED)
+    return PlannedTicks(followed, lambda past, at: 0.1, lambda computed: 0.01, decodes)
 
 
 def reused_in(ticks: Sequence[int]) -> float:
@@ -220,19 +220,22 @@ def test_an_early_sample_shows_no_contrast_and_neither_does_one_with_less_varian
 
 
 def test_an_error_is_expected_as_a_fraction_of_the_contrast_that_was_measured() -> None:
-    made, late = planned_ticks(), Moment(8, angle=0.0)
-    assert made.of_contrast == pytest.approx(1)
+    made, late = planned_ticks(decodes=False), Moment(8, angle=0.0)
+    assert made.of_contrast == USUAL
     made.take_in([Moment(4), Moment(0)], [4.0, 0.0, 5.0])  # an early sample
-    assert made.of_contrast == pytest.approx(1)
+    assert made.of_contrast == USUAL
     made.take_in([late, Moment(4), Moment(0)], [2.0, 0.0, 0.09])
-    assert made.of_contrast == pytest.approx(math.sqrt(3) / 0.3 * DECODED)
+    assert made.of_contrast == pytest.approx(math.sqrt(3) / 0.3)
     assert made.expected_error([0, 4, 8]) == pytest.approx(0.01 * made.of_contrast)
+    of_pictures = planned_ticks()
+    of_pictures.take_in([late, Moment(4), Moment(0)], [2.0, 0.0, 0.09])
+    assert of_pictures.expected_error([0, 4, 8]) == 0.01
 
 
 def test_a_run_whose_result_has_little_contrast_goes_on_with_a_denser_plan() -> None:
     ticks = {}
     for contrast in (1.0, 0.2):
-        made, ticks[contrast] = control(0.16), [0]
+        made, ticks[contrast] = control(0.16, decodes=False), [0]
         for tick in range(1, TICKS):
             if asked(made, tick) is Decision.COMPUTE:
                 past = [Moment(t) for t in reversed(ticks[contrast][-4:])]
@@ -263,12 +266,14 @@ def test_errors_of_pictures_are_expected_where_a_pipeline_decodes_them(
     assert has_autoencoder(pipe)
     flux.render(pipe, 0, 10)
     of_pictures = report(pipe).expected_error
-    pipe.vae = None
-    assert not has_autoencoder(pipe)
+    assert of_pictures is not None
+    monkeypatch.setattr("diffcache.trajectory.control.LATE", 0.0)  # no contrast is seen
     monkeypatch.setattr("diffcache.engine.scopes.has_autoencoder", lambda pipeline: False)
     pipe = accelerate(flux.build(), speedup=2)
     flux.render(pipe, 0, 10)
-    assert of_pictures == pytest.approx(DECODED * report(pipe).expected_error)
+    assert report(pipe).expected_error == pytest.approx(USUAL * of_pictures)
+    pipe.vae = None
+    assert not has_autoencoder(pipe)
 
 
 def test_errors_are_measured_by_the_size_of_all_velocities() -> None:
