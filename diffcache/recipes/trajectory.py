@@ -147,12 +147,12 @@ class TrajectoryConfig(BudgetedConfig):
     def scheduler(self, run: RunFacts) -> CacheScheduler:
         if run.num_ticks is None or not (self.speedup or self.threshold):
             return Interval(math.ceil(self.speedup or (2 if self.threshold else 1)))
-        expected = self._prediction_error(run)
+        expected, of_velocities = self._prediction_error(run), self._of_velocities(run)
         if self.speedup is not None:
-            return PlannedTicks(self.plan(run, self.speedup), expected, self._expected_of(run), run.decodes)
+            return PlannedTicks(self.plan(run, self.speedup), expected, self._expected_of(run), of_velocities)
         plans = cache(partial(self.plan, run))
         return ExpectedErrorControl(
-            run.num_ticks, plans, expected, self._expected_of(run), self.threshold, run.decodes
+            run.num_ticks, plans, expected, self._expected_of(run), self.threshold, of_velocities
         )
 
     def remark(self, run: RunFacts) -> str | None:
@@ -160,7 +160,7 @@ class TrajectoryConfig(BudgetedConfig):
         if most is None or self.speedup is None:
             return None
         plan = self.plan(run, self.speedup)
-        expected = plan.expected * of_usual_contrast(run.decodes)
+        expected = plan.expected * of_usual_contrast(self._of_velocities(run))
         most = max(most, len(plan.ticks))  # a longer warm-up goes beyond the speed-up
         if run.adds_noise or expected <= WORTH_COMPARING or self.max_consecutive_reuses is not None:
             return None
@@ -194,7 +194,17 @@ class TrajectoryConfig(BudgetedConfig):
         if self.speedup is not None:
             return self.plan(run, self.speedup)
         plans = partial(self.plan, run)
-        return plans(cheapest(plans, TYPICAL * of_usual_contrast(run.decodes), self.threshold))
+        return plans(cheapest(plans, TYPICAL * of_usual_contrast(self._of_velocities(run)), self.threshold))
+
+    def _of_velocities(self, run: RunFacts) -> bool:
+        """Whether errors are told as fractions of the velocities, and not of the contrast of the result, because both are about as large.
+
+        Latents' own are 1.45 times as large, and those of the pictures that are decoded from them 0.69 times as large as these (geometric mean over
+        eleven testbeds, 0.4 to 1.2). Where samples are clipped, steps are made again, which makes errors as much smaller as the contrast makes
+        them larger (ddpm and ddim).
+        """
+        retraces = run.clipped_influence is not None and bool(self.hindsight)
+        return run.decodes or retraces
 
     def _conditional(self, run: RunFacts) -> Conditional:
         trust, known, course = self._followed(run).trust, self.known, course_of(run)

@@ -39,9 +39,7 @@ FORETOLD = 2
 
 USUAL = 1.45
 """Root mean square of the velocities over the contrast of the result (its standard deviation) where that is not measured yet: what latents of autoencoders
-have, whose contrast is about 1. Pictures in pixels have less: there it is 2 to 4.
-
-Where latents are decoded it is 1. Errors of pictures are 0.69 times those of their latents (geometric mean over eleven testbeds, 0.4 to 1.2), both as fractions of their contrast."""
+have, whose contrast is about 1. Pictures in pixels have less: there it is 2 to 4."""
 
 LATE = math.pi / 4
 """Below this angle a sample shows the contrast of the result, within about 10 %."""
@@ -82,7 +80,7 @@ class PlanFollower(CacheScheduler):
         followed: the plan.
         prediction_error: the expected error of a prediction.
         expected_of: the error of the result.
-        decodes: the error of the result is that of pictures that are decoded from it (see `USUAL`).
+        of_velocities: errors are told as fractions of the velocities, not of the contrast of the result.
     """
 
     compares = (Decision.PREDICT,)
@@ -92,12 +90,12 @@ class PlanFollower(CacheScheduler):
         followed: TrajectoryPlan,
         prediction_error: PredictionError,
         expected_of: ExpectedOf,
-        decodes: bool = False,
+        of_velocities: bool = False,
     ) -> None:
         self._followed = followed
         self._prediction_error = prediction_error
         self._expected_of = expected_of
-        self._decodes = decodes
+        self._of_velocities = of_velocities
         self._unread: list[tuple[list[Moment], Tensor]] = []
         self._sizes = list[float]()
         self._logs = list[float]()
@@ -122,8 +120,8 @@ class PlanFollower(CacheScheduler):
     @property
     def of_contrast(self) -> float:
         """What turns an error as a fraction of the velocities into one of the result, as a fraction of its contrast."""
-        if self._decodes or self._contrast is None or not self._sizes:
-            return of_usual_contrast(self._decodes)
+        if self._of_velocities or self._contrast is None or not self._sizes:
+            return of_usual_contrast(self._of_velocities)
         return math.sqrt(sum(self._sizes) / len(self._sizes)) / self._contrast
 
     def take_in(self, moments: Sequence[Moment], squares: Sequence[float]) -> None:
@@ -163,9 +161,9 @@ class PlanFollower(CacheScheduler):
             self._logs.append(math.log(measured / expected))
 
 
-def of_usual_contrast(decodes: bool) -> float:
+def of_usual_contrast(of_velocities: bool) -> float:
     """What turns errors as fractions of the velocities into those of the result, as fractions of its contrast, before anything is measured."""
-    return 1.0 if decodes else USUAL
+    return 1.0 if of_velocities else USUAL
 
 
 def contrast_at(moment: Moment, variance: float) -> float | None:
@@ -200,7 +198,7 @@ class ExpectedErrorControl(PlanFollower):
     Args:
         num_ticks: length of the run.
         plans: the plan for a speed-up.
-        prediction_error, expected_of, decodes: see `PlanFollower`.
+        prediction_error, expected_of, of_velocities: see `PlanFollower`.
         threshold: bound on `TYPICAL` times the expected error of the result, root mean square, as a fraction of its contrast.
     """
 
@@ -214,13 +212,13 @@ class ExpectedErrorControl(PlanFollower):
         prediction_error: PredictionError,
         expected_of: ExpectedOf,
         threshold: float,
-        decodes: bool = False,
+        of_velocities: bool = False,
     ) -> None:
         self.threshold = threshold
         self._num_ticks = num_ticks
         self._plans = plans
-        followed = plans(cheapest(plans, TYPICAL * of_usual_contrast(decodes), threshold))
-        super().__init__(followed, prediction_error, expected_of, decodes)
+        followed = plans(cheapest(plans, TYPICAL * of_usual_contrast(of_velocities), threshold))
+        super().__init__(followed, prediction_error, expected_of, of_velocities)
         self._newest: int | None = None
         self._planned_with = self.of_contrast
 
@@ -242,7 +240,7 @@ class ExpectedErrorControl(PlanFollower):
 
     def remark(self, expected: float) -> str | None:
         if TYPICAL * expected <= self.threshold:
-            goes_as_planned = self._planned_with == of_usual_contrast(self._decodes)
+            goes_as_planned = self._planned_with == of_usual_contrast(self._of_velocities)
             if not expected or goes_as_planned or len(self._followed.ticks) < self._num_ticks:
                 return None
             return (

@@ -385,6 +385,15 @@ def test_with_its_own_covariance_a_plan_expects_what_it_did_before_the_run() -> 
     assert control.surprise > 1.5  # it goes over to a denser plan
 
 
+def test_where_steps_are_made_again_errors_count_as_those_of_velocities() -> None:
+    clipped = replace(KNOWN, influence=None, clipped_influence=KNOWN.influence)
+    for hindsight, factor in ((True, 1.0), (False, USUAL)):
+        config = TrajectoryConfig(speedup=2, hindsight=hindsight)
+        scheduler, plan = config.scheduler(clipped), config.plan(clipped, 2)
+        assert isinstance(scheduler, PlannedTicks)
+        assert scheduler.expected_error(plan.ticks) == pytest.approx(factor * plan.expected)
+
+
 def test_where_outputs_are_held_measured_errors_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = TrajectoryPlan((0, 10), HELD, 0.1)
     monkeypatch.setattr(TrajectoryConfig, "plan", lambda self, run, speedup: plan)

@@ -42,14 +42,14 @@ def plan(speedup: float) -> TrajectoryPlan:
     return TrajectoryPlan(ticks, Trust(1e-3, 0.0), 0.0 if speedup == 1 else speedup / 100)
 
 
-def control(threshold: float, expected: float = 0.1, decodes: bool = True) -> ExpectedErrorControl:
-    return ExpectedErrorControl(TICKS, plan, lambda past, at: expected, reused_in, threshold, decodes)
+def control(threshold: float, expected: float = 0.1, of_velocities: bool = True) -> ExpectedErrorControl:
+    return ExpectedErrorControl(TICKS, plan, lambda past, at: expected, reused_in, threshold, of_velocities)
 
 
-def planned_ticks(decodes: bool = True) -> PlannedTicks:
+def planned_ticks(of_velocities: bool = True) -> PlannedTicks:
     """They compute ticks 0, 4 and 8, and expect an error of 0.01 of the result."""
     followed = TrajectoryPlan((0, 4, 8), Trust(1e-3, 0.0), 0.01)
-    return PlannedTicks(followed, lambda past, at: 0.1, lambda computed: 0.01, decodes)
+    return PlannedTicks(followed, lambda past, at: 0.1, lambda computed: 0.01, of_velocities)
 
 
 def reused_in(ticks: Sequence[int]) -> float:
@@ -220,7 +220,7 @@ def test_an_early_sample_shows_no_contrast_and_neither_does_one_with_less_varian
 
 
 def test_an_error_is_expected_as_a_fraction_of_the_contrast_that_was_measured() -> None:
-    made, late = planned_ticks(decodes=False), Moment(8, angle=0.0)
+    made, late = planned_ticks(of_velocities=False), Moment(8, angle=0.0)
     assert made.of_contrast == USUAL
     made.take_in([Moment(4), Moment(0)], [4.0, 0.0, 5.0])  # an early sample
     assert made.of_contrast == USUAL
@@ -235,7 +235,7 @@ def test_an_error_is_expected_as_a_fraction_of_the_contrast_that_was_measured() 
 def test_a_run_whose_result_has_little_contrast_goes_on_with_a_denser_plan() -> None:
     ticks = {}
     for contrast in (1.0, 0.2):
-        made, ticks[contrast] = control(0.16, decodes=False), [0]
+        made, ticks[contrast] = control(0.16, of_velocities=False), [0]
         for tick in range(1, TICKS):
             if asked(made, tick) is Decision.COMPUTE:
                 past = [Moment(t) for t in reversed(ticks[contrast][-4:])]
