@@ -164,10 +164,11 @@ class Run:
 
     def begin_tick(self, tick: int) -> None:
         """A hand-written loop says that this tick begins."""
-        made, self._open = self._open, self._open if tick == self.tick else None
-        if made is not None and self._open is None and tick == 1 and not made.is_doubled:
+        if self._open is not None and tick != self.tick:
+            made, self._open = self._open, None
             # Its own sampler has stepped, of which nothing was seen: one pass is taken to be all.
-            self._guided(made, 1.0 if len(made.engine.branches.known) == 1 else None)
+            is_alone = tick == 1 and not made.is_doubled and len(made.engine.branches.known) == 1
+            self._guided(made, 1.0 if is_alone else None)
         self.progress.tick = tick
         self.progress.called = False
         self.record.observed = True
