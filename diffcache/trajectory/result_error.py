@@ -137,6 +137,11 @@ class ResultError:
         plans, real = np.array([ticks]), self.real or self
         return math.sqrt(real._squared(plans, (predicted or self)._weights_of(plans), real._response)[0, 0])
 
+    def weights(self, ticks: Sequence[int]) -> Array:
+        """W of a plan: of the velocities that computed ticks return, in the one that the noise scheduler gets at each tick, [ticks, computed]."""
+        found: Array = self._weights_of(np.array([ticks]))[0]
+        return found
+
     def _expected(self, plans: TickArray, weights: Array) -> Array:
         """The mean error over what the response may be, [plans]."""
         found: Array = np.sqrt(self._squared(plans, weights, self._possible)).mean(axis=1)
