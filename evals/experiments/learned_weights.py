@@ -17,8 +17,8 @@ from diffcache.noise_schedulers.quirks import model_input
 from diffcache.recipes.trajectory import TrajectoryConfig, course_of
 from diffcache.trajectory.result_error import WINDOW
 
-LEARNED_ON, SCORED_ON = 4, 16
-"""Samples."""
+LEARNED_ON = 4
+"""Samples, whose prompts and seeds are not those of the samples that are scored."""
 
 RATE, ITERATIONS = 1e-2, 40
 """Of Adam; the rate falls to 0 in a straight line."""
@@ -38,7 +38,7 @@ class Weights(NamedTuple):
     may_change: Tensor
 
 
-def learned(testbed: str, steps: int, speedup: float) -> dict[str, Any]:
+def learned(testbed: str, steps: int, speedup: float, samples: int) -> dict[str, Any]:
     """The error of the denoiser's result in dB below its contrast, before and after learning; each the mean over samples.
 
     Returns:
@@ -46,11 +46,11 @@ def learned(testbed: str, steps: int, speedup: float) -> dict[str, Any]:
     """
     pipe = zoo.load(testbed)
 
-    def call(use: splits.Use, samples: int) -> Callable[[], dict[str, Any]]:
+    def call(use: splits.Use, count: int) -> Callable[[], dict[str, Any]]:
         part = splits.PARTS[use]
-        return lambda: zoo.sample_call(testbed, part.seed, steps, samples, part.prompts)
+        return lambda: zoo.sample_call(testbed, part.seed, steps, count, part.prompts)
 
-    fitted, scored = call("covariance", LEARNED_ON), call("choose", SCORED_ON)
+    fitted, scored = call("covariance", LEARNED_ON), call("choose", samples)
     with judged_on(testbed):
         start = planned_weights(pipe, fitted(), speedup)
     for part in pipe.components.values():

@@ -23,6 +23,7 @@ from diffcache.evals.tables.rows import rows_tables
 from diffcache.evals.tables.searched import searched_tables
 from diffcache.evals.tables.serving import serving_table
 from diffcache.evals.tables.trajectory import (
+    learned_weights_table,
     threshold_table,
     trajectory_summary,
     trajectory_table,
@@ -83,6 +84,7 @@ def pages(root: Path) -> dict[str, str]:
         **gpu_tables(),
         "threshold": threshold_table(),
         "unguided": unguided_table(),
+        "learned_weights": learned_weights_table(),
         "long_video": long_video_table(),
         "long_video_pairs": long_video_pairs_table(),
         "rollout_reuse": rollout_reuse_table(),

@@ -146,6 +146,24 @@ def threshold_table() -> str:
     )
 
 
+def learned_weights_table() -> str:
+    """A row for each testbed and number of ticks: what weights gain that were learned through whole runs."""
+    found = stored("learned_weights")
+    rows = [(testbed, row) for testbed, result in found.items() for row in result["rows"]]
+    gains = {name: [row[name][1] - row[name][0] for _, row in rows] for name in ("learned_on", "others")}
+    head = ["testbed", "ticks", "on the samples that were learned on", "on others"]
+    lines = (
+        [testbed, str(row["ticks"]), *(f"{gains[name][i]:+.1f}" for name in gains)]
+        for i, (testbed, row) in enumerate(rows)
+    )
+    result = next(iter(found.values()))
+    header = result["header"]
+    return (
+        f"{markdown_table(head, named_once(lines))}\n\nMedian {median(gains['learned_on']):+.1f} and {median(gains['others']):+.1f} dB. "
+        f"{result['learned_on']} and {result['samples']} samples of {rows[0][1]['steps']} steps, {header['device']}, {header['date']}."
+    )
+
+
 def two_denoisers_table() -> str:
     """A row for each speed-up of two denoisers that follow one another."""
     result = stored("two_denoisers")["wan"]

@@ -17,7 +17,9 @@ def measured(testbed: str, args: Namespace) -> dict[str, Any]:
     """A row for each speed-up."""
     return {
         "learned_on": LEARNED_ON,
-        "rows": [learned(testbed, steps, speedup) for steps in args.steps for speedup in (3.0, 4.0)],
+        "rows": [
+            learned(testbed, steps, speedup, args.samples) for steps in args.steps for speedup in (3.0, 4.0)
+        ],
     }
 
 
