@@ -123,6 +123,7 @@ class Run:
         self.engines: dict[int, Engine] = {}
         self._make_engine = make_engine
         self._guidance, self._decodes = guidance, decodes
+        # What was chosen before anything told the scale of guidance; None once the first step has, or where nothing depends on it.
         self._open: Choice | None = None
         self._lacks_influence = False
         self._step_hindsights: list[StepHindsight] = []

@@ -31,12 +31,6 @@ def is_pipeline(target: object) -> bool:
     return isinstance(target, (DiffusionPipeline, ModularPipeline))
 
 
-def has_autoencoder(pipeline: Any) -> bool:
-    """Whether a pipeline makes pictures of what its denoiser leaves with a network that decodes."""
-    parts = getattr(pipeline, "components", {})
-    return any(isinstance(part, nn.Module) and hasattr(part, "decode") for part in parts.values())
-
-
 def components_of(pipeline: Any) -> dict[str, Any]:
     """The parts of a pipeline by name.
 
@@ -50,6 +44,12 @@ def components_of(pipeline: Any) -> dict[str, Any]:
         if isinstance(part, (nn.Module, SchedulerMixin)):
             parts[name] = part
     return {name: part for name, part in parts.items() if part is not None}
+
+
+def has_autoencoder(pipeline: Any) -> bool:
+    """Whether a pipeline makes pictures of what its denoiser leaves with a network that decodes."""
+    parts = components_of(pipeline).values()
+    return any(isinstance(part, nn.Module) and hasattr(part, "decode") for part in parts)
 
 
 def networks_of(target: Any) -> dict[str, nn.Module]:

@@ -14,6 +14,7 @@ from diffcache.evals.harness.unseen import judged_on
 from diffcache.evals.testbeds import splits, zoo
 from diffcache.noise_schedulers.levels import Level, levels_of
 from diffcache.noise_schedulers.quirks import model_input
+from diffcache.prediction.hindsight import LARGEST_RATIO
 from diffcache.recipes.trajectory import TrajectoryConfig, course_of
 from diffcache.trajectory.result_error import WINDOW
 
@@ -39,7 +40,7 @@ class Weights(NamedTuple):
 
 
 def learned(testbed: str, steps: int, speedup: float, samples: int) -> dict[str, Any]:
-    """The error of the denoiser's result in dB below its contrast, before and after learning; each the mean over samples.
+    """The error of the denoiser's result in dB below the result, before and after learning; each the mean over samples.
 
     Returns:
         "learned_on" and "others": both figures of the samples that were learned on, and of others.
@@ -50,22 +51,22 @@ def learned(testbed: str, steps: int, speedup: float, samples: int) -> dict[str,
         part = splits.PARTS[use]
         return lambda: zoo.sample_call(testbed, part.seed, steps, count, part.prompts)
 
-    fitted, scored = call("covariance", LEARNED_ON), call("choose", samples)
+    asked = {"learned_on": call("covariance", LEARNED_ON), "others": call("choose", samples)}
+    fitted = asked["learned_on"]
     with judged_on(testbed):
         start = planned_weights(pipe, fitted(), speedup)
     for part in pipe.components.values():
         if isinstance(part, nn.Module):
             part.requires_grad_(False)
     with torch.no_grad():
-        full = {name: result_of(pipe, ask()) for name, ask in (("learned_on", fitted), ("others", scored))}
+        full = {name: result_of(pipe, ask()) for name, ask in asked.items()}
 
     def nearness(weights: Weights) -> dict[str, float]:
         with torch.no_grad():
-            found = {
-                "learned_on": result_of(pipe, fitted(), weights),
-                "others": result_of(pipe, scored(), weights),
+            near = {
+                name: decibels(result_of(pipe, ask(), weights), full[name]) for name, ask in asked.items()
             }
-        return {name: round(float(decibels(found[name], full[name]).mean()), 2) for name in full}
+        return {name: round(float(each.mean()), 2) for name, each in near.items()}
 
     before = nearness(start)
     change = torch.zeros_like(start.values, requires_grad=True)
@@ -86,7 +87,7 @@ def planned_weights(pipe: Any, call: dict[str, Any], speedup: float) -> Weights:
     """Those with which `speedup=` predicts and corrects."""
     config, run = TrajectoryConfig(speedup=speedup), run_facts(pipe, call)
     plan = config.plan(run, speedup)
-    errors = config.known.errors(course_of(run), largest_ratio=3.0)(plan.trust, plan.corrects)
+    errors = config.known.errors(course_of(run), LARGEST_RATIO)(plan.trust, plan.corrects)
     values = torch.from_numpy(errors.weights(plan.ticks))
     newest = np.searchsorted(plan.ticks, np.arange(len(values)), side="right")
     age = newest[:, None] - 1 - np.arange(len(plan.ticks))
@@ -105,7 +106,7 @@ def result_of(pipe: Any, call: dict[str, Any], weights: Weights | None = None) -
 
 def decibels(result: Tensor, full: Tensor) -> Tensor:
     """How far below the full result's mean square the error's is, in dB for each sample."""
-    error, size = ((each.double()).flatten(1).square().mean(dim=1) for each in (result - full, full))
+    error, size = (each.double().flatten(1).square().mean(dim=1) for each in (result - full, full))
     return -10 * torch.log10(error / size)
 
 

@@ -31,8 +31,6 @@ def trajectory_table() -> str:
     found = stored("trajectory")
     rows = [(testbed, row) for testbed, result in found.items() for row in result["rows"]]
     alone = [row for _, row in rows]
-    head = ["testbed", "ticks", "evenly spaced", *SHOWN.values(), "as many plain steps"]
-    lines = ([testbed, str(row["ticks"]), *_figures(row, SHOWN)] for testbed, row in rows)
     result = next(iter(found.values()))
     header = result["header"]
     ratios = "\n".join(
@@ -40,7 +38,7 @@ def trajectory_table() -> str:
         for name, title in EXPECTING.items()
     )
     return (
-        f"{markdown_table(head, named_once(lines))}\n\n{_differences(alone, SHOWN)}\n{_above(alone)}\n{ratios}\n\n"
+        f"{_beside_even(rows, SHOWN)}\n\n{_differences(alone, SHOWN)}\n{_above(alone)}\n{ratios}\n\n"
         f"{result['samples']} samples of {result['rows'][0]['steps']} steps, {header['device']}, {header['date']}."
     )
 
@@ -62,6 +60,13 @@ def trajectory_summary() -> str:
 
 def _spread(gains: Sequence[float]) -> str:
     return f"{median(gains):.1f} dB ({min(gains):+.1f} to {max(gains):+.1f})"
+
+
+def _beside_even(rows: Sequence[tuple[str, dict[str, Any]]], shown: Mapping[str, str]) -> str:
+    """A line for each testbed and row, as a table."""
+    head = ["testbed", "ticks", "evenly spaced", *shown.values(), "as many plain steps"]
+    lines = ([testbed, str(row["ticks"]), *_figures(row, shown)] for testbed, row in rows)
+    return markdown_table(head, named_once(lines))
 
 
 def _figures(row: dict[str, Any], shown: Mapping[str, str]) -> list[str]:
@@ -109,12 +114,10 @@ def unguided_table() -> str:
     found, shown = stored("unguided"), {"prior": SHOWN["prior"]}
     rows = [(testbed, row) for testbed, result in found.items() for row in result["rows"]]
     alone = [row for _, row in rows]
-    head = ["testbed", "ticks", "evenly spaced", *shown.values(), "as many plain steps"]
-    lines = ([testbed, str(row["ticks"]), *_figures(row, shown)] for testbed, row in rows)
     result = next(iter(found.values()))
     header = result["header"]
     return (
-        f"{markdown_table(head, named_once(lines))}\n\n{_differences(alone, shown)}\n"
+        f"{_beside_even(rows, shown)}\n\n{_differences(alone, shown)}\n"
         f"- {_ratios([(row['expected']['prior'], row['measured']['prior']) for row in alone])}\n\n"
         f"{result['samples']} samples of {alone[0]['steps']} steps, {header['device']}, {header['date']}."
     )

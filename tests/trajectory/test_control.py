@@ -404,9 +404,8 @@ def test_the_report_expects_less_where_a_guard_computes_more_and_nothing_where_a
     options: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(PlanFollower, "surprise", 1.0)
-    monkeypatch.setattr(
-        TrajectoryConfig, "counts_guidance", False
-    )  # in training mode the first tick shows nothing
+    # In training mode the first tick shows no scale of guidance, and plans would differ by that.
+    monkeypatch.setattr(TrajectoryConfig, "counts_guidance", False)
     net, expected = accelerate(Bent(lambda t: 2 + t**2).eval(), **options), []
     for guarded_until in (TICKS, TICKS // 2, 0):
         net.guarded_until = guarded_until  # type: ignore[assignment]
