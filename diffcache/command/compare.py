@@ -9,7 +9,7 @@ import torch
 
 from diffcache.api import method_named
 from diffcache.attach.attach import set_aside
-from diffcache.command.options import Setting, with_setting
+from diffcache.command.options import Setting, in_batches, with_setting
 from diffcache.config import CacheConfig
 from diffcache.evals.harness.comparison import Row, as_json, table
 from diffcache.evals.harness.fewer_steps import noise_schedulers, render_with_steps
@@ -106,6 +106,7 @@ class _Runs:
 )
 @click.option("--json", "file", type=click.Path(dir_okay=False, path_type=Path), help="File for the rows.")
 @with_setting
+@in_batches
 def command(
     setting: Setting,
     methods: tuple[str, ...],

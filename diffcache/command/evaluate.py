@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from diffcache.command.options import EXAMPLES, Setting, with_method, with_setting
+from diffcache.command.options import EXAMPLES, Setting, in_batches, with_method, with_setting
 from diffcache.evals.evaluation.evaluate import RESULT, Evaluation, evaluate
 from diffcache.evals.metrics.distribution import FEWEST
 from diffcache.evals.metrics.extractors import CLASSIFIER
@@ -44,6 +44,7 @@ FLICKERING = "temporal_flickering"
     show_default=True,
 )
 @with_setting
+@in_batches
 def command(
     setting: Setting,
     method: str | None,

@@ -134,7 +134,6 @@ OPTIONS = (
     click.option("--guidance", type=float, callback=_finite, help="guidance_scale. Default: the pipeline's own."),
     click.option("--offload", type=click.Choice(OFFLOADS), default="none", help="Where weights wait while they are not used."),
     click.option("--quantize", metavar="FORMAT", help="Weights in fewer bits: int8, float8, int4, nvfp4, mxfp8, ..."),
-    click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Samples in a call."),
     click.option("--call", "call", type=Assignment(), multiple=True, help="Another argument of every call; may be repeated."),
     click.option("--prompts", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A file: .txt with one in a line, .csv, .tsv, .json."),
     click.option("--prompt", "texts", multiple=True, help="A prompt; may be repeated."),
@@ -148,7 +147,7 @@ def with_setting(verb: F) -> F:
     @wraps(verb)
     def called(**options: Any) -> Any:
         own = ("batch", "prompts", "texts", "seed")
-        kept = {name: options.pop(name) for name in own}
+        kept = {name: options.pop(name) for name in own if name in options}
         source = Source(
             **{
                 name: options.pop(name)
@@ -162,6 +161,11 @@ def with_setting(verb: F) -> F:
         called = option(called)
     return called  # type: ignore[return-value]
 
+
+in_batches = click.option(
+    "--batch", type=click.IntRange(1), default=1, show_default=True, help="Samples in a call."
+)
+"""Gives a verb that has a setting the number of samples in a call. `demo` draws all samples in one call; `app` and `inspect` draw one."""
 
 METHOD = (
     click.option("--speedup", type=float, help="At least this much less compute, by the default method."),

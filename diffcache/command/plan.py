@@ -5,12 +5,13 @@ from typing import Any
 import click
 
 from diffcache.api import method_named, plan
-from diffcache.command.options import Setting, with_method, with_setting
+from diffcache.command.options import Setting, in_batches, with_method, with_setting
 
 
 @click.command()
 @with_method
 @with_setting
+@in_batches
 def command(
     setting: Setting, method: str | None, speedup: float | None, options: tuple[tuple[str, Any], ...]
 ) -> None:

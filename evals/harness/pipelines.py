@@ -88,10 +88,14 @@ class Source:
 
         Raises:
             ConfigError: the pipeline does not take one of the arguments.
+            EvaluationError: an argument is a text where the pipeline's own default is a number.
         """
         known = inspect.signature(pipe.__call__).parameters
         asked = self._asked(known, len(prompts))
         check_call(pipe, asked)
+        for name, value in asked.items():
+            if isinstance(value, str) and name in known and isinstance(known[name].default, int | float):
+                raise EvaluationError(f"{name}={value}: give a number.")
         if self.is_testbed:
             steps = self.steps or zoo.STEPS.get(self.model, known["num_inference_steps"].default)
             return {**zoo.call_for(self.model, list(prompts), seeds, steps), **asked}

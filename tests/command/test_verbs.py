@@ -131,6 +131,8 @@ def test_a_folder_that_cannot_be_written_to_is_one_sentence(
         (["plan", "--size", "big"], "'big' is no size: give 1024x768"),
         (["plan", "--call", "seven"], "'seven' is no assignment"),
         (["plan", "--call", "nonsense=1"], "takes no nonsense="),
+        (["plan", "--call", "guidance_scale=strong"], "guidance_scale=strong: give a number."),
+        (["demo", "--batch", "2"], "No such option '--batch'."),
         (["plan", "--frames", "8"], "takes no num_frames="),
         (["plan", "--offload", "model"], "--offload model needs a GPU"),
         (
