@@ -62,7 +62,7 @@ class DryRun:
         self.forget()
 
     def forget(self) -> None:
-        """What was shown so far belongs to no run."""
+        """Begins to count anew: the calls so far came before the loop, and belong to no run."""
         self.engines: list[MetaEngine] = []
         self.fullest = Footprint()
         self.others = 0
@@ -154,8 +154,15 @@ def dry_run(
         if is_loop:
             return _loop(target, config, dict(call))
         shown = DryRun()
-        scope = _FirstRun(config, plain, target, noise_schedulers, make_engine=shown.make_engine)
-        scope.guidance = guidance_in(target, call)
+        scope = _FirstRun(
+            config,
+            plain,
+            target,
+            noise_schedulers,
+            call=call,
+            guidance=guidance_in(target, call),
+            make_engine=shown.make_engine,
+        )
         scope.forget = shown.forget
         with shown.inside(scope), suppress(Over):
             base_class(type(target)).__call__(target, **_without_callbacks(call))

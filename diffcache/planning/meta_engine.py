@@ -66,11 +66,6 @@ class MetaEngine(Engine):
         self.sites: tuple[Site, ...] = ()
         self.tokens: TokenPlan | None = None
 
-        def scheduler() -> CacheScheduler:
-            made = choices.scheduler()
-            self.is_adaptive |= made.adaptive
-            return _Computing(made, note) if made.adaptive else made
-
         def execution(parts: Parts) -> Execution:
             if is_inside(parts.choices.sites):
                 return _DryInnerSites(parts, recorded, note)
@@ -78,13 +73,15 @@ class MetaEngine(Engine):
                 return DrySomeTokens(parts, _DryComparison(), recorded, self.plan_tokens)
             return _DryWholeModel(parts, recorded)
 
-        dry = replace(choices, scheduler=scheduler, watch=None, format=Format())
-        super().__init__(dry, record, progress, execution=execution)
+        super().__init__(self._without_content(choices), record, progress, execution=execution)
 
     def call(self, asked: Invocation) -> Any:
         if self.branches.tick < 0 and asked.call.batched and asked.call.batch % 2 == 0:
             self.is_doubled = torch.equal(*asked.call.latents[0].chunk(2))
         return super().call(asked)
+
+    def choose_anew(self, choices: Choices) -> None:
+        super().choose_anew(self._without_content(choices))
 
     def plan_tokens(self, plan: TokenPlan) -> None:
         """It is known how some tokens are computed."""
@@ -99,6 +96,16 @@ class MetaEngine(Engine):
             self.names += [branch.name] if branch.name not in self.names else []
             self.sites = self.sites or (branch.cuts.sites if branch.cuts else ())
         self.note()
+
+    def _without_content(self, choices: Choices) -> Choices:
+        """The same choices, but for all that reads what tensors hold."""
+
+        def scheduler() -> CacheScheduler:
+            made = choices.scheduler()
+            self.is_adaptive |= made.adaptive
+            return _Computing(made, self.note) if made.adaptive else made
+
+        return replace(choices, scheduler=scheduler, watch=None, format=Format())
 
 
 class _Computing(CacheScheduler):

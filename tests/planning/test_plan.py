@@ -10,6 +10,7 @@ from diffusers import StableDiffusionPAGPipeline
 from language.tiny import tiny_llama
 from support.harness import STEPS, counted, counting_new_tensors, part, reference, render
 from support.toys import by_embeds, toy_pipeline
+from zoo.noise_schedulers import with_noise_scheduler
 from zoo.pipelines import CASES
 
 from diffcache import ConfigError, TargetError, accelerate, methods, plan, report
@@ -183,6 +184,15 @@ def test_attention_processors_that_a_loop_swaps_for_a_while_are_put_back() -> No
     assert all(pipe.unet.attn_processors[name] is processor for name, processor in before.items())
 
 
+def test_an_option_of_the_call_that_adds_noise_is_foretold() -> None:
+    case = CASES["StableDiffusionPipeline"]
+    pipe, call = with_noise_scheduler(case.build(), "DDIM"), {**case.call(0, 16), "eta": 1.0}
+    foretold = plan(pipe, TrajectoryConfig(speedup=1.5), **call)
+    accelerate(pipe, speedup=1.5)(**call)
+    assert foretold.foreseen.computed_ticks == report(pipe).computed_ticks
+    assert foretold.cache_bytes == report(pipe).cache_bytes
+
+
 def test_an_accelerated_target_keeps_its_method_and_its_report() -> None:
     case = CASES["WanPipeline"]
     pipe = run(case.build(), config_of("uniform", {"interval": 3}), "WanPipeline")
@@ -202,6 +212,8 @@ def test_a_loop_of_ones_own_is_planned_from_one_call() -> None:
     handle.remove()
     told = plan(net, config_of("uniform", {"interval": 3}), num_steps=7, **seen)
     assert told.foreseen.computed_ticks == [0, 3, 6]
+    default = plan(net, num_steps=7, **seen)  # whose scale of guidance the first step tells
+    assert (default.decided, default.foreseen.computed_ticks) == ("in", [*range(7)])
     with pytest.raises(TargetError, match="num_steps"):
         plan(net, **seen)
 
