@@ -215,6 +215,8 @@ class Engine:
         for branch in self.branches.known:
             for store in branch.stores.values():
                 store.recode(format)
+            if branch.tokens is not None:
+                branch.tokens.setup.format = format
         self.setup.format = format
         self.account()
 

@@ -13,7 +13,7 @@ from zoo import denoisers
 from diffcache import accelerate, denoising_run, serving
 from diffcache.schedulers.errors import ConfigError
 
-STEPS = 6
+STEPS = 8
 LEVELS = [1 - i / STEPS for i in range(STEPS)]
 CASE = denoisers.get("FluxTransformer2DModel-kontext")
 
@@ -29,6 +29,11 @@ def arguments(step: int) -> dict[str, Any]:
 def sample(given: dict[str, Any], i: int) -> dict[str, Any]:
     has_rows = lambda value: isinstance(value, Tensor) and len(value) == 2
     return {name: value[i : i + 1] if has_rows(value) else value for name, value in given.items()}
+
+
+def twice(given: dict[str, Any]) -> dict[str, Any]:
+    is_row = lambda value: isinstance(value, Tensor) and value.ndim > 0 and len(value) == 1
+    return {name: torch.cat([value, value]) if is_row(value) else value for name, value in given.items()}
 
 
 @pytest.mark.parametrize(
@@ -51,6 +56,22 @@ def test_a_request_gets_what_it_gets_alone_and_its_rows_are_counted(method: dict
             assert torch.equal(output[:1], alone(**sample(given, 0))[0])
         assert "%" in first.report().summary().splitlines()[1]
         assert second.report().compute_fraction == first.report().compute_fraction < 1
+
+
+@torch.no_grad()
+def test_fewer_bits_in_the_middle_of_a_run_change_little() -> None:
+    denoiser, method = CASE.build(), {"config": "uniform", "interval": 2, "rows": "context"}
+    with serving(denoiser) as server:
+        exact, recoded = (server.request(STEPS, sigmas=LEVELS, **method) for _ in range(2))
+        for step in range(STEPS):
+            alike = twice(sample(arguments(step), 0))
+            with server.batch([(exact, step), (recoded, step)]):
+                first, second = denoiser(**alike)[0]
+            apart = float((first - second).norm() / first.norm())
+            if step == 5:  # the last of "#-%-#-", so that a call of some tokens reads two of all
+                recoded.recode("int8", on_host=False)
+            assert apart < 0.02
+            assert (apart > 0) == (step == 6)
 
 
 def test_rows_that_a_request_cannot_have() -> None:
