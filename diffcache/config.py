@@ -35,6 +35,7 @@ class RunFacts:
         denoiser_class: the denoiser's class name: published defaults depend on it.
         experts: how many denoisers of that class take turns (two in Wan 2.2).
         num_ticks: length of the run; None where it is unknown.
+        asked: number of steps that were asked for, of which the noise scheduler has made `num_ticks`; None where it is unknown.
         denoiser: the denoiser's name in the target.
         sigmas: noise level of each tick; None where unknown.
         moments: when each tick is; empty where the length of the run is unknown.
@@ -55,6 +56,7 @@ class RunFacts:
     denoiser_class: str
     experts: int = 1
     num_ticks: int | None = None
+    asked: int | None = None
     denoiser: str = "denoiser"
     sigmas: tuple[float, ...] | None = None
     moments: tuple[Moment, ...] = ()

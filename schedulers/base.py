@@ -29,7 +29,7 @@ class CacheScheduler(ABC):
     """Kinds of reuse whose error it wants to know at each computed tick (see `compared`)."""
 
     def expected_error(self, computed: Sequence[int]) -> float | None:
-        """Of the run's result, root mean square, as a fraction of the denoiser's velocities; None: it expects nothing.
+        """Of the run's result, root mean square, as a fraction of its contrast (its standard deviation); None: it expects nothing.
 
         Args:
             computed: the ticks at which nothing was reused, by rising number.

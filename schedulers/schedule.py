@@ -90,6 +90,8 @@ class Schedule:
         if self.sigmas is not None and not torch.tensor(self.sigmas).isfinite().all():
             raise ScheduleError("sigmas: a noise level is not finite.")
         for name, tensor in self.corrections.items():
+            if not isinstance(tensor, Tensor):
+                raise ScheduleError(f"corrections.{name}: must be a tensor, not {tensor!r}.")
             if not tensor.isfinite().all():
                 raise ScheduleError(f"corrections.{name}: a coefficient is not finite.")
 
@@ -229,6 +231,8 @@ class Schedule:
             raise ScheduleError("table: there is no site, or a site without a branch.")
         for site, rows in self.table.items():
             for branch, marks in rows.items():
+                if not isinstance(marks, str):
+                    raise ScheduleError(f"table.{site}.{branch}: must be a text of marks, not {marks!r}.")
                 if len(marks) != self.num_ticks or not marks:
                     raise ScheduleError(
                         f"table.{site}.{branch}: {len(marks)} ticks where others have {self.num_ticks}."

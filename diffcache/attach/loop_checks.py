@@ -32,7 +32,7 @@ def number_of_steps(num_steps: Any, noise_scheduler: Any, by: str = "denoising_r
         count = operator.index(num_steps)
     except TypeError:
         count = 0
-    if count < 1:
+    if count < 1 or isinstance(num_steps, bool):
         raise TargetError(f"{by} needs a whole number of steps, one at least, not {num_steps!r}.")
     if noise_scheduler is None:
         return count

@@ -79,7 +79,7 @@ def blocks_with_rows(kind: str, module: nn.Module, config: CacheConfig) -> list[
     """The blocks of a denoiser of this kind, of which some tokens are computed.
 
     Raises:
-        ConfigError: the method caches sites inside, decides for each sample, or rebuilds a guidance pass.
+        ConfigError: the method caches sites inside, or decides for each sample.
         TargetError: the denoiser's blocks cannot be seen.
     """
     facts = RunFacts(kind)

@@ -33,7 +33,7 @@ class Choices:
         hindsight: reused ticks are corrected when the next one is computed.
         format: how features lie in memory.
         cache_dtype: the name of that format's dtype; None for as computed.
-        guidance: when and how the unconditional pass is rebuilt; None to treat all passes alike.
+        guidance_rule: when and how the unconditional pass is rebuilt; None to treat all passes alike.
         per_sample: every sample of a batch is decided by itself.
         each_branch: every branch is decided by itself.
         rows: which tokens computed calls compute; None for all.
@@ -52,7 +52,7 @@ class Choices:
     hindsight: bool
     format: Format
     cache_dtype: str | None
-    guidance: GuidanceRule | None
+    guidance_rule: GuidanceRule | None
     per_sample: bool
     each_branch: bool
     rows: RowRule | None = None
@@ -75,7 +75,7 @@ def choices_of(config: CacheConfig, facts: RunFacts) -> Choices:
         hindsight=config.corrects(facts) and facts.evolves and corrector is None,
         format=config.format(facts),
         cache_dtype=config.cache_dtype,
-        guidance=config.guidance(facts),
+        guidance_rule=config.guidance(facts),
         per_sample=config.per_sample,
         each_branch=config.each_branch,
         rows=config.token_rows(facts),

@@ -71,7 +71,6 @@ class Decider:
         self._sites_are_alike = False
         self._tick = -1
         self._asked_for: Branch | None = None
-        self._read: tuple[list[Tensor], list[list[float]]] = [], []
 
     def verdicts(self, step: Step, branch: Branch, seen: Seen, lanes: int = 1) -> list[Verdict]:
         """One verdict for each lane, at the site of `step`; a vote is settled at once.
@@ -175,7 +174,6 @@ class Decider:
         self, branch: Branch, lane: int, step: Step, seen: list[Tensor], outputs: list[Tensor]
     ) -> None:
         """Tells the cache scheduler what a computed site has returned, if the branch leads."""
-        self._read = [], []
         if branch is self.leader:
             self.lanes[lane].refreshed[step.site] = step.tick
             self.lanes[lane].scheduler.computed(seen, outputs)
@@ -205,7 +203,7 @@ class Decider:
         return any(lane.scheduler.expects_error for lane in self.lanes)
 
     def expected_error(self, computed: Sequence[int]) -> float | None:
-        """Of the result of a run in which nothing was reused at these ticks, in the worst lane; None where nothing is expected."""
+        """Of the result of a run in which nothing was reused at these ticks, in the worst lane, as a fraction of its contrast; None where nothing is expected."""
         expected = [lane.scheduler.expected_error(computed) for lane in self.lanes]
         return max((error for error in expected if error is not None), default=None)
 
@@ -227,7 +225,6 @@ class Decider:
     def clear(self) -> None:
         """Drops everything."""
         self.lanes, self._decided, self.leader, self._asked_for = [], {}, None, None
-        self._read = [], []
 
     def _elect(self, branch: Branch, lanes: int) -> None:
         choices = self.choices
@@ -279,11 +276,7 @@ class Decider:
                 measured[i] = signal
         if not measured:
             return {}
-        tensors, (known, values) = list(measured.values()), self._read
-        if [*map(id, tensors)] != [*map(id, known)]:
-            values = torch.stack(tensors).tolist()
-            # An error that was measured at a computed tick is read once: the cache scheduler keeps it until the next one.
-            self._read = (tensors, values) if self.lanes[0].scheduler.compares else ([], [])
+        values: list[list[float]] = torch.stack(list(measured.values())).tolist()
         return dict(zip(measured, values, strict=True))
 
     def _checked(self, lane: Lane, step: Step, signal: list[float] | None) -> Verdict:

@@ -15,7 +15,7 @@ from diffcache.engine.branches import MAX_BRANCHES, Branch, Branches
 from diffcache.engine.choices import Choices
 from diffcache.engine.decider import Decider
 from diffcache.engine.execution import Carried, Computation, Execution, Invocation, Parts, carried_out
-from diffcache.engine.guidance_pass import Guidance
+from diffcache.engine.guidance_pass import RebuiltPass
 from diffcache.engine.guided_steps import GuidedSteps
 from diffcache.engine.inner_sites import InnerSites
 from diffcache.engine.observers import Observer
@@ -123,7 +123,7 @@ class Engine:
         agreement: Agreement | None = None,
         execution: Callable[[Parts], Execution] = execution_for,
     ) -> None:
-        name, rule = choices.facts.denoiser, choices.guidance
+        name, rule = choices.facts.denoiser, choices.guidance_rule
         self.name = name
         self.choices = choices
         self.record = record
@@ -139,7 +139,7 @@ class Engine:
         self.branches = Branches(self.setup)
         self.execution = execution(Parts(choices, self.decider, record))
         self.step_hindsight = step_hindsight_for(choices, self.setup, self.decider.observer)
-        self.guidance = None if rule is None else Guidance(name, rule, choices.guards, record)
+        self.rebuilt_pass = None if rule is None else RebuiltPass(name, rule, choices.guards, record)
         self.batched_guidance = BatchedGuidance()
         self.kept_attention = KeptAttention()
         self._is_busy = False
@@ -158,7 +158,7 @@ class Engine:
         """
         self._is_busy = True
         try:
-            if self.guidance is not None and self.batched_guidance.found_in(
+            if self.rebuilt_pass is not None and self.batched_guidance.found_in(
                 asked.module, asked.call, self.progress.tick, asked.context
             ):
                 return (yield from self._one_by_one(asked))
@@ -170,8 +170,8 @@ class Engine:
         """Drops every tensor. Explicit: a traceback that somebody keeps would keep this object alive."""
         # All is dropped, whatever one of these raises. They run in reverse: what is added last is dropped first.
         with ExitStack() as stack:
-            if self.guidance is not None:
-                stack.callback(self.guidance.clear)
+            if self.rebuilt_pass is not None:
+                stack.callback(self.rebuilt_pass.clear)
             if self.step_hindsight is not None:
                 stack.callback(self.step_hindsight.forget)
             for drop in (self.decider.clear, self.branches.clear, self.setup.format.memory.end_call):
@@ -196,8 +196,8 @@ class Engine:
         for branch in self.branches.known:
             branch.empty()
         self.decider.forget()
-        if self.guidance is not None:
-            self.guidance.clear()
+        if self.rebuilt_pass is not None:
+            self.rebuilt_pass.clear()
         if self.step_hindsight is not None:
             self.step_hindsight.forget()
         self.account()
@@ -228,7 +228,7 @@ class Engine:
             "basis": choices.basis,
             **({} if choices.cache_dtype is None else {"cache_dtype": choices.cache_dtype}),
             **({"hindsight": True} if choices.hindsight else {}),
-            **({} if choices.guidance is None else {"guidance": choices.guidance.describe()}),
+            **({} if choices.guidance_rule is None else {"guidance": choices.guidance_rule.describe()}),
             **({} if (scale := choices.facts.guidance.scale) is None else {GUIDANCE_SCALE: scale}),
         }
 
@@ -253,15 +253,15 @@ class Engine:
         if self.setup.corrector is not None:
             yield from self.setup.corrector.tensors()
         yield from self.execution.tensors()
-        if self.guidance is not None:
-            yield from self.guidance.tensors()
+        if self.rebuilt_pass is not None:
+            yield from self.rebuilt_pass.tensors()
         if self.step_hindsight is not None:
             yield from self.step_hindsight.tensors()
 
     def _call(self, asked: Invocation) -> Carried:
         call, tick, times = asked.call, self.progress.tick, self.progress.timetable
         self.branches.begin_tick(tick)
-        step = times.steps[tick] if tick < len(times.steps) else times.step(tick)
+        step = times.step(tick)
         obstacle = self._obstacle(asked)
         if obstacle is None and self.progress.unsure:
             obstacle = self._misfit()
@@ -272,14 +272,14 @@ class Engine:
             return output
         branch, lanes = self._branch(asked), self._lane_count(asked) if self.choices.per_sample else 1
         step = step._replace(branch=branch.name)
-        if self.guidance is None:
+        if self.rebuilt_pass is None:
             output = yield from self.execution.run(asked, step, branch, lanes)
-        elif not self.decider.leads(branch, tick, lanes) and self.guidance.leads(tick):
+        elif not self.decider.leads(branch, tick, lanes) and self.rebuilt_pass.leads(tick):
             compute = partial(self.execution.run, asked, step, branch, lanes)
-            output = yield from self.guidance.follow(step, branch, call, compute)
+            output = yield from self.rebuilt_pass.follow(step, branch, call, compute)
         else:
             output = yield from self.execution.run(asked, step, branch, lanes)
-            self.guidance.lead(tick, branch, _lasting(output, asked))
+            self.rebuilt_pass.lead(tick, branch, _lasting(output, asked))
         if self.setup.format.memory.on_host:
             self.setup.format.memory.end_call()
         self.account()

@@ -43,7 +43,7 @@ class Difference:
 
 
 @dataclass
-class Guidance:
+class RebuiltPass:
     """Decides and rebuilds, for one denoiser over one run.
 
     Attributes:

@@ -44,21 +44,22 @@ class InnerSites:
 
     def run(self, asked: Invocation, step: Step, branch: Branch, lanes: int) -> Carried:
         """One denoiser call: decides at each site that the forward reaches. One whose reuse is rejected is made again."""
-        form, extra = form_of(asked, self.parts.choices, branch) if branch.cuts is None else None, 0.0
+        form = form_of(asked, self.parts.choices, branch) if branch.cuts is None else None
+        extra = 0.0
         if form is not None and not self._recalls(asked, form, branch):
             output, done = self._learn(asked, form, step, branch)
         else:
             assert branch.cuts is not None
             given = ArgumentLists((asked.call.args, asked.call.kwargs))
             this = SitePass(self.parts, asked.call, step, branch, branch.cuts, is_first=form is not None)
-            output = yield Computation(asked.call.args, asked.call.kwargs, watcher=this)
+            output = yield from _forward(asked, this)
             this.returned(output)
             extra = this.extra
             if this.rejected and not this.went_astray:
                 extra += 1 - branch.cuts.share
                 given.put_back()
                 this = SitePass(self.parts, asked.call, step, branch, branch.cuts, is_first=False)
-                output = yield Computation(asked.call.args, asked.call.kwargs, watcher=this)
+                output = yield from _forward(asked, this)
             done = [Done(visit.step, visit.verdicts, visit.site.share) for visit in this.reached]
             for site in this.missed:
                 at = step._replace(site=site.name, kind=site.kind)
@@ -104,3 +105,12 @@ class InnerSites:
         assert branch.cuts is not None
         beside = Done(step, [Verdict(Decision.COMPUTE)], 1 - branch.cuts.share, cached=False, extra=extra)
         self.record.add(self.name, call.batch, [beside, *done])
+
+
+def _forward(asked: Invocation, this: SitePass) -> Carried:
+    """What the denoiser returns while its units are watched."""
+    try:
+        return (yield Computation(asked.call.args, asked.call.kwargs, watcher=this))
+    except BaseException:
+        this.drop()  # whoever keeps the traceback would keep it
+        raise

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import nn
 
@@ -13,8 +13,8 @@ from diffcache.discovery.units import block_counts
 from diffcache.engine.branches import FORGET_AFTER
 from diffcache.engine.choices import choices_of
 from diffcache.engine.engine import Engine, Progress
-from diffcache.engine.shown_guidance import shown_scale
-from diffcache.engine.step_hindsight import StepHindsight, guided_velocity
+from diffcache.engine.shown_guidance import Unscaled
+from diffcache.engine.step_hindsight import StepHindsight
 from diffcache.host.call import Call, Signature, signature_of
 from diffcache.host.compiled import uncompiled
 from diffcache.host.components import is_control_network
@@ -22,13 +22,11 @@ from diffcache.host.conventions import UNCONDITIONAL_DENOISER
 from diffcache.host.identity import model_of
 from diffcache.host.network_facts import NetworkFacts
 from diffcache.host.parallel import agreement_of
-from diffcache.host.rows import BatchedGuidance
 from diffcache.noise_schedulers.quirks import noise_option
 from diffcache.noise_schedulers.step_calls import StepCall, step_call_of
 from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.reports.records import RunRecord
 from diffcache.schedulers.guidance import UNTOLD, Guidance
-from diffcache.schedulers.steps import MODEL
 
 UNNAMED = "no noise scheduler is known: name it, denoising_run(..., noise_scheduler=)"
 
@@ -52,24 +50,6 @@ class Served:
     experts: int
     signature: Signature
     facts: NetworkFacts
-
-
-class Choice(NamedTuple):
-    """What a method has chosen for a denoiser, and by what.
-
-    Attributes:
-        engine: the denoiser's.
-        config: the method.
-        facts: that were known.
-        remark: what the report says of it.
-        is_doubled: the first call of a hand-written loop holds two guidance passes, or two pictures of one seed.
-    """
-
-    engine: Engine
-    config: CacheConfig
-    facts: RunFacts
-    remark: str | None
-    is_doubled: bool
 
 
 def served_by_identity(
@@ -123,8 +103,7 @@ class Run:
         self.engines: dict[int, Engine] = {}
         self._make_engine = make_engine
         self._guidance, self._decodes = guidance, decodes
-        # What was chosen before anything told the scale of guidance; None once the first step has, or where nothing depends on it.
-        self._open: Choice | None = None
+        self._unscaled: Unscaled | None = None
         self._lacks_influence = False
         self._step_hindsights: list[StepHindsight] = []
         self._note_length()
@@ -147,14 +126,11 @@ class Run:
         record.models[name] = replace(model_of(served.module), latents=facts.latents)
         if facts.quantization is not None:
             record.quantization[name] = facts.quantization
-        # Processes that compute together might read scales that differ by rounding, and then plan differently.
         is_alone = agreement is None and not self.engines
-        is_open = is_alone and config.counts_guidance and self._guidance.scale is None
-        is_asked = is_open and self.progress.hand_written
-        is_doubled = is_asked and BatchedGuidance().found_in(served.module, call, self.tick, None)
-        choice = Choice(engine, config, facts, config.remark(facts), is_doubled)
-        self._write_down(choice)
-        self._open = choice if is_open else None
+        self._unscaled = None
+        if is_alone and config.counts_guidance and self._guidance.scale is None:
+            self._unscaled = Unscaled(engine, config, facts, self._is_doubled(engine, served, call))
+        self._write_down(engine, config, facts)
         self._step_hindsights += [] if engine.step_hindsight is None else [engine.step_hindsight]
         if len(self._step_hindsights) > 1:
             for hindsight in self._step_hindsights:
@@ -165,11 +141,8 @@ class Run:
 
     def begin_tick(self, tick: int) -> None:
         """A hand-written loop says that this tick begins."""
-        if self._open is not None and tick != self.tick:
-            made, self._open = self._open, None
-            # Its own sampler has stepped, of which nothing was seen: one pass is taken to be all.
-            is_alone = tick == 1 and not made.is_doubled and len(made.engine.branches.known) == 1
-            self._guided(made, 1.0 if is_alone else None)
+        if self._unscaled is not None and tick != self.tick:
+            self._choose_anew(self._unscaled, self._unscaled.scale_at(tick))
         self.progress.tick = tick
         self.progress.called = False
         self.record.observed = True
@@ -178,13 +151,15 @@ class Run:
         self, noise_scheduler: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> StepCall | None:
         """The noise scheduler is about to step with these arguments. Returns the call that is to be made instead; None: this one."""
-        if self._open is not None:
-            made, self._open = self._open, None
-            self._guided(made, self._scale_shown(made.engine, noise_scheduler, args, kwargs))
-        hindsight = self._step_hindsight
+        hindsight, unscaled = self._step_hindsight, self._unscaled
+        if hindsight is None and unscaled is None:
+            return None
+        call = step_call_of(noise_scheduler, args, kwargs)
+        if unscaled is not None:
+            self._choose_anew(unscaled, unscaled.scale_in(self.timetable, self.tick, noise_scheduler, call))
         if hindsight is None:
             return None
-        call, passes = step_call_of(noise_scheduler, args, kwargs), self.record.passes_at(self.tick)
+        passes = self.record.passes_at(self.tick)
         adds_noise = noise_option(noise_scheduler, kwargs) is not None
         is_whole = passes.are_computed or passes.are_reused
         if call is None or adds_noise or not self.progress.called or not is_whole:
@@ -240,34 +215,30 @@ class Run:
             return hindsight.obstacle
         return None if self.timetable.influence is None else self.timetable.influence.obstacle
 
-    def _scale_shown(
-        self, engine: Engine, noise_scheduler: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> float | None:
-        """The scale of guidance by the first step, which has these arguments; None where it does not tell."""
-        call = step_call_of(noise_scheduler, args, kwargs)
-        stores = [branch.stores.get(MODEL) for branch in engine.branches.known]
-        passes = [store.newest(0)[0] for store in stores if store is not None and store.last_computed(0) == 0]
-        engine.setup.format.memory.end_call()
-        if call is None or self.tick or len(passes) < len(stores):
-            return None
-        return shown_scale(passes, guided_velocity(self.timetable, noise_scheduler, self.tick, call))
+    def _is_doubled(self, engine: Engine, served: Served, call: Call) -> bool:
+        """Whether the first call of a hand-written loop holds two guidance passes, or two pictures of one seed."""
+        doubled = engine.batched_guidance
+        return self.progress.hand_written and doubled.found_in(served.module, call, self.tick, None)
 
-    def _guided(self, made: Choice, scale: float | None) -> None:
+    def _choose_anew(self, unscaled: Unscaled, scale: float | None) -> None:
         """The first tick has told the scale of guidance, or nothing: with it the method chooses again."""
+        self._unscaled = None
         if scale is None:
             return
+        engine, config, facts, _ = unscaled
         self._guidance = replace(self._guidance, scale=scale)
         clipped = self.timetable.run_clipped_influence(self._guidance.counted)
-        facts = replace(made.facts, guidance=self._guidance, clipped_influence=clipped)
-        if made.remark is not None:
-            self.record.remarks.remove(made.remark)
-        made.engine.choose_anew(choices_of(made.config, facts))
-        self._write_down(made._replace(facts=facts, remark=made.config.remark(facts)))
+        known = replace(facts, guidance=self._guidance, clipped_influence=clipped)
+        before = config.remark(facts)
+        self.record.remarks = [remark for remark in self.record.remarks if remark != before]
+        engine.choose_anew(choices_of(config, known))
+        self._write_down(engine, config, known)
 
-    def _write_down(self, choice: Choice) -> None:
-        self.record.predictor = choice.engine.describe()
-        if choice.remark is not None:
-            self.record.remarks.append(choice.remark)
+    def _write_down(self, engine: Engine, config: CacheConfig, facts: RunFacts) -> None:
+        """What the method has chosen."""
+        self.record.predictor = engine.describe()
+        remark = config.remark(facts)
+        self.record.remarks += [remark] if remark is not None else []
 
     def _facts(self, served: Served, call: Call) -> RunFacts:
         module, times = served.module, self.timetable
@@ -276,6 +247,7 @@ class Run:
             denoiser_class=type(module).__name__,
             experts=served.experts,
             num_ticks=times.num_ticks,
+            asked=times.asked,
             denoiser=served.name,
             sigmas=None if sigmas is None else tuple(sigmas),
             moments=tuple(times.moments),

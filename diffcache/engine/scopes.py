@@ -286,7 +286,7 @@ class PipelineScope(Scope):
         self.active = self.noise_schedulers[0] if noise_schedulers else None
         self._knows_its_loop = not noise_schedulers
         self._last_index: int | None = None
-        self._guidance: dict[str, float] = {}
+        self._scales_seen: dict[str, float] = {}
         # The newest tick before which callbacks have replaced the latents, and at how many in a row.
         self._replaced, self._in_a_row = -1, 0
 
@@ -377,9 +377,9 @@ class PipelineScope(Scope):
         if self.influence is None:
             return
         guidance = guidance_of(self.pipeline)
-        if guidance != self._guidance:
+        if guidance != self._scales_seen:
             run.timetable.guidance_changes(run.tick)
-        self._guidance = guidance
+        self._scales_seen = guidance
 
     def _begin(self) -> Run:
         self._last_index, self._replaced = None, -1

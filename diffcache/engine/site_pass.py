@@ -223,9 +223,11 @@ class SitePass:
             visits[name] = visit = _Visit(site, last, step, verdicts, skips, store, passed_over)
             if last == name != self._tapped and store.layout is not None and not self._is_observed:
                 self._alone[name] = visit
-        if visit.skips and self.decider.verifies(branch, self.step):
-            visit.verified, visit.passed_over = True, False
-            self._alone.pop(name, None)
+        last_name = next(reversed(self._starts))
+        last_visit = visits[last_name]
+        if last_visit.skips and self.decider.verifies(branch, self.step):
+            last_visit.verified, last_visit.passed_over = True, False
+            self._alone.pop(last_name, None)
         if self.seen:
             self.decider.arrived(branch, 0, self.seen)
         if not skips_any and self._called is None:
@@ -236,6 +238,10 @@ class SitePass:
         """The forward is over."""
         if any(visit.passed_over for visit in self.reached) and holds_blank(output):
             self.stray()
+
+    def drop(self) -> None:
+        """The forward was broken off: drops every tensor."""
+        vars(self).clear()
 
     def stray(self) -> None:
         """What the forward returns is worth nothing: the call is computed again, as the branch's first."""
@@ -250,7 +256,7 @@ class SitePass:
             return (yield True)
         if here.passed_over:
             return self._stand_in(here, name, module, args, kwargs)
-        if not self._sees_end(here):
+        if not self._passes_last(here):
             return (yield True)
         truth = yield True
         if here.verified:
@@ -259,7 +265,7 @@ class SitePass:
 
     def _stand_in(self, here: _Visit, name: str, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
         """What a site that is passed over returns in place of a unit: its own output for the last one, placeholders for the others."""
-        if self._sees_end(here):
+        if self._passes_last(here):
             return self._reused(here)
         placeholder = self.cuts.placeholders[name]
         if placeholder in self._shared:
@@ -269,8 +275,8 @@ class SitePass:
             self._shared[placeholder] = made
         return made
 
-    def _sees_end(self, here: _Visit) -> bool:
-        """Counts one more unit of a site that is skipped; says whether it is the last one."""
+    def _passes_last(self, here: _Visit) -> bool:
+        """Counts one more unit of a site that is skipped. Whether it was the last one; then the site is left."""
         here.num_called += 1
         if here.num_called < len(here.site.units):
             return False

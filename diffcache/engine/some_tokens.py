@@ -75,7 +75,6 @@ class SomeTokens(WholeModel):
         super().__init__(parts, comparison)
         assert parts.choices.rows is not None
         self.rule: RowRule = parts.choices.rows
-        self.choices = parts.choices
         self._chosen: dict[int, Chosen] = {}  # by the number of samples, which guidance passes may differ in
         self._before: dict[str, tuple[int, Tensor, float | None]] = {}
         self._was_far = self._has_chosen = False
@@ -118,9 +117,9 @@ class SomeTokens(WholeModel):
         here.work = work_of(plan, rows)
         return self._held(here, output) if self.rule.holds else output
 
-    def predicted(self, here: Here, lane: int, decision: Decision) -> list[Tensor]:
+    def reused_outputs(self, here: Here, lane: int, decision: Decision) -> list[Tensor]:
         """Of a rule that holds the other tokens, only the chosen ones are predicted."""
-        outputs = super().predicted(here, lane, decision)
+        outputs = super().reused_outputs(here, lane, decision)
         if not self.rule.holds or here.call.batch not in self._chosen or decision is Decision.HOLD:
             return outputs
         held = here.store.value(Decision.HOLD, here.step, lane, here.call.tensors)

@@ -101,10 +101,9 @@ class WholeModel:
         """What the denoiser returns where it is called."""
         return (yield Computation(here.call.args, here.call.kwargs))
 
-    def predicted(self, here: Here, lane: int, decision: Decision) -> list[Tensor]:
+    def reused_outputs(self, here: Here, lane: int, decision: Decision) -> list[Tensor]:
         """The outputs of a reused lane."""
-        tensors = here.call.tensors if here.lanes == 1 else here.tensors(lane)
-        return here.store.value(decision, here.step, lane, tensors)
+        return here.store.value(decision, here.step, lane, here.tensors(lane))
 
     def _compute(self, here: Here) -> Generator[Need, Any, tuple[Any, str | None]]:
         """What the denoiser returns, and why it can never be reused, if so."""
@@ -129,7 +128,7 @@ class WholeModel:
         """Predicts the lanes that are reused; the others are computed as one smaller batch."""
         call, layout = here.call, here.store.learned
         if here.lanes == 1:
-            return layout.join(self._predict(here, 0, verdicts[0].decision), call.tensors)
+            return layout.join(self._reuse_lane(here, 0, verdicts[0].decision), call.tensors)
         computing = [lane for lane, verdict in enumerate(verdicts) if verdict.decision.computes]
         computed: list[Tensor] = []
         if computing:
@@ -141,16 +140,15 @@ class WholeModel:
                 own = outputs_of(computed, computing.index(lane), len(computing))
                 parts.append(self._keep(here, lane, own))
             else:
-                parts.append(self._predict(here, lane, verdict.decision))
+                parts.append(self._reuse_lane(here, lane, verdict.decision))
         return layout.join(joined(parts), call.tensors)
 
-    def _predict(self, here: Here, lane: int, decision: Decision) -> list[Tensor]:
+    def _reuse_lane(self, here: Here, lane: int, decision: Decision) -> list[Tensor]:
         """The outputs of a reused lane; notes what the next computed tick is to correct."""
         store, step = here.store, here.step
-        tensors = here.call.tensors if here.lanes == 1 else here.tensors(lane)
         if self.decider.lanes[lane].scheduler.looks_on:
-            self.decider.arrived(here.branch, lane, store.learned.latents(tensors))
-        outputs = self.predicted(here, lane, decision)
+            self.decider.arrived(here.branch, lane, store.learned.latents(here.tensors(lane)))
+        outputs = self.reused_outputs(here, lane, decision)
         # A shadow may go on with what was computed: then nothing is to be corrected.
         corrects_later = store.setup.hindsight and not self.decider.observer.shadow
         if corrects_later and store.setup.times.ratio(step.tick, step.tick) is not None:
@@ -172,11 +170,11 @@ class WholeModel:
         store, step, leads = here.store, here.step, here.branch is self.decider.leader
         if not (leads or (self.passes.is_waiting and store.last_computed(lane) is not None)):
             return
-        made, computed = self.decider.lanes[lane], store.learned.evolved(outputs)
+        state, computed = self.decider.lanes[lane], store.learned.evolved(outputs)
         if leads:
-            guesses = self.comparison.compare(made, lane, step, store, tensors, computed)
+            guesses = self.comparison.compare(state, lane, step, store, tensors, computed)
         else:
-            guesses = self.comparison.guesses(made.scheduler.compares, lane, step, store, tensors)
+            guesses = self.comparison.guesses(state.scheduler.compares, lane, step, store, tensors)
         if guesses is None:
             return
         values = [*guesses, computed]
@@ -184,7 +182,7 @@ class WholeModel:
         if guided is not None:
             *guesses, computed = guided
             squares = squares_of(guesses, computed, store.learned.latents(tensors)[0])
-            made.scheduler.compared(store.moments(lane), step.moment, squares)
+            state.scheduler.compared(store.moments(lane), step.moment, squares)
 
     def _keep(self, here: Here, lane: int, outputs: list[Tensor]) -> list[Tensor]:
         """Stores what a lane computed, and tells the decider. Returns it with what corrects the ticks before it."""

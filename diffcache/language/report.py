@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from diffcache.language.backbones.base import Net
+
+NO_TICKS = "a language model is cached by token and layer, not by tick: summary() and row_layers_of say what each call computed"
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,28 @@ class LanguageReport:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({**asdict(self), "notes": self.notes}, indent=1) + "\n")
         return path
+
+    def plot(self, path: str | Path) -> Path:
+        """Refused, and so are `decisions`, `reasons` and `to_schedule`: they tell of ticks.
+
+        Raises:
+            NotImplementedError: always; the message says what there is instead.
+        """
+        raise NotImplementedError(NO_TICKS)
+
+    def to_schedule(self) -> NoReturn:
+        """Refused, as `plot` is."""
+        raise NotImplementedError(NO_TICKS)
+
+    @property
+    def decisions(self) -> NoReturn:
+        """Refused, as `plot` is."""
+        raise NotImplementedError(NO_TICKS)
+
+    @property
+    def reasons(self) -> NoReturn:
+        """Refused, as `plot` is."""
+        raise NotImplementedError(NO_TICKS)
 
     def __repr__(self) -> str:
         return f"<LanguageReport {self.summary().splitlines()[0]}>"

@@ -21,6 +21,8 @@ class Timetable:
         influence: of the outputs at its timesteps; None where the method does not need it, or no noise scheduler is known.
         first: index in the list of timesteps at which the run begins (above 0 for image-to-image).
         noise_scheduler: its class name; None in a hand-written loop.
+        asked: number of steps that the noise scheduler was asked for. It may make more ticks of each (Heun), or leave some out (image-to-image);
+            None where it is unknown.
 
     Attributes:
         steps: for each tick the `Step` of the whole denoiser, without a branch.
@@ -35,8 +37,10 @@ class Timetable:
         influence: Influence | None = None,
         first: int = 0,
         noise_scheduler: str | None = None,
+        asked: int | None = None,
     ) -> None:
         self.num_ticks = num_ticks
+        self.asked = asked
         self.noise_scheduler = noise_scheduler
         self.influence = influence
         self._levels = levels
@@ -174,4 +178,5 @@ def timetable_of(
         influence=influence,
         first=first,
         noise_scheduler=type(noise_scheduler).__name__,
+        asked=getattr(noise_scheduler, "num_inference_steps", None),
     )

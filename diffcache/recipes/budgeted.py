@@ -48,7 +48,7 @@ class BudgetedConfig(CacheConfig):
         most = self.most_ticks(run)
         if most is None or self.speedup is None or most >= FEW or most == run.num_ticks:
             return None
-        return f"{leaves(self.speedup, most)}, too few for a good prediction: {proposal(most)}"
+        return f"{leaves(self.speedup, most)}, too few for a good prediction: {proposal(most, run)}"
 
     def warmup(self, run: RunFacts) -> int:
         return 1

@@ -1,5 +1,6 @@
 """Runs of few steps: a speed-up that they cannot meet is refused, and for one that leaves few computed ticks a plain run is proposed."""
 
+from diffcache.config import RunFacts
 from diffcache.schedulers.errors import ConfigError
 
 
@@ -28,7 +29,9 @@ def leaves(speedup: float, computed: int) -> str:
     )
 
 
-def proposal(computed: int) -> str:
+def proposal(computed: int, run: RunFacts) -> str:
     """A plain run with as many ticks as are computed, for a remark."""
     ticks = "one tick" if computed == 1 else f"{computed} ticks"
-    return f"a plain run of {ticks} may be as good, compare it (usually num_inference_steps={computed})"
+    # Heun's method has two ticks in a step, and image-to-image leaves some out.
+    steps = round(computed * run.asked / run.num_ticks) if run.asked and run.num_ticks else computed
+    return f"a plain run of {ticks} may be as good, compare it (usually num_inference_steps={max(steps, 1)})"

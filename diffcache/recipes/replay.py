@@ -23,7 +23,7 @@ from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.schedulers.moments import angles_of
 from diffcache.schedulers.schedule import GUIDANCE_SCALE, NOT_CALLED, Schedule
-from diffcache.schedulers.steps import MODEL
+from diffcache.schedulers.steps import MODEL, Decision
 from diffcache.schedulers.table import Table
 from diffcache.store.formats import DTYPES
 from diffcache.store.streams import Basis
@@ -155,6 +155,7 @@ class ReplayConfig(CacheConfig):
         made_for = {site: (model.name, model.config) for site, model in self.schedule.models.items()}
         refuse_others("schedule", made_for, denoisers)
         for site in made_for:
+            self._check_overlap(site)
             self._check_sites(site, denoisers[site])
 
     def scheduler(self, run: RunFacts) -> CacheScheduler:
@@ -231,6 +232,18 @@ class ReplayConfig(CacheConfig):
             stacklevel=2,
         )
         return {}
+
+    def _check_overlap(self, name: str) -> None:
+        """Refuses a table that reuses a whole denoiser and has sites inside it as well."""
+        reused = set("".join(self.schedule.table.get(name, {}).values())) - {
+            NOT_CALLED,
+            Decision.COMPUTE.value,
+        }
+        inside = self.sites(RunFacts("", denoiser=name))
+        if reused and is_inside(inside):
+            raise ScheduleError(
+                f"table.{name}: the whole denoiser overlaps its site {inside[0]!r}: leave one of them out."
+            )
 
     def _check_sites(self, name: str, denoiser: nn.Module) -> None:
         """Refuses sites that a denoiser, of this name, does not have."""

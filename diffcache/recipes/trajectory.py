@@ -22,12 +22,11 @@ from diffcache.schedulers.guidance import Guidance
 from diffcache.schedulers.interval import Interval
 from diffcache.schedulers.moments import Moment
 from diffcache.trajectory.control import (
-    TYPICAL,
     ExpectedErrorControl,
     ExpectedOf,
     PlannedTicks,
     PredictionError,
-    cheapest,
+    first_plan,
     of_usual_contrast,
     shown,
 )
@@ -164,7 +163,7 @@ class TrajectoryConfig(BudgetedConfig):
         most = max(most, len(plan.ticks))  # a longer warm-up goes beyond the speed-up
         if run.adds_noise or expected <= WORTH_COMPARING or self.max_consecutive_reuses is not None:
             return None
-        return f"{leaves(self.speedup, most)}, for which an error of {shown(expected)} was expected before the run: {proposal(most)}"
+        return f"{leaves(self.speedup, most)}, for which an error of {shown(expected)} was expected before the run: {proposal(most, run)}"
 
     def predictor_for(self, run: RunFacts) -> Predictor:
         if run.num_ticks is None:
@@ -193,8 +192,7 @@ class TrajectoryConfig(BudgetedConfig):
         """The plan that says how reused ticks are predicted and corrected: with a threshold, the one that runs usually come to."""
         if self.speedup is not None:
             return self.plan(run, self.speedup)
-        plans = partial(self.plan, run)
-        return plans(cheapest(plans, TYPICAL * of_usual_contrast(self._of_velocities(run)), self.threshold))
+        return first_plan(partial(self.plan, run), self.threshold, of_velocities=self._of_velocities(run))
 
     def _of_velocities(self, run: RunFacts) -> bool:
         """Whether errors are told as fractions of the velocities, and not of the contrast of the result, because both are about as large.

@@ -22,6 +22,7 @@ NOT_SEEN = (
     "no call of the denoiser was seen: it ran outside this target or before begin_step, "
     "or compiled into something larger"
 )
+BROKEN_OFF = "the run was broken off in the first call of its denoiser"
 NO_METHOD = "none"
 """The method of a server's request without one."""
 NOT_CACHED = "not cached, and its calls are not counted: give the request config= or speedup="
@@ -156,7 +157,7 @@ class RunReport:
         if not self.records:
             return ["no run yet"]
         if not self.calls:
-            return [NOT_SEEN]
+            return [BROKEN_OFF if any(record.models for record in self.records) else NOT_SEEN]
         if not any(record.observed for record in self.records):
             return [f"nothing was reused: {NOT_OBSERVED}"]
         unused = all(call.computed == 1 for call in self.calls)

@@ -172,11 +172,18 @@ class Sink(Rolling):
 
 @dataclass(frozen=True)
 class DeepSink(Sink):
-    """A sink of about half the window (Deep Forcing, arXiv 2512.05081, section 3.1; published with 10 of 21 frames)."""
+    """A sink of about half the window (Deep Forcing, arXiv 2512.05081, section 3.1; published with 10 of 21 frames).
+
+    Attributes:
+        sink: 0: half of the window, rounded down.
+    """
 
     name: ClassVar[str] = "deep-sink"
 
-    sink: int = 10
+    sink: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sink", self.sink or self.window // 2)
 
 
 @dataclass(frozen=True)

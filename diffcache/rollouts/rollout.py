@@ -18,7 +18,7 @@ from diffcache.schedulers.errors import ConfigError, TargetError
 @contextmanager
 def rollout(
     denoiser: nn.Module,
-    policy: RolloutPolicy | str = "rolling",
+    policy: RolloutPolicy | str = "deep-sink",
     *,
     cache_dtype: str | None = None,
     cache_device: str | None = None,
@@ -28,7 +28,7 @@ def rollout(
 ) -> Iterator[Rollout]:
     """Autoregressive video with a stock video transformer: each chunk of frames sees the keys and values of those before it.
 
-        with torch.no_grad(), rollout(transformer, "deep-sink", window=21) as video:
+        with torch.no_grad(), rollout(transformer, window=21) as video:
             for latents in noise.split(3, dim=2):
                 for t, dt in steps:
                     latents = latents + dt * video(latents, t, prompt, return_dict=False)[0]

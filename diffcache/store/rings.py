@@ -82,16 +82,14 @@ class Setup:
         """
         key = (decision, step.tick, *map(_tick, ring))
         if key != self._last[0]:
-            predictor, known, tick = self.serving[decision], self.times.moments, step.tick
+            predictor = self.serving[decision]
             past = self.moments(ring)[: predictor.depth]
-            now = known[tick] if tick < len(known) else self.times.moment(tick)
-            self._last = key, predictor.weights(past, now)
+            self._last = key, predictor.weights(past, self.times.moment(step.tick))
         return self._last[1]
 
     def moments(self, ring: Ring) -> list[Moment]:
         """The moments of a ring's features, newest first."""
-        known, times = self.times.moments, self.times
-        return [known[f.tick] if f.tick < len(known) else times.moment(f.tick) for f in ring]
+        return [self.times.moment(feature.tick) for feature in ring]
 
 
 class Store:

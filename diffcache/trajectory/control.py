@@ -70,6 +70,19 @@ def cheapest(plans: Callable[[float], TrajectoryPlan], scale: float, threshold: 
     return SPEEDUPS[-1]
 
 
+def first_plan(
+    plans: Callable[[float], TrajectoryPlan], threshold: float, *, of_velocities: bool
+) -> TrajectoryPlan:
+    """The plan that a run with a threshold begins with.
+
+    Args:
+        plans: the plan for a speed-up.
+        threshold: see `ExpectedErrorControl`.
+        of_velocities: see `PlanFollower`.
+    """
+    return plans(cheapest(plans, TYPICAL * of_usual_contrast(of_velocities), threshold))
+
+
 class PlanFollower(CacheScheduler):
     """Follows a plan, and compares measured errors with expected ones.
 
@@ -217,10 +230,11 @@ class ExpectedErrorControl(PlanFollower):
         self.threshold = threshold
         self._num_ticks = num_ticks
         self._plans = plans
-        followed = plans(cheapest(plans, TYPICAL * of_usual_contrast(of_velocities), threshold))
+        followed = first_plan(plans, threshold, of_velocities=of_velocities)
         super().__init__(followed, prediction_error, expected_of, of_velocities)
         self._newest: int | None = None
         self._planned_with = self.of_contrast
+        self._went_denser = False
 
     def compared(self, past: Sequence[Moment], at: Moment, squares: Tensor) -> None:
         super().compared(past, at, squares)
@@ -230,7 +244,9 @@ class ExpectedErrorControl(PlanFollower):
         return self._unread[0][1] if self._unread else None
 
     def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
-        if self._newest is None:  # of two denoisers the second one's first tick comes late
+        if (
+            self._newest is None
+        ):  # nothing has been compared yet: this denoiser's first tick has just been computed
             self._newest = step.tick - 1
         if signal is not None:
             moments, _ = self._unread.pop(0)
@@ -240,8 +256,7 @@ class ExpectedErrorControl(PlanFollower):
 
     def remark(self, expected: float) -> str | None:
         if TYPICAL * expected <= self.threshold:
-            goes_as_planned = self._planned_with == of_usual_contrast(self._of_velocities)
-            if not expected or goes_as_planned or len(self._followed.ticks) < self._num_ticks:
+            if not expected or not self._went_denser or len(self._followed.ticks) < self._num_ticks:
                 return None
             return (
                 "the run was worse than planned: what was left of the run was computed, since no plan was expected to keep "
@@ -256,7 +271,7 @@ class ExpectedErrorControl(PlanFollower):
         """Where the last errors are larger than the plan was made with, or the contrast of the result is smaller."""
         recent = _mean(self._logs[-RECENT:]) * self.of_contrast
         if recent > OFF * self._planned_with:
-            self._planned_with = recent
+            self._planned_with, self._went_denser = recent, True
             self._followed = self._plans(cheapest(self._plans, TYPICAL * recent, self.threshold))
 
     def _after(self, computed: int) -> int:

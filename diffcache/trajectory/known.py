@@ -21,7 +21,7 @@ Matrix = tuple[tuple[float, ...], ...]
 SHORT = 0.5
 """A last step is short if it is less than so many times as long as the others in the mean."""
 
-UNTOLD = 2.0
+WITHOUT_NOISE_LEVELS = 2.0
 """Expected errors are multiplied by this where noise levels are unknown, because velocities do not change at an even pace. On sd3, sdxl and flux, in
 50 and 20 steps, measured errors are 0.8 to 6 times as large as expected without it, and 2 times in the median."""
 
@@ -148,7 +148,7 @@ class Known:
         is_universal = self.covariance is None
         pace = self.prior.pace.at(course.moments, course.guidance) if is_universal else np.ones(ticks)
         if is_universal and angles_of(course.moments) is None:
-            pace = UNTOLD * pace
+            pace = WITHOUT_NOISE_LEVELS * pace
         handovers = self.handovers_in(ticks)
 
         def error(

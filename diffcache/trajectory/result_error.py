@@ -90,7 +90,8 @@ class ResultError:
         trust: how reused ticks are predicted.
         handovers: ticks at which another denoiser takes over, which are computed. Ticks after one are not predicted from what the denoiser before
             returned.
-        real: has the influence with which errors really add up, where plans are made with another one; None: this one has.
+        real: the same error with clipping counted, which is what a report expects. Plans are made without it, since they turn out better; None:
+            nothing is clipped.
     """
 
     def __init__(
@@ -128,7 +129,7 @@ class ResultError:
         return self._expected(plans, self._weights_of(plans))
 
     def likely(self, ticks: Sequence[int], predicted: "ResultError | None" = None) -> float:
-        """The error to expect of one run: with the response as it is, where plans allow for others.
+        """The error that a report expects of a run. It counts with the most likely response; plans are made with the mean over a smaller and a larger one.
 
         Args:
             ticks: that are computed, by rising number from 0.

@@ -285,7 +285,7 @@ def _front(tuner: Tuner, producer: dict[str, Any], folder: str | Path | None) ->
 def _work(tuner: Tuner, aim: Aim) -> tuple[int, float]:
     """About how many renders there will be, and of how many full runs they are the work."""
     choose, verify = len(tuner.parts.choose), len(tuner.parts.verify)
-    shares = {True: FRONT, False: (1 / (aim.speedup or 2),)}[aim.front]
+    shares: tuple[float, ...] = FRONT if aim.front else (1 / (aim.speedup or 2),)
     if aim.quality is not None:
         shares = (0.5,) * math.ceil(math.log2(max(tuner.ticks, 2)))
     fit, each = tuner.engine.fit_renders(), tuner.engine.proposals * choose + 3 * verify

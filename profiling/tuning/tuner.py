@@ -78,6 +78,14 @@ class Tuner:
         """The full runs of the calls to choose on."""
         return FullRuns(self.task.pipe, self.parts.choose, self.measure)
 
+    def render_full_runs(self) -> None:
+        """Renders them now, so that a pipeline that does not repeat itself is refused before anything is taken for too little.
+
+        Raises:
+            ConfigError: it does not.
+        """
+        _ = self.choosing
+
     def for_compute(self, compute: float) -> Judged:
         """The best proposal for a share of the work: of the highest mean.
 
@@ -108,9 +116,7 @@ class Tuner:
             ConfigError: no reuse keeps it.
         """
         counts = range(1, self.ticks)
-        _ = (
-            self.choosing
-        )  # a pipeline that does not repeat itself is refused before anything is taken for too little
+        self.render_full_runs()
         found: dict[int, Judged] = {}
 
         def kept(count: int) -> bool:

@@ -134,7 +134,7 @@ def test_a_step_that_is_not_of_the_loop_is_refused(i: int, method: str | None) -
         run.begin_step(i)
 
 
-@pytest.mark.parametrize(("num_steps", "sigmas"), [(0, None), (-3, None), (4, [1.0, 0.5, 0.2])])
+@pytest.mark.parametrize(("num_steps", "sigmas"), [(0, None), (-3, None), (True, None), (4, [1.0, 0.5, 0.2])])
 @pytest.mark.parametrize("method", ["uniform", None])
 def test_a_loop_that_cannot_be_is_refused(num_steps: int, sigmas: Any, method: str | None) -> None:
     with pytest.raises(ValueError, match="step"), denoising_run(toy(method), num_steps, sigmas):

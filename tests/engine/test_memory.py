@@ -29,7 +29,8 @@ from zoo.pipelines import CASES
 from diffcache import accelerate, report
 from diffcache.config import GuidanceRule
 from diffcache.engine.branches import Branch
-from diffcache.engine.guidance_pass import Guidance
+from diffcache.engine.guidance_pass import RebuiltPass
+from diffcache.engine.site_pass import SitePass
 from diffcache.kernels.quantize import quantize_feature
 from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.prediction.predictors import Hold
@@ -95,6 +96,16 @@ def test_nothing_is_alive_after_a_run(
     gc.collect()
     assert not held.alive()
     del error
+
+
+def test_what_a_forward_has_seen_of_its_units_is_dropped_when_it_fails() -> None:
+    pipe = accelerate(CASES["FluxPipeline"].build(), "fbcache")
+    with failing(pipe.transformer.transformer_blocks[1], call=2), pytest.raises(Abort) as caught:
+        render(pipe, "FluxPipeline")
+    watching = [one for one in gc.get_objects() if type(one) is SitePass]
+    assert watching  # the error's traceback keeps it
+    assert not any(map(vars, watching))
+    del caught
 
 
 def test_nothing_is_alive_after_a_prediction_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +222,7 @@ def test_what_an_expert_held_no_longer_counts_when_it_has_handed_over() -> None:
 
 
 def test_what_the_leading_pass_returned_counts_while_the_other_one_waits_for_it() -> None:
-    guidance = Guidance("net", GuidanceRule(Interval(2)), Guards(0, 0), RunRecord())
+    guidance = RebuiltPass("net", GuidanceRule(Interval(2)), Guards(0, 0), RunRecord())
     output = torch.randn(2, 3)
     guidance.lead(0, Branch("cond", None, Setup(Hold(), Format(), Timetable(4))), (output,))
     assert list(guidance.tensors()) == [output]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pytest
 from language.tiny import texts, tiny_llama
 
 from diffcache import accelerate, generate, report
@@ -60,3 +63,17 @@ def test_a_report_of_one_run_is_left_alone_by_the_next(tmp_path: Path) -> None:
     saved = json.loads(first.save(tmp_path / "report.json").read_text())
     assert (saved["method"], saved["calls"], saved["notes"]) == ("dkv-decode", 8, [])
     assert saved["options"] == first.options
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        lambda told: told.decisions,
+        lambda told: told.reasons,
+        lambda told: told.plot("rows.png"),
+        lambda told: told.to_schedule(),
+    ],
+)
+def test_what_a_report_tells_of_ticks_it_refuses(asked: Callable[[LanguageReport], Any]) -> None:
+    with pytest.raises(NotImplementedError, match="by token and layer, not by tick"):
+        asked(LanguageReport("dkv-decode", {"interval": 8}))

@@ -62,6 +62,12 @@ def test_a_speed_up_that_leaves_few_ticks_is_remarked_on(ticks: int | None, rema
     assert EvenConfig(speedup=1).remark(RunFacts("Net", num_ticks=ticks)) is None
 
 
+@pytest.mark.parametrize(("ticks", "asked", "steps"), [(15, 8, 4), (10, 20, 10), (10, 10, 5), (10, None, 5)])
+def test_the_proposed_steps_make_as_many_ticks(ticks: int, asked: int | None, steps: int) -> None:
+    remark = EvenConfig(speedup=2).remark(RunFacts("Net", num_ticks=ticks, asked=asked))
+    assert f"num_inference_steps={steps})" in str(remark)
+
+
 def test_the_report_says_so() -> None:
     pipe = accelerate(toy_pipeline(), speedup=2)
     pipe(by_embeds(), num_inference_steps=8)

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from support.harness import Abort, failing
 from support.toys import ToyDenoiser, by_embeds, toy_pipeline
 from zoo.pipelines import CASES
 
 from diffcache import accelerate, denoising_run, report
 from diffcache.evals.testbeds import zoo
-from diffcache.reports.run_report import COVERED, OWN_THRESHOLD
+from diffcache.reports.run_report import BROKEN_OFF, COVERED, OWN_THRESHOLD
 
 
 @pytest.mark.parametrize("options", [{"warmup_steps": 100}, {"tail_steps": 100}], ids=str)
@@ -44,6 +45,14 @@ def test_a_run_that_was_broken_off_before_anything_could_be_reused(
     with pytest.raises(KeyboardInterrupt):
         case.render(pipe, 0, 28, callback_on_step_end=stop)
     assert report(pipe).notes == [f"nothing was reused: the run ended at tick {ended} of 28"]
+
+
+def test_a_run_that_was_broken_off_in_its_first_call() -> None:
+    case = CASES["FluxPipeline"]
+    pipe = accelerate(case.build(), speedup=2)
+    with failing(pipe.transformer.transformer_blocks[0], 1), pytest.raises(Abort):
+        case.render(pipe, 0, 8)
+    assert report(pipe).notes == [BROKEN_OFF]
 
 
 def test_a_run_that_was_broken_off_after_reuse_says_where() -> None:

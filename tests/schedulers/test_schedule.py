@@ -136,6 +136,14 @@ def test_a_run_with_inner_sites_replays_exactly(name: str, site: str, tmp_path: 
     assert report(pipe).compute_fraction == found.compute_fraction
 
 
+def test_a_whole_denoiser_beside_a_site_inside_it_is_refused_at_once(flux: Any) -> None:
+    pipe, _, schedule = flux
+    rows = next(iter(schedule.table.values()))
+    both = replace(schedule, table={"transformer": rows, "transformer.transformer_blocks.1": rows})
+    with pytest.raises(ScheduleError, match=r"the whole denoiser overlaps its site 'transformer_blocks\.1'"):
+        accelerate(pipe, both)
+
+
 @pytest.mark.parametrize("site", ["transformer_blocks.99", "nowhere", "transformer_blocks.0..nowhere.1"])
 def test_a_site_that_does_not_exist_is_refused_at_once(flux: Any, site: str) -> None:
     pipe, _, schedule = flux
