@@ -22,12 +22,12 @@ from diffcache.store.rings import Setup
 class GuidedSteps(StepHindsight):
     """Predicts and corrects the guided velocity, in place of those of the guidance passes.
 
-    The noise scheduler adds up guided velocities. Plain guidance makes of weighted sums of its passes the weighted sum of what it makes of them.
+    The noise scheduler adds up guided velocities. Plain guidance is linear in its passes, so that each of them can be predicted and corrected alone.
     Guidance that keeps the norm, or rescales, does not: its factor at the tick that corrects is not the one at the ticks that are
     corrected. So the same weights are given to what the pipeline has made of both passes. Our own.
 
     Meanwhile outputs of the passes are not corrected (`Setup.corrects_outputs`). It ends, for the rest of the run, where other passes are called than
-    before, where only one of them is computed, and where the scale of guidance changes: from there on each pass is corrected for itself.
+    before, where only one of them is computed, where the scale of guidance changes, and where all is forgotten: from there on each pass is corrected for itself.
 
     Args:
         times: of the run.

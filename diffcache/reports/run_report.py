@@ -121,7 +121,7 @@ class RunReport:
         """Expected root mean square difference to the full run's result, as a fraction of its contrast; None if the method expects none.
 
         The contrast is the result's standard deviation. The method `trajectory` plans for half of its threshold at most, and its
-        schedules say the error again. docs/trajectory.md compares it with measured errors.
+        schedules say the error again. docs/measured/trajectory.md compares it with measured errors.
         """
         expected = [record.expected_error for record in self.records]
         return max((error for error in expected if error is not None), default=None)

@@ -1,4 +1,4 @@
-"""The table of docs/trajectory.md on how near expected errors come to measured ones, by what is known before a run."""
+"""The table of docs/measured/trajectory.md on how near expected errors come to measured ones, by what is known before a run."""
 
 from statistics import median
 

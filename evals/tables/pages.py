@@ -43,7 +43,7 @@ from diffcache.evals.testbeds import splits
 
 PAGES_WITH_TABLES = (
     "README.md", "docs/limits.md", "docs/race.md", "docs/regimes.md", "docs/searched.md", "docs/serving.md",
-    "docs/trajectory.md",
+    "docs/trajectory.md", "docs/measured/trajectory.md",
     "docs/measured/race.md", "docs/measured/calibration.md", "docs/measured/memory.md", "docs/measured/quantization.md",
     "docs/measured/rows.md", "docs/measured/video.md", "docs/measured/language.md", "docs/measured/gpu.md",
     "docs/language.md",

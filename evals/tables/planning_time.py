@@ -1,4 +1,4 @@
-"""The table of docs/trajectory.md on how long a run plans."""
+"""The table of docs/measured/trajectory.md on how long a run plans."""
 
 from statistics import median
 

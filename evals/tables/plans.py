@@ -1,4 +1,4 @@
-"""The table of docs/trajectory.md on plans at every number of computed ticks, by what was measured of the pipeline."""
+"""The table of docs/measured/trajectory.md on plans at every number of computed ticks, by what was measured of the pipeline."""
 
 from collections.abc import Mapping, Sequence
 from statistics import mean

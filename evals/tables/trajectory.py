@@ -1,4 +1,4 @@
-"""The tables of docs/trajectory.md: the method on each testbed, with a prior that has never seen it, and as `tune` finds it."""
+"""The tables of docs/measured/trajectory.md: the method on each testbed, with a prior that has never seen it, and as `tune` finds it."""
 
 from collections.abc import Mapping, Sequence
 from statistics import median

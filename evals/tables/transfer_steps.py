@@ -1,4 +1,4 @@
-"""The table of docs/trajectory.md on covariances that were measured in another number of steps."""
+"""The table of docs/measured/trajectory.md on covariances that were measured in another number of steps."""
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
