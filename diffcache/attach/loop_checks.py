@@ -8,7 +8,7 @@ from torch import nn
 
 from diffcache.host.components import denoisers_of, is_pipeline, refuse_no_denoiser
 from diffcache.noise_schedulers.levels import Level, levels_of_loop
-from diffcache.noise_schedulers.quirks import timesteps_of
+from diffcache.noise_schedulers.quirks import first_index_of, first_of, timesteps_of
 from diffcache.schedulers.errors import TargetError
 
 
@@ -26,7 +26,7 @@ def number_of_steps(num_steps: Any, noise_scheduler: Any, by: str = "denoising_r
     """The number of steps of a loop; `by` is the function that was given it.
 
     Raises:
-        TargetError: it is no whole number above 0, or not the number of the noise scheduler's timesteps.
+        TargetError: it is no whole number above 0, or not the number of the noise scheduler's timesteps, or of those from its begin index on.
     """
     try:
         count = operator.index(num_steps)
@@ -41,10 +41,10 @@ def number_of_steps(num_steps: Any, noise_scheduler: Any, by: str = "denoising_r
         raise TargetError(
             f"noise_scheduler= takes a noise scheduler of Diffusers' after set_timesteps, not a {type(noise_scheduler).__name__}."
         )
-    if len(timesteps) != count:
+    if count not in (len(timesteps), len(timesteps) - first_index_of(noise_scheduler)):
         raise TargetError(
             f"the noise scheduler has {len(timesteps)} timesteps, and num_steps is {count}: call its set_timesteps first, and "
-            "count model evaluations."
+            "count model evaluations. Where the loop begins later, as in image-to-image, call its set_begin_index, too."
         )
     return count
 
@@ -57,6 +57,7 @@ def noise_levels(sigmas: Any, num_steps: int, noise_scheduler: Any) -> list[Leve
     """
     if sigmas is None:
         return levels_of_loop(noise_scheduler, None)
+    first = 0 if noise_scheduler is None else first_of(noise_scheduler, num_steps)
     try:
         given = [float(sigma) for sigma in sigmas]
     except (TypeError, ValueError):
@@ -65,4 +66,4 @@ def noise_levels(sigmas: Any, num_steps: int, noise_scheduler: Any) -> list[Leve
         raise TargetError(
             f"sigmas= takes one finite number, 0 or more, for each of the {num_steps} steps: pass them all, or leave it out."
         )
-    return levels_of_loop(noise_scheduler, given)
+    return levels_of_loop(noise_scheduler, given, first)

@@ -13,7 +13,7 @@ from diffcache.engine.scopes import Scope, bring_to_front
 from diffcache.host.call import Call
 from diffcache.host.network_facts import NetworkFacts
 from diffcache.noise_schedulers.levels import Level
-from diffcache.noise_schedulers.quirks import noise_option
+from diffcache.noise_schedulers.quirks import first_of, noise_option
 from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.reports.records import RunRecord
 from diffcache.schedulers.errors import DiffcacheError
@@ -51,6 +51,7 @@ class LoopScope(Scope):
             )
         self.num_steps = num_steps
         self.levels = levels
+        self.first = 0 if noise_scheduler is None else first_of(noise_scheduler, num_steps)
         self._noise_scheduler = noise_scheduler
         self._called_before_begin = False
         self._closed = False
@@ -71,7 +72,7 @@ class LoopScope(Scope):
         if again and run is not None and not run.progress.called:
             return
         if run is None or run.tick >= i:
-            timetable = Timetable(self.num_steps, self.levels, influence=self.influence)
+            timetable = Timetable(self.num_steps, self.levels, influence=self.influence, first=self.first)
             run = self.begin_run(timetable, hand_written=True)
             run.progress.lost = again and self.num_steps > 1
         run.begin_tick(i)

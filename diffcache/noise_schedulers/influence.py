@@ -12,7 +12,7 @@ from torch import Tensor
 from diffcache.noise_schedulers.fresh_noise import adds_fresh_noise
 from diffcache.noise_schedulers.levels import SMALLEST, UNKNOWN, Level
 from diffcache.noise_schedulers.quirks import clip_range_of, limits_samples, model_input, next_sample, unit_of
-from diffcache.noise_schedulers.trial import copied_to_cpu, nothing_drawn
+from diffcache.noise_schedulers.trial import begun_anew, copied_to_cpu, nothing_drawn
 from diffcache.schedulers.moments import signal_and_noise
 
 IMPULSE = 1e-3
@@ -186,7 +186,7 @@ def _held(noise_scheduler: Any, levels: Sequence[Level], clean: Tensor | None = 
     Yields:
         [elements, timesteps]
     """
-    copied = copied_to_cpu(noise_scheduler)
+    copied = begun_anew(copied_to_cpu(noise_scheduler))
     times, elements = copied.timesteps, 1 if clean is None else clean.shape[1]
     sample = torch.zeros(elements, len(times) + 1, 1, 1, dtype=torch.float64, device="cpu")
     for tick, (time, level) in enumerate(zip(times, levels, strict=True)):

@@ -82,19 +82,21 @@ def levels_of(noise_scheduler: Any) -> list[Level]:
     return _turned(levels)
 
 
-def levels_of_loop(noise_scheduler: Any, sigmas: Iterable[float] | None) -> list[Level]:
+def levels_of_loop(noise_scheduler: Any, sigmas: Iterable[float] | None, first: int = 0) -> list[Level]:
     """The levels of a hand-written loop; empty where neither its noise scheduler nor its noise levels are known.
 
     Args:
         noise_scheduler: after `set_timesteps`; None where it is not known.
         sigmas: instead of the noise scheduler's. Without it, levels of at most 1 are taken to be those of flow matching.
+        first: index of the noise scheduler's timestep at which the loop, and so `sigmas`, begins.
     """
     known = [] if noise_scheduler is None else levels_of(noise_scheduler)
     if sigmas is None:
         return known
     given = [float(sigma) for sigma in sigmas]
     if known:
-        return [level._replace(sigma=sigma) for level, sigma in zip(known, given, strict=False)]
+        theirs = [level._replace(sigma=sigma) for level, sigma in zip(known[first:], given, strict=False)]
+        return [*known[:first], *theirs]
     is_flow = max(given, default=0.0) <= 1
     angles = [math.atan2(sigma, 1 - sigma if is_flow else 1) for sigma in given]
     found = [Level(sigma, angle, is_flow=is_flow) for sigma, angle in zip(given, angles, strict=True)]

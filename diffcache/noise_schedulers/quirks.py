@@ -110,6 +110,12 @@ def first_index_of(noise_scheduler: Any) -> int:
     return getattr(noise_scheduler, "begin_index", None) or 0
 
 
+def first_of(noise_scheduler: Any, num_steps: int) -> int:
+    """The index in its list of timesteps at which a loop of so many steps begins, which ends with the list."""
+    timesteps = timesteps_of(noise_scheduler)
+    return 0 if timesteps is None else len(timesteps) - num_steps
+
+
 def sigmas_of(noise_scheduler: Any) -> list[float] | None:
     """The noise level at each of its timesteps. Reads the device.
 

@@ -62,6 +62,14 @@ def nothing_drawn() -> Iterator[Use]:
         pass
 
 
+def begun_anew(copied: Any) -> Any:
+    """A copy as it is before a run over all of its timesteps: of the original's, a loop may begin later, as in image-to-image."""
+    for name in ("_begin_index", "_step_index"):
+        if hasattr(copied, name):
+            setattr(copied, name, None)
+    return copied
+
+
 def copied_to_cpu(noise_scheduler: Any) -> Any:
     """A copy whose tensors are on the CPU, so that no step waits for a device."""
     copied = copy.deepcopy(noise_scheduler)

@@ -67,7 +67,8 @@ class Course(NamedTuple):
 
     @property
     def weighed(self) -> Array:
-        """The influence. Where it is unknown, a velocity moves a flow's sample by the change of its share of noise, as Euler's steps do.
+        """The influence. Where it is unknown, a velocity moves a flow's sample by the change of its share of noise, as Euler's steps do; or, where each noise
+        level but the first comes twice, as Heun's do.
 
         A run is taken to end with data, or where it goes from data to noise (inversion), with noise. It moves the sample at an even pace
         where angles are unknown.
@@ -79,7 +80,16 @@ class Course(NamedTuple):
             return np.tril(np.full((ticks + 1, ticks), -1 / ticks), -1)
         shares = [signal_and_noise(angle, is_flow=True)[1] for angle in angles]
         steps = np.diff([*shares, float(angles[-1] > angles[0])])
-        return np.tril(np.outer([*over_flow(self.moments), 1.0], steps), -1)
+        scales = np.array([*over_flow(self.moments), 1.0])
+        found = np.tril(np.outer(scales, steps), -1)
+        for second in range(1, ticks - 1):
+            if (
+                angles[second] == angles[second + 1]
+            ):  # Heun's method then makes the step with the mean of both velocities
+                found[second + 1 :, second - 1 : second + 1] = (
+                    scales[second + 1 :, None] * steps[second - 1] / 2
+                )
+        return found
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from diffusers import FlowMatchEulerDiscreteScheduler
 from support.toys import MARKS, ToyDenoiser
 from torch import Tensor, nn
 
@@ -138,6 +139,35 @@ def test_a_step_that_is_not_of_the_loop_is_refused(i: int, method: str | None) -
 @pytest.mark.parametrize("method", ["uniform", None])
 def test_a_loop_that_cannot_be_is_refused(num_steps: int, sigmas: Any, method: str | None) -> None:
     with pytest.raises(ValueError, match="step"), denoising_run(toy(method), num_steps, sigmas):
+        pass
+
+
+def begun_at(index: int) -> FlowMatchEulerDiscreteScheduler:
+    noise_scheduler = FlowMatchEulerDiscreteScheduler(shift=3.0)
+    noise_scheduler.set_timesteps(STEPS)
+    if index:
+        noise_scheduler.set_begin_index(index)
+    return noise_scheduler
+
+
+@pytest.mark.parametrize("sigmas", [None, [0.5, 0.4, 0.3, 0.2, 0.1]])
+def test_a_loop_may_begin_later_as_in_image_to_image(sigmas: list[float] | None) -> None:
+    net, noise_scheduler, x = toy(hindsight=True, basis="velocity"), begun_at(3), start()
+    with torch.no_grad(), denoising_run(net, STEPS - 3, sigmas, noise_scheduler) as run:
+        for i, t in enumerate(noise_scheduler.timesteps[3:]):
+            run.begin_step(i)
+            x = noise_scheduler.step(net(x, t[None])[0], t, x)[0]
+    (record,) = report(net).records
+    assert record.num_ticks == STEPS - 3
+    assert record.sigmas == (sigmas or pytest.approx(noise_scheduler.sigmas[3:-1].tolist()))
+    assert not report(net).notes
+
+
+def test_a_loop_that_begins_later_says_so_to_its_noise_scheduler() -> None:
+    with (
+        pytest.raises(ValueError, match="set_begin_index"),
+        denoising_run(toy(), STEPS - 3, noise_scheduler=begun_at(0)),
+    ):
         pass
 
 

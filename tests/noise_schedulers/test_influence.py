@@ -59,6 +59,16 @@ def influence_of(name: str) -> Influence:
     return Influence(made(name), levels_of(made(name)))
 
 
+@pytest.mark.parametrize("name", ["FlowMatchEulerDiscreteScheduler", "DPMSolverMultistepScheduler"])
+def test_where_a_loop_begins_changes_no_influence(name: str) -> None:
+    noise_scheduler = made(name)
+    noise_scheduler.set_begin_index(3)
+    found = Influence(noise_scheduler, levels_of(noise_scheduler))
+    assert found.obstacle is None
+    assert found.run(0, STEPS) == influence_of(name).run(0, STEPS) != []
+    assert noise_scheduler.begin_index == 3
+
+
 def result(name: str, changed: int | None = None) -> Tensor:
     """Of a loop over given outputs and such answers, with one of them changed."""
     return inputs_and_result(name, changed)[-1]

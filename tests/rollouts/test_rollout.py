@@ -13,7 +13,7 @@ from torch import Tensor
 
 from diffcache import ConfigError, RolloutMemory, TargetError, accelerate, denoising_run, report, rollout
 from diffcache.rollouts.history import LayerHistory, TokenBlocks, TokenShape
-from diffcache.rollouts.policies import Rolling
+from diffcache.rollouts.policies import DeepSink, Rolling
 from diffcache.rollouts.rotary import Rotary
 from diffcache.rollouts.video import Rollout
 from diffcache.schedulers.errors import DiffcacheError, ScheduleError
@@ -255,6 +255,14 @@ def test_a_sample_does_not_depend_on_the_others_of_its_batch(policy, options):
     assert float((alone - both[:1]).abs().max()) < 1e-5
 
 
+def test_a_deep_sink_of_half_the_window_is_kept_where_nothing_is_named():
+    net, parts = tiny_wan(), chunks(8, 1)
+    with torch.no_grad(), rollout(net, window=5) as video:
+        default = torch.cat(rolled(net, video, parts, **condition()), 2)
+    assert torch.equal(default, rolled_out(net, parts, "sink", window=5, sink=2))
+    assert DeepSink().sink == 10
+
+
 def test_another_size_or_batch_needs_another_rollout():
     net = tiny_wan()
     with torch.no_grad(), rollout(net) as video:
@@ -320,13 +328,13 @@ def test_several_rollouts_of_one_denoiser_take_turns_and_share_their_bytes():
     net = tiny_wan()
     videos = [chunks(8, 1, seed=seed) for seed in range(3)]
     plain = [rolled_out(net, parts, "rolling", window=4) for parts in videos]
-    with torch.no_grad(), rollout(net, window=4) as video:
+    with torch.no_grad(), rollout(net, "rolling", window=4) as video:
         one = video.plan(videos[0][0], **condition()).cache_bytes
     memory = RolloutMemory(2 * one)
     with (
         torch.no_grad(),
-        rollout(net, window=4, memory=memory) as a,
-        rollout(net, window=4, memory=memory) as b,
+        rollout(net, "rolling", window=4, memory=memory) as a,
+        rollout(net, "rolling", window=4, memory=memory) as b,
     ):
         outputs = [[], []]
         for i in range(8):
@@ -334,7 +342,7 @@ def test_several_rollouts_of_one_denoiser_take_turns_and_share_their_bytes():
                 output += rolled(net, video, [parts[i]], **condition())
         assert memory.declared == 2 * one
         with (
-            rollout(net, window=4, memory=memory) as third,
+            rollout(net, "rolling", window=4, memory=memory) as third,
             pytest.raises(ConfigError, match="has 0 bytes left"),
         ):
             third(videos[2][0], **condition())
