@@ -72,7 +72,7 @@ def test_where_nothing_tells_the_noise_levels_larger_errors_are_expected(
 ) -> None:
     careful = TrajectoryConfig().plan(UNKNOWN, 2)
     trajectory.forget()
-    monkeypatch.setattr(known, "UNTOLD", 1.0)
+    monkeypatch.setattr(known, "WITHOUT_NOISE_LEVELS", 1.0)
     usual = TrajectoryConfig().plan(UNKNOWN, 2)
     trajectory.forget()
     assert careful == replace(usual, expected=careful.expected)

@@ -139,11 +139,7 @@ class DecodeOptions:
             number = getattr(self, name)
             if number is not None and not _is_finite(number):
                 raise ConfigError(f"{name} must be a finite number, not {number!r}.")
-        for name in ("threshold", "editing_threshold"):
-            number = getattr(self, name)
-            if number is not None and not 0 <= number <= 1:
-                raise ConfigError(f"{name} is a probability, from 0 to 1, not {number!r}.")
-        for name in ("temperature", "cfg_scale", "alg_temp", "factor"):
+        for name in ("temperature", "cfg_scale", "alg_temp", "factor", "threshold", "editing_threshold"):
             number = getattr(self, name)
             if number is not None and not (_is_finite(number) and number >= 0):
                 must = "a finite number" if not _is_finite(number) else "at least 0"
