@@ -26,7 +26,7 @@ from diffcache.trajectory.control import (
     ExpectedOf,
     PlannedTicks,
     PredictionError,
-    first_plan,
+    first_speedup,
     of_usual_contrast,
     shown,
 )
@@ -192,7 +192,8 @@ class TrajectoryConfig(BudgetedConfig):
         """The plan that says how reused ticks are predicted and corrected: with a threshold, the one that runs usually come to."""
         if self.speedup is not None:
             return self.plan(run, self.speedup)
-        return first_plan(partial(self.plan, run), self.threshold, of_velocities=self._of_velocities(run))
+        plans = partial(self.plan, run)
+        return plans(first_speedup(plans, self.threshold, of_velocities=self._of_velocities(run)))
 
     def _of_velocities(self, run: RunFacts) -> bool:
         """Whether errors are told as fractions of the velocities, and not of the contrast of the result, because both are about as large.

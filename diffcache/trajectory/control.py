@@ -31,6 +31,10 @@ OFF = 1.6
 """Where errors are this many times larger than a run has planned with, it follows a denser plan. Where they are smaller it keeps its own: the gaps of
 one plan do not continue those of another."""
 
+SPENT = 1.4
+"""Where no plan keeps the threshold any more, a run goes on with the cheapest one that leaves an error of at most this many times the one that is left if
+all other ticks are computed. What has been reused cannot be mended."""
+
 RECENT = 4
 """How many of the last errors are compared with that."""
 
@@ -70,17 +74,17 @@ def cheapest(plans: Callable[[float], TrajectoryPlan], scale: float, threshold: 
     return SPEEDUPS[-1]
 
 
-def first_plan(
+def first_speedup(
     plans: Callable[[float], TrajectoryPlan], threshold: float, *, of_velocities: bool
-) -> TrajectoryPlan:
-    """The plan that a run with a threshold begins with.
+) -> float:
+    """The speed-up of the plan that a run with a threshold begins with.
 
     Args:
         plans: the plan for a speed-up.
         threshold: see `ExpectedErrorControl`.
         of_velocities: see `PlanFollower`.
     """
-    return plans(cheapest(plans, TYPICAL * of_usual_contrast(of_velocities), threshold))
+    return cheapest(plans, TYPICAL * of_usual_contrast(of_velocities), threshold)
 
 
 class PlanFollower(CacheScheduler):
@@ -230,15 +234,17 @@ class ExpectedErrorControl(PlanFollower):
         self.threshold = threshold
         self._num_ticks = num_ticks
         self._plans = plans
-        followed = first_plan(plans, threshold, of_velocities=of_velocities)
-        super().__init__(followed, prediction_error, expected_of, of_velocities)
+        self._speedup = first_speedup(plans, threshold, of_velocities=of_velocities)
+        super().__init__(plans(self._speedup), prediction_error, expected_of, of_velocities)
         self._newest: int | None = None
+        self._computed = set[int]()
         self._planned_with = self.of_contrast
         self._went_denser = False
 
     def compared(self, past: Sequence[Moment], at: Moment, squares: Tensor) -> None:
         super().compared(past, at, squares)
         self._newest = at.tick
+        self._computed |= {moment.tick for moment in (at, *past)}
 
     def measure(self, latents: Sequence[Tensor]) -> Tensor | None:
         return self._unread[0][1] if self._unread else None
@@ -271,8 +277,26 @@ class ExpectedErrorControl(PlanFollower):
         """Where the last errors are larger than the plan was made with, or the contrast of the result is smaller."""
         recent = _mean(self._logs[-RECENT:]) * self.of_contrast
         if recent > OFF * self._planned_with:
-            self._planned_with, self._went_denser = recent, True
-            self._followed = self._plans(cheapest(self._plans, TYPICAL * recent, self.threshold))
+            self._planned_with, self._went_denser, before = recent, True, self._speedup
+            self._speedup = cheapest(self._plans, TYPICAL * recent, self.threshold)
+            if self._speedup == 1 and math.isfinite(recent):
+                self._speedup = self._worth_computing(before)
+            self._followed = self._plans(self._speedup)
+
+    def _worth_computing(self, before: float) -> float:
+        """Where no plan keeps the threshold any more: the largest speed-up, of at most `before`, that leaves hardly a larger error than computing all that is left.
+
+        What has been reused cannot be mended.
+        """
+
+        def left_by(speedup: float) -> float:
+            later = {tick for tick in self._plans(speedup).ticks if tick > max(self._computed)}
+            return self._expected_of(sorted(self._computed | later))
+
+        spent = left_by(1.0)
+        return next(
+            speedup for speedup in SPEEDUPS if speedup <= before and left_by(speedup) <= SPENT * spent
+        )
 
     def _after(self, computed: int) -> int:
         """The tick to compute after a computed one."""

@@ -12,9 +12,6 @@ from diffcache.trajectory.response import Response
 MODELLED = "noise - clean"
 """What covariances and responses are of. Schedules and journals say so: older ones of diffusion models were of another velocity."""
 
-PACE = 0.1
-"""Distance on the kernel's axis between two ticks of unknown noise levels: about that of 50 steps."""
-
 
 @dataclass(frozen=True)
 class Process:
@@ -85,12 +82,14 @@ def with_second_calls(
 
 
 def positions_of(kernel: Kernel, moments: Sequence[Moment]) -> Array:
-    """Of ticks, on the kernel's axis; evenly spaced where an angle is unknown.
+    """Of ticks, on the kernel's axis; where an angle is unknown, as in a flow from noise to data with steps of equal length.
 
     Where nothing tells which angle is that of pure noise, the run is taken to begin with it.
     """
     known = angles_of(moments)
     if known is None:
-        return PACE * np.array([moment.tick for moment in moments], dtype=float)
+        noise = 1 - np.arange(len(moments)) / len(moments)
+        even = np.arctan2(noise, 1 - noise)
+        return kernel.position(even, even[0] - even)
     angles, turned = np.array(known), np.array([moment.turned for moment in moments], dtype=float)
     return kernel.position(angles, np.where(np.isnan(turned), angles.max() - angles, turned))

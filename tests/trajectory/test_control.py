@@ -138,6 +138,15 @@ def test_it_is_the_last_few_errors_that_say_so() -> None:
     assert np.diff(found).tolist() == [4] * 8 + [2] * 3  # two large errors among the last four
 
 
+@pytest.mark.parametrize(("worse_from", "last_gap"), [(6, 1), (32, 2)])
+def test_where_no_plan_keeps_the_threshold_the_rest_is_computed_only_if_that_mends_much(
+    worse_from: int, last_gap: int
+) -> None:
+    found = computed(control(0.04), lambda tick: 0.1 if tick < worse_from else 100.0)
+    gaps = np.diff(found)
+    assert (gaps[0], gaps[-1]) == (2, last_gap)
+
+
 def test_a_run_goes_on_with_no_sparser_plan() -> None:
     gaps = np.diff(computed(control(0.16), lambda tick: 1.0 if tick < 14 else 0.2))
     assert gaps[0] == 8

@@ -8,7 +8,7 @@ import pytest
 from diffcache.schedulers.moments import Moment
 from diffcache.trajectory.kernel import RIGHT_ANGLE, Kernel, UniversalKernel
 from diffcache.trajectory.prior import universal
-from diffcache.trajectory.process import PACE, positions_of, prior_process
+from diffcache.trajectory.process import positions_of, prior_process
 
 KERNEL = universal().kernel.at(3.0)
 
@@ -51,9 +51,10 @@ def test_a_velocity_from_a_predicted_noise_is_less_certain_the_more_noise_there_
     assert np.array_equal(computed - np.diag(noise), plain)
 
 
-def test_ticks_of_unknown_noise_levels_are_evenly_spaced() -> None:
-    unknown = [Moment(0, None, 1.5), Moment(1), Moment(2, None, 0.5)]
-    assert positions_of(KERNEL, unknown) == pytest.approx([0, PACE, 2 * PACE])
+def test_ticks_of_unknown_noise_levels_count_as_those_of_a_flow_with_equal_steps() -> None:
+    unknown = [Moment(0, None, 1.5), *map(Moment, range(1, 4)), Moment(4, None, 0.2)]
+    flow = [Moment(i, None, float(np.arctan2(5 - i, i)), is_flow=True) for i in range(5)]
+    assert positions_of(KERNEL, unknown) == pytest.approx(positions_of(KERNEL, flow))
 
 
 def test_its_ends_are_finite() -> None:
