@@ -13,7 +13,7 @@ from diffcache.discovery.units import block_counts
 from diffcache.engine.branches import FORGET_AFTER
 from diffcache.engine.choices import choices_of
 from diffcache.engine.engine import Engine, Progress
-from diffcache.engine.shown_guidance import Unscaled
+from diffcache.engine.shown_guidance import ScaleWatch
 from diffcache.engine.step_hindsight import StepHindsight
 from diffcache.host.call import Call, Signature, signature_of
 from diffcache.host.compiled import uncompiled
@@ -103,7 +103,7 @@ class Run:
         self.engines: dict[int, Engine] = {}
         self._make_engine = make_engine
         self._guidance, self._decodes = guidance, decodes
-        self._unscaled: Unscaled | None = None
+        self._scale_watch: ScaleWatch | None = None
         self._lacks_influence = False
         self._step_hindsights: list[StepHindsight] = []
         self._note_length()
@@ -127,9 +127,9 @@ class Run:
         if facts.quantization is not None:
             record.quantization[name] = facts.quantization
         is_alone = agreement is None and not self.engines
-        self._unscaled = None
+        self._scale_watch = None
         if is_alone and config.counts_guidance and self._guidance.scale is None:
-            self._unscaled = Unscaled(engine, config, facts, self._is_doubled(engine, served, call))
+            self._scale_watch = ScaleWatch(engine, config, facts, self._is_doubled(engine, served, call))
         self._write_down(engine, config, facts)
         self._step_hindsights += [] if engine.step_hindsight is None else [engine.step_hindsight]
         if len(self._step_hindsights) > 1:
@@ -141,8 +141,8 @@ class Run:
 
     def begin_tick(self, tick: int) -> None:
         """A hand-written loop says that this tick begins."""
-        if self._unscaled is not None and tick != self.tick:
-            self._choose_anew(self._unscaled, self._unscaled.scale_at(tick))
+        if self._scale_watch is not None and tick != self.tick:
+            self._choose_anew(self._scale_watch, self._scale_watch.scale_at(tick))
         self.progress.tick = tick
         self.progress.called = False
         self.record.observed = True
@@ -151,12 +151,12 @@ class Run:
         self, noise_scheduler: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> StepCall | None:
         """The noise scheduler is about to step with these arguments. Returns the call that is to be made instead; None: this one."""
-        hindsight, unscaled = self._step_hindsight, self._unscaled
-        if hindsight is None and unscaled is None:
+        hindsight, watch = self._step_hindsight, self._scale_watch
+        if hindsight is None and watch is None:
             return None
         call = step_call_of(noise_scheduler, args, kwargs)
-        if unscaled is not None:
-            self._choose_anew(unscaled, unscaled.scale_in(self.timetable, self.tick, noise_scheduler, call))
+        if watch is not None:
+            self._choose_anew(watch, watch.stepping(self.timetable, self.tick, noise_scheduler, call))
         if hindsight is None:
             return None
         passes = self.record.passes_at(self.tick)
@@ -194,12 +194,20 @@ class Run:
         # All are closed, whatever one of them raises. They run in reverse: what is added last is closed first.
         with ExitStack() as stack:
             stack.callback(self.engines.clear)
+            stack.callback(self._note_change_of_scale)
             for engine in reversed(self.engines.values()):
                 stack.callback(engine.close)
             self._note_length()
             obstacle = self._obstacle_of_hindsight()
             if obstacle is not None:
                 self.record.notes.append(f"no hindsight: {obstacle}")
+
+    def _note_change_of_scale(self) -> None:
+        """Where the scale of guidance has changed during the run, no error is expected of it."""
+        note = None if self._scale_watch is None else self._scale_watch.note()
+        if note is not None:
+            self.record.notes.append(note)
+            self.record.expected_error = None
 
     @property
     def _step_hindsight(self) -> StepHindsight | None:
@@ -220,19 +228,17 @@ class Run:
         doubled = engine.batched_guidance
         return self.progress.hand_written and doubled.found_in(served.module, call, self.tick, None)
 
-    def _choose_anew(self, unscaled: Unscaled, scale: float | None) -> None:
-        """The first tick has told the scale of guidance, or nothing: with it the method chooses again."""
-        self._unscaled = None
+    def _choose_anew(self, watch: ScaleWatch, scale: float | None) -> None:
+        """The scale of guidance has shown itself, if it is not None: with it the method chooses again."""
         if scale is None:
             return
-        engine, config, facts, _ = unscaled
         self._guidance = replace(self._guidance, scale=scale)
         clipped = self.timetable.run_clipped_influence(self._guidance.counted)
-        known = replace(facts, guidance=self._guidance, clipped_influence=clipped)
-        before = config.remark(facts)
+        before = watch.config.remark(watch.facts)
         self.record.remarks = [remark for remark in self.record.remarks if remark != before]
-        engine.choose_anew(choices_of(config, known))
-        self._write_down(engine, config, known)
+        watch.facts = replace(watch.facts, guidance=self._guidance, clipped_influence=clipped)
+        watch.engine.choose_anew(choices_of(watch.config, watch.facts))
+        self._write_down(watch.engine, watch.config, watch.facts)
 
     def _write_down(self, engine: Engine, config: CacheConfig, facts: RunFacts) -> None:
         """What the method has chosen."""

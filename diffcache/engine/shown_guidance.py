@@ -1,7 +1,7 @@
 """The scale of guidance as a run's first step shows it, where neither the pipeline nor the call tells it."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,17 +17,24 @@ TOLERANCE = 0.05
 """What the noise scheduler gets may differ by so much of it from plain guidance of what was stored: that may be in eight bits."""
 
 
-def shown_scale(passes: Sequence[Tensor], guided: Tensor) -> float | None:
-    """The scale with which plain guidance (arXiv 2207.12598, equation 6) makes a tensor of guidance passes. Reads the device once.
+CHANGED = 1.25
+"""The scale changes during a run if one step shows it so many times as large as another."""
 
-    Which pass is the conditional one need not be known: with u + s * (c - u) it is that of the larger weight.
+CHANGES = (
+    "the scale of guidance changes during the run, between {least:g} and {largest:g}, and the plan is made for {planned:g}: "
+    "no error is expected, compare it with a full run"
+)
+
+
+def shown(passes: Sequence[Tensor], guided: Tensor) -> Tensor | None:
+    """What a step shows of plain guidance (arXiv 2207.12598, equation 6), on the device: the share of the second pass, and how much is left unexplained, [2].
 
     Args:
         passes: what each call returned, [batch, ...]; a single one with twice as many rows as `guided` holds two passes.
         guided: what the noise scheduler got, [batch, ...].
 
     Returns:
-        To one decimal, and 1 where it got one pass as it was; None where it got something else.
+        None where these are no one or two passes.
     """
     if len(passes) == 1 and len(passes[0]) == 2 * len(guided):
         passes = passes[0].chunk(2)
@@ -37,34 +44,52 @@ def shown_scale(passes: Sequence[Tensor], guided: Tensor) -> float | None:
     apart, moved = second - first, guided.float() - first
     share = ((moved * apart).sum() / apart.square().sum()).nan_to_num()
     left = (moved - share * apart).square().sum() / guided.float().square().sum()
-    values: list[float] = torch.stack([share, left]).tolist()
-    share_of_second, unexplained = values
+    return torch.stack([share, left])
+
+
+def scale_of(found: Sequence[float]) -> float | None:
+    """The scale of guidance that a step has shown, to one decimal; 1 where it got one pass as it was; None where it got something else.
+
+    Which pass is the conditional one need not be known: with u + s * (c - u) it is that of the larger weight.
+
+    Args:
+        found: see `shown`.
+    """
+    share_of_second, unexplained = found
     if not unexplained <= TOLERANCE**2:
         return None
     return round(max(share_of_second, 1 - share_of_second), 1)
 
 
-class Unscaled(NamedTuple):
-    """A denoiser in a run of which nothing has told the scale of guidance yet, although the method depends on it.
+class ScaleWatch:
+    """Finds the scale of guidance in a run's steps, where nothing has told it although the method depends on it.
 
-    It is the run's only one. Where processes compute it together, it is none of these: each might read another scale, by rounding, and plan otherwise.
+    The first step shows it, which reads the device once. So does the first one with more passes: guidance may begin later. What further steps show is
+    read when the run is over.
 
-    Attributes:
+    The denoiser is the run's only one. Where processes compute it together, nothing is asked: each might read another scale, by rounding, and
+    plan otherwise.
+
+    Args:
         engine: the denoiser's.
         config: the method.
         facts: that it has chosen by.
         is_doubled: its first call holds two guidance passes, or two pictures of one seed.
+
+    Attributes:
+        facts: that the method has chosen by.
     """
 
-    engine: Engine
-    config: CacheConfig
-    facts: RunFacts
-    is_doubled: bool
+    def __init__(self, engine: Engine, config: CacheConfig, facts: RunFacts, is_doubled: bool) -> None:
+        self.engine, self.config, self.facts = engine, config, facts
+        self._is_doubled = is_doubled
+        self._asked = 0  # passes of which the scale was asked
+        self._later: list[Tensor] = []
 
-    def scale_in(
+    def stepping(
         self, times: Timetable, tick: int, noise_scheduler: Any, call: StepCall | None
     ) -> float | None:
-        """The scale that a step shows; None where it is not the first, or does not tell.
+        """A scale that a step shows, and the method is to choose with; None where it goes on as before.
 
         Args:
             times: of the run.
@@ -72,14 +97,36 @@ class Unscaled(NamedTuple):
             noise_scheduler: that is about to step.
             call: its step; None where it is not understood.
         """
-        stores = [branch.stores.get(MODEL) for branch in self.engine.branches.known]
-        passes = [store.newest(0)[0] for store in stores if store is not None and store.last_computed(0) == 0]
+        called = [branch for branch in self.engine.branches.known if branch.tick == tick]
+        stores = [branch.stores.get(MODEL) for branch in called]
+        passes = [store.newest(0)[0] for store in stores if store and store.last_computed(0) == tick]
         self.engine.setup.format.memory.end_call()
-        if call is None or tick or len(passes) < len(stores):
+        if call is None or not passes or len(passes) < len(stores) or not (tick == 0 or self._asked):
             return None
-        return shown_scale(passes, guided_velocity(times, noise_scheduler, tick, call))
+        guided = guided_velocity(times, noise_scheduler, tick, call)
+        found, asked = shown(passes, guided), sum(map(len, passes)) // len(guided)
+        if asked > self._asked:
+            self._asked = asked
+            return None if found is None else scale_of(found.tolist())
+        self._later += [] if found is None else [found]
+        return None
 
     def scale_at(self, tick: int) -> float | None:
         """The scale where a tick begins before any step was seen: a sampler of the loop's own has stepped. One pass is taken to be all."""
-        is_alone = tick == 1 and not self.is_doubled and len(self.engine.branches.known) == 1
-        return 1.0 if is_alone else None
+        is_alone = tick == 1 and not self._is_doubled and len(self.engine.branches.known) == 1
+        return 1.0 if is_alone and not self._asked else None
+
+    def note(self) -> str | None:
+        """What is to be said at the end of the run: that the scale has changed; None where it has not."""
+        planned = self.facts.guidance.scale
+        found = map(scale_of, torch.stack(self._later).tolist()) if self._later and planned else ()
+        scales = [scale for scale in found if scale is not None]
+        self._later = []
+        if planned is None or not scales:
+            return None
+        least, largest = min(planned, *scales), max(planned, *scales)
+        return (
+            None
+            if largest <= CHANGED * least
+            else CHANGES.format(least=least, largest=largest, planned=planned)
+        )

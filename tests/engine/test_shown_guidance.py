@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from diffusers import DDIMScheduler, FlowMatchEulerDiscreteScheduler
 from torch import Tensor, nn
 
 from diffcache import accelerate, denoising_run, report
-from diffcache.engine.shown_guidance import shown_scale
+from diffcache.engine.shown_guidance import scale_of, shown
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.schedule import GUIDANCE_SCALE
@@ -27,6 +27,11 @@ class Net(nn.Module):
     def forward(self, hidden_states: Tensor, timestep: Tensor, condition: Tensor) -> Tensor:
         lean = condition.reshape(-1, 1, 1, 1) * torch.linspace(-1, 1, 8)
         return torch.sin(3 * hidden_states + timestep / 200) + 0.2 * lean
+
+
+def shown_scale(passes: Sequence[Tensor], guided: Tensor) -> float | None:
+    found = shown(passes, guided)
+    return None if found is None else scale_of(found.tolist())
 
 
 def passes() -> tuple[Tensor, Tensor]:
@@ -67,9 +72,14 @@ def test_what_is_no_plain_guidance_shows_nothing() -> None:
 
 
 def loop(
-    config: Any, scale: float, *, steps: Any = None, batched: bool = False, sampler: bool = False
+    config: Any,
+    guidance: float | Callable[[int], float],
+    *,
+    steps: Any = None,
+    batched: bool = False,
+    sampler: bool = False,
 ) -> Any:
-    """A hand-written loop of Net with plain guidance; its report."""
+    """A hand-written loop of Net with plain guidance, whose scale may depend on the step; its report."""
     net = accelerate(Net().eval(), config)
     noise_scheduler = steps or FlowMatchEulerDiscreteScheduler()
     noise_scheduler.set_timesteps(STEPS)
@@ -80,6 +90,7 @@ def loop(
     with torch.no_grad(), denoising_run(net, STEPS, **known) as run:
         for i, t in enumerate(times):
             run.begin_step(i)
+            scale = guidance(i) if callable(guidance) else guidance
             if scale == 1:
                 output = net(sample, t, on)
             elif batched:
@@ -121,6 +132,23 @@ def test_a_loop_plans_with_the_scale_that_its_first_step_shows(
 def test_guidance_changes_the_plan() -> None:
     one, many = (loop(TrajectoryConfig(speedup=3), scale).computed_ticks for scale in (1.0, 7.5))
     assert one != many
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_guidance_that_begins_later_is_counted_from_there_on(batched: bool) -> None:
+    found = loop(TrajectoryConfig(speedup=2), lambda i: 5.0 if i > 4 else 1.0, batched=batched)
+    assert scale_in(found) == 5
+
+
+@pytest.mark.parametrize(
+    "scale", [lambda i: 8 - 0.3 * i, lambda i: 5.0 if i < 9 else 1.0], ids=["falls", "ends"]
+)
+def test_a_scale_that_changes_is_told_and_no_error_is_expected(scale: Callable[[int], float]) -> None:
+    found = loop(TrajectoryConfig(speedup=2), scale)
+    assert found.expected_error is None
+    (note,) = [note for note in found.notes if "the scale of guidance changes" in note]
+    assert f"the plan is made for {scale(0):g}" in note
+    assert not [note for note in loop(TrajectoryConfig(speedup=2), 5.0).notes if "changes" in note]
 
 
 def test_a_run_that_clips_is_planned_anew_too() -> None:
