@@ -113,7 +113,14 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
+        try:
+            return getattr(import_module(_HOME[name]), name)
+        except ModuleNotFoundError as error:
+            if (error.name or "").startswith("diffcache"):
+                raise
+            from diffcache.schedulers.errors import from_extra
+
+            raise ImportError(f"diffcache.{name} needs {error.name}: {from_extra('evals')}.") from error
     raise AttributeError(f"module 'diffcache' has no attribute {name!r}")
 
 

@@ -382,6 +382,8 @@ def _aimed(
         raise ConfigError(
             f"speedup= goes alone or with the methods {' and '.join(WITH_SPEEDUP)}, and quality= goes alone: leave the others out."
         )
+    if speedup is not None and "threshold" in options:
+        raise ConfigError("speedup= and threshold= both say how much is computed: pass one of them.")
     if speedup is not None:
         return WITH_SPEEDUP[config or TrajectoryConfig.name].of(speedup=speedup, **options)
     if "prompts" not in options:
@@ -399,6 +401,9 @@ def _method(name: str, default: MethodConfig) -> type[MethodConfig]:
     if name in methods():
         return methods()[name]
     kind = LanguageConfig if isinstance(default, LanguageConfig) else CacheConfig
-    close = difflib.get_close_matches(name, kind.methods(), n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(kind.methods())}."
-    raise ConfigError(f"there is no method {name!r}: {hint}")
+    close = difflib.get_close_matches(name.lower(), kind.methods(), n=1)
+    if close:
+        raise ConfigError(f"there is no method {name!r}: did you mean {close[0]!r}?")
+    raise ConfigError(
+        f"there is no method {name!r}, and no folder of that name here: choose one of {', '.join(kind.methods())}."
+    )

@@ -202,12 +202,12 @@ def saved_in(name: str | Path) -> str:
 
 
 def find(name: str | Path, file: str) -> Path:
-    """The path of a file in a folder, or else in a hub repository.
+    """The path of a file in a folder, or else, for a text, in a hub repository.
 
     Raises:
         FileNotFoundError: it is in neither of them.
     """
-    if Path(name).is_dir():
+    if isinstance(name, Path) or Path(name).is_dir():
         if not (Path(name) / file).exists():
             raise FileNotFoundError(f"{Path(name) / file}: there is no such file")
         return Path(name) / file

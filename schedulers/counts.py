@@ -17,4 +17,4 @@ def check_bytes(bound: Any) -> None:
         ConfigError: it is no whole number from 1.
     """
     if not is_count(bound):
-        raise ConfigError(f"max_cache_bytes must be a whole number of bytes, not {bound!r}.")
+        raise ConfigError(f"max_cache_bytes must be a whole number of bytes above 0, not {bound!r}.")

@@ -15,3 +15,8 @@ class ConfigError(DiffcacheError, TypeError):
 
 class ScheduleError(DiffcacheError):
     """What was saved cannot be read, or a schedule does not belong to this model or run."""
+
+
+def from_extra(extra: str) -> str:
+    """How to install what one of the package's extras brings, for a sentence."""
+    return f"pip install '.[{extra}]' in a checkout of diffcache"

@@ -14,6 +14,7 @@ from language.tiny import pipeline as language_pipeline
 from support.harness import STEPS, reference
 from zoo.pipelines import CASES
 
+import diffcache
 from diffcache import (
     ConfigError,
     DiffcacheError,
@@ -211,3 +212,29 @@ def test_a_compiled_module_and_the_one_inside_are_one_target(part: Any) -> None:
         with pytest.raises(TargetError, match="not accelerated"):
             report(first)
         assert type(module) is own
+
+
+def test_a_path_is_never_looked_for_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", None)  # to call it would raise a TypeError
+    with pytest.raises(ScheduleError, match="neither a folder"):
+        accelerate(pipeline(), tmp_path / "missing")
+
+
+def test_a_name_that_needs_an_extra_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(module: str) -> None:
+        raise ModuleNotFoundError(name="torchmetrics")
+
+    monkeypatch.setattr(diffcache, "import_module", missing)
+    with pytest.raises(
+        ImportError, match=r"diffcache\.compare needs torchmetrics: pip install '\.\[evals\]'"
+    ):
+        _ = diffcache.compare
+
+
+@pytest.mark.parametrize("model", ["gpt2", "bloom"])
+def test_a_language_model_whose_decoder_has_other_layers_is_refused(model: str) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model(model, n_embd=8, hidden_size=8, n_head=2, n_layer=1, vocab_size=32)
+    with pytest.raises(TargetError, match="no language model of a known family"):
+        accelerate(AutoModelForCausalLM.from_config(config))

@@ -133,6 +133,10 @@ def plain(folder: Path) -> Names:
     return {"pipe": flux(), "mask": torch.ones(16, 16, dtype=torch.bool)}
 
 
+def several(folder: Path) -> Names:
+    return {"other": flux(), "third": flux()}
+
+
 def nothing(folder: Path) -> Names:
     return {}
 
@@ -145,7 +149,7 @@ RUN: dict[str, list[Callable[[Path], Names] | None]] = {
     "loop.md": [loop],
     "memory.md": [plain, None],
     "method.md": [plain],
-    "quantization.md": [plain, after_run],
+    "quantization.md": [plain, several, after_run],
     "report.md": [after_run],
     "rows.md": [plain],
     "video.md": [video, nothing, refining, next_scale],

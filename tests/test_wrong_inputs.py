@@ -51,6 +51,12 @@ OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "components a name": ({"components": "transformer"}, r"a tuple of names among \['transformer'\]"),
     "a config's class": ({"config": EasyCacheConfig}, "not the class EasyCacheConfig"),
     "no name": ({"config": ""}, "there is no method ''"),
+    "two bounds": ({"speedup": 2, "threshold": 0.05}, "speedup= and threshold= both say how much"),
+    "a name in capitals": ({"config": "FBCache"}, "did you mean 'fbcache'"),
+    "a folder that is not here": (
+        {"config": "my-plans"},
+        "there is no method 'my-plans', and no folder of that name here",
+    ),
     "a speed-up without its name": ({"config": 2}, "write speedup=2 for a speed-up"),
     "what no method is called": ({"config": "xyz"}, "choose one of deepcache, dpcache, easycache, ertacache"),
     "one site for many": ({"config": "profilingdit", "blocks": "blocks.1"}, "a tuple of sites' names"),

@@ -9,7 +9,7 @@ from importlib import import_module
 
 import click
 
-from diffcache.schedulers.errors import DiffcacheError
+from diffcache.schedulers.errors import DiffcacheError, from_extra
 
 VERBS = {
     "demo": ("diffcache.command.demo", "Show on one pipeline what a cache does and what it costs."),
@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if (error.name or "").startswith("diffcache"):
             raise
         extra = EXTRAS.get(error.name or "", "evals")
-        return _refused(f"this needs {error.name}: pip install 'diffcache[{extra}]'.")
+        return _refused(f"this needs {error.name}: {from_extra(extra)}.")
     except (KeyboardInterrupt, click.Abort):
         return _refused("interrupted: the same `tune` or `evaluate` goes on where this one stopped.")
     except OSError as error:

@@ -73,7 +73,9 @@ def _tuned(folder: Path) -> str:
                 f"  on the prompts to {part}: {of['samples']} samples, median {of['median']:.2f}, worst {of['worst']:.2f}"
             )
     if "verify" not in measured:
-        return "\n".join([*lines, "  not verified: the search was interrupted."])
+        return "\n".join(
+            [*lines, "  not verified: no prompts were left for that, or the search was interrupted."]
+        )
     advice = better_without(measured)
     return "\n".join([*lines, *_promise(measured["verify"]), *([] if advice is None else [f"  {advice}"])])
 

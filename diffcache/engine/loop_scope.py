@@ -93,7 +93,7 @@ class LoopScope(Scope):
             step = -1
         if not 0 <= step < self.num_steps:
             raise DiffcacheError(
-                f"begin_step({i!r}): this run has steps 0 to {self.num_steps - 1}; set num_steps."
+                f"begin_step({i!r}): this run has steps 0 to {self.num_steps - 1}: pass the step's index, and set num_steps."
             )
         return step
 

@@ -11,7 +11,7 @@ import torch
 from torch._inductor import config as inductor
 
 from diffcache.quantization.with_bitsandbytes import checked, is_bitsandbytes
-from diffcache.schedulers.errors import ConfigError
+from diffcache.schedulers.errors import ConfigError, from_extra
 
 TORCHAO, PROTOTYPES = "torchao.quantization", "torchao.prototype.mx_formats"
 
@@ -187,7 +187,7 @@ def _config(config: Any) -> Any:
     try:
         from torchao.core.config import AOBaseConfig
     except ImportError as error:
-        raise ConfigError("quantize= needs torchao: pip install 'diffcache[quant]'.") from error
+        raise ConfigError(f"quantize= needs torchao: {from_extra('quant')}.") from error
     if isinstance(config, str) and config in NAMED:
         return _named(config)
     if hasattr(config, "act_quant_scale"):

@@ -215,7 +215,7 @@ class RunReport:
             The path.
 
         Raises:
-            ImportError: matplotlib is not installed (`pip install diffcache[evals]`).
+            ImportError: a PNG is asked for and matplotlib is not installed; the message says how.
         """
         title = f"{self.method}: {self.compute_fraction:.0%} of the work computed"
         return draw_timeline(title, self.num_ticks, self._rows(), Path(path))

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 
+from diffcache.schedulers.errors import from_extra
+
 KINDS = {
     "computed": ("#0b6e4f", 16),
     "some tokens": ("#b7791f", 10),
@@ -92,8 +94,13 @@ def draw_timeline(title: str, num_ticks: int, rows: Mapping[str, Mapping[int, st
         )
         path.write_text(drawn, encoding="utf-8")
         return path
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Patch
+    try:
+        from matplotlib.figure import Figure
+        from matplotlib.patches import Patch
+    except ImportError as error:
+        raise ImportError(
+            f"{path.suffix} needs matplotlib: {from_extra('evals')}, or pass a path that ends in .svg."
+        ) from error
 
     figure = Figure(figsize=(max(6.0, 0.18 * num_ticks + 2), 1.3 + 0.4 * len(rows)), layout="constrained")
     axes = figure.add_subplot()

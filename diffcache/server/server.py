@@ -201,7 +201,7 @@ class Server:
         """The same in Prometheus' text format.
 
         Raises:
-            DiffcacheError: prometheus_client is not installed (`pip install 'diffcache[serve]'`).
+            DiffcacheError: prometheus_client is not installed; the message says how.
         """
         return prometheus_text(self.collector())
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from diffcache.schedulers.errors import DiffcacheError
+from diffcache.schedulers.errors import DiffcacheError, from_extra
 from diffcache.server.joint import Together
 from diffcache.server.request import Request, Usage
 
-NEEDS_CLIENT = "metrics() needs prometheus_client: pip install 'diffcache[serve]', or read stats()."
+NEEDS_CLIENT = f"metrics() needs prometheus_client: {from_extra('serve')}, or read stats()."
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import Self
 
+from diffcache.evals.errors import EvaluationError
+
 _WIDTHS = (24, 48, 96, 128)
 
 
@@ -67,7 +69,15 @@ class PictureClassifier(nn.Module):
 
     @classmethod
     def load(cls) -> Self:
-        """The trained classifier in float32 evaluation mode."""
+        """The trained classifier in float32 evaluation mode.
+
+        Raises:
+            EvaluationError: its weights are not here.
+        """
+        if not cls.file.exists():
+            raise EvaluationError(
+                f"the weights of {cls.__name__} come with the repository only: pass extractor='inception', or leave it out."
+            )
         model = cls()
         model.load_state_dict({name: value.float() for name, value in load_file(cls.file).items()})
         return model.eval().requires_grad_(False)

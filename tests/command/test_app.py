@@ -72,7 +72,7 @@ def test_without_gradio_the_extra_is_named(
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "gradio", None)
     assert main(["app", "--no-browser"]) == 2
-    assert "pip install 'diffcache[app]'" in capsys.readouterr().err
+    assert "pip install '.[app]'" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

@@ -174,6 +174,6 @@ def test_the_demo_runs_with_the_oldest_versions(older: list[str], python: Path, 
 def test_what_needs_an_extra_says_which(python: Path, tmp_path: Path) -> None:
     needs = "import sys; from diffcache.command.main import main; sys.exit(main(sys.argv[1:]) - 2)"
     printed = ran(python, "-c", needs, "compare", "easycache", "--samples", "1", folder=tmp_path)
-    assert "pip install 'diffcache[evals]'" in printed
+    assert "pip install '.[evals]'" in printed
     printed = ran(python, "-c", needs, "app", folder=tmp_path)
-    assert "pip install 'diffcache[app]'" in printed
+    assert "pip install '.[app]'" in printed

@@ -81,8 +81,12 @@ class Native(Net):
 
 
 def is_native(model: Any) -> bool:
-    """Whether this is a causal language model of Transformers' own whose forward takes a cache and positions."""
+    """Whether this is a causal language model of Transformers' own whose forward takes a cache and positions, and whose decoder has `layers`."""
     from transformers import PreTrainedModel
 
     own = isinstance(model, PreTrainedModel) and not model.is_custom_code()
-    return own and inspect.signature(model.forward).parameters.keys() >= _TAKES
+    return (
+        own
+        and hasattr(model.get_decoder(), "layers")
+        and inspect.signature(model.forward).parameters.keys() >= _TAKES
+    )
