@@ -35,7 +35,6 @@ from diffcache.host.compiled import each_uncompiled, uncompiled
 from diffcache.host.components import (
     components_of,
     denoisers_of,
-    guidance_in,
     is_denoiser,
     is_wrapper,
     networks_of,
@@ -43,6 +42,7 @@ from diffcache.host.components import (
     observable,
     refuse_foreign_cache,
 )
+from diffcache.host.guidance import guidance_in
 from diffcache.host.network_facts import NetworkFacts, facts_of_networks
 from diffcache.schedulers.errors import TargetError
 

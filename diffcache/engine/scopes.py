@@ -17,7 +17,8 @@ from diffcache.engine.execution import Invocation
 from diffcache.engine.runs import MakeEngine, Run, Served, served_by_identity
 from diffcache.host.call import Call
 from diffcache.host.compiled import uncompiled
-from diffcache.host.components import guidance_of, guidance_scale_during, has_autoencoder
+from diffcache.host.components import has_autoencoder
+from diffcache.host.guidance import guidance_scale_during, kept_scales_of
 from diffcache.host.network_facts import NetworkFacts, facts_of_networks
 from diffcache.noise_schedulers.fresh_noise import adds_fresh_noise
 from diffcache.noise_schedulers.influence import Influence
@@ -376,7 +377,7 @@ class PipelineScope(Scope):
         """What hindsight corrects later presumes that guidance weighs outputs as it did."""
         if self.influence is None:
             return
-        guidance = guidance_of(self.pipeline)
+        guidance = kept_scales_of(self.pipeline)
         if guidance != self._scales_seen:
             run.timetable.guidance_changes(run.tick)
         self._scales_seen = guidance

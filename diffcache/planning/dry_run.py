@@ -23,11 +23,11 @@ from diffcache.hooks.watcher import unit_members
 from diffcache.host.compiled import each_uncompiled
 from diffcache.host.components import (
     denoisers_of,
-    guidance_in,
     noise_schedulers_of,
     refuse_foreign_cache,
     unknown_argument,
 )
+from diffcache.host.guidance import guidance_in
 from diffcache.host.network_facts import facts_of_networks
 from diffcache.noise_schedulers.levels import levels_of_loop
 from diffcache.noise_schedulers.timetable import Timetable

@@ -11,7 +11,7 @@ import torch
 
 from diffcache.evals.experiments.curves import Curve
 from diffcache.evals.testbeds import splits, zoo
-from diffcache.host.components import guidance_scale_of
+from diffcache.host.guidance import guidance_scale_of
 from diffcache.profiling.recording.covariance import covariance_of
 from diffcache.profiling.recording.journal import Journal, journaling
 from diffcache.profiling.recording.response import response_of

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from diffcache.engine.observers import Observer
-from diffcache.host.components import guidance_in
+from diffcache.host.guidance import guidance_in
 from diffcache.profiling.recording.calling import Call, watched_run
 from diffcache.profiling.recording.guided import guided, is_conditional_first, is_doubled, passes
 from diffcache.schedulers.errors import TargetError

@@ -6,7 +6,7 @@ from functools import cached_property
 from itertools import product
 
 from diffcache.config import CacheConfig
-from diffcache.host.components import guidance_in
+from diffcache.host.guidance import guidance_in
 from diffcache.profiling.recording.covariance import Covariance, covariance_of
 from diffcache.profiling.recording.response import response_of
 from diffcache.profiling.recording.shares import ticks_for
