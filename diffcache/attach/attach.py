@@ -15,7 +15,8 @@ from diffcache.attach.overrides import denoiser_members, noise_scheduler_members
 from diffcache.attach.requirements import units_of
 from diffcache.config import CacheConfig
 from diffcache.engine.loop_scope import LoopScope
-from diffcache.engine.scopes import PipelineScope, entered, scope_of
+from diffcache.engine.pipeline_scope import PipelineScope
+from diffcache.engine.scopes import entered, scope_of
 from diffcache.hooks.attachments import (
     Attachment,
     attachment_of,

@@ -1,4 +1,4 @@
-"""Scopes: what is between the start and the end of a pipeline call, or of a hand-written loop (`LoopScope`).
+"""Scopes: what is between the start and the end of a pipeline call (`PipelineScope`), or of a hand-written loop (`LoopScope`).
 
 A context-local variable holds the innermost scope, so threads and nested calls do not see each other's.
 """
@@ -6,7 +6,6 @@ A context-local variable holds the innermost scope, so threads and nested calls 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from torch import nn
@@ -17,34 +16,21 @@ from diffcache.engine.execution import Invocation
 from diffcache.engine.runs import MakeEngine, Run, Served, served_by_identity
 from diffcache.host.call import Call
 from diffcache.host.compiled import uncompiled
-from diffcache.host.components import has_autoencoder
-from diffcache.host.guidance import guidance_scale_during, kept_scales_of
 from diffcache.host.network_facts import NetworkFacts, facts_of_networks
 from diffcache.noise_schedulers.fresh_noise import adds_fresh_noise
 from diffcache.noise_schedulers.influence import Influence
 from diffcache.noise_schedulers.levels import levels_of
 from diffcache.noise_schedulers.quirks import (
-    asked_noise_option,
-    index_in_list,
     noise_option,
-    sigmas_of,
     without_noise,
 )
-from diffcache.noise_schedulers.respacing import respace
 from diffcache.noise_schedulers.step_calls import StepCall
-from diffcache.noise_schedulers.timetable import Timetable, timetable_of
+from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.reports.fresh_noise import FreshNoise
 from diffcache.reports.records import RunRecord
-from diffcache.schedulers.guidance import UNTOLD, Guidance
+from diffcache.schedulers.guidance import UNTOLD
 
 Forward = Callable[..., Any]
-
-REPLACED = (
-    "a callback has replaced the latents before step {tick}: nothing is reused there, or corrected later"
-)
-
-PART_OF_LOOP = 3
-"""Latents that callbacks replace at so many steps in a row are replaced at all of them."""
 
 _scopes: ContextVar[tuple["Scope | None", ...]] = ContextVar("diffcache_scopes", default=())
 """Outermost first. None hides those before it, and so does a pipeline's scope."""
@@ -189,7 +175,7 @@ class Scope:
         """A noise scheduler has stepped, was given these options, and has returned this."""
         option = noise_option(noise_scheduler, options)
         if option is not None:
-            self._noise_was_added(_noise_by(noise_scheduler, option))
+            self._noise_was_added(noise_by(noise_scheduler, option))
         run = self.run_over(noise_scheduler)
         if run is not None:
             run.stepped(result)
@@ -256,143 +242,6 @@ class Scope:
             self.run.record.fresh_noise = noise
 
 
-class PipelineScope(Scope):
-    """One call of a pipeline.
-
-    Args:
-        config, denoisers, facts, make_engine: as for `Scope`.
-        pipeline: asked for its number of timesteps.
-        noise_schedulers: those whose steps are observed.
-        call: the arguments of the call by name, as far as they are given.
-        notes, guidance: see `Scope`.
-    """
-
-    def __init__(
-        self,
-        config: CacheConfig | None,
-        denoisers: Mapping[str, nn.Module],
-        pipeline: Any,
-        noise_schedulers: Sequence[Any],
-        *,
-        call: Mapping[str, Any] | None = None,
-        notes: Sequence[str] = (),
-        guidance: Guidance = UNTOLD,
-        facts: Mapping[str, NetworkFacts] | None = None,
-        make_engine: MakeEngine = Engine,
-    ) -> None:
-        super().__init__(config, denoisers, facts=facts, make_engine=make_engine)
-        self.notes, self.guidance, self.decodes = notes, guidance, has_autoencoder(pipeline)
-        self.pipeline, self._arguments = pipeline, call or {}
-        self.noise_schedulers = list(noise_schedulers)
-        self.active = self.noise_schedulers[0] if noise_schedulers else None
-        self._knows_its_loop = not noise_schedulers
-        self._last_index: int | None = None
-        self._scales_seen: dict[str, float] = {}
-        # The newest tick before which callbacks have replaced the latents, and at how many in a row.
-        self._replaced, self._in_a_row = -1, 0
-
-    def observes(self, noise_scheduler: object) -> bool:
-        """Those of the pipeline, and no copies that it has made of them."""
-        return any(noise_scheduler is known for known in self.noise_schedulers)
-
-    def run_over(self, noise_scheduler: object) -> Run | None:
-        """Not over those of a second one, as pipelines of video with sound have it."""
-        return self.run if noise_scheduler is self.active else None
-
-    def timesteps_set(self, noise_scheduler: object) -> None:
-        """Another loop begins: what the one before it stored is of no use to it.
-
-        Raises:
-            ScheduleError: the method has other noise levels for the run, and this noise scheduler cannot take them.
-        """
-        self.active, self._knows_its_loop = noise_scheduler, True
-        nominal = sigmas_of(noise_scheduler) if self.config is not None else None
-        levels = self.config.respaced(nominal) if self.config is not None and nominal is not None else None
-        if levels is not None:
-            respace(noise_scheduler, levels)
-        self._look_at(noise_scheduler)
-        if self.run is not None and (self.run.tick or self.run.progress.called):
-            self.end_run()
-
-    def stepped(
-        self, noise_scheduler: object, timestep: object, options: Mapping[str, Any], result: Any
-    ) -> None:
-        """The tick is over."""
-        super().stepped(noise_scheduler, timestep, options, result)
-        self._knows_its_loop = True
-        if self.run is None:
-            return
-        self.run.progress.unsure = False
-        if noise_scheduler is self.active and self.run.progress.called:
-            index = index_in_list([timestep], noise_scheduler)
-            if index is not None:
-                self.run.timetable.begins_at(index - self.run.tick)
-                self._last_index = index
-        self.run.end_tick()
-
-    def latents_replaced(self) -> None:
-        """A callback has replaced the latents, or written to them: what was stored of the old ones is of no use.
-
-        Callbacks that do so at `PART_OF_LOOP` steps in a row are taken for a part of the loop, as the blending of an inpainting pipeline is.
-        """
-        if self.run is None or self.run.progress.over:
-            return
-        tick, before = self.run.tick, self._replaced
-        if before == tick:
-            return
-        self._replaced, self._in_a_row = tick, self._in_a_row + 1 if before == tick - 1 else 1
-        if self._in_a_row < PART_OF_LOOP:
-            self.run.forget(REPLACED.format(tick=tick))
-
-    def run_of(self, call: Call) -> Run:
-        """Most pipelines hand the denoiser their timestep as it is, a view into the noise scheduler's list."""
-        run = self.run if self.run is not None and not self.run.progress.over else self._begin()
-        if not run.progress.called:
-            self._look_at_guidance(run)
-        index = index_in_list(call.tensors.values(), self.active)
-        if index is None:
-            return run
-        if self._last_index is not None and not run.progress.called:
-            if index < self._last_index:  # the timesteps begin anew: another loop
-                run = self._begin()
-            elif index == self._last_index:
-                run.progress.lost = True
-        if not run.progress.called:
-            run.progress.timetable.begins_at(index - run.progress.tick)
-        return run
-
-    def _look_at(self, noise_scheduler: Any) -> None:
-        super()._look_at(noise_scheduler)
-        option = asked_noise_option(noise_scheduler, self._arguments)
-        if option is not None:
-            self.fresh_noise = _noise_by(noise_scheduler, option)
-            if self.influence is not None:
-                self.influence.obstacle = self.fresh_noise.obstacle
-
-    def close(self) -> None:
-        super().close()
-        self.pipeline, self.active, self.noise_schedulers = None, None, []
-
-    def _look_at_guidance(self, run: Run) -> None:
-        """What hindsight corrects later presumes that guidance weighs outputs as it did."""
-        if self.influence is None:
-            return
-        guidance = kept_scales_of(self.pipeline)
-        if guidance != self._scales_seen:
-            run.timetable.guidance_changes(run.tick)
-        self._scales_seen = guidance
-
-    def _begin(self) -> Run:
-        self._last_index, self._replaced = None, -1
-        if self.guidance.scale is None:
-            self.guidance = replace(self.guidance, scale=guidance_scale_during(self.pipeline))
-        ticks = getattr(self.pipeline, "num_timesteps", None)
-        end = self._arguments.get("denoising_end")
-        run = self.begin_run(timetable_of(self.active, ticks, self.influence, end), hand_written=False)
-        run.progress.unsure = not self._knows_its_loop
-        return run
-
-
-def _noise_by(noise_scheduler: Any, option: str) -> FreshNoise:
+def noise_by(noise_scheduler: Any, option: str) -> FreshNoise:
     """What a report says where an option of its steps makes a noise scheduler add noise."""
     return FreshNoise(f"{type(noise_scheduler).__name__} with {option} above 0", f"{option}=0")

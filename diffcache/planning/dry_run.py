@@ -15,8 +15,9 @@ from diffcache.engine.choices import Choices
 from diffcache.engine.engine import Progress
 from diffcache.engine.loop_scope import LoopScope
 from diffcache.engine.observers import NOBODY, observed
+from diffcache.engine.pipeline_scope import PipelineScope
 from diffcache.engine.runs import Run
-from diffcache.engine.scopes import PipelineScope, Scope, entered
+from diffcache.engine.scopes import Scope, entered
 from diffcache.hooks.attachments import swapped
 from diffcache.hooks.class_swap import base_class
 from diffcache.hooks.watcher import unit_members

@@ -16,7 +16,8 @@ from diffcache.attach.attach import detach
 from diffcache.attach.overrides import denoiser_members, noise_scheduler_members
 from diffcache.discovery.site_names import SUB_LAYERS
 from diffcache.engine.branches import Branches
-from diffcache.engine.scopes import PipelineScope, entered
+from diffcache.engine.pipeline_scope import PipelineScope
+from diffcache.engine.scopes import entered
 from diffcache.hooks.attachments import swapped
 from diffcache.hooks.watcher import unit_members, watched
 from diffcache.host.call import Call as DenoiserCall

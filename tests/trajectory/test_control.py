@@ -277,7 +277,7 @@ def test_errors_of_pictures_are_expected_where_a_pipeline_decodes_them(
     of_pictures = report(pipe).expected_error
     assert of_pictures is not None
     monkeypatch.setattr("diffcache.trajectory.control.LATE", 0.0)  # no contrast is seen
-    monkeypatch.setattr("diffcache.engine.scopes.has_autoencoder", lambda pipeline: False)
+    monkeypatch.setattr("diffcache.engine.pipeline_scope.has_autoencoder", lambda pipeline: False)
     pipe = accelerate(flux.build(), speedup=2)
     flux.render(pipe, 0, 10)
     assert report(pipe).expected_error == pytest.approx(USUAL * of_pictures)
