@@ -318,7 +318,7 @@ class Engine:
             return BEGUN_AGAIN if self.progress.hand_written else SEVERAL_SAMPLES
         if not asked.call.latents:
             return NO_LATENT
-        if self.kept_attention.changes(asked.facts):
+        if self.kept_attention.changes(asked.network):
             return KEPT_ATTENTION
         if self.choices.per_sample and self.decider.follows(self.progress.tick):
             return None if self._lane_count(asked) == len(self.decider.lanes) else OTHER_BATCH

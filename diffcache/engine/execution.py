@@ -31,7 +31,7 @@ class Invocation:
         call: its arguments.
         context: the guidance pass's name, where the pipeline gives one.
         reuses_memory: it is compiled or holds a compiled module, whose next call may overwrite what the last one returned.
-        facts: of the denoiser, when its loop began.
+        network: what is known of the denoiser's modules and parameters, when its loop began.
     """
 
     module: nn.Module
@@ -39,7 +39,7 @@ class Invocation:
     call: Call
     context: str | None
     reuses_memory: bool
-    facts: NetworkFacts
+    network: NetworkFacts
 
 
 @dataclass(frozen=True, slots=True)

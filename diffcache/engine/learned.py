@@ -68,7 +68,7 @@ def form_of(asked: Invocation, choices: Choices, branch: Branch) -> Form:
     autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     where = choices.sites_in(branch.name), choices.tap, choices.basis
     lengths = lengths_of(asked.call)
-    return Form(asked.facts.form, *where, asked.reuses_memory, autocast, branch.fingerprint, lengths)
+    return Form(asked.network.form, *where, asked.reuses_memory, autocast, branch.fingerprint, lengths)
 
 
 def lengths_of(call: Call) -> tuple[Any, ...]:

@@ -42,14 +42,14 @@ class Served:
         name: in the report.
         experts: how many denoisers of its class take turns in the target. One for the unconditional pass (Ideogram 4) does not count.
         signature: of its forward.
-        facts: of its modules and parameters.
+        network: what is known of its modules and parameters.
     """
 
     module: nn.Module
     name: str
     experts: int
     signature: Signature
-    facts: NetworkFacts
+    network: NetworkFacts
 
 
 def served_by_identity(
@@ -65,8 +65,8 @@ def served_by_identity(
     )
     served = {}
     for name, module in plain.items():
-        kind = max(experts[type(module).__name__], 1)
-        one = Served(module, name, kind, signature_of(module), facts[name])
+        count = max(experts[type(module).__name__], 1)
+        one = Served(module, name, count, signature_of(module), facts[name])
         served[id(module)] = served[id(denoisers[name])] = one
     return served
 
@@ -122,7 +122,7 @@ class Run:
         agreement = agreement_of(served.module)
         engine = self._make_engine(choices_of(config, facts), self.record, self.progress, agreement)
         record, name = self.record, served.name
-        record.parameters[name] = served.facts.parameters
+        record.parameters[name] = served.network.parameters
         record.models[name] = replace(model_of(served.module), latents=facts.latents)
         if facts.quantization is not None:
             record.quantization[name] = facts.quantization
@@ -265,7 +265,7 @@ class Run:
             blocks=block_counts(module),
             latents=tuple(tuple(x.shape[1:] if call.batched else x.shape) for x in call.latents),
             device=call.latents[0].device if call.latents else CPU,
-            quantization=served.facts.quantization,
+            quantization=served.network.quantization,
             decodes=self._decodes,
             evolves=not is_control_network(module),
         )

@@ -140,8 +140,10 @@ class Scope:
         engine = self.engine_for(served, call)
         if engine is None:
             return forward(*args, **kwargs)
-        compiled = served.facts.holds_compiled or module is not served.module
-        return engine.call(Invocation(served.module, forward, call, self.context, compiled, served.facts))
+        reuses_memory = served.network.holds_compiled or module is not served.module
+        return engine.call(
+            Invocation(served.module, forward, call, self.context, reuses_memory, served.network)
+        )
 
     def engine_for(self, served: Served, call: Call) -> Engine | None:
         """The engine of the run that a call belongs to; None where nothing is cached."""

@@ -212,7 +212,7 @@ class SomeTokens(WholeModel):
                 Decision.COMPUTE, "rows: the denoiser is compiled: leave rows= out, or its blocks uncompiled"
             )
             return None
-        key = here.branch.fingerprint, processors_of(asked.facts)
+        key = here.branch.fingerprint, processors_of(asked.network)
         plan = _plans.get(module, key)
         if plan is None:
             learned = learn(module, asked.forward, call)

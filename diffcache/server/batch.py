@@ -83,7 +83,7 @@ class BatchScope(Scope):
                 Call(served.signature, *part),
                 self.context,
                 shared.reuses_memory,
-                served.facts,
+                served.network,
             )
             carried.append(entry.request.carry_out(served, asked))
         together = Together(shared, carried, lambda i: self._stored(entries[i].request))
@@ -124,7 +124,7 @@ class BatchScope(Scope):
                 id(served.module), arguments, total, listed=not call.batched, named=list(call.tensors.items())
             )
             parts = form.parts(arguments, rows)
-        compiled = served.facts.holds_compiled or module is not served.module
+        compiled = served.network.holds_compiled or module is not served.module
         return SharedCall(forward, arguments, form, rows, parts, splitter, compiled)
 
 
