@@ -27,7 +27,9 @@ CHANGES = (
 
 
 def shown(passes: Sequence[Tensor], guided: Tensor) -> Tensor | None:
-    """What a step shows of plain guidance (arXiv 2207.12598, equation 6), on the device: the share of the second pass, and how much is left unexplained, [2].
+    """What a step shows of plain guidance (arXiv 2207.12598, equation 6), on the device, [3].
+
+    These are the share of the second pass; what is left unexplained, and how far the passes are apart, both as a fraction of `guided`, squared.
 
     Args:
         passes: what each call returned, [batch, ...]; a single one with twice as many rows as `guided` holds two passes.
@@ -43,8 +45,9 @@ def shown(passes: Sequence[Tensor], guided: Tensor) -> Tensor | None:
     first, second = passes[0].float(), passes[-1].float()
     apart, moved = second - first, guided.float() - first
     share = ((moved * apart).sum() / apart.square().sum()).nan_to_num()
-    left = (moved - share * apart).square().sum() / guided.float().square().sum()
-    return torch.stack([share, left])
+    size = guided.float().square().sum()
+    left, distance = (moved - share * apart).square().sum() / size, apart.square().sum() / size
+    return torch.stack([share, left, distance])
 
 
 def scale_of(found: Sequence[float]) -> float | None:
@@ -55,10 +58,15 @@ def scale_of(found: Sequence[float]) -> float | None:
     Args:
         found: see `shown`.
     """
-    share_of_second, unexplained = found
+    share_of_second, unexplained, _ = found
     if not unexplained <= TOLERANCE**2:
         return None
     return round(max(share_of_second, 1 - share_of_second), 1)
+
+
+def _is_clear(found: Sequence[float]) -> bool:
+    """Whether passes are equal, because there is one, or so far apart that rounding hardly changes the scale."""
+    return found[2] == 0 or found[2] > TOLERANCE**2
 
 
 class ScaleWatch:
@@ -119,8 +127,8 @@ class ScaleWatch:
     def note(self) -> str | None:
         """What is to be said at the end of the run: that the scale has changed; None where it has not."""
         planned = self.facts.guidance.scale
-        found = map(scale_of, torch.stack(self._later).tolist()) if self._later and planned else ()
-        scales = [scale for scale in found if scale is not None]
+        found = torch.stack(self._later).tolist() if self._later and planned else []
+        scales = [scale for scale in (scale_of(one) for one in found if _is_clear(one)) if scale is not None]
         self._later = []
         if planned is None or not scales:
             return None

@@ -11,9 +11,11 @@ from diffusers import DDIMScheduler, FlowMatchEulerDiscreteScheduler
 from torch import Tensor, nn
 
 from diffcache import accelerate, denoising_run, report
-from diffcache.engine.shown_guidance import scale_of, shown
+from diffcache.config import RunFacts
+from diffcache.engine.shown_guidance import ScaleWatch, scale_of, shown
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.trajectory import TrajectoryConfig
+from diffcache.schedulers.guidance import Guidance
 from diffcache.schedulers.schedule import GUIDANCE_SCALE
 from diffcache.schedulers.steps import Decision
 
@@ -69,6 +71,17 @@ def test_what_is_no_plain_guidance_shows_nothing() -> None:
     assert shown_scale([one[:1]], one) is None
     assert shown_scale([], one) is None
     assert shown_scale([one, other], one * torch.nan) is None
+
+
+def test_passes_that_differ_by_little_more_than_rounding_show_no_change_of_scale() -> None:
+    one, other = passes()
+    near = torch.lerp(one, other, 0.05)
+    clear, unclear = (shown([one, second], one) for second in (other, near))
+    watch = ScaleWatch(None, None, RunFacts("Net", guidance=Guidance(3.0)), False)  # type: ignore[arg-type]
+    watch._later = [unclear]
+    assert watch.note() is None
+    watch._later = [clear]
+    assert "between 1 and 3" in str(watch.note())
 
 
 def loop(
