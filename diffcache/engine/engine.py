@@ -32,7 +32,7 @@ from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.reports.records import Done, RunRecord
 from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.schedulers.schedule import GUIDANCE_SCALE
-from diffcache.schedulers.steps import Decision, Verdict
+from diffcache.schedulers.steps import MODEL, Decision, Verdict
 from diffcache.store.formats import Format
 from diffcache.store.rings import Setup
 
@@ -113,6 +113,7 @@ class Engine:
         branches: the guidance passes that have been called.
         decider: what is computed and what is reused.
         step_hindsight: corrects in the noise scheduler's steps; None where outputs are corrected instead.
+        returned: what the guidance passes of this tick have returned, first streams alone; None where nobody asks.
     """
 
     def __init__(
@@ -142,6 +143,7 @@ class Engine:
         self.rebuilt_pass = None if rule is None else RebuiltPass(name, rule, choices.guards, record)
         self.batched_guidance = BatchedGuidance()
         self.kept_attention = KeptAttention()
+        self.returned: list[Tensor] | None = None
         self._is_busy = False
 
     def call(self, asked: Invocation) -> Any:
@@ -168,6 +170,7 @@ class Engine:
 
     def close(self) -> None:
         """Drops every tensor. Explicit: a traceback that somebody keeps would keep this object alive."""
+        self.returned = None
         # All is dropped, whatever one of these raises. They run in reverse: what is added last is dropped first.
         with ExitStack() as stack:
             if self.rebuilt_pass is not None:
@@ -181,7 +184,11 @@ class Engine:
 
     def note_expected_error(self) -> None:
         """Writes down the error that is expected of the result, and what is to be said of it."""
-        if not self.decider.expects_error or self.record.fresh_noise is not None:
+        if (
+            not self.decider.expects_error
+            or self.record.fresh_noise is not None
+            or self.record.guidance_changed
+        ):
             return
         reused = self.record.reused_ticks()
         every = range(self.progress.timetable.num_ticks or 0)
@@ -257,9 +264,12 @@ class Engine:
             yield from self.rebuilt_pass.tensors()
         if self.step_hindsight is not None:
             yield from self.step_hindsight.tensors()
+        yield from self.returned or ()
 
     def _call(self, asked: Invocation) -> Carried:
         call, tick, times = asked.call, self.progress.tick, self.progress.timetable
+        if self.returned is not None and tick != self.branches.tick:
+            self.returned = []
         self.branches.begin_tick(tick)
         step = times.step(tick)
         obstacle = self._obstacle(asked)
@@ -282,6 +292,9 @@ class Engine:
             self.rebuilt_pass.lead(tick, branch, _lasting(output, asked))
         if self.setup.format.memory.on_host:
             self.setup.format.memory.end_call()
+        store = branch.stores.get(MODEL)
+        if self.returned is not None and store is not None and store.layout is not None:
+            self.returned += store.layout.evolved(store.layout.split(_lasting(output, asked)))[:1]
         self.account()
         return output
 

@@ -52,6 +52,7 @@ class LoopScope(Scope):
         self.num_steps = num_steps
         self.levels = levels
         self.first = 0 if noise_scheduler is None else first_of(noise_scheduler, num_steps)
+        self.asked = getattr(noise_scheduler, "num_inference_steps", None)
         self._noise_scheduler = noise_scheduler
         self._called_before_begin = False
         self._closed = False
@@ -72,7 +73,9 @@ class LoopScope(Scope):
         if again and run is not None and not run.progress.called:
             return
         if run is None or run.tick >= i:
-            timetable = Timetable(self.num_steps, self.levels, influence=self.influence, first=self.first)
+            timetable = Timetable(
+                self.num_steps, self.levels, influence=self.influence, first=self.first, asked=self.asked
+            )
             run = self.begin_run(timetable, hand_written=True)
             run.progress.lost = again and self.num_steps > 1
         run.begin_tick(i)

@@ -156,7 +156,7 @@ class Run:
             return None
         call = step_call_of(noise_scheduler, args, kwargs)
         if watch is not None:
-            self._choose_anew(watch, watch.stepping(self.timetable, self.tick, noise_scheduler, call))
+            self._choose_anew(watch, watch.stepping(call))
         if hindsight is None:
             return None
         passes = self.record.passes_at(self.tick)
@@ -194,20 +194,21 @@ class Run:
         # All are closed, whatever one of them raises. They run in reverse: what is added last is closed first.
         with ExitStack() as stack:
             stack.callback(self.engines.clear)
-            stack.callback(self._note_change_of_scale)
             for engine in reversed(self.engines.values()):
                 stack.callback(engine.close)
+            self._note_change_of_scale()
             self._note_length()
             obstacle = self._obstacle_of_hindsight()
             if obstacle is not None:
                 self.record.notes.append(f"no hindsight: {obstacle}")
 
     def _note_change_of_scale(self) -> None:
-        """Where the scale of guidance has changed during the run, no error is expected of it."""
-        note = None if self._scale_watch is None else self._scale_watch.note()
-        if note is not None:
+        """Where the scale of guidance has changed during a run that reused something, no error is expected of it."""
+        watch, self._scale_watch = self._scale_watch, None
+        note = None if watch is None else watch.note()
+        if note is not None and self.record.reused_ticks():
             self.record.notes.append(note)
-            self.record.expected_error = None
+            self.record.guidance_changed = True
 
     @property
     def _step_hindsight(self) -> StepHindsight | None:

@@ -1,20 +1,16 @@
-"""The scale of guidance as a run's first step shows it, where neither the pipeline nor the call tells it."""
+"""The scale of guidance as a run's steps show it, where neither the pipeline nor the call tells it."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from diffcache.config import CacheConfig, RunFacts
 from diffcache.engine.engine import Engine
-from diffcache.engine.step_hindsight import guided_velocity
 from diffcache.noise_schedulers.step_calls import StepCall
-from diffcache.noise_schedulers.timetable import Timetable
-from diffcache.schedulers.steps import MODEL
 
 TOLERANCE = 0.05
-"""What the noise scheduler gets may differ by so much of it from plain guidance of what was stored: that may be in eight bits."""
+"""What the noise scheduler gets may differ by so much of it from plain guidance of what was returned: that may have been rounded."""
 
 
 CHANGED = 1.25
@@ -72,8 +68,8 @@ def _is_clear(found: Sequence[float]) -> bool:
 class ScaleWatch:
     """Finds the scale of guidance in a run's steps, where nothing has told it although the method depends on it.
 
-    The first step shows it, which reads the device once. So does the first one with more passes: guidance may begin later. What further steps show is
-    read when the run is over.
+    What a step gets is compared with what the guidance passes have returned. The first step shows the scale, which reads the device once. So does the first
+    one of more passes, since guidance may begin later. What other steps show is read when the run is over.
 
     The denoiser is the run's only one. Where processes compute it together, nothing is asked: each might read another scale, by rounding, and
     plan otherwise.
@@ -93,30 +89,27 @@ class ScaleWatch:
         self._is_doubled = is_doubled
         self._asked = 0  # passes of which the scale was asked
         self._later: list[Tensor] = []
+        engine.returned = []
 
-    def stepping(
-        self, times: Timetable, tick: int, noise_scheduler: Any, call: StepCall | None
-    ) -> float | None:
+    def stepping(self, call: StepCall | None) -> float | None:
         """A scale that a step shows, and the method is to choose with; None where it goes on as before.
 
         Args:
-            times: of the run.
-            tick: of the step.
-            noise_scheduler: that is about to step.
-            call: its step; None where it is not understood.
+            call: of the step that is about to be made; None where it is not understood.
         """
-        called = [branch for branch in self.engine.branches.known if branch.tick == tick]
-        stores = [branch.stores.get(MODEL) for branch in called]
-        passes = [store.newest(0)[0] for store in stores if store and store.last_computed(0) == tick]
-        self.engine.setup.format.memory.end_call()
-        if call is None or not passes or len(passes) < len(stores) or not (tick == 0 or self._asked):
+        passes = self.engine.returned
+        if (
+            call is None or not passes or any(one.is_meta for one in passes)
+        ):  # in a dry run tensors have no values
             return None
-        guided = guided_velocity(times, noise_scheduler, tick, call)
-        found, asked = shown(passes, guided), sum(map(len, passes)) // len(guided)
-        if asked > self._asked:
-            self._asked = asked
-            return None if found is None else scale_of(found.tolist())
-        self._later += [] if found is None else [found]
+        found = shown(passes, call.output)
+        if found is None:
+            return None
+        count = sum(map(len, passes)) // len(call.output)
+        if count > self._asked:
+            self._asked = count
+            return scale_of(found.tolist())
+        self._later.append(found)
         return None
 
     def scale_at(self, tick: int) -> float | None:

@@ -12,6 +12,13 @@ from diffcache.language.backbones.base import Net
 NO_TICKS = "a language model is cached by token and layer, not by tick: summary() and row_layers_of say what each call computed"
 
 
+class NoTicks(NotImplementedError, AttributeError):
+    """A report of ticks was asked for what it cannot tell. An AttributeError too, so that `hasattr` says no."""
+
+    def __init__(self) -> None:
+        super().__init__(NO_TICKS)
+
+
 @dataclass(frozen=True)
 class Costs:
     """Floating-point operations (two for each multiply-add) of a model's parts.
@@ -158,23 +165,23 @@ class LanguageReport:
         """Refused, and so are `decisions`, `reasons` and `to_schedule`: they tell of ticks.
 
         Raises:
-            NotImplementedError: always; the message says what there is instead.
+            NoTicks: (a NotImplementedError) always; the message says what there is instead.
         """
-        raise NotImplementedError(NO_TICKS)
+        raise NoTicks
 
     def to_schedule(self) -> NoReturn:
         """Refused, as `plot` is."""
-        raise NotImplementedError(NO_TICKS)
+        raise NoTicks
 
     @property
     def decisions(self) -> NoReturn:
         """Refused, as `plot` is."""
-        raise NotImplementedError(NO_TICKS)
+        raise NoTicks
 
     @property
     def reasons(self) -> NoReturn:
         """Refused, as `plot` is."""
-        raise NotImplementedError(NO_TICKS)
+        raise NoTicks
 
     def __repr__(self) -> str:
         return f"<LanguageReport {self.summary().splitlines()[0]}>"

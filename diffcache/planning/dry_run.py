@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from diffcache.attach.loop_checks import noise_levels, number_of_steps
 from diffcache.attach.overrides import denoiser_members, noise_scheduler_members
 from diffcache.attach.requirements import units_of
 from diffcache.config import CacheConfig
@@ -30,7 +31,6 @@ from diffcache.host.components import (
 )
 from diffcache.host.guidance import guidance_in
 from diffcache.host.network_facts import facts_of_networks
-from diffcache.noise_schedulers.levels import levels_of_loop
 from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.planning.first_call_bytes import FirstCallBytes
 from diffcache.planning.footprint import FirstCallNeed, Footprint, held_by
@@ -175,7 +175,8 @@ def _loop(net: nn.Module, config: CacheConfig, call: dict[str, Any]) -> DryRun:
         raise TargetError(
             "a denoiser's loop is yours: pass num_steps= and the arguments of one forward call."
         )
-    num_steps, levels = call.pop("num_steps"), levels_of_loop(None, call.pop("sigmas", None))
+    num_steps = number_of_steps(call.pop("num_steps"), None, "plan")
+    levels = noise_levels(call.pop("sigmas", None), num_steps, None)
     shown = DryRun()
     scope = LoopScope(config, {"denoiser": net}, num_steps, levels, make_engine=shown.make_engine)
     with shown.inside(scope), torch.no_grad():

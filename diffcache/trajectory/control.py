@@ -250,9 +250,8 @@ class ExpectedErrorControl(PlanFollower):
         return self._unread[0][1] if self._unread else None
 
     def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
-        if (
-            self._newest is None
-        ):  # nothing has been compared yet: this denoiser's first tick has just been computed
+        # Nothing has been compared yet: the tick before was this denoiser's first one, or the first since all was forgotten.
+        if self._newest is None:
             self._newest = step.tick - 1
         if signal is not None:
             moments, _ = self._unread.pop(0)
@@ -286,12 +285,13 @@ class ExpectedErrorControl(PlanFollower):
     def _worth_computing(self, before: float) -> float:
         """Where no plan keeps the threshold any more: the largest speed-up, of at most `before`, that leaves hardly a larger error than computing all that is left.
 
-        What has been reused cannot be mended.
+        What has been reused cannot be mended. Ticks before the first one that it knows of were another's, and count as computed.
         """
+        known = self._computed | {*range(min(self._computed))}
 
         def left_by(speedup: float) -> float:
-            later = {tick for tick in self._plans(speedup).ticks if tick > max(self._computed)}
-            return self._expected_of(sorted(self._computed | later))
+            later = {tick for tick in self._plans(speedup).ticks if tick > max(known)}
+            return self._expected_of(sorted(known | later))
 
         spent = left_by(1.0)
         return next(

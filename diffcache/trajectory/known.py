@@ -67,8 +67,8 @@ class Course(NamedTuple):
 
     @property
     def weighed(self) -> Array:
-        """The influence. Where it is unknown, a velocity moves a flow's sample by the change of its share of noise, as Euler's steps do; or, where each noise
-        level but the first comes twice, as Heun's do.
+        """The influence. Where it is unknown, a velocity moves a flow's sample by the change of its share of noise, as Euler's steps do; or, at each two
+        equal noise levels, as Heun's do.
 
         A run is taken to end with data, or where it goes from data to noise (inversion), with noise. It moves the sample at an even pace
         where angles are unknown.
@@ -83,9 +83,8 @@ class Course(NamedTuple):
         scales = np.array([*over_flow(self.moments), 1.0])
         found = np.tril(np.outer(scales, steps), -1)
         for second in range(1, ticks - 1):
-            if (
-                angles[second] == angles[second + 1]
-            ):  # Heun's method then makes the step with the mean of both velocities
+            # Heun's method makes the step with the mean of both velocities.
+            if angles[second] == angles[second + 1]:
                 found[second + 1 :, second - 1 : second + 1] = (
                     scales[second + 1 :, None] * steps[second - 1] / 2
                 )

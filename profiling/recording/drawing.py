@@ -18,7 +18,7 @@ def draw(recording: Recording, path: str | Path) -> Path:
         path: of the picture; its folder is made if it does not exist.
 
     Raises:
-        ImportError: matplotlib is not installed (`pip install diffcache[evals]`).
+        ImportError: matplotlib is not installed: it comes with the extra `evals`.
     """
     from matplotlib.figure import Figure
 

@@ -78,7 +78,7 @@ def draw_front(search: Evolution, path: Path) -> Path:
     """Draws all evaluated tables and the front: loss over compute share.
 
     Raises:
-        ImportError: matplotlib is not installed (`pip install diffcache[evals]`).
+        ImportError: matplotlib is not installed: it comes with the extra `evals`.
     """
     from matplotlib.figure import Figure
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,9 +27,13 @@ SHAPE = (2, 4, 8, 8)
 class Net(nn.Module):
     """Its velocity bends in time, and leans to the condition of each row."""
 
+    def __init__(self, lean: float = 0.2) -> None:
+        super().__init__()
+        self.lean = lean
+
     def forward(self, hidden_states: Tensor, timestep: Tensor, condition: Tensor) -> Tensor:
         lean = condition.reshape(-1, 1, 1, 1) * torch.linspace(-1, 1, 8)
-        return torch.sin(3 * hidden_states + timestep / 200) + 0.2 * lean
+        return torch.sin(3 * hidden_states + timestep / 200) + self.lean * lean
 
 
 def shown_scale(passes: Sequence[Tensor], guided: Tensor) -> float | None:
@@ -73,15 +78,15 @@ def test_what_is_no_plain_guidance_shows_nothing() -> None:
     assert shown_scale([one, other], one * torch.nan) is None
 
 
-def test_passes_that_differ_by_little_more_than_rounding_show_no_change_of_scale() -> None:
+@pytest.mark.parametrize(("apart", "is_told"), [(1.0, True), (0.05, False)])
+def test_passes_that_differ_by_little_more_than_rounding_show_no_change(apart: float, is_told: bool) -> None:
     one, other = passes()
-    near = torch.lerp(one, other, 0.05)
-    clear, unclear = (shown([one, second], one) for second in (other, near))
-    watch = ScaleWatch(None, None, RunFacts("Net", guidance=Guidance(3.0)), False)  # type: ignore[arg-type]
-    watch._later = [unclear]
-    assert watch.note() is None
-    watch._later = [clear]
-    assert "between 1 and 3" in str(watch.note())
+    engine = SimpleNamespace(returned=None)
+    watch = ScaleWatch(engine, None, RunFacts("Net", guidance=Guidance(3.0)), False)  # type: ignore[arg-type]
+    for scale in (3.0, 1.0):
+        engine.returned = [one, torch.lerp(one, other, apart)]
+        watch.stepping(SimpleNamespace(output=torch.lerp(*engine.returned, scale)))  # type: ignore[arg-type]
+    assert ("between 1 and 3" in str(watch.note())) is is_told
 
 
 def loop(
@@ -91,9 +96,10 @@ def loop(
     steps: Any = None,
     batched: bool = False,
     sampler: bool = False,
+    lean: float = 0.2,
 ) -> Any:
     """A hand-written loop of Net with plain guidance, whose scale may depend on the step; its report."""
-    net = accelerate(Net().eval(), config)
+    net = accelerate(Net(lean).eval(), config)
     noise_scheduler = steps or FlowMatchEulerDiscreteScheduler()
     noise_scheduler.set_timesteps(STEPS)
     times, sigmas = noise_scheduler.timesteps, [1 - i / STEPS for i in range(STEPS + 1)]
@@ -147,21 +153,50 @@ def test_guidance_changes_the_plan() -> None:
     assert one != many
 
 
+def changes(found: Any) -> list[str]:
+    return [note for note in found.notes if "the scale of guidance changes" in note]
+
+
 @pytest.mark.parametrize("batched", [False, True])
 def test_guidance_that_begins_later_is_counted_from_there_on(batched: bool) -> None:
-    found = loop(TrajectoryConfig(speedup=2), lambda i: 5.0 if i > 4 else 1.0, batched=batched)
-    assert scale_in(found) == 5
+    found = loop(TrajectoryConfig(speedup=2), lambda i: 7.5 if i > 4 else 1.0, batched=batched)
+    assert scale_in(found) == 7.5
+    ticks = [
+        [t for t in loop(TrajectoryConfig(speedup=2), scale).computed_ticks if t > 8] for scale in (1.0, 7.5)
+    ]
+    assert [tick for tick in found.computed_ticks if tick > 8] == ticks[1] != ticks[0]
+    assert "between 1 and 7.5, and the plan is made for 7.5" in changes(found)[0]
 
 
 @pytest.mark.parametrize(
-    "scale", [lambda i: 8 - 0.3 * i, lambda i: 5.0 if i < 9 else 1.0], ids=["falls", "ends"]
+    "config", [TrajectoryConfig(speedup=2), TrajectoryConfig(threshold=0.2)], ids=["speedup", "threshold"]
 )
-def test_a_scale_that_changes_is_told_and_no_error_is_expected(scale: Callable[[int], float]) -> None:
-    found = loop(TrajectoryConfig(speedup=2), scale)
+@pytest.mark.parametrize(
+    "scale", [lambda i: 8 - 0.3 * i, lambda i: 5.0 if i < 9 else 1.0, lambda i: 3.0 if i < 14 else 8.0],
+    ids=["falls", "ends", "jumps"],
+)  # fmt: skip
+def test_a_scale_that_changes_is_told_and_no_error_is_expected(
+    scale: Callable[[int], float], config: TrajectoryConfig
+) -> None:
+    found = loop(config, scale, lean=0.1)
     assert found.expected_error is None
-    (note,) = [note for note in found.notes if "the scale of guidance changes" in note]
+    (note,) = changes(found)
     assert f"the plan is made for {scale(0):g}" in note
-    assert not [note for note in loop(TrajectoryConfig(speedup=2), 5.0).notes if "changes" in note]
+    assert not any("is expected of the result" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("lean", [0.05, 0.1, 0.2])
+@pytest.mark.parametrize("scale", [1.0, 3.0, 7.5])
+def test_a_scale_that_stays_is_no_change_where_reused_ticks_are_corrected(scale: float, lean: float) -> None:
+    found = loop(TrajectoryConfig(speedup=2), scale, lean=lean)
+    assert not changes(found)
+    assert found.expected_error is not None
+
+
+def test_a_run_that_reused_nothing_has_nothing_to_say_of_its_scale() -> None:
+    found = loop(TrajectoryConfig(threshold=1e-6), lambda i: 5.0 if i > 4 else 1.0)
+    assert found.compute_fraction == 1
+    assert not changes(found)
 
 
 def test_a_run_that_clips_is_planned_anew_too() -> None:

@@ -77,3 +77,4 @@ def test_a_report_of_one_run_is_left_alone_by_the_next(tmp_path: Path) -> None:
 def test_what_a_report_tells_of_ticks_it_refuses(asked: Callable[[LanguageReport], Any]) -> None:
     with pytest.raises(NotImplementedError, match="by token and layer, not by tick"):
         asked(LanguageReport("dkv-decode", {"interval": 8}))
+    assert not hasattr(LanguageReport("dkv-decode", {}), "decisions")

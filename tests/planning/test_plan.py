@@ -216,6 +216,11 @@ def test_a_loop_of_ones_own_is_planned_from_one_call() -> None:
     assert (default.decided, default.foreseen.computed_ticks) == ("in", [*range(7)])
     with pytest.raises(TargetError, match="num_steps"):
         plan(net, **seen)
+    for steps in (0, 2.5, True, None):
+        with pytest.raises(TargetError, match="plan needs a whole number of steps"):
+            plan(net, num_steps=steps, **seen)
+    with pytest.raises(TargetError, match="sigmas="):
+        plan(net, num_steps=7, sigmas=[1.0, 0.5], **seen)
 
 
 def _with(net: Any) -> Any:
