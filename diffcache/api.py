@@ -382,8 +382,6 @@ def _aimed(
         raise ConfigError(
             f"speedup= goes alone or with the methods {' and '.join(WITH_SPEEDUP)}, and quality= goes alone: leave the others out."
         )
-    if speedup is not None and "threshold" in options:
-        raise ConfigError("speedup= and threshold= both say how much is computed: pass one of them.")
     if speedup is not None:
         return WITH_SPEEDUP[config or TrajectoryConfig.name].of(speedup=speedup, **options)
     if "prompts" not in options:

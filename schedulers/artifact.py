@@ -207,17 +207,20 @@ def find(name: str | Path, file: str) -> Path:
     Raises:
         FileNotFoundError: it is in neither of them.
     """
-    if isinstance(name, Path) or Path(name).is_dir():
+    if Path(name).is_dir():
         if not (Path(name) / file).exists():
             raise FileNotFoundError(f"{Path(name) / file}: there is no such file")
         return Path(name) / file
+    missing = f"{name}: neither a folder nor a hub repository with {file}"
+    if isinstance(name, Path):
+        raise FileNotFoundError(missing)
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError
 
     try:
         return Path(hf_hub_download(str(name), file))
     except (HfHubHTTPError, HFValidationError, EntryNotFoundError) as error:
-        raise FileNotFoundError(f"{name}: neither a folder nor a hub repository with {file}") from error
+        raise FileNotFoundError(missing) from error
 
 
 def upload(save_to: Callable[[Path], object], repo_id: str, **options: Any) -> str:

@@ -51,7 +51,6 @@ OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "components a name": ({"components": "transformer"}, r"a tuple of names among \['transformer'\]"),
     "a config's class": ({"config": EasyCacheConfig}, "not the class EasyCacheConfig"),
     "no name": ({"config": ""}, "there is no method ''"),
-    "two bounds": ({"speedup": 2, "threshold": 0.05}, "speedup= and threshold= both say how much"),
     "a name in capitals": ({"config": "FBCache"}, "did you mean 'fbcache'"),
     "a folder that is not here": (
         {"config": "my-plans"},

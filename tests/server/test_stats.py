@@ -63,5 +63,5 @@ def test_without_the_client_it_is_said_what_to_install(monkeypatch: pytest.Monke
         return plain(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", missing)
-    with serving(Waves()) as server, pytest.raises(DiffcacheError, match=r"diffcache\[serve\]"):
+    with serving(Waves()) as server, pytest.raises(DiffcacheError, match=r"pip install '\.\[serve\]'"):
         server.metrics()
