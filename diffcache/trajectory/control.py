@@ -294,9 +294,8 @@ class ExpectedErrorControl(PlanFollower):
             return self._expected_of(sorted(known | later))
 
         spent = left_by(1.0)
-        return next(
-            speedup for speedup in SPEEDUPS if speedup <= before and left_by(speedup) <= SPENT * spent
-        )
+        left = (each for each in SPEEDUPS if each <= before and left_by(each) <= SPENT * spent)
+        return next(left, 1.0)
 
     def _after(self, computed: int) -> int:
         """The tick to compute after a computed one."""
