@@ -36,7 +36,7 @@ Told = Callable[[str, Tensor, Path], None]
 FULL_RUN = "full run"
 SPEEDUP = 2.0
 """Where nothing is asked for."""
-HEAD = ("run", "ticks computed", "compute", "loop time", "PSNR")
+HEAD = ("run", "ticks computed", "compute", "loop speed", "PSNR")
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def _row(name: str, rendered: Rendered, own: int, steps: int, faster: float, ref
     if rendered.report is not None:
         ticks, compute = len(rendered.report.computed_ticks), rendered.report.compute_fraction
     near = median_of(psnr(rendered.pictures, reference))
-    return [name, f"{ticks}/{steps}", f"{compute:.0%}", f"{faster:.2f}x faster", f"{near:.1f} dB"]
+    return [name, f"{ticks}/{steps}", f"{compute:.0%}", f"{faster:.2f}x", f"{near:.1f} dB"]
 
 
 class _Shown:
