@@ -57,7 +57,6 @@ def noise_levels(sigmas: Any, num_steps: int, noise_scheduler: Any) -> list[Leve
     """
     if sigmas is None:
         return levels_of_loop(noise_scheduler, None)
-    first = 0 if noise_scheduler is None else first_of(noise_scheduler, num_steps)
     try:
         given = [float(sigma) for sigma in sigmas]
     except (TypeError, ValueError):
@@ -66,4 +65,4 @@ def noise_levels(sigmas: Any, num_steps: int, noise_scheduler: Any) -> list[Leve
         raise TargetError(
             f"sigmas= takes one finite number, 0 or more, for each of the {num_steps} steps: pass them all, or leave it out."
         )
-    return levels_of_loop(noise_scheduler, given, first)
+    return levels_of_loop(noise_scheduler, given, first_of(noise_scheduler, num_steps))

@@ -51,7 +51,7 @@ class LoopScope(Scope):
             )
         self.num_steps = num_steps
         self.levels = levels
-        self.first = 0 if noise_scheduler is None else first_of(noise_scheduler, num_steps)
+        self.first = first_of(noise_scheduler, num_steps)
         self.asked = getattr(noise_scheduler, "num_inference_steps", None)
         self._noise_scheduler = noise_scheduler
         self._called_before_begin = False

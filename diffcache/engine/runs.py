@@ -141,8 +141,10 @@ class Run:
 
     def begin_tick(self, tick: int) -> None:
         """A hand-written loop says that this tick begins."""
-        if self._scale_watch is not None and tick != self.tick:
-            self._choose_anew(self._scale_watch, self._scale_watch.scale_at(tick))
+        watch = self._scale_watch
+        if watch is not None and tick != self.tick and not watch.sees_steps:
+            self._scale_watch = None
+            self._choose_anew(watch, watch.without_steps(tick))
         self.progress.tick = tick
         self.progress.called = False
         self.record.observed = True

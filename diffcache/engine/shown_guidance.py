@@ -12,7 +12,6 @@ from diffcache.noise_schedulers.step_calls import StepCall
 TOLERANCE = 0.05
 """What the noise scheduler gets may differ by so much of it from plain guidance of what was returned: that may have been rounded."""
 
-
 CHANGED = 1.25
 """The scale changes during a run if one step shows it so many times as large as another."""
 
@@ -81,11 +80,12 @@ class ScaleWatch:
         is_doubled: its first call holds two guidance passes, or two pictures of one seed.
 
     Attributes:
-        facts: that the method has chosen by.
+        sees_steps: the loop steps with a noise scheduler that is observed.
     """
 
     def __init__(self, engine: Engine, config: CacheConfig, facts: RunFacts, is_doubled: bool) -> None:
         self.engine, self.config, self.facts = engine, config, facts
+        self.sees_steps = False
         self._is_doubled = is_doubled
         self._asked = 0  # passes of which the scale was asked
         self._later: list[Tensor] = []
@@ -97,10 +97,9 @@ class ScaleWatch:
         Args:
             call: of the step that is about to be made; None where it is not understood.
         """
-        passes = self.engine.returned
-        if (
-            call is None or not passes or any(one.is_meta for one in passes)
-        ):  # in a dry run tensors have no values
+        self.sees_steps, passes = True, self.engine.returned
+        # In a dry run tensors have no values.
+        if call is None or not passes or any(one.is_meta for one in passes):
             return None
         found = shown(passes, call.output)
         if found is None:
@@ -112,10 +111,14 @@ class ScaleWatch:
         self._later.append(found)
         return None
 
-    def scale_at(self, tick: int) -> float | None:
-        """The scale where a tick begins before any step was seen: a sampler of the loop's own has stepped. One pass is taken to be all."""
+    def without_steps(self, tick: int) -> float | None:
+        """The scale where a tick begins before any step was seen: a sampler of the loop's own has stepped. One pass is taken to be all.
+
+        It sees no steps later, either, and what the passes return need not be kept.
+        """
+        self.engine.returned = None
         is_alone = tick == 1 and not self._is_doubled and len(self.engine.branches.known) == 1
-        return 1.0 if is_alone and not self._asked else None
+        return 1.0 if is_alone else None
 
     def note(self) -> str | None:
         """What is to be said at the end of the run: that the scale has changed; None where it has not."""
@@ -126,8 +129,6 @@ class ScaleWatch:
         if planned is None or not scales:
             return None
         least, largest = min(planned, *scales), max(planned, *scales)
-        return (
-            None
-            if largest <= CHANGED * least
-            else CHANGES.format(least=least, largest=largest, planned=planned)
-        )
+        if largest <= CHANGED * least:
+            return None
+        return CHANGES.format(least=least, largest=largest, planned=planned)

@@ -111,7 +111,7 @@ def first_index_of(noise_scheduler: Any) -> int:
 
 
 def first_of(noise_scheduler: Any, num_steps: int) -> int:
-    """The index in its list of timesteps at which a loop of so many steps begins, which ends with the list."""
+    """The index in its list of timesteps at which a loop of so many steps begins, which ends with the list; 0 where no noise scheduler is known."""
     timesteps = timesteps_of(noise_scheduler)
     return 0 if timesteps is None else len(timesteps) - num_steps
 

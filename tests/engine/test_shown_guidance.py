@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from diffcache import accelerate, denoising_run, report
 from diffcache.config import RunFacts
+from diffcache.engine.scopes import innermost
 from diffcache.engine.shown_guidance import ScaleWatch, scale_of, shown
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.trajectory import TrajectoryConfig
@@ -213,6 +214,28 @@ def test_a_sampler_of_its_own_shows_that_there_is_one_pass_and_no_scale() -> Non
     assert scale_in(loop(config, 1.0, sampler=True)) == 1
     assert scale_in(loop(config, 5.0, sampler=True)) is None
     assert scale_in(loop(config, 5.0, sampler=True, batched=True)) is None
+
+
+@pytest.mark.parametrize("scale", [1.0, 5.0])
+def test_where_no_step_is_seen_nothing_is_kept_of_what_passes_return(
+    scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at: dict[str, list[bool]] = {"asked": [], "untold": []}
+    forward = Net.forward
+
+    def looking(self: Net, *args: Tensor) -> Tensor:
+        scope = innermost()
+        run = scope.run if scope is not None else None
+        for engine in run.engines.values() if run is not None else ():
+            at["asked" if run is not None and run.tick == 0 else "untold"].append(engine.returned is not None)
+        return forward(self, *args)
+
+    monkeypatch.setattr(Net, "forward", looking)
+    loop(TrajectoryConfig(speedup=3), scale, sampler=True)
+    assert at["asked"]
+    assert all(at["asked"])
+    assert at["untold"]
+    assert not any(at["untold"])
 
 
 def test_what_the_report_says_of_the_plan_is_said_once() -> None:
