@@ -1,20 +1,18 @@
 """RunReport: what a call of an accelerated target computed and reused, why, and how much memory the cache held."""
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from diffcache.reports.few_steps import FEW_STEPS, few_steps_advice
-from diffcache.reports.fresh_noise import FreshNoise
+from diffcache.reports.nothing_reused import counted, ended_early, why_nothing_was_reused
 from diffcache.reports.records import MIXED, CallRecord, RunRecord
 from diffcache.reports.timeline import draw_timeline, timeline_svg
 from diffcache.schedulers.artifact import json_text
 from diffcache.schedulers.errors import ScheduleError
-from diffcache.schedulers.guards import NO_SIGNAL, NOTHING_STORED, TAIL, WARM_UP
 from diffcache.schedulers.schedule import EXPECTED_ERROR, Schedule
 from diffcache.schedulers.steps import Decision
 
@@ -28,8 +26,6 @@ NO_METHOD = "none"
 NOT_CACHED = "not cached, and its calls are not counted: give the request config= or speedup="
 NOT_OBSERVED = "steps not observed: the noise scheduler was not stepped during the call"
 NOT_FINITE = "outputs were not finite (NaN or infinity): look at the model's own, with paused(pipe)"
-COVERED = "warm-up and tail cover the whole run: lower warmup_steps= or tail_steps="
-OWN_THRESHOLD = "every change was above the method's own threshold: pass a larger threshold="
 
 
 class RunReport:
@@ -166,8 +162,11 @@ class RunReport:
         ]
         noted = dict.fromkeys(found if self._is_finite else [NOT_FINITE, *found])
         if unused:
-            return [f"nothing was reused: {self._why_nothing_was_reused()}", *noted]
-        return [note for note in (self._ended_early, self.cost_of_noise) if note is not None] + [*noted]
+            why = why_nothing_was_reused(self._numbered(), self.records, self.options)
+            return [f"nothing was reused: {why}", *noted]
+        return [note for note in (ended_early(self.records[-1]), self.cost_of_noise) if note is not None] + [
+            *noted
+        ]
 
     @property
     def _is_finite(self) -> bool:
@@ -199,7 +198,7 @@ class RunReport:
         for branch in self.branches:
             lines.append(f"  {branch:>8} {self._timeline(branch)}")
         for reason, calls in self.reasons.items():
-            lines.append(f"  computed by guard: {_counted(reason, {tick for tick, *_ in calls})}")
+            lines.append(f"  computed by guard: {counted(reason, {tick for tick, *_ in calls})}")
         if self.expected_error:  # 0 where no tick was reused
             error = f"{self.expected_error:.2%}" if self.expected_error < 1 else "more than 100%"
             lines.append(f"  expected error of the result: {error}")
@@ -320,48 +319,3 @@ class RunReport:
             if call.cached and call.branch == branch:
                 marks[tick] = call.mark if marks[tick] in (".", call.mark) else MIXED
         return "".join(marks)
-
-    def _why_nothing_was_reused(self) -> str:
-        noise = next((record.fresh_noise for record in self.records if record.fresh_noise is not None), None)
-        asked = self._what_computed(noise)
-        reasons: dict[str, set[int]] = {}
-        for tick, call in [of for of in self._numbered() if of[1].cached] or self._numbered():
-            reasons.setdefault(call.reason or asked, set()).add(tick)
-        if noise is not None and noise.advice in reasons:
-            return noise.advice
-        forced = {WARM_UP, TAIL, NOTHING_STORED, NO_SIGNAL}
-        if self.options.get("threshold"):
-            forced.add(asked)
-        is_short, ended = self.num_ticks <= FEW_STEPS, self._ended_early
-        if ended and set(reasons) <= ({*forced, asked} if is_short else {WARM_UP, TAIL}):
-            return ended
-        if is_short and set(reasons) <= forced:
-            return few_steps_advice(self.num_ticks, len(self.branches))
-        if set(reasons) <= {WARM_UP, TAIL}:
-            return COVERED
-        most_first = sorted(reasons.items(), key=lambda item: len(item[1]), reverse=True)
-        return ", ".join(_counted(reason, ticks) for reason, ticks in most_first)
-
-    @property
-    def _ended_early(self) -> str | None:
-        """Where the last run ended, if it was broken off; None where it came to its end, or nothing tells its length."""
-        record = self.records[-1]
-        ticks = 1 + max((call.tick for call in record.calls), default=-1)
-        if record.num_ticks is None or ticks >= record.num_ticks:
-            return None
-        return f"the run ended at tick {ticks} of {record.num_ticks}"
-
-    def _what_computed(self, noise: FreshNoise | None) -> str:
-        """Why calls were computed that no guard made compute."""
-        threshold, speedup = self.options.get("threshold"), self.options.get("speedup")
-        if speedup is not None:
-            return f"speedup={speedup:g} leaves nothing to reuse in {self.num_ticks} ticks"
-        if noise is not None and "threshold" in self.options:
-            return noise.advice
-        if threshold is not None:
-            return f"threshold={threshold} allows no reuse here: raise it"
-        return OWN_THRESHOLD if "threshold" in self.options else "the method asked for it"
-
-
-def _counted(reason: str, ticks: Collection[int]) -> str:
-    return f"{reason} ({len(ticks)} {'tick' if len(ticks) == 1 else 'ticks'})"

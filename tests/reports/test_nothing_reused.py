@@ -12,7 +12,8 @@ from zoo.pipelines import CASES
 
 from diffcache import accelerate, denoising_run, report
 from diffcache.evals.testbeds import zoo
-from diffcache.reports.run_report import BROKEN_OFF, COVERED, OWN_THRESHOLD
+from diffcache.reports.nothing_reused import COVERED, OWN_THRESHOLD
+from diffcache.reports.run_report import BROKEN_OFF
 
 
 @pytest.mark.parametrize("options", [{"warmup_steps": 100}, {"tail_steps": 100}], ids=str)
