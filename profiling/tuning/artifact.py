@@ -1,6 +1,7 @@
 """What `tune` found, as a folder that `accelerate(pipe, folder)` loads."""
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +11,15 @@ from diffcache.config import CacheConfig
 from diffcache.profiling.recording.shares import SLACK
 from diffcache.schedulers.artifact import CONFIG_NAME, JSON_NAME, TENSORS_NAME
 from diffcache.schedulers.schedule import Schedule
+from diffcache.schedulers.whole_files import written_whole
+
+logger = logging.getLogger("diffcache")
 
 TUNE = "tune.json"
 """The file that says how it was found, and what it measured."""
+
+AIMS = ("speedup", "quality", "at_least", "engine")
+"""What a producer says that it was asked for."""
 
 
 @dataclass(frozen=True)
@@ -43,14 +50,30 @@ def save_measured(
 
 
 def write(found: Found, folder: Path) -> Path:
-    """Writes a result into a folder, in place of an earlier one."""
+    """Writes a result into a folder, in place of an earlier one. A warning says which, where it was made for another aim."""
     folder.mkdir(parents=True, exist_ok=True)
+    if (folder / TUNE).is_file():
+        _warn_of_another_aim(folder, found)
     for earlier in (CONFIG_NAME, JSON_NAME, TENSORS_NAME):
         (folder / earlier).unlink(missing_ok=True)
     save_measured(found.method, found.models, folder)
     figures = {"producer": found.producer, "measured": found.measured}
-    (folder / TUNE).write_text(json.dumps(figures, indent=1) + "\n")
+    with written_whole(folder / TUNE) as part:
+        part.write_text(json.dumps(figures, indent=1) + "\n")
     return folder
+
+
+def _warn_of_another_aim(folder: Path, found: Found) -> None:
+    before, now = _aim(json.loads((folder / TUNE).read_text())["producer"]), _aim(found.producer)
+    if before != now:
+        logger.warning(
+            "%s held what was tuned for %s; it holds what was tuned for %s now.", folder, before, now
+        )
+
+
+def _aim(producer: Mapping[str, Any]) -> str:
+    """What a result was made for."""
+    return ", ".join(f"{name}={producer[name]}" for name in AIMS if producer.get(name) is not None)
 
 
 def missed(producer: Mapping[str, Any], measured: Mapping[str, Any]) -> str | None:

@@ -264,14 +264,18 @@ def test_a_folder_of_another_pipeline_is_refused(tmp_path: Path) -> None:
         tune(other, flux_calls(4, 3), speedup=2, folder=tmp_path)
 
 
-def test_another_aim_in_the_same_folder_renders_only_what_is_new(tmp_path: Path) -> None:
+def test_another_aim_in_the_same_folder_renders_only_what_is_new_and_says_what_it_replaces(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     pipe, calls = FLUX.build(), flux_calls(6, 3)
     tune(pipe, calls, speedup=2, folder=tmp_path)
     entries = len(list((tmp_path / "journal").glob("*.safetensors")))
     tune(pipe, calls, speedup=2, folder=tmp_path)
     assert len(list((tmp_path / "journal").glob("*.safetensors"))) == entries
+    assert "tuned for" not in caplog.text
     tune(pipe, calls, speedup=3, folder=tmp_path)
     assert len(list((tmp_path / "journal").glob("*.safetensors"))) > entries
+    assert "tuned for speedup=2, engine=trajectory; it holds what was tuned for speedup=3" in caplog.text
 
 
 def test_ctrl_c_keeps_the_best_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
