@@ -13,5 +13,8 @@ def written_whole(path: Path) -> Iterator[Path]:
     Several processes may write the same file: each writes in a place of its own.
     """
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    yield part
-    part.replace(path)
+    try:
+        yield part
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -42,13 +42,15 @@ class Comparison:
         if last is None or not (longer or asked):
             return None
         kinds = asked or COMPARED
+        if lane.watch is not None:
+            kinds = tuple(dict.fromkeys((*COMPARED, *asked)))
         guesses = self.guesses(kinds, index, step, store, tensors)
         if longer:
             errors = errors_of(guesses, computed)
             self.errors.append((step.tick, last, kinds, errors))
             if lane.watch is not None and len(store.rings[index]) > 1:
-                lane.watch.note(errors)
-        return guesses if asked else None
+                lane.watch.note(errors[: len(COMPARED)])
+        return [guesses[kinds.index(kind)] for kind in asked] if asked else None
 
     def guesses(
         self, kinds: Sequence[Decision], index: int, step: Step, store: Store, tensors: Tensors

@@ -125,7 +125,7 @@ class Decider:
                 found.append((at, self.verdicts(at, branch, seen)))
                 continue
             store = branch.stores.get(site.name)
-            last = store.rings[0][0].tick if store is not None and store.rings and store.rings[0] else None
+            last = store.last_computed(0) if store is not None and store.rings else None
             alike: tuple[object, ...] = (last,)
             if not leads:
                 alike = (last, refreshed.get(site.name), *self._decided.get(site.name, ()))
@@ -240,8 +240,7 @@ class Decider:
         """Why a guard makes the branch compute, or None."""
         obeys = branch is not self.leader and not self.choices.each_branch
         refreshed = self.lanes[lane].refreshed.get(step.site) if obeys else None
-        ring = store.rings[lane]
-        last = ring[0].tick if ring else None
+        last = store.last_computed(lane)
         reason = self.choices.guards.forces_compute(step, History(last, refreshed))
         return CHANGED if reason is not None and last is None and branch.changed else reason
 

@@ -126,7 +126,6 @@ class Engine:
     ) -> None:
         name, rule = choices.facts.denoiser, choices.guidance_rule
         self.name = name
-        self.choices = choices
         self.record = record
         self.progress = progress
         self.decider = Decider(choices, agreement)
@@ -138,13 +137,18 @@ class Engine:
             hindsight=choices.hindsight,
         )
         self.branches = Branches(self.setup)
-        self.execution = execution(Parts(choices, self.decider, record))
+        self.execution = execution(Parts(self.decider, record))
         self.step_hindsight = step_hindsight_for(choices, self.setup, self.decider.observer)
         self.rebuilt_pass = None if rule is None else RebuiltPass(name, rule, choices.guards, record)
         self.batched_guidance = BatchedGuidance()
         self.kept_attention = KeptAttention()
         self.returned: list[Tensor] | None = None
         self._is_busy = False
+
+    @property
+    def choices(self) -> Choices:
+        """The method's, by which it is decided now."""
+        return self.decider.choices
 
     def call(self, asked: Invocation) -> Any:
         """One denoiser call."""
@@ -211,7 +215,6 @@ class Engine:
 
     def choose_anew(self, choices: Choices) -> None:
         """More is known of the run after its first tick, so the method has chosen again: as before, but for when and how it predicts."""
-        self.choices = choices
         self.setup.predict_with(choices.predictor, hindsight=choices.hindsight)
         self.decider.choose_anew(choices)
 

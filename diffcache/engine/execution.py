@@ -47,14 +47,17 @@ class Parts:
     """What an execution works with.
 
     Attributes:
-        choices: the method's.
         decider: decides.
         record: where every call is written down.
     """
 
-    choices: Choices
     decider: Decider
     record: RunRecord
+
+    @property
+    def choices(self) -> Choices:
+        """The method's, by which it is decided now."""
+        return self.decider.choices
 
 
 CarriedUnit = Generator[bool, Any, Any]

@@ -62,7 +62,7 @@ class WholeModel:
         self.decider = parts.decider
         self.record = parts.record
         self.comparison = comparison or Comparison()
-        self.passes = GuidedValues(lambda: parts.decider.choices.facts.guidance)
+        self.passes = GuidedValues(lambda: parts.choices.facts.guidance)
 
     def close(self) -> None:
         """Reads what was measured from the device, once, when the run is over."""

@@ -2,8 +2,12 @@
 
 import pytest
 import torch
+from support.flows import Plain
 
+from diffcache import accelerate, denoising_run, report
 from diffcache.engine.comparison import squares_of
+from diffcache.engine.watch import COMPARED
+from diffcache.recipes.trajectory import TrajectoryConfig
 
 
 def test_squares_are_means_over_elements_and_then_over_streams() -> None:
@@ -24,3 +28,23 @@ def test_the_variance_is_that_within_each_sample() -> None:
     sample = torch.stack([10 + 2 * torch.randn(3, 64, 64), 4 * torch.randn(3, 64, 64)])
     *_, variance = squares_of([[sample]], [sample], sample.half()).tolist()
     assert variance == pytest.approx((4 + 16) / 2, rel=0.05)
+
+
+class WatchedTrajectory(TrajectoryConfig):
+    """A method of somebody's own that compares predictions, and has a watch as well."""
+
+    @property
+    def watch(self) -> float:
+        return 1.0
+
+
+def test_a_watch_and_a_scheduler_that_compares_each_get_their_errors() -> None:
+    net, latents = accelerate(Plain().eval(), WatchedTrajectory(speedup=2)), torch.randn(1, 3, 8)
+    with torch.no_grad(), denoising_run(net, 12) as run:
+        for tick in range(12):
+            run.begin_step(tick)
+            latents = latents - 0.05 * net(latents, torch.tensor([12.0 - tick]))
+    compared = [errors for record in report(net).records for *_, errors in record.errors]
+    assert 3 < len(report(net).computed_ticks) < 12
+    assert compared
+    assert all(set(errors) == {kind.value for kind in COMPARED} for errors in compared)
