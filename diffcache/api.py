@@ -35,8 +35,8 @@ from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.artifact import CONFIG_NAME, config_models, is_yaml, load_yaml, saved_in
-from diffcache.schedulers.counts import check_bytes
 from diffcache.schedulers.errors import ConfigError, TargetError
+from diffcache.schedulers.numbers_given import check_bytes
 from diffcache.schedulers.schedule import Schedule
 
 logger = logging.getLogger("diffcache")

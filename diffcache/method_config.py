@@ -20,6 +20,7 @@ from typing_extensions import Self
 
 from diffcache.schedulers.artifact import load_config, save_config, upload
 from diffcache.schedulers.errors import ConfigError
+from diffcache.schedulers.numbers_given import is_number
 
 NAME = re.compile(r"[a-z0-9]+([-._][a-z0-9]+)*")
 
@@ -121,11 +122,11 @@ class MethodConfig(ABC):
         """Refuses a value that is no finite number, or too small. None is an option left open."""
         value = getattr(self, option)
         kind = numbers.Integral if whole else numbers.Real
-        is_number = type(value) is not bool and isinstance(value, kind) and math.isfinite(value)
-        if is_number and not isinstance(value, (int, float)):  # NumPy's
+        is_finite = type(value) is not bool and isinstance(value, kind) and math.isfinite(value)
+        if is_finite and not isinstance(value, (int, float)):  # NumPy's
             value = int(value) if whole else float(value)
             object.__setattr__(self, option, value)
-        if value is not None and not (is_number and value >= least):
+        if value is not None and not (is_finite and value >= least):
             number = f"a whole number >= {least}" if whole else f"a number >= {least} and finite"
             raise ConfigError(f"{self.name}: {option} must be {number}, not {value!r}.")
 
@@ -143,9 +144,7 @@ class MethodConfig(ABC):
         value = getattr(self, option)
         if value is None:
             return
-        are_numbers = isinstance(value, (list, tuple)) and all(
-            isinstance(number, (int, float)) and math.isfinite(number) for number in value
-        )
+        are_numbers = isinstance(value, (list, tuple)) and all(map(is_number, value))
         if not are_numbers or not value or (count is not None and len(value) != count):
             many = "finite numbers" if count is None else f"{count} finite numbers"
             raise ConfigError(f"{self.name}: {option} must be a tuple of {many}, not {value!r}.")

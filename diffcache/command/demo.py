@@ -26,8 +26,8 @@ from diffcache.host.components import check_call
 from diffcache.profiling.recording.calling import Call
 from diffcache.profiling.recording.pictures import median_of, psnr
 from diffcache.recipes.easycache import EasyCacheConfig
-from diffcache.schedulers.counts import is_count
 from diffcache.schedulers.errors import ConfigError
+from diffcache.schedulers.numbers_given import is_count
 
 Run = Callable[[], Rendered]
 Told = Callable[[str, Tensor, Path], None]

@@ -178,7 +178,7 @@ class SitePass:
     def _unit_of_its_own(
         self, here: _Visit, module: nn.Module, args: Any, kwargs: dict[str, Any]
     ) -> CarriedUnit:
-        """A site of one unit, which nobody observes: `unit` without what other sites need."""
+        """A site of one unit, which nobody observes: `_called_unit` without what other sites need."""
         self.reached.append(here)
         layout = here.store.layout
         assert layout is not None

@@ -47,11 +47,11 @@ KEEPS_NORM = {"QwenImage": -1, "NucleusMoE": -1, "JoyImage": 2}
 NORM_SWITCHES = ("cfg_normalization", "enable_cfg_renorm")
 """Arguments by which a pipeline is told to do so, along the last dimension (Lumina 2, LongCat-Image)."""
 
+FREE_NORM = ("QwenImage21", "ZImage")
+"""Pipelines whose names begin so do not keep the norm: QwenImage21, though its name begins like QwenImage, and Z-Image, whose argument sets only a bound."""
+
 RESCALED = "guidance_rescale"
 """The argument that says how far a pipeline rescales guided outputs."""
-
-FREE_NORM = ("QwenImage21", "ZImage")
-"""Pipelines whose names begin so do not; what Z-Image's argument of that name switches on is only a bound."""
 
 NEGATIVES = ("negative_prompt", "negative_prompt_embeds")
 """Pipelines of networks that are told their guidance guide by a second pass only if one of these is given."""

@@ -10,8 +10,8 @@ from transformers.utils import cached_file
 
 from diffcache.language.probing import probe_token_shift
 from diffcache.language.remote_code import complete, is_remote, transformers_4
-from diffcache.schedulers.counts import is_count
 from diffcache.schedulers.errors import ConfigError, TargetError
+from diffcache.schedulers.numbers_given import is_count
 
 _HUB = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
 """Options that say where files are found."""

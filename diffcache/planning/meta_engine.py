@@ -123,7 +123,7 @@ class _Computing(CacheScheduler):
 
     def arrived(self, latents: Sequence[Tensor]) -> None:
         self._scheduler.arrived(latents)
-        self._note()  # a reused tick would leave it so
+        self._note()  # this is what is held if the tick is reused
 
     def computed(self, latents: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         self._scheduler.computed(latents, outputs)

@@ -1,6 +1,5 @@
 """From a predictor's description, as schedules hold it, to the predictor."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from diffcache.prediction.predictors import (
     Taylor,
 )
 from diffcache.schedulers.errors import ScheduleError
+from diffcache.schedulers.numbers_given import is_number
 from diffcache.trajectory import process
 from diffcache.trajectory.transfer import Measurement, are_angles
 
@@ -98,4 +98,4 @@ def _measured(description: Mapping[str, Any]) -> Measurement | None:
 
 
 def _are_numbers(values: list[Any]) -> bool:
-    return all(isinstance(value, (int, float)) and math.isfinite(value) for value in values)
+    return all(map(is_number, values))

@@ -1,6 +1,5 @@
 """Replay: a schedule as a method."""
 
-import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.schedulers.moments import angles_of
+from diffcache.schedulers.numbers_given import is_number
 from diffcache.schedulers.schedule import GUIDANCE_SCALE, NOT_CALLED, Schedule
 from diffcache.schedulers.steps import MODEL, Decision
 from diffcache.schedulers.table import Table
@@ -140,7 +140,7 @@ class ReplayConfig(CacheConfig):
         if not isinstance(self.schedule.predictor.get("hindsight", False), bool):
             raise ScheduleError("predictor.hindsight: must be true or false.")
         scale = self.schedule.predictor.get(GUIDANCE_SCALE)
-        if scale is not None and not _is_finite(scale):
+        if scale is not None and not is_number(scale):
             raise ScheduleError(f"predictor.{GUIDANCE_SCALE}: must be a finite number, not {scale!r}.")
         levels = self.schedule.corrections.get(RESPACED)
         if levels is not None and any(a < b for a, b in pairwise(levels.flatten().tolist())):
@@ -310,12 +310,8 @@ def _same_levels(a: Sequence[float], b: Sequence[float]) -> bool:
     return len(a) == len(b) and all(abs(x - y) <= SIGMA_TOLERANCE * scale for x, y in zip(a, b, strict=True))
 
 
-def _is_finite(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
-
-
 def _is_boosts(data: Any) -> bool:
     numbers = [data.get(name) for name in ("low", "high")] if isinstance(data, Mapping) else []
     return bool(numbers) and all(
-        isinstance(three, list) and len(three) == 3 and all(map(_is_finite, three)) for three in numbers
+        isinstance(three, list) and len(three) == 3 and all(map(is_number, three)) for three in numbers
     )

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from diffcache.rollouts.history import TokenShape, bytes_per_token
 from diffcache.rollouts.policies import Chunk, RolloutPolicy
-from diffcache.schedulers.counts import check_bytes
 from diffcache.schedulers.errors import ConfigError
+from diffcache.schedulers.numbers_given import check_bytes
 from diffcache.store.formats import DTYPES, Format, format_of, narrower_than
 from diffcache.store.placement import HostMemory
 

@@ -17,8 +17,8 @@ from diffcache.rollouts.checkpoints import load_causal_weights
 from diffcache.rollouts.policies import RolloutPolicy
 from diffcache.rollouts.rollout import rollout
 from diffcache.rollouts.video import Rollout
-from diffcache.schedulers.counts import is_count
 from diffcache.schedulers.errors import ConfigError
+from diffcache.schedulers.numbers_given import is_count
 
 OUTPUTS = ("np", "pt", "pil", "latent")
 """In which a video may be returned."""

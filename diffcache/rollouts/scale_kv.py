@@ -18,8 +18,8 @@ from torch.nn import functional
 
 from diffcache.rollouts.book import Book
 from diffcache.rollouts.policies import Chunk, RolloutPolicy, attention_mass
-from diffcache.schedulers.counts import is_count
 from diffcache.schedulers.errors import ConfigError
+from diffcache.schedulers.numbers_given import is_count
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from diffcache.rollouts.attending import Site, attended
 from diffcache.rollouts.book import Book, joined
 from diffcache.rollouts.policies import Chunk, RolloutPolicy
 from diffcache.rollouts.scale_kv import drafters_of, mean_by_scale, relative_selectivity, selectivity
-from diffcache.schedulers.counts import is_count
 from diffcache.schedulers.errors import ConfigError, TargetError
+from diffcache.schedulers.numbers_given import is_count
 
 
 class ScaleCaches:

@@ -32,8 +32,8 @@ from diffcache.host.parallel import Agreement, agreement_of
 from diffcache.method_config import MethodConfig
 from diffcache.planning.with_rows import WithRows, source_of
 from diffcache.reports.records import RunRecord
-from diffcache.schedulers.counts import is_count
 from diffcache.schedulers.errors import ConfigError, DiffcacheError, TargetError
+from diffcache.schedulers.numbers_given import is_count
 from diffcache.schedulers.schedule import Schedule
 from diffcache.server.batch import BatchScope, Entry, Sharing
 from diffcache.server.eviction import Eviction

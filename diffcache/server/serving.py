@@ -19,8 +19,8 @@ from diffcache.host.network_facts import facts_of_networks
 from diffcache.host.parallel import agreement_of
 from diffcache.host.rows import counts_rows
 from diffcache.reports.run_report import RunReport
-from diffcache.schedulers.counts import check_bytes
 from diffcache.schedulers.errors import ConfigError, TargetError
+from diffcache.schedulers.numbers_given import check_bytes
 from diffcache.server.eviction import GENTLE, Eviction
 from diffcache.server.server import Limits, Server
 

@@ -1,11 +1,9 @@
-"""Attention policies for some tokens: one keeps keys and values, the other puts them beside those of the computed tokens."""
+"""Attention policies for some tokens: one lists the attentions of a call, the other adds keys and values of the tokens that are not computed."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
 from diffcache.hooks.attention_calls import AttentionCall
@@ -80,16 +78,3 @@ def completed(
     if mask is not None and mask.ndim >= 2 and mask.shape[-2] not in (1, call.query.shape[-2]):
         mask = mask.index_select(-2, index)
     return call.with_keys(key, value, mask).compute()
-
-
-def error_of(a: Tensor, b: Tensor) -> float:
-    """How far two tensors of one shape differ: the largest difference, over the largest entry of the first or over 1 where that is smaller.
-
-    It is 0 where they are equal to the bit. Else it is infinite where an entry is not finite.
-    """
-    if torch.equal(a, b):
-        return 0.0
-    wide, other = a.float(), b.float()
-    largest = float(wide.abs().max().clamp_min(1.0))
-    found = float((wide - other).abs().max()) / largest
-    return float("inf") if math.isnan(found) else found

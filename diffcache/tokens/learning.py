@@ -19,7 +19,8 @@ from diffcache.discovery.unit_recorder import CallNames
 from diffcache.hooks.attention_calls import AttentionCall, AttentionCalls
 from diffcache.hooks.watcher import watched
 from diffcache.host.call import Call
-from diffcache.tokens.attention import Completing, Listening, Strayed, error_of
+from diffcache.tokens.attention import Completing, Listening, Strayed
+from diffcache.tokens.closeness import error_of
 from diffcache.tokens.layout import Rows, TokenLayout
 from diffcache.tokens.positions import Entry, block_paths, entry_of
 from diffcache.tokens.probe import Computed, Probed, is_apart, largest_error, probed, tolerance

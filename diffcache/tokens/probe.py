@@ -13,7 +13,8 @@ from torch.utils import _pytree as pytree
 
 from diffcache.hooks.attention_calls import AttentionCall, AttentionCalls
 from diffcache.host.call import Call
-from diffcache.tokens.attention import Completing, Strayed, completed, error_of
+from diffcache.tokens.attention import Completing, Strayed, completed
+from diffcache.tokens.closeness import error_of
 from diffcache.tokens.layout import Rows, SampleRows, TokenLayout, TokenSequence
 from diffcache.tokens.rules import Cut, Gathered, Stream, UnitRule, candidates, outputs_cut
 

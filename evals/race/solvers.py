@@ -1,4 +1,4 @@
-"""The plain pipeline with fewer steps, under every noise scheduler that suits: what a cache has to beat."""
+"""Fewer steps as a contender of the race: the plain pipeline under every noise scheduler that suits."""
 
 from typing import Any
 

@@ -15,8 +15,8 @@ from diffcache.profiling.recording.recording import JSON_NAME, STATISTICS, Curve
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.reports.records import RunRecord
-from diffcache.schedulers.counts import is_count
 from diffcache.schedulers.errors import ConfigError, ScheduleError
+from diffcache.schedulers.numbers_given import is_count
 from diffcache.schedulers.schedule import GUIDANCE_SCALE, Schedule
 from diffcache.store.streams import Basis
 

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from diffcache.schedulers.errors import ConfigError
+from diffcache.schedulers.numbers_given import is_number
 
 SLACK = 1e-6
 """Shares of the work that differ by less are the same."""
@@ -28,8 +29,7 @@ def check_share(compute: Any) -> None:
     Raises:
         ConfigError: it is not a number above 0 and at most 1.
     """
-    number = isinstance(compute, (int, float)) and not isinstance(compute, bool) and math.isfinite(compute)
-    if not number or not 0 < compute <= 1:
+    if not is_number(compute) or not 0 < compute <= 1:
         raise ConfigError(
             f"compute must be a share of the full run's work, above 0 and at most 1, not {compute!r}: 0.5 is half."
         )

@@ -34,6 +34,7 @@ from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.few_steps import refuse_beyond
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.schedulers.errors import ConfigError, TargetError
+from diffcache.schedulers.numbers_given import is_number
 from diffcache.schedulers.schedule import Schedule
 
 __all__ = ["ENGINES", "tune"]
@@ -78,15 +79,15 @@ class Aim:
                 object.__setattr__(self, name, value.item())
         if sum((self.speedup is not None, self.quality is not None, self.front)) != 1:
             raise ConfigError("tune() needs either speedup= or quality= (or front=True): pass one of them.")
-        if self.quality is not None and not _is_number(self.quality):
+        if self.quality is not None and not is_number(self.quality):
             raise ConfigError(
                 f"quality={self.quality!r}: give a PSNR in dB, such as 35.0, or what objective= measures."
             )
         if self.at_least is not None and self.quality is None:
             raise ConfigError("at_least= is the share of samples that keep a quality: pass quality= as well.")
-        if self.at_least is not None and not (_is_number(self.at_least) and 0 < self.at_least < 1):
+        if self.at_least is not None and not (is_number(self.at_least) and 0 < self.at_least < 1):
             raise ConfigError(f"at_least={self.at_least!r}: give a share above 0 and below 1, such as 0.9.")
-        if self.speedup is not None and not (_is_number(self.speedup) and self.speedup >= 1):
+        if self.speedup is not None and not (is_number(self.speedup) and self.speedup >= 1):
             raise ConfigError(f"speedup must be a number >= 1 and finite, not {self.speedup!r}.")
 
     @property
@@ -217,7 +218,7 @@ def _check(
         )
     if folder is not None and Path(folder).is_file():
         raise ConfigError(f"folder={str(folder)!r} is a file: name a folder, which is made if need be.")
-    if minutes is not None and not (_is_number(minutes) and minutes > 0):
+    if minutes is not None and not (is_number(minutes) and minutes > 0):
         raise ConfigError(f"minutes={minutes!r}: give a number above 0.")
     denoisers_of(target_of(pipe))
 
@@ -291,7 +292,3 @@ def _work(tuner: Tuner, aim: Aim) -> tuple[int, float]:
     fit, each = tuner.engine.fit_renders(), tuner.engine.proposals * choose + 3 * verify
     renders = fit + choose + verify + len(shares) * each
     return renders, fit + choose + verify + sum(share * each for share in shares)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

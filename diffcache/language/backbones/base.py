@@ -126,6 +126,14 @@ class Backbone(Net):
             hidden = self.finish(layer, hidden, self.attend(queries, keys, values, seen))
         return self.logits(hidden)
 
+    def call_unmasked(self, tokens: Tensor, real: Tensor | None, block: int | None) -> Tensor:
+        """`call` of models whose own forward attends everything, whatever mask it is given: theirs where nothing is masked."""
+        seen = pairs(tokens, real, block)
+        if seen is not None:
+            return self.call_parts(tokens, seen)
+        logits: Tensor = self.model(tokens).logits
+        return logits
+
 
 def pairs(tokens: Tensor, real: Tensor | None, block: int | None) -> Tensor | None:
     """Which position sees which, bool [1 or b, 1, 1 or S, S], for texts `tokens` [b, S]; None where each sees all.

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from diffcache.language.backbones.base import Backbone, Rotary, by_head, pairs
+from diffcache.language.backbones.base import Backbone, Rotary, by_head
 
 
 class LLaDA(Backbone):
@@ -23,12 +23,7 @@ class LLaDA(Backbone):
         self.vocabulary = self._head.weight.shape[0]
 
     def call(self, tokens: Tensor, real: Tensor | None, block: int | None) -> Tensor:
-        """Its own forward attends everything, padding too, whatever mask it is given."""
-        seen = pairs(tokens, real, block)
-        if seen is not None:
-            return self.call_parts(tokens, seen)
-        logits: Tensor = self.model(tokens).logits
-        return logits
+        return self.call_unmasked(tokens, real, block)
 
     @property
     def _head(self) -> Any:

@@ -10,12 +10,18 @@ from diffcache.language.backbones.base import Backbone, Rotary, by_head, pairs
 
 
 class LlamaLike(Backbone):
-    """Llama's names. Norms of heads, and an expert beside the routed ones, where there are any."""
+    """Llama's names. Norms of heads, and an expert beside the routed ones, where there are any.
+
+    Attributes:
+        attention: what a layer calls its attention.
+    """
+
+    attention = "self_attn"
 
     def __init__(self, model: Any, token_shift: int = 0, block: int | None = None) -> None:
         super().__init__(model, model.model.layers, token_shift, block)
         config = model.config
-        attention = self.layers[0].self_attn
+        attention = getattr(self.layers[0], self.attention)
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.head_dim = attention.head_dim
         self.width, self.vocabulary = config.hidden_size, model.lm_head.out_features
@@ -71,11 +77,7 @@ class LLaDAMoE(LlamaLike):
     """LLaDA-MoE: OLMoE's names. Its own forward takes no mask."""
 
     def call(self, tokens: Tensor, real: Tensor | None, block: int | None) -> Tensor:
-        seen = pairs(tokens, real, block)
-        if seen is not None:
-            return self.call_parts(tokens, seen)
-        logits: Tensor = self.model(tokens).logits
-        return logits
+        return self.call_unmasked(tokens, real, block)
 
 
 class Dream(LlamaLike):

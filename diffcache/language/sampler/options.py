@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from typing import Any
 
 from diffcache.language.sampler.blocks import quotas_of, shares_of
 from diffcache.language.sampler.decoding import Chance, Factor, Quota, Rule, Threshold
 from diffcache.language.sampler.drawing import BY_CHANCE, BY_PROBABILITY, REMASKING
-from diffcache.schedulers.counts import is_count
 from diffcache.schedulers.errors import ConfigError
+from diffcache.schedulers.numbers_given import is_count, is_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,12 +136,12 @@ class DecodeOptions:
             )
         for name in ("threshold", "factor", "eps", "alg_temp", "top_p", "editing_threshold"):
             number = getattr(self, name)
-            if number is not None and not _is_finite(number):
+            if number is not None and not is_number(number):
                 raise ConfigError(f"{name} must be a finite number, not {number!r}.")
         for name in ("temperature", "cfg_scale", "alg_temp", "factor", "threshold", "editing_threshold"):
             number = getattr(self, name)
-            if number is not None and not (_is_finite(number) and number >= 0):
-                must = "a finite number" if not _is_finite(number) else "at least 0"
+            if number is not None and not (is_number(number) and number >= 0):
+                must = "a finite number" if not is_number(number) else "at least 0"
                 raise ConfigError(f"{name} must be {must}, not {number!r}.")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise ConfigError(f"top_p must be above 0 and at most 1, not {self.top_p!r}.")
@@ -191,7 +190,3 @@ class DecodeOptions:
 
 def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

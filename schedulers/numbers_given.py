@@ -1,5 +1,6 @@
-"""What users pass as a count."""
+"""What users pass as a number."""
 
+import math
 from typing import Any, TypeGuard
 
 from diffcache.schedulers.errors import ConfigError
@@ -8,6 +9,11 @@ from diffcache.schedulers.errors import ConfigError
 def is_count(value: Any) -> TypeGuard[int]:
     """Whether it is a whole number from 1; True is none."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether it is a finite number; True is none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def check_bytes(bound: Any) -> None:
