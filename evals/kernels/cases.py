@@ -10,9 +10,9 @@ from torch import Tensor
 
 from diffcache.kernels.attention_drift import attention_drift
 from diffcache.kernels.attention_probe import attention_lse, attention_received, key_mass
-from diffcache.kernels.confidence import likeliest, top_two
 from diffcache.kernels.dispatch import FP8, Op
 from diffcache.kernels.extrapolate import weighted_sum
+from diffcache.kernels.likeliest import likeliest
 from diffcache.kernels.quantize import quantize_rows
 from diffcache.kernels.relative_l1 import l1_means, mean_abs, secant_means
 from diffcache.kernels.residual import subtract
@@ -168,5 +168,4 @@ def _language_cases(model: str, size: TextSizes) -> Iterator[Case]:
     )
     for over_keys, name in ((False, "over heads"), (True, "over keys")):
         yield Case(model, attention_drift, name, partial(compared, over_keys))
-    yield Case(model, top_two, "", lambda: (torch.randn(size.active, size.vocabulary, dtype=BF16), None))
     yield Case(model, likeliest, "", lambda: (torch.randn(size.active, size.vocabulary, dtype=BF16),))

@@ -160,7 +160,6 @@ def sample_calls() -> dict[str, tuple[Any, ...]]:
             False,
         ),
         "likeliest": (torch.randn(4, 9),),
-        "top_two": (torch.randn(4, 9), torch.tensor([1, 3])),
     }
 
 

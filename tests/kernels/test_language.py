@@ -15,7 +15,7 @@ from diffcache.language.backbones.rotation import kernel_tables
 TWINS = {
     "attention_drift": "attention_drift",
     "attention_received": "attention_probe",
-    "likeliest": "confidence",
+    "likeliest": "likeliest",
     "replace_and_compare": "row_drift",
     "rope_scatter": "rope_scatter",
 }

@@ -24,8 +24,8 @@ from triton.runtime.jit import JITFunction
 from diffcache.kernels import (
     attention_drift_triton,
     attention_probe_triton,
-    confidence_triton,
     extrapolate_triton,
+    likeliest_triton,
     probe_triton,
     quantize_triton,
     relative_l1_triton,
@@ -115,7 +115,7 @@ def launch_all(dtype: torch.dtype, eight_bits: list[torch.dtype]) -> None:
     share = torch.ones(1, 24)
     for over_keys in (False, True):
         attention_drift_triton.attention_drift(q, share, q[:, :, :8], keys, rows, new, valid, 0.1, over_keys)
-    confidence_triton.top_two(torch.zeros(4, 126464, dtype=dtype), torch.zeros(2, dtype=torch.int64))
+    likeliest_triton.likeliest(torch.zeros(4, 126464, dtype=dtype))
 
 
 if __name__ == "__main__":

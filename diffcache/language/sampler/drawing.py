@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from diffcache.kernels.confidence import likeliest
+from diffcache.kernels.likeliest import likeliest
 from diffcache.language.sampler.noise import Noise, gumbel
 
 DREAM = ("maskgit_plus", "topk_margin", "entropy", "origin")
