@@ -19,15 +19,13 @@ class Correction:
     Attributes:
         gain: [channels] or [batch, channels], a factor; None for no gain.
         shift: likewise, added after the gain.
-        gate: likewise, the factor by which the block multiplies the feature before it adds it to its input.
         channel_dim: the features' dimension of channels.
-        of_value: False corrects the feature (CacheQuant): base + gate * (gain * feature + shift). True corrects the whole
-            value (ERTACache): gain * (base + gate * feature) + shift.
+        of_value: False corrects the feature (CacheQuant): base + gain * feature + shift. True corrects the whole value
+            (ERTACache): gain * (base + feature) + shift.
     """
 
     gain: Tensor | None = None
     shift: Tensor | None = None
-    gate: Tensor | None = None
     channel_dim: int = -1
     of_value: bool = False
 
@@ -88,7 +86,6 @@ def extrapolate(
         base,
         correction.gain,
         correction.shift,
-        correction.gate,
         correction.channel_dim,
         correction.of_value,
         dtype,
@@ -104,7 +101,6 @@ def weighted_sum(
     base: Tensor | None,
     gain: Tensor | None,
     shift: Tensor | None,
-    gate: Tensor | None,
     channel_dim: int,
     of_value: bool,
     dtype: torch.dtype,
@@ -114,7 +110,7 @@ def weighted_sum(
 
     Args:
         scales: one for each feature if they are quantised, else empty.
-        gain, shift, gate, channel_dim, of_value: see `Correction`.
+        gain, shift, channel_dim, of_value: see `Correction`.
         precision: of the sum; None: the first feature's, fp32 at least.
     """
     if scales:
@@ -131,8 +127,6 @@ def weighted_sum(
     corrects = gain is not None or shift is not None
     if corrects and not of_value:
         _correct(total, gain, shift, channel_dim)
-    if gate is not None:
-        _correct(total, gate, None, channel_dim)
     if base is not None:
         total.add_(base)
     if corrects and of_value:

@@ -27,9 +27,8 @@ def weighted_sum_kernel(
     weights_high,  # DEPTH floats; their sum with weights_low is the weight
     weights_low,
     base,  # [rows, inner]
-    gain,  # [outer, channels], read at (row // middle, column), like shift and gate
+    gain,  # [outer, channels], read at (row // middle, column), like shift
     shift,
-    gate,
     value,  # [rows, inner]
     rows,
     inner,
@@ -41,15 +40,12 @@ def weighted_sum_kernel(
     gain_inner,
     shift_outer,
     shift_inner,
-    gate_outer,
-    gate_inner,
     ACC: tl.constexpr,
     DEPTH: tl.constexpr,
     QUANTIZED: tl.constexpr,
     HAS_BASE: tl.constexpr,
     HAS_GAIN: tl.constexpr,
     HAS_SHIFT: tl.constexpr,
-    HAS_GATE: tl.constexpr,
     OF_VALUE: tl.constexpr,
     COLUMNS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -68,8 +64,6 @@ def weighted_sum_kernel(
             total *= coefficient(gain, outer, column, gain_outer, gain_inner, inside, ACC)
         if HAS_SHIFT:
             total += coefficient(shift, outer, column, shift_outer, shift_inner, inside, ACC)
-    if HAS_GATE:
-        total *= coefficient(gate, outer, column, gate_outer, gate_inner, inside, ACC)
     if HAS_BASE:
         total += tl.load(base + row * stride_b + column, mask=inside, other=0.0).to(ACC)
     if OF_VALUE:
@@ -87,7 +81,6 @@ def weighted_sum(
     base: Tensor | None,
     gain: Tensor | None,
     shift: Tensor | None,
-    gate: Tensor | None,
     channel_dim: int,
     of_value: bool,
     dtype: torch.dtype,
@@ -95,8 +88,8 @@ def weighted_sum(
 ) -> Tensor:
     like = features[0]
     sources = [*features] if base is None else [*features, base]
-    coefficients = [_rows_of(coefficient, like.shape, channel_dim) for coefficient in (gain, shift, gate)]
-    by_row = len(scales) > 0 or any(coefficient is not None for coefficient in (gain, shift, gate))
+    coefficients = [_rows_of(coefficient, like.shape, channel_dim) for coefficient in (gain, shift)]
+    by_row = len(scales) > 0 or any(coefficient is not None for coefficient in (gain, shift))
     if by_row:
         check_shapes(sources)
         value = torch.empty(like.shape, dtype=dtype, device=like.device)
@@ -128,7 +121,6 @@ def weighted_sum(
         HAS_BASE=base is not None,
         HAS_GAIN=gain is not None,
         HAS_SHIFT=shift is not None,
-        HAS_GATE=gate is not None,
         OF_VALUE=of_value,
         **launch,
     )

@@ -101,9 +101,9 @@ def _feature_cases(model: str, shape: tuple[int, ...]) -> Iterator[Case]:
 
     def corrected(dtype: torch.dtype) -> tuple[Any, ...]:
         gain, shift = torch.rand(2, shape[-1])
-        return (*eight_bits(dtype), LINEAR, *some(1), gain, shift, None, -1, True, BF16)
+        return (*eight_bits(dtype), LINEAR, *some(1), gain, shift, -1, True, BF16)
 
-    plain = (None, None, None, -1, False)
+    plain = (None, None, -1, False)
     yield Case(model, mean_abs, "", lambda: tuple(some(2)))
     yield Case(model, l1_means, "", lambda: tuple(some(2)))
     yield Case(model, secant_means, "", lambda: tuple(some(4)))

@@ -142,7 +142,7 @@ def sample_calls() -> dict[str, tuple[Any, ...]]:
         "secant_means": (x, x + 1, x, x + 1),
         "subtract": (last, last + 1, torch.float64),
         "quantize_rows": (x, None, torch.int8),
-        "weighted_sum": ([last, last], [], [2.0, -1.0], last, None, None, None, -1, False, torch.bfloat16),
+        "weighted_sum": ([last, last], [], [2.0, -1.0], last, None, None, -1, False, torch.bfloat16),
         "rope_scatter": rotation,
         "replace_and_compare": (keys, keys + 1),
         "attention_lse": (q, keys, None, 0.5),

@@ -15,7 +15,7 @@ from diffcache.kernels.residual import store_residual
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 HOLD, LINEAR, QUADRATIC = [1.0], [7 / 3, -4 / 3], [3.1, -3.3, 1.2]
-PLAIN = (None, None, None, -1, False)
+PLAIN = (None, None, -1, False)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -61,31 +61,30 @@ def test_any_correction(shape: tuple[int, ...], quantized: bool, compare: Any) -
     for channel_dim, of_value in itertools.product({1, 2, -1} & {*range(-1, len(shape))}, (False, True)):
         channels = shape[channel_dim]
         of_channel, of_sample = torch.rand(channels), torch.rand(shape[0], channels)
-        for gain, shift, gate in (
-            (of_channel, of_channel, None),
-            (of_sample, None, of_sample),
-            (None, of_channel, of_sample.half()),
+        for gain, shift in (
+            (of_channel, of_channel),
+            (of_sample, None),
+            (None, of_channel),
+            (of_channel, of_sample.half()),
         ):
             compare(
-                weighted_sum, features, scales, LINEAR, base, gain, shift, gate, channel_dim, of_value,
+                weighted_sum, features, scales, LINEAR, base, gain, shift, channel_dim, of_value,
                 torch.float32,
             )  # fmt: skip
 
 
 def test_corrections_follow_their_formulas(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
-    feature, base, gain, shift, gate = torch.randn(5, 2, 3, 4).unbind()
-    gain, shift, gate = gain[0, 0], shift[0, 0], gate[:, 0]
+    feature, base, gain, shift = torch.randn(4, 2, 3, 4).unbind()
+    gain, shift = gain[0, 0], shift[:, 0]
     for kernels in ("triton", "reference"):
         monkeypatch.setenv(SWITCH, kernels)
-        cachequant = extrapolate(
-            [feature], HOLD, base, torch.float32, Correction(gain=gain, shift=shift, gate=gate)
-        )
-        torch.testing.assert_close(cachequant, base + gate[:, None] * (gain * feature + shift))
+        cachequant = extrapolate([feature], HOLD, base, torch.float32, Correction(gain=gain, shift=shift))
+        torch.testing.assert_close(cachequant, base + gain * feature + shift[:, None])
         ertacache = extrapolate(
             [feature], HOLD, base, torch.float32, Correction(gain=gain, shift=shift, of_value=True)
         )
-        torch.testing.assert_close(ertacache, gain * (base + feature) + shift)
+        torch.testing.assert_close(ertacache, gain * (base + feature) + shift[:, None])
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, FP8], ids=str)
@@ -137,7 +136,7 @@ def test_shapes_must_agree(gain: float | None, device: torch.device, triton: Non
 
 def test_nothing_to_add_up(compare: Any) -> None:
     empty = torch.randn(0, 3)
-    compare(weighted_sum, [empty], [], [1.0], empty, None, None, None, -1, False, torch.float32)
+    compare(weighted_sum, [empty], [], [1.0], empty, *PLAIN, torch.float32)
 
 
 def test_compiles_into_one_graph(device: torch.device, triton: None) -> None:

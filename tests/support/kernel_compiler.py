@@ -91,14 +91,12 @@ def launch_all(dtype: torch.dtype, eight_bits: list[torch.dtype]) -> None:
     residual_triton.subtract(x[:, :32], x[:, :32], dtype)
     relative_l1_triton.secant_means(x, x, x, x)
     residual_triton.subtract(x, x, torch.float32)
-    extrapolate_triton.weighted_sum(
-        [x.double()] * 3, [], [3.0, -3.0, 1.0], x, None, None, None, -1, False, dtype
-    )
+    extrapolate_triton.weighted_sum([x.double()] * 3, [], [3.0, -3.0, 1.0], x, None, None, -1, False, dtype)
     scales, by_channel = torch.zeros(2, 64, 1), torch.zeros(2, 3072)
     for stored in eight_bits:
         quantize_triton.quantize_rows(x, x, stored)
         extrapolate_triton.weighted_sum(
-            [x.to(stored)] * 2, [scales] * 2, [2.0, -1.0], x, by_channel[0], by_channel, by_channel, -1, True, dtype
+            [x.to(stored)] * 2, [scales] * 2, [2.0, -1.0], x, by_channel[0], by_channel, -1, True, dtype
         )  # fmt: skip
     q, keys, lse = (
         torch.zeros(1, 32, 32, 128, dtype=dtype),
