@@ -14,7 +14,6 @@ from torch import Tensor
 from diffcache.kernels.attention_probe_triton import (
     KEYS,
     TOKENS,
-    attention_lse,
     counted_keys,
     key_mass,
     log_sum_exp,
@@ -173,7 +172,7 @@ def attention_drift(
     over_keys: bool,
 ) -> tuple[Tensor, Tensor]:
     window = share.shape[1]
-    lse = attention_lse(queries, keys, valid, scale)
+    lse = log_sum_exp(queries, keys, None, valid, scale)
     shared = lse[:, :, :window] - share.log()[:, None]  # exp(x - lse) * share
     received = key_mass(queries[:, :, :window], keys, shared, valid, scale)
     old = old_queries, old_keys, _slots(rows, keys.shape[2])

@@ -10,47 +10,18 @@ from diffcache.kernels.dispatch import op
 
 
 @op()
-def attention_lse(q: Tensor, keys: Tensor, valid: Tensor | None, scale: float) -> Tensor:
-    """log sum_s exp(scale * q . keys[s]), fp32 [B, H, T]: what a fused attention computes but need not return.
-
-    Args:
-        q: [B, H, T, D].
-        keys: [B, Hk, S, D]; H / Hk query heads share a key head.
-        valid: bool [B, S], which keys count (False for padding); None for all.
-        scale: usually D ** -0.5.
-    """
-    return _scores(q, keys, valid, scale).logsumexp(-1)
-
-
-@op()
-def key_mass(q: Tensor, keys: Tensor, lse: Tensor, valid: Tensor | None, scale: float) -> Tensor:
-    """The attention that each key receives from the tokens, summed over heads and tokens: fp32 [B, S].
-
-    Elastic-Cache (arXiv 2510.14973) tracks the decoded token that receives most from the window.
-
-    Args:
-        q: [B, H, T, D].
-        keys: [B, Hk, S, D].
-        lse: fp32 [B, H, T], from `attention_lse`; +inf for a token that does not count, such as a repeated one.
-        valid: bool [B, S] or None.
-        scale: the one that `lse` was computed with.
-    """
-    return (_scores(q, keys, valid, scale) - lse[..., None]).exp().sum((1, 2))
-
-
-@op()
 def attention_received(
     queries: Tensor, keys: Tensor, share: Tensor, valid: Tensor | None, scale: float
 ) -> Tensor:
     """The attention that each key receives from some rows, weighted by `share` and summed over heads: fp32 [B, S].
 
-    Elastic-Cache computes it of its window in each layer: `key_mass` with the rows' own log-sum-exp.
+    Elastic-Cache (arXiv 2510.14973) computes it of its window in each layer, and tracks the decoded token that receives most.
 
     Args:
         queries: [B, H, T, D].
-        keys: [B, Hk, S, D].
+        keys: [B, Hk, S, D]; H / Hk query heads share a key head.
         share: fp32 [B, T], how much each row counts; 0 for one that does not.
-        valid: bool [B, S] or None, at least one for each text.
+        valid: bool [B, S], which keys count (False for padding), at least one for each text; None for all.
         scale: usually D ** -0.5.
     """
     return (share[:, None] @ attention_weights(queries, keys, valid, scale).sum(dim=1))[:, 0]

@@ -158,17 +158,17 @@ def shared_loop(programs: int, length: int) -> tuple[int, int]:
     return int(triton.cdiv(length, span)), int(span)
 
 
-def attention_lse(q: Tensor, keys: Tensor, valid: Tensor | None, scale: float) -> Tensor:
-    return log_sum_exp(q, keys, None, valid, scale)
-
-
 def log_sum_exp(
     q: Tensor, keys: Tensor, old: tuple[Tensor, Tensor] | None, valid: Tensor | None, scale: float
 ) -> Tensor:
-    """`attention_lse` with some keys replaced by old ones.
+    """log sum_s exp(scale * q . keys[s]), fp32 [B, H, T], with some keys replaced by old ones.
 
     Args:
+        q: [B, H, T, D].
+        keys: [B, Hk, S, D].
         old: the old keys [B, Hk, n, D] and their slots [B, S] (see `restored`); None: no key is replaced.
+        valid: bool [B, S] or None.
+        scale: as of `attention_received`.
     """
     q, keys = contiguous_channels(q), contiguous_channels(keys)
     old_keys, slots = old or (keys, keys)
@@ -200,6 +200,7 @@ def log_sum_exp(
 
 
 def key_mass(q: Tensor, keys: Tensor, lse: Tensor, valid: Tensor | None, scale: float) -> Tensor:
+    """sum exp(scale * q . keys[s] - lse) over heads and tokens, fp32 [B, S]; a token whose `lse` is +inf does not count."""
     q, keys = contiguous_channels(q), contiguous_channels(keys)
     _, heads, tokens, channels = q.shape
     batch, key_heads, count, _ = keys.shape
@@ -229,7 +230,7 @@ def key_mass(q: Tensor, keys: Tensor, lse: Tensor, valid: Tensor | None, scale: 
 def attention_received(
     queries: Tensor, keys: Tensor, share: Tensor, valid: Tensor | None, scale: float
 ) -> Tensor:
-    lse = attention_lse(queries, keys, valid, scale)
+    lse = log_sum_exp(queries, keys, None, valid, scale)
     return key_mass(queries, keys, lse - share.log()[:, None], valid, scale)  # exp(x - lse) * share
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from diffcache.kernels.attention_drift import attention_drift
-from diffcache.kernels.attention_probe import attention_lse, attention_received, key_mass
+from diffcache.kernels.attention_probe import attention_received
 from diffcache.kernels.dispatch import FP8, Op
 from diffcache.kernels.extrapolate import weighted_sum
 from diffcache.kernels.likeliest import likeliest
@@ -129,10 +129,6 @@ def _language_cases(model: str, size: TextSizes) -> Iterator[Case]:
         new = [heads(size.active) for _ in range(3)]
         return (*new, angles.cos(), angles.sin(), rows, heads(size.slots), heads(size.slots))
 
-    def attended(tokens: int) -> tuple[Tensor, Tensor, Tensor]:
-        q, keys = heads(tokens), heads(size.slots)
-        return q, keys, attention_lse(q, keys, None, scale)
-
     def compared(over_keys: bool) -> tuple[Any, ...]:
         rows, share = (
             torch.randperm(size.slots)[None, : size.active],
@@ -152,8 +148,6 @@ def _language_cases(model: str, size: TextSizes) -> Iterator[Case]:
         lambda: (heads(size.answer), heads(size.answer)),
         lambda arguments, result: nbytes(arguments) + nbytes(arguments[:1]) + nbytes(result),
     )
-    yield Case(model, attention_lse, "", lambda: (heads(size.active), heads(size.slots), None, scale))
-    yield Case(model, key_mass, "", lambda: (*attended(size.active), None, scale))
     yield Case(
         model,
         attention_received,

@@ -132,7 +132,7 @@ def sample_calls() -> dict[str, tuple[Any, ...]]:
     """Arguments for every op, by name."""
     x = torch.randn(2, 4, 6)
     last = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
-    q, keys, lse = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 5, 4), torch.zeros(1, 2, 3)
+    q, keys = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 5, 4)
     rows = torch.tensor([[0, 4, 2]])
     rotated = q.mT.contiguous().mT
     rotation = (rotated, q, q, torch.randn(1, 3, 4), torch.randn(1, 3, 4), rows, keys, keys.clone())
@@ -145,8 +145,6 @@ def sample_calls() -> dict[str, tuple[Any, ...]]:
         "weighted_sum": ([last, last], [], [2.0, -1.0], last, None, None, -1, False, torch.bfloat16),
         "rope_scatter": rotation,
         "replace_and_compare": (keys, keys + 1),
-        "attention_lse": (q, keys, None, 0.5),
-        "key_mass": (q, keys, lse, None, 0.5),
         "attention_received": (q, keys, torch.rand(1, 3), None, 0.5),
         "attention_drift": (
             q,

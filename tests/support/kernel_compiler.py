@@ -98,18 +98,13 @@ def launch_all(dtype: torch.dtype, eight_bits: list[torch.dtype]) -> None:
         extrapolate_triton.weighted_sum(
             [x.to(stored)] * 2, [scales] * 2, [2.0, -1.0], x, by_channel[0], by_channel, -1, True, dtype
         )  # fmt: skip
-    q, keys, lse = (
-        torch.zeros(1, 32, 32, 128, dtype=dtype),
-        torch.zeros(1, 8, 512, 128, dtype=dtype),
-        torch.zeros(1, 32, 32),
-    )
+    q, keys = torch.zeros(1, 32, 32, 128, dtype=dtype), torch.zeros(1, 8, 512, 128, dtype=dtype)
     rows, table, new = torch.zeros(1, 32, dtype=torch.int64), torch.zeros(1, 32, 128, dtype=dtype), q[:, :8]
     for tables in (table, table.float()):
         rope_scatter_triton.rope_scatter(q, new, new, tables, tables, rows, keys, keys)
     row_drift_triton.replace_and_compare(new, new)
     valid = torch.ones(1, 512, dtype=torch.bool)
-    attention_probe_triton.attention_lse(q, keys, valid, 0.1)
-    attention_probe_triton.key_mass(q, keys, lse, valid, 0.1)
+    attention_probe_triton.attention_received(q, keys, torch.ones(1, 32), valid, 0.1)
     share = torch.ones(1, 24)
     for over_keys in (False, True):
         attention_drift_triton.attention_drift(q, share, q[:, :, :8], keys, rows, new, valid, 0.1, over_keys)
