@@ -4,7 +4,6 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +30,8 @@ from diffcache.profiling.recording.pictures import generators, pictures_of
 from diffcache.profiling.recording.pipeline_facts import digests_of
 from diffcache.profiling.recording.processes import broadcast, is_first, mean, place, share_of_calls, wait
 from diffcache.profiling.searching.checkpoints import claim, log_line
-from diffcache.profiling.searching.space import Space, budget_for, rows_of, share_of
-from diffcache.schedulers.errors import ConfigError, ScheduleError
+from diffcache.profiling.searching.space import Space
+from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.schedule import Schedule
 from diffcache.schedulers.search.harmonica import Learn, Trainer, Training
 from diffcache.schedulers.search.router import Gates, Router, within_budget
@@ -205,7 +204,7 @@ def train_router(
 def routed(router: Router, space: Space, compute: float) -> Schedule:
     """The schedule that computes by falling score until a share of the full run's work is spent.
 
-    It keeps the scores, from which `rebudgeted` makes schedules for other shares.
+    It keeps the scores, from which `within_budget` makes the tables of other shares.
 
     Raises:
         ConfigError: the share does not pay for one tick.
@@ -214,30 +213,6 @@ def routed(router: Router, space: Space, compute: float) -> Schedule:
     table = within_budget(scores, space.prices, space.budget(compute))
     kept = {"scores": scores.tolist(), "prices": space.prices, "rest": space.rest}
     return space.schedule(table, {"method": "router", "compute": compute, **kept})
-
-
-def rebudgeted(schedule: Schedule, compute: float) -> Schedule:
-    """A router's schedule for another share of the full run's work, from the scores that it keeps.
-
-    Raises:
-        ScheduleError: it was not made by a router.
-        ConfigError: the share does not pay for one tick.
-    """
-    made = schedule.producer
-    if "scores" not in made:
-        raise ScheduleError(
-            "producer.scores: missing, so this schedule is not a router's: search one for this share."
-        )
-    scores = torch.tensor(made["scores"])
-    budget = budget_for(compute, len(scores), made["prices"], made["rest"])
-    table = within_budget(scores, made["prices"], budget)
-    spent = float(share_of(table, made["prices"], made["rest"]))
-    return replace(
-        schedule,
-        table=rows_of(schedule.sites, table),
-        producer={**made, "compute": compute},
-        measured={"compute_fraction": round(spent, 4)},
-    )
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """The search space of schedules: tables over the sites of a recording, with the price and the drift of each site."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -113,7 +113,8 @@ class Space:
 
     def compute(self, tables: Tensor) -> Tensor:
         """The share of the full run's work, float64 [n], of tables [n, T, S]."""
-        return share_of(tables, self.prices, self.rest)
+        each = torch.tensor(self.prices, dtype=torch.float64)
+        return (tables.double().mean(-2) @ each + self.rest) / (each.sum() + self.rest)
 
     def together(self, ticks: Iterable[int]) -> Tensor:
         """The table [T, S] in which all sites compute at these ticks and at no others."""
@@ -125,46 +126,32 @@ class Space:
         """What a share of the full run's work leaves for the sites, in the unit of their prices.
 
         Raises:
-            ConfigError: it does not pay for computing every site once.
+            ConfigError: it is no share, or does not pay for computing every site once.
         """
-        return budget_for(compute, self.num_ticks, self.prices, self.rest)
+        check_share(compute)
+        once = sum(self.prices)
+        budget = round(compute * self.num_ticks * (once + self.rest)) - self.num_ticks * self.rest
+        if budget < once:
+            least = float(self.compute(self.together([0])))
+            raise TooLittle(
+                f"compute: {compute} does not pay for one tick; give at least {least:.2f}.", least
+            )
+        return budget
 
     def schedule(self, table: Tensor, producer: Mapping[str, Any]) -> Schedule:
         """A table [T, S] as a schedule; `producer` says how it was found."""
         return Schedule(
             models=self.recording.models,
-            table=rows_of(self.sites, table),
+            table={
+                site: {ALL: marks_of(column)}
+                for site, column in zip(self.sites, table.T.tolist(), strict=True)
+            },
             noise_scheduler=self.recording.noise_scheduler,
             sigmas=self.recording.sigmas,
             predictor=self.recording.with_scale(self.predictor),
             producer={**producer, "calibration": self.recording.prompts},
             measured={"compute_fraction": round(float(self.compute(table)), 4)},
         )
-
-
-def share_of(tables: Tensor, prices: Sequence[int], rest: int) -> Tensor:
-    """The share of the full run's work, float64 [...], of tables [..., T, S]; `rest` is the cost of a tick without the sites."""
-    each = torch.tensor(prices, dtype=torch.float64)
-    return (tables.double().mean(-2) @ each + rest) / (each.sum() + rest)
-
-
-def budget_for(compute: float, ticks: int, prices: Sequence[int], rest: int) -> int:
-    """What a share of the full run's work leaves for the sites; arguments as for `share_of`.
-
-    Raises:
-        ConfigError: it is no share, or does not pay for computing every site once.
-    """
-    check_share(compute)
-    budget = round(compute * ticks * (sum(prices) + rest)) - ticks * rest
-    if budget < sum(prices):
-        least = float(share_of(torch.eye(ticks, 1, dtype=torch.bool).expand(-1, len(prices)), prices, rest))
-        raise TooLittle(f"compute: {compute} does not pay for one tick; give at least {least:.2f}.", least)
-    return budget
-
-
-def rows_of(sites: Sequence[str], table: Tensor) -> dict[str, dict[str, str]]:
-    """A table [T, S] as `Schedule.table`."""
-    return {site: {ALL: marks_of(column)} for site, column in zip(sites, table.T.tolist(), strict=True)}
 
 
 def _mean_drift(recording: Recording, site: str) -> Tensor:

@@ -16,7 +16,7 @@ from diffcache.profiling.recording.pictures import pictures_of
 from diffcache.profiling.recording.record import record
 from diffcache.profiling.searching import routing
 from diffcache.profiling.searching.checkpoints import log_line
-from diffcache.profiling.searching.routing import PipelineDenoiser, rebudgeted, routed, train_router
+from diffcache.profiling.searching.routing import PipelineDenoiser, routed, train_router
 from diffcache.profiling.searching.space import Space
 from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.schedulers.search.harmonica import Training
@@ -97,22 +97,18 @@ def test_training_leaves_the_pipeline_as_it_was_and_continues_where_it_stopped(
         train_router(pipe, calls, elsewhere, tmp_path / "dies", TRAINING, begin=begin)
 
 
-def test_a_saved_schedule_gives_schedules_for_other_budgets(tmp_path: Path) -> None:
+def test_a_saved_schedule_keeps_its_scores_and_costs_what_it_says(tmp_path: Path) -> None:
     pipe, _, space = made("FluxPipeline")
     scores = torch.randn(STEPS, len(space.sites), generator=torch.Generator().manual_seed(0))
     router = Router(scores)
-    saved = Schedule.from_pretrained(routed(router, space, 0.7).save_pretrained(tmp_path))
-    smaller = rebudgeted(saved, 0.5)
-    assert smaller.table == routed(router, space, 0.5).table
+    saved = Schedule.from_pretrained(routed(router, space, 0.5).save_pretrained(tmp_path))
     assert bool(torch.tensor(saved.producer["scores"]).equal(router.scores()))  # close ones keep their order
-    accelerate(pipe, smaller)
+    accelerate(pipe, saved)
     FLUX.render(pipe, 0, STEPS)
-    assert report(pipe).compute_fraction == pytest.approx(smaller.measured["compute_fraction"], abs=1e-4)
+    assert report(pipe).compute_fraction == pytest.approx(saved.measured["compute_fraction"], abs=1e-4)
     restore(pipe)
     with pytest.raises(ConfigError, match="does not pay for one tick"):
-        rebudgeted(saved, 0.05)
-    with pytest.raises(ScheduleError, match=r"producer\.scores"):
-        rebudgeted(space.schedule(every(STEPS, len(space.sites), 2), {}), 0.5)
+        routed(router, space, 0.05)
 
 
 def test_a_router_starts_only_at_a_table_of_its_own_shape(tmp_path: Path) -> None:
