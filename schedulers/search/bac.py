@@ -19,8 +19,8 @@ def adaptive_caching(drifts: Tensor, updates: int) -> Tensor:
     also computes the last tick of a fixed run of 100; here exactly `updates` ticks are computed.
 
     Args:
-        drifts: [S, T, T] of one minus the similarity, averaged over several rollouts if possible. Published:
-            `drift_of(..., "cosine")`.
+        drifts: [S, T, T] of one minus the similarity, averaged over several rollouts if possible. Published: of
+            the cosine similarity.
         updates: ticks that each site computes, the first tick among them. Published: 7 or 10 of 100.
 
     Raises:
@@ -33,7 +33,7 @@ def volatility(drifts: Tensor) -> Tensor:
     """How much each site's feature changes, float64 [S]: the mean drift over all pairs of ticks.
 
     Args:
-        drifts: [S, T, T] by the "l1" metric.
+        drifts: [S, T, T], mean absolute differences.
     """
     pairs = drifts.shape[-1] * (drifts.shape[-1] - 1) / 2
     return drifts.double().triu(1).sum((-2, -1)) / pairs

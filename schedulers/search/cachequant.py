@@ -13,7 +13,7 @@ def dps(drift: Tensor, groups: int) -> Tensor:
     computes its first.
 
     Args:
-        drift: [T, T], what `drift_of` returns. Published: by the "l1" metric.
+        drift: [T, T]; entry [a, t] is the error at t if the feature of a is held. Published: the mean absolute difference.
         groups: how many ticks are computed. Published: ceil(T / N).
 
     Raises:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from diffcache.schedulers.search.drift import drift_of
 from diffcache.schedulers.search.evolution import Evaluate, Evolution
 from diffcache.schedulers.search.harmonica import Learn
 from diffcache.schedulers.search.knapsack import allocate
@@ -13,6 +12,12 @@ from diffcache.schedulers.search.router import Gates
 from diffcache.schedulers.search.seeds import every
 
 FLOOR = 1e-7
+
+
+def drift_of(features: Tensor) -> Tensor:
+    """float64 [T, T]: entry [a, t] is the mean absolute difference of the features [T, ...] of a and t; 0 where t <= a."""
+    flat = features.flatten(1).double()
+    return (flat.unsqueeze(1) - flat).abs().mean(2).triu()
 
 
 class Toy:

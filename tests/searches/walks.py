@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from itertools import combinations, pairwise
 
 import torch
+from searches.toy import drift_of
 from torch import Tensor
 
-from diffcache.schedulers.search.drift import drift_of, staleness
+from diffcache.schedulers.search.drift import staleness
 
 
 def drifts(sites: int, ticks: int, seed: int = 0) -> Tensor:

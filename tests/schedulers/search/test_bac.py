@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from searches.toy import drift_of
 from searches.walks import drifts
 
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.search.bac import adaptive_caching, bubbling_union, volatility
-from diffcache.schedulers.search.drift import drift_of, heads_of
+from diffcache.schedulers.search.drift import heads_of
 
 
 @pytest.mark.parametrize(("updates", "ticks"), [(2, [0, 5]), (3, [0, 3, 5]), (4, [0, 1, 3, 5])])
