@@ -1,6 +1,4 @@
-"""Foreground masks over a denoiser's tokens, made from the clean latent or from a mask that the user gives."""
-
-from collections.abc import Callable
+"""Foreground masks over a denoiser's tokens, made from the clean latent."""
 
 import torch
 from torch import Tensor
@@ -8,9 +6,6 @@ from torch.nn.functional import adaptive_avg_pool3d
 
 from diffcache.prediction.correctors import channel_dim
 from diffcache.schedulers.errors import ConfigError
-
-Masks = Tensor | Callable[[Tensor], Tensor]
-"""Masks [N, H, W] or [N, F, H, W] in 0..1; or a segmenter, which makes such masks from pictures [N, ..., 3, H, W]."""
 
 
 def saliency(latent: Tensor) -> Tensor:
@@ -64,5 +59,5 @@ def on_tokens(field: Tensor, tokens: int) -> Tensor:
             )
             return pooled.flatten(1)
     raise ConfigError(
-        f"mask: {list(field.shape[1:])} cannot be laid over {tokens} tokens; give one of the picture's size."
+        f"a latent of {list(field.shape[1:])} cannot be laid over {tokens} tokens: name the blocks yourself (blocks=)."
     )

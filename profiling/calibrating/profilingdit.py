@@ -15,11 +15,11 @@ from diffcache.engine.observers import Observer, observed
 from diffcache.host.compiled import each_uncompiled
 from diffcache.host.components import denoisers_of
 from diffcache.profiling.calibrating.attention import AttentionProbe, keys_of_picture
-from diffcache.profiling.calibrating.foreground import Masks, on_tokens, otsu, saliency
+from diffcache.profiling.calibrating.foreground import on_tokens, otsu, saliency
 from diffcache.profiling.recording.calling import Call, accelerated, calls_hash, refuse_no_calls, watched_run
 from diffcache.profiling.recording.frozen import frozen
 from diffcache.profiling.recording.journal import Entry, journal, key_of
-from diffcache.profiling.recording.pictures import pictures_of, rewound
+from diffcache.profiling.recording.pictures import rewound
 from diffcache.recipes.profilingdit import ProfilingDiTConfig
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.schedulers.errors import ConfigError, TargetError
@@ -29,49 +29,48 @@ from diffcache.schedulers.steps import Step
 BACKGROUND = 0.6
 """Share of the blocks to cache: 24 of 40 in the authors' list for HunyuanVideo; their list for Wan has 28 of 40."""
 
+SHRINK_TO = 2
+"""Distance between computed ticks at the end of the run: the last gap of the authors' list for HunyuanVideo."""
+
 
 def calibrate_profilingdit(
     pipe: Any,
     calls: Sequence[Call],
     *,
-    masks: Sequence[Masks] | Masks | None = None,
     background: float = BACKGROUND,
     interval: int = 12,
-    shrink_to: int = 2,
 ) -> Schedule:
     """Makes a ProfilingDiT schedule for runs like these.
+
+    The foreground is where the clean latent is salient. Published: what SAM2 finds in the predicted noise.
 
     Args:
         pipe: a pipeline with one denoiser; it is plain afterwards.
         calls: keyword arguments of each calibration call, all with the same number of steps.
-        masks: where the foreground is: for each call one mask [N, H, W] (videos: [N, F, H, W]), or a segmenter, which is called
-            with the pictures of each call's full run. None: where the clean latent is salient.
         background: share of the blocks to cache, one at least. These are the blocks whose attention covers least of the foreground.
-        interval, shrink_to: the first and the last distance between computed ticks.
+        interval: the first distance between computed ticks; it shrinks to `SHRINK_TO`.
 
     Returns:
         A schedule that replays like any other: `accelerate(pipe, schedule)`. `measured["foreground"]` has each block's score.
 
     Raises:
         TargetError: no block attends to the picture's tokens, or a call had no denoising loop, or several.
-        ConfigError: a mask cannot be laid over the tokens; there is no call; or `background` is no share.
+        ConfigError: the latent cannot be laid over the tokens; there is no call; or `background` is no share.
     """
     if not 0 < background <= 1:
         raise ConfigError(
             f"background={background!r}: give the share of the blocks to cache, above 0 and at most 1."
         )
-    scores = foreground_scores(pipe, calls, masks)
+    scores = foreground_scores(pipe, calls)
     count = max(round(background * len(scores)), 1)
     chosen = sorted(scores, key=lambda block: scores[block])[:count]
-    config = ProfilingDiTConfig(blocks=_ranges(scores, chosen), interval=interval, shrink_to=shrink_to)
+    config = ProfilingDiTConfig(blocks=_ranges(scores, chosen), interval=interval, shrink_to=SHRINK_TO)
     schedule = frozen(pipe, calls[0], config)
     rounded = {block: round(score, 4) for block, score in scores.items()}
     return replace(schedule, measured={**schedule.measured, "foreground": rounded})
 
 
-def foreground_scores(
-    pipe: Any, calls: Sequence[Call], masks: Sequence[Masks] | Masks | None = None
-) -> dict[str, float]:
+def foreground_scores(pipe: Any, calls: Sequence[Call]) -> dict[str, float]:
     """The share of the foreground that each block attends to: |high and foreground| / |foreground|, in the order of blocks.
 
     `high` are the picture's tokens that receive more attention than their mean. Scores are means over calls, rows, ticks and
@@ -85,19 +84,11 @@ def foreground_scores(
             "a pipeline with one denoiser can be profiled; this one has several: name the blocks yourself."
         )
     found: dict[str, list[float]] = {}
-    each = masks if isinstance(masks, Sequence) else [masks] * len(calls)
-    for call, mask in zip(calls, each, strict=True):
+    for call in calls:
         hashed = calls_hash([call])
-        full = journal().entry(key_of("pictures and keys", call=hashed), partial(_seen, pipe, denoiser, call))
-        field = saliency(full.tensors["latent"]) if mask is None else mask
-        field = field(full.tensors["pictures"]) if callable(field) else field
-        probe = partial(_covered_by, pipe, call, full, field, salient=mask is None)
-        covered = (
-            probe().facts
-            if mask is not None
-            else journal().entry(key_of("foreground", call=hashed), probe).facts
-        )
-        for block, shares in covered.items():
+        full = journal().entry(key_of("latent and keys", call=hashed), partial(_seen, pipe, denoiser, call))
+        probe = partial(_covered_by, pipe, call, full)
+        for block, shares in journal().entry(key_of("foreground", call=hashed), probe).facts.items():
             found.setdefault(block, []).extend(shares)
     if not found:
         raise TargetError("no block attends to the picture's tokens: name the blocks yourself (blocks=).")
@@ -105,31 +96,28 @@ def foreground_scores(
 
 
 def _seen(pipe: Any, denoiser: nn.Module, call: Call) -> Entry:
-    """The pictures of a call's full run, its last latent, and which keys of the attentions belong to the picture."""
+    """The last latent of a call's full run, and which keys of the attentions belong to the picture."""
     with _first_call(denoiser) as example:
-        pictures, latent = _full_run(pipe, call)
+        latent = _full_run(pipe, call)
     keys = {str(number): belongs for number, belongs in keys_of_picture(denoiser, *example).items()}
-    return Entry({"pictures": pictures, "latent": latent, **keys}, {"keys": list(keys)})
+    return Entry({"latent": latent, **keys}, {"keys": list(keys)})
 
 
-def _covered_by(pipe: Any, call: Call, full: Entry, field: Tensor, *, salient: bool) -> Entry:
+def _covered_by(pipe: Any, call: Call, full: Entry) -> Entry:
     """By block, the share of the foreground that it attends to, of each row, tick and branch of one call."""
+    field = saliency(full.tensors["latent"])
     probe = AttentionProbe({int(number): full.tensors[number] for number in full.facts["keys"]})
     with accelerated(pipe, UniformConfig(interval=1, site="block")), probe:
         watched_run(pipe, call, probe)
-    return Entry(
-        {},
-        {
-            block: [_covered(high, field, salient=salient) for high in received]
-            for block, received in probe.received.items()
-        },
-    )
+    covered = {
+        block: [_covered(high, field) for high in received] for block, received in probe.received.items()
+    }
+    return Entry({}, covered)
 
 
-def _covered(received: Tensor, field: Tensor, *, salient: bool) -> float:
+def _covered(received: Tensor, field: Tensor) -> float:
     """|high and foreground| / |foreground|, over all rows. The field is repeated where guidance doubles the batch."""
-    values = on_tokens(field.cpu(), received.shape[1])
-    foreground = otsu(values) if salient else values > 0.5
+    foreground = otsu(on_tokens(field.cpu(), received.shape[1]))
     foreground = foreground.repeat(len(received) // len(foreground), 1)
     high = received > received.mean(1, keepdim=True)
     return float((high & foreground).sum() / foreground.sum().clamp_min(1))
@@ -157,12 +145,12 @@ class _LastLatent(Observer):
         self.latent = (outputs[0] - features[0]).cpu()  # the feature is the residual v - x
 
 
-def _full_run(pipe: Any, call: Call) -> tuple[Tensor, Tensor]:
-    """The pictures of a call, and the latent at the end of its loop."""
+def _full_run(pipe: Any, call: Call) -> Tensor:
+    """The latent at the end of a call's loop."""
     last = _LastLatent()
     with accelerated(pipe, UniformConfig(interval=1)), observed(last):
-        pictures = pictures_of(pipe(**rewound(call)))
-    return pictures, last.latent
+        pipe(**rewound(call))
+    return last.latent
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Foreground masks: the salient part of a latent, and masks over the tokens."""
+"""Foreground masks: the salient part of a latent, laid over the tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_the_salient_part_of_a_latent_differs_from_its_median() -> None:
     assert torch.equal(saliency(packed).reshape(1, 8, 8), field)
 
 
-def test_a_mask_is_laid_over_the_tokens_of_pictures_and_videos() -> None:
+def test_a_field_is_laid_over_the_tokens_of_pictures_and_videos() -> None:
     assert on_tokens(torch.ones(2, 32, 64), 8).shape == (2, 8)
     assert on_tokens(torch.ones(2, 9, 32, 32), 5 * 16).shape == (2, 80)
     with pytest.raises(ConfigError, match="cannot be laid over 7 tokens"):

@@ -10,7 +10,6 @@ import pytest
 import torch
 from searches.flux_calls import FLUX, flux_calls
 from support.harness import reference
-from torch import Tensor
 from zoo.pipelines import CASES
 
 from diffcache import Schedule, accelerate, report
@@ -62,24 +61,6 @@ def expand(site: str) -> list[str]:
     name, begin = first.rsplit(".", 1)
     end = (last or first).rsplit(".", 1)[1]
     return [f"{name}.{i}" for i in range(int(begin), int(end) + 1)]
-
-
-def test_masks_of_the_user_replace_saliency() -> None:
-    pipe, calls = FLUX.build(), flux_calls(STEPS, 1)
-    seen = []
-
-    def segmenter(pictures: Tensor) -> Tensor:
-        seen.append(pictures.shape)
-        masks = torch.zeros(len(pictures), *pictures.shape[-2:])
-        masks[..., : masks.shape[-1] // 2] = 1
-        return masks
-
-    left = foreground_scores(pipe, calls, segmenter)
-    assert len(seen) == 1
-    height, width = seen[0][-2:]
-    right = torch.zeros(1, height, width)
-    right[..., width // 2 :] = 1
-    assert foreground_scores(pipe, calls, [right]) != left
 
 
 def test_a_quantised_pipeline_stays_quantised() -> None:
