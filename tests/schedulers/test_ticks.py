@@ -17,10 +17,6 @@ def test_evenly_spread_ticks_are_as_many_as_asked_for(ticks: int, count: int) ->
     assert placed[-1] == (ticks - 1 if count > 1 else 0)
 
 
-def test_distances_shrink_towards_the_end_with_a_skew_below_one() -> None:
-    assert spread(50, 5, skew=0.5) == [0, 24, 35, 42, 49]
-
-
 def test_the_last_tick_may_be_left_out() -> None:
     assert spread(10, 4, warmup=1, compute_last=False) == [0, 2, 5, 8]
     assert spread(20, 6, warmup=3, compute_last=False) == [0, 1, 2, 6, 11, 16]
