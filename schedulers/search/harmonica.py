@@ -127,7 +127,7 @@ class Trainer:
 
     def save(self, path: Path) -> None:
         """Writes everything that the training needs to continue. If this is interrupted, the old file stays."""
-        settings = {"run": self.run, "beta": self.beta, "threshold": self.router.threshold}
+        settings = {"run": self.run, "beta": self.beta}
         state = self._optimiser.state_dict()["state"].get(0, {})
         tensors = {"logits": self.router.logits.detach(), "proxy": self._proxy, **state}
         save_checkpoint(path, KIND, tensors, settings)
@@ -143,7 +143,6 @@ class Trainer:
         if logits.shape != self.router.logits.shape:
             raise ScheduleError(f"{path}: not a checkpoint of this router; begin a new training.")
         self.run, self.beta, self._proxy = settings["run"], settings["beta"], proxy
-        self.router.threshold = settings["threshold"]
         self.router.logits.data.copy_(logits)
         groups = self._optimiser.state_dict()["param_groups"]
         self._optimiser.load_state_dict({"state": {0: tensors} if tensors else {}, "param_groups": groups})
@@ -175,7 +174,7 @@ class Trainer:
         return progress
 
     def _run(self, denoiser: Denoiser, scores: Tensor) -> Tensor:
-        return _run(scores, self.router.threshold, denoiser, self.run, self._proxy)
+        return _run(scores, denoiser, self.run, self._proxy)
 
 
 @torch.no_grad()
@@ -194,7 +193,7 @@ def image_error_proxy(
 
     def moved(i: int) -> Tensor:
         def end(tick: int | None = None) -> Tensor:
-            gates = Gates(scores, router.threshold) if tick is None else Gates(scores, router.threshold, tick)
+            gates = Gates(scores, tick)
             return note(f"end {draw}, {i}, {tick}", lambda: denoisers[i].run(draw, gates, None).cpu())
 
         plain, ends = end(), [end(tick) for tick in range(1, len(scores))]
@@ -209,7 +208,7 @@ def _learned(packed: Tensor, scores: Tensor) -> tuple[Tensor, float]:
     return packed[:-1].to(scores.dtype).view_as(scores), float(packed[-1])
 
 
-def _run(scores: Tensor, threshold: float, denoiser: Denoiser, draw: int, proxy: Tensor) -> Tensor:
+def _run(scores: Tensor, denoiser: Denoiser, draw: int, proxy: Tensor) -> Tensor:
     """One student run: the gradient of the distillation loss with respect to the scores, and the mean loss; float64 [T * S + 1]."""
     leaf = scores.detach().requires_grad_()
     losses: list[float] = []
@@ -223,7 +222,7 @@ def _run(scores: Tensor, threshold: float, denoiser: Denoiser, draw: int, proxy:
             weight = float(proxy[tick])
             (weight * distilled).backward(retain_graph=True)  # type: ignore[no-untyped-call]  # held values share the graph
 
-    denoiser.run(draw, Gates(leaf, threshold), learn)
+    denoiser.run(draw, Gates(leaf), learn)
     gradient = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
     mean = torch.tensor([sum(losses) / max(len(losses), 1)], dtype=torch.float64)
     return torch.cat([gradient.flatten().double(), mean])

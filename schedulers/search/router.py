@@ -10,31 +10,27 @@ from diffcache.schedulers.errors import ConfigError
 BOUND = 5.0
 """Largest absolute value of a logit, as published."""
 
+THRESHOLD = 0.5
+"""A site is computed where its score is above this. Published (HarmoniCa): 0.1, for soft mixing."""
+
 
 class Router(nn.Module):
-    """Scores r = sigmoid(logits), [T, S], that do not depend on the input; a site is computed where r > threshold.
+    """Scores r = sigmoid(logits), [T, S], that do not depend on the input; a site is computed where r > `THRESHOLD`.
 
     The first tick is always computed. Rows are in the order of execution; in the published code they are in reverse.
 
     Args:
         logits: [T, S]. Published: drawn from a standard normal distribution.
-        threshold: Published: 0.1, for soft mixing.
-
-    Raises:
-        ConfigError: the threshold is not between 0 and 1.
     """
 
-    def __init__(self, logits: Tensor, threshold: float = 0.5) -> None:
+    def __init__(self, logits: Tensor) -> None:
         super().__init__()
-        if not 0 < threshold < 1:
-            raise ConfigError(f"threshold: {threshold} is not between 0 and 1.")
         self.logits = nn.Parameter(logits.detach().clone().float())
-        self.threshold = threshold
 
     @classmethod
-    def of_table(cls, table: Tensor, threshold: float = 0.5, confidence: float = 2.5) -> "Router":
-        """A router with this table, bool [T, S]: its logits are `confidence` above or below the threshold's."""
-        return cls(torch.where(table, confidence, -confidence) + _logit(threshold), threshold)
+    def of_table(cls, table: Tensor, confidence: float = 2.5) -> "Router":
+        """A router with this table, bool [T, S]: its logits are `confidence` above or below zero, the threshold's."""
+        return cls(torch.where(table, confidence, -confidence))
 
     def scores(self) -> Tensor:
         """r, [T, S]. `within_budget` makes tables of other budgets from them."""
@@ -42,7 +38,7 @@ class Router(nn.Module):
 
     def table(self) -> Tensor:
         """What is computed, bool [T, S]."""
-        return self.scores().detach() > self.threshold
+        return self.scores().detach() > THRESHOLD
 
     @torch.no_grad()
     def clamp_(self) -> None:
@@ -62,17 +58,16 @@ class Gates:
 
     Args:
         scores: [T, S], differentiable.
-        threshold: as the router's.
         forced: a tick at which everything is computed; the first always is.
 
     Attributes:
         tick: the tick of the run. The loop sets it.
     """
 
-    def __init__(self, scores: Tensor, threshold: float, forced: int | None = None) -> None:
+    def __init__(self, scores: Tensor, forced: int | None = None) -> None:
         self.tick = 0
         self._scores = scores
-        self._computes = (scores > threshold).tolist()
+        self._computes = (scores > THRESHOLD).tolist()
         self._forced = forced
         self._held: dict[tuple[int, Hashable], Tensor] = {}
 
@@ -114,7 +109,3 @@ def within_budget(scores: Tensor, prices: Sequence[int], budget: int) -> Tensor:
     table = torch.zeros(scores.numel(), dtype=torch.bool)
     table[order[paid <= budget]] = True
     return table.view_as(scores)
-
-
-def _logit(share: float) -> Tensor:
-    return torch.logit(torch.tensor(share))

@@ -39,7 +39,7 @@ def test_training_sees_the_pictures_of_the_exported_schedule(case: str) -> None:
     table = every(STEPS, len(space.sites), 2)
     table[1, ::2] = True
     with torch.no_grad():
-        gates = Gates(Router.of_table(table).scores(), threshold=0.5)
+        gates = Gates(Router.of_table(table).scores())
         student = PipelineDenoiser(pipe, calls[0], space).run(0, gates, None)
     accelerate(pipe, space.schedule(table, {}))
     assert torch.equal(pictures_of((CASES[case].render(pipe, 0, STEPS),)), student)
@@ -49,7 +49,7 @@ def test_training_sees_the_pictures_of_the_exported_schedule(case: str) -> None:
 def test_a_student_that_computes_everything_equals_its_teacher() -> None:
     pipe, calls, space = made("PixArtAlphaPipeline")
     told: list[tuple[int, bool]] = []
-    gates = Gates(torch.ones(STEPS, len(space.sites), requires_grad=True), threshold=0.5)
+    gates = Gates(torch.ones(STEPS, len(space.sites), requires_grad=True))
     PipelineDenoiser(pipe, calls[0], space).run(
         0, gates, lambda tick, teacher, student: told.append((tick, torch.equal(teacher, student)))
     )

@@ -11,7 +11,8 @@ from searches.toy import Toy, ToyDenoiser
 from torch import Tensor
 
 from diffcache.schedulers.errors import ConfigError, ScheduleError
-from diffcache.schedulers.search.harmonica import Progress, Trainer, Training, image_error_proxy
+from diffcache.schedulers.search.checkpoint import load_checkpoint, save_checkpoint
+from diffcache.schedulers.search.harmonica import KIND, Progress, Trainer, Training, image_error_proxy
 from diffcache.schedulers.search.router import BOUND, Gates, Router, within_budget
 
 
@@ -27,7 +28,7 @@ def test_training_sees_the_exported_network() -> None:
     toy = Toy()
     router, denoiser = random_router(toy), ToyDenoiser(toy)
     with torch.no_grad():
-        latents = denoiser.run(0, Gates(router.scores(), router.threshold), None)
+        latents = denoiser.run(0, Gates(router.scores()), None)
     rng = torch.Generator().manual_seed(1000)
     toy.noise = torch.randn(toy.noise.shape, generator=rng, dtype=torch.float64)
     torch.testing.assert_close(latents, toy.run(router.table().unsqueeze(0))[0][0])
@@ -82,6 +83,17 @@ def test_a_training_resumes_to_the_bit(tmp_path: Path) -> None:
     assert torch.equal(resumed.router.logits, whole.router.logits)
     with pytest.raises(ScheduleError, match="not a checkpoint of this router"):
         Trainer(Router(torch.zeros(3, 2)), toy.prices, training).load(path)
+
+
+def test_a_file_of_before_which_also_has_a_threshold_is_loaded(tmp_path: Path) -> None:
+    toy, training, path = Toy(), Training(target=0.5), tmp_path / "router.safetensors"
+    Trainer(random_router(toy), toy.prices, training).save(path)
+    tensors, settings = load_checkpoint(path, KIND)
+    save_checkpoint(path, KIND, tensors, {**settings, "run": 3, "threshold": 0.5})
+    resumed = Trainer(random_router(toy, seed=9), toy.prices, training)
+    resumed.load(path)
+    assert resumed.run == 3
+    assert torch.equal(resumed.router.logits, random_router(toy).logits)
 
 
 def test_several_processes_train_the_same_router_as_one() -> None:

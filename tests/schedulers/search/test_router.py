@@ -16,7 +16,7 @@ def random_router(toy: Toy, seed: int = 0) -> Router:
 
 def test_a_gate_returns_what_inference_will_and_has_the_gradient_of_the_mixture() -> None:
     scores = torch.tensor([[1.0], [0.9], [0.2]], requires_grad=True)
-    gates = Gates(scores, threshold=0.5)
+    gates = Gates(scores)
     assert gates(0, torch.tensor([5.0])).tolist() == [5]
     gates.tick = 1
     assert gates(0, torch.tensor([7.0])).tolist() == [7]
@@ -30,7 +30,7 @@ def test_a_gate_returns_what_inference_will_and_has_the_gradient_of_the_mixture(
 
 
 def test_a_forced_tick_computes_everything() -> None:
-    gates = Gates(torch.zeros(2, 1), threshold=0.5, forced=1)
+    gates = Gates(torch.zeros(2, 1), forced=1)
     gates(0, torch.tensor([5.0]))
     gates.tick = 1
     assert gates(0, torch.tensor([7.0])).tolist() == [7]
@@ -39,7 +39,7 @@ def test_a_forced_tick_computes_everything() -> None:
 def test_a_router_of_a_table_has_that_table() -> None:
     toy = Toy()
     for table in toy.seeds():
-        assert torch.equal(Router.of_table(table, threshold=0.1).table(), table)
+        assert torch.equal(Router.of_table(table).table(), table)
 
 
 def test_scores_give_tables_for_any_budget() -> None:
@@ -53,8 +53,6 @@ def test_scores_give_tables_for_any_budget() -> None:
     assert small[0].all()
 
 
-def test_a_threshold_out_of_range_and_a_budget_below_one_tick_are_refused() -> None:
-    with pytest.raises(ConfigError, match="threshold: 1 is not between 0 and 1"):
-        Router(torch.zeros(3, 2), threshold=1)
+def test_a_budget_below_one_tick_is_refused() -> None:
     with pytest.raises(ConfigError, match="give at least 7"):
         within_budget(torch.ones(3, 2), (3, 4), 6)
