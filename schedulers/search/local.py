@@ -20,12 +20,10 @@ class Found(NamedTuple):
     Attributes:
         ticks: the list of ticks of least loss.
         loss: of these ticks.
-        trials: how many lists were tried, the starts included.
     """
 
     ticks: TickList
     loss: float
-    trials: int
 
 
 class _Move(NamedTuple):
@@ -44,7 +42,6 @@ def local_search(
     num_ticks: int,
     loss: Callable[[TickList], float],
     trials: int,
-    until: Callable[[TickList], bool] = lambda ticks: False,
 ) -> Found:
     """Searches for ticks of less loss, as many as the best of some starts has. The result is no worse than that start.
 
@@ -58,7 +55,6 @@ def local_search(
         num_ticks: length of the run.
         loss: of a list of ticks; called once for each.
         trials: how often it is called at most.
-        until: called for the best start, and for each list that is better than all before; the search ends where it is true.
 
     Raises:
         ConfigError: there is no start or no trial, a start reuses the first tick or leaves the run, or a loss is not a number.
@@ -72,8 +68,7 @@ def local_search(
     losses = {ticks: _number(loss(ticks)) for ticks in first[:trials]}
     best = min(losses, key=losses.__getitem__)
     failures: Counter[_Move] = Counter()
-    done = until(best)
-    while not done and len(losses) < trials:
+    while len(losses) < trials:
         fresh = [move for move in _moves(best, num_ticks) if _moved(best, move) not in losses]
         if not fresh:
             break
@@ -83,10 +78,9 @@ def local_search(
         losses[ticks] = _number(loss(ticks))
         if losses[ticks] < losses[best]:
             best = ticks
-            done = until(best)
         else:
             failures[move] += 1
-    return Found(best, losses[best], len(losses))
+    return Found(best, losses[best])
 
 
 def _number(loss: float) -> float:
