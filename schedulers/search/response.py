@@ -17,6 +17,9 @@ from diffcache.schedulers.errors import ConfigError
 _TINY = 1e-12
 """Added to drifts that divide."""
 
+WIDTH = 16
+"""How many partial sums `placements` keeps of each state. Our choice."""
+
 Heads = tuple[int, ...]
 """Computed ticks, newest first."""
 
@@ -95,18 +98,17 @@ def coordinates(moves: Tensor) -> Tensor:
     return found
 
 
-def placements(response: Response, most: int, longest: int = 8, width: int = 16) -> list[list[int]]:
+def placements(response: Response, most: int, longest: int = 8) -> list[list[int]]:
     """The ticks to compute, for each number of them from the smallest that is possible to `most`.
 
     A dynamic programme over (number of computed ticks, the newest of them). It adds vectors, so the shortest sum need not
-    contain the shortest partial sum: it keeps `width` partial sums of each state instead of one. With hindsight at most the
+    contain the shortest partial sum: it keeps `WIDTH` partial sums of each state instead of one. With hindsight at most the
     run's last tick is reused after the last computed one: nothing corrects a tick there, and `moves` do not show its error.
 
     Args:
         response: of the pictures.
         most: the largest number of computed ticks.
         longest: the largest distance between two computed ticks.
-        width: how many partial sums are kept.
 
     Returns:
         Lists of ticks by rising number. Each contains the first `order + 1` ticks.
@@ -131,7 +133,7 @@ def placements(response: Response, most: int, longest: int = 8, width: int = 16)
                 )
         if () in offered:
             found.append(sorted(_shortest(offered.pop(()), 1)[0][1][1:]))
-        states = {heads: _shortest(partial, width) for heads, partial in offered.items()}
+        states = {heads: _shortest(partial, WIDTH) for heads, partial in offered.items()}
     if not found:
         raise ConfigError(
             f"most: {most} ticks cannot be placed at most {longest} apart in {end}; allow more ticks."

@@ -7,6 +7,9 @@ from torch import Tensor
 
 from diffcache.schedulers.errors import ConfigError
 
+WARMUP_STEPS = 2
+"""Length of the warm-up of `tgate` in ticks, as ECAD has it."""
+
 
 def every(num_ticks: int, num_sites: int, interval: int) -> Tensor:
     """Computes all sites at every `interval`-th tick (FORA, arXiv 2407.01425).
@@ -19,7 +22,7 @@ def every(num_ticks: int, num_sites: int, interval: int) -> Tensor:
     return (torch.arange(num_ticks) % interval == 0).unsqueeze(1).repeat(1, num_sites)
 
 
-def tgate(num_ticks: int, kinds: Sequence[str], gate: int, interval: int, warmup_steps: int = 2) -> Tensor:
+def tgate(num_ticks: int, kinds: Sequence[str], gate: int, interval: int) -> Tensor:
     """T-GATE's table (arXiv 2404.02747) as ECAD has it among its seeds, without the averaging of guidance branches.
 
     Before the tick `gate`, cross-attention is computed at every tick, and self-attention during the warm-up and at every
@@ -31,12 +34,11 @@ def tgate(num_ticks: int, kinds: Sequence[str], gate: int, interval: int, warmup
         kinds: what each site is: "self-attention", "cross-attention", or anything else.
         gate: first tick of the second phase.
         interval: distance between computed ticks of self-attention in the first phase.
-        warmup_steps: length of the warm-up in ticks.
     """
     ticks = torch.arange(num_ticks)
     early = ticks < gate
     columns = {
-        "self-attention": ~early | (ticks < warmup_steps) | (ticks % interval == 0),
+        "self-attention": ~early | (ticks < WARMUP_STEPS) | (ticks % interval == 0),
         "cross-attention": early | (ticks == 0),
     }
     always = torch.ones(num_ticks, dtype=torch.bool)

@@ -8,6 +8,9 @@ from torch import Tensor
 
 from diffcache.schedulers.search.drift import staleness
 
+RIDGE = 0.03
+"""Variance of what the features cannot explain, as a share of the losses' variance. Our choice."""
+
 _LEAST_DRIFT = 1e-3
 """Added to drifts before their logarithm, as a share of the largest one."""
 
@@ -25,13 +28,11 @@ class ErrorModel:
     Args:
         drifts: [S, T, T], what was recorded of each site.
         prices: MACs of computing each site once.
-        ridge: variance of what the features cannot explain, as a share of the losses' variance.
     """
 
-    def __init__(self, drifts: Tensor, prices: Sequence[int], ridge: float = 0.03) -> None:
+    def __init__(self, drifts: Tensor, prices: Sequence[int]) -> None:
         self.drifts = drifts.double() / drifts.max()
         self.prices = torch.tensor(prices, dtype=torch.float64) / sum(prices)
-        self.ridge = ridge
 
     def fit(self, tables: Tensor, scores: Tensor) -> "FittedModel":
         """Learns from tables, bool [n, T, S], and their scores [n, 2]: loss and cost."""
@@ -40,7 +41,7 @@ class ErrorModel:
         width = features.std(0, correction=0).clamp_min(_LEAST_SPREAD)
         mean, spread = losses.mean(), losses.std(correction=0).clamp_min(_LEAST_SPREAD)
         known = (features - centre) / width
-        gram = _kernel(known, known) + self.ridge * torch.eye(len(tables), dtype=torch.float64)
+        gram = _kernel(known, known) + RIDGE * torch.eye(len(tables), dtype=torch.float64)
         weights = torch.linalg.solve(gram, (losses - mean) / spread)
         # the default driver's last bits depend on where its workspace lies
         price: Tensor = torch.linalg.lstsq(self.macs(tables), scores[:, 1:], driver="gelsd").solution

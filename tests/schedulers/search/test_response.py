@@ -53,9 +53,12 @@ def test_the_error_of_a_linear_picture_is_predicted(order: int) -> None:
 
 @pytest.mark.parametrize("order", [0, 1])
 @pytest.mark.parametrize("seed", range(3))
-def test_with_enough_width_the_best_ticks_are_found(order: int, seed: int) -> None:
+def test_with_enough_width_the_best_ticks_are_found(
+    order: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diffcache.schedulers.search.response.WIDTH", 1000)
     response, _, _ = linear(order, seed)
-    found = placements(response, 6, longest=TICKS, width=1000)
+    found = placements(response, 6, longest=TICKS)
     for ticks in found:
         rivals = combinations(range(order + 1, TICKS), len(ticks) - order - 1)
         best = min(response.error([*range(order + 1), *rest]) for rest in rivals)
@@ -95,9 +98,12 @@ def test_with_hindsight_a_group_errs_by_the_remainder_of_interpolation(order: in
 
 
 @pytest.mark.parametrize("order", [0, 1])
-def test_with_hindsight_at_most_the_last_tick_is_reused_at_the_end(order: int) -> None:
+def test_with_hindsight_at_most_the_last_tick_is_reused_at_the_end(
+    order: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diffcache.schedulers.search.response.WIDTH", 1000)
     response, _, _ = linear_with_hindsight(order)
-    for ticks in placements(response, 6, longest=TICKS, width=1000):
+    for ticks in placements(response, 6, longest=TICKS):
         rivals = (
             [*range(order + 1), *rest]
             for rest in combinations(range(order + 1, TICKS), len(ticks) - order - 1)
