@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -59,7 +60,7 @@ def _per_site(space: Space, budget: int) -> Tensor:
     return allocate(space.drifts, space.prices, budget)
 
 
-def _bac(space: Space, budget: int, repaired: int = REPAIRED) -> Tensor:
+def _bac(space: Space, budget: int, repaired: int) -> Tensor:
     """As many ticks for each site as leave enough of the budget for the repair."""
     prices = torch.tensor(space.prices)
     for updates in range(_ticks(space, budget), 1, -1):
@@ -108,5 +109,9 @@ def _ticks(space: Space, budget: int) -> int:
     return min(budget // sum(space.prices), space.num_ticks)
 
 
-VARIANTS: dict[str, Callable[[Space, int], Tensor]] = {"shared": _shared, "per-site": _per_site, "bac": _bac}
+VARIANTS: dict[str, Callable[[Space, int], Tensor]] = {
+    "shared": _shared,
+    "per-site": _per_site,
+    "bac": partial(_bac, repaired=REPAIRED),
+}
 """From a space and a budget to a table [T, S], by name."""

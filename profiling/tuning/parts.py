@@ -5,9 +5,6 @@ from typing import NamedTuple
 
 from diffcache.profiling.recording.calling import Call, calls_hash
 
-FITTED = 4
-"""Calls that are fitted on at most, where an engine asks for no more. Our choice."""
-
 SEEDED = ("generator", "latents")
 """What tells two calls of one prompt apart."""
 
@@ -26,7 +23,7 @@ class Parts(NamedTuple):
     verify: list[Call]
 
 
-def three_parts(calls: Sequence[Call], fitted: int = FITTED) -> Parts:
+def three_parts(calls: Sequence[Call], fitted: int) -> Parts:
     """At most a third is for fitting; of the others every second one verifies. Of two calls none verifies; one is all that there is.
 
     Calls of one prompt stay together. If all have the same one, or none, they differ by their seeds only, and are divided by these.

@@ -37,16 +37,16 @@ def test_bounds_hold_as_often_as_they_say(share: float) -> None:
 
 def test_no_prompt_is_in_two_parts() -> None:
     calls = [{"prompt": prompt} for prompt in "abcabcabcdef"]
-    parts = three_parts(calls)
+    parts = three_parts(calls, 4)
     prompts = [{call["prompt"] for call in part} for part in parts]
     assert not prompts[0] & (prompts[1] | prompts[2])
     assert not prompts[1] & prompts[2]
     assert sum(map(len, parts)) == len(calls)
-    assert all(map(len, three_parts([{"steps": 4}] * 3)))
-    assert [len(part) for part in three_parts([{"prompt": str(i)} for i in range(20)])] == [4, 8, 8]
+    assert all(map(len, three_parts([{"steps": 4}] * 3, 4)))
+    assert [len(part) for part in three_parts([{"prompt": str(i)} for i in range(20)], 4)] == [4, 8, 8]
 
 
 def test_of_two_calls_none_verifies_and_one_is_all_there_is() -> None:
     first, second = ({"prompt": text} for text in "ab")
-    assert three_parts([first, second]) == ([first], [second], [])
-    assert three_parts([first]) == ([first], [first], [])
+    assert three_parts([first, second], 4) == ([first], [second], [])
+    assert three_parts([first], 4) == ([first], [first], [])
