@@ -51,19 +51,15 @@ class Journal:
 
     Args:
         folder: of the files; None: nothing is written, and nothing found.
-        progress: is told of every render; None: nobody is.
         minutes: how long the search may take, from now on; None: as long as it takes.
 
     Attributes:
-        renders: how many renders were made here.
+        progress: is told of every render; None: nobody is.
     """
 
-    def __init__(
-        self, folder: Path | None = None, *, progress: Progress | None = None, minutes: float | None = None
-    ) -> None:
+    def __init__(self, folder: Path | None = None, *, minutes: float | None = None) -> None:
         self.folder = folder
-        self.progress = progress
-        self.renders = 0
+        self.progress: Progress | None = None
         self._end = None if minutes is None else time.monotonic() + 60 * minutes
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -78,7 +74,6 @@ class Journal:
         made = Entry(made.tensors, json.loads(json.dumps(made.facts)))  # as it will be read
         if self.folder is not None:
             save_checkpoint(self.path(key), KIND, made.tensors, made.facts)
-        self.renders += 1
         self._tell(time.monotonic() - begun)
         return made
 

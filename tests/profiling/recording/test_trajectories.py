@@ -39,11 +39,11 @@ def counted() -> tuple[Any, list[int]]:
 
 def test_a_full_run_is_rendered_once_for_both_and_each_render_is_an_entry(tmp_path: Path) -> None:
     (pipe, renders), calls = counted(), flux_calls(STEPS, 3)
-    with journaling(Journal(tmp_path)) as notes:
+    with journaling(Journal(tmp_path)):
         first = covariance_of(pipe, calls)
         assert renders[0] == len(calls)
         response = response_of(pipe, calls[:ANSWERING])
-        assert renders[0] == notes.renders == len(list(tmp_path.iterdir())) == len(calls) + ANSWERING
+        assert renders[0] == len(list(tmp_path.iterdir())) == len(calls) + ANSWERING
         assert (covariance_of(pipe, calls).matrix == first.matrix).all()
         assert (response_of(pipe, calls[:ANSWERING]).factors == response.factors).all()
         assert renders[0] == len(calls) + ANSWERING
