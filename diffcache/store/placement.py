@@ -124,15 +124,11 @@ class HostMemory(DeviceMemory):
     Reading a ring also starts to copy the features of the next ring: the one that was read after it in the call before. So
     they arrive while the site is being reused. Between calls no feature is on the device. At most two rings are on their way
     in each direction: a host that runs ahead waits.
-
-    Args:
-        make_copies: makes what copies to and from a device; None for a device whose memory is copied at once.
     """
 
     on_host = True
 
-    def __init__(self, make_copies: Callable[[torch.device], Copies | None] | None = None) -> None:
-        self._make_copies = make_copies or copies_for
+    def __init__(self) -> None:
         self._copies: dict[torch.device, Copies | None] = {}
         self._homes: WeakKeyDictionary[Feature, torch.device] = (
             WeakKeyDictionary()
@@ -187,7 +183,7 @@ class HostMemory(DeviceMemory):
 
     def _copies_of(self, device: torch.device) -> Copies | None:
         if device not in self._copies:
-            self._copies[device] = self._make_copies(device)
+            self._copies[device] = copies_for(device)
         return self._copies[device]
 
 

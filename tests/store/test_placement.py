@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from diffcache.store import placement
 from diffcache.store.placement import Feature, HostMemory
 
 SITES, COPY, COMPUTE = 20, 5.0, 1.0
@@ -69,26 +70,29 @@ class SimulatedCopies:
 
 
 @pytest.fixture
-def copies() -> SimulatedCopies:
-    return SimulatedCopies(Clock())
+def copies(monkeypatch: pytest.MonkeyPatch) -> SimulatedCopies:
+    """What copies to and from every device."""
+    simulated = SimulatedCopies(Clock())
+    monkeypatch.setattr(placement, "copies_for", lambda device: simulated)
+    return simulated
 
 
-def filled(copies: SimulatedCopies) -> tuple[HostMemory, list[deque[Feature]]]:
+def filled() -> tuple[HostMemory, list[deque[Feature]]]:
     """A memory with a ring of one feature for each site, as a computed tick leaves it."""
-    memory = HostMemory(lambda device: copies)  # type: ignore[arg-type, return-value]
+    memory = HostMemory()
     rings = [deque([memory.put(Feature(0, (torch.full((2,), float(i)),)))]) for i in range(SITES)]
     memory.end_call()
     return memory, rings
 
 
 def test_what_a_computed_tick_stores_leaves_the_device_as_fast_as_it_is_made(copies: SimulatedCopies) -> None:
-    filled(copies)
+    filled()
     assert copies.peak() <= 2
     assert copies.clock.waited >= SITES - 3
 
 
 def test_a_reused_tick_has_two_rings_on_the_device_at_most(copies: SimulatedCopies) -> None:
-    memory, rings = filled(copies)
+    memory, rings = filled()
     for _ in range(3):
         copies.spans.clear()
         for i, ring in enumerate(rings):
@@ -100,8 +104,9 @@ def test_a_reused_tick_has_two_rings_on_the_device_at_most(copies: SimulatedCopi
     assert copies.peak() <= 2
 
 
-def test_features_come_back_to_the_device_that_computed_them() -> None:
-    memory, asked = HostMemory(lambda device: asked.append(device) or None), list[torch.device]()  # type: ignore[func-returns-value]
+def test_features_come_back_to_the_device_that_computed_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, asked = HostMemory(), list[torch.device]()
+    monkeypatch.setattr(placement, "copies_for", asked.append)
     here = memory.put(Feature(0, (torch.ones(2),)))
     assert memory.get(deque([here]), 1)[0].tensors[0] is not None
     assert asked == [torch.device("cpu")]
