@@ -3,11 +3,11 @@
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from diffcache.evals.harness.rendering import Rendered, render
 from diffcache.evals.metrics.fidelity import psnr
 from diffcache.evals.testbeds import zoo
+from diffcache.profiling.recording.pictures import median_of
 from diffcache.recipes.taylorseer import TaylorSeerConfig
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.store.formats import DTYPES
@@ -20,10 +20,6 @@ METHODS = {
     "order 2": ORDER_1.replace(order=2),
     "taylorseer": TaylorSeerConfig(interval=2, order=1, warmup_steps=3),
 }
-
-
-def _median(values: Tensor) -> float:
-    return round(float(values.median()), 3)
 
 
 def measured(testbed: str, samples: int) -> dict[str, Any]:
@@ -43,8 +39,8 @@ def measured(testbed: str, samples: int) -> dict[str, Any]:
                 "format": dtype or "as computed",
                 "compute": round(rendered.run_report.compute_fraction, 4),
                 "cache_bytes": rendered.run_report.cache_bytes,
-                "psnr": _median(fidelity),
-                "lost": _median(unrounded - fidelity),
+                "psnr": round(median_of(fidelity), 3),
+                "lost": round(median_of(unrounded - fidelity), 3),
                 "most_lost": round(float((unrounded - fidelity).max()), 3),
             }
             print(testbed, row, flush=True)

@@ -9,6 +9,7 @@ from diffcache.evals.harness.rendering import render
 from diffcache.evals.metrics.fidelity import psnr
 from diffcache.evals.testbeds import zoo
 from diffcache.evals.testbeds.repredicting import sd_predicting
+from diffcache.profiling.recording.pictures import median_of
 from diffcache.recipes.easycache import EasyCacheConfig
 from diffcache.recipes.uniform import UniformConfig
 
@@ -38,7 +39,7 @@ def _compared(pipe: Any, testbed: str, samples: int) -> list[dict[str, Any]]:
 
     def point(config: CacheConfig) -> Point:
         rendered = render(pipe, call, config)
-        return Point(len(rendered.run_report.computed_ticks), float(psnr(rendered.pictures, full).median()))
+        return Point(len(rendered.run_report.computed_ticks), median_of(psnr(rendered.pictures, full)))
 
     for name, config in METHODS.items():
         ticks, with_it = point(config.replace(hindsight=True))

@@ -15,6 +15,7 @@ from diffcache.evals.testbeds.diffusion_policy import PolicyTransformer
 from diffcache.evals.testbeds.policy_loop import policy_calls, policy_loop
 from diffcache.evals.testbeds.reaching_task import success_rate
 from diffcache.profiling.recording.full_runs import FullRuns
+from diffcache.profiling.recording.pictures import median_of
 from diffcache.profiling.recording.record import record
 from diffcache.profiling.searching.dynamic_programming import bac_table, cosine_bac, dynamic_programming
 from diffcache.profiling.searching.polishing import even
@@ -93,7 +94,7 @@ class PolicySearch:
 
     def outcome(self, config: CacheConfig) -> Outcome:
         """What a method computes and gives."""
-        near = float(psnr(self.scoring.cached(config), self.scoring.pictures).median())
+        near = median_of(psnr(self.scoring.cached(config), self.scoring.pictures))
         accelerate(self.net, config)
         goal = success_rate(self.net, self.episodes, STEPS, seed=ACTING)
         compute = report(self.net).compute_fraction

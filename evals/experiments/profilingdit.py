@@ -10,6 +10,7 @@ from diffcache.evals.harness.rendering import render
 from diffcache.evals.metrics.fidelity import psnr
 from diffcache.evals.testbeds import zoo
 from diffcache.profiling.calibrating.profilingdit import calibrate_profilingdit
+from diffcache.profiling.recording.pictures import median_of
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.replay import ReplayConfig
 
@@ -30,7 +31,7 @@ def measured(testbed: str, samples: int) -> dict[str, Any]:
 
     def point(config: CacheConfig) -> Point:
         rendered = render(pipe, call, config)
-        return Point(rendered.run_report.compute_fraction, float(psnr(rendered.pictures, full).median()))
+        return Point(rendered.run_report.compute_fraction, median_of(psnr(rendered.pictures, full)))
 
     own = point(ReplayConfig(schedule=found))
     around = {math.floor(own.compute * STEPS), math.ceil(own.compute * STEPS)}

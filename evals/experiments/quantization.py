@@ -17,7 +17,7 @@ from diffcache.host.weight_formats import weight_bytes
 from diffcache.profiling.calibrating.cachequant import calibrate_cachequant
 from diffcache.profiling.calibrating.corrections import with_corrections
 from diffcache.profiling.recording.calling import Call
-from diffcache.profiling.recording.pictures import pictures_of, psnr, rewound
+from diffcache.profiling.recording.pictures import median_of, pictures_of, psnr, rewound
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.schedulers.schedule import Schedule
@@ -64,7 +64,7 @@ class Row:
 
     @property
     def median(self) -> float:
-        return float(torch.tensor(self.psnr).median())
+        return median_of(torch.tensor(self.psnr, dtype=torch.float64))
 
 
 class QuantizedComparison:
@@ -175,8 +175,8 @@ def interaction(rows: Sequence[Row]) -> dict[str, float]:
     values = {row.name: torch.tensor(row.psnr, dtype=torch.float64) for row in rows}
     added = -10 * torch.log10(10 ** (-values[QUANTISED] / 10) + 10 ** (-values[CACHED] / 10))
     return {
-        "loss": round(float((added - values[BOTH]).median()), 3),
-        "gain": round(float((values[JOINT] - values[BOTH]).median()), 3),
+        "loss": round(median_of(added - values[BOTH]), 3),
+        "gain": round(median_of(values[JOINT] - values[BOTH]), 3),
     }
 
 
