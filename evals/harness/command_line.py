@@ -48,12 +48,13 @@ def needs_prompts(model: str, least: int) -> SystemExit:
 
 
 def parser_for_testbeds(
-    description: str | None, samples: int = 16, names: Sequence[str] = splits.FITTING
+    description: str | None, samples: int | None = 16, names: Sequence[str] = splits.FITTING
 ) -> argparse.ArgumentParser:
-    """A parser with `--testbeds` (among `names`), `--samples` (and their default), `--out` and `--device`."""
+    """A parser with `--testbeds` (among `names`), `--out`, `--device`, and `--samples` if there is a default for them."""
     made = parser(description)
     made.add_argument("--testbeds", nargs="+", default=names, choices=names)
-    made.add_argument("--samples", type=int, default=samples, help="measured on each testbed")
+    if samples is not None:
+        made.add_argument("--samples", type=int, default=samples, help="measured on each testbed")
     made.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
     movable = {*names} <= {*zoo.NAMES}  # the others are not loaded by `zoo.load`
     made.add_argument(
@@ -78,5 +79,6 @@ def measure_testbeds(
     torch.set_num_threads(1)  # networks as small as these are slower with more
     zoo.place(args.device)
     for testbed in args.testbeds:
-        figures = {"testbed": testbed, "samples": args.samples, **measured(testbed, args)}
+        asked = {"samples": args.samples} if "samples" in args else {}
+        figures = {"testbed": testbed, **asked, **measured(testbed, args)}
         write_result(result_path(experiment, testbed, args.out), header(args.device), figures)

@@ -17,6 +17,6 @@ def measured(testbed: str, args: Namespace) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    options = parser_for_testbeds(__doc__, samples=1, names=MANY_STEPS)
+    options = parser_for_testbeds(__doc__, samples=None, names=MANY_STEPS)
     options.add_argument("--steps", type=int, nargs="+", default=[20, 28, 50, 100])
     measure_testbeds(options, "planning_time", measured)

@@ -8,7 +8,7 @@ from argparse import Namespace
 from typing import Any
 
 from diffcache.evals.experiments.plans import planned
-from diffcache.evals.experiments.trajectory_prior import MANY_STEPS, SAMPLES
+from diffcache.evals.experiments.trajectory_prior import MANY_STEPS
 from diffcache.evals.harness.command_line import measure_testbeds, parser_for_testbeds
 
 
@@ -18,6 +18,6 @@ def measured(testbed: str, args: Namespace) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    options = parser_for_testbeds(__doc__, samples=SAMPLES, names=MANY_STEPS)
+    options = parser_for_testbeds(__doc__, samples=None, names=MANY_STEPS)
     options.add_argument("--steps", type=int, nargs="+", default=[50, 28, 20])
     measure_testbeds(options, "plans", measured)

@@ -42,7 +42,7 @@ def agrees(path: Path) -> int:
 
 
 def main() -> None:
-    parser = parser_for_testbeds(__doc__, names=zoo.ALL)
+    parser = parser_for_testbeds(__doc__, samples=None, names=zoo.ALL)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="full names of the contenders to race")
     parser.add_argument(
         "--quick", action="store_true", help="measure one cell again, and check that it agrees"

@@ -1,4 +1,4 @@
-"""Scripts that fit say which testbeds have prompts for that, where another is asked for without any."""
+"""Scripts that fit say which testbeds have prompts for that, where another is asked for without any; and what scripts can be asked."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+from diffcache.evals.harness.command_line import measure_testbeds, parser_for_testbeds
+from diffcache.evals.harness.results import read_result, result_path
 
 SCRIPTS = Path(__file__).parents[3] / "scripts"
 
@@ -75,3 +79,21 @@ def test_the_help_names_the_testbeds_that_have_prompts(
     with pytest.raises(SystemExit):
         runpy.run_path(str(SCRIPTS / script), run_name="__main__")
     assert "dit, flux, wan, sd, which have prompts of their own" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("samples", [None, 5])
+def test_a_result_says_how_many_samples_only_where_they_can_be_chosen(
+    samples: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = torch.get_num_threads()
+    monkeypatch.setattr(sys, "argv", ["script", "--testbeds", "dit", "--out", str(tmp_path)])
+    options = parser_for_testbeds(None, samples=samples)
+    measure_testbeds(options, "made_up", lambda testbed, args: {"rows": []})
+    torch.set_num_threads(threads)
+    assert read_result(result_path("made_up", "dit", tmp_path)).get("samples") == samples
+    monkeypatch.setattr(sys, "argv", ["script", "--samples", "3"])
+    if samples is None:
+        with pytest.raises(SystemExit):
+            options.parse_args()
+    else:
+        assert options.parse_args().samples == 3
