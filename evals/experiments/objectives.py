@@ -13,9 +13,9 @@ from diffcache.evals.metrics.extractors import CLASSIFIER, Extractor
 from diffcache.profiling.searching.scoring import Loss
 
 
-def kid_to_full(extractor: str = CLASSIFIER) -> Loss:
-    """KID of a candidate's pictures to the full runs', in an extractor's features. It needs some dozens of pictures."""
-    extract = Extractor(extractor)
+def kid_to_full() -> Loss:
+    """KID of a candidate's pictures to the full runs', in the features of the testbeds' classifier. It needs some dozens of pictures."""
+    extract = Extractor(CLASSIFIER)
 
     def kid_to_full(pictures: Tensor, full: Tensor) -> float:
         return kid(extract(pictures).features, extract(full).features)

@@ -40,8 +40,7 @@ class Comparison:
     Args:
         pipe: a plain pipeline.
         call: its keyword arguments, several samples with a generator each; `num_inference_steps` is the full run's.
-        reference: pictures of the same call with 1000 steps; None: they are rendered, if `referenced`.
-        referenced: whether to compare with these at all.
+        referenced: whether to compare with pictures of the same call with 1000 steps, too.
         distance: of a row's pictures to real ones (`kid_to_real`); None: not measured.
     """
 
@@ -49,7 +48,6 @@ class Comparison:
         self,
         pipe: Any,
         call: dict[str, Any],
-        reference: Tensor | None = None,
         *,
         referenced: bool = True,
         distance: Distance | None = None,
@@ -57,8 +55,7 @@ class Comparison:
         self.pipe = pipe
         self.call = call
         self.steps: int = call["num_inference_steps"]
-        if reference is None and referenced:
-            reference = render_with_steps(pipe, call, REFERENCE_STEPS).pictures
+        reference = render_with_steps(pipe, call, REFERENCE_STEPS).pictures if referenced else None
         self.references = References(render(pipe, call).pictures, reference, distance)
 
     def full_row(self) -> Row:

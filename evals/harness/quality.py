@@ -12,6 +12,8 @@ from diffcache.evals.testbeds import procedural
 from diffcache.profiling.recording.pictures import median_of
 
 REFERENCE_STEPS = 1000
+REAL = 1000
+"""Pictures, or frames of clips, that KID compares with."""
 
 Distance = Callable[[Tensor], float]
 """Of pictures [N, 3, H, W], or videos [N, F, 3, H, W], in 0..1 to real ones."""
@@ -57,21 +59,21 @@ class References:
         )
 
 
-def kid_to_real(testbed: str, count: int = 1000) -> Distance:
+def kid_to_real(testbed: str) -> Distance:
     """KID to pictures (for wan: frames of clips) that a testbed was trained to draw, on their classifier's features.
 
     Full runs of the same seeds would not do as the reference: KID is an estimate for two independent sets, and falls
     below zero where each picture has its twin.
     """
     extractor = Extractor(CLASSIFIER)
-    real = extractor(_drawn(testbed, count)).features
+    real = extractor(_drawn(testbed)).features
     return lambda pictures: kid(extractor(pictures).features, real)
 
 
-def _drawn(testbed: str, count: int) -> Tensor:
+def _drawn(testbed: str) -> Tensor:
     if testbed != "wan":
-        return procedural.pictures(count, seed=1).pixels
-    return procedural.clips(count // 8, seed=1).pixels.movedim(2, 1)
+        return procedural.pictures(REAL, seed=1).pixels
+    return procedural.clips(REAL // 8, seed=1).pixels.movedim(2, 1)
 
 
 def _median(values: Tensor) -> float:

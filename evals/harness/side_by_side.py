@@ -15,19 +15,21 @@ GAIN = 10
 LEAST = 160
 """Pixels that a picture is enlarged to."""
 
+SAMPLES = 4
+"""Rows at most of a drawing of pairs."""
+
 GAP, HEAD = 6, 24
 """Pixels between pictures, and of the line above them."""
 
 
-def draw_pairs(baseline: Tensor, accelerated: Tensor, path: Path, *, samples: int = 4) -> Path:
+def draw_pairs(baseline: Tensor, accelerated: Tensor, path: Path) -> Path:
     """Draws full run | accelerated | difference (ten times) for the first samples, one row each.
 
     Args:
         baseline, accelerated: [N, 3, H, W], or [N, F, 3, H, W] for videos, of which the middle frame is shown; 0..1.
         path: of the PNG.
-        samples: rows at most.
     """
-    baseline, accelerated = stills(baseline)[:samples], stills(accelerated)[:samples]
+    baseline, accelerated = stills(baseline)[:SAMPLES], stills(accelerated)[:SAMPLES]
     difference = (GAIN * (accelerated - baseline).abs()).clamp(0, 1)
     return draw_columns(
         {"full run": baseline, "accelerated": accelerated, f"difference x{GAIN}": difference}, path

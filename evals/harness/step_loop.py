@@ -10,6 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+GUIDANCE_SCALE = 4.5
+"""Weight of the difference between the two passes."""
+PROMPT_LENGTH = 8
+"""In tokens."""
+
 
 @dataclass(eq=False)
 class Sample:
@@ -43,24 +48,17 @@ class StepLoop:
 
     Args:
         pipe: a `StableDiffusion3Pipeline`.
-        guidance_scale: weight of the difference between the two passes.
-        max_sequence_length: of prompts, in tokens.
     """
 
-    def __init__(self, pipe: Any, guidance_scale: float = 4.5, max_sequence_length: int = 8) -> None:
+    def __init__(self, pipe: Any) -> None:
         self.pipe = pipe
-        self.guidance_scale = guidance_scale
-        self.max_sequence_length = max_sequence_length
 
     @torch.no_grad()
     def prepare(self, prompt: str, seed: int, num_steps: int) -> Sample:
         """A sample before its first step."""
         pipe, config = self.pipe, self.pipe.transformer.config
         cond, uncond, pooled, uncond_pooled = pipe.encode_prompt(
-            prompt=prompt,
-            prompt_2=None,
-            prompt_3=None,
-            max_sequence_length=self.max_sequence_length,
+            prompt=prompt, prompt_2=None, prompt_3=None, max_sequence_length=PROMPT_LENGTH
         )
         shape = (1, config.in_channels, config.sample_size, config.sample_size)
         noise_scheduler = type(pipe.scheduler).from_config(pipe.scheduler.config)
@@ -86,7 +84,7 @@ class StepLoop:
             return_dict=False,
         )[0]
         uncond, cond = output.chunk(2)
-        return list((uncond + self.guidance_scale * (cond - uncond)).split(1))
+        return list((uncond + GUIDANCE_SCALE * (cond - uncond)).split(1))
 
     @torch.no_grad()
     def advance(self, sample: Sample, output: Tensor) -> None:

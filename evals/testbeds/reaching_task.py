@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -100,9 +99,7 @@ def expert(side: Tensor) -> Callable[[Tensor], Tensor]:
     return act
 
 
-def success_rate(
-    net: torch.nn.Module, episodes: int, steps: int, seed: int = 0, noise_scheduler: Any = None
-) -> float:
+def success_rate(net: torch.nn.Module, episodes: int, steps: int, seed: int = 0) -> float:
     """Share of episodes in which a policy reaches the goal without touching the obstacle.
 
     Of each 8 actions that the policy samples, 4 are executed; then it observes and samples again.
@@ -112,13 +109,12 @@ def success_rate(
         episodes: how many, all at once.
         steps: denoising steps.
         seed: of the episodes and of the noise.
-        noise_scheduler: one of Diffusers; None: the one that the policy was trained with.
     """
     generator = torch.Generator().manual_seed(seed)
     world = World.sample(episodes, generator)
 
     def act(observations: Tensor) -> Tensor:
-        return sample_actions(net, observations, steps, generator, noise_scheduler)[:, :EXECUTED]
+        return sample_actions(net, observations, steps, generator)[:, :EXECUTED]
 
     return float(roll_out(world, act).success.float().mean())
 

@@ -42,27 +42,27 @@ class Training:
         return self.work / self.name
 
 
+WARMUP, DECAY_FROM = 0.02, 0.4
+"""Shares of the time: the learning rate rises until the first, and falls from the second on."""
+
+
 @dataclass(frozen=True)
 class Pace:
     """The learning rate over the time of a training, and how often it is saved.
 
     Attributes:
         lr: the highest learning rate.
-        warmup: share of the time in which it rises.
-        decay_from: share of the time after which it falls.
         checkpoint_every: seconds.
     """
 
     lr: float
-    warmup: float = 0.02
-    decay_from: float = 0.4
     checkpoint_every: float = 300.0
 
     def rate(self, progress: float) -> float:
         """The learning rate at `progress` in 0..1: it rises, stays, and falls in a straight line to zero."""
-        if progress < self.warmup:
-            return self.lr * progress / self.warmup
-        return self.lr * min(1.0, max(0.0, 1 - progress) / (1 - self.decay_from))
+        if progress < WARMUP:
+            return self.lr * progress / WARMUP
+        return self.lr * min(1.0, max(0.0, 1 - progress) / (1 - DECAY_FROM))
 
 
 @dataclass

@@ -11,15 +11,18 @@ from torch import Tensor, nn
 
 # Coefficients of the quintic Newton-Schulz iteration (Jordan et al. 2024, "Muon"): fast, not fully convergent.
 _QUINTIC = (3.4445, -4.7750, 2.0315)
+_ITERATIONS = 5
+_MOMENTUM = 0.95
+_DECAY = 0.998
 
 
-def orthogonalise(matrices: Tensor, iterations: int = 5) -> Tensor:
+def orthogonalise(matrices: Tensor) -> Tensor:
     """Moves the singular values of `matrices` [m, rows, columns] towards one."""
     a, b, c = _QUINTIC
     wide = matrices.shape[1] <= matrices.shape[2]
     x: Tensor = matrices if wide else matrices.mT
     x = x / (torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True) + 1e-7)
-    for _ in range(iterations):
+    for _ in range(_ITERATIONS):
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
     result: Tensor = x if wide else x.mT
@@ -29,12 +32,11 @@ def orthogonalise(matrices: Tensor, iterations: int = 5) -> Tensor:
 class Muon:
     """Momentum with an orthogonalised update; parameters of one shape are updated as one batch."""
 
-    def __init__(self, parameters: Iterable[Tensor], momentum: float = 0.95) -> None:
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
         groups: dict[torch.Size, list[Tensor]] = defaultdict(list)
         for parameter in parameters:
             groups[parameter.shape].append(parameter)
         self.groups = list(groups.values())
-        self.momentum = momentum
         self.buffers = [torch.stack([torch.zeros_like(p).flatten(1) for p in group]) for group in self.groups]
 
     @torch.no_grad()
@@ -43,8 +45,8 @@ class Muon:
             grad = torch.stack(
                 [(torch.zeros_like(p) if p.grad is None else p.grad).flatten(1) for p in group]
             )
-            buffer.lerp_(grad, 1 - self.momentum)
-            update = orthogonalise(grad.lerp_(buffer, self.momentum))
+            buffer.lerp_(grad, 1 - _MOMENTUM)
+            update = orthogonalise(grad.lerp_(buffer, _MOMENTUM))
             # With this factor updates are about as large as AdamW's, so that one learning rate suits both.
             size = 0.2 * max(update.shape[1:]) ** 0.5
             for parameter, change in zip(group, update, strict=True):
@@ -87,15 +89,14 @@ class Optimiser:
 class Average:
     """Exponential average of a model's parameters; it forgets faster while it is young."""
 
-    def __init__(self, model: nn.Module, decay: float = 0.998) -> None:
-        self.decay = decay
+    def __init__(self, model: nn.Module) -> None:
         self.count = 0
         self.values = {name: p.detach().clone() for name, p in model.named_parameters()}
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
         self.count += 1
-        weight = 1 - min(self.decay, (1 + self.count) / (10 + self.count))
+        weight = 1 - min(_DECAY, (1 + self.count) / (10 + self.count))
         names, live = zip(*model.named_parameters(), strict=True)
         torch._foreach_lerp_([self.values[name] for name in names], [p.detach() for p in live], weight)
 
