@@ -45,8 +45,6 @@ OF_EMOJI = ("pixart", "sd3", "sdxl", "turbo", "sana", "lumina2", "emoji")
 """Testbeds whose prompts are captions of emoji."""
 OF_FASHION = ("fashion", "ddpm")
 """Testbeds of Fashion-MNIST."""
-OF_32_PIXELS = (*OF_FASHION, "ddim")
-"""Testbeds whose pictures have 32 x 32 pixels."""
 _SPLITS = ("calibration", "heldout")
 _TEXT_LENGTH = 20
 _GUIDED = {"guidance_scale": 3.0}
@@ -131,7 +129,7 @@ def sample_call(
 ) -> dict[str, Any]:
     """Arguments for `pipe(**call)[0]`: n pictures [n, 3, 64, 64] in [0, 1].
 
-    For wan they are clips [n, 9, 3, 32, 32], for testbeds in `OF_32_PIXELS` pictures [n, 3, 32, 32].
+    For wan they are clips [n, 9, 3, 32, 32], for ddim and testbeds in `OF_FASHION` pictures [n, 3, 32, 32].
 
     Each sample has its own generator (seed, seed + 1, ...), so a sample does not depend on how many are drawn.
     A call uses its generators up: ask again before the next one.

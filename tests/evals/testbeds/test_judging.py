@@ -1,4 +1,4 @@
-"""The testbeds to judge on: they load plainly, draw what their pipelines draw, and differ as they should."""
+"""The testbeds to judge on: they draw what their pipelines draw, and differ as they should."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from diffusers import DiffusionPipeline
 
 from diffcache.evals.metrics.distribution import kid
 from diffcache.evals.metrics.fidelity import psnr
@@ -14,7 +13,6 @@ from diffcache.evals.testbeds import fashion_mnist, splits, zoo
 from diffcache.evals.testbeds.emoji import GROUNDS
 from diffcache.evals.testbeds.fashion_mnist import FashionClassifier
 
-MEGABYTE = 1_000_000
 SHIPPED = {
     "pixart": ("DPMSolverMultistepScheduler", "epsilon", 2),
     "sd3": ("FlowMatchEulerDiscreteScheduler", None, 1),
@@ -36,37 +34,11 @@ def denoiser(pipe: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", splits.JUDGING)
-def test_loads_plainly_and_renders_finite_pictures(name: str) -> None:
-    pipe = DiffusionPipeline.from_pretrained(zoo.FOLDER / name)
-    pipe.set_progress_bar_config(disable=True)
-    pictures = pipe(**zoo.sample_call(name, seed=0, num_inference_steps=3, n=2))[0]
-    assert pictures.shape == ((2, 3, 32, 32) if name in zoo.OF_32_PIXELS else (2, 3, 64, 64))
-    assert pictures.isfinite().all()
-    assert pictures.std() > 0.02
-
-
-@pytest.mark.parametrize("name", splits.JUDGING)
 def test_predicts_and_is_sampled_as_the_pipeline_ships(name: str) -> None:
     pipe = zoo.load(name)
     config = denoiser(pipe).config
     found = (type(pipe.scheduler).__name__, pipe.scheduler.config.get("prediction_type"))
     assert (*found, (config.out_channels or config.in_channels) // config.in_channels) == SHIPPED[name]
-
-
-@pytest.mark.parametrize("name", splits.JUDGING)
-def test_is_small_and_shown(name: str) -> None:
-    folder = zoo.FOLDER / name
-    assert 0 < sum(path.stat().st_size for path in folder.rglob("*.safetensors")) <= 10 * MEGABYTE
-    assert (folder / "samples.png").stat().st_size < 200_000
-    assert "Debian" in (text := (folder / "README.md").read_text()) or "Noto" in text
-
-
-@pytest.mark.parametrize("name", sorted({*splits.JUDGING} - {*zoo.UNCONDITIONAL}))
-def test_splits_share_no_prompt_and_grow_at_the_end(name: str) -> None:
-    calibration, heldout = zoo.prompts(name, 12, "calibration"), zoo.prompts(name, 12, "heldout")
-    assert len(calibration) == len(heldout) == 12
-    assert not set(calibration) & set(heldout)
-    assert zoo.prompts(name, 18, "heldout")[:12] == heldout
 
 
 @pytest.mark.parametrize("name", [name for name in zoo.OF_EMOJI if name in splits.JUDGING])

