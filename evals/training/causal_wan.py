@@ -64,12 +64,6 @@ class MaskedAttention:
         return call.compute()
 
 
-def block_causal(frames: int, tokens: int) -> Tensor:
-    """Which tokens of a video see which, bool: a frame of so many tokens sees no later frame."""
-    frame = torch.arange(frames).repeat_interleave(tokens)
-    return frame[:, None] >= frame[None, :]
-
-
 class TeacherForcing:
     """A denoiser on a clip's clean frames and its noisy ones at once: a noisy frame sees itself and the clean frames before it.
 

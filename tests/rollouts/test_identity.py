@@ -4,10 +4,10 @@ import pytest
 import torch
 from diffusers import WanTransformer3DModel
 from support.long_video import TOKENS, chunks, condition, in_one_forward, rolled, rolled_out, tiny_wan
-from torch import nn
+from torch import Tensor, nn
 
 from diffcache import TargetError, rollout
-from diffcache.evals.training.causal_wan import MaskedAttention, block_causal
+from diffcache.evals.training.causal_wan import MaskedAttention
 from diffcache.hooks.attention_calls import AttentionCalls
 from diffcache.rollouts.history import LayerHistory
 
@@ -20,6 +20,12 @@ UNBOUNDED = [
     ("participative", {"window": 99}),
     ("participative", {"window": 99, "score": "mass"}),
 ]
+
+
+def block_causal(frames: int, tokens: int) -> Tensor:
+    """Which tokens of a video see which, bool: a frame of so many tokens sees no later frame."""
+    frame = torch.arange(frames).repeat_interleave(tokens)
+    return frame[:, None] >= frame[None, :]
 
 
 @pytest.mark.parametrize(("policy", "options"), UNBOUNDED)
