@@ -14,9 +14,9 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
+from diffcache.evals.harness.intervals import mean_with_interval
 from diffcache.evals.metrics.flicker import temporal_flickering
 from diffcache.evals.metrics.motion import motion
-from diffcache.evals.race.frontier import interval
 from diffcache.evals.testbeds import causal, procedural, zoo
 from diffcache.evals.testbeds.bouncing import bouncing_clips
 from diffcache.evals.testbeds.shape_classifier import ShapeColourClassifier
@@ -136,11 +136,11 @@ def quality(videos: Tensor, labels: Tensor) -> dict[str, Any]:
 
 def _over_time(values: Tensor) -> dict[str, list[float]]:
     """Of a metric [N, tenths]."""
-    ends = [interval(column.double().numpy()) for column in values.T]
+    ends = [mean_with_interval(column) for column in values.T]
     series = {
         "mean": values.mean(0).tolist(),
-        "low": [low for low, _ in ends],
-        "high": [high for _, high in ends],
+        "low": [low for _, low, _ in ends],
+        "high": [high for *_, high in ends],
         "late": values[:, PARTS // 2 :].mean(1).tolist(),
     }
     return {name: [round(value, 4) for value in found] for name, found in series.items()}

@@ -9,8 +9,8 @@ import torch
 from diffusers import AutoencoderKLWan
 from torch import Tensor
 
+from diffcache.evals.harness.intervals import mean_with_interval
 from diffcache.evals.metrics.fidelity import psnr
-from diffcache.evals.race.frontier import interval
 from diffcache.evals.testbeds import procedural, zoo
 from diffcache.evals.testbeds.next_scale_model import NextScale
 from diffcache.evals.testbeds.shape_classifier import ShapeColourClassifier
@@ -79,7 +79,7 @@ def measured(samples: int) -> dict[str, Any]:
             quality = _psnr(drawn, full)
             uniform = quality if uniform is None else uniform
             figures = {"bytes": caches.kept_bytes[-1] // samples, "accuracy": _accuracy(drawn)}
-            compared = {"psnr": mean_and_ends(quality), "over_uniform": mean_and_ends(quality - uniform)}
+            compared = {"psnr": _interval(quality), "over_uniform": _interval(quality - uniform)}
             rows.append({"policy": name, "budget": budget, **figures, **compared})
     layers = {"selectivity": scores, "harm": harms, "drafters": drafters, "most_harmed": harmed}
     return {"layers": layers, "rows": rows}
@@ -107,9 +107,9 @@ def _harms(model: NextScale, layers: int) -> list[float]:
     return harms
 
 
-def mean_and_ends(values: Tensor) -> list[float]:
+def _interval(values: Tensor) -> list[float]:
     """A mean over samples, and the ends of its bootstrap interval of 95 %."""
-    return [round(value, 2) for value in (float(values.mean()), *interval(values.double().numpy()))]
+    return [round(value, 2) for value in mean_with_interval(values)]
 
 
 def _drawn(model: NextScale, samples: int, seed: int) -> Tensor:

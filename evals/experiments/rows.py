@@ -19,8 +19,8 @@ from diffcache.evals.experiments.row_controls import (
     true_outputs,
     withheld,
 )
+from diffcache.evals.harness.intervals import mean_with_interval
 from diffcache.evals.metrics.fidelity import psnr, psnr_within
-from diffcache.evals.race.frontier import interval
 from diffcache.evals.testbeds import zoo
 from diffcache.planning.with_rows import WithRows
 from diffcache.recipes.uniform import UniformConfig
@@ -261,7 +261,7 @@ def _row(way: Way, steps: int, cost: tuple[float, str], pictures: dict[str, Tens
 
 def _interval(values: Tensor) -> list[float]:
     """A mean over samples, and the ends of its bootstrap interval of 95 %."""
-    return [round(value, 1) for value in (float(values.mean()), *interval(values.double().numpy()))]
+    return [round(value, 1) for value in mean_with_interval(values)]
 
 
 def _against(

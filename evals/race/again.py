@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diffcache.evals.errors import EvaluationError
+from diffcache.evals.harness.intervals import mean_with_interval
 from diffcache.evals.harness.unseen import judged_on
 from diffcache.evals.race.contender import Contender, Setup
-from diffcache.evals.race.frontier import Pair, interval
+from diffcache.evals.race.frontier import Pair
 from diffcache.evals.race.result import RaceResult
 from diffcache.evals.race.row import Row
 from diffcache.evals.race.run import pair_on, to_full
@@ -59,4 +60,4 @@ def measured_again(path: Path, contender: Contender, budget: float) -> Cell:
         low = anew(pair.low)
         now = Pair(low, low if pair.high is pair.low else anew(pair.high))
     each = pair.values(1 / budget, to_full)
-    return Cell(float(each.mean()), *interval(each), now.mean(1 / budget, to_full))
+    return Cell(*mean_with_interval(each), now.mean(1 / budget, to_full))

@@ -20,7 +20,6 @@ SLACK = 0.005
 """Share of the full run's compute by which a setting may be above a budget and count as within it."""
 CLOSE = 2.0
 """How far below the best, in dB on a few samples, a setting may be that is the best on more."""
-RESAMPLES = 4000
 
 Figure = Callable[[Row], Sequence[float]]
 """A row's value for each sample."""
@@ -90,10 +89,3 @@ def worth_choosing(rows: Sequence[Row], compute: float, figure: Figure) -> list[
     if second is None or second.mean(compute, figure) < first.mean(compute, figure) - CLOSE:
         return found
     return [*found, second.low]
-
-
-def interval(differences: NDArray[np.float64], share: float = 0.95) -> tuple[float, float]:
-    """The bootstrap interval of a mean over samples; for paired samples give their differences."""
-    drawn = np.random.default_rng(0).integers(len(differences), size=(RESAMPLES, len(differences)))
-    low, high = np.quantile(differences[drawn].mean(1), [(1 - share) / 2, (1 + share) / 2])
-    return float(low), float(high)

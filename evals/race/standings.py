@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from diffcache.evals.harness.intervals import mean_with_interval
 from diffcache.evals.race import ours
 from diffcache.evals.race.budgets import budgets_for
 from diffcache.evals.race.contender import full_name
-from diffcache.evals.race.frontier import Figure, Pair, interval
+from diffcache.evals.race.frontier import Figure, Pair
 from diffcache.evals.race.result import RaceResult
 from diffcache.evals.race.run import pair_on, to_full, to_truth
 
@@ -49,7 +50,7 @@ class Standing:
         """By how much this is better, sample by sample."""
         share = 1 / self.budget
         each = self.pair.values(share, self.figure) - other.pair.values(share, other.figure)
-        return Difference(float(each.mean()), *interval(each))
+        return Difference(*mean_with_interval(each))
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from diffcache.api import accelerate
 from diffcache.attach.attach import denoising_run
+from diffcache.evals.harness.intervals import interval_of_median
 
 WARM_UP = 8
-RESAMPLES = 2000
 NEARLY_NEVER = 1e-9
 """A threshold below which no two outputs are alike. At 0.0 cache-dit does not look at its signal at all."""
 NEVER = 10**9
@@ -138,13 +138,6 @@ def measure(rounds: int) -> dict[str, list[float]]:
     return {name: values[WARM_UP:] for name, values in times.items()}
 
 
-def interval(values: list[float]) -> list[float]:
-    """The bootstrap interval of 95 % of the median: its ends."""
-    drawn = random.Random(1)
-    resampled = sorted(median(drawn.choices(values, k=len(values))) for _ in range(RESAMPLES))
-    return [resampled[RESAMPLES // 40], resampled[-RESAMPLES // 40 - 1]]
-
-
 def compared(times: dict[str, list[float]]) -> list[dict[str, Any]]:
     """Each variant minus the plain model of the same round: the median and its bootstrap interval of 95 %, in ms."""
     rows = []
@@ -155,7 +148,7 @@ def compared(times: dict[str, list[float]]) -> list[dict[str, Any]]:
                 "variant": name,
                 "tick_ms": 1e3 * median(values),
                 "own_ms": median(extra),
-                "interval_95_ms": interval(extra),
+                "interval_95_ms": interval_of_median(extra),
                 "own_share": median(extra) / (1e3 * median(times["plain"])),
             }
         )

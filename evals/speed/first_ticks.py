@@ -15,7 +15,8 @@ import torch
 
 from diffcache.api import accelerate
 from diffcache.attach.attach import denoising_run
-from diffcache.evals.speed.beside_peers import Tick, caller, flux, interval
+from diffcache.evals.harness.intervals import interval_of_median
+from diffcache.evals.speed.beside_peers import Tick, caller, flux
 
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "fbcache": ("fbcache", {"threshold": 0.0}),
@@ -74,9 +75,9 @@ def rows_of(found: dict[str, dict[str, list[float]]]) -> list[dict[str, Any]]:
             "plain_ms": median(each["plain_ms"]),
             "first_tick_ms": median(each["first_ms"]),
             "first_tick": median(each["first"]),
-            "first_tick_95": interval(each["first"]),
+            "first_tick_95": interval_of_median(each["first"]),
             "later_runs_first_tick": median(each["second"]),
-            "later_runs_first_tick_95": interval(each["second"]),
+            "later_runs_first_tick_95": interval_of_median(each["second"]),
         }
         for name, each in found.items()
     ]

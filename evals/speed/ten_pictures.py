@@ -17,7 +17,8 @@ from diffusers import FirstBlockCacheConfig, FluxTransformer2DModel, TaylorSeerC
 
 from diffcache.api import accelerate
 from diffcache.attach.attach import denoising_run
-from diffcache.evals.speed.beside_peers import BLOCKS, NEARLY_NEVER, NEVER, caller, flux, interval
+from diffcache.evals.harness.intervals import interval_of_median
+from diffcache.evals.speed.beside_peers import BLOCKS, NEARLY_NEVER, NEVER, caller, flux
 
 PICTURES, TICKS = 10, 6
 
@@ -133,11 +134,11 @@ def measure(repeats: int, double: int, single: int) -> list[dict[str, Any]]:
             {
                 "variant": name,
                 "ten_pictures_own_ms": median(map(sum, own)),
-                "ten_pictures_own_95": interval([sum(one) for one in own]),
+                "ten_pictures_own_95": interval_of_median([sum(one) for one in own]),
                 "ten_pictures_own_ms_all": [sum(one) for one in own],
                 "first_picture_own_ms": median(one[0] for one in own),
                 "later_picture_own_ms": median(later),
-                "later_picture_own_95": interval(later),
+                "later_picture_own_95": interval_of_median(later),
                 "plain_picture_ms": 1e3 * median(t for bare in plain_ones for t in bare),
             }
         )

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from diffcache.evals.harness.intervals import mean_with_interval
 from diffcache.evals.harness.markdown import markdown_table, named_once
 from diffcache.evals.harness.results import stored
-from diffcache.evals.race.frontier import interval
 from diffcache.evals.race.row import ROUNDING
 from diffcache.evals.race.standings import Difference
 from diffcache.evals.tables.gains import ALIKE, EVEN, even_of, gained
@@ -105,8 +105,7 @@ def _seen(row: Mapping[str, Any], name: str) -> Difference:
     """What a contender gains on the better even ticks, sample by sample, as far as it shows in 8 bits."""
     better = max(EVEN, key=row.__getitem__)
     one, even = (np.minimum(row["samples"][of], ROUNDING) for of in (name, better))
-    gains = one - even
-    return Difference(float(gains.mean()), *interval(gains))
+    return Difference(*mean_with_interval(one - even))
 
 
 def unguided_table() -> str:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from diffcache.evals.experiments.long_video import CONTROLS, POLICIES, REAL
+from diffcache.evals.harness.intervals import mean_with_interval
 from diffcache.evals.harness.markdown import markdown_table
 from diffcache.evals.harness.results import Result, read_result, result_path
-from diffcache.evals.race.frontier import interval
 
 METRICS = {
     "accuracy": "class accuracy",
@@ -128,14 +128,14 @@ def chimera_table() -> str:
     lines = []
     for way, rows in ways.items():
         changes = np.diff([row["shares"] for row in rows]).T
-        cells = [_difference(_mean_and_ends(change), 3) for change in changes]
-        uneven = _interval(_mean_and_ends([row["largest_step"] for row in rows]), 2)
+        cells = [_difference(mean_with_interval(change), 3) for change in changes]
+        uneven = _interval(mean_with_interval([row["largest_step"] for row in rows]), 2)
         lines.append([way, *cells, f"{max(row['largest_fall'] for row in rows):.3f}", uneven])
     alone, injected = (np.array([row["largest_step"] for row in rows]) for rows in ways.values())
     changed = max(row["changed_by_weight_0"] for row in result["rows"])
     return (
         f"{markdown_table(head, lines)}\n\n{len(alone)} morphs of {result['pictures']} pictures; the share's mean change at each step. {_INTERVALS} "
-        f"{_BOLD} Largest step, injection minus slerp: {_difference(_mean_and_ends(injected - alone), 2)}, smaller in "
+        f"{_BOLD} Largest step, injection minus slerp: {_difference(mean_with_interval(injected - alone), 2)}, smaller in "
         f"{int((injected < alone).sum())} of {len(alone)} morphs. Largest difference of a pixel between weight 0 and no observer: {changed:g}."
     )
 
@@ -191,7 +191,7 @@ def _about(result: Result) -> str:
 
 
 def _late(row: dict[str, Any]) -> list[str]:
-    compared = [_interval(_mean_and_ends(row[metric]["late"]), DIGITS[metric]) for metric in COMPARED]
+    compared = [_interval(mean_with_interval(row[metric]["late"]), DIGITS[metric]) for metric in COMPARED]
     return [*compared, f"{np.mean(row['flicker']['late']):.{DIGITS['flicker']}f}"]
 
 
@@ -200,13 +200,8 @@ def _beside(row: dict[str, Any], other: dict[str, Any]) -> list[str]:
     cells = []
     for metric in COMPARED:
         differences = np.array(row[metric]["late"]) - np.array(other[metric]["late"])
-        cells.append(_difference(_mean_and_ends(differences), DIGITS[metric]))
+        cells.append(_difference(mean_with_interval(differences), DIGITS[metric]))
     return cells
-
-
-def _mean_and_ends(values: Any) -> list[float]:
-    array = np.asarray(values, dtype=np.float64)
-    return [float(array.mean()), *interval(array)]
 
 
 def _interval(values: Sequence[float], digits: int) -> str:

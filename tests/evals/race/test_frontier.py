@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from diffcache.evals.race import ours
-from diffcache.evals.race.frontier import Pair, interval, nearest_below, pair_for, worth_choosing
+from diffcache.evals.race.frontier import Pair, nearest_below, pair_for, worth_choosing
 from diffcache.evals.race.result import RaceResult
 from diffcache.evals.race.row import ROUNDING, Reference, Row, changed, psnr_in_8_bits
 from diffcache.evals.race.run import pair_on, to_full
@@ -50,14 +50,6 @@ def test_the_best_pair_within_reach_is_chosen() -> None:
     assert below is not None
     assert below.low.compute == 0.45
     assert nearest_below(rows, 0.05) is None
-
-
-def test_the_interval_of_a_mean() -> None:
-    values = np.random.default_rng(1).normal(3.0, 2.0, 400)
-    low, high = interval(values)
-    assert low < values.mean() < high
-    assert high - low == pytest.approx(2 * 1.96 * values.std() / 20, rel=0.05)
-    assert interval(np.array([1.0, 1.0])) == (1.0, 1.0)
 
 
 def test_pictures_are_compared_in_8_bits() -> None:

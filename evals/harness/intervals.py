@@ -1,0 +1,28 @@
+"""Bootstrap intervals of 95 %: of a mean over samples, and of a median over rounds."""
+
+import random
+from collections.abc import Sequence
+from statistics import median
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+SHARE = 0.95
+RESAMPLES = 4000
+RESAMPLES_OF_MEDIANS = 2000
+
+
+def mean_with_interval(values: ArrayLike) -> tuple[float, float, float]:
+    """A mean over samples [N], and the ends of its interval; for paired samples give their differences."""
+    array = np.asarray(values, dtype=np.float64)
+    drawn = np.random.default_rng(0).integers(len(array), size=(RESAMPLES, len(array)))
+    low, high = np.quantile(array[drawn].mean(1), [(1 - SHARE) / 2, (1 + SHARE) / 2])
+    return float(array.mean()), float(low), float(high)
+
+
+def interval_of_median(values: Sequence[float]) -> list[float]:
+    """The ends of a median's interval."""
+    drawn = random.Random(1)
+    resampled = sorted(median(drawn.choices(values, k=len(values))) for _ in range(RESAMPLES_OF_MEDIANS))
+    beyond = RESAMPLES_OF_MEDIANS // 40
+    return [resampled[beyond], resampled[-beyond - 1]]
