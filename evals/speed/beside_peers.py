@@ -19,10 +19,9 @@ from torch import Tensor
 from diffcache.api import accelerate
 from diffcache.attach.attach import denoising_run
 from diffcache.evals.harness.intervals import interval_of_median
+from diffcache.evals.speed.attach_cache_dit import NEARLY_NEVER, NEVER_REUSING, attach_cache_dit
 
 WARM_UP = 8
-NEARLY_NEVER = 1e-9
-"""A threshold below which no two outputs are alike. At 0.0 cache-dit does not look at its signal at all."""
 NEVER = 10**9
 """A number of steps that no run reaches."""
 
@@ -87,15 +86,9 @@ def taylorseer(ticks: int, **options: Any) -> Iterator[Tick]:
 
 @contextmanager
 def cache_dit(ticks: int, method: str, front: int, *, taylor: bool = False) -> Iterator[Tick]:
-    """A cache-dit method that never reuses: DBCache, or DBPrune, which stores the output of every block but the front."""
-    import cache_dit as package
-
+    """A cache-dit method that never reuses."""
     net = flux()
-    config = getattr(package, f"{method}Config")(
-        Fn_compute_blocks=front, Bn_compute_blocks=0, residual_diff_threshold=NEARLY_NEVER, max_warmup_steps=0
-    )
-    more = {"calibrator_config": package.TaylorSeerCalibratorConfig(taylorseer_order=1)} if taylor else {}
-    package.enable_cache(net, cache_config=config, **more)
+    attach_cache_dit(net, method, front, taylor=taylor, **NEVER_REUSING)
     yield caller(net)
 
 

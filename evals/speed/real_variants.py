@@ -9,6 +9,7 @@ from torch import nn
 
 from diffcache.api import accelerate, report, restore
 from diffcache.attach.attach import denoising_run
+from diffcache.evals.speed.attach_cache_dit import attach_cache_dit
 
 BeginTick = Callable[[int], None]
 Figures = dict[str, Any]
@@ -69,18 +70,14 @@ def cache_dit(threshold: float, *, taylor: bool = False) -> Variant:
 
     @contextmanager
     def on(net: nn.Module, ticks: int, figures: Figures) -> Iterator[BeginTick]:
-        import cache_dit as package
+        from cache_dit import disable_cache
 
-        more = {"calibrator_config": package.TaylorSeerCalibratorConfig(taylorseer_order=1)} if taylor else {}
-        config = package.DBCacheConfig(
-            Fn_compute_blocks=1, Bn_compute_blocks=0, residual_diff_threshold=threshold, max_warmup_steps=3,
-            max_continuous_cached_steps=1,
-        )  # fmt: skip
-        package.enable_cache(net, cache_config=config, **more)
+        settings = {"max_warmup_steps": 3, "max_continuous_cached_steps": 1}
+        attach_cache_dit(net, "DBCache", 1, taylor=taylor, residual_diff_threshold=threshold, **settings)
         try:
             yield lambda i: None
         finally:
-            package.disable_cache(net)
+            disable_cache(net)
 
     return on
 

@@ -18,7 +18,8 @@ from diffusers import FirstBlockCacheConfig, FluxTransformer2DModel, TaylorSeerC
 from diffcache.api import accelerate
 from diffcache.attach.attach import denoising_run
 from diffcache.evals.harness.intervals import interval_of_median
-from diffcache.evals.speed.beside_peers import BLOCKS, NEARLY_NEVER, NEVER, caller, flux
+from diffcache.evals.speed.attach_cache_dit import NEARLY_NEVER, NEVER_REUSING, attach_cache_dit
+from diffcache.evals.speed.beside_peers import BLOCKS, NEVER, caller, flux
 
 PICTURES, TICKS = 10, 6
 
@@ -62,17 +63,13 @@ def diffusers(net: FluxTransformer2DModel, config: Any) -> Picture:
 
 def cache_dit(net: FluxTransformer2DModel, method: str, front: int, *, taylor: bool = False) -> Picture:
     """A cache-dit method that never reuses."""
-    import cache_dit as package
+    from cache_dit import refresh_context
 
-    config = getattr(package, f"{method}Config")(
-        Fn_compute_blocks=front, Bn_compute_blocks=0, residual_diff_threshold=NEARLY_NEVER, max_warmup_steps=0
-    )
-    more = {"calibrator_config": package.TaylorSeerCalibratorConfig(taylorseer_order=1)} if taylor else {}
-    package.enable_cache(net, cache_config=config, **more)
+    attach_cache_dit(net, method, front, taylor=taylor, **NEVER_REUSING)
     make = plain(net)
 
     def picture() -> None:
-        package.refresh_context(net, num_inference_steps=TICKS)
+        refresh_context(net, num_inference_steps=TICKS)
         make()
 
     return picture
