@@ -16,6 +16,7 @@ from diffcache.evals.testbeds import zoo
 from diffcache.hooks.attention_calls import AttentionCall
 from diffcache.planning.with_rows import WithRows
 from diffcache.recipes.uniform import UniformConfig
+from diffcache.rollouts.policies import attention_mass
 from diffcache.tokens import passes
 from diffcache.tokens.grids import changed_places
 from diffcache.tokens.row_rule import FullCalls, RowRule, Sight, Source
@@ -39,9 +40,7 @@ def norms_of_keys(call: AttentionCall) -> Tensor:
 
 def attention_received(call: AttentionCall) -> Tensor:
     """ToCa's first score: how much all queries attend to a token."""
-    weights = call.query.float() @ call.key.float().mT * call.query.shape[-1] ** -0.5
-    received: Tensor = weights.softmax(-1).sum(-2).mean(1)
-    return received
+    return attention_mass(call.query, call.key, call.query.shape[-1] ** -0.5).mean(1)
 
 
 @dataclass(eq=False)
