@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 from diffusers import DDPMScheduler
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from diffcache.attach.attach import denoising_run
+from diffcache.evals.testbeds.half_weights import save_weights, with_weights
 
 FOLDER = Path(__file__).resolve().parent / "policy"
 _FILE = "policy.safetensors"
@@ -63,17 +63,12 @@ class PolicyTransformer(nn.Module):
 
     def save(self, folder: Path) -> None:
         """Writes the weights in float16."""
-        folder.mkdir(parents=True, exist_ok=True)
-        save_file(
-            {name: value.half().contiguous() for name, value in self.state_dict().items()}, folder / _FILE
-        )
+        save_weights(self, folder / _FILE)
 
     @classmethod
     def load(cls, folder: Path = FOLDER) -> PolicyTransformer:
         """The trained network in float32 evaluation mode."""
-        net = cls()
-        net.load_state_dict({name: value.float() for name, value in load_file(folder / _FILE).items()})
-        return net.eval().requires_grad_(False)
+        return with_weights(cls(), folder / _FILE)
 
 
 def ddpm() -> DDPMScheduler:

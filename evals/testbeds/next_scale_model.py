@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
 from diffcache.evals.testbeds import procedural
+from diffcache.evals.testbeds.half_weights import save_weights, with_weights
 
 SIDES = (1, 2, 3, 4, 6, 8, 8)
 """Of each scale; the last comes twice, so that its signs are refined."""
@@ -159,15 +159,12 @@ class NextScale(nn.Module):
 
     def save(self, file: Path = FILE) -> None:
         """Writes the weights in float16."""
-        file.parent.mkdir(parents=True, exist_ok=True)
-        save_file({name: value.half().contiguous() for name, value in self.state_dict().items()}, file)
+        save_weights(self, file)
 
     @classmethod
     def load(cls, file: Path = FILE) -> NextScale:
         """The trained model in float32."""
-        model = cls()
-        model.load_state_dict({name: value.float() for name, value in load_file(file).items()})
-        return model.eval().requires_grad_(False)
+        return with_weights(cls(), file)
 
 
 def causal_mask() -> Tensor:

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import Self
 
 from diffcache.evals.errors import EvaluationError
+from diffcache.evals.testbeds.half_weights import save_weights, with_weights
 
 _WIDTHS = (24, 48, 96, 128)
 
@@ -63,9 +63,7 @@ class PictureClassifier(nn.Module):
 
     def save(self, folder: Path) -> None:
         """Writes the weights in float16."""
-        folder.mkdir(parents=True, exist_ok=True)
-        weights = {name: value.half().contiguous() for name, value in self.state_dict().items()}
-        save_file(weights, folder / self.file.name)
+        save_weights(self, folder / self.file.name)
 
     @classmethod
     def load(cls) -> Self:
@@ -78,6 +76,4 @@ class PictureClassifier(nn.Module):
             raise EvaluationError(
                 f"the weights of {cls.__name__} come with the repository only: pass extractor='inception', or leave it out."
             )
-        model = cls()
-        model.load_state_dict({name: value.float() for name, value in load_file(cls.file).items()})
-        return model.eval().requires_grad_(False)
+        return with_weights(cls(), cls.file)
